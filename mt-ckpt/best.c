@@ -20,7 +20,6 @@ static bool evaluation(const char *line, uint64_t *step, double *loss)
 	json_t *m = json_loads(line, 0, NULL);
 	json_t *s = json_object_get(m, "step"), *l = json_object_get(m, "eval_loss");
 	bool is = json_is_integer(s) && json_is_number(l);
-
 	if (is) {
 		*step = (uint64_t)json_integer_value(s);
 		*loss = json_number_value(l);
@@ -38,7 +37,6 @@ int best_checkpoint(const char *metrics, const uint64_t *steps, size_t n, uint64
 	uint64_t step;
 	double loss, lowest = 0;
 	int found = 0;
-
 	if (!f) return mt_fail(MT_EX_IO, "--keep-best %s: %s", metrics, strerror(errno));
 	while (getline(&line, &room, f) > 0)
 		if (evaluation(line, &step, &loss) && among(step, steps, n) && (!found || loss < lowest)) {

@@ -9,7 +9,7 @@
 struct mt_committed;
 struct mt_run;
 
-/* ------------------------------------------------------------------------------------------------ parts.c */
+/* ---- parts.c */
 
 #define SET_NAME 64
 
@@ -24,7 +24,7 @@ int parts_list(struct parts *, const struct mt_unit *units, uint32_t n_units, ui
 uint32_t parts_find(const struct parts *, uint32_t unit, uint64_t at);          /* that holds the element: its first */
 void parts_set(char name[SET_NAME], enum array, uint32_t node, uint32_t nodes); /* "optim-m-node-0-of-2" */
 
-/* ------------------------------------------------------------------------------------------------ source.c */
+/* ---- source.c */
 
 struct source { /* a directory to load or verify */
 	const char *path;
@@ -54,7 +54,7 @@ int source_codes(const struct source *, enum array, uint32_t unit, uint64_t at, 
 	float *scales);
 void source_close(struct source *);
 
-/* ------------------------------------------------------------------------------------------------ kept.c */
+/* ---- kept.c */
 
 struct kept { /* the files of a directory that a run keeps */
 	struct mt_file *file;
@@ -74,7 +74,7 @@ bool kept_name_valid(const char *name);
 int kept_directory(struct out_dir *, const char *name); /* make the directory in it that the name has, if any */
 int kept_write(const char *name, const void *data, size_t bytes, void *out_dir); /* mt_files_each */
 
-/* ------------------------------------------------------------------------------------------------ state.c */
+/* ---- state.c */
 
 /* The content of run.json for a run at the committed step `at`. state_release frees it, also after a failure. */
 int state_read(struct mt_run *, const struct mt_committed *at, struct run_json *);
@@ -83,7 +83,7 @@ void state_release(struct run_json *);
  * about to write them. */
 void state_unlogged(struct mt_run *, uint64_t step, struct mt_figures out[2]);
 
-/* ------------------------------------------------------------------------------------------------ convert.c */
+/* ---- convert.c */
 
 static inline bool half_nonfinite(uint16_t bits) { return (bits & 0x7f80) == 0x7f80; } /* of bf16 */
 static inline bool full_nonfinite(uint32_t bits) { return (bits & 0x7f800000u) == 0x7f800000u; }
@@ -94,7 +94,7 @@ void convert_join(uint32_t *out, const uint16_t *w, const int16_t *lo, uint64_t 
 void convert_split(uint16_t *w, int16_t *lo, const uint32_t *bits, uint64_t n);
 bool convert_any_nonfinite(enum mt_dtype, const void *w, uint64_t n); /* is one infinite or NaN? */
 
-/* ------------------------------------------------------------------------------------------------ nonfinite.c */
+/* ---- nonfinite.c */
 
 struct nonfinite { /* weights that are infinite or NaN, and the first tensor of the table that has one */
 	uint64_t n;
@@ -108,7 +108,7 @@ uint64_t nonfinite_count(struct nonfinite *, uint32_t index, const char *tensor,
 	uint64_t n);
 void nonfinite_warn(const struct nonfinite *); /* one line on stderr, if there are any */
 
-/* ------------------------------------------------------------------------------------------------ work.c */
+/* ---- work.c */
 
 #define WORK_BYTES (1u << 20)    /* of a thread's buffer: small enough for its core's cache; STAGE_BYTES follow it */
 #define BLOCK_BYTES (512u << 10) /* that pass through that buffer, or the cache, at once */
@@ -129,7 +129,7 @@ int work_size(const struct work *); /* number of threads */
 int work_run(struct work *, int64_t tasks, int (*fn)(void *arg, int64_t task, void *buf), void *arg);
 void work_end(struct work *);
 
-/* ------------------------------------------------------------------------------------------------ write.c */
+/* ---- write.c */
 
 struct chunk { /* of a file: what one thread writes at once */
 	enum array array;
@@ -167,7 +167,7 @@ int writer_units(struct writer *); /* all units, about in ascending order */
 int writer_end(struct writer *);   /* writes the indexes, config.json, the kept files */
 void writer_drop(struct writer *);
 
-/* ------------------------------------------------------------------------------------------------ nodes.c */
+/* ---- nodes.c */
 
 struct shared { /* the directory of checkpoints, of which all nodes must see the same one */
 	struct mt_run *run;
@@ -190,19 +190,19 @@ int parts_collect(struct mt_run *, int dirfd, const char *base, uint64_t step, s
 /* The same of parts that are there already */
 int parts_take(struct mt_run *, int dirfd, const char *base, uint64_t step, struct out_dir *to);
 
-/* ------------------------------------------------------------------------------------------------ verify.c */
+/* ---- verify.c */
 
 /* Read back a new directory before an older one is deleted: run.json, config.json, every header and length. The tensor
  * bytes, whose checksums were computed while they were written, are not read. */
 int verify_written(int dirfd, const struct mt_geometry *run, bool full);
 
-/* ------------------------------------------------------------------------------------------------ best.c */
+/* ---- best.c */
 
 /* Of these n steps the one with the lowest eval loss in mt-step's metrics. 1; 0: none was evaluated; -74: the file
  * cannot be read */
 int best_checkpoint(const char *metrics, const uint64_t *steps, size_t n, uint64_t *best);
 
-/* ------------------------------------------------------------------------------------------------ commands */
+/* ---- commands */
 
 int ckpt_load(const char *run, const char *dir, bool weights, bool new_record); /* load.c */
 int ckpt_save(const char *run, const char *dir, uint64_t shard);                /* save.c */

@@ -32,7 +32,6 @@ INLINE void split_loop(uint16_t *restrict w, int16_t *restrict lo, const uint32_
 INLINE bool any_half_loop(const uint16_t *w, uint64_t n)
 {
 	uint16_t any = 0;
-
 	for (uint64_t i = 0; i < n; i++) any |= half_nonfinite(w[i]);
 	return any;
 }
@@ -40,7 +39,6 @@ INLINE bool any_half_loop(const uint16_t *w, uint64_t n)
 INLINE bool any_full_loop(const uint32_t *w, uint64_t n)
 {
 	uint32_t any = 0;
-
 	for (uint64_t i = 0; i < n; i++) any |= full_nonfinite(w[i]);
 	return any;
 }

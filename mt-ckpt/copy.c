@@ -11,7 +11,6 @@ static int copy_chunk(int fd, struct out_file *f, uint64_t number, uint8_t *buf)
 {
 	struct out_chunk c;
 	int rc = out_chunk_begin(&c, f, number, NULL);
-
 	for (uint64_t n; rc == 0 && c.at < c.end;) {
 		n = c.end - c.at < BLOCK_BYTES ? c.end - c.at : BLOCK_BYTES;
 		if ((rc = file_read(fd, f->name, buf, n, c.at)) == 0) rc = out_write(&c, buf, n);
@@ -25,7 +24,6 @@ static int copy_file(const struct source *s, struct out_dir *dir, const char *na
 	struct out_file *f;
 	uint64_t size;
 	int fd, rc = file_open(s->dirfd, name, &fd, &size);
-
 	if (rc < 0) return rc == -MT_EX_NOINPUT ? mt_fail(MT_EX_DATA, "%s: is missing", shown(name)) : rc;
 	if (size != (uint64_t)json_integer_value(json_object_get(entry, "bytes")))
 		rc = mt_fail(MT_EX_DATA, "%s: has another length than run.json says", shown(name));
@@ -45,7 +43,6 @@ static int copy_model(const struct source *s, struct out_dir *dir)
 	const char *name;
 	json_t *entry;
 	int rc = buf ? 0 : mt_fail(MT_EX_NOMEM, "no memory to copy a checkpoint's model");
-
 	json_object_foreach(s->files, name, entry) if (rc == 0 && !is_state(name)) rc = copy_file(s, dir, name, entry, buf);
 	free(buf);
 	out_sort(dir);
@@ -57,7 +54,6 @@ int ckpt_export_from(const char *from, const char *path, bool replace)
 	struct source s;
 	struct out_dir dir;
 	int rc = source_open(&s, from, false);
-
 	if (rc == 0 && !s.full) rc = mt_fail(MT_EX_DATA, "%s: is no checkpoint: it has no run.json", shown(from));
 	if (rc == 0) rc = source_config(&s);
 	if (rc == 0 && (rc = out_begin(&dir, path, replace)) == 0) {

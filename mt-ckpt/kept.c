@@ -24,7 +24,6 @@ static bool begins(const char *name, const char *with) { return !strncmp(name, w
 static bool ends(const char *name, const char *with)
 {
 	size_t n = strlen(name), m = strlen(with);
-
 	return n >= m && !strcmp(name + n - m, with);
 }
 
@@ -34,7 +33,6 @@ static bool is_weights(const char *name)
 		".msgpack", ".onnx", ".onnx_data", ".npz", ".npy", ".pkl", ".tflite", ".ot", ".mlmodel", ".pdparams", ".nemo",
 		".distcp", ".index.json"};
 	bool is = false;
-
 	for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) is |= ends(name, formats[i]);
 	return is;
 }
@@ -49,7 +47,6 @@ static bool is_other(const char *name)
 	static const char *const end[] = {".png", ".jpg", ".jpeg", ".gif", ".webp", ".svg", ".pdf", ".mp4", ".log",
 		".jsonl", ".rec", ".parquet", ".arrow", ".csv", ".tar", ".gz", ".zip", ".zst", ".pyc", ".lock", ".tmp"};
 	bool is = false;
-
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++) is |= !strcmp(name, names[i]);
 	for (size_t i = 0; i < sizeof begin / sizeof *begin; i++) is |= begins(name, begin[i]);
 	for (size_t i = 0; i < sizeof end / sizeof *end; i++) is |= ends(name, end[i]);
@@ -60,14 +57,13 @@ bool kept_name_valid(const char *name)
 {
 	char first[256];
 	const char *slash = strchr(name, '/');
-
 	if (!slash) return file_name_plain(name);
 	if (slash - name >= (ptrdiff_t)sizeof first) return false;
 	snprintf(first, sizeof first, "%.*s", (int)(slash - name), name);
 	return first[0] != '.' && file_name_plain(first) && file_name_plain(slash + 1);
 }
 
-/* ------------------------------------------------------------------------------------------------ reading */
+/* ---- reading */
 
 static int leave_out(struct kept *k, const char *name, const char *why)
 {
@@ -86,7 +82,6 @@ static void warn_left_out(const struct kept *k)
 static int add(struct kept *k, const char *name, char *data, size_t bytes)
 {
 	struct mt_file *files = realloc(k->file, (k->n + 1) * sizeof *files);
-
 	if (files) k->file = files;
 	void **all = files ? realloc(k->data, (k->n + 1) * sizeof *all) : NULL;
 	if (all) k->data = all;
@@ -108,7 +103,6 @@ static int keep(struct kept *k, int dirfd, const char *file, const char *name)
 	char *data;
 	size_t n;
 	int rc;
-
 	if (strlen(name) >= sizeof k->file->name) return leave_out(k, name, "has a name of more than 63 bytes");
 	if (fstatat(dirfd, file, &st, 0) == 0 && S_ISREG(st.st_mode)) {
 		if ((uint64_t)st.st_size > FILE_BYTES) return leave_out(k, name, "has more than 128 MiB");
@@ -135,7 +129,6 @@ static int keep_directory(struct kept *k, const struct source *s, const char *di
 	struct dirent **list;
 	int fd = openat(s->dirfd, dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), rc = 0;
 	bool model = false;
-
 	if (fd < 0) return 0;
 	int n = scandirat(fd, ".", &list, NULL, alphasort);
 	for (int i = 0; i < n; i++) model |= is_weights(list[i]->d_name);
@@ -156,7 +149,6 @@ int kept_read(struct kept *k, const struct source *s)
 {
 	struct dirent **list;
 	int n = scandirat(s->dirfd, ".", &list, NULL, alphasort), rc = 0;
-
 	if (n < 0) return fail_errno(s->path);
 	for (int i = 0; i < n && rc == 0; i++) {
 		struct stat st;
@@ -178,13 +170,12 @@ void kept_release(struct kept *k)
 	*k = (struct kept){0};
 }
 
-/* ------------------------------------------------------------------------------------------------ writing */
+/* ---- writing */
 
 int kept_directory(struct out_dir *dir, const char *name)
 {
 	const char *slash = strchr(name, '/');
 	char in[256];
-
 	if (!slash) return 0;
 	snprintf(in, sizeof in, "%.*s", (int)(slash - name), name);
 	return mkdirat(dir->fd, in, 0777) < 0 && errno != EEXIST ? fail_errno(in) : 0;
@@ -193,7 +184,6 @@ int kept_directory(struct out_dir *dir, const char *name)
 int kept_write(const char *name, const void *data, size_t bytes, void *arg)
 {
 	struct out_dir *dir = arg;
-
 	if (!kept_name_valid(name)) return mt_fail(MT_EX_DATA, "kept file '%s' is not a valid file name", shown(name));
 	int rc = kept_directory(dir, name);
 	return rc < 0 ? rc : out_text(dir, name, data, bytes);

@@ -11,12 +11,11 @@
 #include "mt/run.h"
 #include "mt/stage.h"
 
-/* ------------------------------------------------------------------------------------------------ all arrays */
+/* ---- all arrays */
 
 void load_populate(void *p, uint64_t bytes)
 {
 	uintptr_t page = 4096, from = (uintptr_t)p & ~(page - 1), to = ((uintptr_t)p + bytes + page - 1) & ~(page - 1);
-
 	(void)madvise((void *)from, to - from, MADV_POPULATE_WRITE); /* kernels before 5.14 do not have it */
 }
 
@@ -24,7 +23,6 @@ struct piece load_owned(const struct loader *l, struct piece p)
 {
 	struct mt_part own = mt_part(l->run, p.unit);
 	uint64_t end = p.at + p.n < own.end ? p.at + p.n : own.end, before = p.at < own.first ? own.first - p.at : 0;
-
 	p.n = p.at + before < end ? end - p.at - before : 0;
 	p.from += before;
 	p.at += before;
@@ -36,7 +34,6 @@ static int load_part(void *arg, int64_t task, void *buf)
 	struct loader *l = arg;
 	const struct part *p = &l->parts[task];
 	int rc = mt_stage_check(l->run);
-
 	if (rc < 0) return rc;
 	if (p->what != ZERO)
 		mt_stage_activity(l->run, MT_ACT_FILL,
@@ -69,7 +66,6 @@ static int add_parts(struct loader *l, struct part p, uint64_t most)
 {
 	uint64_t end = p.from + p.n;
 	int rc = 0;
-
 	for (; p.from < end && rc == 0; p.from += p.n) {
 		p.n = end - p.from < most ? end - p.from : most;
 		rc = add_part(l, p);
@@ -83,7 +79,6 @@ static int add_zero(struct loader *l, uint64_t array, uint64_t elems, struct mt_
 	uint32_t state = mt_control(l->run)->state;
 	uint64_t width = state == MT_INT8 ? 1 : mt_state_bytes(state, 1), n = own.end - own.first;
 	int rc = add_parts(l, (struct part){ZERO, 0, 0, array + own.first * width, n * width}, PART_ELEMS * 4);
-
 	if (rc == 0 && state == MT_INT8)
 		rc = add_parts(l, (struct part){ZERO, 0, 0, array + elems + own.first / MT_GROUP * 4, n / MT_GROUP * 4},
 			PART_ELEMS * 4);
@@ -96,7 +91,6 @@ static int add_moments(struct loader *l, uint32_t u)
 	const struct mt_unit *unit = mt_unit(l->run, u);
 	uint32_t state = mt_control(l->run)->state;
 	int rc = 0;
-
 	for (enum array a = ARRAY_M; a <= (unit->v ? ARRAY_V : ARRAY_M) && rc == 0; a++) {
 		struct mt_part own = mt_part(l->run, u);
 		if (l->s->json.codes && state == MT_INT8)
@@ -113,7 +107,6 @@ static int add_moments(struct loader *l, uint32_t u)
 static int add_all(struct loader *l)
 {
 	int rc = 0;
-
 	for (uint32_t u = 0; u < mt_control(l->run)->n_units && rc == 0; u++) {
 		const struct mt_unit *unit = mt_unit(l->run, u);
 		for (uint32_t i = unit->first_tensor; i < unit->first_tensor + unit->tensors && rc == 0; i++)
@@ -127,7 +120,6 @@ static int add_all(struct loader *l)
 static enum mt_dtype router_dtype(struct mt_run *run, const struct source *s)
 {
 	bool bf16 = true;
-
 	for (uint32_t i = 0; i < mt_control(run)->n_tensors; i++)
 		if (mt_tensor(run, i)->exact && mt_tensor(run, i)->role == MT_T_ROUTER)
 			bf16 = bf16 && s->found[ARRAY_W][i]->tensor->dtype == ST_BF16;
@@ -140,7 +132,6 @@ static int load_arrays(struct mt_run *run, const struct source *s)
 	struct loader l = {.run = run, .s = s, .zero = mt_fills(run) == 1};
 	struct work work = {0};
 	int rc = add_all(&l);
-
 	if (rc == 0) rc = work_begin(&work, WORK_THREADS);
 	if (rc == 0) rc = work_run(&work, l.n, load_part, &l);
 	if (rc == 0) nonfinite_warn(&l.seen);
@@ -149,7 +140,7 @@ static int load_arrays(struct mt_run *run, const struct source *s)
 	return rc;
 }
 
-/* ------------------------------------------------------------------------------------------------ the run */
+/* ---- the run */
 
 /* Enter the saved choices. run_json_read has checked that they fit. */
 static int set_choices(struct mt_run *run, json_t *choices)
@@ -157,11 +148,9 @@ static int set_choices(struct mt_run *run, json_t *choices)
 	const char *key;
 	json_t *value;
 	int rc = 0;
-
 	json_object_foreach(choices, key, value)
 	{
 		uint8_t bytes[MT_CHOICE_VALUE] = {0};
-
 		hex_decode(json_string_value(value), bytes);
 		if (rc == 0) rc = mt_choice_enter(run, key, bytes, json_string_length(value) / 2);
 	}
@@ -173,7 +162,6 @@ static int fill(struct mt_run *run, const struct source *s, const struct kept *k
 {
 	static const struct mt_position none = {.carry = MT_NO_TARGET};
 	int rc = mt_fill_claim(run);
-
 	if (rc < 0) return rc;
 	rc = mt_files_put(run, kept->file, (const void *const *)kept->data, kept->n);
 	if (rc == 0) rc = load_arrays(run, s);
@@ -194,7 +182,6 @@ static int fill(struct mt_run *run, const struct source *s, const struct kept *k
 static int check_optim(struct mt_run *run, const struct source *s)
 {
 	uint32_t ours = mt_control(run)->optim;
-
 	if (!s->full || s->json.optim == ours) return 0;
 	return mt_fail(MT_EX_CONFIG,
 		"%s: a checkpoint of %s, and the run is of %s: create the run with --optim %s, or load --weights alone",
@@ -204,7 +191,6 @@ static int check_optim(struct mt_run *run, const struct source *s)
 static int check_source(struct mt_run *run, struct source *s, struct kept *kept)
 {
 	int rc;
-
 	if ((rc = source_config(s)) < 0 || (rc = config_same(mt_geometry(run), &s->geo)) < 0 ||
 		(rc = check_optim(run, s)) < 0 || (rc = source_checksums(s)) < 0 || (rc = source_models(s)) < 0)
 		return rc;
@@ -217,7 +203,6 @@ static void warn_of_state(struct mt_run *run, const struct source *s)
 	static const char *const arrays[] = {[MT_ADAMW] = "AdamW's m and v", [MT_LION] = "Lion's m", [MT_SGD] = "SGD's m"};
 	uint32_t ours = mt_control(run)->state;
 	bool one = mt_state_arrays(s->json.optim) == 1;
-
 	if (!s->full || s->json.state == ours) return;
 	mt_say("warning: the checkpoint has %s in %s, the run in %s: %s", arrays[s->json.optim],
 		mt_dtype_name(s->json.state), mt_dtype_name(ours),
@@ -232,7 +217,6 @@ int ckpt_load(const char *name, const char *dir, bool weights, bool new_record)
 	struct source s = {.dirfd = -1};
 	struct kept kept = {.n = 0};
 	int rc = mt_run_open(&run, name, MT_RUN_RINGS | MT_RUN_WEIGHTS);
-
 	if (rc < 0) return rc;
 	rc = mt_run_idle(run);
 	if (rc == 0) rc = source_open(&s, dir, weights);

@@ -81,7 +81,6 @@ static void check_options(const struct command *c)
 static int run_command(const struct command *c, const char *run, const char *path)
 {
 	enum mt_dtype d = dtype ? mt_dtype_named(dtype) : MT_NONE;
-
 	if (!strcmp(c->name, "load")) return ckpt_load(run, path, weights, new_record);
 	if (!strcmp(c->name, "save")) return part ? ckpt_save_part(run, path, shard) : ckpt_save(run, path, shard);
 	if (from) return ckpt_export_from(from, path, replace);
@@ -95,7 +94,6 @@ int main(int argc, char **argv)
 	const char *operand[3], *run = NULL, *path = NULL;
 	int n = mt_cli(&program, argc, argv, operand, 3);
 	const struct command *c = NULL;
-
 	for (size_t i = 0; n > 0 && i < sizeof commands / sizeof commands[0]; i++)
 		if (!strcmp(operand[0], commands[i].name)) c = &commands[i];
 	if (!c) mt_die(MT_EX_USAGE, n ? "no command '%s'; see --help" : "no command; see --help", n ? operand[0] : "");

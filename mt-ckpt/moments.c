@@ -24,7 +24,6 @@ static void moments_bf16(const struct moments *to, uint64_t at, const float *x, 
 static void moments_largest(const struct moments *to, uint64_t at, const float *x, uint64_t n)
 {
 	float *most = int8_scales(to->array, to->elems);
-
 	for (uint64_t i = 0; i < n; i++)
 		if ((mt_bits(x[i]) & 0x7fffffff) > mt_bits(most[(at + i) / MT_GROUP])) most[(at + i) / MT_GROUP] = fabsf(x[i]);
 }
@@ -32,7 +31,6 @@ static void moments_largest(const struct moments *to, uint64_t at, const float *
 static void largest_to_scales(const struct moments *to)
 {
 	float *scale = int8_scales(to->array, to->elems);
-
 	for (uint64_t group = to->own.first / MT_GROUP; group < to->own.end / MT_GROUP; group++)
 		if (scale[group] != 0) scale[group] = int8_scale(int8_round(scale[group], INT8_NEAREST));
 }
@@ -41,7 +39,6 @@ static void moments_codes(const struct moments *to, uint64_t at, const float *x,
 {
 	const float *scale = int8_scales(to->array, to->elems);
 	uint8_t *codes = to->array;
-
 	for (uint64_t i = 0; i < n; i++) {
 		float of = scale[(at + i) / MT_GROUP];
 		uint32_t rounded = int8_round(x[i], INT8_NEAREST);
@@ -55,7 +52,6 @@ static int read_moments(const struct loader *l, const struct moments *to, uint32
 	moments_fn *take, void *buf)
 {
 	const struct mt_tensor *t = mt_tensor(l->run, index);
-
 	for (uint64_t at, n; from < end; from += n) {
 		mt_tensor_piece(mt_geometry(l->run), t, from, &at, &n);
 		if (n > end - from) n = end - from;
@@ -75,7 +71,6 @@ static int read_moments(const struct loader *l, const struct moments *to, uint32
 static struct moments moments_of(const struct loader *l, enum array which, uint32_t u)
 {
 	const struct mt_unit *unit = mt_unit(l->run, u);
-
 	return (
 		struct moments){mt_at(l->run, which == ARRAY_M ? unit->m : unit->v), unit->elems, mt_part(l->run, u), which};
 }
@@ -84,7 +79,6 @@ int load_moments(const struct loader *l, const struct part *p, void *buf)
 {
 	struct moments to = moments_of(l, p->array, mt_tensor(l->run, p->index)->unit);
 	bool bf16 = mt_control(l->run)->state == MT_BF16;
-
 	return read_moments(l, &to, p->index, p->from, p->from + p->n, bf16 ? moments_bf16 : NULL, buf);
 }
 
@@ -95,7 +89,6 @@ int load_codes(const struct loader *l, const struct part *p, void *buf)
 	const struct mt_unit *unit = mt_unit(l->run, p->index);
 	const struct moments to = moments_of(l, p->array, p->index);
 	int rc = 0;
-
 	memset((uint8_t *)to.array + to.own.first, 0, to.own.end - to.own.first);
 	memset(int8_scales(to.array, to.elems) + to.own.first / MT_GROUP, 0, (to.own.end - to.own.first) / MT_GROUP * 4);
 	for (int pass = 0; pass < 2; pass++) {
@@ -111,7 +104,6 @@ int copy_codes(const struct loader *l, const struct part *p)
 {
 	const struct moments to = moments_of(l, p->array, p->index);
 	uint8_t *codes = (uint8_t *)to.array + p->from;
-
 	if (mt_stopping) return mt_fail(MT_EX_BUSY, "stopped");
 	load_populate(codes, p->n);
 	return source_codes(l->s, p->array, p->index, p->from, p->n, codes,

@@ -18,7 +18,7 @@
 #define TOKEN ".mt-nodes-"
 #define LOOK_S 5.0 /* a shared file system may show a new file late */
 
-/* ------------------------------------------------------------------------------------------------ one directory */
+/* ---- one directory */
 
 static _Atomic uint64_t *token_of(struct mt_run *run, uint32_t node) { return &mt_control(run)->nodes.token[node]; }
 
@@ -36,7 +36,6 @@ static void token_name(char name[40], uint64_t token)
 static void clean_tokens(int dirfd)
 {
 	DIR *d = dir_list(dirfd);
-
 	if (!d) return;
 	for (struct dirent *e; (e = readdir(d));) {
 		const char *digits = e->d_name + strlen(TOKEN);
@@ -51,7 +50,6 @@ static void clean_tokens(int dirfd)
 static int make_token(struct shared *s)
 {
 	char name[40];
-
 	clean_tokens(s->dirfd);
 	if (getrandom(&s->token, sizeof s->token, 0) != sizeof s->token) return fail_errno("getrandom");
 	s->token |= 1; /* it is not 0, and has room for one less */
@@ -66,7 +64,6 @@ static int make_token(struct shared *s)
 static int found_by_all(const struct shared *s)
 {
 	int all = 1;
-
 	for (uint32_t node = 1; node < mt_nodes(s->run); node++) {
 		uint64_t says = *token_of(s->run, node);
 		if (says == s->token - 1)
@@ -83,7 +80,6 @@ int shared_begin(struct shared *s, struct mt_run *run, const char *path, int dir
 {
 	*s = (struct shared){.run = run, .path = path, .dirfd = dirfd, .fd = -1};
 	int rc = mt_node(run) || mt_nodes(run) == 1 ? 0 : make_token(s);
-
 	if (mt_node(run)) say_token(run, 0); /* a predecessor may have looked elsewhere */
 	while (rc == 0 && s->token) {
 		uint32_t seen = mt_event(run);
@@ -100,7 +96,6 @@ int shared_look(struct shared *s)
 {
 	uint64_t token = *token_of(s->run, 0);
 	char name[40];
-
 	if (mt_nodes(s->run) == 1) return 0;
 	if (!mt_node(s->run)) {
 		say_token(s->run, s->token);
@@ -124,7 +119,6 @@ int shared_look(struct shared *s)
 void shared_end(struct shared *s)
 {
 	char name[40];
-
 	if (s->fd < 0) return;
 	token_name(name, s->token);
 	unlinkat(s->dirfd, name, 0);
@@ -132,7 +126,7 @@ void shared_end(struct shared *s)
 	say_token(s->run, 0);
 }
 
-/* ------------------------------------------------------------------------------------------------ parts */
+/* ---- parts */
 
 void part_suffix(char suffix[16], uint32_t node) { snprintf(suffix, 16, "node-%u", node); }
 
@@ -140,7 +134,6 @@ void part_suffix(char suffix[16], uint32_t node) { snprintf(suffix, 16, "node-%u
 static bool step_over(const struct mt_run *run, uint32_t node, uint64_t step)
 {
 	uint64_t done = atomic_load_explicit(&mt_control(run)->nodes.done[node], memory_order_acquire);
-
 	for (uint32_t i = 0; i < 2; i++) {
 		const struct mt_txn *t = mt_txn(run, i);
 		if (t->kind == MT_TRAIN && t->step == step) return done >= mt_word_k(mt_txn_word(run, i));
@@ -153,7 +146,6 @@ static int part_is_written(const struct mt_run *run, uint32_t node, uint64_t ste
 {
 	bool over = step_over(run, node, step);
 	uint64_t word = atomic_load_explicit(&mt_control(run)->nodes.snap[node], memory_order_acquire);
-
 	if (word == mt_snap_word(step, MT_SEALED)) return 1;
 	if (word == mt_snap_word(step, MT_FAILED) || mt_snap_step(word) > step || (over && mt_snap_step(word) < step))
 		return mt_fail(MT_EX_PEER, "node %u could not save its part", node);
@@ -181,7 +173,6 @@ static int take_part(int dirfd, const char *base, uint64_t step, uint32_t node, 
 {
 	char suffix[16], *name;
 	int rc, fd;
-
 	part_suffix(suffix, node);
 	if ((rc = tmp_name(base, suffix, &name)) < 0) return rc;
 	fd = openat(dirfd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -195,14 +186,12 @@ static int take_part(int dirfd, const char *base, uint64_t step, uint32_t node, 
 int parts_collect(struct mt_run *run, int dirfd, const char *base, uint64_t step, struct out_dir *to)
 {
 	int rc = await_parts(run, step);
-
 	return rc == 0 ? parts_take(run, dirfd, base, step, to) : rc;
 }
 
 int parts_take(struct mt_run *run, int dirfd, const char *base, uint64_t step, struct out_dir *to)
 {
 	int rc = 0;
-
 	for (uint32_t node = 1; node < mt_nodes(run) && rc == 0; node++) rc = take_part(dirfd, base, step, node, to);
 	out_sort(to);
 	return rc;

@@ -11,7 +11,6 @@ uint64_t nonfinite_count(struct nonfinite *seen, uint32_t index, const char *ten
 	const uint16_t *half = w;                                /* (n) */
 	const uint32_t *full = w;                                /* (n) */
 	uint64_t bad = 0, first = n;
-
 	if (!convert_any_nonfinite(dtype, w, n)) return n; /* almost always */
 	for (uint64_t i = n; i--;)
 		if (dtype == MT_BF16 ? half_nonfinite(half[i]) : full_nonfinite(full[i])) {

@@ -9,7 +9,7 @@
 #endif
 #include "hf/hf.h"
 
-/* ------------------------------------------------------------------------------------------------ outdir.c */
+/* ---- outdir.c */
 
 struct out_dir {      /* a new directory: it appears complete or not at all */
 	int parent, fd;   /* fd holds a lock: an unlocked temporary directory has no writer */
@@ -42,7 +42,7 @@ int out_rename(struct out_dir *);
 void out_leave(struct out_dir *); /* releases the out_dir; its directory stays as it is */
 void out_abort(struct out_dir *); /* deletes it; mt_errmsg() stays */
 
-/* ------------------------------------------------------------------------------------------------ outfile.c */
+/* ---- outfile.c */
 
 struct out_file { /* a file of a new directory */
 	struct out_dir *dir;
@@ -80,7 +80,7 @@ void out_sort(struct out_dir *);            /* the files so far, by name: run.js
 uint64_t out_bytes(const struct out_dir *); /* of the files so far */
 void out_release(struct out_dir *);         /* close them, free what is known of them */
 
-/* ------------------------------------------------------------------------------------------------ tmpdir.c */
+/* ---- tmpdir.c */
 
 #define TMP_WAS "was"                                            /* see tmpdir.c */
 int tmp_name(const char *base, const char *suffix, char **name); /* .BASE.mt-tmp-SUFFIX, to be freed */

@@ -48,7 +48,6 @@
 int out_split(const char *path, int *parent, char **base)
 {
 	size_t end = strlen(path), at;
-
 	while (end > 1 && path[end - 1] == '/') end--;
 	for (at = end; at && path[at - 1] != '/';) at--;
 	char *dir = at ? strndup(path, at > 1 ? at - 1 : 1) : strdup(".");
@@ -65,7 +64,6 @@ static int check_empty(int dirfd, const char *path)
 {
 	DIR *d = dir_list(dirfd);
 	bool empty = true;
-
 	if (!d) return fail_errno(path);
 	for (struct dirent *e; (e = readdir(d));) empty = empty && (!strcmp(e->d_name, ".") || !strcmp(e->d_name, ".."));
 	closedir(d);
@@ -77,18 +75,16 @@ static bool is_model_dir(int parent, const char *base)
 {
 	int fd = openat(parent, base, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	bool model = fd >= 0 && file_exists(fd, LAST) && model_exists(fd, "model");
-
 	if (fd >= 0) close(fd);
 	return model;
 }
 
-/* ------------------------------------------------------------------------------------------------ begin */
+/* ---- begin */
 
 /* Make and lock the temporary directory for `base` in o->parent, which is open. Closes o->parent on failure. */
 static int make_named(struct out_dir *o, const char *base, const char *suffix)
 {
 	int rc = tmp_name(base, suffix, &o->tmp);
-
 	if (rc == 0 && !(o->base = strdup(base))) rc = mt_fail(MT_EX_NOMEM, "no memory");
 	if (rc == 0 && mkdirat(o->parent, o->tmp, 0777) < 0) rc = fail_errno(base);
 	else if (rc == 0 && (o->fd = openat(o->parent, o->tmp, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0) {
@@ -104,7 +100,6 @@ static int make_tmp(struct out_dir *o, const char *base)
 {
 	char suffix[9];
 	uint32_t rnd;
-
 	if (getrandom(&rnd, sizeof rnd, 0) != sizeof rnd) rnd = (uint32_t)getpid();
 	snprintf(suffix, sizeof suffix, "%08x", rnd);
 	return make_named(o, base, suffix);
@@ -113,7 +108,6 @@ static int make_tmp(struct out_dir *o, const char *base)
 static int begin_inside(struct out_dir *o, const char *path)
 {
 	int rc;
-
 	dir_clean(o->parent, INSIDE);
 	if ((rc = check_empty(o->parent, path)) == 0) return make_tmp(o, INSIDE);
 	close(o->parent);
@@ -141,7 +135,6 @@ static int begin_beside(struct out_dir *o, const char *path, bool replace)
 {
 	char *base;
 	int rc = out_split(path, &o->parent, &base);
-
 	if (rc < 0) {
 		free(base);
 		return rc;
@@ -159,7 +152,6 @@ static int begin_beside(struct out_dir *o, const char *path, bool replace)
 int out_begin(struct out_dir *o, const char *path, bool replace)
 {
 	int rc;
-
 	*o = (struct out_dir){.parent = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), .fd = -1, .end = OUT_INSIDE};
 	snprintf(o->path, sizeof o->path, "%s", path);
 	if (o->parent >= 0) {
@@ -179,7 +171,6 @@ static const char *entry_of(const struct out_dir *o, uint32_t i, char name[256])
 {
 	const char *file = o->files[i]->name, *slash = strchr(file, '/');
 	size_t n = slash ? (size_t)(slash - file) : 0;
-
 	if (!slash) return file;
 	if (i && !strncmp(o->files[i - 1]->name, file, n + 1)) return NULL;
 	snprintf(name, 256, "%.*s", (int)n, file);
@@ -190,7 +181,6 @@ static int sync_directory(struct out_dir *o, const char *name)
 {
 	int fd = openat(o->fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	int rc = fd < 0 ? fail_errno(name) : dir_sync(fd, name);
-
 	if (fd >= 0) close(fd);
 	return rc;
 }
@@ -199,7 +189,6 @@ int out_sync(struct out_dir *o)
 {
 	char name[256];
 	int rc = 0;
-
 	for (uint32_t i = 0; i < o->n_files && rc == 0; i++) {
 		const char *entry = entry_of(o, i, name);
 		rc = out_sync_file(o->files[i]);
@@ -208,14 +197,13 @@ int out_sync(struct out_dir *o)
 	return rc == 0 ? dir_sync(o->fd, o->base) : rc;
 }
 
-/* ------------------------------------------------------------------------------------------------ replace */
+/* ---- replace */
 
 /* fsync failed after T was renamed to BASE: rename it back. If that fails, BASE stays, complete, and the directory
  * under T's name (after an exchange: the old one) must not be deleted. */
 static int take_back(struct out_dir *o, int flags)
 {
 	int rc = fail_errno(o->base);
-
 	if (renameat2(o->parent, o->base, o->parent, o->tmp, (unsigned)flags) < 0) {
 		free(o->tmp);
 		o->tmp = NULL;
@@ -235,7 +223,6 @@ static int replace_in_turn(struct out_dir *o, int old)
 {
 	char *was;
 	int rc = tmp_name(o->base, TMP_WAS, &was);
-
 	if (rc < 0) return rc;
 	if (renameat(o->parent, o->base, o->parent, was) < 0) rc = fail_errno(o->base);
 	else if (renameat(o->parent, o->tmp, o->parent, o->base) < 0) {
@@ -253,7 +240,6 @@ static int replace(struct out_dir *o)
 {
 	/* Opened before anything is renamed: if no descriptor is left, the replacement fails and the old directory stays */
 	int old = openat(o->parent, o->base, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), rc = 0;
-
 	if (old < 0 && errno != ENOTDIR && errno != ELOOP) return fail_errno(o->base);
 	if (renameat2(o->parent, o->tmp, o->parent, o->base, RENAME_EXCHANGE) < 0)
 		rc = errno == EINVAL || errno == ENOSYS ? replace_in_turn(o, old) : fail_errno(o->base);
@@ -269,7 +255,6 @@ static bool is_dir_link(const struct out_dir *o)
 	int e = errno;
 	struct stat st;
 	bool link = e == ENOTDIR && fstatat(o->parent, o->base, &st, 0) == 0 && S_ISDIR(st.st_mode);
-
 	errno = e;
 	return link;
 }
@@ -283,7 +268,7 @@ static int rename_whole(struct out_dir *o)
 												 : fail_errno(o->base);
 }
 
-/* ------------------------------------------------------------------------------------------------ move up */
+/* ---- move up */
 
 static int move_file(struct out_dir *o, const char *name)
 {
@@ -304,7 +289,6 @@ static int move_up(struct out_dir *o)
 	const char *entry;
 	uint32_t moved = 0;
 	int rc = 0;
-
 	for (; moved < o->n_files && rc == 0; moved++)
 		if ((entry = entry_of(o, moved, name)) && strcmp(entry, LAST)) rc = move_file(o, entry);
 	if (rc == 0) rc = dir_sync(o->parent, LAST);
@@ -318,7 +302,7 @@ static int move_up(struct out_dir *o)
 	return rc;
 }
 
-/* ------------------------------------------------------------------------------------------------ end */
+/* ---- end */
 
 static void release(struct out_dir *o)
 {
@@ -333,7 +317,6 @@ static void release(struct out_dir *o)
 int out_rename(struct out_dir *o)
 {
 	int rc = o->end == OUT_INSIDE ? move_up(o) : rename_whole(o);
-
 	if (rc < 0) out_abort(o);
 	else release(o);
 	return rc;
@@ -344,7 +327,6 @@ void out_leave(struct out_dir *o) { release(o); }
 void out_abort(struct out_dir *o)
 {
 	char why[512];
-
 	snprintf(why, sizeof why, "%s", mt_errmsg()); /* deleting may overwrite the message of the failure */
 	if (o->tmp && o->fd >= 0) dir_delete(o->parent, o->tmp, o->fd);
 	release(o);

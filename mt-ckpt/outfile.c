@@ -13,7 +13,6 @@ static int fail_file(const struct out_file *f)
 {
 	char path[4600];
 	int failed = errno;
-
 	snprintf(path, sizeof path, "%s/%s", f->dir->path, f->name);
 	errno = failed;
 	return fail_errno(path);
@@ -44,7 +43,6 @@ static int reserve(const struct out_file *f)
 static int make(struct out_dir *o, struct out_file *f)
 {
 	int rc;
-
 	if (!f->name || (!f->sums && !o->no_sums)) return mt_fail(MT_EX_NOMEM, "no memory");
 	f->fd = openat(o->fd, f->name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
 	if (f->fd < 0) return fail_file(f);
@@ -57,7 +55,6 @@ static int add(struct out_dir *o, const char *name, uint64_t bytes, struct out_f
 {
 	uint64_t n = (bytes + IO_BYTES - 1) / IO_BYTES;
 	struct out_file **files = realloc(o->files, (o->n_files + 1) * sizeof *files), *f;
-
 	if (files) o->files = files;
 	f = files ? malloc(sizeof *f) : NULL;
 	if (!f) return mt_fail(MT_EX_NOMEM, "no memory");
@@ -84,7 +81,6 @@ static int keep(struct out_dir *o, struct out_file *f, int rc)
 int out_create(struct out_dir *o, const char *name, uint64_t bytes, struct out_file **file)
 {
 	int rc = add(o, name, bytes, file);
-
 	return rc < 0 ? rc : keep(o, *file, make(o, *file));
 }
 
@@ -92,7 +88,6 @@ int out_take(struct out_dir *o, int from, const char *name, uint64_t bytes, cons
 {
 	struct out_file *f = NULL;
 	int rc = add(o, name, bytes, &f);
-
 	if (rc < 0) return rc;
 	if (!f->name || !f->sums || n_sums != f->n_sums) rc = mt_fail(MT_EX_NOMEM, "no memory");
 	else if (rename_new(from, name, o->fd, name) < 0) rc = fail_errno(name);
@@ -111,7 +106,6 @@ void out_release(struct out_dir *o)
 int out_sync_file(struct out_file *f)
 {
 	int fd = f->fd;
-
 	if (fd < 0) return 0;
 	if (fsync(fd) < 0) return fail_file(f);
 	f->fd = -1;
@@ -121,14 +115,12 @@ int out_sync_file(struct out_file *f)
 void out_direct(struct out_file *f)
 {
 	enum { WORTH = 512 << 10 }; /* bytes of a file from which it saves anything */
-
 	if (f->bytes >= WORTH) f->direct = openat(f->dir->fd, f->name, O_WRONLY | O_DIRECT | O_NOFOLLOW | O_CLOEXEC);
 }
 
 int out_chunk_begin(struct out_chunk *c, struct out_file *f, uint64_t number, void *stage)
 {
 	uint64_t at = number * IO_BYTES, end = at + IO_BYTES < f->bytes ? at + IO_BYTES : f->bytes;
-
 	*c = (struct out_chunk){.file = f, .number = number, .at = at, .end = end};
 	if (f->direct >= 0 && !f->dir->cached) c->stage = stage;
 	if (!f->sums) return 0;
@@ -142,7 +134,6 @@ int out_chunk_begin(struct out_chunk *c, struct out_file *f, uint64_t number, vo
 static uint64_t put(int fd, const uint8_t *p, uint64_t n, uint64_t at)
 {
 	uint64_t done = 0;
-
 	while (done < n) {
 		ssize_t part = pwrite(fd, p + done, n - done, (off_t)(at + done));
 		if (part < 0 && errno == EINTR) continue;
@@ -160,7 +151,6 @@ static int put_stage(struct out_chunk *c, uint64_t n, uint64_t at)
 	enum { PAGE = 4096 };
 	struct out_file *f = c->file;
 	uint64_t whole = n - n % PAGE, done = 0;
-
 	if (!f->dir->cached) {
 		done = put(f->direct, c->stage, whole, at);
 		if (done < whole) f->dir->cached = true;
@@ -171,7 +161,6 @@ static int put_stage(struct out_chunk *c, uint64_t n, uint64_t at)
 static int stage(struct out_chunk *c, const uint8_t *p, uint64_t n)
 {
 	int rc = 0;
-
 	while (n && rc == 0) {
 		uint64_t part = STAGE_BYTES - c->staged < n ? STAGE_BYTES - c->staged : n;
 		memcpy(c->stage + c->staged, p, part);
@@ -199,7 +188,6 @@ int out_write(struct out_chunk *c, const void *data, uint64_t n)
 int out_chunk_end(struct out_chunk *c, int rc)
 {
 	struct out_file *f = c->file;
-
 	if (rc == 0 && c->hash) f->sums[c->number] = XXH3_64bits_digest(c->hash);
 	XXH3_freeState(c->hash);
 	if (rc < 0 || atomic_fetch_sub(&f->left, 1) > 1) return rc;
@@ -211,7 +199,6 @@ int out_text(struct out_dir *o, const char *name, const void *data, uint64_t n)
 {
 	struct out_file *f;
 	int rc = out_create(o, name, n, &f);
-
 	for (uint64_t i = 0; i * IO_BYTES < n && rc == 0; i++) {
 		struct out_chunk c;
 		if ((rc = out_chunk_begin(&c, f, i, NULL)) < 0) break;
@@ -233,7 +220,6 @@ void out_sort(struct out_dir *o)
 uint64_t out_bytes(const struct out_dir *o)
 {
 	uint64_t n = 0;
-
 	for (uint32_t i = 0; i < o->n_files; i++) n += o->files[i]->bytes;
 	return n;
 }

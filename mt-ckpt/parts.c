@@ -45,7 +45,6 @@ int parts_list(struct parts *l, const struct mt_unit *units, uint32_t n_units, u
 uint32_t parts_find(const struct parts *l, uint32_t unit, uint64_t at)
 {
 	uint32_t low = 0, high = l->n / l->each;
-
 	while (high - low > 1) { /* part `low` begins at the element, or before it */
 		uint32_t mid = low + (high - low) / 2;
 		const struct mt_tensor *t = &l->v[mid * l->each];

@@ -23,14 +23,13 @@
 int run_json_checksum(json_t *root, uint64_t *sum)
 {
 	char *text = json_dumps(root, JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(17));
-
 	if (!text) return mt_fail(MT_EX_NOMEM, "no memory for the checksum of " NAME);
 	*sum = XXH3_64bits(text, strlen(text));
 	free(text);
 	return 0;
 }
 
-/* ------------------------------------------------------------------------------------------------ keys */
+/* ---- keys */
 
 /* Counts grow with every step and are written as signed 64 bits: a count that is read must be able to grow. Steps are
  * counted in 24 bits, as in the optimizer's journal. */
@@ -75,12 +74,11 @@ static const struct key unlogged_keys[] = {
 	MT_FIGURES(KEY, ) /* "processed": versions of mt before this key wrote none; models have the terms of their loss */
 };
 
-/* ------------------------------------------------------------------------------------------------ write */
+/* ---- write */
 
 json_t *json_hex(const uint8_t *bytes, size_t n)
 {
 	char text[2 * MT_CHOICE_VALUE + 1] = "";
-
 	for (size_t i = 0; i < n && i < MT_CHOICE_VALUE; i++) snprintf(text + 2 * i, 3, "%02x", bytes[i]);
 	return json_string(text);
 }
@@ -95,7 +93,6 @@ static json_t *integer(uint64_t x) { return json_integer((json_int_t)x); }
 static json_t *hash_json(uint64_t x)
 {
 	char buf[17];
-
 	snprintf(buf, sizeof buf, "%016" PRIx64, x);
 	return json_string(buf);
 }
@@ -103,7 +100,6 @@ static json_t *hash_json(uint64_t x)
 static json_t *keys_json(const struct key *key, size_t n, const void *from, int *rc)
 {
 	json_t *o = json_object();
-
 	for (const struct key *k = key; k < key + n; k++) {
 		const void *field = (const char *)from + k->at;
 		if (k->type == TEXT || k->type == TEXT_OR_NONE) json_put_text(rc, o, k->name, field, k->size);
@@ -141,7 +137,6 @@ static json_t *hyper_json(const struct mt_hyper *h, int *rc)
 static json_t *unlogged_json(const struct mt_figures figures[2], int *rc)
 {
 	json_t *all = json_array();
-
 	for (int i = 0; i < 2; i++)
 		if (figures[i].step) json_add(rc, all, keys_json(KEYS(unlogged_keys), &figures[i], rc));
 	return all;
@@ -150,7 +145,6 @@ static json_t *unlogged_json(const struct mt_figures figures[2], int *rc)
 static json_t *files_json(const struct out_dir *dir, int *rc)
 {
 	json_t *files = json_object();
-
 	for (uint32_t i = 0; i < dir->n_files && *rc == 0; i++) {
 		const struct out_file *f = dir->files[i];
 		json_t *sums = json_array(), *o = json_object();
@@ -168,7 +162,6 @@ int run_json_write(struct out_dir *dir, const struct run_json *r)
 	uint64_t sum = 0;
 	char *text = NULL;
 	int rc = 0;
-
 	if (r->has_record) {
 		record = keys_json(KEYS(record_keys), &r->record, &rc);
 		json_put(&rc, record, "choices", r->choices ? json_incref(r->choices) : json_null());
@@ -199,7 +192,7 @@ int run_json_write(struct out_dir *dir, const struct run_json *r)
 	return rc;
 }
 
-/* ------------------------------------------------------------------------------------------------ read */
+/* ---- read */
 
 struct reader {
 	int rc; /* of the first error, whose message stays */
@@ -218,7 +211,6 @@ static bool is_hex(const char *s, size_t digits)
 static uint64_t get_count(struct reader *r, const json_t *obj, const char *key, uint64_t max)
 {
 	const json_t *v = json_object_get(obj, key);
-
 	if (!json_is_integer(v) || json_integer_value(v) < 0 || (uint64_t)json_integer_value(v) > max) {
 		refuse(r, key, "is not a number in range");
 		return 0;
@@ -229,7 +221,6 @@ static uint64_t get_count(struct reader *r, const json_t *obj, const char *key, 
 static uint64_t get_hash(struct reader *r, const json_t *v, const char *key)
 {
 	const char *s = json_string_value(v);
-
 	if (is_hex(s, 16)) return strtoull(s, NULL, 16);
 	refuse(r, key, "is not 16 hexadecimal digits");
 	return 0;
@@ -275,7 +266,6 @@ static void get_choices(struct reader *r, const json_t *v, struct run_json *out)
 {
 	const char *key;
 	json_t *value;
-
 	if (!v || json_is_null(v)) return;
 	if (!json_is_object(v) || json_object_size(v) > MT_CHOICES)
 		return refuse(r, "choices", "is not an object of at most 1024 entries");
@@ -302,7 +292,6 @@ static void get_record(struct reader *r, const json_t *v, struct run_json *out)
 static void get_hyper(struct reader *r, json_t *v, struct run_json *out)
 {
 	const json_t *betas = json_object_get(v, "betas");
-
 	if (!v || json_is_null(v)) return;
 	if (!json_is_object(v)) return refuse(r, "hyperparameters", "is not an object");
 	out->hyper = (struct mt_hyper){.step = out->step,
@@ -319,7 +308,6 @@ static void get_hyper(struct reader *r, json_t *v, struct run_json *out)
 static void get_unlogged(struct reader *r, const json_t *v, struct run_json *out)
 {
 	size_t n = json_array_size(v);
-
 	if (!v) return;
 	if (!json_is_array(v) || n > 2) return refuse(r, "unlogged", "is not a list of at most two steps");
 	for (size_t i = 0; i < n; i++) {
@@ -332,7 +320,6 @@ static void get_files(struct reader *r, const json_t *files)
 {
 	const char *name;
 	json_t *f;
-
 	if (!json_object_size(files)) return refuse(r, "files", "is missing");
 	json_object_foreach((json_t *)files, name, f)
 	{
@@ -348,7 +335,6 @@ static void get_files(struct reader *r, const json_t *files)
 static void get_dtype(struct reader *r, const json_t *root, struct run_json *out)
 {
 	const char *s = json_string_value(json_object_get(root, "dtype"));
-
 	out->dtype = s ? mt_dtype_named(s) : 0;
 	if (out->dtype != MT_BF16 && out->dtype != MT_FP32) refuse(r, "dtype", "is neither bf16 nor fp32");
 	const json_t *state = json_object_get(root, "state");
@@ -376,7 +362,6 @@ static int check_form(json_t *root)
 	json_int_t version;
 	uint64_t sum, stored;
 	int rc;
-
 	if (!format || strcmp(format, FORMAT)) return mt_fail(MT_EX_DATA, NAME ": not an mt checkpoint");
 	version = json_integer_value(json_object_get(root, "version"));
 	if (version < 1 || version > FORMAT_VERSION)
@@ -395,7 +380,6 @@ int run_json_parse(json_t *root, struct run_json *out, json_t **files)
 	struct reader r = {.rc = check_form(root)};
 	const json_t *position = json_object_get(root, "position");
 	const char *id = json_string_value(json_object_get(root, "run_id"));
-
 	*out = (struct run_json){0};
 	if (r.rc < 0) return r.rc;
 	*files = json_object_get(root, "files");
@@ -417,7 +401,6 @@ int run_json_parse(json_t *root, struct run_json *out, json_t **files)
 int run_json_read(int dirfd, struct run_json *out, json_t **root, json_t **files)
 {
 	int rc;
-
 	*out = (struct run_json){0};
 	*root = NULL;
 	rc = file_read_json(dirfd, NAME, root);
@@ -429,7 +412,7 @@ int run_json_read(int dirfd, struct run_json *out, json_t **root, json_t **files
 	return rc;
 }
 
-/* ------------------------------------------------------------------------------------------------ a node's part */
+/* ---- a node's part */
 
 #define PART "part.json" /* beside another node's files, until node 0 has taken them: their checksums */
 
@@ -438,7 +421,6 @@ int part_json_write(struct out_dir *dir, uint64_t step, uint32_t node)
 	json_t *root = json_object();
 	char *text = NULL;
 	int rc = 0;
-
 	json_put(&rc, root, "step", integer(step));
 	json_put(&rc, root, "node", json_integer(node));
 	json_put(&rc, root, "files", files_json(dir, &rc));
@@ -454,7 +436,6 @@ static int take_file(struct out_dir *to, int from, const char *name, const json_
 	const json_t *list = json_object_get(entry, "xxh3");
 	size_t n = json_array_size(list);
 	uint64_t *sums = calloc(n + 1, sizeof *sums);
-
 	if (!sums) return mt_fail(MT_EX_NOMEM, "no memory for checksums");
 	for (size_t i = 0; i < n; i++) sums[i] = strtoull(json_string_value(json_array_get(list, i)), NULL, 16);
 	int rc = out_take(to, from, name, (uint64_t)json_integer_value(json_object_get(entry, "bytes")), sums, n);
@@ -468,7 +449,6 @@ int part_json_take(struct out_dir *to, int from, uint64_t step, uint32_t node)
 	json_t *root = NULL, *entry;
 	const char *name;
 	int rc = file_read_json(from, PART, &root);
-
 	if (rc < 0) return rc;
 	const json_t *files = json_object_get(root, "files");
 	if (json_object_size(files)) get_files(&r, files); /* a node may own nothing */
@@ -480,7 +460,7 @@ int part_json_take(struct out_dir *to, int from, uint64_t step, uint32_t node)
 	return rc;
 }
 
-/* ------------------------------------------------------------------------------------------------ verify */
+/* ---- verify */
 
 struct listed { /* a chunk of a file */
 	const char *name;
@@ -499,7 +479,6 @@ static int hash_file(int fd, const char *name, uint64_t at, uint64_t n, void *bu
 {
 	XXH3_state_t *hash = XXH3_createState();
 	int rc = hash ? 0 : mt_fail(MT_EX_NOMEM, "no memory to verify checksums");
-
 	if (hash) XXH3_64bits_reset(hash);
 	for (uint64_t len; n && rc == 0; n -= len, at += len) {
 		len = n < BLOCK_BYTES ? n : BLOCK_BYTES;
@@ -518,7 +497,6 @@ static int verify_chunk(void *arg, int64_t task, void *buf)
 	const json_t *sums = json_object_get(l->entry, "xxh3");
 	uint64_t want = (uint64_t)json_integer_value(json_object_get(l->entry, "bytes")), size, sum = 0;
 	int fd, rc = file_open(v->dirfd, l->name, &fd, &size);
-
 	if (rc < 0) return rc == -MT_EX_NOINPUT ? mt_fail(MT_EX_DATA, "%s: is missing", shown(l->name)) : rc;
 	if (size != want)
 		rc = mt_fail(MT_EX_DATA, "%s: has %" PRIu64 " bytes where " NAME " says %" PRIu64, shown(l->name), size, want);
@@ -535,7 +513,6 @@ int run_json_lengths(int dirfd, json_t *files)
 {
 	const char *name;
 	json_t *f;
-
 	json_object_foreach(files, name, f)
 	{
 		json_int_t want = json_integer_value(json_object_get(f, "bytes"));
@@ -553,7 +530,6 @@ static int list_file(struct verification *v, const char *name, const json_t *ent
 {
 	size_t n = json_array_size(json_object_get(entry, "xxh3"));
 	struct listed *more = realloc(v->chunks, ((size_t)v->n + n + 1) * sizeof *more);
-
 	if (!more) return mt_fail(MT_EX_NOMEM, "no memory to verify checksums");
 	v->chunks = more;
 	for (size_t c = 0; c < n || c == 0; c++) v->chunks[v->n++] = (struct listed){name, entry, c};
@@ -567,7 +543,6 @@ int run_json_verify(int dirfd, json_t *files, const char *only)
 	const char *name;
 	json_t *f;
 	int rc = 0;
-
 	if (only && !json_object_get(files, only)) rc = mt_fail(MT_EX_DATA, NAME ": has no checksums of %s", only);
 	json_object_foreach(files, name, f) if (rc == 0 && (!only || !strcmp(name, only))) rc = list_file(&v, name, f);
 	if (rc == 0) rc = work_begin(&work, v.n < WORK_THREADS ? (uint64_t)v.n : WORK_THREADS);

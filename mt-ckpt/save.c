@@ -18,7 +18,6 @@ static int write_all(struct mt_run *run, const struct mt_sample *sample, struct 
 	struct run_json json;
 	struct writer w;
 	int rc = state_read(run, &sample->at, &json), held;
-
 	if (rc == 0 && (rc = writer_begin(&w, run, dir, dtype, full, shard, WORK_THREADS)) == 0) {
 		w.stoppable = true;
 		rc = writer_units(&w);
@@ -61,7 +60,6 @@ static int save_part(struct mt_run *run, const char *path, uint64_t shard)
 	struct out_dir dir;
 	char suffix[16], *base = NULL;
 	int parent = -1, rc = out_split(path, &parent, &base);
-
 	part_suffix(suffix, mt_node(run));
 	if (rc == 0) dir_clean_parts(parent, suffix);
 	if (rc == 0) rc = mt_sample_take(run, &sample);
@@ -84,7 +82,6 @@ static int write_run(const char *name, const char *path, enum mt_dtype dtype, bo
 	struct mt_sample sample;
 	struct out_dir dir;
 	int rc = mt_run_open(&run, name, MT_RUN_WEIGHTS | MT_RUN_READONLY);
-
 	if (rc < 0) return rc;
 	if (dtype == MT_NONE) dtype = (enum mt_dtype)mt_control(run)->dtype;
 	if (!part) rc = check_nodes(run, name, dtype, full);

@@ -37,14 +37,13 @@ struct server {
 	bool left; /* another node: its files of a sealed save may still be where it left them */
 };
 
-/* ------------------------------------------------------------------------------------------------ directories */
+/* ---- directories */
 
 static void step_name(char buf[40], uint64_t step) { snprintf(buf, 40, "step-%08llu", (unsigned long long)step); }
 
 static bool parse_step(const char *name, uint64_t *step)
 {
 	char again[40];
-
 	if (strncmp(name, "step-", 5) || strlen(name) > 30) return false;
 	*step = strtoull(name + 5, NULL, 10);
 	step_name(again, *step);
@@ -54,7 +53,6 @@ static bool parse_step(const char *name, uint64_t *step)
 static int newest_first(const void *a, const void *b)
 {
 	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-
 	return x < y ? 1 : x > y ? -1 : 0;
 }
 
@@ -62,7 +60,6 @@ static int newest_first(const void *a, const void *b)
 static bool is_checkpoint(const struct server *s, uint64_t step)
 {
 	char name[64];
-
 	step_name(name, step);
 	strcat(name, "/run.json");
 	return file_exists(s->dirfd, name);
@@ -75,7 +72,6 @@ static bool is_ours(const struct server *s, uint64_t step)
 	struct run_json json;
 	json_t *root = NULL, *files;
 	bool same;
-
 	step_name(name, step);
 	int fd = openat(s->dirfd, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (fd < 0) return false;
@@ -90,7 +86,6 @@ static bool is_ours(const struct server *s, uint64_t step)
 static int set_aside(const struct server *s, uint64_t step)
 {
 	char name[40], aside[64];
-
 	if (!is_checkpoint(s, step) || is_ours(s, step)) return 0;
 	step_name(name, step);
 	int n = snprintf(aside, sizeof aside, "replaced.%s", name), rc;
@@ -109,7 +104,6 @@ static void delete_older(const struct server *s, uint64_t step)
 	uint64_t *steps = NULL, found;
 	size_t n = 0;
 	char name[40];
-
 	if (!d) return;
 	for (struct dirent *e; (e = readdir(d));)
 		if (parse_step(e->d_name, &found) && found <= step && is_checkpoint(s, found)) {
@@ -134,7 +128,7 @@ static void delete_older(const struct server *s, uint64_t step)
 	free(steps);
 }
 
-/* ------------------------------------------------------------------------------------------------ a save */
+/* ---- a save */
 
 struct copy {
 	const struct server *server;
@@ -145,7 +139,6 @@ struct copy {
 static int unpin(void *arg, uint32_t unit)
 {
 	const struct copy *c = arg;
-
 	return mt_snap_unpin(c->server->run, unit, c->step);
 }
 
@@ -153,7 +146,6 @@ static int unpin(void *arg, uint32_t unit)
 static bool awaited(void *arg)
 {
 	const struct copy *c = arg;
-
 	return mt_run_step(c->server->run) != c->step;
 }
 
@@ -163,7 +155,6 @@ static int write_arrays(const struct server *s, struct out_dir *dir, const struc
 	struct copy copy = {s, step};
 	struct writer w;
 	int rc = writer_begin(&w, s->run, dir, json->dtype, true, s->shard, SERVE_THREADS);
-
 	if (rc < 0) return rc;
 	w.copied = unpin;
 	w.awaited = awaited;
@@ -180,7 +171,6 @@ static int collect(const struct server *s, struct out_dir *dir, uint64_t step)
 {
 	char name[40];
 	int rc = out_sync(dir); /* while the others write */
-
 	step_name(name, step);
 	return rc == 0 ? parts_collect(s->run, s->dirfd, name, step, dir) : rc;
 }
@@ -198,7 +188,6 @@ static int write_files(const struct server *s, struct out_dir *dir, uint64_t ste
 	uint64_t fills = mt_fills(s->run);
 	struct run_json json;
 	int rc = state_read(s->run, &at, &json);
-
 	if (rc == 0) rc = write_arrays(s, dir, &json, step);
 	if (rc == 0 && mt_nodes(s->run) > 1) rc = collect(s, dir, step);
 	if (rc == 0) {
@@ -229,7 +218,6 @@ static int seal(const struct server *s, struct out_dir *dir, uint64_t step)
 {
 	uint64_t bytes = out_bytes(dir);
 	int rc;
-
 	if (!mt_snap_seal(s->run, step)) rc = mt_fail(MT_EX_PEER, "the snapshot was given up");
 	else rc = mt_stage_check(s->run); /* a successor that found the word sealed and no directory has failed the save */
 	if (rc < 0) {
@@ -248,13 +236,12 @@ static int seal(const struct server *s, struct out_dir *dir, uint64_t step)
 	return 0;
 }
 
-/* ------------------------------------------------------------------------------------------------ a node's part */
+/* ---- a node's part */
 
 /* Delete what this node has left in the directory, except for a save that node 0 may still take it for. */
 static void clean_part(struct server *s)
 {
 	char suffix[16];
-
 	s->left = mt_snap_state(mt_snap(s->run)) == MT_SEALED;
 	part_suffix(suffix, mt_node(s->run));
 	if (!s->left) dir_clean_parts(s->dirfd, suffix);
@@ -265,7 +252,6 @@ static int write_part(const struct server *s, struct out_dir *dir, uint64_t step
 	const struct run_json json = {.dtype = (enum mt_dtype)mt_control(s->run)->dtype};
 	uint64_t fills = mt_fills(s->run);
 	int rc = write_arrays(s, dir, &json, step);
-
 	if (rc == 0) rc = part_json_write(dir, step, mt_node(s->run));
 	if (rc == 0) rc = out_sync(dir);
 	return rc == 0 ? check_fills(s, fills) : rc;
@@ -275,7 +261,6 @@ static int save_part(struct server *s, const char *name, uint64_t step)
 {
 	struct out_dir dir;
 	char suffix[16];
-
 	clean_part(s);
 	part_suffix(suffix, mt_node(s->run));
 	int rc = out_begin_part(&dir, s->dirfd, s->path, name, suffix);
@@ -292,13 +277,12 @@ static int save_part(struct server *s, const char *name, uint64_t step)
 	return 0;
 }
 
-/* ------------------------------------------------------------------------------------------------ save */
+/* ---- save */
 
 static int save_whole(const struct server *s, const char *name, uint64_t step)
 {
 	struct out_dir dir;
 	int rc = out_begin_at(&dir, s->dirfd, s->path, name);
-
 	if (rc < 0) return rc;
 	if ((rc = write_files(s, &dir, step)) == 0) return seal(s, &dir, step);
 	out_abort(&dir);
@@ -308,7 +292,6 @@ static int save_whole(const struct server *s, const char *name, uint64_t step)
 static void save(struct server *s, uint64_t step)
 {
 	char name[40];
-
 	step_name(name, step);
 	int rc = mt_node(s->run) ? save_part(s, name, step) : save_whole(s, name, step);
 	if (rc < 0 && mt_stage_mine(s->run)) {
@@ -318,13 +301,12 @@ static void save(struct server *s, uint64_t step)
 	mt_stage_activity(s->run, MT_ACT_IDLE, 0);
 }
 
-/* ------------------------------------------------------------------------------------------------ recovery */
+/* ---- recovery */
 
 /* What nodes of a run on more nodes left behind: this run has no node that would delete it. */
 static void clean_more_nodes(const struct server *s)
 {
 	char suffix[16];
-
 	for (uint32_t node = mt_nodes(s->run); node < MT_NODES; node++) {
 		part_suffix(suffix, node);
 		dir_clean_parts(s->dirfd, suffix);
@@ -335,7 +317,6 @@ static void clean_more_nodes(const struct server *s)
 static void recover(struct server *s)
 {
 	uint64_t word = mt_snap(s->run), step = mt_snap_step(word);
-
 	if (mt_node(s->run)) clean_part(s);
 	else {
 		dir_clean(s->dirfd, NULL);
@@ -352,7 +333,7 @@ static void recover(struct server *s)
 	}
 }
 
-/* ------------------------------------------------------------------------------------------------ serving */
+/* ---- serving */
 
 #define STOP_S 1.0 /* a request to stop the whole run has reached its other stages after this time */
 
@@ -361,7 +342,6 @@ static bool may_request(const struct server *s, uint32_t open, double stop)
 {
 	uint64_t word = mt_txn_word(s->run, open);
 	bool is_open = mt_word_k(word) == open && mt_word_phase(word) == MT_ACCUMULATE;
-
 	return (is_open || mt_now() - stop < STOP_S) && mt_stage_alive(s->run, MT_STEP);
 }
 
@@ -380,7 +360,6 @@ static void drain(const struct server *s)
 {
 	struct mt_msg msg;
 	const void *block;
-
 	while (mt_ring_peek(s->ring, 0, &msg, &block))
 		mt_ring_pop(s->ring); /* only a wake-up: the snapshot's word holds the request */
 }
@@ -396,7 +375,6 @@ static int serve(struct server *s)
 	uint32_t open = 0; /* the newest transaction when we were requested to stop */
 	double stop = 0;   /* time of that request; 0: none */
 	int rc = mt_run_check(s->run);
-
 	if (rc < 0) return rc;
 	recover(s);
 	mt_stage_activity(s->run, MT_ACT_IDLE, 0);
@@ -437,7 +415,6 @@ static int check_dir(const struct server *s)
 static int open_dir(struct server *s)
 {
 	int rc;
-
 	s->made = mkdir(s->path, 0777) == 0;
 	if (!s->made && errno != EEXIST) return fail_errno(s->path);
 	rc = dir_open(s->path, &s->dirfd);
@@ -449,7 +426,6 @@ static int open_dir(struct server *s)
 static int serve_run(struct server *s)
 {
 	int rc = shared_begin(&s->shared, s->run, s->path, s->dirfd);
-
 	if (rc == 0) rc = mt_stage_claim(s->run, MT_CKPT, NULL);
 	bool stopped = rc > 0 || (rc == -MT_EX_BUSY && mt_stopping);
 	if (rc == 0 && (rc = mt_ring_open(s->run, "save", &s->ring)) == 0) {
@@ -464,7 +440,6 @@ int ckpt_serve(const char *name, const char *path, uint64_t keep, const char *be
 {
 	struct server s = {.path = path, .dirfd = -1, .keep = keep, .best = best, .shard = shard};
 	int rc = open_dir(&s);
-
 	if (rc < 0) return rc;
 	rc = mt_run_attach(&s.run, name, MT_RUN_RINGS | MT_RUN_WEIGHTS, -1, &mt_stopping);
 	if (rc == -MT_EX_BUSY && mt_stopping) rc = 0;

@@ -10,7 +10,6 @@
 static bool is_step_name(const char *path)
 {
 	size_t n = strlen(path);
-
 	while (n && path[n - 1] == '/') n--;
 	size_t digits = n;
 	while (digits && path[digits - 1] >= '0' && path[digits - 1] <= '9') digits--;
@@ -22,7 +21,6 @@ static bool has_moments(int dirfd)
 {
 	char set[SET_NAME];
 	bool has = model_exists(dirfd, st_sets[ARRAY_M].name);
-
 	for (uint32_t nodes = 2; nodes <= MT_NODES && !has; nodes++)
 		for (uint32_t node = 0; node < nodes && !has; node++) {
 			parts_set(set, ARRAY_M, node, nodes);
@@ -37,7 +35,6 @@ static int check_not_cut(const struct source *s)
 {
 	char *real = realpath(s->path, NULL);
 	bool named = is_step_name(s->path) || (real && is_step_name(real));
-
 	free(real);
 	if (!named && !has_moments(s->dirfd)) return 0;
 	return mt_fail(MT_EX_DATA,
@@ -49,7 +46,6 @@ static int check_not_cut(const struct source *s)
 int source_open(struct source *s, const char *dir, bool weights)
 {
 	int rc;
-
 	*s = (struct source){.path = dir, .dirfd = -1};
 	if ((rc = dir_open(dir, &s->dirfd)) < 0) {
 		s->dirfd = -1;
@@ -63,7 +59,6 @@ int source_open(struct source *s, const char *dir, bool weights)
 int source_config(struct source *s)
 {
 	int rc = s->full ? run_json_verify(s->dirfd, s->files, "config.json") : 0;
-
 	if (rc == 0) rc = mt_config_read(s->path, &s->geo, NULL);
 	return rc < 0 ? rc : mt_layout_make(&s->layout, &s->geo, MT_FP32, MT_NONE, MT_FP32, MT_ADAMW);
 }
@@ -81,7 +76,6 @@ static int open_array(struct source *s, enum array a, enum st_dtype dtype)
 {
 	uint32_t n = s->layout.n_tensors;
 	int rc = model_open(&s->model[a], s->dirfd, st_sets[a].name);
-
 	if (rc < 0) return rc;
 	if (a == ARRAY_W && !s->full) {
 		const char *embed = s->layout.tensors[0].name;
@@ -101,7 +95,6 @@ static int open_nodes(struct source *s, enum array a)
 	char names[MT_NODES][SET_NAME], label[SET_NAME];
 	uint32_t n = 0, nodes = s->json.nodes;
 	bool has[MT_NODES] = {0};
-
 	for (uint32_t i = 0; i < s->parts[a].n; i++) has[s->parts[a].v[i].expert] = true;
 	for (uint32_t node = 0; node < nodes; node++)
 		if (has[node]) parts_set(names[n++], a, node, nodes);
@@ -115,7 +108,6 @@ static int open_parts(struct source *s, enum array a, enum st_dtype dtype)
 	struct parts *l = &s->parts[a];
 	uint32_t nodes = s->json.nodes > 1 ? s->json.nodes : 1;
 	int rc = parts_list(l, s->layout.units, s->layout.n_units, 0, nodes, nodes, dtype == ST_U8 ? 2 : 1);
-
 	if (rc == 0) rc = nodes > 1 ? open_nodes(s, a) : model_open(&s->model[a], s->dirfd, st_sets[a].name);
 	if (rc < 0) return rc;
 	s->found[a] = calloc((size_t)l->n + 1, sizeof *s->found[a]);
@@ -128,7 +120,6 @@ static int open_state(struct source *s, enum array a)
 {
 	bool codes = a >= ARRAY_M && s->json.codes, bf16 = a >= ARRAY_M && s->json.state == MT_BF16;
 	enum st_dtype dtype = codes ? ST_U8 : bf16 ? ST_BF16 : st_sets[a].dtype;
-
 	return codes || s->json.nodes > 1 ? open_parts(s, a, dtype) : open_array(s, a, dtype);
 }
 
@@ -136,7 +127,6 @@ int source_models(struct source *s)
 {
 	bool bf16 = s->json.dtype == MT_BF16;
 	int rc = open_array(s, ARRAY_W, !s->full ? ST_OTHER : bf16 ? ST_BF16 : ST_F32);
-
 	if (rc == 0 && s->geo.flags & MT_TIED)
 		rc = model_match_tied(&s->model[ARRAY_W], s->layout.tensors[0].name, head_tensor_name(&s->geo));
 	enum array last = mt_state_arrays(s->json.optim) == 2 ? ARRAY_V : ARRAY_M;
@@ -166,7 +156,6 @@ int source_codes(const struct source *s, enum array a, uint32_t unit, uint64_t a
 {
 	const struct parts *l = &s->parts[a];
 	int rc = 0;
-
 	for (uint32_t i = parts_find(l, unit, at); n && rc == 0; i += l->each) {
 		uint64_t in = at - l->v[i].off, some = n < l->v[i].n - in ? n : l->v[i].n - in, groups = some / MT_GROUP;
 		const struct st_entry *scale = s->found[a][i + 1];
@@ -189,7 +178,6 @@ static int decode(const struct source *s, enum array a, uint32_t unit, uint64_t 
 	uint8_t *codes = raw;
 	float *scale = (float *)(codes + BLOCK_BYTES / 2);
 	int rc = source_codes(s, a, unit, at - before, groups * MT_GROUP, codes, scale);
-
 	for (uint64_t i = before; i < before + n && rc == 0; i++) {
 		uint8_t code = codes[int8_at(i)];
 		out[i - before] = a == ARRAY_M ? int8_m(code, scale[i / MT_GROUP]) : int8_v(code, scale[i / MT_GROUP]);
@@ -203,7 +191,6 @@ int source_state(const struct source *s, enum array a, uint32_t index, uint64_t 
 	uint64_t size = a == ARRAY_LO ? 2 : 4;
 	uint32_t unit = s->layout.tensors[index].unit;
 	int rc = 0;
-
 	if (!s->parts[a].v) return read_state(a, s->found[a][index], from, n, raw, out);
 	if (s->parts[a].each == 2) return decode(s, a, unit, at, n, raw, out);
 	for (uint32_t i = parts_find(&s->parts[a], unit, at); n && rc == 0; i++) {

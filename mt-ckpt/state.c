@@ -13,7 +13,6 @@
 static struct mt_hyper hyper_of(struct mt_run *run, uint64_t step)
 {
 	const struct mt_hyper h = mt_control(run)->hyper[step & 1];
-
 	return step && h.step == step ? h : (struct mt_hyper){0};
 }
 
@@ -22,11 +21,9 @@ static json_t *choices_json(struct mt_run *run, int *rc)
 {
 	const struct mt_choice *e = NULL;
 	json_t *all = json_object();
-
 	if (!all) *rc = mt_fail(MT_EX_NOMEM, "no memory for the record's table of choices");
 	for (int i = 0; i < MT_CHOICES && *rc == 0 && (e = mt_choice_next(run, e)); i++) {
 		char key[MT_CHOICE_KEY + 1] = "";
-
 		memcpy(key, e->key, sizeof e->key);
 		json_put(rc, all, key, json_hex(e->value, e->bytes));
 	}
@@ -37,7 +34,6 @@ int state_read(struct mt_run *run, const struct mt_committed *at, struct run_jso
 {
 	struct mt_control *c = mt_control(run);
 	int rc = 0;
-
 	*out = (struct run_json){.dtype = (enum mt_dtype)c->dtype,
 		.state = (enum mt_dtype)c->state,
 		.nodes = mt_nodes(run),
@@ -61,7 +57,7 @@ void state_release(struct run_json *j)
 	j->choices = NULL;
 }
 
-/* ------------------------------------------------------------------------------------------------ unlogged metrics */
+/* ---- unlogged metrics */
 
 /* Seconds to wait for a metrics line. mt-step writes it right after the commit, unless it is stopped or the reader of
  * its stdout is. */
@@ -73,7 +69,6 @@ static bool figures_in(struct mt_run *run, uint32_t i, uint64_t step, struct mt_
 	uint64_t word = mt_txn_word(run, i), now;
 	enum mt_phase phase = mt_word_phase(word);
 	const struct mt_txn *t = mt_txn(run, i);
-
 	if (phase != MT_APPLY && phase != MT_SKIP && phase != MT_DONE) return false;
 	bool mine = t->kind == MT_TRAIN && t->step && t->step <= step;
 	if (mine) mt_txn_figures(t, out);
@@ -88,7 +83,6 @@ static bool figures_carried(struct mt_run *run, int i, uint64_t step, struct mt_
 {
 	const struct mt_figures *f = &mt_control(run)->unlogged[i];
 	uint64_t of = __atomic_load_n(&f->step, __ATOMIC_ACQUIRE);
-
 	if (!of || of > step) return false;
 	*out = *f;
 	atomic_thread_fence(memory_order_acquire); /* the fields were read before the step is read again */
@@ -98,7 +92,6 @@ static bool figures_carried(struct mt_run *run, int i, uint64_t step, struct mt_
 static int look_for_lines(struct mt_run *run, uint64_t step, struct mt_figures out[2])
 {
 	int n = 0;
-
 	memset(out, 0, 2 * sizeof *out);
 	/* Transactions first: mt-step copies metrics to `unlogged` before it marks the transaction as logged, so for a
 	 * moment a step is in both. */
@@ -118,14 +111,12 @@ static int look_for_lines(struct mt_run *run, uint64_t step, struct mt_figures o
 static bool evaluates(struct mt_run *run)
 {
 	uint32_t k = mt_txn_newest(run);
-
 	return k && mt_txn(run, k)->kind == MT_EVAL;
 }
 
 void state_unlogged(struct mt_run *run, uint64_t step, struct mt_figures out[2])
 {
 	double from = mt_now();
-
 	for (;;) { /* mt_wait would write to the run, which save opens read-only */
 		if (!look_for_lines(run, step, out) || !mt_stage_alive(run, MT_STEP) || mt_stage_stopped(run, MT_STEP) ||
 			evaluates(run) || mt_now() - from > LINE_S)

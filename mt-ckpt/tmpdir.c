@@ -38,7 +38,7 @@ int rename_new(int from, const char *name, int to, const char *new_name)
 	return -1;
 }
 
-/* ------------------------------------------------------------------------------------------------ deleting */
+/* ---- deleting */
 
 static int delete_tree(int parent, const char *name);
 
@@ -62,7 +62,6 @@ static void delete_entries(int fd)
 int dir_delete(int parent, const char *name, int fd)
 {
 	enum { PASSES = 4 }; /* deleting entries while reading a directory may hide others from the same pass */
-
 	for (int pass = 0; pass < PASSES; pass++) {
 		delete_entries(fd);
 		if (unlinkat(parent, name, AT_REMOVEDIR) == 0) return 0;
@@ -75,7 +74,6 @@ int dir_delete(int parent, const char *name, int fd)
 static int delete_tree(int parent, const char *name)
 {
 	int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), rc;
-
 	if (fd < 0) return (errno == ENOTDIR || errno == ELOOP) && unlinkat(parent, name, 0) == 0 ? 0 : fail_errno(name);
 	rc = dir_delete(parent, name, fd);
 	close(fd);
@@ -86,7 +84,6 @@ int dir_remove(int parent, const char *name)
 {
 	char *old;
 	int rc = tmp_name(name, OLD, &old);
-
 	if (rc < 0) return rc;
 	delete_tree(parent, old); /* left by a process that died here */
 	rc = renameat(parent, name, parent, old) < 0 ? fail_errno(name) : dir_sync(parent, name);
@@ -95,7 +92,7 @@ int dir_remove(int parent, const char *name)
 	return rc;
 }
 
-/* ------------------------------------------------------------------------------------------------ durable names */
+/* ---- durable names */
 
 int dir_sync(int fd, const char *name) { return fsync(fd) < 0 ? fail_errno(name) : 0; }
 
@@ -103,7 +100,6 @@ int dir_sync_names(int fd)
 {
 	struct stat at, above;
 	int rc = 0, up = openat(fd, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC), next;
-
 	if (fstat(fd, &at) < 0) rc = fail_errno("..");
 	/* An ancestor that this process may not read existed before: it was not made for this directory. */
 	while (rc == 0 && up >= 0 && fstat(up, &above) == 0 && above.st_dev == at.st_dev && above.st_ino != at.st_ino) {
@@ -117,14 +113,13 @@ int dir_sync_names(int fd)
 	return rc;
 }
 
-/* ------------------------------------------------------------------------------------------------ dead writers */
+/* ---- dead writers */
 
 /* The suffix of a temporary directory's name; NULL if the name is not one for `base` (NULL: for step- and digits). */
 static const char *suffix_of(const char *name, const char *base)
 {
 	const char *mark = strstr(name, MARK);
 	size_t n = mark ? (size_t)(mark - name) : 0;
-
 	if (name[0] != '.' || n < 2) return NULL;
 	const char *suffix = mark + strlen(MARK);
 	bool random = strlen(suffix) == 8 && strspn(suffix, "0123456789abcdef") == 8;
@@ -138,7 +133,6 @@ static const char *suffix_of(const char *name, const char *base)
 static bool put_back(int parent, const char *name, const char *suffix)
 {
 	char base[256];
-
 	if (strcmp(suffix, TMP_WAS)) return false;
 	snprintf(base, sizeof base, "%.*s", (int)(suffix - strlen(MARK) - (name + 1)), name + 1);
 	return rename_new(parent, name, parent, base) == 0;
@@ -148,7 +142,6 @@ static bool put_back(int parent, const char *name, const char *suffix)
 static bool writer_is_dead(int fd)
 {
 	enum { TRIES = 100, EACH_MS = 20 };
-
 	for (int i = 0; flock(fd, LOCK_EX | LOCK_NB) < 0; i++) {
 		if (errno != EWOULDBLOCK || i == TRIES) return false;
 		mt_nap(EACH_MS);
@@ -159,7 +152,6 @@ static bool writer_is_dead(int fd)
 void dir_clean(int parent, const char *base)
 {
 	DIR *d = dir_list(parent);
-
 	if (!d) return;
 	for (struct dirent *e; (e = readdir(d));) {
 		const char *suffix = suffix_of(e->d_name, base);
@@ -176,7 +168,6 @@ void dir_clean(int parent, const char *base)
 void dir_clean_parts(int parent, const char *suffix)
 {
 	DIR *d = dir_list(parent);
-
 	if (!d) return;
 	for (struct dirent *e; (e = readdir(d));) {
 		const char *mark = strstr(e->d_name, MARK);

@@ -6,7 +6,6 @@ int ckpt_verify(const char *path)
 	struct source s;
 	struct kept kept = {.quiet = true};
 	int rc;
-
 	if ((rc = source_open(&s, path, false)) == 0 && (rc = source_checksums(&s)) == 0 && (rc = source_config(&s)) == 0)
 		rc = source_models(&s);
 	if (rc == 0 && !s.full) rc = kept_read(&kept, &s);
@@ -21,7 +20,6 @@ int verify_written(int dirfd, const struct mt_geometry *run, bool full)
 	struct source s;
 	char path[40];
 	int rc;
-
 	snprintf(path, sizeof path, "/proc/self/fd/%d", dirfd); /* its name may have changed */
 	rc = source_open(&s, path, !full);
 	if (rc == 0 && full) rc = run_json_lengths(s.dirfd, s.files);

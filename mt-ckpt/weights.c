@@ -34,7 +34,6 @@ static void split(const struct loader *l, const struct piece *p, const uint32_t 
 	uint16_t *hi = (uint16_t *)mt_at(l->run, unit->w) + p->at; /* (n) */
 	const struct piece own = owned_lo(l, *p);
 	int16_t *lo = (int16_t *)mt_at(l->run, unit->lo) + own.at; /* (own.n) */
-
 	convert_split(hi, own.n == p->n ? lo : scratch, bits, p->n);
 	if (own.n && own.n < p->n) memcpy(lo, scratch + (own.at - p->at), own.n * 2);
 }
@@ -47,7 +46,6 @@ static int read_weights(const struct loader *l, const struct piece *p, void *buf
 	uint32_t *bits = bf16 ? buf : (uint32_t *)here + p->at;
 	bool as_is = bf16 && w->tensor->dtype == ST_BF16;
 	int rc = as_is ? st_read(w, p->from, p->n, (uint16_t *)here + p->at) : model_read(w, p->from, p->n, raw, bits);
-
 	if (rc < 0) return rc;
 	if (as_is) return read_lo(l, *p);
 	if (l->s->found[ARRAY_LO] && w->tensor->dtype == ST_BF16) {
@@ -65,7 +63,6 @@ static int check_constant(struct mt_run *run, const struct mt_tensor *t)
 	const void *w = (const uint8_t *)mt_at(run, mt_unit(run, t->unit)->w);
 	bool bf16 = mt_control(run)->dtype == MT_BF16;
 	float has;
-
 	if (want == 0) return 0;
 	has = bf16 ? mt_float((uint32_t)((const uint16_t *)w)[t->off] << 16) : ((const float *)w)[t->off];
 	if (fabs(has - want) <= 0.01 * fabs(want)) return 0;
@@ -79,7 +76,6 @@ int load_weights(struct loader *l, const struct part *p, void *buf)
 	enum mt_dtype dtype = (enum mt_dtype)mt_control(l->run)->dtype;
 	uint64_t end = p->from + p->n, elem = mt_dtype_bytes(dtype);
 	int rc;
-
 	for (uint64_t from = p->from, at, n, bad; from < end; from += n) {
 		mt_tensor_piece(&l->s->geo, t, from, &at, &n);
 		if (n > end - from) n = end - from;

@@ -22,7 +22,6 @@ struct job {
 int work_begin(struct work *w, uint64_t most)
 {
 	uint64_t cores = (uint64_t)mt_cores(), n = work_threads ? work_threads : cores < most ? cores : most;
-
 	if (n > WORK_THREADS) n = WORK_THREADS;
 	*w = (struct work){.pool = n > 1 ? pool_create((int)n, 0, NULL) : NULL}; /* NULL: this thread alone */
 	w->buf = aligned_alloc(4096, (size_t)work_size(w) * THREAD_BYTES);
@@ -38,7 +37,6 @@ int work_size(const struct work *w) { return w->pool ? pool_threads(w->pool) : 1
 static void run_task(void *arg, int64_t task, int thread)
 {
 	struct job *j = arg;
-
 	if (task > j->failed) return;
 	int rc = j->fn(j->arg, task, (uint8_t *)j->work->buf + (size_t)thread * THREAD_BYTES);
 	if (rc >= 0) return;
@@ -54,7 +52,6 @@ static void run_task(void *arg, int64_t task, int thread)
 int work_run(struct work *w, int64_t tasks, int (*fn)(void *arg, int64_t task, void *buf), void *arg)
 {
 	struct job j = {.work = w, .fn = fn, .arg = arg, .lock = PTHREAD_MUTEX_INITIALIZER, .failed = INT64_MAX};
-
 	pool_run(w->pool, tasks, run_task, &j);
 	return j.rc < 0 ? mt_fail(-j.rc, "%s", j.message) : 0;
 }

@@ -6,7 +6,7 @@
 #include "mt/run.h"
 #include "mt/stage.h"
 
-/* ------------------------------------------------------------------------------------------------ chunks */
+/* ---- chunks */
 
 static uint32_t unit_at(const struct shards *set, uint32_t shard, uint64_t at)
 {
@@ -18,7 +18,6 @@ static void add_chunks(struct writer *w, enum array a, uint32_t shard)
 {
 	const struct shards *set = &w->set[a];
 	const struct shard *s = &set->shard[shard];
-
 	for (uint64_t at = 0; at < s->bytes; at += IO_BYTES) {
 		uint64_t end = s->bytes - at < IO_BYTES ? s->bytes : at + IO_BYTES,
 				 from = at > s->header_bytes ? at : s->header_bytes;
@@ -36,7 +35,6 @@ static void add_chunks(struct writer *w, enum array a, uint32_t shard)
 static int by_unit(const void *x, const void *y)
 {
 	const struct chunk *a = x, *b = y;
-
 	if (a->last != b->last) return a->last < b->last ? -1 : 1;
 	if (a->first != b->first) return a->first < b->first ? -1 : 1;
 	if (a->shard != b->shard) return a->shard < b->shard ? -1 : 1;
@@ -47,7 +45,6 @@ static int by_unit(const void *x, const void *y)
 static int make_chunks(struct writer *w)
 {
 	size_t n = 0;
-
 	for (int a = 0; a < ARRAYS; a++)
 		for (uint32_t i = 0; i < w->set[a].n_shards; i++) n += (w->set[a].shard[i].bytes + IO_BYTES - 1) / IO_BYTES;
 	w->chunks = calloc(n + 1, sizeof *w->chunks);
@@ -68,7 +65,6 @@ static int begin_set(struct writer *w, enum array a, uint64_t limit)
 	uint64_t router = mt_control(w->run)->router_dtype != MT_BF16;
 	uint64_t exact_roles = a == ARRAY_W ? 1ull << MT_T_CORRECTION | router << MT_T_ROUTER : 0;
 	int rc;
-
 	snprintf(w->set_name[a], SET_NAME, "%s", st_sets[a].name);
 	if (nodes > 1) parts_set(w->set_name[a], a, node, nodes);
 	if (nodes == 1 && type != MT_INT8)
@@ -86,7 +82,6 @@ int writer_begin(struct writer *w, struct mt_run *run, struct out_dir *dir, enum
 {
 	bool bf16 = mt_control(run)->dtype == MT_BF16;
 	int rc = 0;
-
 	*w = (struct writer){.run = run, .dir = dir, .dtype = dtype, .opening = PTHREAD_MUTEX_INITIALIZER};
 	w->has[ARRAY_W] = !full || !mt_node(run);
 	w->has[ARRAY_LO] = full && bf16;
@@ -101,7 +96,7 @@ int writer_begin(struct writer *w, struct mt_run *run, struct out_dir *dir, enum
 	return rc;
 }
 
-/* ------------------------------------------------------------------------------------------------ one piece */
+/* ---- one piece */
 
 /* n weights of a unit, from element `at`, in the dtype of their file: in the run, or converted in buf */
 static const void *weights(const struct writer *w, const struct mt_unit *unit, uint64_t at, uint64_t n,
@@ -111,7 +106,6 @@ static const void *weights(const struct writer *w, const struct mt_unit *unit, u
 	const uint16_t *hi = (const uint16_t *)mt_at(w->run, unit->w) + at; /* (n) */
 	const int16_t *lo = bf16 ? (const int16_t *)mt_at(w->run, unit->lo) + at : NULL;
 	const uint32_t *full = (const uint32_t *)mt_at(w->run, unit->w) + at;
-
 	if (mt_control(w->run)->dtype == dtype) return bf16 ? (const void *)hi : full;
 	if (bf16) convert_join(buf, hi, lo, n);
 	else convert_round(buf, full, n);
@@ -128,7 +122,6 @@ static int write_piece(struct writer *w, enum array a, uint32_t tensor, struct o
 	const uint8_t *array = mt_at(w->run, off[a]);
 	uint64_t elem = shards_elem(&w->set[a], tensor), at, n;
 	const void *data;
-
 	mt_tensor_piece(mt_geometry(w->run), t, from / elem, &at, &n);
 	at += t->off;
 	if (n > bytes / elem) n = bytes / elem;
@@ -141,14 +134,13 @@ static int write_piece(struct writer *w, enum array a, uint32_t tensor, struct o
 	return out_write(out, data, n * elem);
 }
 
-/* ------------------------------------------------------------------------------------------------ one chunk */
+/* ---- one chunk */
 
 static int write_chunk(struct writer *w, const struct chunk *c, struct out_chunk *out, void *buf)
 {
 	const struct shards *set = &w->set[c->array];
 	const struct shard *s = &set->shard[c->shard];
 	int rc = 0;
-
 	while (out->at < out->end && rc == 0) {
 		if (w->awaited && !w->dir->cached && w->awaited(w->arg)) w->dir->cached = true;
 		/* blocks end at multiples of their size in the file: pages of it are written at once */
@@ -177,7 +169,6 @@ static int copy_chunk(struct writer *w, const struct chunk *c, void *buf)
 	struct shards *set = &w->set[c->array];
 	struct out_chunk out;
 	int rc;
-
 	if (w->stoppable && mt_stopping) return mt_fail(MT_EX_BUSY, "stopped");
 	mt_stage_activity(w->run, MT_ACT_SAVE, c->last);
 	pthread_mutex_lock(&w->opening);
@@ -189,19 +180,17 @@ static int copy_chunk(struct writer *w, const struct chunk *c, void *buf)
 	return rc;
 }
 
-/* ------------------------------------------------------------------------------------------------ all */
+/* ---- all */
 
 static int chunk_task(void *arg, int64_t task, void *buf)
 {
 	struct writer *w = arg;
-
 	return copy_chunk(w, &w->chunks[task], buf);
 }
 
 int writer_units(struct writer *w)
 {
 	int rc = 0;
-
 	for (uint32_t u = 0; u < mt_control(w->run)->n_units && rc == 0; u++) /* units without tensors */
 		if (w->left[u] == 0 && w->copied) rc = w->copied(w->arg, u);
 	if (rc == 0) rc = work_run(&w->work, w->n_chunks, chunk_task, w);
@@ -215,7 +204,6 @@ int writer_end(struct writer *w)
 	const char *loaded = mt_config_text(w->run, &bytes);
 	char *config = NULL;
 	int rc = 0;
-
 	for (int a = 0; a < ARRAYS && rc == 0; a++) rc = shards_index(&w->set[a]);
 	if (rc == 0) rc = config_export(mt_geometry(w->run), loaded, bytes, w->dtype, &config);
 	if (rc == 0) rc = out_text(w->dir, "config.json", config, strlen(config));

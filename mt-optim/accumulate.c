@@ -23,7 +23,7 @@ enum taken { TAKEN, LATER, STALE, NEWER, FULL };
 
 static uint64_t min64(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
-/* ------------------------------------------------------------------------------------------------ an attempt begins */
+/* ---- an attempt begins */
 
 static void allocate(struct optim *o)
 {
@@ -62,7 +62,7 @@ static bool begin(struct optim *o, uint32_t k, uint64_t word)
 	return true;
 }
 
-/* ------------------------------------------------------------------------------------------------ pieces */
+/* ---- pieces */
 
 struct piece { /* on its way into g */
 	uint32_t unit, end, micro;
@@ -190,7 +190,7 @@ static enum taken take_loss(struct optim *o, uint32_t ring, const struct mt_msg 
 	return TAKEN;
 }
 
-/* ------------------------------------------------------------------------------------------------ rings */
+/* ---- rings */
 
 static enum taken age(const struct mt_msg *m, uint32_t attempt)
 {

@@ -44,7 +44,7 @@ void nodes_begin(struct optim *o)
 	}
 }
 
-/* ------------------------------------------------------------------------------------------------ sums of squares */
+/* ---- sums of squares */
 
 static _Noreturn void bad(uint32_t node, const struct mt_msg *m, const char *why)
 {
@@ -118,7 +118,7 @@ static bool send_some(struct optim *o)
 	return true;
 }
 
-/* ------------------------------------------------------------------------------------------------ done */
+/* ---- done */
 
 static bool finished(const struct optim *o, uint32_t node, uint32_t k)
 {
@@ -184,7 +184,7 @@ bool nodes_wait(const struct optim *o)
 	return false;
 }
 
-/* ------------------------------------------------------------------------------------------------ snapshots */
+/* ---- snapshots */
 
 /* Before node 0's word speaks of another step, the other nodes must have heard how the save before ended. */
 bool nodes_heard(const struct optim *o, uint64_t word)
@@ -192,7 +192,7 @@ bool nodes_heard(const struct optim *o, uint64_t word)
 	return o->nodes == 1 || o->node || atomic_load_explicit(&o->control->nodes.snap[0], memory_order_acquire) == word;
 }
 
-/* ------------------------------------------------------------------------------------------------ versions */
+/* ---- versions */
 
 uint64_t nodes_at(const struct optim *o, uint32_t unit)
 {

@@ -11,7 +11,7 @@
 #include "mt/wait.h"
 #include "optim.h"
 
-/* ------------------------------------------------------------------------------------------------ options */
+/* ---- options */
 
 static uint64_t threads;
 static struct mt_strings rings;
@@ -31,7 +31,7 @@ static const struct mt_program program = {
 	.opts = options,
 };
 
-/* ------------------------------------------------------------------------------------------------ start */
+/* ---- start */
 
 static void open_rings(struct optim *o)
 {
@@ -75,7 +75,7 @@ static void start(struct optim *o, const char *name)
 	flush_denormals();
 }
 
-/* ------------------------------------------------------------------------------------------------ serve */
+/* ---- serve */
 
 static enum mt_phase phase_of(struct optim *o, uint32_t k)
 {

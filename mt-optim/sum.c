@@ -13,7 +13,7 @@
 #include "mt/layout.h"
 #include "sum.h"
 
-/* ------------------------------------------------------------------------------------------------ plain */
+/* ---- plain */
 
 static float element(const void *p, size_t i, bool bf16)
 {
@@ -61,7 +61,7 @@ static double add_take_plain(void *g, const void *piece, size_t n, bool bf16)
 	return sumsq_plain(g, NULL, n, bf16);
 }
 
-/* ------------------------------------------------------------------------------------------------ AVX2 */
+/* ---- AVX2 */
 
 #if defined __x86_64__
 #define ISA __attribute__((target("avx2")))
@@ -208,7 +208,7 @@ ISA static double sumsq_avx2(const void *a, const void *b, size_t n, bool bf16)
 }
 #endif
 
-/* ------------------------------------------------------------------------------------------------ which */
+/* ---- which */
 
 #if defined __x86_64__
 /* update_choose has checked $MT_ISA */

@@ -61,7 +61,7 @@ struct trainer {
 
 static const struct options *opts(const struct trainer *t) { return t->d->o; }
 
-/* ------------------------------------------------------------------------------------------------ lines */
+/* ---- lines */
 
 static struct metrics line_of(const struct driver *d, const struct mt_figures *f)
 {
@@ -165,7 +165,7 @@ static bool eval_due(const struct driver *d, const struct eval *eval, uint64_t s
 	return eval && (step % d->o->eval_every == 0 || step == d->o->until || last);
 }
 
-/* ------------------------------------------------------------------------------------------------ resume */
+/* ---- resume */
 
 /* The newest txn is an evaluation that is done; its result may not have been written. */
 static void resume_eval(struct driver *d, struct eval *eval, uint32_t k)
@@ -249,7 +249,7 @@ void train_resume(struct driver *d, struct eval *eval)
 	else if (due) evaluate_alone(d, eval); /* its line was written before a long evaluation, of which nothing is done */
 }
 
-/* ------------------------------------------------------------------------------------------------ steps */
+/* ---- steps */
 
 static bool newest_evaluates(const struct trainer *t) { return eval_due(t->d, t->eval, t->began, t->newest_last); }
 

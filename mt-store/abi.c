@@ -10,7 +10,7 @@
 #include "mt/version.h"
 #include "store.h"
 
-/* ------------------------------------------------------------------------------------------------ types of fields */
+/* ---- types of fields */
 
 #define TYPE_NAME(f) \
 	_Generic((f), char *: "char", uint8_t *: "u8", uint16_t: "u16", uint32_t: "u32", int32_t: "i32", uint64_t: "u64", \
@@ -57,7 +57,7 @@ int abi_text(void)
 	return 0;
 }
 
-/* ------------------------------------------------------------------------------------------------ constants */
+/* ---- constants */
 
 struct constant {
 	const char *name;
@@ -107,7 +107,7 @@ static const struct bit_field {
 	{"mt_slot.word", "generation", 0, 16},
 };
 
-/* ------------------------------------------------------------------------------------------------ JSON */
+/* ---- JSON */
 
 static json_t *constants_object(const struct constant *c, size_t n)
 {

@@ -112,7 +112,6 @@ static void say_pages(struct mt_run *run)
 	double huge = store_on_huge_pages(run);
 	bool gpu = !access("/dev/nvidiactl", F_OK);
 	char remount[4096] = "";
-
 	if (store_bytes(run) < LARGE_STORE || huge < 0 || huge >= 0.5) return;
 	if (region_is_mount()) snprintf(remount, sizeof remount, "mount -o remount,huge=advise %s; or ", region_dir());
 	mt_say("note: the store lies on pages of 4 KiB: %supdating it takes longer; before create: "

@@ -17,7 +17,7 @@ struct fill {
 	uint64_t blocks; /* of all units */
 };
 
-/* ------------------------------------------------------------------------------------------------ one block */
+/* ---- one block */
 
 static void store_weight(struct mt_run *run, const struct mt_tensor *t, uint64_t i, float x)
 {
@@ -120,7 +120,7 @@ static void fill_range(struct fill *f, uint32_t unit, uint64_t from, uint64_t to
 	}
 }
 
-/* ------------------------------------------------------------------------------------------------ all of them */
+/* ---- all of them */
 
 static uint64_t blocks_of(struct mt_run *run, uint32_t unit) { return (mt_unit(run, unit)->elems + BLOCK - 1) / BLOCK; }
 
@@ -144,7 +144,7 @@ static void fill_all(struct fill *f)
 	pool_free(pool);
 }
 
-/* ------------------------------------------------------------------------------------------------ the verb */
+/* ---- the verb */
 
 int store_init(const char *name, const struct store_options *o)
 {

@@ -47,7 +47,7 @@ const char *const *counter_words(int slot)
 							 : none;
 }
 
-/* ------------------------------------------------------------------------------------------------ the last step */
+/* ---- the last step */
 
 static bool committed(enum mt_phase p) { return p == MT_APPLY || p == MT_SKIP || p == MT_DONE || p == MT_LOGGED; }
 
@@ -122,7 +122,7 @@ static void look_at_txn(struct look *l, struct mt_run *run)
 	l->failed = mt_snap_failures(run);
 }
 
-/* ------------------------------------------------------------------------------------------------ the parts */
+/* ---- the parts */
 
 static void look_at_units(struct look *l, const struct mt_run *run)
 {

@@ -67,7 +67,7 @@ bool owner_gone(struct owner_end *e)
 	return n == 0 || (n < 0 && errno != EINTR && errno != EAGAIN);
 }
 
-/* ------------------------------------------------------------------------------------------------ waiting */
+/* ---- waiting */
 
 static void send(struct mt_run *run, int slot, int sig)
 {
@@ -131,7 +131,7 @@ bool owner_end_turn(struct mt_run *run, const char *name, struct owner_end *e)
 		saver_at_work(run));
 }
 
-/* ------------------------------------------------------------------------------------------------ saving */
+/* ---- saving */
 
 static void step_dir(char *path, size_t n, const char *dir, uint64_t step)
 {
@@ -228,7 +228,7 @@ static int save(struct mt_run *run, const char *name, const char *dir, uint64_t 
 	return rc;
 }
 
-/* ------------------------------------------------------------------------------------------------ leaving */
+/* ---- leaving */
 
 void owner_signals(void)
 {

@@ -55,7 +55,7 @@ static void single(const struct look *l, const char *metric, const char *type, c
 
 static double or_unknown(uint64_t x) { return x ? (double)x : NAN; }
 
-/* ------------------------------------------------------------------------------------------------ the run */
+/* ---- the run */
 
 static void print_model(const struct look *l)
 {
@@ -137,7 +137,7 @@ static void print_rings(const struct look *l)
 			sample(l, "ring_slots", (struct label){"ring", l->ring[i].name}, (double)l->ring[i].slots);
 }
 
-/* ------------------------------------------------------------------------------------------------ stages */
+/* ---- stages */
 
 /* Stages with the same counters, and the name that their metrics begin with */
 static const struct {

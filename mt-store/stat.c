@@ -13,7 +13,7 @@ static json_int_t number(uint64_t x) { return (json_int_t)(x > INT64_MAX ? INT64
 static json_t *real_or_null(double x) { return isfinite(x) ? json_real(x) : json_null(); }
 static json_t *count_or_null(uint64_t x) { return x ? json_integer(number(x)) : json_null(); }
 
-/* ------------------------------------------------------------------------------------------------ JSON */
+/* ---- JSON */
 
 static json_t *stage_object(const struct look_stage *s, int slot)
 {
@@ -127,7 +127,7 @@ static int print_json(const struct look *l, double huge)
 	return rc;
 }
 
-/* ------------------------------------------------------------------------------------------------ for people */
+/* ---- for people */
 
 static void print_step(const struct look *l)
 {
@@ -203,7 +203,7 @@ static void print_run(const struct look *l, double huge)
 	print_stages(l);
 }
 
-/* ------------------------------------------------------------------------------------------------ the verb */
+/* ---- the verb */
 
 static int stat_check(const char *name, const struct store_options *o)
 {

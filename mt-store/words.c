@@ -45,7 +45,6 @@ static int64_t huge_kib(const void *p)
 	long long kib, sum = 0;
 	bool here = false, found = false;
 	char line[512], key[32];
-
 	while (f && fgets(line, sizeof line, f)) {
 		if (sscanf(line, "%lx-%lx ", &from, &end) == 2) here = (uintptr_t)p >= from && (uintptr_t)p < end;
 		else if (here && sscanf(line, "%31[A-Za-z_]: %lld kB", key, &kib) == 2 &&
@@ -68,7 +67,6 @@ double store_on_huge_pages(struct mt_run *run)
 	const char *base = mt_at(run, 0);
 	uint64_t whole = store_bytes(run) / piece, n = whole < SAMPLES ? whole : SAMPLES;
 	struct mt_header copy;
-
 	if (mt_nodes(run) > 1) return -1;
 	for (uint64_t i = 0; i < n; i++) memcpy(&copy, base + i * whole / n * piece, sizeof copy);
 	int64_t kib = n ? huge_kib(base) : -1;
@@ -76,7 +74,7 @@ double store_on_huge_pages(struct mt_run *run)
 	return share > 1 ? 1 : share;
 }
 
-/* ------------------------------------------------------------------------------------------------ where regions lie */
+/* ---- where regions lie */
 
 bool outlives_memory(void)
 {
@@ -86,7 +84,7 @@ bool outlives_memory(void)
 	return fs.f_type != TMPFS_MAGIC && fs.f_type != HUGETLBFS_MAGIC && fs.f_type != RAMFS_MAGIC;
 }
 
-/* ------------------------------------------------------------------------------------------------ RemoveIPC */
+/* ---- RemoveIPC */
 
 /* The last RemoveIPC= of a logind.conf; *removes stays as it is where there is none (logind.conf(5): the default is
  * yes) */

@@ -20,14 +20,12 @@ void batch_in(struct stream *s)
 		{OP_COPY, .copy = {m->layout.targets, s->taken.host + n, n * 4}},
 		{OP_COPY, .copy = {m->layout.starts, s->taken.host + 2 * n, n * 4}},
 	};
-
 	launch(s, Q_COMPUTE, &ops[0]);
 	queue_wait(s, Q_WEIGHTS, event_record(s, Q_COMPUTE));
 	for (size_t i = 1; i < sizeof ops / sizeof *ops; i++) launch(s, Q_COMPUTE, &ops[i]);
 	balance_in(s);
 	for (uint32_t k = 0; k < s->geo->n_kinds; k++) {
 		size_t table = (size_t)m->request.seq * (s->geo->kind[k].rope_dim / 2) * sizeof(float);
-
 		if (!table) continue;
 		launch(s, Q_COMPUTE, &(struct op){OP_COPY, .copy = {m->layout.cos[k], s->memory.cos[k], table}});
 		launch(s, Q_COMPUTE, &(struct op){OP_COPY, .copy = {m->layout.sin[k], s->memory.sin[k], table}});
@@ -58,7 +56,6 @@ static void weights_load(struct stream *s, uint32_t unit, struct slot *to)
 	queue_wait(s, Q_WEIGHTS, to->last_read);
 	for (int p = 0; p < s->unit[unit].origins; p++) {
 		const struct origin *part = &s->unit[unit].origin[p];
-
 		launch(s, Q_WEIGHTS,
 			&(struct op){OP_WEIGHTS_IN,
 				.weights_in = {.dst = operands_after(s->dev, to->mem, (int64_t)part->at),
@@ -78,7 +75,6 @@ static void weights_load(struct stream *s, uint32_t unit, struct slot *to)
 static struct slot *slot_for(struct stream *s, uint32_t unit)
 {
 	struct slot *to = &s->now.blocks[0];
-
 	if (unit == 0 || unit == head_unit(s)) return &s->now.embed_head[unit && s->micro->plan.pass_rows];
 	for (uint32_t i = 0; i < s->micro->plan.weight_slots; i++) {
 		struct slot *slot = &s->now.blocks[i];
@@ -94,11 +90,9 @@ struct slot *weights_fetch(struct stream *s, uint32_t unit, struct weights *w)
 	struct slot *slot = s->zero_copy ? NULL : slot_for(s, unit);
 	const int16_t *lo = NULL;
 	const void *base[2];
-
 	if (slot && slot->holds != unit) weights_load(s, unit, slot);
 	for (int p = 0; p < j->origins; p++) {
 		const struct mt_unit *u = mt_unit(s->run, j->origin[p].unit);
-
 		base[p] = slot ? operands_after(s->dev, slot->mem, (int64_t)j->origin[p].at)
 					   : s->dev->zero_copy(s->dev, mt_at(s->run, u->w), s->control->dtype);
 		*mt_counter(s->run, 2) += elems_of(s, unit, p) * weight_elem(s);

@@ -6,11 +6,9 @@
 void rope_table(const struct mt_layer *l, uint32_t from, uint32_t to, float *cosines, float *sines)
 {
 	uint32_t half = l->rope_dim / 2;
-
 	for (uint32_t p = from; p < to; p++)
 		for (uint32_t i = 0; i < half; i++) {
 			float angle = (float)p * l->rope_inv_freq[i];
-
 			cosines[(size_t)p * half + i] = cosf(angle) * l->rope_scaling;
 			sines[(size_t)p * half + i] = sinf(angle) * l->rope_scaling;
 		}
@@ -20,7 +18,6 @@ void attention_take(struct saved *s, const struct kept *k, take_fn *take, void *
 {
 	const struct mt_layer *l = k->layer;
 	uint64_t dim = l->head_dim, fp32 = sizeof(float);
-
 	if (k->level < KEEP_ATTENTION) return;
 	s->o = take(where, k->n * l->heads * dim, k->elem);
 	s->lse = take(where, k->n * l->heads, fp32);
@@ -37,7 +34,6 @@ static struct op rope_op(const struct chunk *c, enum op_code code, uint32_t laye
 	const struct mt_geometry *g = c->geo;
 	const struct mt_layer *l = mt_layer_of(g, layer);
 	bool norms = g->flags & MT_QK_NORM;
-
 	return (struct op){code,
 		.rope = {.n = c->n,
 			.seq = c->seq,
@@ -69,7 +65,6 @@ static struct op attention_op(const struct chunk *c, enum op_code code, uint32_t
 	const struct saved *s)
 {
 	const struct mt_layer *l = mt_layer_of(c->geo, layer);
-
 	return (struct op){code,
 		.attention = {.n = c->n,
 			.seq = c->seq,
@@ -95,7 +90,6 @@ static void qkv_forward(const struct chunk *c, const struct mt_layer *l, const s
 	void *qkv)
 {
 	int64_t a = (int64_t)l->heads * l->head_dim, k = (int64_t)l->kv_heads * l->head_dim, h = c->geo->hidden;
-
 	struct operand in = operand_of(c, OPERAND_X, x, 0, c->n, h);
 
 	LAUNCH(c, OP_GEMM, gemm, .m = c->n, .n = l->k_is_v ? a + k : a + 2 * k, .k = h, .a = in.as, .lda = h,
@@ -110,7 +104,6 @@ static void qkv_backward(const struct chunk *c, const struct mt_layer *l, const 
 	int64_t out = l->k_is_v ? a + k : a + 2 * k;
 	struct operand dy = operand_of(c, OPERAND_DY, c->s.dqkv, 0, c->n, a + 2 * k),
 				   in = operand_of(c, OPERAND_X, x, 0, c->n, h);
-
 	LAUNCH(c, OP_GEMM, gemm, .m = c->n, .n = h, .k = out, .a = dy.as, .lda = a + 2 * k, .b = w->t[MT_T_Q], .ldb = h,
 		.c = dx, .ldc = h);
 	LAUNCH(c, OP_GEMM, gemm, .m = out, .n = h, .k = c->n, .a = dy.as, .lda = a + 2 * k, .trans_a = 1, .b = in.as,
@@ -126,7 +119,6 @@ void attention_forward(const struct chunk *c, uint32_t layer, const struct weigh
 	const struct mt_layer *l = mt_layer_of(c->geo, layer);
 	struct op rope = rope_op(c, OP_ROPE_FORWARD, layer, w, s);
 	struct op attention = attention_op(c, OP_ATTENTION_FORWARD, layer, w, s);
-
 	qkv_forward(c, l, w, input_of(c, x, w, norm1), s->qkv);
 	launch(c, &rope);
 	if (!have_attention) launch(c, &attention);
@@ -138,7 +130,6 @@ void output_backward(const struct chunk *c, const struct mt_layer *l, const stru
 {
 	int64_t a = (int64_t)l->heads * l->head_dim;
 	const void *dsub = residual_backward(c, dx, s->o, w, g, beta, MT_T_O, MT_T_OB, post1, a);
-
 	linear_backward(c, c->s.d_o, g->t[MT_T_O], g->t[MT_T_OB], beta, dsub, s->o, w->t[MT_T_O], a, c->geo->hidden);
 }
 
@@ -148,7 +139,6 @@ void attention_backward(const struct chunk *c, uint32_t layer, const struct weig
 	const struct mt_layer *l = mt_layer_of(c->geo, layer);
 	struct op attention = attention_op(c, OP_ATTENTION_BACKWARD, layer, w, s);
 	struct op rope = rope_op(c, OP_ROPE_BACKWARD, layer, w, s);
-
 	attention.attention.d_o = c->s.d_o;
 	attention.attention.dqkv = c->s.dqkv;
 	launch(c, &attention);

@@ -41,7 +41,6 @@ static bool has_terms(const struct stream *s) { return s->micro->layout.sums != 
 static uint32_t padding_of(const uint32_t *tokens, const uint32_t *targets, const uint32_t *starts, uint32_t seq)
 {
 	uint32_t first = starts[seq - 1];
-
 	for (uint32_t t = first; t < seq; t++)
 		if (tokens[t] || targets[t] != MT_NO_TARGET) return seq;
 	return first;
@@ -51,7 +50,6 @@ static uint32_t padding_of(const uint32_t *tokens, const uint32_t *targets, cons
 static uint32_t routers_of(const struct mt_geometry *g)
 {
 	uint32_t n = 0;
-
 	for (uint32_t i = 0; i < g->layers; i++) n += mt_layer_of(g, i)->experts != 0;
 	return n;
 }
@@ -85,11 +83,9 @@ int balance_begin(struct stream *s)
 	uint64_t n = tokens_of(s), counted = 0, targets = 0;
 	uint32_t seq = s->taken.msg.batch.seq;
 	int rc = has_terms(s) ? room_for(t, n, sums_of(s)) : 0;
-
 	if (rc || !has_terms(s)) return rc;
 	for (uint64_t row = 0; row < n; row += seq) {
 		uint32_t end = padding_of(s->taken.host + row, s->taken.host + n + row, s->taken.host + 2 * n + row, seq);
-
 		for (uint32_t i = 0; i < seq; i++) t->counted[row + i] = i < end;
 		counted += end;
 	}
@@ -102,7 +98,6 @@ int balance_begin(struct stream *s)
 void balance_in(struct stream *s)
 {
 	const struct memory_layout *at = &s->micro->layout;
-
 	if (!has_terms(s)) return;
 	launch(s, Q_COMPUTE, &(struct op){OP_COPY, .copy = {at->counted, s->terms.counted, tokens_of(s) * 4}});
 	launch(s, Q_COMPUTE, &(struct op){OP_ZERO, .zero = {at->sums, sums_of(s) * sizeof *at->sums}});
@@ -111,7 +106,6 @@ void balance_in(struct stream *s)
 void balance_out(struct stream *s)
 {
 	const struct memory_layout *at = &s->micro->layout;
-
 	if (!has_terms(s)) return;
 	launch(s, Q_COMPUTE, &(struct op){OP_COPY, .copy = {s->terms.sums, at->sums, sums_of(s) * sizeof *at->sums}});
 }
@@ -120,7 +114,6 @@ struct balance balance_of(const struct stream *s, int64_t first)
 {
 	const struct memory_layout *at = &s->micro->layout;
 	double n = s->terms.logits, weight = n > 0 ? s->terms.weight / n : 0;
-
 	if (!has_terms(s)) return (struct balance){0};
 	return (struct balance){.sums = at->sums,
 		.backward = s->now.backward,
@@ -134,7 +127,6 @@ struct balance_loss balance_loss(const struct stream *s)
 	const double *sums = s->terms.sums, n = s->terms.logits;
 	uint32_t experts = s->micro->request.most.experts;
 	struct balance_loss l = {0};
-
 	if (!has_terms(s) || n == 0) return l;
 	for (uint32_t e = 0; e < experts; e++) l.aux += sums[e] / n * (sums[experts + e] / n);
 	l.aux = s->geo->aux_coef != 0 ? l.aux * experts : 0;

@@ -25,7 +25,6 @@ void weights_enter(struct weights *w, const struct device *dev, const struct mt_
 	const void *base, const int16_t *lo)
 {
 	const struct mt_tensor *exact = NULL; /* the first one */
-
 	for (const struct mt_tensor *t = first; t < first + n; t++) {
 		if (t->expert) continue;
 		if (t->exact && !exact) exact = t;
@@ -86,7 +85,6 @@ static void sums_backward(const struct chunk *c, uint32_t layer, const struct we
 {
 	const struct mt_layer *l = mt_layer_of(c->geo, layer);
 	bool parallel = c->geo->flags & MT_PARALLEL;
-
 	no_gradient(c, g, MT_T_SCALAR);
 	no_gradient(c, g, MT_T_XIELU_BETA);
 	no_gradient(c, g, MT_T_XIELU_EPS);
@@ -110,7 +108,6 @@ void block_route(const struct chunk *c, uint32_t layer, const struct weights *w,
 {
 	for (int64_t from = 0; from < c->n; from += c->slice) {
 		struct slice p = slice_of(c, layer, from, w, x, s);
-
 		experts_route(&p);
 	}
 }
@@ -121,7 +118,6 @@ static struct slice window_slice(const struct chunk *c, uint32_t layer, int64_t 
 {
 	struct slice p = slice_of(c, layer, from, w, x, s);
 	const uint32_t *rows = win->rows + from / c->slice * (p.l->experts + 1);
-
 	p.from = win->from;
 	p.to = win->to;
 	p.begin = rows[p.from];
@@ -134,7 +130,6 @@ void block_window_forward(const struct chunk *c, uint32_t layer, const struct we
 {
 	for (int64_t from = 0; from < c->n; from += c->slice) {
 		struct slice p = window_slice(c, layer, from, w, win, x, s);
-
 		experts_window_forward(&p);
 	}
 }
@@ -157,7 +152,6 @@ void block_window_backward(const struct chunk *c, uint32_t layer, const struct w
 {
 	for (int64_t from = 0; from < c->n; from += c->slice, beta = 1) {
 		struct slice p = window_slice(c, layer, from, w, win, x, s);
-
 		experts_window_backward(&p, g, beta, elements_after(c->dev, dx, from * c->geo->hidden));
 	}
 }

@@ -8,7 +8,6 @@ int64_t slices_of(const struct stream *s, int64_t n)
 	const struct plan_request *req = &s->micro->request;
 	const struct plan *plan = &s->micro->plan;
 	int64_t chunk = (int64_t)rows_of_chunk(req, plan) * req->seq, slice = (int64_t)tokens_of_slice(req, plan);
-
 	return n / chunk * (int64_t)slices_of_chunk(req, plan) + (n % chunk + slice - 1) / slice;
 }
 
@@ -16,7 +15,6 @@ struct chunk chunk_of(struct stream *s, int64_t from, int64_t n)
 {
 	const struct memory_layout *at = &s->micro->layout;
 	int64_t first = s->now.base + from, all = (int64_t)s->micro->request.rows * s->micro->request.seq;
-
 	struct chunk c = {
 		.dev = s->dev,
 		.geo = s->geo,
@@ -41,7 +39,6 @@ struct chunk chunk_of(struct stream *s, int64_t from, int64_t n)
 void *output(const struct stream *s, uint32_t u, int64_t from)
 {
 	const struct memory_layout *at = &s->micro->layout;
-
 	return elements_after(s->dev, at->x[at->outputs == 2 ? u & 1 : u], from * s->geo->hidden);
 }
 
@@ -66,7 +63,6 @@ struct saved saved_at(const struct stream *s, uint32_t layer, int64_t from)
 	int64_t a = (int64_t)l->heads * l->head_dim, k = (int64_t)l->kv_heads * l->head_dim;
 	struct saved own = at->saved[layer], v = at->chunk;
 	bool windows = s->micro->plan.expert_window;
-
 	if (attention_offloaded(s, layer)) {
 		own.o = at->o[layer & 1];
 		own.lse = at->lse[layer & 1];
@@ -99,7 +95,6 @@ int64_t chunk_tokens(const struct stream *s, int64_t from)
 {
 	int64_t most = (int64_t)rows_of_chunk(&s->micro->request, &s->micro->plan) * s->micro->request.seq,
 			left = s->now.n - from;
-
 	return left < most ? left : most;
 }
 

@@ -13,7 +13,6 @@ struct cut cut_of(const struct mt_unit *u, const struct mt_tensor *first)
 {
 	struct cut c = {.elems = u->elems, .first_expert = u->tensors};
 	const struct mt_tensor *end = first + u->tensors, *t = first;
-
 	while (t < end && (t->role < MT_T_XGATE || t->role > MT_T_XDOWNB)) t++;
 	if (t == end) return c;
 	c.first_expert = (uint32_t)(t - first);
@@ -34,7 +33,6 @@ uint32_t cut_edges(const struct cut *c, uint32_t window) { return c->experts ? c
 uint64_t cut_window(const struct cut *c, uint32_t window)
 {
 	uint64_t n = 0;
-
 	/* behind the last expert there may be a gap */
 	for (uint32_t a = 0; a < c->arrays; a++) n += aligned(least(window, c->experts) * c->array[a].stride) + ALIGN;
 	return n;
@@ -43,14 +41,12 @@ uint64_t cut_window(const struct cut *c, uint32_t window)
 uint64_t cut_bound(const struct cut *c, uint32_t window, uint32_t bound)
 {
 	uint32_t windows = windows_of(c, window);
-
 	return c->array[bound / windows].off + (uint64_t)(bound % windows) * window * c->array[bound / windows].stride;
 }
 
 uint32_t cut_edge(const struct cut *c, uint32_t window, uint32_t bound)
 {
 	uint64_t block = cut_bound(c, window, bound) / MT_BLOCK;
-
 	while (bound > 0 && cut_bound(c, window, bound - 1) / MT_BLOCK == block) bound--;
 	return bound;
 }
@@ -59,11 +55,9 @@ void window_extents(const struct cut *c, uint32_t window, uint32_t i, struct ext
 {
 	uint32_t windows = windows_of(c, window), bounds = cut_edges(c, window);
 	uint64_t at = 0;
-
 	for (uint32_t a = 0; a < c->arrays; a++) {
 		uint32_t bound = a * windows + i;
 		uint64_t to = bound + 1 < bounds ? cut_bound(c, window, bound + 1) : c->elems;
-
 		e[a] = (struct extent){cut_bound(c, window, bound), to, at};
 		at += aligned(to - e[a].from);
 	}

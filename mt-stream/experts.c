@@ -23,7 +23,6 @@ void experts_take(struct experts_scratch *x, const struct experts_sizes *z, take
 	uint64_t slots = z->slice * most->experts_per_token, n = z->slices ? z->pass : z->slice;
 	uint64_t inner = larger(slots * most->expert_ffn, z->slice * most->shared_ffn), gated = mlp_gated(most) ? 2 : 1;
 	bool exact = z->dtype == MT_BF16 && most->expert_flags & MT_CORRECTION;
-
 	*x = (struct experts_scratch){
 		.scores = take(where, n * most->experts, sizeof(float)),
 		.weight = take(where, n * most->experts_per_token, sizeof(float)),
@@ -63,7 +62,6 @@ static void *begin_of(const struct slice *p, const void *rows, int64_t width)
 static struct op gate_op(const struct slice *p, enum op_code code)
 {
 	const struct experts_scratch *x = &p->c.s.x;
-
 	return (struct op){code,
 		.route = {.n = p->c.n,
 			.experts = 1,
@@ -105,7 +103,6 @@ static void grouped_forward(const struct slice *p, void *y, const void *x, enum 
 {
 	int transposed = !!(p->l->expert_flags & MT_TRANSPOSED);
 	struct operand a = rows_operand(p, OPERAND_X, x, in);
-
 	LAUNCH(&p->c, OP_GROUPED_GEMM, grouped_gemm, .experts = experts(p), .begin = p->begin, .rows = p->rows, .n = out,
 		.k = in, .first = first(p), .a = a.as, .lda = in, .b = p->w->t[weight], .ldb = transposed ? out : in,
 		.trans_b = !transposed, .c = y, .ldc = out, .stride = p->w->stride[weight], .bias = p->w->t[bias],
@@ -117,7 +114,6 @@ static void grouped_backward_input(const struct slice *p, void *dx, const struct
 	enum mt_role_tensor weight, int64_t in, int64_t out)
 {
 	int transposed = !!(p->l->expert_flags & MT_TRANSPOSED);
-
 	LAUNCH(&p->c, OP_GROUPED_GEMM, grouped_gemm, .experts = experts(p), .begin = p->begin, .rows = p->rows, .n = in,
 		.k = out, .first = first(p), .a = dy->as, .lda = out, .b = p->w->t[weight], .ldb = transposed ? out : in,
 		.trans_b = transposed, .c = dx, .ldc = in, .stride = p->w->stride[weight]);
@@ -129,7 +125,6 @@ static void grouped_backward_weights(const struct slice *p, const struct grads *
 {
 	int transposed = !!(p->l->expert_flags & MT_TRANSPOSED);
 	struct operand x = rows_operand(p, OPERAND_X, from, in);
-
 	LAUNCH(&p->c, OP_GROUPED_GEMM, grouped_gemm, .experts = experts(p), .begin = p->begin, .rows = p->rows,
 		.k = transposed ? in : out, .n = transposed ? out : in, .first = first(p), .a = transposed ? x.as : dy->as,
 		.lda = transposed ? in : out, .b = transposed ? dy->as : x.as, .ldb = transposed ? out : in, .c = g->t[weight],
@@ -144,7 +139,6 @@ static void inner_forward(const struct slice *p, const void *gu, int64_t begin, 
 	int interleaved)
 {
 	const struct experts_scratch *x = &p->c.s.x;
-
 	LAUNCH(&p->c, OP_ACTIVATION_FORWARD, activation_forward, .y = elements_after(p->c.dev, x->act, begin * ffn),
 		.gu = elements_after(p->c.dev, gu, begin * gated(p, ffn)), .n = rows, .f = ffn, .form = (enum mt_ffn)p->l->form,
 		.interleaved = interleaved);
@@ -154,7 +148,6 @@ static void inner_forward(const struct slice *p, const void *gu, int64_t begin, 
 static void inner_backward(const struct slice *p, void *gu, int64_t begin, int64_t rows, int64_t ffn, int interleaved)
 {
 	const struct experts_scratch *x = &p->c.s.x;
-
 	gu = elements_after(p->c.dev, gu, begin * gated(p, ffn));
 	LAUNCH(&p->c, OP_ACTIVATION_BACKWARD, activation_backward, .dgu = gu,
 		.y = elements_after(p->c.dev, x->act, begin * ffn), .dy = elements_after(p->c.dev, x->dact, begin * ffn),
@@ -170,7 +163,6 @@ static void rows_forward(const struct slice *p, const void *h)
 {
 	const struct experts_scratch *x = &p->c.s.x;
 	int64_t f = p->l->expert_ffn, hidden = p->c.geo->hidden;
-
 	dispatch(p, x->x, h);
 	grouped_forward(p, p->gu, x->x, gate_up_role(p), gate_up_bias(p), hidden, gated(p, f));
 	inner_forward(p, p->gu, p->begin, p->rows, f, interleaved(p));
@@ -188,7 +180,6 @@ static void combine(const struct slice *p, void *y, const void *add, const void 
 static void combine_window(const struct slice *p, const void *x, const float *weight)
 {
 	float *sum = p->c.s.x.sum;
-
 	LAUNCH(&p->c, OP_COMBINE, combine, .y = sum, .sum = p->from ? sum : NULL, .x = x, .weight = weight,
 		.row = p->c.s.x.row, .n = p->c.n, .per_token = p->l->experts_per_token, .h = p->c.geo->hidden, .from = first(p),
 		.to = p->c.s.x.first + p->to, .partial = 1);
@@ -198,7 +189,6 @@ static void combine_window(const struct slice *p, const void *x, const float *we
 static void combine_end(const struct slice *p, void *y, const void *add)
 {
 	const uint32_t *none = p->c.s.x.first;
-
 	LAUNCH(&p->c, OP_COMBINE, combine, .y = y, .add = add, .sum = p->c.s.x.sum, .x = p->c.s.x.x, .row = p->c.s.x.row,
 		.n = p->c.n, .per_token = p->l->experts_per_token, .h = p->c.geo->hidden, .from = none, .to = none);
 }
@@ -222,7 +212,6 @@ static void shared_weight(const struct slice *p, const void *h)
 {
 	const struct experts_scratch *x = &p->c.s.x;
 	struct op gate = gate_op(p, OP_ROUTE_FORWARD);
-
 	if (!p->w->t[MT_T_SHARED_GATE]) return;
 	logits_forward(p, x->shared, h, p->w->t[MT_T_SHARED_GATE], NULL, 1);
 	launch(&p->c, &gate);
@@ -233,7 +222,6 @@ static void shared_forward(const struct slice *p, void *out, const void *h)
 {
 	const struct experts_scratch *x = &p->c.s.x;
 	int64_t f = p->l->shared_ffn, hidden = p->c.geo->hidden;
-
 	shared_gate_up(p, h);
 	shared_weight(p, h);
 	inner_forward(p, shared_gu(p), 0, p->c.n, f, 0);
@@ -246,7 +234,6 @@ static void shared_forward(const struct slice *p, void *out, const void *h)
 static void all_forward(const struct slice *p, void *out, const void *add)
 {
 	const void *h = input_of(&p->c, p->in, p->w, p->norm);
-
 	route(p, h);
 	rows_forward(p, h);
 	combine(p, out, add, p->c.s.x.y, p->c.s.x.weight);
@@ -292,7 +279,6 @@ static struct operand weights_backward(const struct slice *p, const struct grads
 	const struct experts_scratch *x = &p->c.s.x;
 	int64_t f = p->l->expert_ffn, hidden = p->c.geo->hidden;
 	struct operand dy = rows_operand(p, OPERAND_DY, x->y, hidden);
-
 	grouped_backward_weights(p, g, beta, &dy, x->act, MT_T_XDOWN, MT_T_XDOWNB, f, hidden);
 	dy = rows_operand(p, OPERAND_DY, p->gu, gated(p, f));
 	grouped_backward_weights(p, g, beta, &dy, x->x, gate_up_role(p), gate_up_bias(p), hidden, gated(p, f));
@@ -307,7 +293,6 @@ static void rows_backward(const struct slice *p, const struct grads *g, float be
 	int64_t f = p->l->expert_ffn, hidden = p->c.geo->hidden, bias_stride = p->w->stride[MT_T_XDOWNB];
 	const void *bias = p->w->t[MT_T_XDOWNB];
 	struct operand dy;
-
 	dispatch(p, x->x, h);
 	dispatch(p, x->y, dsub);
 	if (!p->kept) grouped_forward(p, p->gu, x->x, gate_up_role(p), gate_up_bias(p), hidden, gated(p, f));
@@ -330,7 +315,6 @@ static void shared_backward(const struct slice *p, const struct grads *g, float 
 	const struct experts_scratch *x = &p->c.s.x;
 	int64_t f = p->l->shared_ffn, hidden = p->c.geo->hidden;
 	void *gu = shared_gu(p);
-
 	struct operand dy = operand_of(&p->c, OPERAND_DY, dsub, 0, p->c.n, hidden), in;
 
 	if (!p->kept) shared_gate_up(p, h);
@@ -339,7 +323,6 @@ static void shared_backward(const struct slice *p, const struct grads *g, float 
 	inner_backward(p, gu, 0, p->c.n, f, 0);
 	if (p->w->t[MT_T_SHARED_GATE]) {
 		struct op gate = gate_op(p, OP_ROUTE_BACKWARD);
-
 		LAUNCH(&p->c, OP_COMBINE_BACKWARD, combine_backward, .dweight = x->dshared, .weight = x->shared + p->c.n,
 			.y = x->act, .dy = x->dact, .dgu = gu, .rows = p->c.n, .f = f, .g = gated(p, f));
 		launch(&p->c, &gate);
@@ -371,7 +354,6 @@ static void rest_backward(const struct slice *p, const struct grads *g, float be
 {
 	const struct experts_scratch *x = &p->c.s.x;
 	void *dh = p->c.s.dh;
-
 	route_backward(p);
 	if (p->l->shared_ffn) shared_backward(p, g, beta, dsub, h);
 	if (windows) combine_end(p, dh, p->l->shared_ffn ? dh : NULL);
@@ -383,7 +365,6 @@ static void rest_backward(const struct slice *p, const struct grads *g, float be
 void experts_backward(const struct slice *p, const struct grads *g, float beta, void *dx)
 {
 	const void *dsub, *h;
-
 	if (p->c.geo->flags & MT_POST_NORM) all_forward(p, p->c.s.sub, NULL);
 	dsub = residual_sub_backward(&p->c, dx, p->w, g, beta, p->post);
 	h = input_of(&p->c, p->in, p->w, p->norm);
@@ -395,6 +376,5 @@ void experts_backward(const struct slice *p, const struct grads *g, float beta, 
 void experts_backward_end(const struct slice *p, const struct grads *g, float beta, void *dx)
 {
 	const void *dsub = residual_sub_backward(&p->c, dx, p->w, g, beta, p->post);
-
 	rest_backward(p, g, beta, dsub, input_of(&p->c, p->in, p->w, p->norm), true, dx);
 }

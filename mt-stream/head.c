@@ -37,7 +37,6 @@ static void head_forward(const struct chunk *c, const struct weights *w, float s
 	const void *x)
 {
 	bool changed = logits_changed(c->geo);
-
 	head_norm(c, w, x);
 	head_logits(c, w, c->geo->vocab);
 	LAUNCH(c, OP_CROSS_ENTROPY, cross_entropy, .logits = c->s.logits, .targets = c->targets, .n = c->n,

@@ -24,7 +24,6 @@ int loss_out(struct stream *s, struct event ready)
 {
 	void *block;
 	int rc = event_sync(s, ready);
-
 	if (rc || (rc = room_wait(s, head_unit(s), &block))) return rc;
 	struct balance_loss terms = balance_loss(s);
 	put(s, 0,
@@ -55,7 +54,6 @@ struct leaving {
 static bool block_zero(const struct stream *s, const struct range *r, uint64_t off)
 {
 	uint64_t n = r->n - off < MT_BLOCK ? r->n - off : MT_BLOCK, from = r->off + off - r->expert_off;
-
 	if (!r->expert_stride) return false;
 	for (uint64_t e = from / r->expert_stride; e * r->expert_stride < from + n; e++)
 		if (expert_used(s, r->unit, (uint32_t)e)) return false;
@@ -66,7 +64,6 @@ static bool block_zero(const struct stream *s, const struct range *r, uint64_t o
 static uint64_t piece_elems(const struct stream *s, const struct range *r, uint64_t off, bool *zero)
 {
 	uint64_t most = s->control->piece_elems, n = MT_BLOCK;
-
 	if (r->n - off < most) most = r->n - off;
 	*zero = block_zero(s, r, off);
 	if (!r->expert_stride) return most;
@@ -79,7 +76,6 @@ static void pieces_launch(struct stream *s, struct leaving *l)
 {
 	const struct range *r = l->range;
 	void *block;
-
 	trace_at(s->dev->trace, Q_GRADS, r->unit, "gradients");
 	/* a copy writes into the ring: only while this process has the slot, or it would write into its successor's
 	 * blocks */
@@ -107,7 +103,6 @@ static void piece_put(struct stream *s, struct leaving *l, uint64_t ahead)
 	const struct range *r = l->range;
 	bool zero;
 	uint64_t n = piece_elems(s, r, l->pushed, &zero);
-
 	put(s, ahead,
 		(struct mt_msg){.kind = MT_MSG_GRAD,
 			.grad = {.unit = r->unit, .end = r->end, .off = r->off + l->pushed, .n = n, .zero = zero}});
@@ -122,7 +117,6 @@ static int pieces_push(struct stream *s, struct leaving *l)
 {
 	uint64_t n = 0;
 	int rc;
-
 	do { /* a device that has failed says that all has arrived: event_sync knows better */
 		if ((rc = event_sync(s, l->over[l->first % FLIGHT]))) return rc;
 		piece_put(s, l, n++);
@@ -137,10 +131,8 @@ static int range_out(struct stream *s, const struct range *r)
 {
 	struct leaving l = {.range = r};
 	int rc = 0;
-
 	while (!rc && l.pushed < r->n) {
 		void *block;
-
 		pieces_launch(s, &l);
 		rc = l.n ? pieces_push(s, &l) : room_wait(s, r->unit, &block);
 	}
@@ -150,7 +142,6 @@ static int range_out(struct stream *s, const struct range *r)
 void grads_final(struct stream *s, struct part t)
 {
 	struct range r;
-
 	for (uint32_t i = 0; range_of(s, t, i, &r); i++)
 		if (r.n) launch(s, Q_COMPUTE, &(struct op){OP_GRADS_FINAL, .grads_final = {r.g, (int64_t)r.n, grads_type(s)}});
 }
@@ -159,7 +150,6 @@ int grads_out(struct stream *s, struct part t, struct event ready)
 {
 	struct range r;
 	int rc = 0;
-
 	queue_wait(s, Q_GRADS, ready);
 	for (uint32_t i = 0; !rc && range_of(s, t, i, &r); i++) rc = range_out(s, &r);
 	return rc;

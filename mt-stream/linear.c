@@ -7,7 +7,6 @@ struct operand operand_of(const struct chunk *c, int number, const void *x, int6
 {
 	const struct device *d = c->dev;
 	void *as = c->s.operand[number];
-
 	if (d->operand == d->elem) return (struct operand){x, x};
 	LAUNCH(c, OP_NARROW, narrow, .dst = operands_after(d, as, first * width),
 		.src = elements_after(d, x, first * width), .n = rows * width);
@@ -19,7 +18,6 @@ void linear_forward(const struct chunk *c, void *y, const void *x, const void *w
 	int64_t in, int64_t out)
 {
 	struct operand a = operand_of(c, OPERAND_X, x, 0, c->n, in);
-
 	LAUNCH(c, OP_GEMM, gemm, .m = c->n, .n = out, .k = in, .a = a.as, .lda = in, .b = w, .ldb = in, .trans_b = 1,
 		.c = y, .ldc = out, .bias = b, .add = residual);
 }
@@ -46,7 +44,6 @@ void linear_backward(const struct chunk *c, void *dx, float *dw, float *db, floa
 	const void *w, int64_t in, int64_t out)
 {
 	struct operand a = operand_of(c, OPERAND_DY, dy, 0, c->n, out), b = operand_of(c, OPERAND_X, x, 0, c->n, in);
-
 	linear_backward_input(c, dx, &a, w, in, out);
 	linear_backward_weights(c, dw, db, beta, &a, &b, in, out);
 }
@@ -90,7 +87,6 @@ void residual_forward(const struct chunk *c, void *y, const void *x, const struc
 void residual_add(const struct chunk *c, void *y, const struct weights *w, struct norm post, const void *residual)
 {
 	const void *add = c->s.sub;
-
 	if (c->geo->flags & MT_POST_NORM) {
 		norm_forward(c, c->s.h, c->s.sub, w, post);
 		add = c->s.h;

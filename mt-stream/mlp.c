@@ -11,7 +11,6 @@ static void experts_of_pass(struct slice *p, int64_t tokens, int64_t slices)
 {
 	struct experts_scratch *x = &p->c.s.x;
 	int64_t slots = tokens * p->l->experts_per_token;
-
 	x->scores += tokens * p->l->experts;
 	x->weight += slots;
 	x->expert += slots;
@@ -39,7 +38,6 @@ struct slice slice_of(const struct chunk *c, uint32_t layer, int64_t from, const
 		.norm = c->geo->flags & MT_ONE_NORM ? norm1 : norm2,
 		.post = post2,
 		.to = l->experts};
-
 	p.c.n = c->n - from < c->slice ? c->n - from : c->slice;
 	if (p.c.balance.sums) p.c.balance.counted += from;
 	p.rows = p.c.n * l->experts_per_token;
@@ -78,7 +76,6 @@ void mlp_forward(const struct chunk *c, uint32_t layer, const struct weights *w,
 	for (int64_t from = 0; from < c->n; from += c->slice) {
 		struct slice p = slice_of(c, layer, from, w, x, s);
 		void *out = elements_after(c->dev, y, from * c->geo->hidden);
-
 		if (p.l->experts) {
 			(c->s.x.sum ? experts_forward_end : experts_forward)(&p, out);
 		} else {
@@ -96,13 +93,11 @@ void mlp_backward(const struct chunk *c, uint32_t layer, const struct weights *w
 	const void *x, const struct saved *s, void *dx)
 {
 	int64_t h = c->geo->hidden;
-
 	for (int64_t from = 0; from < c->n; from += c->slice, beta = 1) {
 		struct slice p = slice_of(c, layer, from, w, x, s);
 		void *d = elements_after(c->dev, dx, from * h);
 		const void *dsub, *in = NULL;
 		int64_t f = p.l->ffn;
-
 		if (p.l->experts) {
 			(c->s.x.sum ? experts_backward_end : experts_backward)(&p, g, beta, d);
 			continue;

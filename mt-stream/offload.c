@@ -14,7 +14,6 @@ static void offload_begin(struct stream *s, struct offload *f, uint32_t i)
 static void offload_copy(struct stream *s, enum queue q, void *dev, void *host, uint64_t bytes)
 {
 	bool in = q == Q_WEIGHTS;
-
 	launch(s, q, &(struct op){OP_COPY, .copy = {in ? dev : host, in ? host : dev, bytes}});
 }
 
@@ -28,7 +27,6 @@ static void offload_copies(struct stream *s, enum queue q, const struct offload 
 	uint64_t lse = (uint64_t)s->now.n * m->request.most.heads * sizeof(float), o = m->attention_bytes - lse;
 	char *host = (char *)s->memory.offload_buffer +
 		(residual ? i * m->residual_bytes : residuals + i * m->attention_bytes);
-
 	trace_at(s->dev->trace, q, i + !residual, "activations");
 	if (residual) {
 		offload_copy(s, q, output(s, i, 0), host, m->residual_bytes);

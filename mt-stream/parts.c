@@ -13,7 +13,6 @@
 static void origin_add(const struct stream *s, struct unit *u, uint32_t unit, uint32_t end)
 {
 	uint64_t elems = mt_unit(s->run, unit)->elems;
-
 	u->origin[u->origins++] = (struct origin){unit, end, u->elems, elems};
 	u->elems += elems;
 }
@@ -27,7 +26,6 @@ int units_make(struct stream *s)
 	for (uint32_t u = 0; u < s->units; u++) origin_add(s, &s->unit[u], u, 0);
 	for (uint32_t u = 1; u + 1 < s->units; u++) {
 		const struct mt_unit *unit = mt_unit(s->run, u);
-
 		s->unit[u].cut = cut_of(unit, mt_tensor(s->run, unit->first_tensor));
 		s->unit[u].exact = mt_exact(unit, mt_tensor(s->run, unit->first_tensor));
 	}
@@ -60,7 +58,6 @@ void weights_at(struct stream *s, uint32_t unit, const void *const base[2], cons
 	*w = (struct weights){0};
 	for (int i = 0; i < s->unit[unit].origins; i++) {
 		const struct mt_unit *u = mt_unit(s->run, s->unit[unit].origin[i].unit);
-
 		weights_enter(w, s->dev, mt_tensor(s->run, u->first_tensor), tensors_of(s, unit, i), base[i], lo);
 	}
 	/* a tied model's embedding is the head's weight */
@@ -70,7 +67,6 @@ void weights_at(struct stream *s, uint32_t unit, const void *const base[2], cons
 float *grads_base(const struct stream *s, uint32_t unit, int origin, float *slot)
 {
 	const struct origin *o = &s->unit[unit].origin[origin];
-
 	return s->micro->layout.tied_grads && o->unit == 0 ? s->micro->layout.tied_grads : slot + o->at;
 }
 
@@ -79,7 +75,6 @@ void grads_at(struct stream *s, uint32_t unit, float *slot, struct grads *g)
 	*g = (struct grads){0};
 	for (int i = 0; i < s->unit[unit].origins; i++) {
 		const struct mt_unit *u = mt_unit(s->run, s->unit[unit].origin[i].unit);
-
 		grads_enter(g, mt_tensor(s->run, u->first_tensor), tensors_of(s, unit, i), grads_base(s, unit, i, slot));
 	}
 	if (unit == head_unit(s) && g->t[MT_T_EMBED]) g->t[MT_T_HEAD] = g->t[MT_T_EMBED];
@@ -89,11 +84,9 @@ void gaps_clear(struct stream *s, uint32_t unit, float *g, uint64_t from, uint64
 {
 	const struct mt_unit *u = mt_unit(s->run, unit);
 	uint64_t end = from;
-
 	for (uint32_t i = 0; i <= u->tensors && end < to; i++) {
 		const struct mt_tensor *t = i < u->tensors ? mt_tensor(s->run, u->first_tensor + i) : NULL;
 		uint64_t next = t && t->off < to ? t->off : to;
-
 		if (next > end)
 			launch(s, Q_COMPUTE, &(struct op){OP_ZERO, .zero = {g + (end - from), (next - end) * sizeof(float)}});
 		if (next > end) end = next;
@@ -113,12 +106,10 @@ void window_enter(struct stream *s, uint32_t unit, uint32_t i, void *mem, struct
 	const struct mt_unit *u = mt_unit(s->run, unit);
 	const struct mt_tensor *t = mt_tensor(s->run, u->first_tensor + c->first_expert);
 	struct extent e[EXPERT_ARRAYS];
-
 	window_extents(c, s->micro->plan.expert_window, i, e);
 	for (uint32_t n = c->first_expert; n < u->tensors && t->expert == 0; n++, t++) {
 		uint32_t a = t->experts ? n - c->first_expert : 0;
 		int64_t in = (int64_t)(t->off - c->array[a].off), stride = (int64_t)c->array[a].stride;
-
 		if (w) {
 			w->t[t->role] = mem
 				? operands_after(s->dev, mem, (int64_t)e[a].at + in)
@@ -141,7 +132,6 @@ static void edge_put(struct stream *s, uint32_t u, uint32_t bound, const float *
 {
 	uint32_t edge = cut_edge(&s->unit[u].cut, s->micro->plan.expert_window, bound);
 	float *dst = s->micro->layout.edges[u & 1] + (uint64_t)edge * MT_BLOCK + from % MT_BLOCK;
-
 	launch(s, Q_COMPUTE, &(struct op){OP_COPY, .copy = {dst, src, (to - from) * sizeof(float)}});
 }
 
@@ -150,7 +140,6 @@ static struct extent inside(const struct cut *c, const struct extent *e)
 {
 	uint64_t from = (e->from + MT_BLOCK - 1) / MT_BLOCK * MT_BLOCK;
 	uint64_t to = e->to == c->elems ? e->to : e->to / MT_BLOCK * MT_BLOCK;
-
 	return (struct extent){from, to > from ? to : from, e->at + from - e->from};
 }
 
@@ -159,7 +148,6 @@ void edges_put(struct stream *s, uint32_t u, const float *gs, const struct exten
 	const struct cut *c = &s->unit[u].cut;
 	struct extent in = inside(c, e);
 	const float *g = gs + e->at;
-
 	if (in.from > e->from) edge_put(s, u, end - 1, g, e->from, in.from < e->to ? in.from : e->to);
 	if (in.to < e->to) edge_put(s, u, end, g + (in.to - e->from), in.to, e->to);
 }
@@ -172,7 +160,6 @@ bool is_window(const struct stream *s, struct part t) { return t.nth + 1 < parts
 float *grads_of(const struct stream *s, struct part t)
 {
 	const struct memory_layout *at = &s->micro->layout;
-
 	if (is_window(s, t)) return at->window_grads[t.nth & 1];
 	if (t.unit == 0 || t.unit == head_unit(s)) return at->embed_head_grads[t.unit != 0];
 	return at->grads[(t.unit - 1) % s->micro->plan.grad_slots];
@@ -191,7 +178,6 @@ static struct range edge_range(const struct stream *s, uint32_t u, uint32_t i)
 	uint64_t bound = cut_bound(c, each, i), off = bound / MT_BLOCK * MT_BLOCK;
 	uint64_t before = i ? cut_bound(c, each, i - 1) : 0;
 	bool first = before <= off; /* of the bounds inside the block */
-
 	return (struct range){.unit = u,
 		.off = off,
 		.n = bound == off || !first     ? 0
@@ -203,7 +189,6 @@ static struct range edge_range(const struct stream *s, uint32_t u, uint32_t i)
 static struct range range_inside(const struct stream *s, uint32_t u, const struct extent *e, float *gs)
 {
 	struct extent in = inside(&s->unit[u].cut, e);
-
 	return (struct range){.unit = u, .off = in.from, .n = in.to - in.from, .g = gs + in.at};
 }
 
@@ -212,7 +197,6 @@ bool range_of(const struct stream *s, struct part t, uint32_t i, struct range *r
 	const struct unit *u = &s->unit[t.unit];
 	uint32_t each = s->micro->plan.expert_window;
 	struct extent e[EXPERT_ARRAYS];
-
 	if (is_window(s, t)) {
 		if (i >= u->cut.arrays) return false;
 		window_extents(&u->cut, each, t.nth, e);

@@ -24,7 +24,6 @@ static bool says_bf16(const struct mt_record *r)
 {
 	const char *words = ", bf16";
 	size_t n = strnlen(r->gemm, sizeof r->gemm), end = strlen(words);
-
 	return n > end && !memcmp(r->gemm + n - end, words, end);
 }
 
@@ -45,7 +44,6 @@ static int compute_check(const struct stream *s)
 static int compute_select(const struct stream *s, const struct mt_record *r)
 {
 	enum mt_dtype type = s->requested.compute;
-
 	if (!s->dev->compute) return 0;
 	bool bf16 = run_type(s) == MT_BF16 && (r ? says_bf16(r) && !gemm_lacks_bf16() : gemm_bf16_is_fast());
 	if (!type) type = bf16 ? MT_BF16 : MT_FP32;
@@ -57,7 +55,6 @@ static int record_make(const struct stream *s, const struct mt_record *r, const 
 	struct mt_record *mine)
 {
 	int rc = compute_select(s, r);
-
 	*mine = (struct mt_record){
 		.chunk_tokens = first->chunk_tokens ? (uint32_t)first->chunk_tokens : default_chunk_tokens(),
 		.head_tokens = first->head_tokens ? (uint32_t)first->head_tokens : default_head_tokens(s->geo),
@@ -75,10 +72,8 @@ int record_take(struct stream *s, const struct chunk_sizes *first)
 	const struct mt_record *r;
 	struct mt_record mine;
 	int rc;
-
 	while (!(r = mt_record(s->run))) {
 		uint32_t seen = mt_event(s->run);
-
 		if ((rc = mt_stage_check(s->run))) return rc;
 		if (mt_record_claim(s->run)) {
 			if ((rc = record_make(s, NULL, first, &mine))) return rc;
@@ -99,7 +94,6 @@ int record_select(struct stream *s, const struct chunk_sizes *requested)
 {
 	bool open = !mt_record(s->run);
 	int rc = compute_check(s);
-
 	if (rc) return rc;
 	/* on a device with its own memory the planner selects them for the first micro-batch */
 	if (open && s->dev->room && !requested->chunk_tokens && !requested->head_tokens && !requested->pass_rows) return 0;

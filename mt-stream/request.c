@@ -16,7 +16,6 @@
 static uint64_t budget_now(struct stream *s)
 {
 	uint64_t have = mt_mem_available();
-
 	if (!s->dev->room) {
 		if (!s->memory.budget) s->memory.budget = have == UINT64_MAX ? 0 : have / 2;
 		return s->memory.budget;
@@ -31,7 +30,6 @@ static uint64_t budget_now(struct stream *s)
 static void host_limit(const struct stream *s, struct plan_request *req)
 {
 	uint64_t have = mt_mem_available(), mine = s->memory.offload_bytes + (s->dev->room ? 0 : s->memory.arena_bytes);
-
 	req->host_beside = mt_run_bytes(s->run);
 	have = have == UINT64_MAX ? have : have - have / 8 + mine;
 	if (!s->dev->room && have != UINT64_MAX) have = have > req->memory ? have - req->memory : 0;
@@ -122,7 +120,6 @@ static int rows_grow(struct stream *s, const struct plan_request *req, const str
 	uint64_t bytes = plan->expert_window
 		? s->geo->layers * slices_of_pass(req, plan) * (req->most.experts + 1) * sizeof *s->memory.rows
 		: 0;
-
 	if (bytes <= s->memory.rows_bytes) return 0;
 	free(s->memory.rows);
 	s->memory.rows_bytes = 0;
@@ -147,7 +144,6 @@ static int arrays_make(struct memory_layout *at, size_t layers)
 void plan_release(struct stream *s)
 {
 	struct memory_layout *at = &s->planning.micro.layout;
-
 	free(at->weights);
 	free(at->grads);
 	free(at->x);
@@ -167,7 +163,6 @@ static int rope_grow(struct stream *s, uint32_t positions)
 	for (uint32_t k = 0; k < s->geo->n_kinds; k++) {
 		const struct mt_layer *l = &s->geo->kind[k];
 		size_t bytes = (size_t)positions * (l->rope_dim / 2) * sizeof(float);
-
 		if (!bytes) continue;
 		float *cosines = realloc(s->memory.cos[k], bytes), *sines = cosines ? realloc(s->memory.sin[k], bytes) : NULL;
 		if (cosines) s->memory.cos[k] = cosines;
@@ -190,7 +185,6 @@ static int attention_backend_select(struct stream *s, uint32_t rows, uint32_t se
 	struct plan_result result;
 	struct plan_request req;
 	int rc = request_make(s, rows, seq, true, &req);
-
 	if (rc || !req.attention.rows || req.attention.selected) return rc;
 	req.attention = d->attention_need(d, seq, true, true);
 	bool with = !plan_search(&req, &result) && result.plan.library_attention;
@@ -204,7 +198,6 @@ static int sizes_select(struct stream *s, uint32_t rows, uint32_t seq)
 	struct plan_result result;
 	struct plan_request req;
 	int rc = request_make(s, rows, seq, true, &req);
-
 	req.fixed = false;
 	if (rc || (rc = plan_search(&req, &result))) return rc;
 	return record_take(s,
@@ -219,7 +212,6 @@ static int plan_take(struct stream *s, struct plan_request *req, struct plan_res
 {
 	for (;;) {
 		int rc = plan_search(req, result);
-
 		if (rc || (rc = arena_grow(s, memory_arena(req, result->bytes))) == 0) return rc;
 		if (!s->dev->room) return rc;
 		uint64_t now = budget_now(s);
@@ -235,7 +227,6 @@ static void plan_report(const struct plan_request *req, const struct plan_result
 	const struct prediction *t = &p->predicted;
 	uint32_t input = req->geo->layers - plan->keep_all - plan->keep_but_gate_up - plan->keep_attention;
 	char windows[64] = "";
-
 	if (plan->expert_window)
 		snprintf(windows, sizeof windows, ", windows of %u expert%s", plan->expert_window, mt_s(plan->expert_window));
 	mt_say(
@@ -274,7 +265,6 @@ static int plan_shape(struct stream *s, uint32_t rows, uint32_t seq, bool train)
 	const struct mt_layer most = mt_layer_most(s->geo);
 	struct plan_result result;
 	int rc;
-
 	if ((rc = attention_backend_select(s, rows, seq)) || (rc = arrays_make(&m->layout, s->geo->layers)) ||
 		(rc = request_make(s, rows, seq, train, req)) || (rc = plan_take(s, req, &result)) ||
 		(rc = offload_grow(s, result.host_bytes)) || (rc = rows_grow(s, req, &result.plan)) || (rc = rope_grow(s, seq)))
@@ -303,7 +293,6 @@ int plan_make(struct stream *s, bool *new_shape)
 	struct plan_request *last = &s->planning.micro.request;
 	size_t n = (size_t)rows * seq;
 	int rc;
-
 	s->planning.packed = s->planning.packed || rows_packed(s->taken.host + 2 * n, n);
 	if (!s->sizes.chunk_tokens && (rc = sizes_select(s, rows, seq))) return rc;
 	s->micro = &s->planning.micro;

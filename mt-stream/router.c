@@ -19,7 +19,6 @@ static struct op route_op(const struct slice *p, enum op_code code)
 {
 	const struct mt_layer *l = p->l;
 	const struct experts_scratch *x = &p->c.s.x;
-
 	return (struct op){code,
 		.route = {.n = p->c.n,
 			.experts = l->experts,
@@ -46,7 +45,6 @@ void logits_forward(const struct slice *p, float *logits, const void *h, const v
 {
 	int64_t in = p->c.geo->hidden;
 	struct operand x = operand_of(&p->c, OPERAND_X, h, 0, p->c.n, in);
-
 	LAUNCH(&p->c, OP_GEMM, gemm, .m = p->c.n, .n = out, .k = in, .a = x.as, .lda = in, .b = w, .ldb = in, .trans_b = 1,
 		.c = logits, .ldc = out, .bias = b, .fp32 = 1);
 }
@@ -57,7 +55,6 @@ void logits_backward(const struct slice *p, float *dw, float *db, float beta, co
 	int64_t in = p->c.geo->hidden;
 	struct operand dy = operand_of(&p->c, OPERAND_DY, dlogits, 0, p->c.n, out),
 				   x = operand_of(&p->c, OPERAND_X, h, 0, p->c.n, in);
-
 	LAUNCH(&p->c, OP_GEMM, gemm, .m = p->c.n, .n = in, .k = out, .a = dy.as, .lda = out, .b = w, .ldb = in,
 		.c = p->c.s.dh, .ldc = in, .beta = 1);
 	linear_backward_weights(&p->c, dw, db, beta, &dy, &x, in, out);
@@ -67,7 +64,6 @@ void logits_backward(const struct slice *p, float *dw, float *db, float beta, co
 static void balance(const struct slice *p, enum op_code code)
 {
 	const struct balance *b = &p->c.balance;
-
 	launch(&p->c,
 		&(struct op){code,
 			.balance = {.n = p->c.n,
@@ -91,7 +87,6 @@ static void join(const struct slice *p, float *dst, enum mt_role_tensor role, in
 static void router_join(const struct slice *p)
 {
 	const struct experts_scratch *x = &p->c.s.x;
-
 	if (!is_exact(p)) return;
 	join(p, x->router, MT_T_ROUTER, p->l->experts * p->c.geo->hidden);
 	join(p, x->correction, MT_T_CORRECTION, p->l->experts);
@@ -101,7 +96,6 @@ static void router_join(const struct slice *p)
 static const float *router_input(const struct slice *p, const void *h)
 {
 	float *wide = p->c.s.x.wide;
-
 	if (!wide) return h;
 	LAUNCH(&p->c, OP_COMBINE, combine, .y = wide, .x = h, .n = p->c.n, .per_token = 1, .h = p->c.geo->hidden,
 		.partial = 1);
@@ -112,7 +106,6 @@ static void router_forward(const struct slice *p, const void *h)
 {
 	const struct experts_scratch *x = &p->c.s.x;
 	int64_t in = p->c.geo->hidden, out = p->l->experts;
-
 	if (!is_exact(p)) {
 		logits_forward(p, x->scores, h, p->w->t[MT_T_ROUTER], p->w->t[MT_T_ROUTERB], out);
 		return;
@@ -127,7 +120,6 @@ static void weights_backward(const struct slice *p, const struct grads *g, float
 	const struct experts_scratch *x = &p->c.s.x;
 	int64_t in = p->c.geo->hidden, out = p->l->experts;
 	const float *wide;
-
 	if (!is_exact(p)) {
 		logits_backward(p, g->t[MT_T_ROUTER], g->t[MT_T_ROUTERB], beta, x->dlogits, h, p->w->t[MT_T_ROUTER], out);
 		return;
@@ -145,7 +137,6 @@ static void weights_backward(const struct slice *p, const struct grads *g, float
 void route(const struct slice *p, const void *h)
 {
 	struct op op = route_op(p, OP_ROUTE_FORWARD);
-
 	router_join(p);
 	router_forward(p, h);
 	if (p->c.balance.sums && !p->c.balance.backward) balance(p, OP_BALANCE_FORWARD);
@@ -155,7 +146,6 @@ void route(const struct slice *p, const void *h)
 void route_backward(const struct slice *p)
 {
 	struct op op = route_op(p, OP_ROUTE_BACKWARD);
-
 	launch(&p->c, &op);
 }
 

@@ -39,7 +39,6 @@ static void progress_begin(struct stream *s)
 {
 	const struct memory_layout *at = &s->micro->layout;
 	struct progress *now = &s->now;
-
 	for (int i = 0; i < 2; i++) now->embed_head[i] = (struct slot){.mem = at->embed_head_weights[i], .holds = -1};
 	for (uint32_t i = 0; i < s->micro->plan.weight_slots; i++)
 		now->blocks[i] = (struct slot){.mem = at->weights[i], .holds = -1};
@@ -55,7 +54,6 @@ static int unit_forward(struct stream *s, uint32_t u)
 	struct weights w;
 	struct slot *slot;
 	int rc = 0;
-
 	trace_at(s->dev->trace, Q_COMPUTE, u, "forward");
 	slot = weights_fetch(s, u, &w);
 	forward_begins(s, u);
@@ -85,7 +83,6 @@ static void head_forward_backward(struct stream *s, float *gs)
 	int64_t most = (int64_t)tokens_of_head(&m->request, &m->plan);
 	struct weights w;
 	struct grads g;
-
 	trace_at(s->dev->trace, Q_COMPUTE, head_unit(s), "head");
 	weights_fetch(s, head_unit(s), &w);
 	if (s->now.first) launch(s, Q_COMPUTE, &(struct op){OP_ZERO, .zero = {m->layout.loss, sizeof *m->layout.loss}});
@@ -109,7 +106,6 @@ static void head_forward_backward(struct stream *s, float *gs)
 void recompute(struct stream *s, uint32_t u, const struct weights *w, struct at *at)
 {
 	enum checkpoint level = checkpoint_of(&s->micro->plan, s->geo->layers, u - 1);
-
 	if (level >= KEEP_ALL_BUT_GATE_UP) return;
 	trace_at(s->dev->trace, Q_COMPUTE, u, "recompute");
 	block_recompute(&at->c, u - 1, w, at->x, &at->v, level == KEEP_ATTENTION);
@@ -120,7 +116,6 @@ static void block_unit_backward(struct stream *s, uint32_t u, const struct grads
 {
 	struct weights w;
 	struct slot *slot = weights_fetch(s, u, &w);
-
 	backward_begins(s, u);
 	for (struct at at = {0}; next_chunk(s, u, &at);) {
 		recompute(s, u, &w, &at);
@@ -133,7 +128,6 @@ static void unit_backward(struct stream *s, uint32_t u, float *gs)
 {
 	float *tied = s->micro->layout.tied_grads;
 	struct grads g;
-
 	trace_at(s->dev->trace, Q_COMPUTE, u, "backward");
 	if (s->now.first) launch(s, Q_COMPUTE, &(struct op){OP_DISCARD, .discard = {gs, s->unit[u].elems * sizeof(float)}});
 	if (u == head_unit(s)) {
@@ -169,7 +163,6 @@ static int forward(struct stream *s)
 {
 	struct event *done = s->now.done;
 	int rc;
-
 	s->now.backward = false;
 	for (uint32_t u = 0; u < head_unit(s); u++) {
 		if ((rc = micro_wanted(s)) || (rc = weights_wait(s, u))) return rc;
@@ -183,7 +176,6 @@ static int forward(struct stream *s)
 static int evaluate(struct stream *s)
 {
 	int rc = forward(s);
-
 	if (rc) return rc;
 	mt_stage_activity(s->run, MT_ACT_FORWARD, head_unit(s));
 	head_forward_backward(s, NULL);
@@ -198,11 +190,9 @@ static int backward(struct stream *s)
 	struct event ready = {0}; /* the gradients of the part before are final */
 	bool last = s->now.last;
 	int rc = 0;
-
 	s->now.backward = true;
 	for (;;) {
 		bool below = t.unit < head_unit(s), early = last && below && grads_of(s, t) == grads_of(s, before);
-
 		if ((rc = micro_wanted(s)) || (early && (rc = grads_out(s, before, ready)))) return rc;
 		if (t.nth == 0) mt_stage_activity(s->run, MT_ACT_BACKWARD, t.unit);
 		part_backward(s, t);
@@ -222,7 +212,6 @@ static int backward(struct stream *s)
 static int pass(struct stream *s)
 {
 	int rc;
-
 	if (!s->micro->request.train) return evaluate(s);
 	return (rc = forward(s)) ? rc : backward(s);
 }
@@ -233,7 +222,6 @@ static int each_pass(struct stream *s, int (*fn)(struct stream *))
 	int64_t all = (int64_t)req->rows * req->seq, most = (int64_t)rows_of_pass(req, &s->micro->plan) * req->seq;
 	struct progress *now = &s->now;
 	int rc = 0;
-
 	for (now->base = 0; !rc && now->base < all; now->base += most) {
 		now->n = all - now->base < most ? all - now->base : most;
 		now->first = now->base == 0;
@@ -264,7 +252,6 @@ int schedule_run(struct stream *s)
 static int autotune_pass(struct stream *s)
 {
 	int rc = 0;
-
 	for (uint32_t u = 0; !rc && u < head_unit(s); u++) {
 		if (is_cut(s, u)) rows_assume(s, u);
 		rc = unit_forward(s, u);
@@ -283,7 +270,6 @@ static int autotune_pass(struct stream *s)
 int schedule_autotune(struct stream *s)
 {
 	uint64_t bytes_in = *mt_counter(s->run, 2); /* which weights_fetch counts */
-
 	if (!s->dev->autotune) return 0;
 	int rc = s->dev->autotune(s->dev, true);
 	progress_begin(s);

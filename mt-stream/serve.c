@@ -16,7 +16,6 @@
 static int batch_take(struct stream *s, const void *block)
 {
 	int rc = batch_fits(&s->taken.msg, mt_ring_block(s->batch));
-
 	if (rc) return rc;
 	memcpy(s->taken.host, block, (size_t)s->taken.msg.batch.rows * s->taken.msg.batch.seq * 12);
 	return batch_check(&s->taken.msg, s->taken.host, s->geo->vocab);
@@ -26,7 +25,6 @@ static int micro_serve(struct stream *s)
 {
 	double began = mt_now();
 	bool new_shape;
-
 	s->waits.idle = 0;
 	int rc = plan_make(s, &new_shape);
 	if (rc) return rc;
@@ -49,7 +47,6 @@ static int batch_serve(struct stream *s, const void *block)
 {
 	uint64_t w = mt_txn_word(s->run, mt_txn_newest(s->run));
 	int32_t newer_attempt = (int32_t)((s->taken.msg.attempt - mt_word_attempt(w)) << 8);
-
 	if (newer_attempt > 0) return STALE;
 	int rc = micro_wanted(s);
 	if (rc < 0 || rc == GONE) return rc;
@@ -84,7 +81,6 @@ int serve(struct stream *s)
 		uint32_t seen = mt_event(s->run);
 		const void *block;
 		int rc;
-
 		if ((rc = run_state(s)) || (rc = mt_run_check(s->run)) || (rc = mt_ring_check(s->batch)))
 			return rc < 0 ? rc : 0;
 		rc = STALE;

@@ -53,7 +53,6 @@ static void plan_instead(int argc, char **argv)
 {
 	char path[PATH_MAX + 16] = "mt-plan";
 	int at = 1;
-
 	while (at < argc && strcmp(argv[at], "--plan") && strcmp(argv[at], "--")) at++;
 	if (at >= argc || strcmp(argv[at], "--plan")) return;
 	for (; at < argc; at++) argv[at] = argv[at + 1];
@@ -88,13 +87,11 @@ static struct device *device_open(void)
 	const char *spec = requested.device;
 	struct device *d = NULL;
 	int n = requested_threads(&requested);
-
 	if (!strcmp(spec, "cpu")) {
 		d = device_cpu(n);
 	} else if (!strncmp(spec, "chaos:", 6)) {
 		char *end;
 		unsigned long long seed = strtoull(spec + 6, &end, 10);
-
 		if (!spec[6] || *end || spec[6] == '-') mt_die(MT_EX_USAGE, "--device: '%s': the seed is a number", spec);
 		if (trace_path) mt_die(MT_EX_USAGE, "--trace: device chaos has no times that mean anything");
 		d = device_chaos(n, seed);
@@ -112,7 +109,6 @@ static struct device *device_open(void)
 static int ring_open(struct stream *s, const char *kind, struct mt_ring **ring)
 {
 	char name[16];
-
 	snprintf(name, sizeof name, "%s.%d", kind, s->index);
 	return mt_ring_open(s->run, name, ring);
 }
@@ -122,7 +118,6 @@ static int rings_map(struct stream *s)
 {
 	char link[48];
 	int rc = 0;
-
 	for (int i = 0; i < rings.n && !rc; i++) rc = mt_ring_map(s->run, rings.v[i]);
 	if (rc || mt_nodes(s->run) == 1) return rc;
 	snprintf(link, sizeof link, "grad.%d=link.%d", s->index, s->index);
@@ -133,7 +128,6 @@ static int rings_map(struct stream *s)
 static int blocks_check(const struct stream *s)
 {
 	uint64_t piece = s->control->piece_elems, size = mt_dtype_bytes(s->control->grad);
-
 	if (!piece || piece % MT_BLOCK || piece > mt_ring_block(s->grad) / size || mt_ring_block(s->batch) < 12)
 		return mt_fail(MT_EX_DATA, "ring blocks of %zu and %zu bytes, pieces of %llu elements", mt_ring_block(s->batch),
 			mt_ring_block(s->grad), (unsigned long long)piece);
@@ -143,7 +137,6 @@ static int blocks_check(const struct stream *s)
 static int stream_open(struct stream *s)
 {
 	int rc;
-
 	s->control = mt_control(s->run);
 	s->geo = mt_geometry(s->run);
 	if ((rc = mt_stage_claim(s->run, MT_STREAM, &s->index))) return rc;
@@ -187,7 +180,6 @@ static void stream_close(struct stream *s)
 static void report_times(const struct stream *s)
 {
 	uint64_t micros = *mt_counter(s->run, 0);
-
 	if (micros)
 		mt_say("%llu micro-batch%s: %.3g s, predicted %.3g s", (unsigned long long)micros, micros == 1 ? "" : "es",
 			1e-9 * (double)*mt_counter(s->run, 5), 1e-9 * (double)*mt_counter(s->run, 6));
@@ -197,7 +189,6 @@ int main(int argc, char **argv)
 {
 	const char *operand = NULL;
 	struct stream s = {0};
-
 	plan_instead(argc, argv);
 	mt_cli(&program, argc, argv, &operand, 1);
 	const char *run = mt_cli_run(operand);

@@ -146,7 +146,6 @@ static inline void launch(struct stream *s, enum queue q, const struct op *op) {
 static inline struct event event_record(struct stream *s, enum queue q)
 {
 	struct event e = s->dev->record(s->dev, q);
-
 	if (q == Q_COMPUTE) s->waits.computing = e;
 	return e;
 }

@@ -90,7 +90,6 @@ struct span *trace_span(struct trace *t, enum queue queue, const struct op *op)
 	if (!t || !t->on || op->code == OP_NONE || op->code == OP_DISCARD) return NULL;
 	if (!t->last || t->last->n == BLOCK) {
 		struct block *b = t->last && t->last->next ? t->last->next : malloc(sizeof *b);
-
 		if (!b) return NULL;
 		if (!t->last || t->last->next != b) b->next = NULL;
 		b->n = 0;
@@ -113,7 +112,6 @@ void trace_wait(struct trace *t, bool room, uint32_t unit, double from, double t
 	if (t->waits_n == t->waits_room) {
 		size_t more = t->waits_room ? 2 * t->waits_room : 64;
 		struct wait *w = realloc(t->waits, more * sizeof *w);
-
 		if (!w) return;
 		t->waits = w;
 		t->waits_room = more;
@@ -126,7 +124,6 @@ void trace_wait(struct trace *t, bool room, uint32_t unit, double from, double t
 static void __attribute__((format(printf, 2, 3))) event(struct trace *t, const char *fmt, ...)
 {
 	va_list ap;
-
 	va_start(ap, fmt);
 	fputs(",\n", t->file);
 	vfprintf(t->file, fmt, ap);
@@ -138,7 +135,6 @@ static double us(const struct trace *t, double at) { return (at - t->opened) * 1
 static void event_span(struct trace *t, const struct span *s)
 {
 	char size[96] = "";
-
 	if (s->op == OP_GEMM)
 		snprintf(size, sizeof size, ", \"m\": %lld, \"n\": %lld, \"k\": %lld", (long long)s->size[0],
 			(long long)s->size[1], (long long)s->size[2]);
@@ -168,7 +164,6 @@ static void track_name(FILE *f, const char *before, int track, const char *name)
 struct trace *trace_open(const char *path, uint64_t only)
 {
 	struct trace *t = calloc(1, sizeof *t);
-
 	/* O_NONBLOCK: a FIFO without a reader is an error, rather than a wait */
 	int fd = t ? open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0666) : -1;
 	if (fd >= 0) (void)fcntl(fd, F_SETFL, O_WRONLY);
@@ -217,7 +212,6 @@ struct account {
 static int edge_order(const void *a, const void *b)
 {
 	double x = ((const struct edge *)a)->at, y = ((const struct edge *)b)->at;
-
 	return (x > y) - (x < y);
 }
 
@@ -238,7 +232,6 @@ static void account_add(struct account *a, const int on[KINDS], double s)
 		: on[Q_WEIGHTS]         ? &a->for_weights
 		: on[Q_GRADS]           ? &a->for_grads
 								: &a->for_host;
-
 	for (int q = 0; q < QUEUES; q++) a->busy[q] += on[q] ? s : 0;
 	a->copies += copies ? s : 0;
 	a->beside += copies && on[Q_COMPUTE] ? s : 0;
@@ -251,7 +244,6 @@ static bool account_make(struct trace *t, double ended, struct account *a)
 {
 	size_t room = t->waits_n + 1, n = 0;
 	int on[KINDS] = {0};
-
 	for (const struct block *b = t->first; b; b = b->next) room += (size_t)b->n;
 	struct edge *v = malloc(2 * room * sizeof *v);
 	if (!v) return false;
@@ -313,7 +305,6 @@ void trace_end(struct trace *t, bool whole)
 {
 	double ended = mt_now();
 	struct account a = {0};
-
 	if (!t || !t->on) return;
 	fseek(t->file, -(long)strlen(TAIL), SEEK_END);
 	for (const struct block *b = t->first; b; b = b->next)

@@ -22,7 +22,6 @@ int micro_wanted(const struct stream *s)
 	uint64_t w = mt_txn_word(s->run, s->taken.msg.k);
 	enum mt_phase phase = mt_word_phase(w);
 	bool ours = mt_word_k(w) == s->taken.msg.k && mt_word_attempt(w) == s->taken.msg.attempt;
-
 	int rc = run_state(s);
 	if (rc) return rc;
 	if (ours && phase == MT_ACCUMULATE) return 0;
@@ -35,7 +34,6 @@ int micro_wanted(const struct stream *s)
 static uint64_t doze(struct stream *s, uint32_t seen, uint32_t on, enum mt_activity activity, uint32_t unit)
 {
 	double began = mt_now();
-
 	mt_stage_activity(s->run, activity, unit);
 	mt_wait_on(s->run, seen, 100, on | MT_ON_TXN);
 	double now = mt_now();
@@ -52,7 +50,6 @@ static uint64_t doze(struct stream *s, uint32_t seen, uint32_t on, enum mt_activ
 static int micro_wait(struct stream *s, uint32_t seen, uint32_t on, enum mt_activity activity, uint32_t unit)
 {
 	int rc = micro_wanted(s);
-
 	if (rc || (rc = mt_ring_check(s->grad))) return rc;
 	/* an undecided step may be left; one that --grad none has committed needs the rest of its pieces */
 	if (mt_stopping && !mt_stage_alive(s->run, MT_STEP) &&
@@ -67,7 +64,6 @@ int weights_wait(struct stream *s, uint32_t u)
 {
 	for (int i = 0; i < s->unit[u].origins; i++) {
 		uint32_t unit = s->unit[u].origin[i].unit;
-
 		for (;;) {
 			uint32_t seen = mt_event(s->run);
 			if (mt_version(s->run, unit) >= s->taken.msg.batch.version) break;

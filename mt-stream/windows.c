@@ -34,7 +34,6 @@
 static uint32_t *rows_of_unit(const struct stream *s, uint32_t u)
 {
 	const struct plan_request *req = &s->micro->request;
-
 	return s->memory.rows + (u - 1) * slices_of_pass(req, &s->micro->plan) * (req->most.experts + 1);
 }
 
@@ -42,7 +41,6 @@ static uint32_t *rows_of_unit(const struct stream *s, uint32_t u)
 static int rows_fetch(struct stream *s, uint32_t u)
 {
 	size_t n = slices_of_pass(&s->micro->request, &s->micro->plan) * (s->unit[u].cut.experts + 1);
-
 	launch(s, Q_COMPUTE,
 		&(struct op){OP_COPY,
 			.copy = {rows_of_unit(s, u), s->micro->layout.scratch.x.first, n * sizeof *s->memory.rows}});
@@ -55,7 +53,6 @@ void rows_assume(struct stream *s, uint32_t u)
 	uint64_t experts = s->unit[u].cut.experts,
 			 slots = tokens_of_slice(req, &s->micro->plan) * mt_layer_of(s->geo, u - 1)->experts_per_token;
 	uint32_t *first = rows_of_unit(s, u);
-
 	for (uint64_t i = 0; i < slices_of_pass(req, &s->micro->plan) * (experts + 1); i++)
 		first[i] = (uint32_t)(slots * (i % (experts + 1)) / experts);
 }
@@ -64,7 +61,6 @@ bool expert_used(const struct stream *s, uint32_t u, uint32_t expert)
 {
 	uint32_t stride = s->unit[u].cut.experts + 1;
 	const uint32_t *first = rows_of_unit(s, u) + expert;
-
 	for (int64_t p = slices_of(s, s->now.n); p > 0; p--, first += stride)
 		if (first[1] > first[0]) return true;
 	return false;
@@ -74,7 +70,6 @@ bool expert_used(const struct stream *s, uint32_t u, uint32_t expert)
 static struct window window_of(const struct stream *s, uint32_t u, uint32_t i)
 {
 	uint32_t each = s->micro->plan.expert_window, experts = s->unit[u].cut.experts, from = i * each;
-
 	return (
 		struct window){.from = from, .to = experts - from < each ? experts : from + each, .rows = rows_of_unit(s, u)};
 }
@@ -82,7 +77,6 @@ static struct window window_of(const struct stream *s, uint32_t u, uint32_t i)
 static struct window window_of_chunk(const struct stream *s, uint32_t u, uint32_t i, const struct chunk *c)
 {
 	struct window w = window_of(s, u, i);
-
 	w.rows += c->slices_before * (s->unit[u].cut.experts + 1);
 	return w;
 }
@@ -94,7 +88,6 @@ static int64_t window_number(uint32_t unit, uint32_t i) { return (int64_t)unit *
 static struct slot *window_slot(struct stream *s, uint32_t unit, uint32_t i)
 {
 	struct slot *w = s->now.windows;
-
 	return w[0].holds == window_number(unit, i) ? &w[0] : w[1].holds == window_number(unit, i) ? &w[1] : NULL;
 }
 
@@ -104,10 +97,8 @@ static void experts_load(struct stream *s, uint32_t unit, struct slot *slot, con
 {
 	const struct cut *c = &s->unit[unit].cut;
 	const char *src = mt_at(s->run, mt_unit(s->run, unit)->w);
-
 	for (uint32_t a = 0; a < c->arrays; a++) {
 		uint64_t off = c->array[a].off + from * c->array[a].stride, n = (to - from) * c->array[a].stride;
-
 		*mt_counter(s->run, 2) += n * weight_elem(s);
 		if (slot)
 			launch(s, Q_WEIGHTS,
@@ -125,7 +116,6 @@ static void window_load(struct stream *s, uint32_t unit, uint32_t i, bool routed
 {
 	struct slot *slot = window_slot(s, unit, i);
 	struct extent e[EXPERT_ARRAYS];
-
 	if (i >= windows_in(s, unit)) return;
 	s->now.window = slot ? (int)(slot - s->now.windows) : !s->now.window;
 	if (slot) return;
@@ -136,7 +126,6 @@ static void window_load(struct stream *s, uint32_t unit, uint32_t i, bool routed
 	struct window w = window_of(s, unit, i);
 	for (uint32_t from = w.from, to; from < w.to; from = to) {
 		bool used = !routed || expert_used(s, unit, from);
-
 		for (to = from + 1; to < w.to && (!routed || expert_used(s, unit, to)) == used;) to++;
 		if (used) experts_load(s, unit, slot, e, from, to);
 	}
@@ -150,7 +139,6 @@ static void window_load(struct stream *s, uint32_t unit, uint32_t i, bool routed
 static void window_fetch(struct stream *s, uint32_t unit, uint32_t i, struct weights *w)
 {
 	struct slot *slot = window_slot(s, unit, i);
-
 	if (slot) queue_wait(s, Q_COMPUTE, slot->loaded);
 	window_enter(s, unit, i, slot ? slot->mem : NULL, w, NULL, NULL);
 }
@@ -158,7 +146,6 @@ static void window_fetch(struct stream *s, uint32_t unit, uint32_t i, struct wei
 static void window_leave(struct stream *s, uint32_t unit, uint32_t i)
 {
 	struct slot *slot = window_slot(s, unit, i);
-
 	if (slot) slot->last_read = event_record(s, Q_COMPUTE);
 	window_load(s, unit, i + 2, true);
 }
@@ -172,7 +159,6 @@ int cut_forward(struct stream *s, uint32_t u, struct weights *w)
 {
 	const struct mt_layer *l = mt_layer_of(s->geo, u - 1);
 	bool few = s->now.n * l->experts_per_token < FEW_ROWS * (int64_t)l->experts;
-
 	for (uint32_t i = 0; i < 2 && !few; i++) window_load(s, u, i, false);
 	for (struct at at = {0}; next_chunk(s, u, &at);) {
 		block_recompute(&at.c, u - 1, w, at.x, &at.v, false);
@@ -201,7 +187,6 @@ void cut_backward_begin(struct stream *s, uint32_t u)
 {
 	struct weights *w = &s->now.weights;
 	uint64_t edges = (uint64_t)cut_edges(&s->unit[u].cut, s->micro->plan.expert_window) * MT_BLOCK;
-
 	trace_at(s->dev->trace, Q_COMPUTE, u, "backward");
 	s->now.slot = weights_fetch(s, u, w);
 	for (uint32_t i = 0; i < 2; i++) window_load(s, u, i, true);
@@ -220,7 +205,6 @@ void window_backward(struct stream *s, uint32_t u, uint32_t i, float *gs)
 	struct weights *w = &s->now.weights;
 	struct extent e[EXPERT_ARRAYS];
 	struct grads g = {0};
-
 	launch(s, Q_COMPUTE, &(struct op){OP_DISCARD, .discard = {gs, cut_window(c, each) * sizeof(float)}});
 	window_extents(c, each, i, e);
 	for (uint32_t a = 0; a < c->arrays; a++) gaps_clear(s, u, gs + e[a].at, e[a].from, e[a].to);
@@ -238,7 +222,6 @@ void rest_backward(struct stream *s, uint32_t u, float *gs)
 {
 	struct extent e = {0, cut_rest(&s->unit[u].cut), 0};
 	struct grads g;
-
 	launch(s, Q_COMPUTE, &(struct op){OP_DISCARD, .discard = {gs, e.to * sizeof(float)}});
 	grads_at(s, u, gs, &g);
 	grads_clear_gaps(s, u, gs);

@@ -7,7 +7,6 @@
 int batch_fits(const struct mt_msg *m, size_t block)
 {
 	uint64_t rows = m->batch.rows, seq = m->batch.seq, most = block / 12;
-
 	if (!rows || !seq || rows > most / seq)
 		return mt_fail(MT_EX_PEER, "%llu row%s of %llu token%s do not fit in a block of %llu token%s",
 			(unsigned long long)rows, mt_s(rows), (unsigned long long)seq, mt_s(seq), (unsigned long long)most,
@@ -20,10 +19,8 @@ int batch_check(const struct mt_msg *m, const uint32_t *tokens, uint32_t vocab)
 	uint32_t seq = m->batch.seq;
 	size_t n = (size_t)m->batch.rows * seq;
 	const uint32_t *targets = tokens + n, *starts = targets + n;
-
 	for (size_t i = 0; i < n; i++) {
 		uint32_t t = (uint32_t)(i % seq);
-
 		if (tokens[i] >= vocab || (targets[i] >= vocab && targets[i] != MT_NO_TARGET))
 			return mt_fail(MT_EX_PEER, "row %zu, position %u: token %u, target %u: the vocabulary is %u", i / seq, t,
 				tokens[i], targets[i], vocab);

@@ -34,7 +34,7 @@ int nodes_check(uint32_t node, uint32_t nodes, uint32_t streams, enum mt_dtype g
 	return 0;
 }
 
-/* ------------------------------------------------------------------------------------------------ ranges */
+/* ---- ranges */
 
 struct list {
 	struct range *v;

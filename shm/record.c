@@ -7,7 +7,7 @@
 #include "mt/stage.h"
 #include "mt/wait.h"
 
-/* ------------------------------------------------------------------------------------------------ the record */
+/* ---- the record */
 
 const struct mt_record *mt_record(const struct mt_run *run)
 {
@@ -61,7 +61,7 @@ int mt_record_agrees(const struct mt_run *run, const struct mt_record *mine)
 	return same("with attention by", r->attention, sizeof r->attention, mine->attention);
 }
 
-/* ------------------------------------------------------------------------------------------------ its table */
+/* ---- its table */
 
 static struct mt_choice *table(const struct mt_run *run)
 {
@@ -78,7 +78,6 @@ const struct mt_choice *mt_choice_next(const struct mt_run *run, const struct mt
 {
 	/* acquire: the entry was filled before it was linked */
 	uint32_t i = atomic_load_explicit(link_of(run, e), memory_order_acquire);
-
 	return i && i <= MT_CHOICES ? &table(run)[i - 1] : NULL;
 }
 
@@ -89,7 +88,6 @@ static bool is_for(const struct mt_choice *e, const char *key) { return !strncmp
 static int walk(const struct mt_run *run, const char *key, const struct mt_choice **last, const struct mt_choice **e)
 {
 	uint32_t link = 0;
-
 	for (int i = 0; i <= MT_CHOICES; i++) {
 		/* acquire: the entry was filled before it was linked */
 		link = atomic_load_explicit(link_of(run, *last), memory_order_acquire);
@@ -144,7 +142,7 @@ static int entry_link(struct mt_run *run, uint32_t i, const char *key, const str
 	}
 }
 
-/* ------------------------------------------------------------------------------------------------ several nodes */
+/* ---- several nodes */
 
 static void propose(struct mt_run *run, uint32_t i)
 {
@@ -186,7 +184,7 @@ bool mt_choice_proposed(struct mt_run *run, struct mt_choice *out)
 	return true;
 }
 
-/* ------------------------------------------------------------------------------------------------ enter */
+/* ---- enter */
 
 static void entry_fill(struct mt_run *run, uint32_t i, const char *key, const void *value, size_t bytes)
 {

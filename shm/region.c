@@ -30,7 +30,7 @@
 
 static const char magics[][8] = {"mtCONTRL", "mtRINGS ", "mtSTORE ", "mtFILES ", "mtRING  "};
 
-/* ------------------------------------------------------------------------------------------------ names */
+/* ---- names */
 
 int region_name_check(const char *run)
 {
@@ -115,7 +115,7 @@ int region_unlink(const char *name)
 	return unlink(path) ? -errno : 0;
 }
 
-/* ------------------------------------------------------------------------------------------------ room */
+/* ---- room */
 
 void region_boot_id(uint8_t id[16])
 {
@@ -152,7 +152,7 @@ int region_peek(const char *name, struct mt_header *h)
 	return rc;
 }
 
-/* ------------------------------------------------------------------------------------------------ who makes it */
+/* ---- who makes it */
 
 /* The creator of a run holds a write lock on a byte of its control file until the run is whole. The kernel drops the
  * lock with the process, so a half-made run whose byte is free will never be finished. */
@@ -246,7 +246,7 @@ int region_room(uint64_t bytes, region_remedy *remedy, void *arg)
 		(double)have / 0x1p30, text);
 }
 
-/* ------------------------------------------------------------------------------------------------ NUMA */
+/* ---- NUMA */
 
 /* libnuma calls this to warn; libmt itself reports an invalid policy, once. */
 void numa_warn(int number, char *where, ...) { (void)number, (void)where; }
@@ -298,7 +298,7 @@ static int numa_apply(void *p, uint64_t size, const char *policy)
 	return 0;
 }
 
-/* ------------------------------------------------------------------------------------------------ allocation */
+/* ---- allocation */
 
 struct populate {
 	char *p;
@@ -355,7 +355,7 @@ uint64_t region_fingerprint(void)
 	return XXH64(facts, sizeof facts, MT_ABI);
 }
 
-/* ------------------------------------------------------------------------------------------------ create, open */
+/* ---- create, open */
 
 /* Where this process has regions mapped; read by a signal handler, so without locks. A region that finds no place is
  * mapped all the same: only the message about its loss is missing then. */

@@ -37,7 +37,7 @@ struct mt_ring {
 	uint32_t on_messages, on_room; /* bits of the doorbell */
 };
 
-/* ------------------------------------------------------------------------------------------------ layout */
+/* ---- layout */
 
 /* The rings region has batch rings, then gradient rings, then "save" */
 enum kind { BATCH, GRAD, SAVE };
@@ -126,7 +126,7 @@ uint64_t ring_like_grad(const struct mt_control *c) { return ring_like(c, batch_
 
 uint64_t ring_like_batch(const struct mt_control *c) { return ring_like(c, 0); }
 
-/* ------------------------------------------------------------------------------------------------ open */
+/* ---- open */
 
 static struct mt_ringbuf *find(struct mt_rings *rings, uint64_t size, const char *name)
 {
@@ -275,7 +275,7 @@ int mt_ring_map(struct mt_run *run, const char *spec)
 	return 0;
 }
 
-/* ------------------------------------------------------------------------------------------------ use */
+/* ---- use */
 
 size_t mt_ring_block(const struct mt_ring *r) { return r->block_bytes; }
 
@@ -381,7 +381,7 @@ uint32_t mt_ring_on_messages(const struct mt_ring *r) { return r->on_messages; }
 
 uint32_t mt_ring_on_room(const struct mt_ring *r) { return r->on_room; }
 
-/* ------------------------------------------------------------------------------------------------ gradients */
+/* ---- gradients */
 
 /* An mt-stream's answer to a micro of t: its loss, or a piece that lies in its unit and in a block */
 static bool answers(const struct mt_ring *r, const struct mt_txn *t, const struct mt_msg *m)

@@ -18,7 +18,7 @@
 #include "os.h"
 #include "say.h"
 
-/* ------------------------------------------------------------------------------------------------ create */
+/* ---- create */
 
 static uint64_t control_layout(struct mt_control *c, const struct mt_layout *l)
 {
@@ -203,7 +203,7 @@ int mt_run_create(const struct mt_create *opt, const struct mt_geometry *geo)
 	return rc;
 }
 
-/* ------------------------------------------------------------------------------------------------ open */
+/* ---- open */
 
 static bool inside(uint64_t size, uint64_t off, uint64_t n, uint64_t each)
 {
@@ -411,7 +411,7 @@ int run_wait_filled(struct mt_run *run)
 	}
 }
 
-/* ------------------------------------------------------------------------------------------------ remove, list */
+/* ---- remove, list */
 
 /* Call fn for every file that has a name of this user's runs in the region directory: its run's name, the rest of its
  * name, and whether it is a regular file of this user's: anybody may have put others there, which are left alone. */
@@ -567,7 +567,7 @@ int mt_run_list(int (*fn)(const char *name, void *arg), void *arg)
 	return rc;
 }
 
-/* ------------------------------------------------------------------------------------------------ parts */
+/* ---- parts */
 
 static uint8_t *control_at(const struct mt_run *run, uint64_t off) { return (uint8_t *)run->control + off; }
 

@@ -117,7 +117,7 @@ void mt_say(const char *fmt, ...)
 	va_end(ap);
 }
 
-/* ------------------------------------------------------------------------------------------------ waiting */
+/* ---- waiting */
 
 enum { RUNS_NAMED = 8 }; /* of the runs that are there; more would hide the message */
 

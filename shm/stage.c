@@ -41,7 +41,7 @@ uint64_t mt_stage_word(const struct mt_run *run, int slot)
 	return atomic_load_explicit(&run->control->slots[slot].word, memory_order_acquire);
 }
 
-/* ------------------------------------------------------------------------------------------------ locks */
+/* ---- locks */
 
 /* 0; 1: another open file has it; -errno */
 static int byte_set(const struct mt_run *run, int slot, short type)
@@ -69,7 +69,7 @@ bool stage_in_passing(const struct mt_run *run, int slot)
 	return true;
 }
 
-/* ------------------------------------------------------------------------------------------------ processes */
+/* ---- processes */
 
 /* Inode of this process's PID namespace; 0: unknown */
 static uint64_t own_pid_ns(void)
@@ -242,7 +242,7 @@ bool stage_outlives(const struct mt_run *run, int slot)
 	return mt_stage_alive(run, slot);
 }
 
-/* ------------------------------------------------------------------------------------------------ the fence */
+/* ---- the fence */
 
 bool mt_stage_mine(const struct mt_run *run)
 {
@@ -269,7 +269,7 @@ int mt_stage_over(const struct mt_run *run)
 	return rc ? rc : mt_stage_check(run);
 }
 
-/* ------------------------------------------------------------------------------------------------ aborting */
+/* ---- aborting */
 
 static bool matters(int slot) { return slot == MT_STEP || slot == MT_OPTIM || slot >= MT_STREAM; }
 
@@ -309,7 +309,7 @@ bool mt_abort_dead(struct mt_run *run)
 	return did;
 }
 
-/* ------------------------------------------------------------------------------------------------ slots */
+/* ---- slots */
 
 static int busy(const struct mt_run *run, int slot)
 {
@@ -463,7 +463,7 @@ const char *mt_stage_name(int slot)
 	return slot >= 0 && slot < MT_SLOTS ? names[slot] : "?";
 }
 
-/* ------------------------------------------------------------------------------------------------ words */
+/* ---- words */
 
 static const struct {
 	const char *words;

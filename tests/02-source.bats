@@ -54,6 +54,11 @@ written() {
 	none "$T/long"
 }
 
+@test "sections of a file begin with one form of line" {
+	written | xargs -d '\n' grep -nE '^(/\*|#) -{5,}' >"$T/found" || true
+	none "$T/found"
+}
+
 @test "no product file includes a file of tests/" {
 	git grep -nE '^[[:space:]]*#[[:space:]]*include.*tests/' -- shm 'mt-*' bin >"$T/found" || true
 	none "$T/found"

@@ -45,7 +45,7 @@ inv_freq() {
 	done
 }
 
-# ---------------------------------------------------------------------------------------------------- families
+# ---- families
 
 @test "llama: as many key-value heads as heads if the key is missing or null, no biases, untied embeddings" {
 	config llama -num_key_value_heads
@@ -398,7 +398,7 @@ self_attention.dense.weight ln_mlp.weight ln_mlp.bias mlp.dense_h_to_4h.weight m
 	END
 }
 
-# ---------------------------------------------------------------------------------------------------- layout
+# ---- layout
 
 @test "a block's tensors are in order of use: q, k, v and gate, up contiguous, other slabs at multiples of 64" {
 	config qwen3 '"hidden_size": 30' '"head_dim": 6' '"intermediate_size": 50' '"attention_bias": true'
@@ -455,7 +455,7 @@ self_attention.dense.weight ln_mlp.weight ln_mlp.bias mlp.dense_h_to_4h.weight m
 		awk '$1 == "tensor" { n++; bad += $NF != ($2 !~ /norm|bias/) } END { exit !(n == 39 && !bad) }'
 }
 
-# ---------------------------------------------------------------------------------------------------- rope
+# ---- rope
 
 @test "plain rope: rope_theta defaults to 10000, the same in both config dialects" {
 	config llama '"head_dim": 16'
@@ -515,7 +515,7 @@ self_attention.dense.weight ln_mlp.weight ln_mlp.bias mlp.dense_h_to_4h.weight m
 	diff <(grep -v "^flags" "$T/layout") <(grep -v "^flags" "$T/plain")
 }
 
-# ---------------------------------------------------------------------------------------------------- dialects
+# ---- dialects
 
 @test "a config.json with the same values in both dialects is accepted" {
 	config qwen2 '"rope_theta": 1000000.0' '"rope_scaling": {"type": "linear", "factor": 2}' \
@@ -608,7 +608,7 @@ self_attention.dense.weight ln_mlp.weight ln_mlp.bias mlp.dense_h_to_4h.weight m
 	done
 }
 
-# ---------------------------------------------------------------------------------------------------- 78
+# ---- 78
 
 @test "other families and other architectures exit 78" {
 	config gpt2
@@ -896,7 +896,7 @@ assert eval(sys.argv[2]), (sys.argv[2], c)' "$T/out/config.json" "$1"
 	gone "$RUN"
 }
 
-# ---------------------------------------------------------------------------------------------------- 65, 66
+# ---- 65, 66
 
 @test "a config.json that is not JSON exits 65" {
 	for text in '' '{' '[]' '"llama"' '{"model_type": "llama",}' '{"model_type": llama}' '{"model_type": "llama"} {}' \
@@ -1044,7 +1044,7 @@ assert eval(sys.argv[2]), (sys.argv[2], c)' "$T/out/config.json" "$1"
 	done
 }
 
-# ---------------------------------------------------------------------------------------------------- transformers
+# ---- transformers
 
 # bats test_tags=slow
 @test "geometry, tensors and rope tables equal those of transformers' own classes" {

@@ -45,7 +45,7 @@ other_user() {
 	setpriv --reuid=65534 --regid=65534 --clear-groups "$@" || skip "needs a region directory that others may write to"
 }
 
-# ---------------------------------------------------------------------------------------------- filled too late
+# ---- filled too late
 
 # A stage attaches; the run is then emptied; the stage claims its slot
 late_stage() { # STATE
@@ -108,7 +108,7 @@ late_waits() {
 	ends 66 "$LATE" late "was removed"
 }
 
-# ---------------------------------------------------------------------------------------------- another boot
+# ---- another boot
 
 # bats test_tags=slow
 @test "a run with a region of another boot is dirty for every program until mt-ckpt load fills it again" {
@@ -149,7 +149,7 @@ late_waits() {
 	grep -q "^mt-store: warning: MT_SHM_DIR is not a tmpfs" "$T/err"
 }
 
-# ---------------------------------------------------------------------------------------------- dirty
+# ---- dirty
 
 @test "when a run becomes dirty, every waiting stage exits 65, and the run can be loaded again" {
 	tiny
@@ -169,7 +169,7 @@ late_waits() {
 	mt-ckpt load "$RUN" "$M"
 }
 
-# ---------------------------------------------------------------------------------------------- half made
+# ---- half made
 
 # bats test_tags=slow
 @test "a half-made run whose maker is dead exits 76 with the remedy, without waiting" {
@@ -220,7 +220,7 @@ late_waits() {
 	gone "$RUN"
 }
 
-# ---------------------------------------------------------------------------------------------- another user
+# ---- another user
 
 @test "a FIFO or a symbolic link under a run's name is refused at once" {
 	mkfifo -m 666 "$(region control)"
@@ -302,7 +302,7 @@ late_waits() {
 	fails_with 65 timeout 10 mt-ckpt verify "$T/fifo"
 }
 
-# ---------------------------------------------------------------------------------------------- rings
+# ---- rings
 
 # bats test_tags=slow
 @test "load and init empty user-made rings" {
@@ -402,7 +402,7 @@ holds_messages() { [ "$(word ring.mine mine.tail)" != "$(word ring.mine mine.hea
 	fails_with 65 timeout 10 mt-optim "$RUN" --ring grad.3=batch.0
 }
 
-# ---------------------------------------------------------------------------------------------- memory
+# ---- memory
 
 # bats test_tags=slow
 @test "with little address space every program exits with a documented code and one line" {

@@ -306,7 +306,7 @@ END
 	[[ $output != *bias* ]]
 }
 
-# ---------------------------------------------------------------------------------------------- files beside weights
+# ---- files beside weights
 
 @test "tokenizer, chat template and generation config are exported even if the source directory is gone" {
 	ST make "$T/in"
@@ -536,7 +536,7 @@ assert j["dtype"] == j["torch_dtype"] == "float32"'
 	END
 }
 
-# ---------------------------------------------------------------------------------------------- full state
+# ---- full state
 
 @test "save, rm, create, load: every array, step, input position and reproducibility record are unchanged" {
 	for how in "--dtype bf16" "--dtype fp32" "--dtype bf16 --state int8"; do
@@ -741,7 +741,7 @@ names_flipped_bits() {
 	grep -q "tensor 'model.layers.0.mlp.gate_proj.weight': shape (24, 16)" "$T/fails.err"
 }
 
-# ---------------------------------------------------------------------------------------------- refused operations
+# ---- refused operations
 
 @test "RUN can come from MT_RUN, and options are accepted anywhere" {
 	ST make "$T/in"
@@ -915,7 +915,7 @@ names_flipped_bits() {
 	ST same "$T/in" "$T/out"
 }
 
-# ---------------------------------------------------------------------------------------------- full disks
+# ---- full disks
 
 @test "save and export into an existing empty directory keep that directory: a mount point or the caller's own" {
 	create "$RUN" --config "$GOLDEN/llama2/model"
@@ -998,7 +998,7 @@ names_flipped_bits() {
 	wait "$PID"
 }
 
-# ---------------------------------------------------------------------------------------------- snapshots
+# ---- snapshots
 
 serve() { spawn serve mt-ckpt serve "$RUN" --dir "$T/ck" "$@"; }
 

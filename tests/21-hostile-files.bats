@@ -44,7 +44,7 @@ setup_file() {
 	python3 "$BATS_TEST_DIRNAME/lib/mksafetensors.py" make "$GOOD"
 }
 
-# ---------------------------------------------------------------------------------------------- the file as a whole
+# ---- the file as a whole
 
 @test "a missing model.safetensors exits 66" {
 	rm "$IN/model.safetensors"
@@ -135,7 +135,7 @@ setup_file() {
 	mt-ckpt verify "$IN"
 }
 
-# ---------------------------------------------------------------------------------------------- its tensors
+# ---- its tensors
 
 @test "offsets past the end of the file exit 65" {
 	EDIT 'h["model.norm.weight"]["data_offsets"] = [len(d), len(d) + 64]'
@@ -250,7 +250,7 @@ setup_file() {
 	[ "$(wc -c <"$T/fails.err")" -lt 1000 ]
 }
 
-# ---------------------------------------------------------------------------------------------- the index
+# ---- the index
 
 sharded() {
 	rm -r "$IN"
@@ -322,7 +322,7 @@ j["weight_map"] = {k: b if v == a else a for k, v in j["weight_map"].items()}'
 	fails_with 65 mt-ckpt verify "$IN/config.json"
 }
 
-# ---------------------------------------------------------------------------------------------- config.json
+# ---- config.json
 
 @test "config.json: missing exits 66; a directory, a FIFO, not JSON or duplicate keys exit 65" {
 	rm "$IN/config.json"
@@ -396,7 +396,7 @@ j["rope_parameters"] = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 
 	config_refused 78 rope
 }
 
-# ---------------------------------------------------------------------------------------------- run.json
+# ---- run.json
 
 # bats test_tags=slow
 @test "run.json: not JSON, not a checkpoint's, another version or edited exits 65" {

@@ -15,7 +15,7 @@ two_runs() {
 	create "$OTHER" --config "$GOLDEN/llama2/model" "$@"
 }
 
-# ---------------------------------------------------------------------------------------------- while steps and
+# ---- while steps and
 # fills run
 
 # bats test_tags=slow
@@ -64,7 +64,7 @@ two_runs() {
 	no_leftovers
 }
 
-# ---------------------------------------------------------------------------------------------- what fails
+# ---- what fails
 
 # bats test_tags=slow
 @test "save and export whose JSON allocation fails, once or always, fail and leave the existing files unchanged" {
@@ -149,7 +149,7 @@ two_runs() {
 	wait "$PID"
 }
 
-# ---------------------------------------------------------------------------------------------- names on the disk
+# ---- names on the disk
 
 @test "the name of a new --dir is synced to disk, and replaced checkpoints are deleted after that" {
 	strace_works
@@ -216,7 +216,7 @@ two_runs() {
 	no_leftovers
 }
 
-# ---------------------------------------------------------------------------------------------- half a checkpoint
+# ---- half a checkpoint
 
 @test "a checkpoint without run.json exits 65, whatever its name; load --weights loads its weights" {
 	create "$RUN" --config "$GOLDEN/llama2/model"
@@ -270,7 +270,7 @@ two_runs() {
 	eventually sh -c "[ \"\$(ls -A $T/ck | tr '\n' ' ')\" = 'step-00000002 step-00000003 step-00000004 ' ]"
 }
 
-# ---------------------------------------------------------------------------------------------- contents
+# ---- contents
 
 @test "config.json with text that looks like mt's own number marks is exported unchanged" {
 	local list='["\u0001", "\u0001\u0001number 1", "x\"\u0001number 5", NaN, 123456789012345678901]'

@@ -121,7 +121,7 @@ PY
 	eventually holds mt-optim "$OPTIM"
 }
 
-# ------------------------------------------------------------------------------------------------ stop, replace,
+# ---- stop, replace,
 # continue
 
 reference() { # the state that an undisturbed run ends in; create's options
@@ -283,7 +283,7 @@ fenced() {
 	fenced ckpt out_bytes 2
 }
 
-# ------------------------------------------------------------------------------------------------ counters, damage
+# ---- counters, damage
 
 # bats test_tags=slow
 @test "the attempt counter wraps without using 0, and training continues" {

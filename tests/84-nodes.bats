@@ -3,7 +3,7 @@
 load helpers
 load lib/nodes
 
-# ------------------------------------------------------------------------------------------------ the same bits
+# ---- the same bits
 
 @test "2, 3 and 4 nodes give the weights, the optimizer's state and the metrics of one machine" {
 	local n
@@ -139,7 +139,7 @@ load lib/nodes
 	same_as_one
 }
 
-# ------------------------------------------------------------------------------------------------ ends
+# ---- ends
 
 # Nodes in the background, until two steps are done
 training() { # N
@@ -232,7 +232,7 @@ ends() { # WORDS [NODE whose mt-link can say nothing]
 	ends "node 1 has been silent"
 }
 
-# ------------------------------------------------------------------------------------------------ refused
+# ---- refused
 
 @test "--node wants R/N, at most 64 nodes, and gradients that are kept; all nodes together have 64 mt-streams" {
 	local how

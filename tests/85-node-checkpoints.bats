@@ -4,7 +4,7 @@ load helpers
 load lib/nodes
 load lib/nodes-ckpt
 
-# ------------------------------------------------------------------------------------------------ the same bits
+# ---- the same bits
 
 @test "a checkpoint of 2 nodes and of 3 loads on one machine with the state of one machine's checkpoint" {
 	local n
@@ -126,7 +126,7 @@ load_alike() {
 	done
 }
 
-# ------------------------------------------------------------------------------------------------ failures
+# ---- failures
 
 # One machine's checkpoint of step 8, to compare with
 step_8() {
@@ -227,7 +227,7 @@ shared by all nodes" ]
 	grep -q 'run.json is missing' "$T/fails.err"
 }
 
-# ------------------------------------------------------------------------------------------------ one node alone
+# ---- one node alone
 
 @test "save, and export of fp32 weights, exit 78 on one of several nodes; export of its own weights works" {
 	make_run "$MODEL" --node 1/2

@@ -343,7 +343,7 @@ same_as_alone() {
 	no ls /dev/shm/vader_segment.*."$(printf %x "$job")".*
 }
 
-# ------------------------------------------------------------------------------------------------ checkpoints
+# ---- checkpoints
 
 checkpoints() { (cd "$T/out" && ls -d step-*); }
 newest_saved() { checkpoints | tail -1 | sed 's/step-0*//'; }

@@ -7,14 +7,12 @@
 static json_t *block(const json_t *root, const char *key)
 {
 	json_t *v = json_object_get(root, key);
-
 	return json_object_size(v) ? v : NULL;
 }
 
 static json_t *given(const json_t *obj, const char *key)
 {
 	json_t *v = json_object_get(obj, key);
-
 	return json_is_null(v) ? NULL : v;
 }
 
@@ -23,7 +21,6 @@ static json_t *given(const json_t *obj, const char *key)
 static const struct mt_layer *one_rope(const struct mt_geometry *g)
 {
 	const struct mt_layer *one = &g->kind[0];
-
 	if (rope_is_by_type(g->family)) return NULL;
 	for (uint32_t i = 1; i < g->n_kinds; i++) {
 		const struct mt_layer *k = &g->kind[i];
@@ -57,7 +54,6 @@ static bool by_layer_type(json_t *parameters)
 {
 	const char *key;
 	json_t *v;
-
 	json_object_foreach(parameters, key, v) if (json_is_object(v)) return true;
 	return false;
 }
@@ -66,7 +62,6 @@ static bool by_layer_type(json_t *parameters)
 static bool plain_rope(const struct mt_layer *k, double theta)
 {
 	bool same = k->rope_scaling == 1;
-
 	for (uint32_t i = 0; i < k->rope_dim / 2; i++)
 		same &= fabs((double)k->rope_inv_freq[i] * pow(theta, 2.0 * i / k->rope_dim) - 1) < 1e-4;
 	return same;
@@ -77,7 +72,6 @@ static json_t *given_anywhere(const json_t *root, const json_t *parameters, cons
 	const char *key)
 {
 	json_t *v = given(root, root_key);
-
 	if (!v) v = given(parameters, key);
 	return v ? v : given(scaling, key);
 }
@@ -105,7 +99,6 @@ static void write_rope(json_t *root, const char *family, const struct mt_layer *
 	json_t *theta = given_anywhere(root, parameters, scaling, theta_key, "rope_theta");
 	json_t *partial = given_anywhere(root, parameters, scaling, partial_key, "partial_rotary_factor");
 	json_t *type = given(from, "rope_type"), *new_parameters;
-
 	if (by_layer_type(from) || (!from && !(theta && plain_rope(k, json_number_value(theta))))) return;
 	if (!type) type = given(from, "type");
 	const char *in_file = json_is_string(type) ? json_string_value(type) : "default";
@@ -133,7 +126,6 @@ static void write_ropes_by_type(json_t *root, const char *family, int *rc)
 	json_t *theta = given(full, "rope_theta"), *local_theta = given(local, "rope_theta");
 	json_t *local_type = given(local, "rope_type");
 	const char *local_key = rope_local_theta_key(family);
-
 	if (!theta || !local_theta || !json_is_string(type)) return;
 	if (local_type && (!json_is_string(local_type) || strcmp(json_string_value(local_type), "default") != 0)) return;
 	if (!local_key && json_number_value(theta) != json_number_value(local_theta)) return;
@@ -156,7 +148,6 @@ int config_export(const struct mt_geometry *geo, const char *config, size_t byte
 	json_error_t err;
 	json_t *root = hfjson_parse(config, bytes, &err);
 	int rc = 0;
-
 	if (!json_is_object(root)) {
 		bool memory = !root && json_error_code(&err) == json_error_out_of_memory;
 		json_decref(root);

@@ -30,14 +30,12 @@ int fail_errno(const char *what)
 		: e == EACCES || e == EPERM      ? MT_EX_NOTYOURS
 		: e == ENOMEM                    ? MT_EX_NOMEM
 										 : MT_EX_IO;
-
 	return mt_fail(ex, "%s: %s", shown(what), strerror(e));
 }
 
 int file_open(int dirfd, const char *name, int *fd, uint64_t *size)
 {
 	struct stat st;
-
 	/* Links are followed: Hugging Face's cache consists of them. */
 	*fd = openat(dirfd, name, O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOCTTY);
 	if (*fd < 0) return errno == ENXIO ? mt_fail(MT_EX_DATA, "%s: not a regular file", shown(name)) : fail_errno(name);
@@ -66,7 +64,6 @@ static void touch(uint8_t *p, uint64_t n)
 int file_read(int fd, const char *name, void *buf, uint64_t n, uint64_t off)
 {
 	uint8_t *p = buf;
-
 	while (n) {
 		ssize_t got = pread(fd, p, n < IO_BYTES ? n : IO_BYTES, (off_t)off);
 		if (got < 0 && errno == EINTR) continue;
@@ -84,7 +81,6 @@ int file_read_all(int dirfd, const char *name, uint64_t limit, char **data, size
 {
 	uint64_t size;
 	int fd, rc = file_open(dirfd, name, &fd, &size);
-
 	if (rc < 0) return rc;
 	if (size > limit)
 		rc = mt_fail(MT_EX_DATA, "%s: %llu bytes, more than the %llu that such a file may have", shown(name),
@@ -105,7 +101,6 @@ int file_read_json(int dirfd, const char *name, json_t **root)
 	size_t n;
 	json_error_t err;
 	int rc = file_read_all(dirfd, name, JSON_LIMIT, &text, &n);
-
 	if (rc < 0) return rc;
 	*root = hfjson_parse(text, n, &err);
 	bool pointer = hf_is_lfs_pointer(text, n);
@@ -125,7 +120,6 @@ int file_read_json(int dirfd, const char *name, json_t **root)
 char *json_text(const json_t *root, size_t indent)
 {
 	size_t style = indent ? JSON_INDENT(indent) : JSON_COMPACT;
-
 	for (size_t digits = 15; digits < 17; digits++) {
 		char *text = json_dumps(root, style | JSON_REAL_PRECISION(digits));
 		json_error_t err;
@@ -144,7 +138,6 @@ static int no_memory(void) { return mt_fail(MT_EX_NOMEM, "no memory for JSON"); 
 static int why_not_text(const char *text, size_t n)
 {
 	json_t *any = json_stringn_nocheck(text, n);
-
 	json_decref(any);
 	return any ? mt_fail(MT_EX_DATA, "'%s' is not valid UTF-8", shown(text)) : no_memory();
 }
@@ -164,7 +157,6 @@ void json_put_text(int *rc, json_t *object, const char *key, const char *text, s
 	char words[256] = "";
 	size_t n = strnlen(text, room < sizeof words ? room : sizeof words - 1);
 	json_t *value;
-
 	memcpy(words, text, n);
 	value = json_stringn(words, n);
 	if (*rc == 0 && !value) *rc = why_not_text(words, n);
@@ -187,7 +179,6 @@ bool file_name_plain(const char *name)
 bool file_exists(int dirfd, const char *name)
 {
 	struct stat st;
-
 	return fstatat(dirfd, name, &st, 0) == 0;
 }
 
@@ -195,7 +186,6 @@ DIR *dir_list(int dirfd)
 {
 	int fd = openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	DIR *d = fd < 0 ? NULL : fdopendir(fd);
-
 	if (!d && fd >= 0) close(fd);
 	return d;
 }

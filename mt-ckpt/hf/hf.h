@@ -11,7 +11,7 @@
 struct out_dir;
 struct out_file;
 
-/* ------------------------------------------------------------------------------------------------ files.c */
+/* ---- files.c */
 
 #define JSON_LIMIT 100000000u /* maximum bytes of a JSON text: safetensors' own limit for a header */
 #define IO_BYTES (16u << 20)  /* one read or write, and one checksummed chunk */
@@ -43,7 +43,7 @@ bool file_exists(int dirfd, const char *name);
 int dir_open(const char *path, int *fd); /* 66: does not exist; 65: not a directory */
 DIR *dir_list(int dirfd);                /* to read its entries, closed by closedir; NULL with errno */
 
-/* ------------------------------------------------------------------------------------------------ safetensors.c */
+/* ---- safetensors.c */
 
 enum st_dtype { ST_F32 = 1, ST_BF16, ST_F16, ST_I16, ST_U8, ST_OTHER };
 #define ST_DIMS 8
@@ -72,7 +72,7 @@ int st_header(struct st_file *f, const char *text, uint64_t n, uint64_t size);
 void st_close(struct st_file *);
 struct st_tensor *st_find(const struct st_file *, const char *name);
 
-/* ------------------------------------------------------------------------------------------------ model.c */
+/* ---- model.c */
 
 struct st_entry {
 	struct st_file *file;
@@ -113,7 +113,7 @@ int st_read(const struct st_entry *, uint64_t from, uint64_t n, void *data);
 /* Read n elements of a tensor, beginning with element `from`, as fp32 patterns. `raw` is a buffer of 2 n bytes. */
 int model_read(const struct st_entry *, uint64_t from, uint64_t n, void *raw, uint32_t *bits);
 
-/* ------------------------------------------------------------------------------------------------ shards.c */
+/* ---- shards.c */
 
 #define SHARD_BYTES 5000000000ull /* maximum of a file, as transformers' max_shard_size */
 
@@ -153,7 +153,7 @@ uint32_t shards_tensor(const struct shards *, uint32_t shard, uint64_t at); /* w
 int shards_index(const struct shards *);                                    /* the index, if there are several */
 void shards_drop(struct shards *);
 
-/* ------------------------------------------------------------------------------------------------ config.c */
+/* ---- config.c */
 
 /* A config.json of this geometry for transformers 4 and 5: both dialects' keys are written, unknown keys stay. To be
  * freed. */

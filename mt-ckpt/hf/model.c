@@ -8,7 +8,6 @@
 static int add_file(struct model *m, int dirfd, const char *name)
 {
 	struct st_file *files = realloc(m->files, (m->n_files + 1) * sizeof *files);
-
 	if (!files) return mt_fail(MT_EX_NOMEM, "%s: no memory", shown(name));
 	m->files = files;
 	int rc = st_open(&files[m->n_files], dirfd, name);
@@ -24,7 +23,6 @@ static int by_name(const void *a, const void *b)
 static int add_entries(struct model *m)
 {
 	size_t n = 0;
-
 	for (uint32_t i = 0; i < m->n_files; i++) n += m->files[i].n;
 	m->entries = calloc(n + 1, sizeof *m->entries);
 	if (!m->entries) return mt_fail(MT_EX_NOMEM, "%s: no memory for its tensors", m->label);
@@ -43,7 +41,6 @@ int model_shards(struct model *m, int dirfd, const json_t *index)
 	json_t *seen = json_object(); /* file name -> its number */
 	const char *key;
 	int rc = 0;
-
 	if (!json_is_object(map)) rc = mt_fail(MT_EX_DATA, "%s: no weight_map", m->label);
 	else json_object_foreach(map, key, v)
 		{
@@ -82,7 +79,6 @@ static void file_names(const char *set, char file[64], char index[64])
 bool model_exists(int dirfd, const char *set)
 {
 	char file[64], index[64];
-
 	file_names(set, file, index);
 	return file_exists(dirfd, file) || file_exists(dirfd, index);
 }
@@ -91,7 +87,6 @@ bool model_exists(int dirfd, const char *set)
 static int missing_weights(int dirfd)
 {
 	char path[40];
-
 	snprintf(path, sizeof path, "/proc/self/fd/%d", dirfd);
 	return mt_fail(MT_EX_NOINPUT, "%s%s", mt_errmsg(), hf_other_format(path));
 }
@@ -101,7 +96,6 @@ int model_open(struct model *m, int dirfd, const char *set)
 	char file[64], index[64];
 	json_t *root = NULL;
 	int rc = 0;
-
 	file_names(set, file, index);
 	bool sharded = !file_exists(dirfd, file) && file_exists(dirfd, index);
 	*m = (struct model){.label = strdup(sharded ? index : file)};
@@ -119,7 +113,6 @@ int model_open_sets(struct model *m, int dirfd, const char *label, char (*names)
 {
 	char file[80];
 	int rc = 0;
-
 	*m = (struct model){.label = strdup(label)};
 	if (!m->label) return mt_fail(MT_EX_NOMEM, "%s: no memory", label);
 	for (uint32_t i = 0; i < n && rc == 0; i++) {
@@ -144,7 +137,6 @@ struct st_entry *model_find(const struct model *m, const char *name)
 {
 	struct st_tensor t = {.name = name};
 	struct st_entry key = {.tensor = &t};
-
 	return m->n ? bsearch(&key, m->entries, m->n, sizeof key, by_name) : NULL;
 }
 
@@ -153,7 +145,6 @@ static struct st_entry *find_as(const struct model *m, const char *name)
 {
 	struct st_entry *e = model_find(m, name);
 	char other[2 * MT_TENSOR_NAME];
-
 	if (e || !m->base_bytes) return e;
 	if (!strncmp(name, m->base, m->base_bytes)) return model_find(m, name + m->base_bytes);
 	snprintf(other, sizeof other, "%.*s%s", (int)m->base_bytes, m->base, name);
@@ -165,7 +156,6 @@ static bool weight_dtype(enum st_dtype d) { return d == ST_F32 || d == ST_BF16 |
 static void shape_text(char *buf, size_t n, const uint64_t *shape, uint32_t ndim)
 {
 	size_t at = (size_t)snprintf(buf, n, "(");
-
 	for (uint32_t d = 0; d < ndim && at < n; d++)
 		at += (size_t)snprintf(buf + at, n - at, d ? ", %llu" : "%llu", (unsigned long long)shape[d]);
 	if (at < n) snprintf(buf + at, n - at, ")");
@@ -181,7 +171,6 @@ static bool dtype_fits(enum st_dtype has, const struct mt_tensor *want, enum st_
 static int match(const struct st_entry *e, const struct mt_tensor *want, enum st_dtype dtype)
 {
 	const struct st_tensor *t = e->tensor;
-
 	if (!dtype_fits(t->dtype, want, dtype))
 		return mt_fail(MT_EX_DATA, "%s: tensor '%s': dtype %s is not one that can be loaded here", e->file->name,
 			want->name, t->dtype_name);
@@ -203,7 +192,6 @@ static int missing(const struct model *m, const char *name)
 	bool no_head = !strcmp(name, "lm_head.weight") || !strcmp(name, "embed_out.weight");
 	char has[400] = "";
 	size_t at = 0, n = 0;
-
 	for (int used = 0; used < 2; used++)
 		for (size_t i = 0; i < m->n && n < 2; i++)
 			if (m->entries[i].used == used)
@@ -220,7 +208,6 @@ int model_match(struct model *m, const struct mt_tensor *table, uint32_t n, enum
 	struct st_entry **found)
 {
 	int rc = 0;
-
 	for (uint32_t i = 0; i < n; i++) {
 		found[i] = find_as(m, table[i].name);
 		if (!found[i] && i == 0 && m->head) found[i] = find_as(m, m->head);
@@ -236,7 +223,6 @@ int model_match_tied(struct model *m, const char *embed_name, const char *head_n
 	struct st_entry *embed = find_as(m, embed_name), *head = find_as(m, head_name);
 	static const uint64_t step = IO_BYTES / 4;
 	int rc = 0;
-
 	if (!head || !embed) return 0;
 	head->used = true;
 	const struct st_tensor *a = embed->tensor, *b = head->tensor;
@@ -263,7 +249,6 @@ int model_match_tied(struct model *m, const char *embed_name, const char *head_n
 static bool ends_with(const char *s, const char *end)
 {
 	size_t n = strlen(s), k = strlen(end);
-
 	return n >= k && !strcmp(s + n - k, end);
 }
 
@@ -278,7 +263,6 @@ void model_name_extras(const struct model *m)
 {
 	char list[1200] = "";
 	size_t at = 0, more = 0;
-
 	for (uint32_t i = 0; i < m->n_files; i++)
 		for (size_t j = 0; j < m->files[i].n; j++) {
 			const struct st_tensor *t = &m->files[i].tensors[j];
@@ -295,7 +279,6 @@ void model_name_extras(const struct model *m)
 static uint32_t half_bits(uint16_t h)
 {
 	uint32_t sign = (uint32_t)(h & 0x8000) << 16, exp = h >> 10 & 31, frac = h & 1023;
-
 	if (exp == 31) return sign | 0x7f800000u | frac << 13;
 	if (exp) return sign | (exp + 112) << 23 | frac << 13;
 	return sign | mt_bits((float)frac * 0x1p-24f); /* a denormal, and exact in fp32 */
@@ -305,7 +288,6 @@ int st_read(const struct st_entry *e, uint64_t from, uint64_t n, void *data)
 {
 	const struct st_tensor *t = e->tensor;
 	uint64_t size = t->dtype == ST_F32 ? 4 : t->dtype == ST_U8 ? 1 : 2;
-
 	return file_read(e->file->fd, e->file->name, data, n * size, t->begin + from * size);
 }
 
@@ -314,7 +296,6 @@ int model_read(const struct st_entry *e, uint64_t from, uint64_t n, void *raw, u
 	enum st_dtype dtype = e->tensor->dtype;
 	const uint16_t *half = raw;
 	int rc = st_read(e, from, n, dtype == ST_F32 ? (void *)bits : raw);
-
 	if (rc < 0) return rc;
 	if (dtype == ST_BF16)
 		for (uint64_t i = 0; i < n; i++) bits[i] = (uint32_t)half[i] << 16;

@@ -51,7 +51,6 @@ static bool whole(const json_t *v, uint64_t *out)
 static int read_dtype(const struct st_file *f, struct st_tensor *t, const json_t *v, uint32_t *bytes)
 {
 	const char *name = json_string_value(v);
-
 	if (!name) return bad(f, t->name, "no dtype");
 	for (size_t i = 0; i < sizeof dtypes / sizeof dtypes[0]; i++)
 		if (!strcmp(name, dtypes[i].name)) {
@@ -84,7 +83,6 @@ static int read_tensor(const struct st_file *f, struct st_tensor *t, const json_
 	uint64_t begin, end, need = 0;
 	uint32_t bytes = 0;
 	int rc;
-
 	if (!json_is_object(v)) return bad(f, t->name, "its entry is not an object");
 	if ((rc = read_dtype(f, t, json_object_get(v, "dtype"), &bytes)) < 0 ||
 		(rc = read_shape(f, t, json_object_get(v, "shape"), bytes, &need)) < 0)
@@ -105,7 +103,6 @@ static int read_tensor(const struct st_file *f, struct st_tensor *t, const json_
 static int by_place(const void *a, const void *b)
 {
 	const struct st_tensor *x = a, *y = b;
-
 	if (x->begin != y->begin) return x->begin < y->begin ? -1 : 1;
 	return x->end == y->end ? 0 : x->end < y->end ? -1 : 1;
 }
@@ -119,7 +116,6 @@ static int by_name(const void *a, const void *b)
 static int check_cover(struct st_file *f, uint64_t data, uint64_t size)
 {
 	uint64_t at = data;
-
 	if (f->n) qsort(f->tensors, f->n, sizeof *f->tensors, by_place);
 	for (size_t i = 0; i < f->n; i++) {
 		const struct st_tensor *t = &f->tensors[i];
@@ -143,7 +139,6 @@ static int check_metadata(const struct st_file *f, json_t *meta)
 {
 	const char *key;
 	json_t *v;
-
 	if (!json_is_object(meta)) return mt_fail(MT_EX_DATA, "%s: __metadata__ is not an object", f->name);
 	json_object_foreach(meta, key, v) if (!json_is_string(v)) return mt_fail(MT_EX_DATA,
 		"%s: __metadata__: '%s' is not a string", f->name, shown(key));
@@ -154,7 +149,6 @@ int st_header(struct st_file *f, const char *text, uint64_t n, uint64_t size)
 {
 	json_error_t err;
 	int rc = 0;
-
 	if (n == 0 || text[0] != '{') return mt_fail(MT_EX_DATA, "%s: header does not begin with '{'", f->name);
 	if (!(f->header = hfjson_load(text, n, &err)))
 		return mt_fail(json_error_code(&err) == json_error_out_of_memory ? MT_EX_NOMEM : MT_EX_DATA, "%s: header: %s",
@@ -181,7 +175,6 @@ static int read_header(struct st_file *f, uint64_t size)
 	uint64_t n;
 	char *text;
 	int rc;
-
 	char start[64];
 	uint64_t some = size < sizeof start ? size : sizeof start;
 	if ((rc = file_read(f->fd, f->name, start, some, 0)) < 0) return rc;
@@ -207,7 +200,6 @@ int st_open(struct st_file *f, int dirfd, const char *name)
 {
 	uint64_t size;
 	int rc;
-
 	*f = (struct st_file){.fd = -1};
 	if ((rc = file_open(dirfd, name, &f->fd, &size)) < 0) {
 		f->fd = -1;
@@ -231,6 +223,5 @@ void st_close(struct st_file *f)
 struct st_tensor *st_find(const struct st_file *f, const char *name)
 {
 	struct st_tensor key = {.name = name};
-
 	return f->n ? bsearch(&key, f->tensors, f->n, sizeof key, by_name) : NULL;
 }

@@ -21,7 +21,6 @@ static void file_name(const struct shards *s, uint32_t shard, char buf[96])
 static bool is_fp32(const struct shards *s, uint32_t tensor)
 {
 	const struct mt_tensor *t = &s->table[tensor];
-
 	return s->dtype == ST_F32 || (t->exact && s->exact_roles >> t->role & 1);
 }
 
@@ -34,7 +33,6 @@ static json_t *entry(const struct shards *s, uint32_t tensor, int *rc)
 {
 	const struct mt_tensor *t = &s->table[tensor];
 	json_t *o = json_object();
-
 	json_put(rc, o, "dtype",
 		json_string(is_fp32(s, tensor) ? "F32"
 				: s->dtype == ST_BF16  ? "BF16"
@@ -56,7 +54,6 @@ static int make_header(const struct shards *s, struct shard *shard)
 {
 	json_t *root = json_object();
 	int rc = 0;
-
 	json_put(&rc, root, "__metadata__", json_pack("{s:s}", "format", "pt"));
 	for (uint32_t i = shard->first; i < shard->end; i++) json_put(&rc, root, s->table[i].name, entry(s, i, &rc));
 	char *text = rc == 0 ? json_dumps(root, JSON_COMPACT) : NULL;
@@ -78,7 +75,6 @@ static int make_header(const struct shards *s, struct shard *shard)
 static void divide(struct shards *s, uint64_t limit)
 {
 	uint64_t bytes = 0;
-
 	for (uint32_t i = 0; i < s->n; i++) {
 		uint64_t size = s->table[i].n * shards_elem(s, i);
 		if (i == 0 || bytes + size > limit) { /* a tensor larger than the limit has a shard to itself */
@@ -97,7 +93,6 @@ int shards_begin(struct shards *s, struct out_dir *dir, const char *set, enum st
 	const struct mt_tensor *table, uint32_t n, uint64_t limit)
 {
 	int rc = 0;
-
 	*s = (struct shards){.dir = dir, .set = set, .dtype = dtype, .exact_roles = exact_roles, .table = table, .n = n};
 	s->begin = calloc((size_t)n + 1, sizeof *s->begin);
 	s->shard = calloc((size_t)n + 1, sizeof *s->shard);
@@ -112,7 +107,6 @@ int shards_begin(struct shards *s, struct out_dir *dir, const char *set, enum st
 int shards_open(struct shards *s, uint32_t shard)
 {
 	char name[96];
-
 	if (s->shard[shard].file) return 0;
 	file_name(s, shard, name);
 	int rc = out_create(s->dir, name, s->shard[shard].bytes, &s->shard[shard].file);
@@ -123,7 +117,6 @@ int shards_open(struct shards *s, uint32_t shard)
 uint32_t shards_tensor(const struct shards *s, uint32_t shard, uint64_t at)
 {
 	uint32_t low = s->shard[shard].first, high = s->shard[shard].end;
-
 	while (high - low > 1) { /* s->begin[low] <= at */
 		uint32_t mid = low + (high - low) / 2;
 		if (s->begin[mid] <= at) low = mid;
@@ -137,7 +130,6 @@ int shards_index(const struct shards *s)
 	json_t *root, *map;
 	char name[96], *text;
 	int rc = 0;
-
 	if (s->n_shards < 2) return 0;
 	root = json_object();
 	map = json_object();

@@ -71,7 +71,7 @@ static void parse(int argc, char **argv, struct feed_sources *sources)
 			mt_die(MT_EX_USAGE, "stdin can be read only once: not with --epochs, --shuffle, --mix or a weight");
 }
 
-/* ------------------------------------------------------------------------------------------------ in order */
+/* ---- in order */
 
 static int emit(void *arg, uint64_t off, uint32_t n) { return file_emit(arg, &how, off, n); }
 
@@ -88,7 +88,7 @@ static int feed_file(const char *name)
 	return rc;
 }
 
-/* ------------------------------------------------------------------------------------------------ shuffled */
+/* ---- shuffled */
 
 static int feed_shuffled(const struct feed_sources *s)
 {
@@ -106,7 +106,7 @@ static int feed_shuffled(const struct feed_sources *s)
 	return rc;
 }
 
-/* ------------------------------------------------------------------------------------------------ main */
+/* ---- main */
 
 static int check_files(const struct feed_sources *s)
 {

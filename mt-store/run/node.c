@@ -31,7 +31,7 @@ enum {
 static const int passed_on[] = {SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 static char prefix[32]; /* of what node 1 and above say */
 
-/* ------------------------------------------------------------------------------------------------ signals */
+/* ---- signals */
 
 static sigset_t set_of(bool with_children)
 {
@@ -60,7 +60,7 @@ _Noreturn static void end_by(int sig)
 	mt_die_of_signal(sig);
 }
 
-/* ------------------------------------------------------------------------------------------------ which node it is */
+/* ---- which node it is */
 
 static bool read_number(const char *text, int *number)
 {
@@ -111,7 +111,7 @@ static bool launcher_listens(void)
 	return listens;
 }
 
-/* ------------------------------------------------------------------------------------------------ the shim */
+/* ---- the shim */
 
 _Noreturn static void work(const char *script, char **argv, int pipe)
 {

@@ -15,7 +15,7 @@ enum {
 	CHART_LABEL = 11,
 };
 
-/* ------------------------------------------------------------------------------------------------ the run */
+/* ---- the run */
 
 static void draw_title(struct screen *s, const struct look *l, const struct view *v)
 {
@@ -75,7 +75,7 @@ static void draw_model(struct screen *s, const struct look *l)
 	screen_next(s);
 }
 
-/* ------------------------------------------------------------------------------------------------ stages and rings */
+/* ---- stages and rings */
 
 static void draw_stage(struct screen *s, const struct watch *w, int slot)
 {
@@ -122,7 +122,7 @@ static void draw_rings(struct screen *s, const struct look *l)
 	screen_next(s);
 }
 
-/* ------------------------------------------------------------------------------------------------ units */
+/* ---- units */
 
 static const struct {
 	wchar_t utf8, ascii;
@@ -184,7 +184,7 @@ static void draw_decisions(struct screen *s, const struct look *l)
 	screen_next(s);
 }
 
-/* ------------------------------------------------------------------------------------------------ memory, history */
+/* ---- memory, history */
 
 /* An item of a list, on the next row if this one has no room for it */
 static void item(struct screen *s, const char *name, const char *value)
@@ -246,7 +246,7 @@ static void draw_history(struct screen *s, const struct watch *w, int rows)
 	draw_chart(s, "tokens/s", STYLE_WAIT, value, watch_speeds(w, value), rows);
 }
 
-/* ------------------------------------------------------------------------------------------------ pages */
+/* ---- pages */
 
 static void draw_help(struct screen *s)
 {

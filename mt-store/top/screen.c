@@ -44,7 +44,7 @@ void screen_next(struct screen *s)
 
 int screen_left(const struct screen *s) { return s->row < s->rows ? s->rows - s->row : 0; }
 
-/* ------------------------------------------------------------------------------------------------ bars and charts */
+/* ---- bars and charts */
 
 /* Eighths of a block from the left (bars) and from below (charts): U+258F to U+2588, U+2581 to U+2588 */
 static wchar_t eighths_right(bool utf8, int n) { return n <= 0 ? L' ' : utf8 ? L'█' + 8 - n : n >= 4 ? L'#' : L' '; }

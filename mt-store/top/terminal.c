@@ -15,7 +15,7 @@
 
 static bool on, colors;
 
-/* ------------------------------------------------------------------------------------------------ signals */
+/* ---- signals */
 
 /* What a handler needs to restore the terminal: it may call neither ncurses nor terminfo. */
 static struct termios before;
@@ -56,7 +56,7 @@ static void watch_signals(void)
 	}
 }
 
-/* ------------------------------------------------------------------------------------------------ begin, end */
+/* ---- begin, end */
 
 static void begin_colors(void)
 {
@@ -102,7 +102,7 @@ void terminal_size(int *rows, int *cols)
 	*cols = COLS;
 }
 
-/* ------------------------------------------------------------------------------------------------ show, keys */
+/* ---- show, keys */
 
 static attr_t attributes(enum style style)
 {

@@ -42,7 +42,7 @@ static const struct mt_program program = {
 	.opts = options,
 };
 
-/* ------------------------------------------------------------------------------------------------ which run */
+/* ---- which run */
 
 struct names {
 	char only[MT_RUN_NAME + 1], text[300];
@@ -71,7 +71,7 @@ static const char *which_run(const char *operand)
 	mt_die(MT_EX_USAGE, "no RUN given and MT_RUN is not set; existing runs: %s", there.text);
 }
 
-/* ------------------------------------------------------------------------------------------------ the loop */
+/* ---- the loop */
 
 /* Columns of a terminal on stdout, or $COLUMNS, or 80 */
 static int columns(void)

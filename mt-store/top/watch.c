@@ -85,7 +85,7 @@ void watch_look(struct watch *w)
 	w->nodes_when = w->look.when;
 }
 
-/* ------------------------------------------------------------------------------------------------ means */
+/* ---- means */
 
 /* The points that the shown speed is made of; false: too few */
 static bool span(const struct watch *w, const struct point **from, const struct point **to)

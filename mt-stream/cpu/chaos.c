@@ -60,7 +60,6 @@ static bool over(const struct chaos *c, struct event e) { return c->q[e.queue].d
 static bool runnable(const struct chaos *c, enum queue queue)
 {
 	const struct chaos_queue *q = &c->q[queue];
-
 	return q->done < q->launched && over(c, q->work[q->done % ROOM].after);
 }
 
@@ -73,7 +72,6 @@ static bool any_runnable(const struct chaos *c)
 static void change_odds(struct chaos *c)
 {
 	static const unsigned odds[] = {0, 1, 20, 400}, eager[] = {0, 0, 30, 90}, draws[] = {1, 8, 30, 100};
-
 	for (int i = 0; i < QUEUES; i++) c->odds[i] = odds[draw(c, 4)];
 	c->odds[QUEUES] = eager[draw(c, 4)];
 	c->draws = draws[draw(c, 4)];
@@ -82,7 +80,6 @@ static void change_odds(struct chaos *c)
 static enum queue draw_queue(struct chaos *c)
 {
 	unsigned odds[QUEUES], sum = 0, queue = 0;
-
 	for (enum queue i = 0; i < QUEUES; i++) sum += odds[i] = runnable(c, i) ? c->odds[i] : 0;
 	if (sum == 0)
 		for (enum queue i = 0; i < QUEUES; i++) sum += odds[i] = runnable(c, i);
@@ -101,7 +98,6 @@ static void invert(uint32_t *words, int64_t n)
 static void execute(struct chaos *c, const struct op *op)
 {
 	struct op out = *op;
-
 	if (op->code == OP_DISCARD) {
 		memset(op->discard.dst, POISON, op->discard.bytes);
 	} else if (op->code == OP_GRADS_FINAL) {
@@ -109,7 +105,6 @@ static void execute(struct chaos *c, const struct op *op)
 	} else if (op->code == OP_GRADS_OUT) {
 		size_t bytes = (size_t)op->grads_out.n * sizeof(float);
 		float *inverted = malloc(bytes + 1);
-
 		MT_ASSERT(inverted);
 		memcpy(inverted, op->grads_out.src, bytes);
 		invert((uint32_t *)inverted, op->grads_out.n);
@@ -136,7 +131,6 @@ static void run_one(struct chaos *c)
 static void put(struct chaos *c, enum queue queue, const struct work *w)
 {
 	struct chaos_queue *q = &c->q[queue];
-
 	while (q->launched - q->done == ROOM) run_one(c);
 	q->work[q->launched++ % ROOM] = *w;
 	while (draw(c, 100) < c->odds[QUEUES] && any_runnable(c)) run_one(c);
@@ -157,7 +151,6 @@ struct written {
 static void writes(struct written *w, void *p, int64_t n, size_t size)
 {
 	int i = 0;
-
 	for (; w->v[i].p; i++) MT_ASSERT(i + 1 < MOST_WRITTEN);
 	w->v[i].p = p;
 	w->v[i].bytes = (size_t)n * size;
@@ -166,7 +159,6 @@ static void writes(struct written *w, void *p, int64_t n, size_t size)
 static struct written written_by(const struct op *o, size_t elem, size_t operand)
 {
 	struct written w = {0};
-
 #define WRITES(op_code, args, when, array, elements, bytes) \
 	if (o->code == OP_##op_code) { \
 		const __typeof__(o->args) *a = &o->args; \
@@ -198,23 +190,19 @@ static void put_first_part(struct chaos *c, enum queue queue, struct work *w)
 {
 	struct work first = *w;
 	struct op *a = &first.op, *b = &w->op;
-
 	first.held = NULL;
 	if (b->code == OP_COPY) {
 		size_t n = a->copy.bytes = draw(c, b->copy.bytes);
-
 		b->copy.bytes -= n;
 		b->copy.dst = (char *)b->copy.dst + n;
 		b->copy.src = (const char *)b->copy.src + n;
 	} else if (b->code == OP_WEIGHTS_IN) {
 		int64_t n = a->weights_in.n = (int64_t)draw(c, (uint64_t)b->weights_in.n);
-
 		b->weights_in.n -= n;
 		b->weights_in.dst = (char *)b->weights_in.dst + (size_t)n * c->dev.operand;
 		b->weights_in.src = (const char *)b->weights_in.src + (size_t)n * mt_dtype_bytes(b->weights_in.from);
 	} else {
 		int64_t n = a->grads_out.n = (int64_t)draw(c, (uint64_t)b->grads_out.n);
-
 		b->grads_out.n -= n;
 		b->grads_out.dst = (char *)b->grads_out.dst + (size_t)n * mt_dtype_bytes(b->grads_out.to);
 		b->grads_out.src += n;
@@ -227,7 +215,6 @@ static void chaos_launch(struct device *d, enum queue queue, const struct op *op
 	struct chaos *c = (struct chaos *)d;
 	struct written dst = written_by(op, c->dev.elem, c->dev.operand);
 	struct work w = {.op = *op};
-
 	if (op->code == OP_COPY) read_early(c, &w, &w.op.copy.src, op->copy.bytes);
 	else if (op->code == OP_WEIGHTS_IN)
 		read_early(c, &w, &w.op.weights_in.src, (size_t)op->weights_in.n * mt_dtype_bytes(op->weights_in.from));
@@ -253,7 +240,6 @@ static bool chaos_query(struct device *d, struct event e)
 {
 	struct chaos *c = (struct chaos *)d;
 	bool yes = over(c, e);
-
 	if (any_runnable(c) && draw(c, 2)) run_one(c);
 	return yes;
 }
@@ -261,7 +247,6 @@ static bool chaos_query(struct device *d, struct event e)
 static int chaos_sync(struct device *d, struct event e)
 {
 	struct chaos *c = (struct chaos *)d;
-
 	while (!over(c, e)) run_one(c);
 	return 0;
 }
@@ -271,10 +256,8 @@ static int chaos_sync(struct device *d, struct event e)
 static void *give(struct chaos *c, size_t bytes)
 {
 	size_t huge = 2u << 20;
-
 	for (int i = 0; i < ARENAS; i++) {
 		struct extent *e = &c->given[i];
-
 		if (e->base) continue;
 		if (!(e->base = aligned_alloc(huge, (bytes + huge - 1) / huge * huge))) return NULL;
 		e->bytes = bytes;
@@ -308,7 +291,6 @@ static void chaos_host_release(struct device *d, void *p) { take_back((struct ch
 static const void *chaos_zero_copy(struct device *d, const void *host, enum mt_dtype dtype)
 {
 	const struct chaos *c = (struct chaos *)d;
-
 	return c->zero_copy && dtype == (c->bf16 ? MT_BF16 : MT_FP32) ? host : NULL;
 }
 
@@ -320,7 +302,6 @@ static int chaos_compute(struct device *d, enum mt_dtype dtype)
 static void chaos_close(struct device *d)
 {
 	struct chaos *c = (struct chaos *)d;
-
 	for (int i = 0; i < QUEUES; i++) {
 		for (uint64_t k = c->q[i].done; k < c->q[i].launched; k++) free(c->q[i].work[k % ROOM].held);
 		free(c->q[i].work);
@@ -333,7 +314,6 @@ static void chaos_close(struct device *d)
 struct device *device_chaos(int threads, uint64_t seed)
 {
 	struct chaos *c = calloc(1, sizeof *c);
-
 	if (!c || !gemm_ready()) {
 		free(c);
 		return NULL;

@@ -50,7 +50,6 @@ static void *queue_main(void *arg)
 {
 	struct cpu_queue *q = arg;
 	struct cpu *c = q->cpu;
-
 	pthread_mutex_lock(&c->lock);
 	for (;;) {
 		while (q->done == q->launched && !c->closing) pthread_cond_wait(&q->some, &c->lock);
@@ -72,7 +71,6 @@ static void *queue_main(void *arg)
 static void put(struct cpu *c, enum queue queue, const struct work *w)
 {
 	struct cpu_queue *q = &c->q[queue];
-
 	pthread_mutex_lock(&c->lock);
 	while (q->launched - q->done == DEPTH) pthread_cond_wait(&c->progress, &c->lock);
 	q->work[q->launched++ % DEPTH] = *w;
@@ -98,7 +96,6 @@ static struct event cpu_record(struct device *d, enum queue queue)
 static bool cpu_query(struct device *d, struct event e)
 {
 	struct cpu *c = (struct cpu *)d;
-
 	pthread_mutex_lock(&c->lock);
 	bool yes = over(c, e);
 	pthread_mutex_unlock(&c->lock);
@@ -108,7 +105,6 @@ static bool cpu_query(struct device *d, struct event e)
 static int cpu_sync(struct device *d, struct event e)
 {
 	struct cpu *c = (struct cpu *)d;
-
 	pthread_mutex_lock(&c->lock);
 	while (!over(c, e)) pthread_cond_wait(&c->progress, &c->lock);
 	pthread_mutex_unlock(&c->lock);
@@ -118,7 +114,6 @@ static int cpu_sync(struct device *d, struct event e)
 static void *cpu_alloc(struct device *d, size_t bytes)
 {
 	size_t huge = 2u << 20;
-
 	(void)d;
 	bytes = (bytes + huge - 1) & ~(huge - 1);
 	char *p = mmap(NULL, bytes + huge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -133,7 +128,6 @@ static void *cpu_alloc(struct device *d, size_t bytes)
 static void cpu_release(struct device *d, void *p, size_t bytes)
 {
 	size_t huge = 2u << 20;
-
 	(void)d;
 	if (p) munmap(p, (bytes + huge - 1) & ~(huge - 1));
 }
@@ -151,7 +145,6 @@ static const void *cpu_zero_copy(struct device *d, const void *host, enum mt_dty
 static void cpu_close(struct device *d)
 {
 	struct cpu *c = (struct cpu *)d;
-
 	pthread_mutex_lock(&c->lock);
 	c->closing = true;
 	for (int i = 0; i < QUEUES; i++) pthread_cond_signal(&c->q[i].some);
@@ -166,7 +159,6 @@ static void cpu_close(struct device *d)
 struct device *device_cpu(int threads)
 {
 	struct cpu *c = calloc(1, sizeof *c);
-
 	if (!c || !gemm_ready()) {
 		free(c);
 		return NULL;
@@ -188,7 +180,6 @@ struct device *device_cpu(int threads)
 	pthread_cond_init(&c->progress, NULL);
 	for (int i = 0; i < QUEUES; i++) {
 		struct cpu_queue *q = &c->q[i];
-
 		pthread_cond_init(&q->some, NULL);
 		q->pool = pool_create(i == Q_COMPUTE ? threads : 1, POOL_SPINS, NULL);
 		q->cpu = c;

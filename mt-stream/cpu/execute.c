@@ -5,7 +5,6 @@
 int cpu_compute(struct device *d, bool *bf16, enum mt_dtype dtype)
 {
 	const char *lacks = dtype == MT_BF16 ? gemm_lacks_bf16() : NULL;
-
 	if (lacks) return mt_fail(MT_EX_CONFIG, "--compute bf16: %s", lacks);
 	*bf16 = dtype == MT_BF16;
 	d->operand = (size_t)operand_bytes(*bf16);
@@ -51,7 +50,6 @@ static void execute_op(struct pool *p, const struct op *o, bool bf16)
 void cpu_execute(struct pool *p, const struct op *o, bool bf16)
 {
 	struct op own = *o;
-
 	if (!bf16) {
 		execute_op(p, o, false);
 		return;

@@ -59,7 +59,6 @@ const char *gemm_description(int bf16)
 {
 	static char words[2][64];
 	const dnnl_version_t *v = dnnl_version();
-
 	bf16 = !!bf16;
 	snprintf(words[bf16], sizeof *words, "oneDNN %d.%d.%d, %s, %s", v->major, v->minor, v->patch, isa_name(bf16),
 		bf16 ? "bf16" : "fp32");
@@ -101,7 +100,6 @@ static void exception_left(void) { op_no_memory("oneDNN"); }
 static int has_room(size_t bytes)
 {
 	void *p = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-
 	return p != MAP_FAILED && munmap(p, bytes) == 0;
 }
 
@@ -111,7 +109,6 @@ static void generate_code(int bf16)
 	enum { N = 64 };
 	static float a[N * N], b[N * N], c[N * N]; /* zeros, in either type */
 	static const int64_t size[][3] = {{N, N, N}, {1, N, N}, {N, 1, N}};
-
 	use_one_thread();
 	for (int i = 0; i < 3; i++)
 		for (int kind = 0; kind < 8; kind++)
@@ -136,7 +133,6 @@ static struct sigaction fault_before;
 static void on_fault(int sig, siginfo_t *info, void *context)
 {
 	enum { NULL_PAGE = 4096 };
-
 	(void)context;
 	if (info->si_code > 0 && (uintptr_t)info->si_addr < NULL_PAGE) op_no_memory("oneDNN's code");
 	sigaction(sig, &fault_before, NULL); /* the same instruction, or raise, brings it to the handler before */
@@ -150,7 +146,6 @@ static int code_ready(int bf16)
 {
 	enum { ROOM = 64 << 20 }; /* 6 MiB are taken, measured with oneDNN 2 */
 	struct sigaction sa = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO};
-
 	if (!has_room(ROOM)) return 0;
 	sigaction(SIGSEGV, &sa, &fault_before);
 	generate_code(bf16);
@@ -194,7 +189,6 @@ const char *gemm_description(int bf16)
 	static char words[64];
 	const char *config = openblas_get_config ? openblas_get_config() : "a CBLAS", *space = strchr(config, ' ');
 	const char *core = openblas_get_corename ? openblas_get_corename() : "unknown core";
-
 	(void)bf16;
 	/* its name and version, which are two words; the core chooses the kernels */
 	space = space ? strchrnul(space + 1, ' ') : config + strlen(config);
@@ -248,7 +242,6 @@ static void tile_in_place(struct gemm_args *g)
 static void tile_buffered(const struct gemm_args *g, float *buffer)
 {
 	struct gemm_args own = *g;
-
 	own.c = buffer;
 	own.ldc = g->n;
 	own.add = NULL;
@@ -366,7 +359,6 @@ static int64_t columns_of(const struct pool *pool, const struct gemm_tiles *t, i
 {
 	enum { PANEL = 2 << 20, MOST = 32 << 20, TILES_EACH = 4 }; /* elements, twice; tiles for a thread */
 	int64_t count = PANEL / column + 1, busy = div_up(TILES_EACH * pool_threads(pool), t->m.count);
-
 	if (count < busy) count = least(busy, MOST / column + 1);
 	return least(count, t->n.count);
 }
@@ -376,7 +368,6 @@ static void run_copied(struct pool *pool, const struct gemm_args *g)
 	enum { DEPTH = 2048, LINE = 16 }; /* of k in a panel; elements of a cache line */
 	struct panel p = {.job = {pool, gemm_cut(g)}};
 	const struct cut *m = &p.job.tiles.m, *n = &p.job.tiles.n, k = cut_length(g->k, DEPTH);
-
 	/* Not a power of two: the rows of such an array share few sets of a cache */
 	p.ld = div_up(n->each, LINE) * LINE + LINE;
 	if (!(p.ld & (p.ld - 1))) p.ld += LINE;
@@ -395,7 +386,6 @@ static void run_copied(struct pool *pool, const struct gemm_args *g)
 void op_gemm(struct pool *pool, const struct gemm_args *g)
 {
 	enum { REUSE = 256 }; /* rows of c that are worth a copy of b */
-
 	if (!g->bf16 && g->trans_b && !g->trans_a && g->m >= REUSE) {
 		run_copied(pool, g);
 		return;

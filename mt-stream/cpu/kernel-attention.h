@@ -281,7 +281,6 @@ static void attention_forward(const struct attention_args *a, const struct span 
 	int64_t q0 = span->first - span->begin, n = span->end - span->first, tile = QT * h.ld;
 	float *qt = scratch, *sum_v = qt + BLOCKS * tile, *high = sum_v + BLOCKS * tile, *sum = high + BLOCKS * QT;
 	float *k = sum + BLOCKS * QT, *v = k + KT * h.ld, *q = v + KT * h.ld, *s = q + tile, *rescale = s + KT * QT;
-
 	for (int64_t b = 0; b * QT < n; b++) {
 		int64_t nq = n - b * QT < QT ? n - b * QT : QT;
 		pack(q, h.ld, qkv + (span->first + b * QT) * h.stride + head * h.dim, h.stride, nq, h.dim, a->scale);
@@ -424,7 +423,6 @@ static void attention_back_group(const struct attention_args *a, const struct sp
 	struct head h = head_of(a, span->begin, head / (a->heads / a->kv_heads));
 	struct group p = group_in(scratch, h.ld);
 	int64_t q0 = span->first - span->begin, n = span->end - span->first, tile = QT * h.ld;
-
 	gather_queries(&p, a, span, head, &h);
 	for (int64_t k0 = first_tile(q0, h.window); k0 < q0 + n; k0 += KT) {
 		int64_t nk = q0 + n - k0 < KT ? q0 + n - k0 : KT, keys = h.keys + k0 * h.stride,

@@ -24,7 +24,6 @@ static void add(struct arrays *a, const void **at, int64_t n)
 static void of_block(struct op *o, struct arrays *a)
 {
 	struct rope_args *r = &o->rope;
-
 	switch (o->code) {
 	case OP_NORM_FORWARD:
 		add(a, &o->norm_forward.w, o->norm_forward.h);
@@ -46,7 +45,6 @@ static void of_block(struct op *o, struct arrays *a)
 static struct arrays of(struct op *o)
 {
 	struct arrays a = {0};
-
 	switch (o->code) {
 	case OP_ACTIVATION_FORWARD:
 		for (int i = 0; i < 2; i++) add(&a, &o->activation_forward.slope[i], 1);
@@ -67,7 +65,6 @@ void weights_widen(struct pool *pool, struct op *o)
 {
 	struct arrays a = of(o);
 	int64_t n = 0;
-
 	for (int i = 0; i < a.count; i++) n += a.v[i].n;
 	if (!n) return;
 	float *to = op_scratch(pool, pool_threads(pool) + 1, (size_t)n * sizeof *to);

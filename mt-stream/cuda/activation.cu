@@ -32,7 +32,6 @@ static __global__ void __launch_bounds__(THREADS)
 {
 	float g[WIDE], u[WIDE];
 	int64_t row, i;
-
 	row_and_column(blockIdx.x, across, &row, &i);
 	if (i >= f) return;
 	get_wide(g, gu + row * 2 * f + i, f - i, wide);
@@ -50,7 +49,6 @@ static __global__ void __launch_bounds__(THREADS)
 {
 	float g[WIDE], u[WIDE], d[WIDE];
 	int64_t row, i;
-
 	row_and_column(blockIdx.x, across, &row, &i);
 	if (i >= f) return;
 	get_wide(g, gu + row * 2 * f + i, f - i, wide);
@@ -127,7 +125,6 @@ template <typename T, int FORM>
 static __device__ __forceinline__ float inner(float x, float *derivative)
 {
 	float s;
-
 	switch (FORM) {
 	case MT_SWIGLU:
 		s = sigmoid<T>(x);
@@ -155,11 +152,9 @@ template <typename T, int FORM>
 static __device__ __forceinline__ float evaluated(float *x, float *u)
 {
 	float g = *x, up = *u, y, d;
-
 	if (FORM == MT_SWIGLU_CLAMPED) {
 		float low = g > CLAMP ? CLAMP : g, s = sigmoid<T>(CLAMPED_SLOPE * low);
 		float one = 1.0f + (up > CLAMP ? CLAMP : up < -CLAMP ? -CLAMP : up);
-
 		*x = g > CLAMP ? 0 : one * s * (1.0f + CLAMPED_SLOPE * low * (1.0f - s));
 		*u = up > CLAMP || up < -CLAMP ? 0 : low * s;
 		return low * s * one;
@@ -199,7 +194,6 @@ static __device__ __forceinline__ void get_slopes(float slope[2], const void *po
 static __device__ __forceinline__ float xielu_part(float x, float *derivative)
 {
 	float e = expm1f(x < XIELU_EPS ? x : XIELU_EPS);
-
 	*derivative = x > 0 ? 2.0f * x : x < XIELU_EPS ? e : -1.0f;
 	return x > 0 ? x * x : e - x;
 }
@@ -215,7 +209,6 @@ static __global__ void __launch_bounds__(THREADS)
 {
 	float y[WIDE], x[WIDE], u[WIDE] = {0}, slope[2], unused;
 	int64_t row, i;
-
 	row_and_column(blockIdx.x, across, &row, &i);
 	if (i >= a.f) return;
 	get_inputs(x, u, (const T *)a.gu, row, i, a.f, a.form < MT_RELU2, a.interleaved, wide);
@@ -241,7 +234,6 @@ static __global__ void __launch_bounds__(THREADS)
 	float y[WIDE], x[WIDE], u[WIDE] = {0}, d[WIDE];
 	int64_t row, i;
 	int gated = a.form < MT_RELU2;
-
 	row_and_column(blockIdx.x, across, &row, &i);
 	if (i >= a.f) return;
 	get_inputs(x, u, (const T *)a.gu, row, i, a.f, gated, a.interleaved, wide);
@@ -275,7 +267,6 @@ static __global__ void __launch_bounds__(THREADS)
 	get_slopes<T>(slope, a.slope[0], a.slope[1]);
 	for (unsigned tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
 		int64_t row, i;
-
 		row_and_column(tile, across, &row, &i);
 		if (i >= a.f) continue;
 		get_wide(x, (const T *)a.gu + row * a.f + i, a.f - i, wide);
@@ -283,7 +274,6 @@ static __global__ void __launch_bounds__(THREADS)
 #pragma unroll
 		for (int j = 0; j < WIDE; j++) {
 			float derivative, part = xielu_part(x[j], &derivative), y = xielu(x[j], part, slope);
-
 			sum[0] += x[j] > 0 ? d[j] * part : 0;
 			sum[1] += x[j] > 0 ? 0 : d[j] * part;
 			x[j] = d[j] * (XIELU_BETA + (x[j] > 0 ? slope[0] : slope[1]) * derivative);
@@ -309,7 +299,6 @@ void cuda_activation_forward(const struct cuda_queue *q, const struct activation
 	const struct activation_forward_args a = *form;
 	int64_t across = blocks_across(a.f);
 	int wide = wide_rows(a.f, a.y, a.gu, NULL, NULL);
-
 	if (a.form == MT_SWIGLU && !a.interleaved)
 		BY_ELEMENT(q,
 			LAUNCH(swiglu_forward_kernel<T>, a.n * across, THREADS, 0, q->stream, (T *)a.y, (const T *)a.gu, a.f,
@@ -323,7 +312,6 @@ static void xielu_backward(const struct cuda_queue *q, const struct activation_b
 {
 	const struct activation_backward_args a = *form;
 	int64_t across = blocks_across(a.f), tiles = a.n * across, blocks = partial_blocks(tiles, 2);
-
 	BY_ELEMENT(q,
 		LAUNCH(xielu_backward_kernel<T>, blocks, THREADS, 2 * (THREADS / 32) * sizeof(float), q->stream, a, q->work,
 			(unsigned)tiles, (unsigned)across, wide));
@@ -335,7 +323,6 @@ void cuda_activation_backward(const struct cuda_queue *q, const struct activatio
 	const struct activation_backward_args a = *form;
 	int64_t across = blocks_across(a.f);
 	int wide = wide_rows(a.f, a.dgu, a.y, a.dy, a.gu);
-
 	if (a.form == MT_XIELU) xielu_backward(q, &a, wide);
 	else if (a.form == MT_SWIGLU && !a.interleaved)
 		BY_ELEMENT(q,

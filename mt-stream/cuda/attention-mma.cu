@@ -28,7 +28,6 @@ static __device__ __forceinline__ void tile_load(struct bf16 *to, const struct b
 	for (int i = threadIdx.x; i < TILE * DIM / 8; i += BLOCK) {
 		int row = i / (DIM / 8), column = i % (DIM / 8) * 8;
 		struct vec16 v = {{0, 0, 0, 0}};
-
 		if (row < rows && column < dim) v = load16(from + row * stride + column);
 		store16_shared(to + row * STRIDE + column, v);
 	}
@@ -44,7 +43,6 @@ static __device__ __forceinline__ void scores(float s[NT][4], const struct bf16 
 #pragma unroll 2
 	for (int k = 0; k < DIM; k += 16) {
 		uint32_t x[4], y[4];
-
 		load_a(x, a + k, STRIDE);
 #pragma unroll
 		for (int n = 0; n < NT; n += 2) {
@@ -62,7 +60,6 @@ static __device__ __forceinline__ void accumulate(float out[DIM / 8][4], float p
 #pragma unroll
 	for (int k = 0; k < NT; k += 2) {
 		uint32_t x[4], y[4];
-
 		round_a(x, p[k], p[k + 1]);
 #pragma unroll
 		for (int n = 0; n < DIM / 8; n += 2) {
@@ -79,7 +76,6 @@ static __device__ __forceinline__ void rows_store(struct bf16 *to, int64_t strid
 	const float factor[2], int64_t rows, int64_t dim)
 {
 	int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-
 #pragma unroll
 	for (int r = 0; r < 2; r++)
 #pragma unroll
@@ -151,7 +147,6 @@ static __global__ void __launch_bounds__(BLOCK)
 	for (int64_t k0 = first_key(&a, at.row, t0); k0 < t0 + queries; k0 += TILE) {
 		int64_t keys = t0 + queries - k0 < TILE ? t0 + queries - k0 : TILE;
 		int whole = k0 >= last_first && k0 + TILE - 1 <= t0 && queries == TILE; /* all see all */
-
 		tile_load<DIM>(k, qkv + k0 * wide + (a.heads + kv) * dim, wide, keys, dim);
 		tile_load<DIM>(v, qkv + k0 * wide + (a.heads + a.kv_heads + kv) * dim, wide, keys, dim);
 		__syncthreads();
@@ -202,7 +197,6 @@ template <int CAPPED>
 static __device__ __forceinline__ struct scoring scoring_of(const struct attention_args *a)
 {
 	struct scoring s = {a->scale, (CAPPED ? a->cap : a->scale) * LOG2E, CAPPED ? a->scale / a->cap : 1};
-
 	return s;
 }
 
@@ -213,7 +207,6 @@ static __device__ __forceinline__ void gradient(float *p, float *ds, int sees, s
 {
 	float share = CAPPED ? tanh_fast(*p * s.to_share) : *p;
 	float x = sees ? exp2_fast(share * s.to_log2 - lse * LOG2E) : 0;
-
 	*p = x;
 	*ds = sees ? x * (*ds - delta) * s.scale : 0;
 	if (CAPPED && sees) *ds *= 1 - share * share;
@@ -242,7 +235,6 @@ static __global__ void __launch_bounds__(BLOCK) attention_backward_kv_mma(struct
 	for (int64_t h = at.head * group; h < (at.head + 1) * group; h++)
 		for (int64_t t0 = k0; t0 < end && first_key(&a, at.row, t0) < k0 + keys; t0 += TILE) {
 			int64_t queries = end - t0 < TILE ? end - t0 : TILE;
-
 			__syncthreads(); /* all threads have used the last q and d */
 			tile_load<DIM>(q, qkv + t0 * wide + h * dim, wide, queries, dim);
 			tile_load<DIM>(d, d_o + (t0 * a.heads + h) * dim, a.heads * dim, queries, dim);
@@ -306,7 +298,6 @@ static __global__ void __launch_bounds__(BLOCK) attention_backward_q_mma(struct 
 	tile_load<DIM>(d, d_o + (t0 * a.heads + at.head) * dim, a.heads * dim, queries, dim);
 	for (int64_t k0 = first_key(&a, at.row, t0); k0 < t0 + queries; k0 += TILE) {
 		int64_t keys = t0 + queries - k0 < TILE ? t0 + queries - k0 : TILE;
-
 		__syncthreads();
 		tile_load<DIM>(k, qkv + k0 * wide + (a.heads + kv) * dim, wide, keys, dim);
 		tile_load<DIM>(v, qkv + k0 * wide + (a.heads + a.kv_heads + kv) * dim, wide, keys, dim);
@@ -332,7 +323,6 @@ static __global__ void __launch_bounds__(BLOCK) attention_backward_q_mma(struct 
 int attention_takes_mma(const struct cuda_queue *q, const struct attention_args *a, int backward)
 {
 	const void *x = backward ? a->dqkv : a->o, *y = backward ? a->d_o : NULL;
-
 	return q->elem == 2 && a->dim <= 128 && wide_rows(a->dim, a->qkv, x, y, NULL);
 }
 
@@ -345,7 +335,6 @@ template <int DIM, int CAPPED>
 static void forward(const struct cuda_queue *q, const struct attention_args a)
 {
 	int64_t tiles = div_up(a.seq, TILE);
-
 	LAUNCH((attention_forward_mma<DIM, CAPPED>), a.n / a.seq * a.heads * tiles, BLOCK, shared_bytes(3, DIM), q->stream,
 		a, (struct bf16 *)a.o, a.lse, (const struct bf16 *)a.qkv, tiles);
 }
@@ -354,7 +343,6 @@ template <int DIM, int CAPPED>
 static void backward(const struct cuda_queue *q, const struct attention_args a, const float *delta)
 {
 	int64_t tiles = div_up(a.seq, TILE), rows = a.n / a.seq;
-
 	LAUNCH((attention_backward_kv_mma<DIM, CAPPED>), rows * a.kv_heads * tiles, BLOCK, shared_bytes(4, DIM), q->stream,
 		a, (struct bf16 *)a.dqkv, (const struct bf16 *)a.d_o, a.lse, delta, (const struct bf16 *)a.qkv, tiles);
 	LAUNCH((attention_backward_q_mma<DIM, CAPPED>), rows * a.heads * tiles, BLOCK, shared_bytes(4, DIM), q->stream, a,

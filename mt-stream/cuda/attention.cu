@@ -60,7 +60,6 @@ static __global__ void __launch_bounds__(BLOCK)
 	}
 	for (int64_t k0 = first_key(&a, at.row, t0); k0 < t0 + queries; k0 += TILE) {
 		int64_t keys = t0 + queries - k0 < TILE ? t0 + queries - k0 : TILE;
-
 		tile_load(k, qkv + k0 * wide + (a.heads + kv) * dim, wide, keys, dim);
 		tile_load(v, qkv + k0 * wide + (a.heads + a.kv_heads + kv) * dim, wide, keys, dim);
 		__syncthreads();
@@ -69,7 +68,6 @@ static __global__ void __launch_bounds__(BLOCK)
 		for (int i = threadIdx.x; i < queries; i += BLOCK) {
 			int64_t first = first_key(&a, at.row, t0 + i);
 			float top = high[i], total = 0;
-
 			for (int j = 0; j < TILE; j++) {
 				if (k0 + j < first || k0 + j > t0 + i) s[i * TILE + j] = -INFINITY;
 				top = s[i * TILE + j] > top ? s[i * TILE + j] : top;
@@ -102,7 +100,6 @@ static __global__ void __launch_bounds__(BLOCK)
 	int64_t item = (int64_t)blockIdx.x * (BLOCK / lanes) + threadIdx.x / lanes;
 	int i = threadIdx.x % lanes * WIDE;
 	float a[WIDE], b[WIDE], sum = 0;
-
 	if (item < items && i < dim) {
 		get_wide(a, d_o + item * dim + i, dim - i, wide);
 		get_wide(b, o + item * dim + i, dim - i, wide);
@@ -117,7 +114,6 @@ template <typename T>
 static void delta_launch(const struct cuda_queue *q, float *delta, const T *d_o, const T *o, int64_t items, int64_t dim)
 {
 	int lanes = 1, wide = wide_rows(dim, d_o, o, NULL, NULL);
-
 	while (lanes * WIDE < dim) /* at most 32, for heads of 256 */
 		lanes *= 2;
 	LAUNCH(attention_delta<T>, div_up(items, BLOCK / lanes), BLOCK, 0, q->stream, delta, d_o, o, items, (int)dim, lanes,
@@ -133,7 +129,6 @@ static __device__ __forceinline__ void tile_gradient(float *p, float *ds, const 
 		int64_t t = t0 + e / TILE, j = k0 + e % TILE;
 		int sees = e / TILE < queries && j <= t && j >= first_key(a, row, t);
 		float x = sees ? expf(p[e] - lse[t * a->heads + head]) : 0;
-
 		ds[e] = sees ? x * (ds[e] - delta[t * a->heads + head]) * a->scale : 0;
 		if (sees && a->cap != 0) ds[e] *= 1 - p[e] / a->cap * (p[e] / a->cap);
 		p[e] = x;
@@ -159,7 +154,6 @@ static __global__ void __launch_bounds__(BLOCK) attention_backward_kv_plain(stru
 	for (int64_t h = at.head * group; h < (at.head + 1) * group; h++)
 		for (int64_t t0 = k0; t0 < end && first_key(&a, at.row, t0) < k0 + keys; t0 += TILE) {
 			int64_t queries = end - t0 < TILE ? end - t0 : TILE;
-
 			__syncthreads(); /* all threads have used the last q, d, p, ds */
 			tile_load(q, qkv + t0 * wide + h * dim, wide, queries, dim);
 			tile_load(d, d_o + (t0 * a.heads + h) * dim, a.heads * dim, queries, dim);
@@ -205,7 +199,6 @@ static __global__ void __launch_bounds__(BLOCK) attention_backward_q_plain(struc
 	for (int i = threadIdx.x; i < TILE * dim; i += BLOCK) dq[i] = 0;
 	for (int64_t k0 = first_key(&a, at.row, t0); k0 < t0 + queries; k0 += TILE) {
 		int64_t keys = t0 + queries - k0 < TILE ? t0 + queries - k0 : TILE;
-
 		__syncthreads();
 		tile_load(k, qkv + k0 * wide + (a.heads + kv) * dim, wide, keys, dim);
 		tile_load(v, qkv + k0 * wide + (a.heads + a.kv_heads + kv) * dim, wide, keys, dim);
@@ -260,7 +253,6 @@ void cuda_attention_forward(const struct cuda_queue *q, const struct attention_a
 {
 	const struct attention_args a = *attention;
 	int64_t tiles = div_up(a.seq, TILE), rows = a.n / a.seq;
-
 	if (attention_takes_mma(q, &a, 0)) attention_forward_by_mma(q, &a);
 	else
 		BY_ELEMENT(q,
@@ -273,7 +265,6 @@ void cuda_attention_backward(const struct cuda_queue *q, const struct attention_
 	const struct attention_args a = *attention;
 	int64_t tiles = div_up(a.seq, TILE), rows = a.n / a.seq, items = a.n * a.heads;
 	float *delta = q->work;
-
 	BY_ELEMENT(q, delta_launch(q, delta, (const T *)a.d_o, (const T *)a.o, items, a.dim));
 	if (attention_takes_mma(q, &a, 1)) {
 		attention_backward_by_mma(q, &a, delta);
@@ -291,7 +282,6 @@ void cuda_sinks_backward(const struct cuda_queue *q, const struct sinks_backward
 {
 	int64_t parts = div_up(a->n, SINK_ROWS), across = div_up(a->heads, 32);
 	float *delta = q->work;
-
 	BY_ELEMENT(q, delta_launch(q, delta, (const T *)a->d_o, (const T *)a->o, a->n * a->heads, a->dim));
 	BY_ELEMENT(q,
 		LAUNCH(sinks_backward_kernel<T>, parts * across, BLOCK, BLOCK * sizeof(float), q->stream, delta, a->lse,

@@ -8,7 +8,6 @@
 static __device__ __forceinline__ int64_t first_key(const struct attention_args *a, int64_t row, int64_t t)
 {
 	int64_t start = row + a->starts[t], window = a->window ? t - a->window + 1 : row;
-
 	return window > start ? window : start;
 }
 
@@ -21,7 +20,6 @@ static __device__ __forceinline__ struct where block_where(const struct attentio
 {
 	int64_t b = blockIdx.x;
 	struct where w = {b / tiles / heads * a->seq, tiles - 1 - b % tiles, b / tiles % heads};
-
 	return w;
 }
 

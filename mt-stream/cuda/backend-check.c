@@ -48,7 +48,6 @@ struct check {
 static size_t room(size_t *at, size_t bytes)
 {
 	size_t here = *at;
-
 	*at += (bytes + 255) & ~(size_t)255;
 	return here;
 }
@@ -70,7 +69,6 @@ static size_t compared_bytes(const struct check *c) { return (size_t)(c->m * (c-
 static bool memory_open(struct check *c, struct cuda_queue *q)
 {
 	size_t at = 0, sums = cuda_work_bytes(c->n, c->heads);
-
 	c->qkv = room(&at, (size_t)(c->n * c->wide) * 2);
 	c->d_o = room(&at, (size_t)(c->n * c->out) * 2);
 	c->starts = room(&at, (size_t)c->n * sizeof(uint32_t));
@@ -110,7 +108,6 @@ static void randoms(uint16_t *to, int64_t from, int64_t n, uint64_t seed)
 {
 	for (int64_t i = 0; i < n; i++) {
 		uint64_t z = (seed << 60) + (uint64_t)(from + i) / 4 * SPLITMIX_STEP; /* four elements of each number */
-
 		z = splitmix_mix(z);
 		for (int64_t last = (from + i) | 3;; i++) {
 			to[i] = bf16_round(mt_bits((float)(z >> (from + i) % 4 * 16 & 0xffff) / (1 << 15) * 1.732f - 1.732f));
@@ -141,7 +138,6 @@ static bool starts_make(struct check *c, bool packed)
 	uint32_t *row = c->host_starts + (c->rows - 1) * c->seq;
 	const int64_t half = c->seq / 2, at[] = {0, c->rows > 1 ? 1 : half - 1, c->rows > 1 ? half + 1 : c->seq};
 	size_t document = 0;
-
 	memset(c->host_starts, 0, (size_t)c->n * sizeof *c->host_starts);
 	for (int64_t i = 0; packed && i < c->seq; i++) {
 		while (document + 1 < sizeof at / sizeof *at && at[document + 1] <= i) document++;
@@ -177,7 +173,6 @@ static bool fetch(struct check *c)
 	for (size_t p = 0; p < sizeof parts / sizeof *parts; p++)
 		for (int64_t i = 0; i < c->runs; i++) {
 			int64_t from = c->runs > 1 ? i * (c->n - c->run) / (c->runs - 1) : 0, row = parts[p].row;
-
 			if (!call_ok(cudaMemcpyAsync(parts[p].to + i * c->run * row, c->device + parts[p].at + from * row * 2,
 							 (size_t)(c->run * row) * 2, cudaMemcpyDeviceToHost, c->q->stream),
 					"cudaMemcpyAsync"))
@@ -204,7 +199,6 @@ static bool compute(struct check *c, int64_t window, bool own)
 		.host_starts = c->host_starts,
 		.work = d + c->scratch,
 		.work_bytes = c->work};
-
 	if (!call_ok(cudaMemsetAsync(d + c->o, 0xff, c->end - c->o, c->q->stream), "cudaMemsetAsync")) return false;
 	for (int backward = 0; backward < 2; backward++) {
 		if (backward) {
@@ -227,11 +221,9 @@ static bool same(const struct check *c) { return !memcmp(c->kept, c->got, compar
 static double differs(const uint16_t *got, const uint16_t *kept, int64_t m, int64_t row, int64_t from, int64_t n)
 {
 	double mean = 0, worst = 0;
-
 	for (int pass = 0; pass < 2; pass++)
 		for (int64_t i = 0; i < m; i++) {
 			double norm = 0, d = 0;
-
 			for (int64_t j = i * row + from; j < i * row + from + n; j++) {
 				double x = bf16_float(kept[j]), y = bf16_float(got[j]);
 				norm += x * x;
@@ -251,7 +243,6 @@ static int variant_check(struct check *c, int64_t window, bool packed)
 {
 	const int64_t k = c->heads * c->dim, v = k + c->kv_heads * c->dim, m = c->m;
 	const char *how = packed ? window ? "packed, window" : "packed" : window ? "window" : "plain";
-
 	if (!starts_make(c, packed) || !compute(c, window, true)) return -MT_EX_IO;
 	keep(c);
 	if (!compute(c, window, false)) return -MT_EX_IO;
@@ -288,7 +279,6 @@ static int rows_check(struct backend *b, const struct cuda_queue *queue, const s
 		.dim = g->kind[0].head_dim};
 	struct attention_need need = backend_need(b, seq, true, true);
 	int rc = 0;
-
 	if (!need.rows)
 		return mt_fail(MT_EX_CONFIG, "no deterministic way for %u and %u heads of %u", g->kind[0].heads,
 			g->kind[0].kv_heads, g->kind[0].head_dim);
@@ -312,7 +302,6 @@ static int rows_check(struct backend *b, const struct cuda_queue *queue, const s
 static int64_t window_of(const struct mt_geometry *g, bool *all)
 {
 	int64_t window = 0;
-
 	*all = true;
 	for (uint32_t k = 0; k < g->n_kinds; k++)
 		if (g->kind[k].window) window = g->kind[k].window;
@@ -324,7 +313,6 @@ int backend_check(struct backend *b, const struct cuda_queue *q, const struct mt
 {
 	bool all;
 	int64_t window = window_of(g, &all);
-
 	return rows_check(b, q, g, 2, SHORT, true, window < SHORT / 4 ? window : SHORT / 4);
 }
 
@@ -332,6 +320,5 @@ int backend_check_row(struct backend *b, const struct cuda_queue *q, const struc
 {
 	bool all;
 	int64_t window = window_of(g, &all);
-
 	return rows_check(b, q, g, 1, seq, !all || window >= seq, window < seq ? window : 0);
 }

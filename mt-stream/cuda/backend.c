@@ -61,7 +61,6 @@ static struct sdpa_shape shape_of(const struct backend *b, int64_t batch, int64_
 	bool ragged)
 {
 	struct sdpa_shape s;
-
 	memset(&s, 0, sizeof s);
 	s.batch = batch;
 	s.seq = seq;
@@ -85,7 +84,6 @@ static struct plan *plan_of(struct backend *b, struct sdpa_shape s, bool backwar
 	if (b->n == b->room) {
 		size_t room = b->room ? 2 * b->room : 64;
 		struct plan *more = realloc(b->plans, room * sizeof *more);
-
 		if (!more) return NULL;
 		b->plans = more;
 		b->room = room;
@@ -107,7 +105,6 @@ static int64_t some_kv_heads(struct backend *b, int64_t seq)
 {
 	struct plan *all = plan_of(b, shape_of(b, 1, seq, b->kv_heads, 0, false), true);
 	int64_t n = all ? kv_heads_of_call(all->bytes, (uint32_t)b->kv_heads) : b->kv_heads;
-
 	return seq * n * (b->heads / b->kv_heads) % 4 ? b->kv_heads : n; /* statistics start at 16 bytes */
 }
 
@@ -143,14 +140,12 @@ static uint64_t row_bytes(struct backend *b, int64_t seq, bool packed)
 static int64_t group_rows(struct backend *b, int64_t seq)
 {
 	uint64_t row = row_bytes(b, seq, false);
-
 	return !row ? 0 : some_kv_heads(b, seq) < b->kv_heads ? 1 : rows_of_call(row);
 }
 
 struct attention_need backend_need(struct backend *b, int64_t seq, bool packed, bool train)
 {
 	uint64_t row = row_bytes(b, seq, packed);
-
 	b->packed = packed;
 	if (!row) return (struct attention_need){0};
 	return (struct attention_need){
@@ -187,14 +182,12 @@ struct group {
 static int64_t class_seq(int64_t seq, int i)
 {
 	int64_t m = (seq + (1ll << i) - 1) >> i;
-
 	return m < SHORTEST ? SHORTEST : m;
 }
 static bool class_last(int64_t seq, int i) { return class_seq(seq, i) == SHORTEST; }
 static int class_of(int64_t seq, int64_t tokens)
 {
 	int i = 0;
-
 	while (!class_last(seq, i) && tokens <= class_seq(seq, i + 1)) i++;
 	return i;
 }
@@ -206,7 +199,6 @@ static int64_t class_most(int64_t seq, int64_t rows, int i)
 static int64_t class_room(int64_t documents, int64_t most)
 {
 	int64_t room = STEP;
-
 	while (room < documents) room *= STEP;
 	return room < most ? room : most;
 }
@@ -215,7 +207,6 @@ static int64_t class_room(int64_t documents, int64_t most)
 static int64_t document_tokens(const uint32_t *starts, int64_t t, int64_t seq)
 {
 	int64_t end = t + 1;
-
 	while (end < seq && starts[end] == starts[t]) end++;
 	return end - t;
 }
@@ -237,7 +228,6 @@ struct count {
 static void document_count(void *arg, int64_t at, int64_t tokens)
 {
 	struct count *c = arg;
-
 	(void)at;
 	c->of[class_of(c->seq, tokens)]++;
 }
@@ -252,7 +242,6 @@ static void part_add(struct backend *b, struct group *g, const struct attention_
 {
 	struct part *p = &g->parts[g->parts_n++];
 	struct sdpa_shape s = shape_of(b, batch, seq, kv_heads_of(b, a->seq, g->ragged, g->backward), a->window, g->ragged);
-
 	*p = (struct part){.shape = s, .at = g->bytes};
 	g->bytes += g->ragged ? part_bytes(batch) : 0;
 }
@@ -266,7 +255,6 @@ static struct group group_make(struct backend *b, const struct attention_args *c
 		.backward = backward,
 		.starts = c->host_starts + row * c->seq};
 	struct count count = {.seq = c->seq};
-
 	if (!g.ragged) {
 		part_add(b, &g, c, rows, c->seq);
 		return g;
@@ -281,11 +269,9 @@ static struct group group_make(struct backend *b, const struct attention_args *c
 static bool group_taken(struct backend *b, const struct group *g, int64_t seq)
 {
 	uint64_t row = row_bytes(b, seq, g->ragged);
-
 	if (!row || g->bytes > (uint64_t)g->rows * table_bytes(seq)) return false;
 	for (int i = 0; i < g->parts_n; i++) {
 		struct plan *p = plan_of(b, g->parts[i].shape, g->backward);
-
 		if (!p || p->bytes > (g->backward ? (uint64_t)g->rows * row : FIXED_BYTES / 2)) return false;
 	}
 	return true;
@@ -297,7 +283,6 @@ static bool group_taken(struct backend *b, const struct group *g, int64_t seq)
 static bool span_taken(struct backend *b, const struct attention_args *c, const struct span *s, int64_t most)
 {
 	struct group forward = group_make(b, c, s, s->row, s->rows, false);
-
 	if (!group_taken(b, &forward, c->seq)) return false;
 	for (int64_t row = 0, n; row < s->rows; row += n) {
 		n = s->rows - row < most ? s->rows - row : most;
@@ -311,7 +296,6 @@ static struct span span_make(struct backend *b, const struct attention_args *c, 
 {
 	const uint32_t *starts = c->host_starts + row * c->seq;
 	struct span s = {.row = row, .rows = rows};
-
 	for (int64_t t = 0; !s.ragged && t < rows * c->seq; t++) s.ragged = starts[t] != 0;
 	/* calls for documents and some heads: the layout of statistics demands the same group forward and backward */
 	bool one = rows <= most || !s.ragged || some_kv_heads(b, c->seq) == b->kv_heads;
@@ -324,7 +308,6 @@ static struct span span_next(struct backend *b, const struct attention_args *c, 
 {
 	int64_t rest = c->n / c->seq - row;
 	struct span s = {0};
-
 	if (!row) s = span_make(b, c, row, rest, most);
 	return s.taken || !most ? s : span_make(b, c, row, rest < most ? rest : most, most);
 }
@@ -339,7 +322,6 @@ struct table {
 static struct table table_of(char *base, const struct part *p)
 {
 	int64_t *at = (int64_t *)(base + p->at), n = p->shape.batch + 1;
-
 	return (struct table){at, at + n, at + 2 * n, (int32_t *)(at + 3 * n)};
 }
 
@@ -360,7 +342,6 @@ static void document_enter(void *arg, int64_t at, int64_t tokens)
 {
 	struct fill *f = arg;
 	struct part *p = f->g->parts;
-
 	while (p->shape.seq != class_seq(f->seq, class_of(f->seq, tokens))) p++;
 	struct table t = table_of(f->table, p);
 	entry(&p->shape, &t, p->n, at);
@@ -384,7 +365,6 @@ static void tables_close(struct backend *b)
 static cudaError_t tables_open(struct backend *b, size_t bytes)
 {
 	cudaError_t x = cudaSuccess;
-
 	if (bytes <= b->table_room) return x;
 	tables_close(b);
 	for (int i = 0; !x && i < TABLES; i++)
@@ -397,14 +377,12 @@ static cudaError_t tables_open(struct backend *b, size_t bytes)
 static void table_make(struct group *g, int64_t seq, char *table)
 {
 	struct fill f = {g, seq, table};
-
 	memset(table, 0, g->bytes); /* the gaps are copied, too */
 	documents(g, seq, document_enter, &f);
 	for (int i = 0; i < g->parts_n; i++) {
 		struct part *p = &g->parts[i];
 		struct table t = table_of(table, p);
 		int64_t end = t.lse_at[p->n] / p->shape.heads;
-
 		for (; p->n < p->shape.batch; p->n++) entry(&p->shape, &t, p->n + 1, end); /* without tokens */
 	}
 }
@@ -414,7 +392,6 @@ static cudaError_t table_send(struct backend *b, const struct cuda_queue *q, str
 {
 	cudaError_t x = tables_open(b, g->bytes);
 	struct table_slot *t = &b->tables[b->tables_n++ % TABLES];
-
 	if (x || (x = cudaEventSynchronize(t->over))) return x;
 	table_make(g, seq, t->mem);
 	if ((x = cudaMemcpyAsync(to, t->mem, g->bytes, cudaMemcpyHostToDevice, q->stream))) return x;
@@ -428,7 +405,6 @@ static struct attention_args slice(const struct backend *b, const struct attenti
 {
 	int64_t at = row * c->seq, out = at * b->heads * b->dim, wide = at * (b->heads + 2 * b->kv_heads) * b->dim;
 	struct attention_args s = *c;
-
 	s.n = rows * c->seq;
 	s.starts += at;
 	s.qkv = (const uint16_t *)c->qkv + wide;
@@ -447,7 +423,6 @@ static int part_run(struct backend *b, const struct cuda_queue *q, const struct 
 	struct plan *plan = plan_of(b, p->shape, g->backward);
 	struct sdpa_args a = {.qkv = s->qkv, .o = s->o, .lse = s->lse, .d_o = s->d_o, .dqkv = s->dqkv};
 	struct table t = table_of(s->work, p);
-
 	if (g->ragged) {
 		a.qkv_at = t.qkv_at;
 		a.o_at = t.o_at;
@@ -467,7 +442,6 @@ static int part_run(struct backend *b, const struct cuda_queue *q, const struct 
 static int group_run(struct backend *b, const struct cuda_queue *q, const struct attention_args *s, struct group *g)
 {
 	size_t table = (g->bytes + 255) & ~(size_t)255;
-
 	cudaError_t x = g->bytes ? table_send(b, q, g, s->seq, s->work) : cudaSuccess;
 
 	if (x) return mt_fail(MT_EX_IO, "cuda: table of documents: %s", cudaGetErrorName(x));
@@ -488,7 +462,6 @@ static int span_run(struct backend *b, const struct cuda_queue *q, const struct 
 	const struct span *span, int64_t most)
 {
 	bool backward = c->dqkv != NULL;
-
 	if (!backward) most = span->rows;
 	for (int64_t row = 0, n; row < span->rows; row += n) {
 		n = span->rows - row < most ? span->rows - row : most;
@@ -505,7 +478,6 @@ int backend_run(struct backend *b, const struct cuda_queue *q, const struct atte
 {
 	int64_t rows = c->n / c->seq, most = group_rows(b, c->seq);
 	struct span s;
-
 	for (int64_t row = 0; row < rows; row += s.rows) {
 		s = span_next(b, c, row, most);
 		struct attention_args own = slice(b, c, s.row, s.rows);
@@ -521,12 +493,10 @@ int backend_run(struct backend *b, const struct cuda_queue *q, const struct atte
 static void autotune_group(struct backend *b, const struct attention_args *c, int64_t rows, bool backward)
 {
 	int64_t seq = c->seq;
-
 	if (!rows) return;
 	plan_of(b, shape_of(b, rows, seq, kv_heads_of(b, seq, false, backward), c->window, false), backward);
 	for (int i = 0; b->packed && i < CLASSES; i++) {
 		int64_t most = class_most(seq, rows, i), room;
-
 		for (int64_t documents = 1;; documents = room + 1) {
 			room = class_room(documents, most);
 			plan_of(b, shape_of(b, room, class_seq(seq, i), kv_heads_of(b, seq, true, backward), c->window, true),
@@ -540,7 +510,6 @@ static void autotune_group(struct backend *b, const struct attention_args *c, in
 void backend_autotune(struct backend *b, const struct attention_args *c)
 {
 	int64_t rows = c->n / c->seq, most = group_rows(b, c->seq);
-
 	if (!most) return;
 	if (b->packed && tables_open(b, (size_t)(rows * (int64_t)table_bytes(c->seq))))
 		cudaGetLastError(); /* table_send tries again, and reports it */
@@ -560,7 +529,6 @@ void backend_autotune(struct backend *b, const struct attention_args *c)
 struct backend *backend_open(struct sdpa *sdpa, const struct mt_geometry *g)
 {
 	struct backend *b = calloc(1, sizeof *b);
-
 	if (!b) {
 		sdpa->close(sdpa);
 		return NULL;

@@ -21,7 +21,6 @@ static __global__ void __launch_bounds__(32) balance_sums_kernel(struct balance_
 	for (int64_t t = blockIdx.x * each; t < end; t++) {
 		const float *logit = a.logits + t * n;
 		uint32_t taken = 0;
-
 		if (!a.counted[t]) continue;
 		double most = largest(logit, n), all = sum_of_powers(logit, n, most), lse = most + log(all);
 		for (int e = lane; e < n; e += 32) {
@@ -43,7 +42,6 @@ static __global__ void __launch_bounds__(THREADS)
 {
 	int i = blockIdx.x * THREADS + threadIdx.x;
 	double sum = 0;
-
 	if (i >= width) return;
 #pragma unroll 8
 	for (int b = 0; b < blocks; b++) sum += partial[(int64_t)b * width + i];
@@ -55,7 +53,6 @@ void cuda_balance_forward(const struct cuda_queue *q, const struct balance_args 
 	int64_t width = 2 * a->experts + 1, each = div_up(a->n, BALANCE_BLOCKS), blocks = div_up(a->n, each);
 	size_t shared = (size_t)width * sizeof(double) + (size_t)a->experts * sizeof(float);
 	double *partial = (double *)q->work;
-
 	LAUNCH(balance_sums_kernel, blocks, 32, shared, q->stream, *a, partial, each);
 	LAUNCH(balance_add_kernel, div_up(width, THREADS), THREADS, 0, q->stream, a->sums, partial, (int)blocks,
 		(int)width);

@@ -9,7 +9,6 @@ static __global__ void __launch_bounds__(THREADS)
 {
 	int64_t row = blockIdx.x;
 	float v[WIDE];
-
 	x += slot[row] / per_token * h;
 	y += row * h;
 	for (int64_t i = threadIdx.x * WIDE; i < h; i += THREADS * WIDE) {
@@ -21,7 +20,6 @@ static __global__ void __launch_bounds__(THREADS)
 void cuda_dispatch(const struct cuda_queue *q, const struct dispatch_args *a)
 {
 	int wide = wide_rows(a->h, a->y, a->x, NULL, NULL);
-
 	BY_ELEMENT(q,
 		LAUNCH(dispatch_kernel<T>, a->rows, THREADS, 0, q->stream, (T *)a->y, (const T *)a->x, a->slot, a->per_token,
 			a->h, wide));
@@ -42,7 +40,6 @@ static __device__ __forceinline__ void order_rows(struct ordered *to, const stru
 	uint32_t from = a->from ? *a->from : 0, end = a->to ? *a->to : UINT32_MAX;
 	int64_t slot = t * a->per_token, k = threadIdx.x;
 	int at = 0, n = 0;
-
 	if (k >= a->per_token) return;
 	uint32_t mine = a->row ? a->row[slot + k] : (uint32_t)(slot + k);
 	for (int64_t i = 0; i < a->per_token; i++) {
@@ -68,7 +65,6 @@ static __global__ void __launch_bounds__(THREADS) combine_kernel(struct combine_
 	__syncthreads();
 	for (int64_t i = threadIdx.x * WIDE; i < a.h; i += THREADS * WIDE) {
 		float sum[WIDE] = {0}, v[WIDE];
-
 		if (a.sum) get_wide(sum, a.sum + start + i, a.h - i, wide);
 		for (int k = 0; k < rows->n; k++) {
 			float w = rows->weight[k];
@@ -89,7 +85,6 @@ static __global__ void __launch_bounds__(THREADS) combine_kernel(struct combine_
 void cuda_combine(const struct cuda_queue *q, const struct combine_args *a)
 {
 	int wide = wide_rows(a->h, a->y, a->add, a->x, a->sum);
-
 	BY_ELEMENT(q, LAUNCH(combine_kernel<T>, a->n, THREADS, sizeof(struct ordered), q->stream, *a, wide));
 }
 
@@ -148,7 +143,6 @@ void cuda_combine_backward(const struct cuda_queue *q, const struct combine_back
 {
 	struct widths wide = {wide_rows(a->f, a->y, a->dy, NULL, NULL), wide_rows(a->g, a->dgu, NULL, NULL, NULL),
 		a->bias && wide_rows(a->h | a->bias_stride, a->d_o, a->bias, NULL, NULL)};
-
 	BY_ELEMENT(q,
 		LAUNCH(combine_backward_kernel<T>, a->rows, THREADS, THREADS / 32 * sizeof(float), q->stream, *a, wide));
 }

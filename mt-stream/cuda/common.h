@@ -185,7 +185,6 @@ static __device__ __forceinline__ float warp_sum(float x)
 static __device__ __forceinline__ float block_sum(float x, float *scratch)
 {
 	float sum = 0;
-
 	x = warp_sum(x);
 	if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = x;
 	__syncthreads();
@@ -203,7 +202,6 @@ static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static inline int wide_rows(int64_t length, const void *a, const void *b, const void *c, const void *d)
 {
 	uintptr_t all = (uintptr_t)a | (uintptr_t)b | (uintptr_t)c | (uintptr_t)d;
-
 	return length % WIDE == 0 && all % 16 == 0;
 }
 
@@ -216,7 +214,6 @@ static inline int wide_rows(int64_t length, const void *a, const void *b, const 
 static inline int64_t partial_blocks(int64_t n, int64_t width)
 {
 	int64_t room = (int64_t)(PARTIAL_BYTES / sizeof(float)) / width;
-
 	return least(least(n, MOST_BLOCKS), room > 1 ? room : 1);
 }
 

@@ -102,7 +102,6 @@ struct index {
 static struct index index_of(fe::graph::Graph &g, const struct sdpa_shape &s)
 {
 	struct index at;
-
 	if (s.ragged) {
 		at.qkv = numbers(g, QKV_AT, s.batch + 1, fe::DataType_t::INT64);
 		at.o = numbers(g, O_AT, s.batch + 1, fe::DataType_t::INT64);
@@ -212,7 +211,6 @@ static void *cudnn_plan(struct sdpa *sdpa, const struct sdpa_shape *shape, size_
 {
 	struct cudnn *c = (struct cudnn *)sdpa;
 	int64_t n = 0;
-
 	try {
 		std::unique_ptr<struct plan> p(new struct plan);
 		p->shape = *shape;
@@ -273,7 +271,6 @@ static int cudnn_run(struct sdpa *sdpa, void *plan, cudaStream_t stream, const s
 static bool library_open(char *why)
 {
 	const char *places[] = {getenv("MT_CUDNN"), LIBRARY, "/usr/local/cuda/lib64/" LIBRARY};
-
 	for (const char *place : places)
 		if (!fe::cudnn_dlhandle && place) fe::cudnn_dlhandle = dlopen(place, RTLD_NOW | RTLD_LOCAL);
 	if (!fe::cudnn_dlhandle) {
@@ -290,7 +287,6 @@ static bool library_open(char *why)
 static void cudnn_close(struct sdpa *sdpa)
 {
 	struct cudnn *c = (struct cudnn *)sdpa;
-
 	if (c->handle) fe::detail::destroy_handle(c->handle);
 	delete c; /* the library stays: plans of another handle may use it */
 }
@@ -299,7 +295,6 @@ static struct cudnn *cudnn_new(int sm, int sms)
 {
 	size_t v = fe::detail::get_backend_version();
 	struct cudnn *c = new struct cudnn();
-
 	c->sdpa.plan = cudnn_plan;
 	c->sdpa.plan_release = cudnn_plan_release;
 	c->sdpa.run = cudnn_run;
@@ -343,7 +338,6 @@ static std::string description(int sm, int sms, int shared)
 {
 	int threads = sm == 86 || sm == 89 || sm == 120 ? 1536 : 2048;
 	char text[1536];
-
 	snprintf(text, sizeof text,
 		"{\"maxGridSize\":[2147483647,65535,65535],\"maxBlockSize\":[1024,1024,64],"
 		"\"regsPerBlock\":65536,\"multiProcessorCount\":%d,\"warpSize\":32,\"maxSharedMemoryPerBlock\":49152,"

@@ -40,7 +40,6 @@ static bool backend_load(struct cuda *c, const struct mt_geometry *geo)
 {
 	char why[256] = "";
 	struct sdpa *sdpa = library_open(c, why);
-
 	if (sdpa) c->backend = backend_open(sdpa, geo);
 	else if (*why && !mt_record(c->run)) /* if set, the record names another backend: that is reported as an error */
 		mt_say("cuda: attention by our own kernels: %s", why);
@@ -51,7 +50,6 @@ static bool backend_load(struct cuda *c, const struct mt_geometry *geo)
 static enum tested backend_try(struct cuda *c, uint32_t seq)
 {
 	const struct mt_geometry *geo = mt_geometry(c->run);
-
 	(void)seq;
 	if (!backend_load(c, geo)) return TEST_NONE;
 	if (!backend_check(c->backend, &c->compute, geo)) return TEST_PASSED;
@@ -65,7 +63,6 @@ static int backend_find(struct cuda *c, const struct mt_geometry *geo)
 	const struct mt_record *set = mt_record(c->run);
 	bool with = false;
 	int rc = 0;
-
 	snprintf(c->attention, sizeof c->attention, OWN_WORDS);
 	if (c->dev.elem != 2 || !attention_plain(geo)) return 0;
 	if (set) {
@@ -101,7 +98,6 @@ static int cuda_attach(struct device *d, struct mt_run *r, int slot)
 	const struct mt_geometry *geo = mt_geometry(r);
 	const struct mt_layer most = mt_layer_most(geo);
 	int rc = refuse(geo);
-
 	if (rc) return rc;
 	c->run = r;
 	c->slot = slot;
@@ -124,7 +120,6 @@ static int cuda_attach(struct device *d, struct mt_run *r, int slot)
 static void cuda_close(struct device *d)
 {
 	struct cuda *c = (struct cuda *)d;
-
 	atomic_store(&c->stop, true);
 	if (c->registering) pthread_join(c->registrar, NULL);
 	cudaDeviceSynchronize(); /* after an error, copies may still use the memory that is released now */
@@ -145,7 +140,6 @@ static int cuda_open(struct cuda *c)
 {
 	struct cudaDeviceProp p;
 	int rc = gpu_open(c->ordinal, &p, &c->gpu), ex = MT_EX_CONFIG;
-
 	if (!rc) {
 		c->dev.gpu = &c->gpu;
 		c->copiers = pool_create(mt_cores() < COPIERS ? mt_cores() : COPIERS, POOL_SPINS, NULL);
@@ -169,7 +163,6 @@ static int cuda_open(struct cuda *c)
 struct device *device_cuda(int ordinal, int *ex)
 {
 	struct cuda *c = calloc(1, sizeof *c);
-
 	if (!c) {
 		*ex = -mt_fail(MT_EX_NOMEM, "device cuda: no memory");
 		return NULL;

@@ -17,7 +17,6 @@
 void error_keep(struct cuda *c, int ex, const char *why)
 {
 	char activity[128] = "";
-
 	if (c->ex) return;
 	c->ex = ex;
 	if (c->run) mt_stage_describe(c->run, c->slot, activity, sizeof activity);
@@ -27,7 +26,6 @@ void error_keep(struct cuda *c, int ex, const char *why)
 bool cuda_ok(struct cuda *c, cudaError_t e, const char *call)
 {
 	char why[256];
-
 	if (e == cudaSuccess) return true;
 	snprintf(why, sizeof why, "cuda: %s: %s (%s)", call, cudaGetErrorName(e), cudaGetErrorString(e));
 	error_keep(c, e == cudaErrorMemoryAllocation ? MT_EX_NOMEM : MT_EX_IO, why);
@@ -59,7 +57,6 @@ static bool event_query(struct cuda *c, struct cuda_stream *s, uint64_t at)
 static uint64_t event_record(struct cuda *c, struct cuda_stream *s)
 {
 	uint64_t at = ++s->recorded;
-
 	if (at > EVENTS) event_sync(c, s, at - EVENTS);
 	cuda_ok(c, cudaEventRecord(s->events[at % EVENTS], s->stream), "cudaEventRecord");
 	return at;
@@ -68,7 +65,6 @@ static uint64_t event_record(struct cuda *c, struct cuda_stream *s)
 struct event cuda_record(struct device *d, enum queue queue)
 {
 	struct cuda *c = (struct cuda *)d;
-
 	return (struct event){queue, c->ex || c->autotuning ? 0 : event_record(c, stream_of(c, queue))};
 }
 
@@ -76,7 +72,6 @@ void cuda_wait(struct device *d, enum queue queue, struct event e)
 {
 	struct cuda *c = (struct cuda *)d;
 	struct cuda_stream *from = stream_of(c, e.queue);
-
 	/* if the CUDA event was used again since, the event has completed */
 	if (c->ex || c->autotuning || e.queue == queue || from->over >= e.at) return;
 	cuda_ok(c, cudaStreamWaitEvent(stream_of(c, queue)->stream, from->events[e.at % EVENTS], 0), "cudaStreamWaitEvent");
@@ -85,14 +80,12 @@ void cuda_wait(struct device *d, enum queue queue, struct event e)
 bool cuda_query(struct device *d, struct event e)
 {
 	struct cuda *c = (struct cuda *)d;
-
 	return c->ex || event_query(c, stream_of(c, e.queue), e.at);
 }
 
 int cuda_sync(struct device *d, struct event e)
 {
 	struct cuda *c = (struct cuda *)d;
-
 	if (!c->ex) event_sync(c, stream_of(c, e.queue), e.at);
 	return c->ex ? mt_fail(c->ex, "%s", c->why) : 0;
 }
@@ -105,7 +98,6 @@ void timestamp_record(struct cuda *c, struct cuda_stream *s, double *at)
 	if (c->timestamps_n == c->timestamps_room) {
 		size_t more = c->timestamps_room ? 2 * c->timestamps_room : 1024;
 		struct timestamp *t = realloc(c->timestamps, more * sizeof *t);
-
 		if (!t) return;
 		memset(t + c->timestamps_room, 0, (more - c->timestamps_room) * sizeof *t);
 		c->timestamps = t;
@@ -123,7 +115,6 @@ void cuda_times(struct device *d)
 {
 	struct cuda *c = (struct cuda *)d;
 	float ms;
-
 	for (size_t i = 0; i < c->timestamps_n && !c->ex; i++)
 		if (cuda_ok(c, cudaEventElapsedTime(&ms, c->timestamps[0].event, c->timestamps[i].event),
 				"cudaEventElapsedTime"))

@@ -22,7 +22,6 @@ struct key {
 static struct key rows_key(uint32_t seq)
 {
 	struct key k;
-
 	snprintf(k.text, sizeof k.text, "attention of rows of %u", seq);
 	return k;
 }
@@ -31,7 +30,6 @@ bool attention_tried(struct cuda *c, const char *key, bool *with)
 {
 	uint8_t stands = 0;
 	bool found = mt_choice_find(c->run, key, &stands, sizeof stands);
-
 	*with = stands;
 	return found;
 }
@@ -48,7 +46,6 @@ struct attention_need cuda_attention_need(struct device *d, uint32_t seq, bool p
 {
 	struct cuda *c = (struct cuda *)d;
 	struct attention_need need = {0};
-
 	if (!c->backend) return need;
 	rows_find(c, seq);
 	if (c->rows.selected && !c->rows.with) return need;
@@ -77,7 +74,6 @@ static void test_close(void)
 static void test_crashed(int number)
 {
 	uint8_t with = 0;
-
 	test_close();
 	mt_choice_enter(on_test.run, on_test.key, &with, sizeof with);
 	raise(number);
@@ -86,7 +82,6 @@ static void test_crashed(int number)
 static void test_open(struct cuda *c, const char *key)
 {
 	struct sigaction a = {.sa_handler = test_crashed, .sa_flags = SA_NODEFER};
-
 	on_test.run = c->run;
 	on_test.key = key;
 	for (size_t i = 0; i < CRASHES; i++) sigaction(crashes[i], &a, &on_test.before[i]);
@@ -96,7 +91,6 @@ static int choice_enter(struct cuda *c, const char *key, bool *with)
 {
 	uint8_t stands = *with;
 	int rc = mt_choice_enter(c->run, key, &stands, sizeof stands);
-
 	*with = stands;
 	return rc;
 }
@@ -132,7 +126,6 @@ int cuda_attention_select(struct device *d, uint32_t seq, bool *with)
 	struct cuda *c = (struct cuda *)d;
 	struct key key = rows_key(seq);
 	int rc = *with ? attention_try(c, key.text, row_try, seq, with) : choice_enter(c, key.text, with);
-
 	if (!rc) rows_find(c, seq);
 	return rc;
 }
@@ -142,7 +135,6 @@ static bool run_by_backend(struct cuda *c, const struct op *o)
 {
 	const struct attention_args *a = &o->attention;
 	int rc = 0;
-
 	if (o->code != OP_ATTENTION_FORWARD && o->code != OP_ATTENTION_BACKWARD) return false;
 	MT_ASSERT(!a->past); /* which the cpu alone computes */
 	rows_find(c, (uint32_t)a->seq);
@@ -160,7 +152,6 @@ static void run_grads_out(struct cuda *c, struct cuda_stream *s, const struct op
 {
 	const float *base = o->grads_out.src - o->grads_out.off;
 	size_t size = mt_dtype_bytes(o->grads_out.to);
-
 	copy_to_host(c, s, o->grads_out.dst, (const char *)base + (size_t)o->grads_out.off * size,
 		(size_t)o->grads_out.n * size);
 }
@@ -173,7 +164,6 @@ static void op_run(struct cuda *c, struct cuda_stream *s, const struct op *o)
 {
 	const struct cuda_queue *q = &c->compute;
 	int rc = 0;
-
 	if (run_by_backend(c, o)) return;
 	switch (o->code) {
 	case OP_NONE:
@@ -202,7 +192,6 @@ static void op_run(struct cuda *c, struct cuda_stream *s, const struct op *o)
 static void op_autotune(struct cuda *c, const struct op *o)
 {
 	int rc = 0;
-
 	if (o->code == OP_GEMM) rc = gemms_select(c->gemms, &c->compute, &o->gemm);
 	else run_by_backend(c, o);
 	if (rc) error_keep(c, -rc, mt_errmsg());
@@ -211,7 +200,6 @@ static void op_autotune(struct cuda *c, const struct op *o)
 int cuda_autotune(struct device *d, bool on)
 {
 	struct cuda *c = (struct cuda *)d;
-
 	c->autotuning = on;
 	return c->ex ? mt_fail(c->ex, "%s", c->why) : 0;
 }
@@ -219,7 +207,6 @@ int cuda_autotune(struct device *d, bool on)
 void cuda_launch(struct device *d, enum queue queue, const struct op *op)
 {
 	struct cuda *c = (struct cuda *)d;
-
 	if (c->ex || op->code == OP_NONE || op->code == OP_DISCARD) return;
 	if (c->autotuning) {
 		op_autotune(c, op);

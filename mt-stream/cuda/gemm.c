@@ -119,7 +119,6 @@ static int gemms_prepare(struct gemms *g)
 {
 	cudaError_t e;
 	cublasStatus_t s;
-
 	if (!library_open(g)) return -MT_EX_CONFIG;
 	if ((e = cudaEventCreateWithFlags(&g->from, cudaEventDefault)) ||
 		(e = cudaEventCreateWithFlags(&g->to, cudaEventDefault)))
@@ -134,7 +133,6 @@ struct gemms *gemms_open(void *workspace, size_t bytes, int *ex)
 {
 	struct gemms *g = calloc(1, sizeof *g);
 	int rc = g ? gemms_prepare(g) : mt_fail(MT_EX_NOMEM, "cuda: no memory");
-
 	if (rc) {
 		*ex = -rc;
 		gemms_close(g);
@@ -157,7 +155,6 @@ const char *gemms_name(const struct gemms *g) { return g->name; }
 static uint32_t alignment(const void *p, int64_t ld, int size)
 {
 	uintptr_t a = (uintptr_t)p | (uintptr_t)(ld * size) | 128;
-
 	return (uint32_t)(a & -a);
 }
 
@@ -170,7 +167,6 @@ static cublasStatus_t describe(struct gemms *g, struct gemm *p)
 	int32_t bias_type = (int32_t)in;
 	uint64_t an = (uint64_t)s->n, bm = (uint64_t)s->m, k = (uint64_t)s->k;
 	cublasStatus_t e;
-
 	if ((e = g->cublasLtMatmulDescCreate(&p->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F)) ||
 		(e = g->cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_TRANSA, &a, sizeof a)) ||
 		(e = g->cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_TRANSB, &b, sizeof b)))
@@ -232,7 +228,6 @@ static bool bias_apart(const struct cuda_queue *q, const struct gemm_args *c)
 static void shape_of(const struct cuda_queue *q, const struct gemm_args *c, struct shape *s)
 {
 	int elem = operand_bytes(q, c);
-
 	memset(s, 0, sizeof *s);
 	s->m = c->m, s->n = c->n, s->k = c->k, s->lda = c->lda, s->ldb = c->ldb, s->ldc = c->ldc;
 	s->trans_a = c->trans_a, s->trans_b = c->trans_b, s->biased = c->bias != NULL && !bias_apart(q, c);
@@ -251,7 +246,6 @@ static cublasStatus_t gemm_launch(struct gemms *g, struct gemm *p, const struct 
 	const float one = 1, beta = c->add ? 1 : c->beta;
 	const void *added = c->add ? c->add : c->c;
 	cublasStatus_t e = CUBLAS_STATUS_SUCCESS;
-
 	if (p->shape.biased)
 		e = g->cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &c->bias, sizeof c->bias);
 	return e ? e
@@ -266,7 +260,6 @@ enum { REFUSED = 1 };
 static int library_failed(struct gemms *g, cublasStatus_t s, const struct gemm *p, const char *call)
 {
 	char words[MT_CHOICE_KEY];
-
 	if (s == CUBLAS_STATUS_NOT_SUPPORTED || s == CUBLAS_STATUS_INVALID_VALUE || s == CUBLAS_STATUS_ARCH_MISMATCH)
 		return REFUSED;
 	shape_words(&p->shape, words);
@@ -280,7 +273,6 @@ static int time_once(struct gemms *g, struct gemm *p, const struct selection *by
 {
 	cublasStatus_t s;
 	cudaError_t e;
-
 	if ((e = cudaEventRecord(g->from, q->stream))) return cuda_failed(e, "cudaEventRecord");
 	if ((s = gemm_launch(g, p, by, q, c))) return library_failed(g, s, p, "cublasLtMatmul");
 	if ((e = cudaEventRecord(g->to, q->stream)) || (e = cudaEventSynchronize(g->to)) ||
@@ -296,7 +288,6 @@ static bool splits_sums(struct gemms *g, const cublasLtMatmulAlgo_t *algo)
 {
 	uint32_t scheme = CUBLASLT_REDUCTION_SCHEME_NONE;
 	size_t n = 0;
-
 	return !g->cublasLtMatmulAlgoConfigGetAttribute(algo, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, &scheme, sizeof scheme,
 			   &n) &&
 		n == sizeof scheme && scheme != CUBLASLT_REDUCTION_SCHEME_NONE;
@@ -309,7 +300,6 @@ static int candidates(struct gemms *g, struct gemm *p, struct selection all[CAND
 	cublasLtMatmulPreference_t f = NULL;
 	int n = 0, taken = 0, rc;
 	cublasStatus_t s = g->cublasLtMatmulPreferenceCreate(&f);
-
 	if (!s && !(s = prefer(g, &p->shape, f)))
 		s = g->cublasLtMatmulAlgoGetHeuristic(g->handle, p->desc, p->a, p->b, p->c, p->c, f, CANDIDATES, found, &n);
 	if (f) g->cublasLtMatmulPreferenceDestroy(f);
@@ -327,7 +317,6 @@ static int candidate_time(struct gemms *g, struct gemm *p, const struct selectio
 {
 	float ms;
 	int rc = time_once(g, p, by, q, c, &ms);
-
 	*least = INFINITY;
 	for (int i = 0; !rc && i < REPEATS && (i == 0 || *least < 1.5f * best); i++) {
 		if ((rc = time_once(g, p, by, q, c, &ms))) return rc;
@@ -344,7 +333,6 @@ static int fastest(struct gemms *g, struct gemm *p, const struct cuda_queue *q, 
 	struct selection all[CANDIDATES];
 	int n = candidates(g, p, all), rc;
 	float best = INFINITY, ms, spent = 0;
-
 	if (n < 0) return n;
 	p->by = n && !c ? all[0] : (struct selection){.plain = 1};
 	for (int i = 0; c && i < n && spent < TIMING_MS && (p->by.plain || !g->first); i++) {
@@ -366,7 +354,6 @@ static int selection_use(struct gemms *g, struct gemm *p, const struct cuda_queu
 	cublasLtMatmulHeuristicResult_t r = {.workspaceSize = 0};
 	float ms;
 	int rc = REFUSED;
-
 	if (p->by.plain) return 0;
 	bool checks = !g->cublasLtMatmulAlgoCheck(g->handle, p->desc, p->a, p->b, p->c, p->c, &p->by.algo, &r);
 	/* In the autotune pass it runs once, which loads its kernel. An algorithm that runs is accepted even if the check
@@ -387,7 +374,6 @@ static int select_algorithm(struct gemms *g, struct gemm *p, const struct cuda_q
 	char words[MT_CHOICE_KEY];
 	struct selection mine;
 	int rc = 0;
-
 	shape_words(&p->shape, words);
 	if (describe(g, p)) return mt_fail(MT_EX_IO, "cuda: cuBLASLt does not know '%s'", words);
 	if (g->run && mt_choice_find(g->run, words, &p->by, sizeof p->by)) return selection_use(g, p, q, c, words);
@@ -404,7 +390,6 @@ static struct gemm *gemm_slot(struct gemms *g)
 	if (g->n == g->room) {
 		size_t room = g->room ? 2 * g->room : 64;
 		struct gemm *more = realloc(g->list, room * sizeof *more);
-
 		if (!more) return NULL;
 		g->list = more;
 		g->room = room;
@@ -418,7 +403,6 @@ static struct gemm *gemm_of(struct gemms *g, const struct cuda_queue *q, const s
 {
 	struct shape s;
 	struct gemm *p;
-
 	shape_of(q, c, &s);
 	for (size_t i = 0; i < g->n; i++)
 		if (!memcmp(&g->list[i].shape, &s, sizeof s)) return &g->list[i];
@@ -447,7 +431,6 @@ void gemms_attach(struct gemms *g, struct mt_run *run) { g->run = run; }
 int gemms_select(struct gemms *g, const struct cuda_queue *q, const struct gemm_args *c)
 {
 	int rc = 0;
-
 	gemm_of(g, q, c, true, &rc);
 	return rc;
 }
@@ -457,7 +440,6 @@ int gemms_run(struct gemms *g, const struct cuda_queue *q, const struct gemm_arg
 	int rc = 0;
 	struct gemm *p = gemm_of(g, q, c, false, &rc);
 	cublasStatus_t e;
-
 	if (!p) return rc;
 	if (p->by.plain) {
 		cuda_gemm_plain(q, c);

@@ -24,7 +24,6 @@ void *cublaslt_open(void)
 		"/usr/local/cuda/lib64/" LIBRARY EXPAND(CUBLAS_VER_MAJOR),
 	};
 	void *library = NULL;
-
 	for (size_t i = 0; !library && i < sizeof places / sizeof *places; i++)
 		if (places[i]) library = dlopen(places[i], RTLD_NOW | RTLD_LOCAL);
 	if (!library)
@@ -43,7 +42,6 @@ int cuda_failed(cudaError_t e, const char *call)
 static int attribute(int ordinal, enum cudaDeviceAttr a)
 {
 	int n = 0;
-
 	if (cudaDeviceGetAttribute(&n, a, ordinal) != cudaSuccess) cudaGetLastError();
 	return n;
 }
@@ -52,7 +50,6 @@ int gpu_open(int ordinal, struct cudaDeviceProp *p, struct gpu *gpu)
 {
 	int n = 0;
 	cudaError_t e = cudaGetDeviceCount(&n);
-
 	if (e == cudaErrorInsufficientDriver) /* also where there is no driver at all */
 		return mt_fail(MT_EX_CONFIG,
 			"device cuda: no NVIDIA driver, or one that is too old for CUDA %d (nvidia-smi prints its version); "
@@ -83,7 +80,6 @@ int gpu_find(int ordinal, struct gpu *gpu, uint64_t *room)
 	struct cudaDeviceProp p;
 	size_t available = 0, total;
 	int rc = gpu_open(ordinal, &p, gpu);
-
 	if (rc) return rc;
 	if (!cublaslt_open()) return -MT_EX_CONFIG;
 	if (cudaMemGetInfo(&available, &total) != cudaSuccess) cudaGetLastError();

@@ -41,13 +41,11 @@ static __device__ __forceinline__ void copy_part(struct bf16 *to, const struct b
 	int columns)
 {
 	const struct vec16 zeros = {{0, 0, 0, 0}};
-
 #pragma unroll
 	for (int i = threadIdx.x; i < DOWN * ACROSS / 8; i += THREADS) {
 		int row = i / (ACROSS / 8), column = i % (ACROSS / 8) * 8;
 		int left = row >= rows || column >= columns ? 0 : columns - column < 8 ? columns - column : 8;
 		struct bf16 *at = to + row * (ACROSS + PAD) + column;
-
 		if (ALIGNED && left == 8) copy16_async(at, from + row * ld + column);
 		else if (left == 0) store16_shared(at, zeros);
 		else {
@@ -64,7 +62,6 @@ static __device__ __forceinline__ void copy_terms(struct bf16 *a, const struct g
 {
 	struct bf16 *b = a + A_PART;
 	int left = at_most(p->terms - k0, BK);
-
 	if (FORM == SUM) copy_part<BK, BM, ALIGNED>(a, p->a + k0 * g->lda, g->lda, left, p->rows);
 	else copy_part<BM, BK, ALIGNED>(a, p->a + k0, g->lda, p->rows, left);
 	if (FORM == TRANSPOSED) copy_part<BN, BK, ALIGNED>(b, p->b + k0, g->ldb, p->columns, left);
@@ -78,7 +75,6 @@ static __device__ __forceinline__ void multiply(float c[WM / 16][WN / 8][4], con
 #pragma unroll
 	for (int k = 0; k < BK; k += 16) {
 		uint32_t x[4], y[WN / 16][4];
-
 #pragma unroll
 		for (int n = 0; n < WN / 16; n++)
 			if (FORM == TRANSPOSED) load_b_rows(y[n], b + n * 16 * B_ACROSS + k, B_ACROSS);
@@ -101,7 +97,6 @@ static __device__ __forceinline__ void tile_sum(float c[WM / 16][WN / 8][4], con
 	int warp = threadIdx.x / 32, m = warp / (BN / WN) * WM, n = warp % (BN / WN) * WN;
 	int parts = (int)((p->terms + BK - 1) / BK), at = 0,
 		next_at = STAGES - 1; /* places of parts i and i + STAGES - 1 */
-
 #pragma unroll
 	for (int i = 0; i < STAGES - 1; i++) {
 		if (i < parts) copy_terms<FORM, ALIGNED>(shared + i * (A_PART + B_PART), g, p, i * BK);
@@ -111,7 +106,6 @@ static __device__ __forceinline__ void tile_sum(float c[WM / 16][WN / 8][4], con
 	for (int i = 0; i < parts; i++) {
 		const struct bf16 *a = shared + at * (A_PART + B_PART), *b = a + A_PART;
 		int next = i + STAGES - 1;
-
 		copies_wait<STAGES - 2>();
 		__syncthreads(); /* part i is there for all, and all have used part i - 1, whose place the next copy takes */
 		if (next < parts) copy_terms<FORM, ALIGNED>(shared + next_at * (A_PART + B_PART), g, p, (int64_t)next * BK);
@@ -156,7 +150,6 @@ static __device__ __forceinline__ void tile_store(const float sum[WM / 16][WN / 
 {
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 	int row0 = warp / (BN / WN) * WM + lane / 4, column0 = warp % (BN / WN) * WN + lane % 4 * 2;
-
 #pragma unroll
 	for (int n = 0; n < WN / 8; n++) {
 		int column = column0 + n * 8;
@@ -186,7 +179,6 @@ static __global__ void __launch_bounds__(THREADS, 2)
 
 	if (FORM == SUM) {
 		int64_t e = tile / down, i = tile % down * BM, first = g.first[e];
-
 		p.a += first * g.lda + i;
 		p.b += first * g.ldb + column;
 		p.rows = at_most(g.k - i, BM);
@@ -196,7 +188,6 @@ static __global__ void __launch_bounds__(THREADS, 2)
 		tile_store<FORM, ALIGNED>(sum, &g, &p, (float *)g.c + e * g.stride + i * g.ldc + column, NULL);
 	} else {
 		struct group e = find_group(g.first, g.experts, tile, BM);
-
 		if (e.expert < 0) return;
 		p.a += e.row * g.lda;
 		p.b += e.expert * g.stride + (FORM == TRANSPOSED ? column * g.ldb : column);
@@ -214,7 +205,6 @@ static void grouped(const struct cuda_queue *q, const struct grouped_gemm_args *
 {
 	int64_t down = div_up(a->k, BM), across = div_up(a->n, BN);
 	int64_t tiles = FORM == SUM ? a->experts * down : group_tiles(a, BM);
-
 	LAUNCH((grouped_gemm_mma<FORM, ALIGNED>), tiles * across, THREADS, STAGES * (A_PART + B_PART) * sizeof(struct bf16),
 		q->stream, *a, down, across);
 }

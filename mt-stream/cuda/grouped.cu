@@ -52,7 +52,6 @@ static __global__ void __launch_bounds__(THREADS)
 void cuda_grouped_gemm(const struct cuda_queue *q, const struct grouped_gemm_args *a)
 {
 	int64_t down = div_up(a->k, PLAIN_TILE), across = div_up(a->n, PLAIN_TILE);
-
 	if (q->elem == 2) grouped_gemm_by_mma(q, a);
 	else if (a->sum)
 		LAUNCH(grouped_sum_kernel, a->experts * down * across, THREADS, PLAIN_SHARED, q->stream, *a, down, across);
@@ -91,7 +90,6 @@ void cuda_grouped_bias_backward(const struct cuda_queue *q, const struct grouped
 {
 	int64_t columns = div_up(a->n, 32 * WIDE);
 	int wide = wide_rows(a->n, a->dy, NULL, NULL, NULL);
-
 	BY_ELEMENT(q,
 		LAUNCH(grouped_bias_kernel<T>, a->experts * columns, THREADS, THREADS * WIDE * sizeof(float), q->stream, *a,
 			columns, wide));

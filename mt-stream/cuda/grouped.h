@@ -16,7 +16,6 @@ static __device__ __forceinline__ struct group find_group(const uint32_t *first,
 {
 	struct group g = {-1, 0, 0};
 	int lane = threadIdx.x % 32;
-
 	for (int64_t e0 = 0; e0 < experts; e0 += 32) {
 		int64_t e = e0 + lane;
 		int n = e < experts ? (int)((first[e + 1] - first[e] + height - 1) / height) : 0, sum = n;

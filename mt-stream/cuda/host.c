@@ -38,7 +38,6 @@ cudaError_t ranges_add(struct ranges *r, const void *p, size_t bytes)
 	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), from = (uintptr_t)p & ~(page - 1);
 	uintptr_t end = ((uintptr_t)p + bytes + page - 1) & ~(page - 1);
 	unsigned n = atomic_load_explicit(&r->n, memory_order_relaxed);
-
 	/* small arrays may share a page; a page can be registered only once */
 	for (unsigned i = 0; i < n; i++) {
 		uintptr_t base = (uintptr_t)r->v[i].base, over = base + r->v[i].bytes;
@@ -61,7 +60,6 @@ size_t ranges_alike(const struct ranges *r, const void *p, size_t bytes, bool *i
 {
 	unsigned n = atomic_load_explicit(&r->n, memory_order_acquire);
 	uintptr_t at = (uintptr_t)p, next = at + bytes;
-
 	for (unsigned i = 0; i < n; i++) {
 		uintptr_t base = (uintptr_t)r->v[i].base, over = base + r->v[i].bytes;
 		if (at >= base && at < over) {
@@ -86,7 +84,6 @@ static void staged_task(void *arg, int64_t task, int thread)
 {
 	const struct staged_copy *c = arg;
 	size_t at = (size_t)task * TASK_BYTES;
-
 	(void)thread;
 	memcpy((char *)c->to + at, (const char *)c->from + at, c->bytes - at < TASK_BYTES ? c->bytes - at : TASK_BYTES);
 }
@@ -96,7 +93,6 @@ static void CUDART_CB staged_run(void *arg)
 {
 	static pthread_mutex_t taken = PTHREAD_MUTEX_INITIALIZER;
 	struct staged_copy *c = arg;
-
 	if (!c->pool || c->bytes <= TASK_BYTES) {
 		memcpy(c->to, c->from, c->bytes);
 		return;
@@ -110,7 +106,6 @@ cudaError_t bounce_open(struct bounce *b, cudaStream_t stream, struct pool *pool
 {
 	const unsigned flags = cudaEventDisableTiming | cudaEventBlockingSync;
 	cudaError_t e;
-
 	b->stream = stream;
 	if ((e = cudaStreamCreateWithFlags(&b->aside, cudaStreamNonBlocking)) ||
 		(e = cudaEventCreateWithFlags(&b->before, flags)))
@@ -131,7 +126,6 @@ static cudaError_t staged_next(struct bounce *b, cudaStream_t filler, struct sta
 {
 	uint64_t k = b->n++;
 	cudaError_t e = cudaSuccess;
-
 	*c = &b->staged[k % STAGED];
 	*mem = b->mem[k % BOUNCES];
 	if (k >= STAGED) e = cudaEventSynchronize((*c)->empty);
@@ -152,7 +146,6 @@ static cudaError_t staged_launch(struct bounce *b, struct staged_copy *c, void *
 static cudaError_t join(cudaStream_t first, cudaEvent_t at, cudaStream_t after)
 {
 	cudaError_t e = cudaEventRecord(at, first);
-
 	return e ? e : cudaStreamWaitEvent(after, at, 0);
 }
 
@@ -162,7 +155,6 @@ cudaError_t bounce_in(struct bounce *b, void *device, const void *host, size_t b
 	cudaError_t e = join(b->stream, b->before, b->aside);
 	struct staged_copy *c;
 	char *mem;
-
 	for (size_t at = 0, n; !e && at < bytes; at += n) {
 		n = bytes - at < BUFFER_BYTES ? bytes - at : BUFFER_BYTES;
 		if ((e = staged_next(b, b->aside, &c, &mem)) || (e = staged_launch(b, c, mem, (const char *)host + at, n)) ||
@@ -179,7 +171,6 @@ cudaError_t bounce_out(struct bounce *b, void *host, const void *device, size_t 
 	cudaError_t e = cudaSuccess;
 	struct staged_copy *c = NULL;
 	char *mem;
-
 	for (size_t at = 0, n; !e && at < bytes; at += n) {
 		n = bytes - at < BUFFER_BYTES ? bytes - at : BUFFER_BYTES;
 		if ((e = staged_next(b, b->stream, &c, &mem)) ||

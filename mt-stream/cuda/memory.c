@@ -37,7 +37,6 @@ static bool on_device(const struct cuda *c, const void *p)
 static size_t direct_bytes(struct cuda *c, const void *p, size_t bytes, bool *direct)
 {
 	const struct ranges *const known[] = {&c->weights, &c->blocks};
-
 	*direct = false;
 	for (int i = 0; i < ARENAS; i++)
 		if (c->pinned[i].bytes && within(&c->pinned[i], p, bytes)) return *direct = true, bytes;
@@ -50,11 +49,9 @@ static size_t direct_bytes(struct cuda *c, const void *p, size_t bytes, bool *di
 static void copy_host(struct cuda *c, struct cuda_stream *s, void *dst, const void *src, size_t bytes, bool in)
 {
 	bool direct;
-
 	for (size_t at = 0, n; at < bytes && !c->ex; at += n) {
 		const char *from = (const char *)src + at;
 		char *to = (char *)dst + at;
-
 		n = direct_bytes(c, in ? from : to, bytes - at, &direct);
 		cudaError_t e = direct
 			? cudaMemcpyAsync(to, from, n, in ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost, s->stream)
@@ -88,7 +85,6 @@ void copy_any(struct cuda *c, struct cuda_stream *s, void *dst, const void *src,
 unsigned weights_ranges(struct mt_run *r, size_t size)
 {
 	uint64_t n = 0;
-
 	for (uint32_t u = 0; u < mt_control(r)->n_units; u++) n += mt_unit(r, u)->elems * size / REGISTER_MOST + 1;
 	return (unsigned)n;
 }
@@ -106,13 +102,11 @@ void *registrar_main(void *arg)
 	struct cuda *c = arg;
 	struct mt_control *control = mt_control(c->run);
 	size_t size = mt_dtype_bytes(control->dtype);
-
 	cudaSetDevice(c->ordinal);
 	for (uint32_t u = 0; u < control->n_units; u++) {
 		const struct mt_unit *unit = mt_unit(c->run, u);
 		const char *w = mt_at(c->run, unit->w);
 		size_t bytes = unit->elems * size;
-
 		for (size_t at = 0, piece; at < bytes; at += piece) {
 			piece = bytes - at < REGISTER_MOST ? bytes - at : REGISTER_MOST;
 			if (atomic_load(&c->stop)) return NULL;
@@ -130,7 +124,6 @@ void cuda_host_register(struct device *d, const void *p, size_t bytes)
 {
 	struct cuda *c = (struct cuda *)d;
 	cudaError_t e = cudaSuccess;
-
 	for (size_t at = 0; at < bytes && e == cudaSuccess; at += REGISTER_MOST)
 		e = ranges_add(&c->blocks, (const char *)p + at, bytes - at < REGISTER_MOST ? bytes - at : REGISTER_MOST);
 	if (e != cudaSuccess) registration_refused(c, "the gradient ring", e);
@@ -142,7 +135,6 @@ void *cuda_alloc(struct device *d, size_t bytes)
 {
 	struct cuda *c = (struct cuda *)d;
 	void *p = NULL;
-
 	for (int i = 0; i < ARENAS; i++)
 		if (!c->arenas[i].bytes) {
 			if (cudaMalloc(&p, bytes) != cudaSuccess) {
@@ -158,7 +150,6 @@ void *cuda_alloc(struct device *d, size_t bytes)
 void cuda_release(struct device *d, void *p, size_t bytes)
 {
 	struct cuda *c = (struct cuda *)d;
-
 	(void)bytes;
 	for (int i = 0; p && i < ARENAS; i++)
 		if (c->arenas[i].base == p) {
@@ -174,7 +165,6 @@ void *cuda_host_alloc(struct device *d, size_t bytes)
 	cudaError_t e = cudaErrorMemoryAllocation;
 	void *p = NULL;
 	int i = 0;
-
 	while (i < ARENAS && c->pinned[i].bytes) i++;
 	if (i < ARENAS && (e = cudaHostAlloc(&p, bytes, cudaHostAllocDefault)) == cudaSuccess) {
 		c->pinned[i] = (struct extent){p, bytes};
@@ -193,7 +183,6 @@ void *cuda_host_alloc(struct device *d, size_t bytes)
 void cuda_host_release(struct device *d, void *p)
 {
 	struct cuda *c = (struct cuda *)d;
-
 	if (c->ex) cudaDeviceSynchronize();
 	for (int i = 0; p && i < ARENAS; i++)
 		if (c->pinned[i].base == p) {
@@ -217,7 +206,6 @@ uint64_t spare_of(const struct cuda *c, const struct mt_control *control)
 {
 	size_t available = 0, total = 0;
 	uint64_t weights = 0;
-
 	if (cudaMemGetInfo(&available, &total) != cudaSuccess) cudaGetLastError();
 	for (uint32_t u = 0; u < control->n_units; u++) weights += mt_unit(c->run, u)->elems * c->dev.elem;
 	uint64_t part = available / SPARE_PART;
@@ -228,7 +216,6 @@ uint64_t cuda_room(struct device *d)
 {
 	struct cuda *c = (struct cuda *)d;
 	size_t available = 0, total = 0;
-
 	if (cudaMemGetInfo(&available, &total) != cudaSuccess) cudaGetLastError();
 	return available > c->spare ? available - c->spare : 0;
 }

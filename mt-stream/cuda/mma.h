@@ -22,7 +22,6 @@ static inline void mma(float c[4], const uint32_t a[4], const uint32_t b[2])
 	struct emu_word mine = {{(uint64_t)a[1] << 32 | a[0], (uint64_t)a[3] << 32 | a[2], (uint64_t)b[1] << 32 | b[0], 0}};
 	const struct emu_word *all;
 	unsigned g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-
 	emu_exchange(&mine, &all);
 	for (unsigned k = 0; k < 16; k++) {
 		unsigned holder = k % 8 / 2, right = k / 8, shift = k % 2 * 16;
@@ -41,7 +40,6 @@ static inline void load_matrices(uint32_t r[4], const struct bf16 *row, int tran
 	struct emu_word mine = {{(uint64_t)(uintptr_t)emu_aligned(row, 16)}};
 	const struct emu_word *all;
 	unsigned g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-
 	emu_exchange(&mine, &all);
 	for (unsigned j = 0; j < 4; j++) {
 		uint32_t low, high;
@@ -70,7 +68,6 @@ static __device__ __forceinline__ void mma(float c[4], const uint32_t a[4], cons
 static __device__ __forceinline__ void load_matrices(uint32_t r[4], const struct bf16 *row, int transposed)
 {
 	uint32_t at = (uint32_t)__cvta_generic_to_shared(row);
-
 	if (transposed)
 		asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
 					 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -89,7 +86,6 @@ static __device__ __forceinline__ void load_matrices(uint32_t r[4], const struct
 static __device__ __forceinline__ void load_a(uint32_t a[4], const struct bf16 *m, int stride)
 {
 	int lane = threadIdx.x % 32, j = lane / 8;
-
 	load_matrices(a, m + (j % 2 * 8 + lane % 8) * stride + j / 2 * 8, 0);
 }
 
@@ -97,7 +93,6 @@ static __device__ __forceinline__ void load_a(uint32_t a[4], const struct bf16 *
 static __device__ __forceinline__ void load_a_columns(uint32_t a[4], const struct bf16 *m, int stride)
 {
 	int lane = threadIdx.x % 32, j = lane / 8;
-
 	load_matrices(a, m + (j / 2 * 8 + lane % 8) * stride + j % 2 * 8, 1);
 }
 
@@ -105,7 +100,6 @@ static __device__ __forceinline__ void load_a_columns(uint32_t a[4], const struc
 static __device__ __forceinline__ void load_b_rows(uint32_t b[4], const struct bf16 *m, int stride)
 {
 	int lane = threadIdx.x % 32, j = lane / 8;
-
 	load_matrices(b, m + (j / 2 * 8 + lane % 8) * stride + j % 2 * 8, 0);
 }
 
@@ -113,7 +107,6 @@ static __device__ __forceinline__ void load_b_rows(uint32_t b[4], const struct b
 static __device__ __forceinline__ void load_b(uint32_t b[4], const struct bf16 *m, int stride)
 {
 	int lane = threadIdx.x % 32, j = lane / 8;
-
 	load_matrices(b, m + (j % 2 * 8 + lane % 8) * stride + j / 2 * 8, 1);
 }
 

@@ -83,7 +83,6 @@ void cuda_norm_rows_forward(const struct cuda_queue *q, const struct norm_forwar
 	const struct norm_forward_args a = *norm;
 	int wide = wide_rows(a.h | at.x | (kept ? at.kept : 0), a.y, a.x, a.w, a.b) &&
 		wide_rows(WIDE, kept, NULL, NULL, NULL);
-
 	BY_ELEMENT(q,
 		LAUNCH(norm_forward_kernel<T>, a.n, THREADS, 2 * (THREADS / 32) * sizeof(float), q->stream, a, at, (T *)kept,
 			wide));
@@ -92,7 +91,6 @@ void cuda_norm_rows_forward(const struct cuda_queue *q, const struct norm_forwar
 void cuda_norm_forward(const struct cuda_queue *q, const struct norm_forward_args *a)
 {
 	int wide = wide_rows(a->h, a->y, a->x, a->w, NULL);
-
 	if (a->mean || !a->w || a->one) cuda_norm_rows_forward(q, a, (struct norm_rows){a->h, a->h, 1}, NULL);
 	else
 		BY_ELEMENT(q,
@@ -171,7 +169,6 @@ static void norm_backward(const struct cuda_queue *q, const struct norm_backward
 	int64_t blocks)
 {
 	int wide = wide_rows(a->h | at.x | at.kept, a->dx, a->dy, a->x, a->w);
-
 	LAUNCH((norm_backward_kernel<T, VECS, ANY>), blocks, THREADS, (ANY ? 4 : 2) * (THREADS / 32) * sizeof(float),
 		q->stream, (T *)a->dx, a->add_dx, q->work, (const T *)a->dy, (const T *)a->x, (const T *)a->w, a->rstd, a->n,
 		a->h, wide, a->mean, a->one, at);
@@ -181,7 +178,6 @@ template <int ANY>
 static void norm_rows_backward(const struct cuda_queue *q, const struct norm_backward_args *a, struct norm_rows at)
 {
 	int64_t blocks = partial_blocks(a->n, a->h);
-
 	if (a->h <= 2 * THREADS * WIDE) BY_ELEMENT(q, (norm_backward<T, 2, ANY>(q, a, at, blocks)));
 	else if (a->h <= 4 * THREADS * WIDE) BY_ELEMENT(q, (norm_backward<T, 4, ANY>(q, a, at, blocks)));
 	else BY_ELEMENT(q, (norm_backward<T, 0, ANY>(q, a, at, blocks)));
@@ -198,7 +194,6 @@ void cuda_norm_backward(const struct cuda_queue *q, const struct norm_backward_a
 {
 	const struct norm_rows at = {a->h, a->h, 1};
 	const struct bias_backward_args bias = {a->db, a->beta, a->dy, a->n, a->h, a->h};
-
 	if (a->db) cuda_bias_backward(q, &bias);
 	if (a->mean || !a->w || a->one) norm_rows_backward<1>(q, a, at);
 	else norm_rows_backward<0>(q, a, at);

@@ -14,7 +14,6 @@ static __device__ __forceinline__ void plain_tile(const struct gemm_args *g, int
 {
 	float *a = tiles, *b = tiles + PLAIN_TILE * PLAIN_ACROSS, sum[4] = {0};
 	int x = threadIdx.x % PLAIN_TILE, y = threadIdx.x / PLAIN_TILE;
-
 	for (int64_t k0 = 0; k0 < g->k; k0 += PLAIN_TILE) {
 		for (int r = y; r < PLAIN_TILE; r += THREADS / PLAIN_TILE) {
 			/* neighbouring lanes read neighbouring elements: of a (i, k), or transposed (k, i); of b (k, j), or (j,

@@ -22,7 +22,6 @@ static __device__ __forceinline__ struct rope_lane lane_of(const struct rope_arg
 	uint32_t lanes = (uint32_t)r->dim / 16, heads = (uint32_t)(r->heads + r->kv_heads), seq = (uint32_t)r->seq;
 	int64_t item = block * (THREADS / lanes) + threadIdx.x / lanes;
 	struct rope_lane l;
-
 	l.there = item < r->n * heads;
 	if (!l.there) item = 0;
 	uint32_t t = (uint32_t)item / heads, head = (uint32_t)item - t * heads;
@@ -49,7 +48,6 @@ static __global__ void __launch_bounds__(THREADS)
 	struct rope_lane l = lane_of(&r, blockIdx.x);
 	int64_t half = r.dim / 2;
 	float a[WIDE], b[WIDE], c[WIDE], s[WIDE];
-
 	get_wide(a, qkv + l.x, WIDE, wide);
 	get_wide(b, qkv + l.x + half, WIDE, wide);
 	if (r.qnorm) {
@@ -128,7 +126,6 @@ static __global__ void __launch_bounds__(THREADS) rope_backward_lanes(struct rop
 	for (int64_t block = blockIdx.x; block < blocks; block += gridDim.x) {
 		struct rope_lane l = lane_of(&r, block);
 		float a[WIDE], b[WIDE], c[WIDE], s[WIDE], none[2][WIDE] = {{0}};
-
 		get_wide(a, dqkv + l.x, WIDE, wide);
 		get_wide(b, dqkv + l.x + half, WIDE, wide);
 		get_wide(c, r.cos + l.angle, WIDE, wide);
@@ -185,7 +182,6 @@ static __device__ __forceinline__ struct head head_of(const struct rope_args *r,
 	uint32_t heads = (uint32_t)(r->heads + r->kv_heads), seq = (uint32_t)r->seq;
 	int64_t item = block * (THREADS / lanes) + threadIdx.x / lanes;
 	struct head h;
-
 	h.there = item < r->n * heads;
 	if (!h.there) item = 0;
 	uint32_t t = (uint32_t)item / heads, j = (uint32_t)item - t * heads;
@@ -254,7 +250,6 @@ static __device__ __forceinline__ void norm_head(float a[VECS][WIDE], const T *w
 	const struct rope_args *r, int64_t kept, int wide)
 {
 	float g[VECS][WIDE], square = 0;
-
 #pragma unroll
 	for (int j = 0; j < VECS * WIDE; j++) square += a[j / WIDE][j % WIDE] * a[j / WIDE][j % WIDE];
 	float s = 1.0f / sqrtf(lanes_sum(square, h->lanes) / (float)r->dim + r->eps);
@@ -271,7 +266,6 @@ static __device__ __forceinline__ void norm_head_backward(float a[VECS][WIDE], f
 	const struct head *h, const struct rope_args *r, int64_t kept, int wide)
 {
 	float y[VECS][WIDE], g[VECS][WIDE], s = r->rstd[kept], dot = 0;
-
 	get_head<T, VECS>(y, (const T *)r->pre + kept * r->dim, h, r->dim, wide);
 	get_weights<T, VECS>(g, w, h, r, wide);
 #pragma unroll
@@ -296,7 +290,6 @@ static __device__ __forceinline__ void get_angles(float c[WIDE], float s[WIDE], 
 {
 	int64_t half = r->rope_dim / 2;
 	const float *cosines = r->cos + position * half, *sines = r->sin + position * half;
-
 	if (quick && !r->neighbours) {
 		get_wide(c, cosines + (i < half ? i : i - half), WIDE, 1);
 		get_wide(s, sines + (i < half ? i : i - half), WIDE, 1);
@@ -328,7 +321,6 @@ static __device__ __forceinline__ void turn_head(float a[VECS][WIDE], float *mee
 	const struct rope_args *r, float sign, int quick)
 {
 	int half = (int)r->rope_dim / 2, first_lane = (int)threadIdx.x % 32 - h->lane;
-
 	if (half == 0) return;
 	__syncwarp();
 #pragma unroll
@@ -338,7 +330,6 @@ static __device__ __forceinline__ void turn_head(float a[VECS][WIDE], float *mee
 	for (int v = 0; v < VECS; v++) {
 		int i = (int)first_of(h, v);
 		float c[WIDE], s[WIDE];
-
 		if (i >= r->rope_dim) continue;
 		get_angles(c, s, r, h->position, i, sign, quick);
 #pragma unroll
@@ -466,7 +457,6 @@ static int heads_quick(const struct rope_args *r) { return wide_rows(r->rope_dim
 static int heads_lanes(int64_t dim, int vecs)
 {
 	int lanes = 1;
-
 	while (lanes * WIDE * vecs < dim) lanes *= 2;
 	return lanes;
 }
@@ -476,7 +466,6 @@ static int heads_lanes(int64_t dim, int vecs)
 static struct rope_args only_k_is_v(const struct rope_args *rope)
 {
 	struct rope_args r = *rope;
-
 	r.qnorm = r.knorm = NULL;
 	r.row_norm = 0;
 	r.rope_dim = 0;
@@ -487,7 +476,6 @@ static struct rope_args only_k_is_v(const struct rope_args *rope)
 static struct rope_args only_rotation(const struct rope_args *rope)
 {
 	struct rope_args r = *rope;
-
 	r.qnorm = r.knorm = NULL;
 	r.row_norm = 0;
 	r.k_is_v = 0;
@@ -506,7 +494,6 @@ static void row_norms_forward(const struct cuda_queue *q, const struct rope_args
 	for (int is_k = 0; is_k < 2; is_k++) {
 		int64_t from = is_k ? r->heads * r->dim : 0;
 		struct norm_forward_args a = {};
-
 		a.x = a.y = (T *)r->qkv + from;
 		a.rstd = r->rstd + is_k;
 		a.w = is_k ? r->knorm : r->qnorm;
@@ -524,7 +511,6 @@ static void row_norms_backward(const struct cuda_queue *q, const struct rope_arg
 	for (int is_k = 0; is_k < 2; is_k++) {
 		int64_t from = is_k ? r->heads * r->dim : 0;
 		struct norm_backward_args a = {};
-
 		a.dy = a.dx = (T *)r->qkv + from;
 		a.dw = is_k ? r->dknorm : r->dqnorm;
 		a.beta = r->beta;
@@ -543,7 +529,6 @@ static void heads_forward(const struct cuda_queue *q, const struct rope_args r)
 {
 	int lanes = heads_lanes(r.dim, VECS);
 	int64_t blocks = div_up(r.n * (r.heads + r.kv_heads), THREADS / lanes);
-
 	LAUNCH((rope_forward_heads<T, VECS>), blocks, THREADS, THREADS / 32 * MEET * sizeof(float), q->stream, r, lanes,
 		heads_wide(&r), heads_quick(&r));
 }
@@ -551,11 +536,9 @@ static void heads_forward(const struct cuda_queue *q, const struct rope_args r)
 void cuda_rope_forward(const struct cuda_queue *q, const struct rope_args *rope)
 {
 	const struct rope_args r = *rope;
-
 	if (rope_is_nothing(&r)) return;
 	if (r.row_norm) {
 		const struct rope_args before = only_k_is_v(&r), after = only_rotation(&r);
-
 		cuda_rope_forward(q, &before);
 		BY_ELEMENT(q, row_norms_forward<T>(q, &r));
 		cuda_rope_forward(q, &after);
@@ -571,7 +554,6 @@ template <typename T, int NORMS>
 static void rope_backward_by_lanes(const struct cuda_queue *q, const struct rope_args r, int64_t blocks, int64_t all)
 {
 	size_t shared = NORMS ? THREADS / (size_t)(r.dim / 16) * 2 * (size_t)r.dim * sizeof(float) : 0;
-
 	LAUNCH((rope_backward_lanes<T, NORMS>), blocks, THREADS, shared, q->stream, r, (T *)r.qkv, (const T *)r.pre, r.rstd,
 		q->work, all, rope_wide(&r));
 }
@@ -581,7 +563,6 @@ static void heads_backward(const struct cuda_queue *q, const struct rope_args r,
 {
 	int lanes = heads_lanes(r.dim, VECS);
 	size_t shared = (THREADS / 32 * MEET + (r.qnorm ? THREADS / lanes * 2 * (size_t)r.dim : 0)) * sizeof(float);
-
 	LAUNCH((rope_backward_heads<T, VECS>), blocks, THREADS, shared, q->stream, r, q->work, all, lanes, heads_wide(&r),
 		heads_quick(&r));
 }
@@ -593,7 +574,6 @@ static void rope_heads_backward(const struct cuda_queue *q, const struct rope_ar
 	int lanes = plain ? (int)r.dim / 16 : heads_lanes(r.dim, vecs);
 	int64_t all = div_up(r.n * (r.heads + r.kv_heads), THREADS / lanes);
 	int64_t blocks = r.qnorm ? least(all, MOST_BLOCKS) : all;
-
 	if (plain && r.qnorm) BY_ELEMENT(q, (rope_backward_by_lanes<T, 1>(q, r, blocks, all)));
 	else if (plain) BY_ELEMENT(q, (rope_backward_by_lanes<T, 0>(q, r, blocks, all)));
 	else if (vecs == 1) BY_ELEMENT(q, (heads_backward<T, 1>(q, r, blocks, all)));
@@ -606,11 +586,9 @@ static void rope_heads_backward(const struct cuda_queue *q, const struct rope_ar
 void cuda_rope_backward(const struct cuda_queue *q, const struct rope_args *rope)
 {
 	const struct rope_args r = *rope;
-
 	if (rope_is_nothing(&r)) return;
 	if (r.row_norm) {
 		const struct rope_args before = only_k_is_v(&r), after = only_rotation(&r);
-
 		cuda_rope_backward(q, &after);
 		BY_ELEMENT(q, row_norms_backward<T>(q, &r));
 		cuda_rope_backward(q, &before);

@@ -13,7 +13,6 @@ static inline int64_t route_words(const struct route_args *a) { return 2 * a->ex
 static __device__ __forceinline__ void softmax(float *x, int n)
 {
 	double most = largest(x, n), sum = sum_of_powers(x, n, most);
-
 	for (int i = threadIdx.x % 32; i < n; i += 32) x[i] = (float)(exp((double)x[i] - most) / sum);
 }
 
@@ -21,7 +20,6 @@ static __device__ __forceinline__ void softmax(float *x, int n)
 static __device__ __forceinline__ float group_score(const float *score, int n)
 {
 	int first = 0, second = -1;
-
 	for (int i = 1; i < n; i++)
 		if (better(score[i], i, score[first], first)) {
 			second = first;
@@ -35,7 +33,6 @@ static __device__ __forceinline__ void keep_groups(const struct route_args *a, f
 {
 	int lane = threadIdx.x % 32, groups = (int)a->groups, each = (int)a->experts / groups;
 	uint32_t taken = 0;
-
 	/* but for group_score and the last loop, each lane reads only what it wrote */
 	for (int g = lane; g < groups; g += 32) sums[g] = group_score(score + g * each, each);
 	for (int i = 0; i < a->groups_used; i++) warp_best(sums, groups, &taken);
@@ -50,7 +47,6 @@ static __device__ __forceinline__ float weight_of(const struct route_args *a, co
 	const uint32_t *chosen, int k)
 {
 	double sum = 0, most = -INFINITY;
-
 	if (a->score == MT_TOP_SOFTMAX) {
 		for (int i = 0; i < a->per_token; i++) most = fmax(most, (double)score[chosen[i]]);
 		for (int i = 0; i < a->per_token; i++) sum += exp((double)score[chosen[i]] - most);
@@ -149,7 +145,6 @@ static void sort(const struct cuda_queue *q, const struct route_args *route)
 	const struct route_args a = *route;
 	int64_t slots = a.n * a.per_token, each = div_up(slots, CHUNKS_MOST);
 	uint32_t *counts = (uint32_t *)q->work;
-
 	each = each > CHUNK_LEAST ? each : CHUNK_LEAST;
 	int64_t chunks = div_up(slots, each), blocks = chunks * div_up(a.experts, THREADS);
 	LAUNCH(sort_kernel<0>, blocks, THREADS, THREADS * sizeof(uint32_t), q->stream, a, counts, slots, each);
@@ -161,7 +156,6 @@ static void sort(const struct cuda_queue *q, const struct route_args *route)
 void cuda_route_forward(const struct cuda_queue *q, const struct route_args *a)
 {
 	int64_t words = route_words(a);
-
 	BY_BYTES(a->exact ? 4 : q->elem,
 		LAUNCH(route_forward_kernel<T>, div_up(a->n, ROUTE_WARPS), 32 * ROUTE_WARPS,
 			(size_t)(ROUTE_WARPS * words) * sizeof(float), q->stream, *a, (int)words));
@@ -199,7 +193,6 @@ static __device__ __forceinline__ void token_sums(const struct route_args *a, st
 static __device__ __forceinline__ double gradients_dot(const struct route_args *a, const struct token *t)
 {
 	double dot = 0;
-
 	for (int k = 0; k < a->per_token; k++)
 		if (a->score == MT_SOFTMAX) dot += score_gradient(a, t, k) * (double)t->score[t->chosen[k]];
 		else if (a->score == MT_TOP_SOFTMAX) dot += (double)t->dw[k] * (double)t->weight[k] / (double)a->scale;
@@ -223,7 +216,6 @@ static __global__ void __launch_bounds__(32 * ROUTE_WARPS) route_backward_kernel
 	__syncwarp(); /* the chosen ones' were written by other lanes */
 	for (int k = lane; k < wanted; k += 32) {
 		double d = score_gradient(&a, &t, k), p = (double)t.score[t.chosen[k]];
-
 		d = a.score == MT_SOFTMAX   ? p * (d - dot)
 			: a.score == MT_SIGMOID ? d * p * (1 - p)
 									: (double)t.weight[k] * (d - dot);

@@ -16,7 +16,6 @@ static __device__ __forceinline__ double warp_sum_fp64(double x)
 static __device__ __forceinline__ double largest(const float *logit, int n)
 {
 	double most = -INFINITY;
-
 	for (int e = threadIdx.x % 32; e < n; e += 32) most = fmax(most, (double)logit[e]);
 #pragma unroll
 	for (int lanes = 16; lanes; lanes /= 2) most = fmax(most, __shfl_xor_sync(FULL, most, lanes));
@@ -26,7 +25,6 @@ static __device__ __forceinline__ double largest(const float *logit, int n)
 static __device__ __forceinline__ double sum_of_powers(const float *logit, int n, double most)
 {
 	double sum = 0;
-
 	for (int e = threadIdx.x % 32; e < n; e += 32) sum += exp((double)logit[e] - most);
 	return warp_sum_fp64(sum);
 }
@@ -44,7 +42,6 @@ static __device__ __forceinline__ int warp_best(const float *score, int n, uint3
 {
 	int lane = threadIdx.x % 32, at = -1;
 	float best = 0;
-
 	for (int j = 0, i = lane; i < n; i += 32, j++)
 		if (!(*taken >> j & 1) && (at < 0 || better(score[i], i, best, at))) {
 			best = score[i];

@@ -67,7 +67,6 @@ void cuda_bias_backward(const struct cuda_queue *q, const struct bias_backward_a
 	int64_t m = a->m, n = a->n, columns = div_up(n, 32 * WIDE), parts = partial_blocks(div_up(m, BIAS_ROWS), n);
 	int64_t rows = div_up(m, parts);
 	int wide = n % WIDE == 0 && wide_rows(a->ld, a->dy, NULL, NULL, NULL);
-
 	parts = div_up(m, rows);
 	BY_ELEMENT(q,
 		LAUNCH(bias_backward_kernel<T>, columns * parts, THREADS, THREADS * WIDE * sizeof(float), q->stream, q->work,
@@ -79,14 +78,12 @@ static __global__ void __launch_bounds__(THREADS)
 	add_bias_kernel(float *c, const struct bf16 *bias, int64_t n, int64_t ldc, int64_t across)
 {
 	int64_t column = blockIdx.x % across * THREADS + threadIdx.x;
-
 	if (column < n) c[blockIdx.x / across * ldc + column] += get(bias[column]);
 }
 
 void cuda_add_bias(const struct cuda_queue *q, const struct gemm_args *g)
 {
 	int64_t across = div_up(g->n, THREADS);
-
 	LAUNCH(add_bias_kernel, g->m * across, THREADS, 0, q->stream, (float *)g->c, (const struct bf16 *)g->bias, g->n,
 		g->ldc, across);
 }
@@ -98,7 +95,6 @@ static __global__ void __launch_bounds__(THREADS)
 	join_kernel(float *dst, const struct bf16 *w, const int16_t *lo, int64_t n)
 {
 	int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
-
 	if (i < n) dst[i] = as_float(((uint32_t)w[i].bits << 16) + (uint32_t)(int32_t)lo[i]);
 }
 
@@ -113,7 +109,6 @@ static __global__ void __launch_bounds__(THREADS)
 	int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * WIDE;
 	int wide = aligned && n - i >= WIDE;
 	float v[WIDE];
-
 	if (i >= n) return;
 	get_wide(v, src + i, n - i, wide);
 	put_wide(dst + i, v, n - i, wide);
@@ -134,7 +129,6 @@ void cuda_narrow(const struct cuda_queue *q, void *dst, const float *src, int64_
 void cuda_narrow_in_place(const struct cuda_queue *q, float *x, int64_t n)
 {
 	int64_t at = least(n, NARROW_FIRST);
-
 	cuda_narrow(q, q->work, x, at);
 	cudaMemcpyAsync(x, q->work, (size_t)at * sizeof(struct bf16), cudaMemcpyDeviceToDevice, q->stream);
 	for (int64_t more; at < n; at += more) {
@@ -153,7 +147,6 @@ static __global__ void __launch_bounds__(THREADS)
 	int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * WIDE;
 	int wide = aligned && n - i >= WIDE;
 	float v[WIDE], sum[WIDE] = {0}, f = factor ? get(*factor) : 1.0f;
-
 	if (i >= n) return;
 	get_wide(v, x + i, n - i, wide);
 	if (add) get_wide(sum, add + i, n - i, wide);
@@ -165,7 +158,6 @@ static __global__ void __launch_bounds__(THREADS)
 void cuda_scaled_add(const struct cuda_queue *q, const struct scaled_add_args *a)
 {
 	int aligned = wide_rows(WIDE, a->y, a->x, a->add, NULL);
-
 	BY_ELEMENT(q,
 		LAUNCH(scaled_add_kernel<T>, div_up(a->n, THREADS * WIDE), THREADS, 0, q->stream, (T *)a->y, (const T *)a->x,
 			(const T *)a->add, (const T *)a->factor, a->n, a->scale, aligned));

@@ -22,7 +22,6 @@ static __global__ void __launch_bounds__(THREADS)
 void cuda_embed_forward(const struct cuda_queue *q, const struct embed_forward_args *a)
 {
 	int wide = wide_rows(a->h, a->x, a->w, NULL, NULL);
-
 	BY_ELEMENT(q,
 		LAUNCH(embed_forward_kernel<T>, a->n, THREADS, 0, q->stream, (T *)a->x, (const T *)a->w, a->tokens, a->h,
 			a->scale, wide));
@@ -34,7 +33,6 @@ static __device__ __forceinline__ void find_tokens(uint32_t *found, const uint32
 {
 	int64_t t = at + threadIdx.x;
 	uint32_t votes = __ballot_sync(FULL, t < end && tokens[t] == token);
-
 	if (threadIdx.x % 32 == 0) found[threadIdx.x / 32] = votes;
 	__syncthreads();
 }
@@ -54,7 +52,6 @@ static __global__ void __launch_bounds__(THREADS) embed_backward_kernel(float *d
 	if ((int64_t)token == pad) return;
 	for (int64_t at = 0; at < first; at += THREADS, turn ^= 1) {
 		uint32_t *f = found + turn * (THREADS / 32), any = 0;
-
 		find_tokens(f, tokens, at, first, token);
 		for (int k = 0; k < THREADS / 32; k++) any |= f[k];
 		if (any) return;
@@ -63,12 +60,10 @@ static __global__ void __launch_bounds__(THREADS) embed_backward_kernel(float *d
 	if (column < h) get_wide(sum, to, h - column, wide);
 	for (int64_t at = first; at < n; at += THREADS, turn ^= 1) {
 		uint32_t *f = found + turn * (THREADS / 32);
-
 		find_tokens(f, tokens, at, n, token);
 		for (int k = 0; k < THREADS / 32; k++)
 			for (uint32_t bits = f[k]; bits; bits &= bits - 1) {
 				int64_t t = at + 32 * k + __ffs(bits) - 1;
-
 				if (column >= h) continue;
 				get_wide(v, dx + t * h + column, h - column, wide);
 				for (int j = 0; j < WIDE; j++) sum[j] += scale * v[j];
@@ -81,7 +76,6 @@ void cuda_embed_backward(const struct cuda_queue *q, const struct embed_backward
 {
 	int64_t columns = div_up(a->h, THREADS * WIDE);
 	int wide = wide_rows(a->h, a->dx, a->dw, NULL, NULL);
-
 	if (a->beta == 0) cudaMemsetAsync(a->dw, 0, (size_t)(a->vocab * a->h) * sizeof *a->dw, q->stream);
 	BY_ELEMENT(q,
 		LAUNCH(embed_backward_kernel<T>, a->n * columns, THREADS, 2 * (THREADS / 32) * sizeof(uint32_t), q->stream,
@@ -101,7 +95,6 @@ static __device__ __forceinline__ struct seen seen_both(struct seen a, struct se
 {
 	float high = b.high > a.high ? b.high : a.high, base = finite_or_0(high);
 	struct seen both = {high, a.sum * expf(a.high - base) + b.sum * expf(b.high - base)};
-
 	return both;
 }
 
@@ -111,10 +104,8 @@ static __device__ __forceinline__ struct seen row_seen(const T *x, int64_t vocab
 {
 	struct seen s = {-INFINITY, 0};
 	float v[WIDE];
-
 	for (int64_t i = threadIdx.x * WIDE; i < vocab; i += THREADS * WIDE) {
 		struct seen here = {-INFINITY, 0};
-
 		get_wide(v, x + i, vocab - i, aligned && vocab - i >= WIDE);
 #pragma unroll
 		for (int j = 0; j < WIDE; j++)
@@ -163,7 +154,6 @@ static __global__ void __launch_bounds__(THREADS) cross_entropy_kernel(T *logits
 	float factor = (float)((double)scale / (double)s.sum);
 	for (int64_t i = threadIdx.x * WIDE; i < vocab; i += THREADS * WIDE) {
 		int wide = aligned && vocab - i >= WIDE;
-
 		get_wide(v, x + i, vocab - i, wide);
 #pragma unroll
 		for (int j = 0; j < WIDE; j++) {
@@ -206,7 +196,6 @@ static void cross_entropy(const struct cuda_queue *q, const struct cross_entropy
 {
 	/* access 16 bytes at once only if all rows start at multiples of 16 bytes */
 	int aligned = wide_rows(a->vocab, a->logits, NULL, NULL, NULL);
-
 	LAUNCH((cross_entropy_kernel<T, CHANGED>), a->n, THREADS, THREADS / 32 * sizeof(struct seen), q->stream,
 		(T *)a->logits, a->targets, losses, a->vocab, a->scale, a->backward, aligned, a->logit_scale,
 		a->cap != 0 ? 1.0f / a->cap : 0);
@@ -215,7 +204,6 @@ static void cross_entropy(const struct cuda_queue *q, const struct cross_entropy
 void cuda_cross_entropy(const struct cuda_queue *q, const struct cross_entropy_args *a)
 {
 	double *losses = (double *)q->work;
-
 	if (a->backward && a->logit_scale != 0) BY_ELEMENT(q, (cross_entropy<T, 1>(q, a, losses)));
 	else BY_ELEMENT(q, (cross_entropy<T, 0>(q, a, losses)));
 	LAUNCH(loss_kernel, 1, THREADS, THREADS * sizeof(struct loss), q->stream, a->loss, losses, a->targets, a->n);
@@ -229,7 +217,6 @@ static __global__ void __launch_bounds__(THREADS)
 	int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * WIDE;
 	int wide = aligned && n - i >= WIDE;
 	float v[WIDE], rate = cap != 0 ? scale / cap : scale;
-
 	if (i >= n) return;
 	get_wide(v, x + i, n - i, wide);
 #pragma unroll
@@ -240,7 +227,6 @@ static __global__ void __launch_bounds__(THREADS)
 void cuda_cap_logits(const struct cuda_queue *q, const struct cap_logits_args *a)
 {
 	int aligned = wide_rows(WIDE, a->logits, NULL, NULL, NULL);
-
 	BY_ELEMENT(q,
 		LAUNCH(cap_logits_kernel<T>, div_up(a->n, THREADS * WIDE), THREADS, 0, q->stream, (T *)a->logits, a->n,
 			a->scale, a->cap, aligned));
@@ -260,7 +246,6 @@ void cuda_gemm_plain(const struct cuda_queue *q, const struct gemm_args *product
 {
 	const struct gemm_args g = *product;
 	int64_t columns = div_up(g.n, PLAIN_TILE), blocks = columns * div_up(g.m, PLAIN_TILE);
-
 	if (q->elem == 4 || g.exact)
 		LAUNCH((gemm_kernel<float, float>), blocks, THREADS, PLAIN_SHARED, q->stream, g, columns);
 	else if (g.fp32) LAUNCH((gemm_kernel<struct bf16, float>), blocks, THREADS, PLAIN_SHARED, q->stream, g, columns);
@@ -274,6 +259,5 @@ size_t cuda_work_bytes(int64_t n, int64_t heads)
 	size_t least_bytes = 64u << 20, attention = (size_t)(n * heads) * sizeof(float),
 		   losses = (size_t)n * sizeof(double);
 	size_t most = attention > losses ? attention : losses;
-
 	return most > least_bytes ? most : least_bytes;
 }

@@ -16,7 +16,6 @@
 static inline uint32_t rows_of_call(uint64_t row)
 {
 	uint64_t n = row < ROWS_BYTES ? ROWS_BYTES / row : 1;
-
 	return n < INT32_MAX ? (uint32_t)n : INT32_MAX;
 }
 
@@ -25,7 +24,6 @@ static inline uint32_t rows_of_call(uint64_t row)
 static inline uint32_t kv_heads_of_call(uint64_t row, uint32_t kv_heads)
 {
 	uint32_t n = kv_heads;
-
 	while (n > 1 && (kv_heads % n || row / kv_heads * n > HEADS_BYTES)) n--;
 	return n;
 }

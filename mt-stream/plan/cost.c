@@ -39,7 +39,6 @@ static double cores_shared(const struct plan_request *req) { return req->nodes >
 static double gemm(const struct plan_request *req, double flops, double tokens)
 {
 	const struct profile *p = &req->profile;
-
 	if (p->cores) return flops / (p->flops * CORES_GEMM) * (1 + CORES_GEMM_HALF / tokens) * cores_shared(req);
 	return flops / (p->flops * GEMM_SHAPES) * (1 + GEMM_HALF / tokens);
 }
@@ -56,7 +55,6 @@ static double update_bytes(const struct plan_request *req)
 static double update_rate(const struct plan_request *req)
 {
 	const struct profile *p = &req->profile;
-
 	return p->adam_measured ? p->adam : fmin(p->adam, p->ram / update_bytes(req));
 }
 
@@ -65,11 +63,9 @@ static double attention_flops(const struct plan_request *req, double rows)
 {
 	const struct mt_geometry *g = req->geo;
 	double t = req->seq, sum = 0;
-
 	for (uint32_t i = 0; i < g->layers; i++) {
 		const struct mt_layer *l = mt_layer_of(g, i);
 		double w = l->window && l->window < req->seq ? l->window : t;
-
 		sum += 4.0 * l->heads * l->head_dim * (w * t - w * w / 2);
 	}
 	return rows * sum / g->layers;
@@ -80,7 +76,6 @@ static double attention_time(const struct plan_request *req, const struct plan *
 	double cores)
 {
 	const struct profile *p = &req->profile;
-
 	if (p->cores) return flops / (p->flops * p->fp32 * cores) * cores_shared(req);
 	return flops / (p->flops * library * (plan->library_attention ? 1 : OWN_ATTENTION));
 }
@@ -92,7 +87,6 @@ static void add_windows(const struct plan_request *req, const struct plan *plan,
 {
 	double windows = ceil((double)req->most.experts / plan->expert_window), h = req->geo->hidden;
 	double each = n * h * (2 * (double)req->elem + 2 * sizeof(float)) / req->profile.hbm;
-
 	t->forward += windows * (each + LAUNCH * FORWARD_WINDOW * slices) + ROUND_TRIP;
 	t->backward += windows * (each + LAUNCH * BACKWARD_WINDOW * slices);
 }
@@ -116,7 +110,6 @@ struct times unit_times(const struct plan_request *req, const struct plan *plan,
 		   attention = attention_time(req, plan, flops, ATTENTION_FORWARD, CORES_ATTENTION_FORWARD),
 		   attention_back = attention_time(req, plan, 2.5 * flops, ATTENTION_BACKWARD, CORES_ATTENTION_BACKWARD);
 	struct times t;
-
 	/* bytes: weights once a chunk, gradients read and written once a chunk, and what passes through norms, rope,
 	 * SwiGLU and residuals */
 	double weights = (chunks * (block - mlp) + slices * mlp) * w / p->hbm, grads = weights / w * 8;
@@ -169,7 +162,6 @@ static struct pcie pcie_of(const struct plan_request *req, const struct plan *pl
 		   x = plan->residual_offloaded ? n * req->geo->hidden * (double)req->elem : 0;
 	double a = (double)req->most.heads * req->most.head_dim;
 	double o = plan->attention_offloaded ? n * (a * (double)req->elem + req->most.heads * 4.0) : 0;
-
 	return (struct pcie){
 		.embed_in = (double)req->embed * in,
 		.block_in = (double)req->block * in,
@@ -210,7 +202,6 @@ static double backward_range(const struct plan_request *req, const struct plan *
 	double o_in = level == KEEP_ATTENTION ? b->o_in : 0, o_copy = level == KEEP_ATTENTION ? b->o_copy : 0;
 	double work = t->backward + t->recompute[level] + b->x_copy + o_copy, in = b->x_in + o_in;
 	double out = b->block_out, away = in + b->block_in, windows = b->block_in - b->slot_in;
-
 	if (plan->grad_slots < 2) work += b->slot_out;
 	double held = most(most(work, in + windows), out), come = most(most(work, away), out);
 	if (slots < 2) come = plan->expert_window ? most(come, work + away - windows) : work + away;
@@ -225,7 +216,6 @@ static void predict_layers(const struct plan_request *req, const struct plan *pl
 			 at[5] = {0, plan->keep_all, plan->keep_all + plan->keep_but_gate_up,
 				 plan->keep_all + plan->keep_but_gate_up + plan->keep_attention, layers};
 	double block = t->forward + b.x_copy, leaves = b.x_out;
-
 	if (!req->zero_copy && plan->weight_slots < 2) block += b.slot_in;
 	double stays = most(most(block, b.block_in), leaves),
 		   goes = most(most(block + b.o_copy, b.block_in), leaves + b.o_out);
@@ -252,7 +242,6 @@ static void predict_passes(const struct plan_request *req, const struct plan *pl
 	const struct pcie b = pcie_of(req, plan);
 	uint32_t layers = req->geo->layers, full = req->rows / plan->pass_rows, rest = req->rows % plan->pass_rows;
 	struct times r = rest ? unit_times(req, plan, rest) : *t, z = full ? *t : r;
-
 	p->first_forward = most(z.embed_forward, b.embed_in) + layers * most(z.forward, b.block_in);
 	p->forward = p->first_forward + most(z.head, b.head_in) - z.head;
 	double pass = z.embed_forward + layers * z.forward;
@@ -280,7 +269,6 @@ static double stall_of(const struct plan_request *req, const struct times *t, co
 	double behind = req->grad == MT_NONE ? p->last_backward : p->first_forward;
 	double first = (double)req->embed / (update_rate(req) * req->nodes);
 	double all = most(p->adam, first + network_weights_time(req, req->weights));
-
 	if (req->nodes > 1) all = most(all, first + network_weights_time(req, req->weights - head) + t->forward);
 	return most(first + network_weights_time(req, req->embed), all - behind);
 }
@@ -291,7 +279,6 @@ static void several_micros(const struct plan_request *req, struct prediction *p)
 {
 	double carry = network_grads_time(req, req->embed + req->head + req->geo->layers * req->block);
 	double held = most(0, carry - p->forward - p->backward);
-
 	p->forward *= req->micros;
 	p->backward = req->micros * p->backward + (req->micros - 1) * held;
 }
@@ -335,7 +322,6 @@ static void add_compute(const struct plan_request *req, const struct plan *plan,
 	double gemms = (req->train ? 6 : 2) * n * model / (req->profile.flops * GEMM_SHAPES);
 	double attention = layers * t.attention, recompute = 0;
 	double all = t.embed_forward + layers * t.forward + t.head;
-
 	if (req->train) {
 		all += layers * t.backward + t.embed_backward;
 		recompute = plan->keep_all * t.recompute[KEEP_ALL] +
@@ -361,7 +347,6 @@ static void traffic(const struct plan_request *req, const struct plan *plan, str
 	uint64_t twice = req->train && !plan->pass_rows && layers > plan->weight_slots ? layers - plan->weight_slots : 0;
 	uint64_t kept = memory_host(req, plan), slot = slot_elems(req, plan);
 	uint64_t again = twice * slot + (req->train ? layers * (req->block - slot) : 0);
-
 	p->in = req->micros * ((req->embed + req->head + layers * req->block + again) * w + kept);
 	p->out = req->micros * ((req->train ? (req->embed + req->head + layers * req->block) * g : 0) + kept);
 }
@@ -380,7 +365,6 @@ void predict_parts(const struct plan_request *req, const struct plan *plan, stru
 		   tokens = (double)req->rows * req->seq, micros = req->micros, all = micros * req->streams * req->nodes;
 	double attention = attention_flops(req, req->rows) * req->geo->layers;
 	uint32_t pass = rows_of_pass(req, plan);
-
 	traffic(req, plan, p);
 	network(req, p);
 	add_compute(req, plan, pass, micros * (req->rows / pass), p);

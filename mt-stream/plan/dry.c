@@ -21,7 +21,6 @@
 static uint64_t work_of(const struct plan_request *req)
 {
 	uint64_t lse = (uint64_t)req->rows * req->seq * mt_layer_most(req->geo).heads * sizeof(float);
-
 	return LIBRARY_BYTES + (lse > KERNEL_BYTES ? lse : KERNEL_BYTES);
 }
 
@@ -31,7 +30,6 @@ static struct attention_need cudnn_need(const struct plan_request *req)
 {
 	const struct mt_layer most = mt_layer_most(req->geo);
 	uint64_t t = req->seq, heads = most.heads, kv_heads = most.kv_heads, row;
-
 	if (req->dtype != MT_BF16 || !attention_plain(req->geo) || most.head_dim > 128 || req->seq < 64 ||
 		__builtin_mul_overflow(t * heads, 2 * t + 12ull * most.head_dim, &row))
 		return (struct attention_need){0};
@@ -50,7 +48,6 @@ static int host_of(const struct dry *o, const struct mt_layout *l, struct plan_r
 	uint64_t tokens = (uint64_t)req->rows * req->seq, tables = 0;
 	uint32_t streams = larger(mt_default_streams(req->nodes), req->streams); /* as mt-run has create make rings */
 	uint64_t regions = mt_node_need(l, o->config_bytes, tokens < 2 ? 2 : tokens, req->nodes, streams);
-
 	for (uint32_t k = 0; k < req->geo->n_kinds; k++)
 		tables += (uint64_t)req->seq * req->geo->kind[k].rope_dim * sizeof(float);
 	if (!regions) return mt_fail(MT_EX_NOMEM, "no memory for a plan");
@@ -69,7 +66,6 @@ static int search(const struct plan_request *req, struct plan_result *p)
 {
 	struct plan_request alone = *req;
 	int rc;
-
 	alone.nodes = alone.micros = 1;
 	if ((rc = plan_search(&alone, p))) return rc;
 	struct times t = unit_times(req, &p->plan, rows_of_pass(req, &p->plan));
@@ -83,7 +79,6 @@ static int plan_of(const struct dry *o, struct plan_request *req, struct plan_re
 {
 	struct mt_layout l;
 	int rc = mt_layout_make(&l, req->geo, req->dtype, req->grad, req->state, req->optim);
-
 	if (rc) return rc;
 	request_sizes(req, l.units, l.n_units, l.tensors);
 	if (!req->profile.cores) {
@@ -111,7 +106,6 @@ static uint64_t other_need(void *arg, enum mt_dtype grad, enum mt_dtype state, u
 	struct plan_request req = other->req;
 	struct plan_result p;
 	uint64_t store;
-
 	req.grad = grad;
 	req.state = state;
 	req.rows = rows;
@@ -131,7 +125,6 @@ static int add_remedies(const struct dry *o, const struct plan_request *req)
 		.need = other_need,
 		.arg = &other};
 	char why[1024], fits[256];
-
 	snprintf(why, sizeof why, "%s", mt_errmsg());
 	return mt_remedies(&s, fits, sizeof fits) ? mt_fail(MT_EX_NOMEM, "%s; fits: %s", why, fits)
 											  : mt_fail(MT_EX_NOMEM, "%s", why);
@@ -142,7 +135,6 @@ static int show(const struct dry *o, struct plan_request *req)
 	struct plan_result p;
 	uint64_t store;
 	int rc = plan_of(o, req, &p, &store);
-
 	if (rc == -MT_EX_NOMEM) return add_remedies(o, req);
 	if (rc) return rc;
 	if (!profile_named(o->r->profile))
@@ -162,7 +154,6 @@ static int cores_of(const struct dry *o, const char *rates, struct plan_request 
 {
 	const char *lacks = gemm_lacks_bf16();
 	bool bf16 = req->dtype == MT_BF16 && (o->r->compute ? o->r->compute == MT_BF16 : gemm_bf16_is_fast());
-
 	if (bf16 && lacks) return mt_fail(MT_EX_CONFIG, "--compute bf16: %s", lacks);
 	if (o->r->compute == MT_BF16 && !bf16)
 		return mt_fail(MT_EX_CONFIG, "--compute bf16: the cores compute in fp32 where weights are fp32");
@@ -181,7 +172,6 @@ static int cores_of(const struct dry *o, const char *rates, struct plan_request 
 static int rates_of(const struct dry *o, struct plan_request *req)
 {
 	const char *spec = o->r->profile, *rates = profile_cores_rates(spec);
-
 	if (rates && (profile_named(spec) || !o->here)) return cores_of(o, rates, req);
 	if (o->r->compute && o->r->compute != req->dtype)
 		return mt_fail(MT_EX_CONFIG, "--compute: a GPU computes in the run's --dtype");
@@ -195,7 +185,6 @@ int plan_show(struct dry *o, struct plan_request *req)
 	struct mt_geometry geo;
 	char *text = NULL;
 	int rc = mt_config_read(o->config, &geo, &text);
-
 	req->geo = &geo;
 	o->config_bytes = rc ? 0 : strlen(text);
 	if (rc == 0) rc = rates_of(o, req);

@@ -32,7 +32,6 @@ static double gemm_flops(struct pool *pool, bool bf16, float *mem)
 		.ldc = GEMM,
 		.bf16 = bf16};
 	double best = INFINITY;
-
 	for (int i = 0; i < TRIES; i++) {
 		double began = mt_now();
 		op_gemm(pool, &g);
@@ -44,7 +43,6 @@ static double gemm_flops(struct pool *pool, bool bf16, float *mem)
 static void copy_part(void *arg, int64_t task, int thread)
 {
 	char *at = (char *)arg + 2 * COPY * (size_t)task;
-
 	(void)thread;
 	memcpy(at, at + COPY, COPY);
 }
@@ -53,7 +51,6 @@ static void copy_part(void *arg, int64_t task, int thread)
 static double copy_rate(struct pool *pool, int threads, void *mem)
 {
 	double best = INFINITY;
-
 	for (int i = 0; i < TRIES; i++) {
 		double began = mt_now();
 		pool_run(pool, threads, copy_part, mem);
@@ -68,7 +65,6 @@ static int measure(int threads, bool bf16, struct profile *p)
 	struct pool *pool = gemm_ready() ? pool_create(threads, POOL_SPINS, NULL) : NULL;
 	char *mem = pool ? malloc(bytes > gemm ? bytes : gemm) : NULL;
 	int rc = 0;
-
 	if (mem) {
 		memset(mem, 0, bytes > gemm ? bytes : gemm);
 		double flops = gemm_flops(pool, bf16, (float *)(void *)mem), all = copy_rate(pool, threads, mem);
@@ -94,7 +90,6 @@ int profile_cores(const char *rates, enum mt_dtype dtype, int threads, bool bf16
 	struct profile *measured)
 {
 	int rc = profile_parse("cpu", dtype, NULL, selects);
-
 	if (!rc) rc = profile_change(rates, selects);
 	if (!rc) rc = measure(threads, bf16, measured);
 	return rc ? rc : profile_change(rates, measured);

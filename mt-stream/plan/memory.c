@@ -15,7 +15,6 @@ static void *take(struct walk *w, uint64_t a, uint64_t b, uint64_t size)
 {
 	uint64_t bytes, end;
 	void *p = w->base ? w->base + w->used : NULL;
-
 	if (__builtin_mul_overflow(a, b, &bytes) || __builtin_mul_overflow(bytes, size, &bytes) ||
 		__builtin_add_overflow(bytes, 4095, &bytes) || __builtin_add_overflow(w->used, bytes & ~4095ull, &end)) {
 		w->over = true;
@@ -51,7 +50,6 @@ static struct sizes sizes_of(const struct plan_request *req, const struct plan *
 		.slice = tokens_of_slice(req, plan),
 		.head = tokens_of_head(req, plan),
 	};
-
 	z.saved = plan->expert_window ? z.pass : z.chunk;
 	z.either = z.chunk > z.head ? z.chunk : z.head;
 	return z;
@@ -62,7 +60,6 @@ static struct saved take_block(struct walk *w, const struct plan_request *req, c
 	enum checkpoint level, uint64_t n)
 {
 	struct saved v;
-
 	block_take(&v, &(struct kept){req->geo, l, level, n, req->elem}, take_any, w);
 	return v;
 }
@@ -78,7 +75,6 @@ static void take_saved(struct walk *w, const struct plan_request *req, const str
 	struct memory_layout *p)
 {
 	uint32_t layers = req->geo->layers;
-
 	p->chunk = (struct saved){0};
 	if (plan->keep_all < layers) p->scratch.gu = take(w, z->slice, z->gu, z->elem);
 	if (plan->keep_all + plan->keep_but_gate_up < layers)
@@ -116,7 +112,6 @@ static void take_operands(struct walk *w, const struct plan_request *req, const 
 	uint64_t inner = larger(slots * l->expert_ffn, z->slice * l->shared_ffn);
 	uint64_t x = larger(larger(z->chunk * larger(z->h, z->a), z->slice * z->f), z->head * z->h);
 	uint64_t dy = larger(larger(z->chunk * (z->a + 2 * z->k), z->chunk * z->h), z->slice * z->gu);
-
 	if (req->operand == req->elem) return;
 	dy = larger(larger(dy, z->head * req->geo->vocab), larger(gated * inner, z->slice * l->experts));
 	t->operand[0] = take(w, larger(x, larger(slots * z->h, inner)), 1, req->operand);
@@ -156,7 +151,6 @@ static void take_scratch(struct walk *w, const struct plan_request *req, const s
 static void take_slots(struct walk *w, const struct plan_request *req, const struct plan *plan, struct memory_layout *p)
 {
 	uint64_t most = req->embed > req->head ? req->embed : req->head;
-
 	p->embed_head_weights[0] = req->zero_copy ? NULL : take(w, most, 1, req->operand);
 	p->embed_head_weights[1] = req->zero_copy || !plan->pass_rows ? p->embed_head_weights[0]
 																  : take(w, most, 1, req->operand);
@@ -178,7 +172,6 @@ static void take_slots(struct walk *w, const struct plan_request *req, const str
 static void take_balance(struct walk *w, const struct plan_request *req, uint64_t tokens, struct memory_layout *p)
 {
 	bool terms = req->train && has_balance(req->geo);
-
 	p->counted = terms ? take(w, tokens, 1, sizeof *p->counted) : NULL;
 	p->sums = terms ? take(w, 2ull * req->most.experts + 1, 1, sizeof *p->sums) : NULL;
 }
@@ -189,7 +182,6 @@ static void take_windows(struct walk *w, const struct plan_request *req, const s
 	struct memory_layout *p)
 {
 	uint64_t window = plan->expert_window ? window_elems(req, plan->expert_window) : 0, edges = 0;
-
 	for (int k = 0; k < MT_KINDS && plan->expert_window; k++) {
 		uint64_t n = cut_edges(&req->cut[k], plan->expert_window);
 		edges = n > edges ? n : edges;
@@ -207,7 +199,6 @@ uint64_t memory_lay(const struct plan_request *req, const struct plan *plan, str
 	struct memory_layout none = {0}, *p = layout ? layout : &none;
 	struct sizes z = sizes_of(req, plan);
 	uint64_t all = (uint64_t)req->rows * req->seq;
-
 	p->tokens = take(&w, all, 1, 4);
 	p->targets = take(&w, all, 1, 4);
 	p->starts = take(&w, all, 1, 4);
@@ -234,7 +225,6 @@ uint64_t memory_lay(const struct plan_request *req, const struct plan *plan, str
 uint64_t memory_arena(const struct plan_request *req, uint64_t bytes)
 {
 	struct walk w = {0};
-
 	take(&w, req->work, 1, 1);
 	return bytes - w.used;
 }
@@ -244,7 +234,6 @@ void memory_increments(const struct plan_request *req, const struct plan *plan, 
 	const struct mt_geometry *g = req->geo;
 	struct sizes z = sizes_of(req, plan);
 	struct walk w[3] = {{0}};
-
 	take(&w[0], req->zero_copy ? 0 : slot_elems(req, plan) + req->exact, 1, req->operand);
 	take(&w[1], z.slice, z.gu, z.elem);
 	take_block(&w[2], req, z.most, KEEP_ALL_BUT_GATE_UP, z.saved);
@@ -253,7 +242,6 @@ void memory_increments(const struct plan_request *req, const struct plan *plan, 
 	inc->no_chunk = w[2].used;
 	for (enum checkpoint level = KEEP_INPUT; level <= KEEP_ALL; level++) {
 		struct walk kind[MT_KINDS] = {{0}};
-
 		for (uint32_t k = 0; k < g->n_kinds; k++) take_kept(&kind[k], req, plan, &g->kind[k], level, z.pass);
 		inc->kept[level][0] = 0;
 		for (uint32_t n = 0; n < g->layers; n++)
@@ -265,7 +253,6 @@ uint64_t memory_host(const struct plan_request *req, const struct plan *plan)
 {
 	struct sizes z = sizes_of(req, plan);
 	uint64_t x = z.pass * z.h * z.elem, o = z.pass * (z.a * z.elem + z.most->heads * sizeof(float));
-
 	return (plan->residual_offloaded ? residuals_away(req->geo) * x : 0) +
 		(plan->attention_offloaded ? attention_away(plan->keep_attention) * o : 0);
 }

@@ -40,7 +40,6 @@ int requested_gpu(const struct requested *r)
 	const char *number = r->device + strlen("cuda");
 	char *end = NULL;
 	unsigned long gpu = *number ? strtoul(number + 1, &end, 10) : 0;
-
 	if (*number && (!number[1] || number[1] == '-' || *end || gpu > 4095))
 		mt_die(MT_EX_USAGE, "--device: '%s': the GPU's number is 0 to 4095", r->device);
 	return (int)gpu;

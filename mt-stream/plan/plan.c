@@ -82,7 +82,6 @@ static const struct gpu *gpu_here(void)
 static void check_nodes(void)
 {
 	uint64_t all = nodes * streams * micros;
-
 	if (!nodes || nodes > MOST_NODES)
 		mt_die(MT_EX_USAGE, "--nodes: %llu: 1 to %d", (unsigned long long)nodes, MOST_NODES);
 	if (!streams || streams > MOST_STREAMS)
@@ -103,7 +102,6 @@ static void check_nodes(void)
 static struct plan_request request_parse(void)
 {
 	struct plan_request req = {.train = true};
-
 	if (!dry.config) mt_die(MT_EX_USAGE, "a plan needs --config FILE");
 	if (!seq || !micro || seq > INT32_MAX || micro > INT32_MAX)
 		mt_die(MT_EX_USAGE, "a plan needs --seq and --micro, 1 to %d", INT32_MAX);

@@ -171,7 +171,6 @@ double network_weights_time(const struct plan_request *, uint64_t elems);
 static inline enum checkpoint checkpoint_of(const struct plan *plan, uint32_t layers, uint32_t layer)
 {
 	uint32_t down = layers - 1 - layer, all = plan->keep_all, most = all + plan->keep_but_gate_up;
-
 	if (down < all) return KEEP_ALL;
 	if (down < most) return KEEP_ALL_BUT_GATE_UP;
 	return down < most + plan->keep_attention ? KEEP_ATTENTION : KEEP_INPUT;
@@ -189,7 +188,6 @@ static inline uint32_t rows_of_pass(const struct plan_request *req, const struct
 static inline uint32_t rows_of_chunk(const struct plan_request *req, const struct plan *plan)
 {
 	uint32_t rows = plan->chunk_tokens / req->seq ? plan->chunk_tokens / req->seq : 1, pass = rows_of_pass(req, plan);
-
 	return rows < pass ? rows : pass;
 }
 /* Elements of a block's slot, and of a window's */
@@ -200,7 +198,6 @@ static inline uint64_t slot_elems(const struct plan_request *req, const struct p
 static inline uint64_t window_elems(const struct plan_request *req, uint32_t window)
 {
 	uint64_t most = 0;
-
 	for (int k = 0; k < MT_KINDS; k++) {
 		uint64_t n = cut_window(&req->cut[k], window);
 		most = n > most ? n : most;
@@ -211,26 +208,22 @@ static inline uint64_t window_elems(const struct plan_request *req, uint32_t win
 static inline uint64_t tokens_of_slice(const struct plan_request *req, const struct plan *plan)
 {
 	uint64_t n = (uint64_t)rows_of_chunk(req, plan) * req->seq;
-
 	return n < plan->chunk_tokens ? n : plan->chunk_tokens;
 }
 /* MLP slices of a chunk, and of a pass at most */
 static inline uint64_t slices_of_chunk(const struct plan_request *req, const struct plan *plan)
 {
 	uint64_t n = (uint64_t)rows_of_chunk(req, plan) * req->seq, slice = tokens_of_slice(req, plan);
-
 	return (n + slice - 1) / slice;
 }
 static inline uint64_t slices_of_pass(const struct plan_request *req, const struct plan *plan)
 {
 	uint64_t rows = rows_of_chunk(req, plan), chunks = (rows_of_pass(req, plan) + rows - 1) / rows;
-
 	return chunks * slices_of_chunk(req, plan);
 }
 static inline uint64_t tokens_of_head(const struct plan_request *req, const struct plan *plan)
 {
 	uint64_t n = (uint64_t)rows_of_pass(req, plan) * req->seq;
-
 	return n < plan->head_tokens ? n : plan->head_tokens;
 }
 

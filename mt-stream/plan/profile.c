@@ -63,7 +63,6 @@ static bool spells(const char *at, const char *name)
 static const struct known *known_by_driver(const char *model)
 {
 	const struct known *best = NULL;
-
 	for (const char *at = model; !strstr(model, "Laptop") && *at; at++)
 		for (size_t i = 0; i < sizeof known / sizeof *known; i++)
 			if ((at == model || blank(at[-1])) && spells(at, known[i].name) &&
@@ -120,7 +119,6 @@ static void profile_here(const struct gpu *g, const struct known *named, enum mt
 	const struct known *k = named ? named : known_by_driver(g->model);
 	const struct known other = guess(g);
 	int cores = mt_cores(); /* mt-stream takes one of them */
-
 	if (!k && other.hbm > 0 && other.bf16 > 0) k = &other;
 	profile_of(k ? k : known, dtype, p);
 	p->adam = ADAM_CORE * (cores > 1 ? cores - 1 : 1);
@@ -144,7 +142,6 @@ static int number_parse(const char **at, struct profile *p)
 	for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
 		size_t n = strlen(numbers[i].name);
 		char *end;
-
 		if (strncasecmp(*at, numbers[i].name, n)) continue;
 		double x = strtod(*at + n, &end);
 		if (end == *at + n || (*end && *end != ',') || !(x > 0 && x < 1e9)) return -1;
@@ -162,7 +159,6 @@ int profile_parse(const char *spec, enum mt_dtype dtype, const struct gpu *here,
 	bool named = profile_named(spec);
 	const struct known *k = named ? known_find(spec, n) : NULL;
 	const char *at = !named ? spec : spec[n] ? spec + n + 1 : spec + n;
-
 	if (named && !k)
 		return mt_fail(MT_EX_USAGE,
 			"--profile: '%.*s': not a kind of GPU known here; mt-plan --profile help lists them", (int)n, spec);
@@ -175,7 +171,6 @@ int profile_parse(const char *spec, enum mt_dtype dtype, const struct gpu *here,
 int profile_change(const char *rates, struct profile *p)
 {
 	size_t n = strlen(p->name);
-
 	if (*rates) snprintf(p->name + n, sizeof p->name - n, ", changed");
 	while (*rates)
 		if (number_parse(&rates, p))
@@ -187,6 +182,5 @@ int profile_change(const char *rates, struct profile *p)
 bool profile_named(const char *spec)
 {
 	size_t n = strcspn(spec, ",");
-
 	return n && !memchr(spec, '=', n);
 }

@@ -24,7 +24,6 @@
 static uint64_t idle_of(const struct mt_geometry *g, const struct mt_layer *l)
 {
 	uint64_t matrices = mlp_gated(l) ? 3 : 2;
-
 	return (uint64_t)(whole_ffn(l) - active_ffn(l)) * matrices * g->hidden;
 }
 
@@ -36,7 +35,6 @@ void request_sizes(struct plan_request *req, const struct mt_unit *units, uint32
 	for (uint32_t u = 1; u + 1 < n; u++) {
 		struct cut c = cut_of(&units[u], tensors + units[u].first_tensor);
 		struct mt_part exact = mt_exact(&units[u], tensors + units[u].first_tensor);
-
 		req->cut[req->geo->kind_of[u - 1]] = c;
 		req->block = larger(units[u].elems, req->block);
 		req->rest = larger(cut_rest(&c), req->rest);
@@ -52,7 +50,6 @@ void request_sizes(struct plan_request *req, const struct mt_unit *units, uint32
 	req->idle = req->idle_params = 0;
 	for (uint32_t i = 0; i < req->geo->layers; i++) {
 		uint64_t idle = idle_of(req->geo, mt_layer_of(req->geo, i));
-
 		req->idle = larger(idle, req->idle);
 		req->idle_params += idle;
 	}
@@ -63,7 +60,6 @@ uint32_t default_chunk_tokens(void) { return CHUNK_TOKENS; }
 uint32_t default_head_tokens(const struct mt_geometry *geo)
 {
 	uint64_t n = LOGITS_BYTES / (sizeof(float) * (uint64_t)geo->vocab) / 64 * 64;
-
 	return n < HEAD_TOKENS_MIN ? HEAD_TOKENS_MIN : n > CHUNK_TOKENS ? CHUNK_TOKENS : (uint32_t)n;
 }
 
@@ -78,7 +74,6 @@ struct search {
 static bool better(const struct plan_result *best, const struct plan *plan, const struct prediction *p, uint64_t bytes)
 {
 	double work = p->forward + p->backward, least = best->predicted.forward + best->predicted.backward;
-
 	return work < least ||
 		(work <= least &&
 			(plan->library_attention != best->plan.library_attention ? plan->library_attention : bytes < best->bytes));
@@ -91,7 +86,6 @@ static void consider(struct search *s, const struct plan *plan, const struct tim
 	uint64_t host = req->streams * memory_host(req, plan);
 	bool fits = bytes <= req->memory, host_fits = !host || (host <= req->host && req->host_beside <= req->host - host);
 	struct prediction p;
-
 	if (host_fits && bytes < s->best->least) s->best->least = bytes;
 	if (fits && host + req->host_beside < s->best->least_host) s->best->least_host = host + req->host_beside;
 	if (!fits || !host_fits) return;
@@ -111,7 +105,6 @@ static void consider(struct search *s, const struct plan *plan, const struct tim
 static uint32_t next(uint32_t i, uint32_t last)
 {
 	uint32_t n = i + (i / 4 ? i / 4 : 1);
-
 	return i < last && n > last ? last : n;
 }
 
@@ -126,10 +119,8 @@ static uint32_t room(const struct plan_request *req, uint64_t used, const struct
 	uint32_t after, uint32_t at_most)
 {
 	uint32_t least = 0;
-
 	while (least < at_most) {
 		uint32_t n = at_most - (at_most - least) / 2;
-
 		if (used + bytes_kept(inc, level, after, n) <= req->memory) least = n;
 		else at_most = n - 1;
 	}
@@ -144,7 +135,6 @@ static void try_levels(struct search *s, struct plan *plan, const struct times *
 {
 	const struct plan_request *req = s->req;
 	uint32_t all = plan->keep_all, others = req->geo->layers - all;
-
 	plan->keep_but_gate_up = 0;
 	plan->keep_attention = plan->attention_offloaded ? others : 0;
 	used += bytes_kept(inc, KEEP_ALL, 0, all);
@@ -174,7 +164,6 @@ static bool hopeless(const struct search *s, const struct plan *plan, const stru
 {
 	struct plan best = *plan;
 	struct prediction p;
-
 	best.keep_but_gate_up = s->req->geo->layers - plan->keep_all;
 	best.keep_attention = 0;
 	predict(s->req, &best, t, &p);
@@ -186,7 +175,6 @@ static void try_slots(struct search *s, struct plan *plan, const struct times *t
 	const struct plan_request *req = s->req;
 	uint32_t layers = req->geo->layers, from = 0, to = layers;
 	struct increments inc;
-
 	plan->keep_all = plan->keep_but_gate_up = plan->keep_attention = 0;
 	if (req->recompute == RECOMPUTE_FULL || !req->train) to = 0;
 	if (req->recompute == RECOMPUTE_NONE && req->train) from = to;
@@ -211,7 +199,6 @@ static void try_offload(struct search *s, struct plan *plan)
 	const struct plan_request *req = s->req;
 	struct times t = unit_times(req, plan, rows_of_pass(req, plan));
 	uint32_t layers = req->geo->layers, most_slots = req->train ? (layers < 2 ? layers : 2) : 0;
-
 	for (int host = 0; host < (req->train && !plan->pass_rows ? 4 : 1); host++) {
 		plan->residual_offloaded = host & 1;
 		plan->attention_offloaded = host & 2;
@@ -240,7 +227,6 @@ static void try_windows(struct search *s, struct plan *plan)
 {
 	uint32_t wanted = s->req->expert_window, experts = s->req->most.experts;
 	bool possible = windows_possible(s->req, plan);
-
 	plan->expert_window = 0;
 	if (!possible || !wanted || wanted >= experts) try_offload(s, plan);
 	if (!possible) return;
@@ -253,7 +239,6 @@ static void try_windows(struct search *s, struct plan *plan)
 static void try_head(struct search *s, struct plan *plan)
 {
 	static const uint32_t tokens[] = {128, 512, 2048, 8192};
-
 	plan->head_tokens = s->req->head_tokens;
 	if (plan->head_tokens) try_windows(s, plan);
 	else
@@ -269,7 +254,6 @@ static void try_chunks(struct search *s, struct plan *plan)
 	const struct plan_request *req = s->req;
 	uint64_t most_rows = (uint64_t)INT32_MAX / req->seq;
 	uint32_t rows = req->rows < most_rows ? req->rows : (uint32_t)most_rows;
-
 	plan->chunk_tokens = req->chunk_tokens;
 	if (plan->chunk_tokens) {
 		try_head(s, plan);
@@ -290,7 +274,6 @@ static int nothing_fits(const struct plan_request *req, const struct plan_result
 {
 	unsigned long long least = (best->least + (1 << 20) - 1) >> 20, have = req->memory >> 20;
 	char host[128] = "", remedy[32] = "";
-
 	if (best->least_host != UINT64_MAX) {
 		snprintf(host, sizeof host, ", or %llu MiB of the host's, have %llu MiB",
 			(unsigned long long)((best->least_host + (1 << 20) - 1) >> 20), (unsigned long long)(req->host >> 20));
@@ -306,7 +289,6 @@ static void try_orders(struct search *s, bool library)
 {
 	const struct plan_request *req = s->req;
 	struct plan plan = {.pass_rows = req->pass_rows, .library_attention = library};
-
 	if (!plan.pass_rows || !req->train) try_chunks(s, &plan);
 	bool passes = req->train && !req->fixed && req->geo->aux_coef == 0;
 	for (uint32_t r = 1; passes && r <= req->rows; r = next(r, req->rows)) {
@@ -335,7 +317,6 @@ int plan_search(const struct plan_request *req, struct plan_result *best)
 	struct plan_request fixed = *req;
 	struct search s = {req, best, INFINITY};
 	int rc = passes_check(req);
-
 	if (rc) return rc;
 	if (req->selects.hbm > 0) {
 		fixed.profile = req->selects;

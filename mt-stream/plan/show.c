@@ -34,7 +34,6 @@ static void show_network(const struct plan_request *req, const struct prediction
 static void show_times(const struct plan_request *req, const struct plan_result *p)
 {
 	const struct prediction *t = &p->predicted;
-
 	printf("step      %.3f s: forward %.3f, backward %.3f, stall for the optimizer %.3f, tail %.3f", t->step,
 		t->forward, t->backward, t->stall, t->tail);
 	if (req->nodes > 1) printf(", network wait %.3f", t->network_wait);
@@ -70,7 +69,6 @@ void show_text(const struct plan_request *req, const struct plan_result *p, uint
 {
 	const struct plan *plan = &p->plan;
 	uint32_t layers = req->geo->layers, slots = plan->weight_slots < layers ? plan->weight_slots : layers;
-
 	char active[64] = "";
 
 	if (req->idle_params)
@@ -118,7 +116,6 @@ void show_text(const struct plan_request *req, const struct plan_result *p, uint
 static void json_network(const struct plan_request *req, const struct prediction *t)
 {
 	char net[32] = "null";
-
 	if (req->nodes > 1) snprintf(net, sizeof net, "%.9g", req->net / 1e9);
 	printf("\"nodes\": %u, \"streams\": %u, \"micro_batches\": %u, \"step_tokens\": %llu, \"net_gb_s\": %s, ",
 		req->nodes, req->streams, req->micros, (unsigned long long)tokens_of_step(req), net);
@@ -134,7 +131,6 @@ void show_json(const struct plan_request *req, const struct plan_result *p, uint
 	const struct plan *plan = &p->plan;
 	const struct prediction *t = &p->predicted;
 	uint32_t layers = req->geo->layers;
-
 	printf("{\"params\": %llu, \"active_params\": %llu, \"rows\": %u, \"seq\": %u, \"memory\": %llu, "
 		   "\"profile\": \"%s\", ",
 		(unsigned long long)req->params, (unsigned long long)(req->params - req->idle_params), req->rows, req->seq,

@@ -21,7 +21,6 @@ int draw_open(struct draw *d)
 static double uniform(uint64_t seed, uint64_t record, uint64_t place)
 {
 	uint64_t state = seed;
-
 	state = splitmix_next(&state) ^ record;
 	state = splitmix_next(&state) ^ place;
 	return (double)(splitmix_next(&state) >> 11) * 0x1p-53;
@@ -31,7 +30,6 @@ static double uniform(uint64_t seed, uint64_t record, uint64_t place)
 static int heavier(const void *a, const void *b)
 {
 	const struct candidate *x = a, *y = b;
-
 	if (x->weight != y->weight) return x->weight > y->weight ? -1 : 1;
 	return x->token < y->token ? -1 : 1;
 }
@@ -40,7 +38,6 @@ static int heavier(const void *a, const void *b)
 static uint32_t top_p(const struct candidate *c, uint32_t n, double p)
 {
 	double total = 0, sum = 0;
-
 	for (uint32_t i = 0; i < n; i++) total += c[i].weight;
 	for (uint32_t i = 0; i < n; i++)
 		if ((sum += c[i].weight) >= p * total) return i + 1;
@@ -52,7 +49,6 @@ int draw_token(const struct draw *d, const float *logits, uint64_t record, uint6
 	struct candidate *c = d->candidates;
 	uint32_t n = d->vocab, best = 0;
 	double total = 0, sum = 0;
-
 	for (uint32_t i = 0; i < n; i++) {
 		if (!isfinite(logits[i]))
 			return mt_fail(MT_EX_DATA, "record %llu: the logit of token %u is not finite: the weights have diverged",

@@ -27,7 +27,6 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t qkv_row(const struct mt_geometry *g)
 {
 	const struct mt_layer most = mt_layer_most(g);
-
 	return (int64_t)(most.heads + 2 * most.kv_heads) * most.head_dim;
 }
 static uint32_t head_unit(const struct forward *f) { return f->geo->layers + 1; }
@@ -35,7 +34,6 @@ static uint32_t head_unit(const struct forward *f) { return f->geo->layers + 1; 
 static int64_t head_rows(const struct mt_geometry *g)
 {
 	int64_t rows = HEAD_ELEMS / g->hidden;
-
 	return least(rows ? rows : 1, g->vocab);
 }
 
@@ -52,7 +50,6 @@ static float *take(struct walk *w, uint64_t a, uint64_t b)
 {
 	uint64_t bytes, end;
 	char *p = w->base ? w->base + w->used : NULL;
-
 	if (__builtin_mul_overflow(a, b, &bytes) || __builtin_mul_overflow(bytes, sizeof(float), &bytes) ||
 		__builtin_add_overflow(bytes, 63, &bytes) || __builtin_add_overflow(w->used, bytes & ~63ull, &end)) {
 		w->over = true;
@@ -66,7 +63,6 @@ static float *take(struct walk *w, uint64_t a, uint64_t b)
 static uint64_t lo_bytes(const struct forward *f, const struct mt_unit *u)
 {
 	struct mt_part exact = mt_exact(u, mt_tensor(f->weights.run, u->first_tensor));
-
 	return (exact.end - exact.first) * sizeof(int16_t);
 }
 
@@ -74,7 +70,6 @@ static uint64_t lo_bytes(const struct forward *f, const struct mt_unit *u)
 static uint64_t slot_elems(const struct forward *f)
 {
 	uint64_t most = (uint64_t)head_rows(f->geo) * f->geo->hidden;
-
 	for (uint32_t u = 1; u <= f->geo->layers; u++) {
 		const struct mt_unit *unit = mt_unit(f->weights.run, u);
 		uint64_t elems = unit->elems + lo_bytes(f, unit) / sizeof(float) + 1;
@@ -94,7 +89,6 @@ static uint64_t widest_operand(const struct mt_geometry *g, const struct mt_laye
 {
 	uint64_t a = (uint64_t)most->heads * most->head_dim;
 	uint64_t experts = most->experts_per_token * (uint64_t)larger(g->hidden, most->expert_ffn);
-
 	return larger(larger(larger(g->hidden, a), most->ffn), larger(experts, most->shared_ffn));
 }
 
@@ -104,7 +98,6 @@ static void lay_out(struct forward *f, struct walk *w, uint32_t room)
 	const struct mt_layer most = mt_layer_most(g);
 	uint64_t n = (uint64_t)least(CHUNK, room), a = (uint64_t)most.heads * most.head_dim;
 	bool norms = g->flags & MT_QK_NORM;
-
 	f->x = take(w, room, g->hidden);
 	f->y = take(w, room, g->hidden);
 	for (uint32_t k = 0; k < g->n_kinds; k++) {
@@ -144,7 +137,6 @@ static void lay_out(struct forward *f, struct walk *w, uint32_t room)
 int forward_room(struct forward *f, uint64_t tokens)
 {
 	struct walk size = {0}, w = {0};
-
 	f->cached = 0;
 	if (tokens <= f->room) return 0;
 	f->dev->release(f->dev, f->arena, f->arena_bytes);
@@ -184,7 +176,6 @@ void forward_close(struct forward *f)
 static int copied(struct forward *f)
 {
 	int rc;
-
 	if (f->weights.in_place) return 0;
 	rc = device_sync(f->dev);
 	return rc ? rc : weights_check(&f->weights);
@@ -193,7 +184,6 @@ static int copied(struct forward *f)
 static int used(struct forward *f)
 {
 	int rc = device_sync(f->dev);
-
 	return rc || !f->weights.in_place ? rc : weights_check(&f->weights);
 }
 
@@ -210,7 +200,6 @@ static struct chunk chunk_of(const struct forward *f, int64_t from, int64_t n)
 		.host_starts = f->starts,
 		.s = f->scratch,
 	};
-
 	for (uint32_t k = 0; k < f->geo->n_kinds; k++) {
 		c.cos[k] = f->cos[k] + from * (f->geo->kind[k].rope_dim / 2);
 		c.sin[k] = f->sin[k] + from * (f->geo->kind[k].rope_dim / 2);
@@ -225,7 +214,6 @@ static void copy_rows(const struct forward *f, uint32_t u)
 	struct chunk c = chunk_of(f, f->from, f->n - f->from);
 	uint64_t h = f->geo->hidden;
 	float *x = f->x + f->from * h;
-
 	r.in_place = false;
 	for (uint32_t i = f->from; i < f->n; i++) weights_launch(&r, u, f->tokens[i] * h, h, f->x + i * h);
 	if (f->geo->embed_scale != 1) scaled_add(&c, x, x, NULL, f->geo->embed_scale);
@@ -237,7 +225,6 @@ static int embed(struct forward *f, uint32_t u)
 	struct chunk c = chunk_of(f, f->from, f->n - f->from);
 	struct weights w = {0};
 	int rc = weights_wait(&f->weights, u);
-
 	if (rc) return rc;
 	c.tokens = f->tokens + f->from;
 	if (f->dev->operand == f->dev->elem) {
@@ -255,7 +242,6 @@ static const int16_t *lo_launch(const struct forward *f, const struct mt_unit *u
 	const int16_t *lo = mt_at(f->weights.run, u->lo);
 	size_t bytes = lo_bytes(f, u);
 	void *dst = f->slot + u->elems;
-
 	if (!bytes) return NULL;
 	lo += mt_exact(u, mt_tensor(f->weights.run, u->first_tensor)).first;
 	if (f->weights.in_place) return lo;
@@ -271,7 +257,6 @@ static int block(struct forward *f, uint32_t u)
 	float *qkv = f->qkv + (int64_t)(u - 1) * f->room * qkv_row(f->geo);
 	struct weights w = {0};
 	int rc = weights_wait(&f->weights, u);
-
 	if (rc) return rc;
 	const void *base = weights_launch(&f->weights, u, 0, unit->elems, f->slot);
 	weights_enter(&w, f->dev, mt_tensor(f->weights.run, unit->first_tensor), unit->tensors, base, lo_launch(f, unit));
@@ -291,7 +276,6 @@ static int block(struct forward *f, uint32_t u)
 static const struct mt_tensor *tensor_of(const struct forward *f, enum mt_role_tensor role, uint32_t *unit)
 {
 	const struct mt_unit *u = mt_unit(f->weights.run, *unit = role == MT_T_EMBED ? 0 : head_unit(f));
-
 	for (uint32_t i = 0; i < u->tensors; i++) {
 		const struct mt_tensor *t = mt_tensor(f->weights.run, u->first_tensor + i);
 		if (t->role == role) return t;
@@ -310,7 +294,6 @@ static int head(struct forward *f, uint32_t u)
 	const void *bias = NULL;
 	int64_t h = g->hidden, rows;
 	int rc;
-
 	if ((rc = weights_wait(&f->weights, u)) || (rc = weights_wait(&f->weights, unit))) return rc;
 	if (!(g->flags & MT_NORM_PLAIN))
 		w.t[MT_T_FNORM] = weights_launch(&f->weights, head_unit(f), tensor_of(f, MT_T_FNORM, &norm_unit)->off,
@@ -340,7 +323,6 @@ static int head(struct forward *f, uint32_t u)
 static int unit_forward(struct forward *f, uint32_t u)
 {
 	int rc;
-
 	do {
 		if (f->mixed && (rc = weights_begin(&f->weights))) return rc;
 		rc = u == 0 ? embed(f, u) : u == head_unit(f) ? head(f, u) : block(f, u);
@@ -357,7 +339,6 @@ static int unit_forward(struct forward *f, uint32_t u)
 static int pass(struct forward *f, bool mixed)
 {
 	int rc = weights_begin(&f->weights);
-
 	if (rc) return rc;
 	if (mixed || f->weights.fills != f->fills || f->weights.step != f->step) f->cached = 0;
 	f->mixed = mixed;
@@ -377,7 +358,6 @@ static int pass(struct forward *f, bool mixed)
 int forward_logits(struct forward *f, const uint32_t *tokens, uint32_t n, const float **logits)
 {
 	int rc = CHANGED;
-
 	MT_ASSERT(n > f->cached && n <= f->room);
 	if (n > f->positions) {
 		for (uint32_t k = 0; k < f->geo->n_kinds; k++)

@@ -65,7 +65,6 @@ static void parse_stops(void)
 	for (int i = 0; i < stop_list.n; i++) {
 		uint64_t id = 0;
 		const struct mt_opt number = {"stop", OPT_U64, &id, "ID", "", NULL};
-
 		if (!strcmp(stop_list.v[i], "none") && stop_list.n == 1) return;
 		if (!mt_opt_set(&number, stop_list.v[i]) || id >= MT_CONTEXT_ONLY)
 			mt_die(MT_EX_USAGE, "--stop: '%s': not a token, or none alone", stop_list.v[i]);
@@ -76,7 +75,6 @@ static void parse_stops(void)
 static void check_options(void)
 {
 	enum { MOST = 1 << 24, MOST_THREADS = 4096 };
-
 	compute = mt_dtype_named(compute_spec);
 	if (compute != MT_BF16 && compute != MT_FP32)
 		mt_die(MT_EX_USAGE, "--compute: '%s': not bf16 or fp32", compute_spec);
@@ -98,7 +96,6 @@ static int threads_default(const struct mt_run *run)
 static int sampler_open(struct sampler *s)
 {
 	int rc;
-
 	s->geo = mt_geometry(s->run);
 	for (int i = 0; i < stops.n; i++)
 		if (stops.id[i] >= s->geo->vocab)
@@ -118,7 +115,6 @@ static int sampler_open(struct sampler *s)
 static int check_length(struct sampler *s, uint64_t record, uint64_t n)
 {
 	bool longer = n + max_tokens > s->geo->max_position;
-
 	if (longer && s->geo->flags & MT_ROPE_DYNAMIC)
 		return mt_fail(MT_EX_CONFIG,
 			"record %llu: %llu token%s and --max-tokens %llu are above %u tokens: there this model's rope (dynamic or "
@@ -139,7 +135,6 @@ static int read_prompt(struct sampler *s, struct record_reader *r)
 {
 	uint64_t room = (uint64_t)r->count + max_tokens;
 	int rc;
-
 	if (room > s->room) {
 		uint32_t *more = realloc(s->tokens, room * sizeof *more);
 		if (!more) return mt_fail(MT_EX_NOMEM, "no memory for a record of %u elements", r->count);
@@ -166,11 +161,9 @@ static int write_logits(const struct sampler *s, const float *logits)
 static int continue_prompt(struct sampler *s, uint64_t record, uint32_t n, uint32_t *made)
 {
 	int rc = forward_room(&s->forward, n + max_tokens);
-
 	for (*made = 0; !rc && *made < max_tokens;) {
 		const float *logits;
 		uint32_t token;
-
 		rc = forward_logits(&s->forward, s->tokens, n + *made, &logits);
 		if (!rc) rc = write_logits(s, logits);
 		if (!rc) rc = draw_token(&s->draw, logits, record, *made, &token);
@@ -184,10 +177,8 @@ static int continue_prompt(struct sampler *s, uint64_t record, uint32_t n, uint3
 static int sample(struct sampler *s, struct record_reader *r)
 {
 	int rc;
-
 	while ((rc = record_next(r)) > 0) {
 		uint32_t n = r->count, made;
-
 		if ((rc = read_prompt(s, r)) || (rc = continue_prompt(s, r->records, n, &made))) return rc;
 		uint32_t count = echo ? n + made : made;
 		out_words(&count, 1);
@@ -202,7 +193,6 @@ int main(int argc, char **argv)
 	const char *operand = NULL;
 	struct sampler s = {0};
 	struct record_reader r;
-
 	mt_cli(&program, argc, argv, &operand, 1);
 	const char *run = mt_cli_run(operand);
 	check_options();

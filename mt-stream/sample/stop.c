@@ -9,7 +9,6 @@
 static void add(struct stops *s, const json_t *id)
 {
 	json_int_t v = json_is_integer(id) ? json_integer_value(id) : -1;
-
 	if (v >= 0 && v < MT_CONTEXT_ONLY && s->n < STOPS) s->id[s->n++] = (uint32_t)v;
 }
 
@@ -18,7 +17,6 @@ static bool add_all(struct stops *s, const char *name, const char *text, size_t 
 {
 	json_error_t error;
 	json_t *root = json_loadb(text, bytes, 0, &error), *eos = json_object_get(root, "eos_token_id");
-
 	if (!root) mt_say("warning: %s: not JSON: %s", name, error.text);
 	for (size_t i = 0; i < json_array_size(eos); i++) add(s, json_array_get(eos, i));
 	add(s, eos);
@@ -36,7 +34,6 @@ struct search {
 static int look_into(const char *name, const void *data, size_t bytes, void *arg)
 {
 	struct search *s = arg;
-
 	if (!strcmp(name, "generation_config.json")) s->found = add_all(s->stops, name, data, bytes);
 	return 0;
 }
@@ -46,7 +43,6 @@ void stops_of_run(const struct mt_run *run, struct stops *stops)
 	struct search s = {.stops = stops};
 	size_t bytes;
 	const char *config = mt_config_text(run, &bytes);
-
 	stops->n = 0;
 	/* a region of kept files that cannot be read prevents nothing: config.json has the ids as well */
 	if (mt_files_each(run, look_into, &s)) mt_say("warning: generation_config.json is not read: %s", mt_errmsg());

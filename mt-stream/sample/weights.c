@@ -17,11 +17,9 @@
 int weights_begin(struct weights_reader *r)
 {
 	double since = mt_now();
-
 	for (;;) {
 		struct mt_sample s = {.at.step = UINT64_MAX};
 		int rc = mt_sample_take(r->run, &s);
-
 		if (rc && rc != -MT_EX_BUSY) return rc;
 		if (s.at.step != UINT64_MAX && s.fills % 2 == 0) {
 			r->fills = s.fills;
@@ -47,7 +45,6 @@ int weights_check(const struct weights_reader *r)
 int weights_wait(const struct weights_reader *r, uint32_t unit)
 {
 	double since = mt_now();
-
 	while (mt_version(r->run, unit) != r->step) {
 		if (weights_check(r)) return CHANGED;
 		if (mt_stage_alive(r->run, MT_OPTIM)) since = mt_now();
@@ -63,7 +60,6 @@ const void *weights_launch(const struct weights_reader *r, uint32_t unit, uint64
 {
 	enum mt_dtype dtype = (enum mt_dtype)mt_control(r->run)->dtype;
 	const char *src = (const char *)mt_at(r->run, mt_unit(r->run, unit)->w) + off * mt_dtype_bytes(dtype);
-
 	if (r->in_place) return r->dev->zero_copy(r->dev, src, dtype);
 	r->dev->launch(r->dev, Q_COMPUTE, &(struct op){OP_WEIGHTS_IN, .weights_in = {dst, src, (int64_t)n, dtype}});
 	return dst;

@@ -7,7 +7,7 @@
 #include "lib.h"
 #include "mt/error.h"
 
-/* ------------------------------------------------------------------------------------------------ requests to stop */
+/* ---- requests to stop */
 
 volatile int mt_stopping;
 static bool second_kills;
@@ -47,7 +47,7 @@ void mt_die_of_signal(int sig)
 	_exit(128 + sig);
 }
 
-/* ------------------------------------------------------------------------------------------------ lost memory */
+/* ---- lost memory */
 
 static struct sigaction fault_before[2]; /* of SIGBUS, SIGSEGV */
 

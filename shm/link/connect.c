@@ -56,7 +56,7 @@ struct guest { /* at node 0: a connection that has not proved that it is a node'
 	size_t got; /* bytes of hello and proof */
 };
 
-/* ------------------------------------------------------------------------------------------------ proof */
+/* ---- proof */
 
 /* by: which end proves it, 0 or 1: what one end has sent is no proof of the other */
 static uint64_t proof(const struct where *w, uint64_t by, const struct hello *h, const uint64_t random[2])
@@ -70,7 +70,7 @@ static void draw(void *to, size_t n)
 	if (getrandom(to, n, 0) != (ssize_t)n) mt_die(MT_EX_IO, "getrandom: %s", strerror(errno));
 }
 
-/* ------------------------------------------------------------------------------------------------ addresses */
+/* ---- addresses */
 
 /* This machine's addresses; those that lead to other machines first */
 static void addresses(struct where *w)
@@ -119,7 +119,7 @@ static void set_up(struct peer *p, int fd, uint32_t node)
 
 static bool send_whole(int fd, const void *what, size_t n) { return send(fd, what, n, MSG_NOSIGNAL) == (ssize_t)n; }
 
-/* ------------------------------------------------------------------------------------------------ node 0 */
+/* ---- node 0 */
 
 struct door {
 	struct guest guest[GUESTS];
@@ -213,7 +213,7 @@ static void accept_nodes(struct link *l, int listener, const struct where *w)
 	close(listener);
 }
 
-/* ------------------------------------------------------------------------------------------------ node R */
+/* ---- node R */
 
 /* All bytes of something small; 0, or -errno */
 static int read_whole(int fd, void *to, size_t n, double until)

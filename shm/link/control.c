@@ -15,7 +15,7 @@ struct head {
 	uint32_t what, bytes;
 };
 
-/* ------------------------------------------------------------------------------------------------ bytes */
+/* ---- bytes */
 
 static char *grown(char *p, size_t *room, size_t need)
 {
@@ -63,7 +63,7 @@ static bool receive_some(struct peer *p, bool *came)
 	}
 }
 
-/* ------------------------------------------------------------------------------------------------ messages */
+/* ---- messages */
 
 static void hear(struct link *l, struct peer *p, const struct head *h, const char *data)
 {

@@ -61,7 +61,7 @@ static struct {
 /* Tags of a flow: its header's, and the payload's one higher */
 static int tag_of(enum mt_msg_kind kind, uint32_t number) { return 2 * ((int)kind * 256 + (int)number); }
 
-/* ------------------------------------------------------------------------------------------------ payloads */
+/* ---- payloads */
 
 /* UINT64_MAX: no such message can be */
 static uint64_t payload_bytes(const struct link *l, const struct mt_msg *m)
@@ -84,7 +84,7 @@ static size_t checked_bytes(struct link *l, const struct mt_ring *ring, const st
 	return bytes;
 }
 
-/* ------------------------------------------------------------------------------------------------ out */
+/* ---- out */
 
 /* A piece of a unit's gradient: a part for each node that owns some of it */
 static int cut(const struct link *l, const struct mt_msg *m, const char *block, struct part *parts)
@@ -174,7 +174,7 @@ static bool out_round(struct link *l, struct outflow *f)
 	return moved || over;
 }
 
-/* ------------------------------------------------------------------------------------------------ in */
+/* ---- in */
 
 /* A header has come: its payload is received straight into its block. */
 static void in_begin(struct link *l, struct inflow *f)
@@ -219,7 +219,7 @@ static bool in_round(struct link *l, struct inflow *f)
 	return moved || whole;
 }
 
-/* ------------------------------------------------------------------------------------------------ all flows */
+/* ---- all flows */
 
 static struct mt_ring *ring(struct link *l, const char *what, uint32_t number)
 {

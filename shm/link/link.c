@@ -19,7 +19,7 @@
 #include "mt/txn.h"
 #include "mt/wait.h"
 
-/* ------------------------------------------------------------------------------------------------ options */
+/* ---- options */
 
 static double timeout_s = 60;
 static const char *reason_file;
@@ -43,7 +43,7 @@ static const struct mt_program program = {
 	.opts = options,
 };
 
-/* ------------------------------------------------------------------------------------------------ end */
+/* ---- end */
 
 /* A node that ends in the middle of a step has weights of two steps. A failed write leaves them as they are. */
 static void leave_run(struct link *l, int ex)
@@ -120,7 +120,7 @@ void link_mpi(struct link *l, int rc, const char *what)
 	link_end(l, MT_EX_PEER, "node %u: %s: %s", l->node, what, words);
 }
 
-/* ------------------------------------------------------------------------------------------------ start */
+/* ---- start */
 
 void link_refuse(struct link *l, int ex, const char *why, ...)
 {
@@ -266,7 +266,7 @@ static void start(struct link *l, const char *name)
 	flows_open(l);
 }
 
-/* ------------------------------------------------------------------------------------------------ watch */
+/* ---- watch */
 
 /* Stages of this node whose death ends the run */
 static bool matters(const struct link *l, int slot)
@@ -291,7 +291,7 @@ static void watch(struct link *l)
 				mt_stage_pid(l->run, slot));
 }
 
-/* ------------------------------------------------------------------------------------------------ run */
+/* ---- run */
 
 /* Is much carried? Then a payload takes no longer than a sleep. By what was in the last few milliseconds */
 static bool fast(void)

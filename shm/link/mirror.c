@@ -27,7 +27,7 @@ struct choice_copy {
 	uint8_t value[MT_CHOICE_VALUE];
 };
 
-/* ------------------------------------------------------------------------------------------------ node 0 */
+/* ---- node 0 */
 
 /* The record and its word as they stood together */
 static void copy_txn(struct link *l, uint32_t record, struct txn_copy *c)
@@ -116,7 +116,7 @@ static void take_streams(struct link *l, uint32_t node, uint32_t living)
 	}
 }
 
-/* ------------------------------------------------------------------------------------------------ other nodes */
+/* ---- other nodes */
 
 static void take_txn(struct link *l, const struct txn_copy *c)
 {
@@ -168,7 +168,7 @@ static bool tell_node0(struct link *l)
 	return done != before;
 }
 
-/* ------------------------------------------------------------------------------------------------ both */
+/* ---- both */
 
 bool mirror_round(struct link *l)
 {

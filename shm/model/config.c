@@ -16,7 +16,7 @@
 
 #define CONFIG_BYTES (16u << 20)
 
-/* ------------------------------------------------------------------------------------------------ keys of one value */
+/* ---- keys of one value */
 
 static const struct size_key {
 	const char *name;
@@ -178,7 +178,6 @@ void read_falcon(struct reader *r, struct model *m)
 	bool parallel = key_bool(r, r->root, "parallel_attn", true);
 	bool given = is_given(json_object_get(r->root, "num_ln_in_parallel_attn"));
 	uint32_t norms = given ? key_u32(r, "num_ln_in_parallel_attn", 1, 1, 2) : grouped ? 2 : 1;
-
 	if (is_given(json_object_get(r->root, "n_embed"))) REFUSE(r, MT_EX_CONFIG, "n_embed is not supported");
 	if (grouped && !parallel)
 		REFUSE(r, MT_EX_CONFIG, "new_decoder_architecture with parallel_attn false is not supported");
@@ -283,7 +282,7 @@ static int read_geometry(const json_t *root, struct mt_geometry *geo)
 	return r->rc;
 }
 
-/* ------------------------------------------------------------------------------------------------ the file */
+/* ---- the file */
 
 #define GGUF_HINT \
 	"in Python (transformers and gguf), AutoModelForCausalLM.from_pretrained(DIR, gguf_file=FILE)" \

@@ -10,7 +10,7 @@
 
 /* clang-format off */
 
-/* ------------------------------------------------------------------------------------------------ keys */
+/* ---- keys */
 
 /* rc and mt_errmsg() are of the first error. After it every getter returns the default. */
 struct reader {
@@ -33,7 +33,7 @@ const char *key_string(struct reader *, const json_t *obj, const char *key);
 /* NULL when it is missing, null or empty */
 const json_t *key_object(struct reader *, const char *key);
 
-/* ------------------------------------------------------------------------------------------------ rope */
+/* ---- rope */
 
 /* Keys of rope_scaling and rope_parameters: modeling_rope_utils.py, ROPE_INIT_FUNCTIONS and the _compute_* functions */
 enum rope_key {
@@ -55,7 +55,7 @@ struct rope {
 
 enum rope_of { ROPE_FULL, ROPE_LOCAL, ROPE_NONE }; /* which of a model's ropes a kind of layers has */
 
-/* ------------------------------------------------------------------------------------------------ families */
+/* ---- families */
 
 /* What is being read: the geometry, and what all kinds of layers have in common */
 struct model {
@@ -150,7 +150,7 @@ const struct family *family_find(const char *model_type); /* NULL: none */
 /* Whose class this is: LLaMAForCausalLM, LlamaModel and LlamaForSequenceClassification are llama's. NULL: nobody's */
 const struct family *family_of_class(const char *architecture);
 
-/* ------------------------------------------------------------------------------------------------ files */
+/* ---- files */
 
 void read_ropes(struct reader *, const struct family *, struct model *);  /* rope.c */
 /* Give the kind its frequencies, for its head_dim */

@@ -66,7 +66,7 @@ static char *mark(const char *text, size_t bytes, size_t *marked)
 	return out;
 }
 
-/* ------------------------------------------------------------------------------------------------ without memory */
+/* ---- without memory */
 
 static json_malloc_t under;              /* jansson's allocator */
 static _Thread_local jmp_buf *no_memory; /* the load in progress, which ends here without memory */
@@ -84,7 +84,7 @@ static void set_no_memory(json_error_t *error)
 	error->text[JSON_ERROR_TEXT_LENGTH - 1] = json_error_out_of_memory; /* json_error_code reads it here */
 }
 
-/* ------------------------------------------------------------------------------------------------ duplicate keys */
+/* ---- duplicate keys */
 
 #define OTHER "\\u0001key" /* what the second key of two is called, in text */
 #define OTHER_KEY "\001key"

@@ -8,7 +8,7 @@ enum { WINDOW_DEFAULT = 4096, MAX_WINDOW_LAYERS_DEFAULT = 28, NOPE_INTERVAL_DEFA
 /* What differs from layer to layer: bits of a layer's word */
 enum { HAS_WINDOW = 1, HAS_ROPE = 2 };
 
-/* ------------------------------------------------------------------------------------------------ windows */
+/* ---- windows */
 
 /* Read layer_types, if given, over the windows that the keys of transformers 4 gave. strict: those keys are in the
  * file, and both must agree. */
@@ -88,7 +88,7 @@ static uint32_t read_windows(struct reader *r, const struct family *family, uint
 	return tokens;
 }
 
-/* ------------------------------------------------------------------------------------------------ NoPE */
+/* ---- NoPE */
 
 /* Layers without rope by their numbers: no_rope_layers has 0 for them, or each no_rope_layer_interval-th is one */
 static void read_nope_list(struct reader *r, uint32_t layers, uint8_t *has)
@@ -107,7 +107,7 @@ static void read_nope_list(struct reader *r, uint32_t layers, uint8_t *has)
 	}
 }
 
-/* ------------------------------------------------------------------------------------------------ sizes */
+/* ---- sizes */
 
 void check_heads(struct reader *r, const struct mt_layer *k)
 {
@@ -148,7 +148,7 @@ static void set_sizes(struct reader *r, const struct family *family, const struc
 	check_heads(r, k);
 }
 
-/* ------------------------------------------------------------------------------------------------ kinds of layers */
+/* ---- kinds of layers */
 
 /* The number of this kind, which is entered if no layer before is of it */
 static uint8_t kind_number(struct reader *r, struct model *m, const struct mt_layer *k, enum rope_of rope)

@@ -11,7 +11,7 @@
 #define SMALL_ALIGN 4096u       /* for smaller arrays: small models would consist mostly of gaps otherwise */
 #define UNIT_ELEMS (1ull << 33) /* maximum: the optimizer's journal has 27 bits for a group of MT_GROUP */
 
-/* ------------------------------------------------------------------------------------------------ tensors */
+/* ---- tensors */
 
 struct size {
 	uint64_t rows, cols; /* (rows, cols); (rows) if cols is 0; () if both are 0 */
@@ -399,7 +399,7 @@ void mt_tensor_piece(const struct mt_geometry *geo, const struct mt_tensor *t, u
 	*n = head - in_head;
 }
 
-/* ------------------------------------------------------------------------------------------------ arrays */
+/* ---- arrays */
 
 static uint64_t place(uint64_t *at, uint64_t bytes)
 {

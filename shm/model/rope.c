@@ -336,7 +336,7 @@ void rope_fill(struct reader *r, const struct family *family, struct model *m, e
 	if (!r->rc) rope_table(r, m, &rope, k);
 }
 
-/* ------------------------------------------------------------------------------------------------ the file's ropes */
+/* ---- the file's ropes */
 
 /* For these kinds transformers 5 prefers the value in the file's root; 4 reads only the object's. */
 static void read_original(struct reader *r, const struct family *family, struct rope *rope)

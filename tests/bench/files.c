@@ -24,7 +24,6 @@ static uint8_t *map(const char *path, int flags, uint64_t bytes)
 {
 	struct stat st;
 	int fd = open(path, flags | O_RDWR, 0600);
-
 	if (fd < 0 || (bytes && ftruncate(fd, (off_t)bytes) < 0) || fstat(fd, &st) < 0) mt_die(74, "%s: %m", path);
 	uint8_t *p = mmap(NULL, (size_t)st.st_size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
 	if (p == MAP_FAILED) mt_die(74, "%s: %m", path);
@@ -33,7 +32,7 @@ static uint8_t *map(const char *path, int flags, uint64_t bytes)
 
 static uint64_t pieces(uint64_t bytes) { return (bytes + PIECE - 1) / PIECE; }
 
-/* ------------------------------------------------------------------------------------------------ allocate */
+/* ---- allocate */
 
 struct memory {
 	uint8_t *p;
@@ -44,12 +43,11 @@ static void populate(void *arg, int64_t piece, int thread)
 {
 	const struct memory *m = arg;
 	uint64_t at = (uint64_t)piece * PIECE, n = m->bytes - at < PIECE ? m->bytes - at : PIECE;
-
 	(void)thread;
 	if (madvise(m->p + at, n, MADV_POPULATE_WRITE) < 0) memset(m->p + at, 0, n);
 }
 
-/* ------------------------------------------------------------------------------------------------ read */
+/* ---- read */
 
 struct file {
 	int fd;
@@ -66,7 +64,6 @@ static void read_piece(void *arg, int64_t piece, int thread)
 {
 	const struct reading *r = arg;
 	int i = 0;
-
 	(void)thread;
 	while (i + 1 < r->n && r->file[i + 1].first <= (uint64_t)piece) i++;
 	const struct file *f = &r->file[i];
@@ -82,7 +79,6 @@ static void read_files(const char *shm, struct pool *pool, char **names, int n)
 {
 	struct reading r = {.p = map(shm, 0, 0), .file = calloc((size_t)n, sizeof *r.file), .n = n};
 	uint64_t into = 0, first = 0;
-
 	for (int i = 0; i < n; i++) {
 		struct file *f = &r.file[i];
 		struct stat st;
@@ -98,7 +94,6 @@ static void read_files(const char *shm, struct pool *pool, char **names, int n)
 static void drop(const char *name)
 {
 	int fd = open(name, O_RDONLY);
-
 	if (fd < 0 || fsync(fd) < 0 || posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED)) mt_die(74, "%s: %m", name);
 	close(fd);
 }
@@ -106,7 +101,6 @@ static void drop(const char *name)
 int main(int argc, char **argv)
 {
 	const char *what = argc > 2 ? argv[1] : "";
-
 	if (!strcmp(what, "allocate") && argc == 5) {
 		struct memory m = {.bytes = strtoull(argv[3], NULL, 10)};
 		m.p = map(argv[2], O_CREAT | O_EXCL, m.bytes);

@@ -65,7 +65,6 @@ static void bench_linear(const char *name, int64_t rows, int64_t in, int64_t out
 	struct gemm_args dw = {.m = out, .n = in, .k = rows, .a = c, .lda = out, .trans_a = 1, .b = a, .ldb = in};
 	struct gemm_args *of[] = {&y, &dx, &dw};
 	static const char *const names[] = {"y ", "dx", "dw"};
-
 	y.c = c, y.ldc = out;
 	dx.c = d, dx.ldc = in;
 	dw.c = d, dw.ldc = in, dw.beta = 1;
@@ -114,7 +113,6 @@ static void bench_attention(void)
 		.o = c,
 		.lse = lse};
 	double pairs = (double)n * (double)(m->seq + 1) / 2 * (double)(m->heads * m->dim);
-
 	report("attention forward", run_attention_forward, &at, 4 * pairs);
 	at.cap = 50;
 	report("attention forward, capped", run_attention_forward, &at, 4 * pairs);
@@ -144,7 +142,6 @@ static void bench_rows(void)
 		{.dx = c, .add_dx = 1, .dw = norm_dw, .beta = 1, .dy = d, .x = a, .w = b, .rstd = rstd, .n = n, .h = m->hidden};
 	struct activation_forward_args swiglu = {.y = c, .gu = a, .n = n, .f = m->inner};
 	struct activation_backward_args swiglu_back = {.dgu = c, .y = d, .dy = b, .gu = a, .n = n, .f = m->inner};
-
 	report("rope forward", run_rope_forward, &rope, 0);
 	report("rope backward", run_rope_backward, &rope, 0);
 	report("norm forward", run_norm_forward, &norm, 0);
@@ -169,7 +166,6 @@ static void bench_vocabulary(void)
 		.vocab = m->vocab,
 		.pad = -1,
 		.scale = 1};
-
 	report("cross-entropy, one chunk", run_cross_entropy, &ce, 0);
 	ce.backward = 1;
 	report("cross-entropy backward, one chunk", run_cross_entropy, &ce, 0);

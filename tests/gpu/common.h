@@ -27,7 +27,6 @@ static inline void *device_random(size_t bytes, uint64_t seed)
 {
 	static uint16_t *block;
 	char *p = NULL;
-
 	must(cudaMalloc((void **)&p, bytes), "cudaMalloc");
 	if (!block) block = malloc(RANDOM_BYTES);
 	for (size_t i = 0; i < RANDOM_BYTES / 2; i++) {
@@ -45,7 +44,6 @@ static inline struct gemms *library_open(void)
 {
 	void *workspace;
 	int ex;
-
 	must(cudaMalloc(&workspace, 64u << 20), "cudaMalloc");
 	must(cuda_kernels_prepare(), "cudaFuncSetAttribute");
 	struct gemms *g = gemms_open(workspace, 64u << 20, &ex);

@@ -47,7 +47,6 @@ static void show(struct sdpa *s, int sm, size_t i, int backward)
 {
 	struct sdpa_shape shape;
 	size_t bytes = 0;
-
 	memset(&shape, 0, sizeof shape);
 	shape.batch = cases[i].batch;
 	shape.seq = cases[i].seq;
@@ -72,7 +71,6 @@ static void show(struct sdpa *s, int sm, size_t i, int backward)
 static int wanted(char **argv, int sm, const char *name)
 {
 	int of_its_kind = 0;
-
 	for (char **a = argv + 1; *a; a++) {
 		if (!atoi(*a) != !sm) continue;
 		of_its_kind = 1;

@@ -11,7 +11,6 @@ static void same(const char *name, const void *all, int64_t rows, const void *la
 {
 	size_t bytes = (size_t)(some * width) * 2;
 	char *a = malloc(bytes), *b = malloc(bytes);
-
 	must(cudaGetLastError(), name);
 	must(cudaDeviceSynchronize(), name);
 	must(cudaMemcpy(a, (const char *)all + (size_t)((rows - some) * width) * 2, bytes, cudaMemcpyDeviceToHost), name);
@@ -28,7 +27,6 @@ static void *after(void *p, int64_t elements) { return (char *)p + (size_t)eleme
 static void *device_bytes(size_t bytes)
 {
 	void *p;
-
 	must(cudaMalloc(&p, bytes), "cudaMalloc");
 	return p;
 }
@@ -43,7 +41,6 @@ static void activation(const char *name, enum mt_ffn form, int interleaved)
 	char part[100];
 	struct activation_forward_args a =
 		{.y = y, .gu = gu, .n = n, .f = f, .form = form, .interleaved = interleaved, .slope = {slope, after(slope, 1)}};
-
 	cuda_activation_forward(&queue, &a);
 	a.y = last;
 	a.gu = after(gu, (n - some) * width);
@@ -84,7 +81,6 @@ static void layer_norm(void)
 	float *rstd = device_bytes((size_t)n * 4), *mean = device_bytes((size_t)n * 4), *dw = device_bytes((size_t)h * 8);
 	struct norm_forward_args a =
 		{.y = y, .rstd = rstd, .x = x, .w = w, .n = n, .h = h, .eps = 1e-5f, .mean = mean, .b = w, .one = 1};
-
 	cuda_norm_forward(&queue, &a);
 	a = (struct norm_forward_args){.y = last,
 		.rstd = rstd + n - some,
@@ -160,7 +156,6 @@ static void rope(void)
 		.dqnorm = dw,
 		.dknorm = dw + dim};
 	struct rope_args some = r;
-
 	must(cudaMemset(starts, 0, (size_t)n * 4), "cudaMemset");
 	must(cudaMemset(angles, 0x3e, (size_t)(seq * dim / 4) * 4), "cudaMemset"); /* 0.186 */
 	some.n = seq;
@@ -190,7 +185,6 @@ static void head(void)
 	void *logits = device_random((size_t)(n * vocab) * 2, 2), *last = NULL;
 	uint32_t *targets;
 	struct loss *loss;
-
 	must(cudaMalloc(&last, (size_t)(some * vocab) * 2), "cudaMalloc");
 	must(cudaMalloc((void **)&targets, (size_t)n * 4), "cudaMalloc");
 	must(cudaMalloc((void **)&loss, sizeof *loss), "cudaMalloc");
@@ -217,7 +211,6 @@ static void attention(void)
 	float *lse;
 	uint32_t *starts;
 	struct attention_args a = {.n = n, .seq = seq, .heads = heads, .kv_heads = kv, .dim = dim, .scale = 0.1f};
-
 	must(cudaMalloc(&o, (size_t)(n * heads * dim) * 2), "cudaMalloc");
 	must(cudaMalloc(&last, (size_t)(seq * wide) * 2), "cudaMalloc");
 	must(cudaMalloc((void **)&lse, (size_t)(n * heads) * 4), "cudaMalloc");
@@ -250,7 +243,6 @@ static void product(void)
 		.trans_b = 1,
 		.ldc = n};
 	void *c, *last;
-
 	must(cudaMalloc(&c, (size_t)(m * n) * 2), "cudaMalloc");
 	must(cudaMalloc(&last, (size_t)(some * n) * 2), "cudaMalloc");
 	p.c = c;
@@ -282,7 +274,6 @@ static void product(void)
 static void *device_words(const uint32_t *words, int64_t n)
 {
 	void *p = device_bytes((size_t)n * sizeof *words);
-
 	must(cudaMemcpy(p, words, (size_t)n * sizeof *words, cudaMemcpyHostToDevice), "cudaMemcpy");
 	return p;
 }
@@ -356,7 +347,6 @@ static void experts(void)
 int main(void)
 {
 	size_t available, total;
-
 	must(cudaMemGetInfo(&available, &total), "cudaMemGetInfo");
 	if (available < 24ull << 30) {
 		printf("refused: %zu GB of GPU memory are free, 24 are needed\n", available >> 30);

@@ -36,11 +36,9 @@ static void weights_register(struct mt_run *run, size_t most)
 	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
 	double began = mt_now();
 	cudaError_t e = cudaSuccess;
-
 	pieces = calloc(c->n_units, sizeof *pieces);
 	for (uint32_t u = 0; u < c->n_units && e == cudaSuccess && (!u || bytes_all < most); u++) {
 		struct piece p = {mt_at(run, mt_unit(run, u)->w), mt_unit(run, u)->elems * (c->dtype == MT_BF16 ? 2 : 4)};
-
 		p.bytes = (p.bytes + page - 1) & ~(page - 1);
 		e = cudaHostRegister(p.host, p.bytes, cudaHostRegisterDefault);
 		if (e != cudaSuccess) break;
@@ -69,10 +67,8 @@ static void weights_unregister(void)
 static void copies(bool to, bool from, double seconds, double rate[2])
 {
 	double spent = 0, moved[2] = {0};
-
 	for (uint32_t i = 0; spent < seconds; i++) {
 		const struct piece *p = &pieces[i % pieces_n], *q = &pieces[(i + 1) % pieces_n];
-
 		if (from) must(cudaMemcpyAsync(dev_out, p->host, p->bytes, cudaMemcpyHostToDevice, out), "H2D");
 		must(cudaStreamSynchronize(out), "H2D");
 		double began = mt_now();
@@ -96,7 +92,6 @@ static void *copies_main(void *arg)
 {
 	double *mean = arg, rate[2];
 	int n = 0;
-
 	for (*mean = 0; !atomic_load(&enough); n++) {
 		copies(true, false, 0.2, rate);
 		*mean += rate[0];
@@ -120,7 +115,6 @@ static void *worker_main(void *arg)
 	struct worker *k = arg;
 	struct mt_partition *partition = aligned_alloc(64, sizeof *partition);
 	struct scalars a = update_scalars(MT_ADAMW, 10, &(struct mt_hyperparams){0, 0.9, 0.999, 1e-8, 0, 0}, 1);
-
 	flush_denormals();
 	memset(partition, 0, sizeof *partition);
 	for (uint32_t u = 0; u < k->units; u++) {
@@ -132,7 +126,6 @@ static void *worker_main(void *arg)
 			.g = {mt_at(k->run, unit->g[0]), NULL},
 			.g_bf16 = mt_control(k->run)->grad == MT_BF16};
 		uint64_t groups = unit->elems / MT_GROUP;
-
 		k->fn(&a, &t, partition, partition_tag(1, u), groups * k->share / k->shares,
 			groups * (k->share + 1) / k->shares, 1);
 	}
@@ -147,7 +140,6 @@ static double update_rate(struct mt_run *run, int threads)
 	const struct mt_control *c = mt_control(run);
 	double best = 0, all = 0;
 	uint32_t units = 0;
-
 	while (units < c->n_units && all < UPDATED) all += (double)mt_unit(run, units++)->elems;
 	for (int round = 0; round < 3; round++) { /* the first is a warm-up */
 		double began = mt_now();
@@ -173,7 +165,6 @@ static void updates(struct mt_run *run)
 	int cores = mt_cores() < MOST_THREADS ? mt_cores() : MOST_THREADS;
 	double touched = 24 + (c->grad == MT_BF16 ? 2 : 4), beside = 0; /* w, lo, m, v read and written, g read */
 	pthread_t copier;
-
 	if (c->grad == MT_NONE) return;
 	int threads[] = {1, cores / 2, cores};
 	for (int i = 0; i < 3; i++) {
@@ -209,7 +200,6 @@ static void gemms(double seconds, int64_t n)
 		.c = device_random((size_t)(n * n) * 2, 3),
 		.ldc = n};
 	double began = 0;
-
 	must(cudaStreamCreateWithFlags(&q.stream, cudaStreamNonBlocking), "cudaStreamCreate");
 	/* by the fastest algorithm, which mt-stream would select */
 	if (gemms_select(g, &q, &p)) {
@@ -233,7 +223,6 @@ static void gemms(double seconds, int64_t n)
 static void all_copies(struct mt_run *run, size_t most, double seconds)
 {
 	double rate[2];
-
 	weights_register(run, most);
 	if (!pieces_n) { /* then measure the driver's own pinned memory */
 		must(cudaHostAlloc((void **)&pieces[0].host, PINNED, cudaHostAllocDefault), "cudaHostAlloc");
@@ -256,7 +245,6 @@ int main(int argc, char **argv)
 	double seconds = argc > 2 ? atof(argv[2]) : 10, gib = argc > 3 ? atof(argv[3]) : 16;
 	int64_t n = argc > 4 ? atoll(argv[4]) : 8192;
 	struct mt_run *run;
-
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	if (argc < 2 || n < 16 || n > 65536) mt_die(MT_EX_USAGE, "usage: rates RUN [SECONDS [GIB [N]]]");
 	must(cudaSetDevice(0), "cudaSetDevice");

@@ -33,7 +33,6 @@ static int taken(struct gemms *g, int form)
 	const struct cuda_queue q = {.elem = form & 16 ? 4 : 2};
 	struct gemm p = {.bias = c.bias};
 	cublasLtMatmulPreference_t f;
-
 	shape_of(&q, &c, &p.shape);
 	if (describe(g, &p) || g->cublasLtMatmulPreferenceCreate(&f) || prefer(g, &p.shape, f)) return 0;
 	g->cublasLtMatmulPreferenceDestroy(f);
@@ -44,7 +43,6 @@ static int taken(struct gemms *g, int form)
 int main(void)
 {
 	struct gemms g = {.bytes = 64u << 20};
-
 	if (!library_open(&g)) mt_die(MT_EX_CONFIG, "%s", mt_errmsg());
 	for (int form = 0; form < 32; form++)
 		if (!taken(&g, form)) mt_die(1, "form %d is not taken", form);

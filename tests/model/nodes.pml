@@ -19,7 +19,7 @@
 #endif
 #define NEEDS(k) (EVAL(k) -> STEP(k) : STEP(k) - 1)         /* the version that it is computed with */
 
-/* ------------------------------------------------------------------------------------------------ shared memory */
+/* ---- shared memory */
 
 #define CLOSED 0
 #define ACCUMULATE 1
@@ -56,14 +56,14 @@ byte squares;         /* node 0's ring squares.1, likewise */
 #define UNPINNED(node, unit) (PIN(node, unit) == 0 || PIN(node, unit) != pinned[node])
 #define PIECES(stream, owner) pieces[(stream) * N + (owner)]
 
-/* ------------------------------------------------------------------------------------------------ between nodes */
+/* ---- between nodes */
 
 chan control = [3] of { byte, bit }; /* TCP, SAY_TXN: word, save. In order */
 /* MPI, from each node to the other: step, unit. A message is a send that waits for its receive, so what it carries is
  * read from the sender's store when it is received. It may be faster than `control`, as may what goes into rings. */
 chan weights[N] = [2 * U] of { byte, byte };
 
-/* ------------------------------------------------------------------------------------------------ what must hold */
+/* ---- what must hold */
 
 byte skipped;  /* the step that was skipped: it has the weights of the step before */
 byte saved[N]; /* the steps that were saved, a bit each */
@@ -78,7 +78,7 @@ inline readers_check(node, unit)
 	assert(VERSION(node, unit) != STEP_HERE(node) || WHOLE(node, unit, VERSION(node, unit)))
 }
 
-/* ------------------------------------------------------------------------------------------------ mt-step */
+/* ---- mt-step */
 
 /* Transaction k is opened when k - 1 is committed, and k - 2, whose record it takes, is logged. */
 #define RECORD_FREE(k) (PHASE(TXN(0, k)) == LOGGED || PHASE(TXN(0, k)) == CLOSED)
@@ -137,7 +137,7 @@ active proctype step()
 	}
 }
 
-/* ------------------------------------------------------------------------------------------------ mt-stream */
+/* ---- mt-stream */
 
 /* A batch of a transaction that is not known here yet stays in the ring. */
 #ifdef NO_BATCH_WAIT
@@ -183,7 +183,7 @@ end:
 	od
 }
 
-/* ------------------------------------------------------------------------------------------------ mt-optim */
+/* ---- mt-optim */
 
 /* The transaction that accumulates in a node: the newest, unless the one before is still applied */
 #define BEFORE_OVER(node, k) (finished[node] >= (k) - 1 || !COMMITTED(PHASE_OF(node, (k) - 1)))
@@ -346,7 +346,7 @@ end:
 	od
 }
 
-/* ------------------------------------------------------------------------------------------------ mt-link */
+/* ---- mt-link */
 
 /* Node 1: its copy of a transaction's word. What libmt's mt_run_check holds for damage must not be seen, whenever
  * somebody looks, and node 1 must have taken part in each transaction. */
@@ -482,7 +482,7 @@ end:
 	od
 }
 
-/* ------------------------------------------------------------------------------------------------ mt-ckpt */
+/* ---- mt-ckpt */
 
 /* Each node saves what it owns, and node 0 the model, of which it reads all weights. Node 0's save is complete when all
  * nodes' are. */

@@ -12,7 +12,6 @@ struct noise {
 static uint64_t noise_next(struct noise *n)
 {
 	uint64_t z = n->s += 0x9e3779b97f4a7c15u;
-
 	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
 	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
 	return z ^ z >> 31;
@@ -24,7 +23,6 @@ static uint32_t noise_bits(struct noise *n)
 {
 	uint64_t r = noise_next(n);
 	uint32_t bits = ((uint32_t)r & 0x807fffffu) | (uint32_t)((r >> 32) % 250) << 23;
-
 	return r % 7 ? bits : (bits & 0xffff0000u) | 0x8000u;
 }
 
@@ -32,7 +30,6 @@ static uint32_t noise_bits(struct noise *n)
 static void some_code(struct noise *n, uint8_t *array, uint64_t elems, uint64_t e)
 {
 	uint32_t binades = (INT8_MOST - INT8_LEAST) >> 23, r = (uint32_t)noise_next(n);
-
 	array[int8_at(e)] = (uint8_t)r;
 	if (e % MT_GROUP == 0)
 		int8_scales(array, elems)[e / MT_GROUP] = mt_float(INT8_LEAST + ((r >> 8) % (binades + 1) << 23));

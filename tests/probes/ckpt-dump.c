@@ -29,7 +29,6 @@ static void print_run(struct mt_run *run)
 	const struct mt_control *c = mt_control(run);
 	const struct mt_record *r = &c->record;
 	struct mt_committed now;
-
 	mt_run_committed(run, &now);
 	const struct mt_position *p = &now.position;
 	printf("state %d\nstep %" PRIu64 " t %" PRIu64 "\n", (int)mt_run_state(run), now.step, now.t);
@@ -54,7 +53,6 @@ static float grad_at(struct mt_run *run, const struct mt_unit *unit, uint64_t i)
 {
 	bool bf16 = mt_control(run)->grad == MT_BF16;
 	float sum = 0;
-
 	for (int end = 0; end < 2 && unit->g[end]; end++)
 		sum += bf16 ? mt_float((uint32_t)((uint16_t *)mt_at(run, unit->g[end]))[i] << 16)
 					: ((float *)mt_at(run, unit->g[end]))[i];
@@ -66,7 +64,6 @@ static void write_grads(struct mt_run *run, const char *path)
 	uint32_t tensors = mt_control(run)->n_tensors;
 	json_t *root = json_object();
 	uint64_t at = 0;
-
 	if (mt_control(run)->grad == MT_NONE) mt_die(MT_EX_USAGE, "a run with --grad none has no gradients");
 	for (uint32_t i = 0; i < tensors; i++) {
 		const struct mt_tensor *t = mt_tensor(run, i);
@@ -115,7 +112,6 @@ static void scribble_run(struct mt_run *run, uint64_t seed, uint64_t step)
 {
 	struct mt_control *c = mt_control(run);
 	struct mt_position position = some_position(seed);
-
 	mt_fill_begin(run);
 	for (uint32_t u = 0; u < c->n_units; u++) scribble(run, u, seed);
 	mt_run_reset(run, step, step ? step - 1 : 0, &position);
@@ -128,7 +124,6 @@ static void scribble_run(struct mt_run *run, uint64_t seed, uint64_t step)
 	for (int i = 0; i < 3; i++) {
 		uint8_t value[MT_CHOICE_VALUE];
 		char key[MT_CHOICE_KEY];
-
 		memset(value, 7 * i + (int)seed, sizeof value);
 		if (snprintf(key, sizeof key, "operation %0*d", 12 + 90 * i / 2, i) >= (int)sizeof key) abort();
 		mt_must(mt_choice_enter(run, key, value, 10 + 55 * (size_t)i));
@@ -141,7 +136,6 @@ static void advance_run(struct mt_run *run, uint64_t seed, uint64_t step)
 {
 	uint32_t k = mt_txn_newest(run) + 1;
 	struct mt_txn *t = mt_txn(run, k);
-
 	for (uint32_t u = 0; u < mt_control(run)->n_units; u++) {
 		scribble(run, u, seed);
 		atomic_store(&mt_unit(run, u)->version, step);
@@ -158,7 +152,6 @@ static void open_step(struct mt_run *run, enum mt_phase phase)
 {
 	uint32_t k = mt_txn_newest(run) + 1;
 	struct mt_txn *t = mt_txn(run, k);
-
 	t->kind = MT_TRAIN;
 	t->step = mt_run_step(run) + 1;
 	atomic_store(&t->word, mt_word(k, mt_attempt_next(run), phase));
@@ -168,7 +161,6 @@ int main(int argc, char **argv)
 {
 	const char *what = argc > 2 ? argv[2] : "";
 	struct mt_run *run;
-
 	if (argc < 2)
 		mt_die(MT_EX_USAGE,
 			"usage: ckpt-dump RUN [grads FILE | poke TENSOR I BITS | scribble SEED STEP | advance SEED STEP | "

@@ -13,7 +13,6 @@
 static json_t *hash_json(uint64_t hash)
 {
 	char digits[17];
-
 	snprintf(digits, sizeof digits, "%016llx", (unsigned long long)hash);
 	return json_string(digits);
 }
@@ -23,7 +22,6 @@ static void correct_files(const char *dir, json_t *files)
 	const char *name;
 	json_t *entry;
 	int fd;
-
 	mt_must(dir_open(dir, &fd));
 	json_object_foreach(files, name, entry)
 	{
@@ -40,7 +38,6 @@ int main(int argc, char **argv)
 {
 	char path[4096];
 	uint64_t right;
-
 	if (argc != 3 && argc != 4) mt_die(MT_EX_USAGE, "usage: ckpt-edit DIR KEY [WORD] | DIR --files");
 	snprintf(path, sizeof path, "%s/run.json", argv[1]);
 	json_t *root = json_load_file(path, 0, NULL);

@@ -64,7 +64,6 @@ static int count(const char *path)
 {
 	DIR *d = opendir(path);
 	int n = 0;
-
 	if (!d) return -1;
 	while (readdir(d)) n++;
 	closedir(d);
@@ -78,7 +77,6 @@ static bool one(const char *run, enum before before, bool full)
 {
 	static const char dir[] = "x", path[] = "x/copy", was[] = "x/copy/was";
 	int rc, entries;
-
 	dir_remove(here, dir);
 	mkdir(dir, 0777);
 	if (before == EMPTY) mkdir(path, 0777);
@@ -115,7 +113,6 @@ static int counts(const char *run, const char *dir)
 		.position.tokens = INT64_MAX};
 	json_t *root, *files;
 	struct out_dir out;
-
 	mt_must(mt_run_open(&r, run, MT_RUN_CONTROL));
 	mt_must(out_begin(&out, dir, false));
 	mt_must(out_text(&out, "config.json", "{}", 2));
@@ -131,7 +128,6 @@ int main(int argc, char **argv)
 {
 	int failed = 0;
 	long stride = argc > 4 ? atol(argv[4]) : 1;
-
 	if (argc < 4) mt_die(MT_EX_USAGE, "usage: ckpt-fail RUN DIR json|fsync|open|counts [STRIDE]");
 	kind = argv[3];
 	work_threads = 1;

@@ -36,7 +36,6 @@ static uint64_t pick(uint64_t n) { return noise_next(&noise) % n; }
 static void begin(enum mt_kind kind)
 {
 	struct mt_txn *t = mt_txn(run, ++now.k);
-
 	t->kind = kind;
 	t->step = now.step + (kind == MT_TRAIN);
 	t->t = t->step;
@@ -56,7 +55,6 @@ static void work(void)
 {
 	struct mt_txn *t = mt_txn(run, now.k);
 	enum mt_phase phase = mt_word_phase(t->word), next = phase;
-
 	if (phase == MT_ACCUMULATE) next = t->kind == MT_EVAL ? MT_DONE : MT_APPLY;
 	else if (phase == MT_APPLY && now.unit < mt_control(run)->n_units) {
 		overwrite_next(now.id + 1);
@@ -87,7 +85,6 @@ static void fill(void)
 static void act(void)
 {
 	uint64_t what = pick(6);
-
 	if (now.what == WORK) work();
 	else if (now.what == FILL) fill();
 	else if (what == 0) {
@@ -102,7 +99,7 @@ static void stumble(void)
 	for (uint64_t n = 1 + pick(8); n && left; n--, left--) act();
 }
 
-/* ------------------------------------------------------------------------------------------------ the system calls */
+/* ---- the system calls */
 
 int openat(int fd, const char *name, int flags, ...)
 {
@@ -129,13 +126,12 @@ int fsync(int fd)
 	return (int)syscall(SYS_fsync, fd);
 }
 
-/* ------------------------------------------------------------------------------------------------ one copy */
+/* ---- one copy */
 
 static bool same_bytes(const struct st_entry *e, const void *here, uint64_t n)
 {
 	void *data = malloc(n);
 	bool same;
-
 	mt_must(file_read(e->file->fd, e->file->name, data, n, e->tensor->begin));
 	same = !memcmp(data, here, n);
 	free(data);
@@ -151,7 +147,6 @@ static bool same_array(const struct source *s, enum array a, uint64_t off, uint3
 static bool same_moments(const struct source *s, enum array a, uint64_t off, uint32_t i, const struct mt_tensor *t)
 {
 	const uint8_t *codes = mt_at(scratch, off);
-
 	if (!s->json.codes) return same_array(s, a, off, i, t, 4);
 	const struct mt_unit *unit = mt_unit(scratch, t->unit);
 	uint32_t part = parts_find(&s->parts[a], t->unit, 0); /* the whole unit: codes, then scales */
@@ -162,7 +157,6 @@ static bool same_moments(const struct source *s, enum array a, uint64_t off, uin
 static bool is_state(const struct source *s, uint64_t id)
 {
 	const struct mt_control *c = mt_control(scratch);
-
 	for (uint32_t u = 0; u < c->n_units; u++) {
 		const struct mt_unit *unit = mt_unit(scratch, u);
 		scribble(scratch, u, id);
@@ -183,7 +177,6 @@ static void check(const char *dir, bool full, uint64_t first, uint64_t last)
 {
 	struct source s;
 	uint64_t id = last;
-
 	mt_must(source_open(&s, dir, !full));
 	mt_must(source_config(&s));
 	mt_must(source_models(&s));
@@ -201,7 +194,6 @@ static void check(const char *dir, bool full, uint64_t first, uint64_t last)
 static void reset(uint64_t id)
 {
 	struct mt_position position = some_position(id);
-
 	for (uint32_t u = 0; u < mt_control(run)->n_units; u++) scribble(run, u, id);
 	mt_fill_begin(run);
 	mt_run_reset(run, 1 + pick(3), 1, &position);
@@ -214,7 +206,6 @@ static void reset(uint64_t id)
 int main(int argc, char **argv)
 {
 	int saved = 0, busy = 0, here;
-
 	if (argc != 6) mt_die(MT_EX_USAGE, "usage: ckpt-race RUN SCRATCH DIR SEED N");
 	work_threads = 1;
 	mt_must(mt_run_open(&run, argv[1], MT_RUN_RINGS | MT_RUN_WEIGHTS));

@@ -24,7 +24,6 @@ static void pin_all(uint64_t step)
 	struct mt_snapshot *s = &mt_control(run)->snap;
 	struct mt_ring *ring;
 	struct mt_msg msg = {.kind = MT_MSG_SAVE, .step = step};
-
 	s->t = step - 1;
 	s->position = some_position(step);
 	for (uint32_t u = 0; u < mt_control(run)->n_units; u++) atomic_store(&mt_unit(run, u)->pin, step);
@@ -49,7 +48,6 @@ static int watch(uint64_t step, int give_up)
 	struct mt_snapshot *s = &mt_control(run)->snap;
 	bool *done = calloc(mt_control(run)->n_units, sizeof *done);
 	double start = mt_now();
-
 	while (mt_now() - start < 30) {
 		uint32_t seen = mt_event(run);
 		uint64_t word = atomic_load(&s->word);
@@ -72,7 +70,6 @@ static int watch(uint64_t step, int give_up)
 int main(int argc, char **argv)
 {
 	static const char *const states[] = {"none", "pinned", "sealed", "saved", "failed"};
-
 	if (argc < 3) mt_die(MT_EX_USAGE, "usage: ckpt-snap RUN STEP|word [pin | unpin UNIT | seal | give-up UNIT]");
 	mt_must(mt_run_open(&run, argv[1], MT_RUN_RINGS | MT_RUN_WEIGHTS));
 	struct mt_snapshot *s = &mt_control(run)->snap;

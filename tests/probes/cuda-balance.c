@@ -20,7 +20,6 @@ static struct cuda_queue queue = {.elem = 4};
 struct pool *pool_create(int threads, int spins, void (*start)(void))
 {
 	struct pool *p = malloc(sizeof *p);
-
 	(void)spins;
 	(void)start;
 	if (p) p->seed = (uint64_t)threads;
@@ -47,7 +46,6 @@ static float widen(uint16_t x)
 {
 	uint32_t b = (uint32_t)x << 16;
 	float f;
-
 	memcpy(&f, &b, 4);
 	return f;
 }
@@ -58,7 +56,6 @@ static void in_bf16(void)
 	static uint16_t d[N * E];
 	struct balance_args a = args(0);
 	double worst = 0;
-
 	fill();
 	op_balance_forward(pools[0], &a);
 	a.aux = 1e-4;

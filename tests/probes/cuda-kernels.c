@@ -30,7 +30,6 @@ static void must(cudaError_t e, const char *what)
 static void *reachable(size_t bytes)
 {
 	void *p = NULL;
-
 	must(cudaHostAlloc(&p, bytes, cudaHostAllocDefault), "cudaHostAlloc");
 	memset(p, 0, bytes);
 	return p;
@@ -53,7 +52,6 @@ static void *guarded_alloc(size_t bytes)
 {
 	size_t used = (bytes - 64 + 8 + 15) & ~(size_t)15, pages = (used + 4095) / 4096 * 4096;
 	char *base = mmap(NULL, pages + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
 	if (base == MAP_FAILED || mprotect(base + pages, 4096, PROT_NONE)) return NULL;
 	for (int i = 0; i < 512; i++)
 		if (!guarded[i].given) {
@@ -101,7 +99,6 @@ static int straight; /* at 16 bytes: attention's alignment decides between kerne
 static uint16_t narrow(float x)
 {
 	uint32_t b;
-
 	memcpy(&b, &x, 4);
 	return (uint16_t)(isnan(x) ? 0x7fff : (b + 0x7fff + (b >> 16 & 1)) >> 16);
 }
@@ -110,7 +107,6 @@ static float widen(uint16_t x)
 {
 	uint32_t b = (uint32_t)x << 16;
 	float f;
-
 	memcpy(&f, &b, 4);
 	return f;
 }
@@ -161,7 +157,6 @@ static void begin(struct pool *p)
 struct pool *pool_create(int threads, int spins, void (*start)(void))
 {
 	struct pool *p = malloc(sizeof *p);
-
 	(void)spins;
 	(void)start;
 	*p = (struct pool){(uint64_t)threads * 77};
@@ -177,7 +172,6 @@ void pool_run(struct pool *p, int64_t tasks, void (*fn)(void *, int64_t, int), v
 void op_gemm(struct pool *p, const struct gemm_args *g)
 {
 	struct gemm_args c = *g;
-
 	begin(p);
 	c.exact = exact;
 	if (exact) {
@@ -215,7 +209,6 @@ void op_gemm(struct pool *p, const struct gemm_args *g)
 void op_bias_backward(struct pool *p, const struct bias_backward_args *a)
 {
 	struct bias_backward_args c = *a;
-
 	begin(p);
 	c.dy = operand(a->dy, a->m * a->ld);
 	cuda_bias_backward(&queue, &c);
@@ -226,7 +219,6 @@ void op_embed_forward(struct pool *p, const struct embed_forward_args *a)
 {
 	struct embed_forward_args c = *a;
 	int64_t vocab = 0;
-
 	begin(p);
 	for (int64_t i = 0; i < a->n; i++) vocab = a->tokens[i] >= vocab ? a->tokens[i] + 1 : vocab;
 	c.x = operand(a->x, a->n * a->h);
@@ -238,7 +230,6 @@ void op_embed_forward(struct pool *p, const struct embed_forward_args *a)
 void op_embed_backward(struct pool *p, const struct embed_backward_args *a)
 {
 	struct embed_backward_args c = *a;
-
 	begin(p);
 	c.dx = operand(a->dx, a->n * a->h);
 	cuda_embed_backward(&queue, &c);
@@ -248,7 +239,6 @@ void op_embed_backward(struct pool *p, const struct embed_backward_args *a)
 void op_norm_forward(struct pool *p, const struct norm_forward_args *a)
 {
 	struct norm_forward_args c = *a;
-
 	begin(p);
 	c.y = operand(a->y, a->n * a->h);
 	c.x = operand(a->x, a->n * a->h);
@@ -261,7 +251,6 @@ void op_norm_forward(struct pool *p, const struct norm_forward_args *a)
 void op_norm_backward(struct pool *p, const struct norm_backward_args *a)
 {
 	struct norm_backward_args c = *a;
-
 	begin(p);
 	c.dx = operand(a->dx, a->n * a->h);
 	c.dy = operand(a->dy, a->n * a->h);
@@ -275,7 +264,6 @@ static struct rope_args rope_operands(struct pool *p, const struct rope_args *r)
 {
 	struct rope_args c = *r;
 	int64_t normed = r->heads + (r->v_norm ? 2 : 1) * r->kv_heads;
-
 	begin(p);
 	c.qnorm = operand(r->qnorm, (r->row_norm ? r->heads : 1) * r->dim);
 	c.knorm = operand(r->knorm, (r->row_norm ? r->kv_heads : 1) * r->dim);
@@ -287,7 +275,6 @@ static struct rope_args rope_operands(struct pool *p, const struct rope_args *r)
 void op_rope_forward(struct pool *p, const struct rope_args *r)
 {
 	struct rope_args c = rope_operands(p, r);
-
 	cuda_rope_forward(&queue, &c);
 	back(r->qkv);
 	back(r->pre);
@@ -296,7 +283,6 @@ void op_rope_forward(struct pool *p, const struct rope_args *r)
 void op_rope_backward(struct pool *p, const struct rope_args *r)
 {
 	struct rope_args c = rope_operands(p, r);
-
 	cuda_rope_backward(&queue, &c);
 	back(r->qkv);
 }
@@ -305,7 +291,6 @@ static struct attention_args attention_operands(struct pool *p, const struct att
 {
 	int64_t out = a->n * a->heads * a->dim, wide = a->n * (a->heads + 2 * a->kv_heads) * a->dim;
 	struct attention_args c = *a;
-
 	begin(p);
 	straight = 1;
 	c.qkv = operand(a->qkv, wide);
@@ -319,7 +304,6 @@ static struct attention_args attention_operands(struct pool *p, const struct att
 void op_attention_forward(struct pool *p, const struct attention_args *a)
 {
 	struct attention_args c = attention_operands(p, a);
-
 	cuda_attention_forward(&queue, &c);
 	back(a->o);
 }
@@ -327,7 +311,6 @@ void op_attention_forward(struct pool *p, const struct attention_args *a)
 void op_attention_backward(struct pool *p, const struct attention_args *a)
 {
 	struct attention_args c = attention_operands(p, a);
-
 	cuda_attention_backward(&queue, &c);
 	back(a->dqkv);
 }
@@ -338,7 +321,6 @@ void op_sinks_backward(struct pool *p, const struct sinks_backward_args *a)
 {
 	int64_t out = a->n * a->heads * a->dim;
 	struct sinks_backward_args c = *a;
-
 	begin(p);
 	straight = 1;
 	c.sinks = operand(a->sinks, a->heads);
@@ -351,7 +333,6 @@ void op_sinks_backward(struct pool *p, const struct sinks_backward_args *a)
 void op_activation_forward(struct pool *p, const struct activation_forward_args *a)
 {
 	struct activation_forward_args c = *a;
-
 	begin(p);
 	c.y = operand(a->y, a->n * a->f);
 	c.gu = operand(a->gu, inputs_of(a->form, a->n, a->f));
@@ -363,7 +344,6 @@ void op_activation_forward(struct pool *p, const struct activation_forward_args 
 void op_activation_backward(struct pool *p, const struct activation_backward_args *a)
 {
 	struct activation_backward_args c = *a;
-
 	begin(p);
 	c.dgu = operand(a->dgu, inputs_of(a->form, a->n, a->f));
 	c.y = operand(a->y, a->n * a->f);
@@ -378,7 +358,6 @@ void op_activation_backward(struct pool *p, const struct activation_backward_arg
 static struct route_args route_operands(struct pool *p, const struct route_args *a)
 {
 	struct route_args c = *a;
-
 	begin(p);
 	c.exact = exact;
 	if (!exact) c.correction = operand(a->correction, a->experts);
@@ -388,7 +367,6 @@ static struct route_args route_operands(struct pool *p, const struct route_args 
 void op_route_forward(struct pool *p, const struct route_args *a)
 {
 	struct route_args c = route_operands(p, a);
-
 	cuda_route_forward(&queue, &c);
 	back(NULL);
 }
@@ -396,7 +374,6 @@ void op_route_forward(struct pool *p, const struct route_args *a)
 void op_route_backward(struct pool *p, const struct route_args *a)
 {
 	struct route_args c = route_operands(p, a);
-
 	if (!exact) c.dlogits = operand(a->dlogits, a->n * a->experts);
 	cuda_route_backward(&queue, &c);
 	back(a->dlogits);
@@ -405,7 +382,6 @@ void op_route_backward(struct pool *p, const struct route_args *a)
 void op_dispatch(struct pool *p, const struct dispatch_args *a)
 {
 	struct dispatch_args c = *a;
-
 	begin(p);
 	c.y = operand(a->y, a->rows * a->h);
 	c.x = operand(a->x, a->rows / a->per_token * a->h);
@@ -416,7 +392,6 @@ void op_dispatch(struct pool *p, const struct dispatch_args *a)
 void op_grouped_gemm(struct pool *p, const struct grouped_gemm_args *a)
 {
 	struct grouped_gemm_args c = *a;
-
 	begin(p);
 	c.a = operand(a->a, a->rows * a->lda);
 	c.b = operand(a->b, a->sum ? a->rows * a->ldb : a->experts * a->stride);
@@ -429,7 +404,6 @@ void op_grouped_gemm(struct pool *p, const struct grouped_gemm_args *a)
 void op_grouped_bias_backward(struct pool *p, const struct grouped_bias_backward_args *a)
 {
 	struct grouped_bias_backward_args c = *a;
-
 	begin(p);
 	c.dy = operand(a->dy, a->first[a->experts] * a->n);
 	cuda_grouped_bias_backward(&queue, &c);
@@ -439,7 +413,6 @@ void op_grouped_bias_backward(struct pool *p, const struct grouped_bias_backward
 void op_combine(struct pool *p, const struct combine_args *a)
 {
 	struct combine_args c = *a;
-
 	begin(p);
 	c.x = operand(a->x, a->n * a->per_token * a->h);
 	c.add = operand(a->add, a->n * a->h);
@@ -452,7 +425,6 @@ void op_combine_backward(struct pool *p, const struct combine_backward_args *a)
 {
 	struct combine_backward_args c = *a;
 	int64_t experts = 0;
-
 	begin(p);
 	for (int64_t i = 0; a->bias && i < a->rows; i++) experts = a->expert[i] >= experts ? a->expert[i] + 1 : experts;
 	c.y = operand(a->y, a->rows * a->f);
@@ -469,7 +441,6 @@ void op_combine_backward(struct pool *p, const struct combine_backward_args *a)
 void op_scaled_add(struct pool *p, const struct scaled_add_args *a)
 {
 	struct scaled_add_args c = *a;
-
 	begin(p);
 	c.y = operand(a->y, a->n);
 	c.x = operand(a->x, a->n);
@@ -482,7 +453,6 @@ void op_scaled_add(struct pool *p, const struct scaled_add_args *a)
 void op_cap_logits(struct pool *p, const struct cap_logits_args *a)
 {
 	struct cap_logits_args c = *a;
-
 	begin(p);
 	c.logits = operand(a->logits, a->n);
 	cuda_cap_logits(&queue, &c);
@@ -493,7 +463,6 @@ void op_cross_entropy(struct pool *p, const struct cross_entropy_args *a)
 {
 	struct cross_entropy_args c = *a;
 	uint32_t *targets = keep((size_t)a->n * sizeof *targets);
-
 	c.loss = keep(sizeof *c.loss + 64);
 	c.loss = (struct loss *)(((uintptr_t)c.loss + 15) & ~(uintptr_t)15);
 	c.targets = memcpy(targets, a->targets, (size_t)a->n * sizeof *targets);
@@ -539,7 +508,6 @@ static void families(void)
 {
 	static const int64_t sizes[][2] = {{3, 20}, {60, 72}};
 	double bound = slack;
-
 	slack *= 2.5;
 	for (int i = 0; i < 2; i++)
 		for (int knobs = 0; knobs < 8; knobs++)
@@ -574,7 +542,6 @@ static void all(void)
 {
 	static const int64_t gemms[][3] = {{1, 1, 1}, {3, 5, 7}, {17, 1, 33}, {1, 64, 20}, {64, 48, 80}, {65, 33, 63}};
 	static const int64_t norms[][2] = {{1, 3}, {3, 20}, {33, 64}, {600, 16}, {5, 2056}, {3, 5000}, {2, 11000}};
-
 	for (size_t i = 0; i < sizeof gemms / sizeof *gemms; i++)
 		for (int form = 0; form < 12; form++) test_gemm(gemms[i][0], gemms[i][1], gemms[i][2], form);
 	test_bias(1, 1, 1);
@@ -634,7 +601,6 @@ void op_join(struct pool *p, const struct join_args *a)
 static void exact_router(void)
 {
 	double bound = slack;
-
 	exact = 1;
 	slack = 0;
 	test_join();

@@ -91,7 +91,7 @@ static _Noreturn void finish(int rc)
 	exit(rc);
 }
 
-/* ------------------------------------------------------------------------------------------------ numbers */
+/* ---- numbers */
 
 static uint64_t mix(uint64_t z)
 {
@@ -134,7 +134,7 @@ static void make_gradient(void *out, uint64_t step, uint32_t micro, uint32_t u, 
 	}
 }
 
-/* ------------------------------------------------------------------------------------------------ the plain
+/* ---- the plain
  * computation */
 
 static void *zeros(size_t n)
@@ -257,7 +257,7 @@ static void compare_state(bool with_g)
 	}
 }
 
-/* ------------------------------------------------------------------------------------------------ mt-optim */
+/* ---- mt-optim */
 
 static void spawn(int errors)
 {
@@ -297,7 +297,7 @@ static void look_after_optim(void)
 	f.next_kill = mt_now() + (f.kill_in_apply ? 0 : 0.0005 * (double)(rnd() % 100));
 }
 
-/* ------------------------------------------------------------------------------------------------ mt-step and
+/* ---- mt-step and
  * mt-streams */
 
 static struct mt_txn *open_txn(uint32_t k, enum mt_kind kind, uint64_t step)
@@ -508,7 +508,7 @@ static void stop_optim(void)
 	CHECK(mt_stage_pid(f.run, MT_OPTIM) == 0, "mt-optim's slot is still taken");
 }
 
-/* ------------------------------------------------------------------------------------------------ other tests */
+/* ---- other tests */
 
 /* Messages that mt-optim drops, because its replacement aborted their attempt, are sent again under the new one. */
 static void push_bad(const struct mt_msg *bad)
@@ -723,7 +723,7 @@ static void direct_scene(bool nan)
 	CHECK(mt_run_state(f.run) == MT_DIRTY, "the store is not dirty");
 }
 
-/* ------------------------------------------------------------------------------------------------ main */
+/* ---- main */
 
 static void create(void)
 {

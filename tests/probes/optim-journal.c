@@ -60,7 +60,7 @@ static _Noreturn void finish(int rc)
 	exit(rc);
 }
 
-/* ------------------------------------------------------------------------------------------------ worlds */
+/* ---- worlds */
 
 static void attach(struct world *w, int i)
 {
@@ -223,7 +223,7 @@ static bool same_state(const struct optim *a, const struct optim *b)
 	return true;
 }
 
-/* ------------------------------------------------------------------------------------------------ stepping */
+/* ---- stepping */
 
 /* A child traps after each instruction, by the flag TF, and stops at every `stop_every`th for this process. (With
  * ptrace, each instruction would take two switches between processes.) */

@@ -22,7 +22,6 @@ static uint64_t *got; /* the final result of the stopped stage */
 static void enter(struct mt_run *r, const char *key, uint64_t by, uint64_t *stands)
 {
 	uint64_t value[10];
-
 	for (int i = 0; i < 10; i++) value[i] = by;
 	mt_must(mt_choice_enter(r, key, value, sizeof value));
 	for (int i = 1; i < 10; i++)
@@ -37,7 +36,6 @@ static pid_t stage_start(void)
 	struct mt_run *mine;
 	uint64_t any;
 	int status;
-
 	if (pid == 0) {
 		ptrace(PTRACE_TRACEME, 0, NULL, NULL);
 		mt_must(mt_run_open(&mine, run_name, MT_RUN_CONTROL));
@@ -54,7 +52,6 @@ static pid_t stage_start(void)
 static bool stage_steps(pid_t pid, int n)
 {
 	int status;
-
 	while (n-- > 0) {
 		if (ptrace(PTRACE_SINGLESTEP, pid, NULL, NULL)) exit(errno == EPERM ? 77 : 1);
 		waitpid(pid, &status, 0);
@@ -68,7 +65,6 @@ static void list_check(uint64_t stands)
 	const struct mt_choice *e = NULL;
 	uint32_t n = 0, keys = 0;
 	uint64_t value;
-
 	for (; (e = mt_choice_next(run, e)) && n <= MT_CHOICES; n++) {
 		memcpy(&value, e->value, sizeof value);
 		if (!strcmp(e->key, "key") && (keys++ || value != stands || e->bytes != 80))
@@ -83,7 +79,6 @@ static bool interrupt(int n, bool dies)
 	uint64_t stands, again;
 	int status;
 	char key[24];
-
 	mt_run_reset(run, 0, 0, NULL);
 	*got = 0;
 	for (int i = 0; i < OTHERS; i++) {
@@ -110,7 +105,6 @@ static bool interrupt(int n, bool dies)
 static int kills(uint64_t seed, uint64_t most)
 {
 	int n = 0, stops = 0;
-
 	/* a sanitizer's code takes a hundred times the instructions: further apart, later on */
 	do n += 1 + (int)(next_random(&seed) % (most + (uint64_t)n / 16)), stops++;
 	while (interrupt(n, false) && interrupt(n, true));
@@ -123,7 +117,6 @@ static int full(void)
 	char key[32];
 	uint64_t value;
 	int rc = 0;
-
 	for (value = 0; rc == 0 && value <= MT_CHOICES; value++) {
 		snprintf(key, sizeof key, "key %d", (int)value);
 		rc = mt_choice_enter(run, key, &value, sizeof value);

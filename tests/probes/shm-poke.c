@@ -43,7 +43,7 @@ static void layout(struct mt_run *run, const char *what)
 	else mt_control(run)->dtype = 7;
 }
 
-/* ------------------------------------------------------------------------------------------------ watching */
+/* ---- watching */
 
 enum { WORDS = 4096 };
 static uint64_t was[WORDS], changes;

@@ -108,7 +108,7 @@ static void as_threads(uint64_t seed, uint64_t count)
 	mt_run_close(run);
 }
 
-/* ------------------------------------------------------------------------------------------------ kills */
+/* ---- kills */
 
 struct shared {
 	_Atomic uint64_t produced, consumed;

@@ -13,7 +13,7 @@ static uint64_t count;
 static _Atomic bool over;
 static _Atomic uint64_t aborts;
 
-/* ------------------------------------------------------------------------------------------------ txn */
+/* ---- txn */
 
 static void open_txn(uint32_t k, uint64_t *seed)
 {
@@ -88,7 +88,7 @@ static void *aborter(void *arg)
 	return NULL;
 }
 
-/* ------------------------------------------------------------------------------------------------ versions */
+/* ---- versions */
 
 static void *updater(void *arg)
 {

@@ -35,7 +35,6 @@ int openat(int dir, const char *name, int flags, ...)
 static void note(const char *log)
 {
 	int fd = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-
 	if (fd < 0 || write(fd, "\n", 1) != 1) abort();
 	close(fd);
 }

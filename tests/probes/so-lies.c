@@ -26,7 +26,7 @@ static long env_number(const char *name)
 	return s && *s ? strtol(s, NULL, 10) : -1;
 }
 
-/* ------------------------------------------------------------------------------------------------ locks */
+/* ---- locks */
 
 struct wish {
 	int fd;
@@ -71,7 +71,7 @@ int fcntl(int fd, int cmd, ...)
 }
 int fcntl64(int fd, int cmd, ...) __attribute__((alias("fcntl")));
 
-/* ------------------------------------------------------------------------------------------------ /proc */
+/* ---- /proc */
 
 static int refused(const char *path)
 {

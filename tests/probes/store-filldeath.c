@@ -14,7 +14,6 @@
 static _Noreturn void fill_for_ever(const char *name)
 {
 	struct mt_run *run;
-
 	if (mt_run_open(&run, name, MT_RUN_RINGS | MT_RUN_WEIGHTS)) _exit(2);
 	for (;;) {
 		mt_fill_begin(run);
@@ -26,7 +25,6 @@ int main(int argc, char **argv)
 {
 	struct mt_run *run;
 	int filled = 0, filling = 0;
-
 	if (argc != 3 || mt_run_open(&run, argv[1], 0)) return 2;
 	srandom(1);
 	for (int i = 0; i < atoi(argv[2]); i++) {

@@ -14,7 +14,6 @@ static const struct mt_program program = {.name = "store-late"};
 int main(int argc, char **argv)
 {
 	struct mt_run *run;
-
 	mt_cli(&program, 1, argv, NULL, 0);
 	if (argc != 4) mt_die(MT_EX_USAGE, "wants RUN SLOT FILE");
 	mt_signals(true);

@@ -104,7 +104,6 @@ static struct {
 static void levels_draw(const struct plan_request *req, struct plan *plan)
 {
 	uint32_t layers = req->geo->layers;
-
 	plan->keep_all = (uint32_t)draw(2) * (uint32_t)draw(layers + 1);
 	plan->keep_but_gate_up = (uint32_t)draw(2) * (uint32_t)draw(layers - plan->keep_all + 1);
 	uint32_t rest = layers - plan->keep_all - plan->keep_but_gate_up;
@@ -120,7 +119,6 @@ static int draw_plan(const struct plan_request *req, struct plan_result *p)
 	struct plan plan = {.chunk_tokens = req->chunk_tokens,
 		.head_tokens = req->head_tokens,
 		.pass_rows = req->geo->aux_coef != 0 ? 0 : req->pass_rows};
-
 	plan.weight_slots = req->zero_copy ? 0 : plan.pass_rows ? layers : 1 + (uint32_t)draw(draw(2) ? layers : two);
 	plan.grad_slots = plan.pass_rows ? layers : req->train ? 1 + (uint32_t)draw(two) : 0;
 	if (plan.pass_rows) plan.keep_all = layers;
@@ -158,7 +156,6 @@ static const char *const overlaps[] = {"weight slots", "gradient slots", "offloa
 static void overlap(struct memory_layout *p, const struct plan *plan)
 {
 	const size_t by = 256;
-
 	switch (broken) {
 	case 0:
 		if (plan->weight_slots > 1) p->weights[1] = (char *)p->weights[0] + by;
@@ -199,7 +196,6 @@ static void overlap(struct memory_layout *p, const struct plan *plan)
 static uint64_t lay(const struct plan_request *req, const struct plan *plan, struct memory_layout *p, void *base)
 {
 	uint64_t bytes = (memory_lay)(req, plan, p, base);
-
 	if (p && breaks && broken_how == OVERLAP) overlap(p, plan);
 	return bytes;
 }
@@ -294,7 +290,6 @@ static void stream_end(struct stream *s)
 static struct seen micro(struct stream *s, const struct shape *z, uint64_t random, unsigned eager, int64_t stale_in)
 {
 	bool new_shape;
-
 	memset(boundaries, 0, sizeof boundaries);
 	s->planning.micro.request.rows = 0; /* planned anew */
 	world_begin(s, z, random, eager, stale_in);
@@ -352,7 +347,6 @@ static const struct seen *reference(int of_run, int sizes, int shape)
 {
 	struct seen *e = &expected[of_run][sizes][shape];
 	struct stream s;
-
 	if (e->losses) return e;
 	bool was = breaks, talked = talks;
 	breaks = talks = false;
@@ -392,7 +386,6 @@ struct micro_drawn {
 static struct micro_drawn micro_draw(void)
 {
 	static const unsigned eager[] = {0, 20, 70, 95};
-
 	return (struct micro_drawn){(int)draw(SHAPES), eager[draw(4)], draw(4) ? -1 : (int64_t)draw(30)};
 }
 
@@ -404,7 +397,6 @@ static bool seed_right(uint64_t seed)
 	struct micro_drawn m[MOST];
 	struct stream s;
 	bool right = true;
-
 	world.random = seed;
 	world.control->piece_elems = draw(2) ? MT_BLOCK
 										 : mt_ring_block(world.taken) / (world.control->grad == MT_BF16 ? 2 : 4);
@@ -414,7 +406,6 @@ static bool seed_right(uint64_t seed)
 	stream_begin(&s, device_open(seed), &sizes_of_runs[sizes]);
 	for (int i = 0; right && i < n; i++) {
 		const struct shape *z = &shapes[m[i].shape];
-
 		if (talks)
 			mt_say("seed %llu: %s, sizes %d; neighbours: eager %u, stale in %lld", (unsigned long long)seed,
 				runs[of_run].model, sizes, m[i].eager, (long long)m[i].stale_in);
@@ -432,7 +423,6 @@ static enum { ANY, LAYERS, PASSES } order; /* of the seeds to go through */
 static bool in_order(uint64_t seed)
 {
 	bool passes = sizes_of_runs[seed / RUNS % SIZES].pass_rows != 0;
-
 	return order == ANY || passes == (order == PASSES);
 }
 
@@ -440,10 +430,8 @@ static bool in_order(uint64_t seed)
 static bool seeds_right(const char *name, const char *models, uint64_t from, uint64_t count)
 {
 	bool right = true;
-
 	for (int i = 0; right && i < RUNS; i++) {
 		char model[4096];
-
 		snprintf(model, sizeof model, "%s/%s/model", models, runs[i].model);
 		world_open(name, model, runs[i].layers, runs[i].experts, runs[i].dtype, runs[i].grad);
 		for (uint64_t seed = from; right && seed < from + count; seed++)
@@ -456,7 +444,6 @@ static bool seeds_right(const char *name, const char *models, uint64_t from, uin
 static int seeds(const char *name, const char *models, uint64_t from, uint64_t count)
 {
 	unsigned passes = 0;
-
 	for (uint64_t seed = from; seed < from + count; seed++) passes += sizes_of_runs[seed / RUNS % SIZES].pass_rows != 0;
 	if (!seeds_right(name, models, from, count)) {
 		printf("\n");
@@ -478,7 +465,6 @@ static int seeds(const char *name, const char *models, uint64_t from, uint64_t c
 static bool missed(const char *name, const char *models, uint64_t count)
 {
 	int status;
-
 	fflush(stdout);
 	pid_t pid = fork();
 	if (pid == 0) {
@@ -516,13 +502,11 @@ static int without(const char *name, const char *models, uint64_t count)
 	static const char *const words[] = {"left out", "too early"};
 	char what[256];
 	int status = 0;
-
 	/* and so nobody has to compute what is right again */
 	MT_ASSERT(seeds_right(name, models, 1, count));
 	for (int how = LEFT_OUT; how <= TOO_EARLY; how++)
 		for (broken = 0, broken_how = (enum how)how; broken < SITES; broken++) {
 			const struct site *at = __start_sites[broken];
-
 			snprintf(what, sizeof what, "%s:%d: %s: %s %s", strrchr(at->file, '/') + 1, at->line, at->function,
 				at->call, words[how]);
 			if (matters(at, (enum how)how)) status |= missed_in_orders(name, models, count, what);

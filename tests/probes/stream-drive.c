@@ -40,7 +40,6 @@ static uint64_t seed_now;
 static uint32_t draw(uint32_t below)
 {
 	uint64_t z = seed_now += 0x9e3779b97f4a7c15u;
-
 	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
 	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
 	return (uint32_t)((z ^ z >> 31) % below);
@@ -52,16 +51,13 @@ static float uniform(void) { return (float)draw(1u << 24) / (float)(1u << 23) - 
 static void fill(struct mt_run *run)
 {
 	const struct mt_control *c = mt_control(run);
-
 	for (uint32_t i = 0; i < c->n_tensors; i++) {
 		const struct mt_tensor *t = mt_tensor(run, i);
 		const struct mt_unit *u = mt_unit(run, t->unit);
-
 		for (uint64_t j = 0; j < t->n; j++) {
 			bool norm = t->role == MT_T_NORM1 || t->role == MT_T_NORM2 || t->role == MT_T_FNORM ||
 				t->role == MT_T_QNORM || t->role == MT_T_KNORM;
 			float x = norm ? 1 + 0.2f * uniform() : 0.1f * uniform();
-
 			if (c->dtype == MT_FP32) ((float *)mt_at(run, u->w))[t->off + j] = x;
 			else ((uint16_t *)mt_at(run, u->w))[t->off + j] = mt_hi(mt_bits(x));
 			if (u->lo) ((int16_t *)mt_at(run, u->lo))[t->off + j] = mt_lo(mt_bits(x));
@@ -79,7 +75,6 @@ static int make(char **a)
 	struct mt_geometry geo;
 	struct mt_run *run;
 	char *text;
-
 	mt_must(mt_config_read(a[1], &geo, &text));
 	mt_must(mt_run_create(&(struct mt_create){.name = a[0],
 							  .config_text = text,
@@ -108,7 +103,6 @@ static int poison(char **a)
 	struct mt_run *r;
 	const uint32_t nan32 = 0x7fc00000;
 	const uint16_t nan16 = 0x7fc0;
-
 	mt_must(mt_run_open(&r, a[0], MT_RUN_WEIGHTS));
 	void *w = mt_at(r, mt_unit(r, (uint32_t)atoi(a[1]))->w);
 	bool fp32 = mt_control(r)->dtype == MT_FP32;
@@ -120,7 +114,6 @@ static int poison(char **a)
 static int damage(char **a)
 {
 	struct mt_run *r;
-
 	mt_must(mt_run_open(&r, a[0], MT_RUN_CONTROL));
 	mt_unit(r, 1)->elems -= MT_GROUP;
 	mt_run_close(r);
@@ -130,7 +123,6 @@ static int damage(char **a)
 static int ring(char **a)
 {
 	struct mt_run *r;
-
 	mt_must(mt_run_open(&r, a[0], MT_RUN_RINGS));
 	mt_must(mt_ring_make(r, a[1], a[2]));
 	mt_run_close(r);
@@ -140,7 +132,6 @@ static int ring(char **a)
 static int forget(char **a)
 {
 	struct mt_run *r;
-
 	mt_must(mt_run_open(&r, a[0], MT_RUN_CONTROL));
 	for (int i = MT_STREAM; i < MT_SLOTS; i++)
 		if (mt_stage_alive(r, i)) mt_die(MT_EX_BUSY, "an mt-stream is at work");
@@ -170,13 +161,11 @@ static struct mt_ring *batch[MT_STREAMS], *grad[MT_STREAMS];
 static void rows_make(uint32_t micro, uint32_t *tokens)
 {
 	uint32_t n = rows * seq, vocab = mt_geometry(run)->vocab, *targets = tokens + n, *starts = targets + n;
-
 	seed_now = seed * 1000 + micro;
 	for (uint32_t r = 0; r < rows; r++) {
 		uint32_t *tok = tokens + r * seq, *tgt = targets + r * seq, *st = starts + r * seq;
 		bool plain = words[W_PLAIN].set;
 		uint32_t used = r % 3 == 2 && !plain ? seq - draw(seq / 2) : seq;
-
 		for (uint32_t t = 0, start = 0; t < seq; t++) {
 			bool last = t >= used || t + 1 == used;
 			if (!plain && t < used && t && draw(16) == 0) start = t, tgt[t - 1] = MT_NO_TARGET;
@@ -207,7 +196,6 @@ static void open_txn(void)
 static bool batch_send(uint32_t micro)
 {
 	uint32_t *block = mt_ring_reserve(batch[micro % streams]);
-
 	if (!block) return false;
 	rows_make(micro, block);
 	mt_ring_push(batch[micro % streams],
@@ -246,10 +234,8 @@ static FILE *dump, *map;
 static void map_write(uint32_t unit)
 {
 	const struct mt_unit *u = mt_unit(run, unit);
-
 	for (uint32_t i = u->first_tensor; i < u->first_tensor + u->tensors; i++) {
 		const struct mt_tensor *t = mt_tensor(run, i);
-
 		fprintf(map, "%llu %llu %.*s\n", (unsigned long long)((uint64_t)ftell(dump) / 4 + t->off),
 			(unsigned long long)t->n, MT_TENSOR_NAME, t->name);
 	}
@@ -259,14 +245,12 @@ static void map_write(uint32_t unit)
 static void unit_taken(const struct mt_msg *m, struct seen *s, uint64_t elems)
 {
 	uint32_t end = m->grad.end;
-
 	if (dump && m->micro == 0) {
 		map_write(m->grad.unit);
 		fwrite(s->bits[end], 4, elems, dump);
 	}
 	for (uint64_t i = 0; i < elems; i++) {
 		double x = (double)mt_float(s->bits[end][i]);
-
 		s->hash[end] = (s->hash[end] ^ s->bits[end][i]) * 0x100000001b3u;
 		s->squares[end] += x * x;
 	}
@@ -309,7 +293,6 @@ static bool take(uint32_t i, bool *dropped)
 {
 	struct mt_msg m;
 	const void *block;
-
 	if (!mt_ring_peek(grad[i], 0, &m, &block)) return false;
 	*dropped = m.k != k || m.attempt != attempt;
 	if (!*dropped && m.micro >= micros) mt_die(1, "message of micro %u", m.micro);
@@ -329,7 +312,6 @@ static bool take(uint32_t i, bool *dropped)
 static void report(void)
 {
 	uint32_t units = mt_control(run)->n_units;
-
 	for (uint32_t m = 0; m < micros; m++) {
 		printf("micro %u loss %a over %llu%s\n", m, loss_seen[m].sum, loss_seen[m].targets,
 			loss_seen[m].nonfinite ? " nonfinite" : "");
@@ -362,11 +344,9 @@ static void accumulate(void)
 	uint32_t sent = 0;
 	bool stale = words[W_STALE].set, dropped;
 	double until = mt_now() + (words[W_LIMIT].set ? (double)words[W_LIMIT].value : 60);
-
 	while (losses < micros || parts < expected_parts) {
 		uint32_t event = mt_event(run);
 		bool any = false;
-
 		if (sent < micros && batch_send(sent)) sent++;
 		for (uint32_t i = 0; i < streams; i++) any |= take(i, &dropped);
 		if (any && stale && parts) {
@@ -412,7 +392,6 @@ static int step(char **a)
 	loss_seen = calloc(micros, sizeof *loss_seen);
 	if (words[W_DUMP].set) {
 		char name[4096];
-
 		snprintf(name, sizeof name, "%s.map", words[W_DUMP].text);
 		dump = fopen(words[W_DUMP].text, "w");
 		map = fopen(name, "w");

@@ -23,7 +23,6 @@ static int wrong, plans, kinds[8], windows;
 static uint32_t draw(uint32_t below)
 {
 	uint64_t z = state += 0x9e3779b97f4a7c15u;
-
 	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
 	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
 	return (uint32_t)((z ^ z >> 31) % below);
@@ -41,7 +40,6 @@ static struct mt_geometry geometry(void)
 {
 	static const uint32_t dims[] = {16, 64, 128};
 	struct mt_geometry g = {.family = "llama", .layers = draw(4) ? between(1, 12) : between(13, 80), .pad_token = -1};
-
 	struct mt_layer *l = g.kind;
 
 	l->rope_dim = l->head_dim = dims[draw(3)];
@@ -93,7 +91,6 @@ static struct plan_request request_of(const struct mt_geometry *g, const struct 
 		.expert_window = g->kind[0].experts && draw(4) == 0 ? between(1, g->kind[0].experts) : 0,
 	};
 	int gpus = 0;
-
 	while (profile_name(gpus)) gpus++;
 	request_sizes(&req, l->units, l->n_units, l->tensors);
 	if (draw(4) == 0) {
@@ -124,7 +121,6 @@ static void check_plan(const struct plan_request *req, const struct plan_result 
 		p->predicted.other_kernels, p->predicted.pcie_wait, p->predicted.stall, p->predicted.tail,
 		p->predicted.network_wait};
 	double sum = 0, all = (double)req->micros * req->streams * req->nodes;
-
 	plans++;
 	kinds[p->plan.pass_rows                                             ? 0
 			: p->plan.residual_offloaded && p->plan.attention_offloaded ? 1
@@ -165,7 +161,6 @@ static void climb(struct plan_request *req, uint64_t *budget, double from, doubl
 {
 	double last = INFINITY;
 	struct plan_result p;
-
 	for (double at = from; at < to; at = at * factor + more) {
 		*budget = (uint64_t)at;
 		if (plan_search(req, &p)) {
@@ -184,7 +179,6 @@ static void climb(struct plan_request *req, uint64_t *budget, double from, doubl
 static uint64_t least_of(struct plan_request *req)
 {
 	struct plan_result p;
-
 	req->memory = 4096;
 	expect(plan_search(req, &p) == -MT_EX_NOMEM && p.least != UINT64_MAX, "nothing fits, and nothing is named");
 	uint64_t least = req->memory = p.least;
@@ -198,7 +192,6 @@ static uint64_t least_of(struct plan_request *req)
 static void least_of_host(struct plan_request *req, uint64_t least)
 {
 	struct plan_result p;
-
 	req->memory = least;
 	req->host = 0;
 	if (plan_search(req, &p) == 0) return;
@@ -215,7 +208,6 @@ static void climb_slowly(struct plan_request *req, uint64_t least)
 {
 	double from = (double)least * (1 + draw(400) / 100.0),
 		   o = (double)req->rows * req->seq * req->geo->kind[0].heads * req->geo->kind[0].head_dim * (double)req->elem;
-
 	climb(req, &req->memory, from, from + 12 * o, 1, fmax(o / (1 + draw(3)), 4096));
 }
 
@@ -223,7 +215,6 @@ static void try(uint64_t seed)
 {
 	static const enum mt_dtype grads[] = {MT_FP32, MT_BF16, MT_NONE};
 	struct mt_layout l;
-
 	now_seed = state = seed;
 	struct mt_geometry g = geometry();
 	enum mt_dtype dtype = draw(2) ? MT_BF16 : MT_FP32;
@@ -247,7 +238,6 @@ static int gpu(char **a)
 		.memory_khz = atoi(a[4]),
 		.bus_bits = atoi(a[5])};
 	struct profile p[2];
-
 	snprintf(g.model, sizeof g.model, "%s", a[0]);
 	mt_must(profile_parse("", MT_BF16, &g, &p[0]));
 	mt_must(profile_parse("", MT_FP32, &g, &p[1]));

@@ -39,7 +39,6 @@ static void copy(enum queue q, void *dst, const void *src)
 static void compute(float *y, const float *x)
 {
 	static const uint32_t first;
-
 	d->launch(d, Q_COMPUTE,
 		&(struct op){OP_EMBED_FORWARD,
 			.embed_forward = {.x = y, .w = x, .tokens = &first, .n = 1, .h = N, .scale = 1}});
@@ -112,7 +111,6 @@ static bool gradients_land_late(void)
 static bool event_is_a_place(void)
 {
 	struct event e = d->record(d, Q_COMPUTE);
-
 	fill(host, 1);
 	copy(Q_COMPUTE, a, host);
 	copy(Q_COMPUTE, out, a);
@@ -169,7 +167,6 @@ static bool operations_spoil_first(void)
 static bool copies_run_in_parts(void)
 {
 	float other[N];
-
 	fill(host, 1);
 	fill(other, 2);
 	copy(Q_WEIGHTS, a, host);
@@ -183,7 +180,6 @@ static bool copies_run_in_parts(void)
 static bool memory_comes_poisoned(void)
 {
 	float *p = d->alloc(d, BYTES), *h = d->host_alloc(d, BYTES);
-
 	if (synchronized) {
 		d->launch(d, Q_COMPUTE, &(struct op){OP_ZERO, .zero = {p, BYTES}});
 		copy(Q_COMPUTE, h, p);
@@ -220,7 +216,6 @@ static bool events_are_not_over(void)
 static bool readers_in_place_are_late(void)
 {
 	const float *w = d->zero_copy(d, host, MT_FP32);
-
 	fill(host, 1);
 	if (!w) return true;
 	compute(b, w);
@@ -284,10 +279,8 @@ int main(int argc, char **argv)
 {
 	uint64_t count = argc == 2 ? strtoull(argv[1], NULL, 10) : 0;
 	int status = 0;
-
 	for (size_t i = 0; i < sizeof reorderings / sizeof *reorderings; i++) {
 		uint64_t wrong[2] = {0, 0};
-
 		for (int how = 0; how < 2; how++)
 			for (uint64_t seed = 1; seed <= count; seed++) {
 				synchronized = how;

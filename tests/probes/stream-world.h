@@ -44,7 +44,6 @@ static struct {
 static uint64_t draw(uint64_t below) /* splitmix64, Steele et al. 2014 */
 {
 	uint64_t z = world.random += 0x9e3779b97f4a7c15u;
-
 	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
 	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
 	return (z ^ z >> 31) % below;
@@ -63,10 +62,8 @@ static void weights_draw(void)
 	for (uint32_t u = 0; u < world.control->n_units; u++) world.weights[u] = calloc(1, weight_bytes(u));
 	for (uint32_t i = 0; i < world.control->n_tensors; i++) {
 		const struct mt_tensor *t = mt_tensor(world.run, i);
-
 		for (uint64_t j = t->off; j < t->off + t->n; j++) {
 			float x = t->ndim == 1 ? 1 + 0.2f * uniform() : 0.1f * uniform();
-
 			if (weight_size() == 4) ((float *)world.weights[t->unit])[j] = x;
 			else ((uint16_t *)world.weights[t->unit])[j] = mt_hi(mt_bits(x));
 		}
@@ -79,7 +76,6 @@ static void world_open(const char *name, const char *model, uint32_t layers, uin
 {
 	struct mt_geometry geo;
 	char *text;
-
 	mt_must(mt_config_read(model, &geo, &text));
 	for (uint32_t l = geo.layers; l < layers; l++) geo.kind_of[l] = geo.kind_of[l % geo.layers];
 	geo.layers = layers;
@@ -122,7 +118,6 @@ static void weights_spoil(uint32_t unit, uint64_t off, uint64_t n)
 static bool publish_next(void)
 {
 	uint32_t u = world.published;
-
 	if (u == world.control->n_units) return false;
 	memcpy(weights_of(u), world.weights[u], weight_bytes(u));
 	/* not mt_publish: a micro-batch that was given up leaves units behind the version before */
@@ -135,7 +130,6 @@ static bool publish_next(void)
 static uint64_t hash_elems(uint64_t h, const void *elems, uint64_t from, uint64_t to)
 {
 	bool bf16 = world.control->grad == MT_BF16;
-
 	for (uint64_t i = from; i < to; i++)
 		h = (h ^ (bf16 ? ((const uint16_t *)elems)[i] : ((const uint32_t *)elems)[i])) * 0x100000001b3u;
 	return h;
@@ -144,7 +138,6 @@ static uint64_t hash_elems(uint64_t h, const void *elems, uint64_t from, uint64_
 static void piece_seen(const struct mt_msg *m, const void *block)
 {
 	uint32_t u = m->grad.unit, end = m->grad.end;
-
 	MT_ASSERT(u < world.control->n_units && end < 2 && world.seen.losses == 1 && m->grad.off % MT_BLOCK == 0);
 	uint64_t elems = mt_unit(world.run, u)->elems, off = m->grad.off, n = m->grad.n;
 	MT_ASSERT(off <= elems && n <= elems - off && (n % MT_BLOCK == 0 || off + n == elems));
@@ -152,7 +145,6 @@ static void piece_seen(const struct mt_msg *m, const void *block)
 	MT_ASSERT(world.control->grad != MT_NONE || off == world.seen.elems[u][end]);
 	for (uint64_t i = 0; i < n; i += MT_BLOCK) {
 		bool *came = &world.came[u][end][(off + i) / MT_BLOCK];
-
 		MT_ASSERT(!*came);
 		*came = true;
 		/* a sum over blocks: whatever their order */
@@ -166,7 +158,6 @@ static bool take(void)
 {
 	struct mt_msg m;
 	const void *block;
-
 	if (!mt_ring_peek(world.taken, 0, &m, &block)) return false;
 	MT_ASSERT(m.k == 1 && m.step == world.version && m.txn_kind == (world.train ? MT_TRAIN : MT_EVAL));
 	if (m.kind == MT_MSG_LOSS) {
@@ -188,7 +179,6 @@ static bool take(void)
 static bool seen_all(void)
 {
 	bool both = mt_geometry(world.run)->flags & MT_TIED && world.control->grad != MT_NONE;
-
 	for (uint32_t u = 0; world.train && u < world.control->n_units; u++)
 		for (uint32_t end = 0; end < (u == 0 && both ? 2 : 1); end++)
 			if (world.seen.elems[u][end] != mt_unit(world.run, u)->elems) return false;
@@ -232,14 +222,11 @@ struct shape {
 static void rows_make(const struct shape *z, uint32_t *tokens)
 {
 	uint32_t n = z->rows * z->seq, vocab = mt_geometry(world.run)->vocab, *targets = tokens + n, *starts = targets + n;
-
 	world.random = z->rows * 1000 + z->seq;
 	for (uint32_t r = 0; r < z->rows; r++) {
 		uint32_t used = r % 3 == 2 ? z->seq - (uint32_t)draw(z->seq / 2) : z->seq;
-
 		for (uint32_t t = 0, start = 0; t < z->seq; t++) {
 			uint32_t i = r * z->seq + t;
-
 			if (z->packed && t && t < used && draw(8) == 0) {
 				start = t;
 				targets[i - 1] = MT_NO_TARGET;

@@ -99,7 +99,6 @@ cublasStatus_t cublasLtDestroy(cublasLtHandle_t h) { return free(h), CUBLAS_STAT
 size_t cublasLtGetVersion(void)
 {
 	const char *v = getenv("FAKE_CUBLASLT_VERSION");
-
 	return v ? strtoull(v, NULL, 10) : 130100;
 }
 const char *cublasLtGetStatusName(cublasStatus_t s)
@@ -130,7 +129,6 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasL
 	const void *v, size_t n)
 {
 	struct desc *d = (struct desc *)desc;
-
 	switch ((int)which) {
 	case CUBLASLT_MATMUL_DESC_TRANSA: return set(&d->trans_a, 4, v, n);
 	case CUBLASLT_MATMUL_DESC_TRANSB: return set(&d->trans_b, 4, v, n);
@@ -162,7 +160,6 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p
 	cublasLtMatmulPreferenceAttributes_t which, const void *v, size_t n)
 {
 	struct preference *p = (struct preference *)pref;
-
 	switch ((int)which) {
 	case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES: return set(&p->bytes, 8, v, n);
 	case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK: return set(&p->mask, 4, v, n);
@@ -188,7 +185,6 @@ static int fit(const struct desc *d, const struct layout *a, const struct layout
 {
 	uint64_t m = d->trans_a ? a->cols : a->rows, k = d->trans_a ? a->rows : a->cols;
 	uint64_t l = d->trans_b ? b->cols : b->rows, n = d->trans_b ? b->rows : b->cols;
-
 	return k == l && to->rows == m && to->cols == n && c->rows == m && c->cols == n && c->type == to->type &&
 		a->type == b->type && (to->type == a->type || to->type == CUDA_R_32F) &&
 		(d->epilogue != CUBLASLT_EPILOGUE_BIAS || d->bias_type == (int32_t)to->type);
@@ -204,7 +200,6 @@ static struct algo algo_of(const struct preference *p, unsigned order)
 		.bytes = order == BY_WORKSPACE ? 1 << 20
 			: order == IN_PARTS        ? 4096
 									   : 0};
-
 	memcpy(g.align, p->align, sizeof g.align);
 	return g;
 }
@@ -217,7 +212,6 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmul
 	const struct layout *la = (const struct layout *)a, *lb = (const struct layout *)b, *lc = (const struct layout *)c;
 	const struct desc *what = (const struct desc *)desc;
 	uint64_t drawn = mixed(shape_hash(what, la, lb, lc) + (seed() ? strtoull(seed(), NULL, 10) : 0));
-
 	(void)h;
 	*n = 0;
 	if (!fit(what, la, lb, lc, (const struct layout *)d) || (what->epilogue == CUBLASLT_EPILOGUE_BIAS && !what->bias))
@@ -226,7 +220,6 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmul
 	if (p->align[0] < 4 || p->align[1] < 4 || p->align[3] < 4) return CUBLAS_STATUS_NOT_SUPPORTED;
 	for (unsigned i = 0; i < (seed() ? ORDERS : 1) && *n < wanted; i++) {
 		struct algo g = algo_of(p, seed() ? (unsigned)((drawn + i * (2 * (drawn >> 8 & 3) + 1)) % ORDERS) : FORWARD);
-
 		if ((g.scheme & ~p->mask) || g.bytes > p->bytes || (g.order == BLOCKED && p->align[0] < 16)) continue;
 		found[*n] = (cublasLtMatmulHeuristicResult_t){.workspaceSize = g.bytes,
 			.state = seed() && (drawn >> 16 & 7) == i ? CUBLAS_STATUS_NOT_SUPPORTED : CUBLAS_STATUS_SUCCESS};
@@ -240,7 +233,6 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t h, cublasLtMatmulDesc_t 
 	cublasLtMatmulHeuristicResult_t *result)
 {
 	const struct algo *g = (const struct algo *)algo;
-
 	(void)h;
 	if (getenv("FAKE_CUBLASLT_REFUSE") || g->magic != MAGIC || g->order >= ORDERS) return CUBLAS_STATUS_NOT_SUPPORTED;
 	if (!fit((const struct desc *)desc, (const struct layout *)a, (const struct layout *)b, (const struct layout *)c,
@@ -277,7 +269,6 @@ static float get(const void *p, uint64_t type, uint64_t i)
 {
 	uint32_t bits;
 	float f;
-
 	if (type == CUDA_R_32F) return ((const float *)p)[i];
 	bits = (uint32_t)((const uint16_t *)p)[i] << 16;
 	memcpy(&f, &bits, 4);
@@ -287,7 +278,6 @@ static float get(const void *p, uint64_t type, uint64_t i)
 static void put(void *p, uint64_t type, uint64_t i, float f)
 {
 	uint32_t bits;
-
 	if (type == CUDA_R_32F) {
 		((float *)p)[i] = f;
 		return;
@@ -308,7 +298,6 @@ static float dot(const struct job *j, uint64_t row, uint64_t col, uint64_t n)
 	static uint64_t runs;
 	float sum[8] = {0};
 	uint64_t from = j->by.order == UNSTEADY ? mixed(++runs) % n : 0;
-
 	for (uint64_t i = 0; i < n; i++) {
 		uint64_t k = j->by.order == BACKWARD || j->by.order == BY_WORKSPACE ? n - 1 - i : (i + from) % n;
 		unsigned at = j->by.order == INTERLEAVED ? i & 1
@@ -325,13 +314,11 @@ static void compute(void *arg)
 {
 	struct job *j = arg;
 	uint64_t n = j->what.trans_a ? j->a.rows : j->a.cols;
-
 	if (j->by.bytes) memset(j->workspace, 0x5a, j->by.bytes);
 	for (uint64_t col = 0; col < j->d.cols; col++)
 		for (uint64_t row = 0; row < j->d.rows; row++) {
 			uint64_t at = col * (uint64_t)j->d.ld + row;
 			float v = j->alpha * dot(j, row, col, n);
-
 			if (j->beta != 0) v += j->beta * get(j->pc, j->d.type, at);
 			if (j->what.epilogue == CUBLASLT_EPILOGUE_BIAS) v += get(j->what.bias, (uint64_t)j->what.bias_type, row);
 			put(j->pd, j->d.type, at, v);
@@ -339,7 +326,6 @@ static void compute(void *arg)
 	if (seed()) {
 		const char *clock = getenv("FAKE_CUBLASLT_CLOCK");
 		uint64_t by = strtoull(clock ? clock : seed(), NULL, 10);
-
 		emu_takes((double)(1 + mixed(by + j->by.order + shape_hash(&j->what, &j->a, &j->b, &j->d)) % 6));
 	}
 	free(j);
@@ -349,7 +335,6 @@ static void check_pointers(const struct job *j, size_t bytes)
 {
 	const void *p[] = {j->pa, j->pb, j->pc, j->pd};
 	size_t size = j->d.type == CUDA_R_32F ? 4 : 2, last = ((j->d.cols - 1) * (uint64_t)j->d.ld + j->d.rows) * size;
-
 	for (int i = 0; i < 4; i++)
 		if ((uintptr_t)p[i] % j->by.align[i]) die("a matrix that starts elsewhere than was promised");
 	if (j->what.epilogue == CUBLASLT_EPILOGUE_BIAS && (!j->what.bias || (uintptr_t)j->what.bias % 16))
@@ -369,7 +354,6 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t h, cublasLtMatmulDesc_t desc, con
 	struct job *j = malloc(sizeof *j);
 	static long products;
 	const char *fail = getenv("FAKE_CUBLASLT_FAIL");
-
 	(void)h;
 	if (fail && ++products == atol(fail)) {
 		free(j);

@@ -23,7 +23,6 @@ extern "C" void emu_seed(uint64_t seed) { randomness = seed; }
 static uint64_t draw(uint64_t below) /* splitmix64, Steele et al. 2014 */
 {
 	uint64_t z = randomness += 0x9e3779b97f4a7c15u;
-
 	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
 	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
 	return (z ^ z >> 31) % below;
@@ -64,7 +63,6 @@ static const std::function<void()> *thread_main;
 static void make_ready(unsigned t)
 {
 	unsigned is_lazy = lazy >> t / 32 & 1;
-
 	ready[is_lazy][ready_n[is_lazy]++] = t;
 }
 
@@ -89,7 +87,6 @@ static void coroutine_main(void)
 static __attribute__((noinline)) void enter(unsigned t)
 {
 	struct coroutine *c = &coroutines[t];
-
 	current = t;
 	threadIdx.x = t;
 	if (__builtin_setjmp(scheduler)) return;
@@ -102,13 +99,11 @@ static void threads_make(void)
 {
 	char *stacks = (char *)mmap(NULL, (size_t)MOST_THREADS * STACK, PROT_READ | PROT_WRITE,
 		MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-
 	coroutines = (struct coroutine *)calloc(MOST_THREADS, sizeof *coroutines);
 	starts = (ucontext_t *)calloc(MOST_THREADS, sizeof *starts);
 	if (stacks == MAP_FAILED || !coroutines || !starts) die("no memory for threads");
 	for (unsigned t = 0; t < MOST_THREADS; t++) {
 		ucontext_t *u = &starts[t];
-
 		getcontext(u);
 		u->uc_stack.ss_sp = stacks + (size_t)t * STACK;
 		u->uc_stack.ss_size = STACK;
@@ -122,7 +117,6 @@ static void threads_make(void)
 static unsigned thread_draw(void)
 {
 	static uint64_t bits;
-
 	/* PCG's multiplier (O'Neill 2014); its high bits are good enough here, and there is one draw for every switch */
 	bits = bits * 6364136223846793005u + randomness;
 	unsigned is_lazy = !ready_n[0] || (ready_n[1] && bits >> 60 == 0), n = ready_n[is_lazy];
@@ -146,7 +140,6 @@ static struct copies {
 void emu_copy16(void *dst, const void *src)
 {
 	struct copies *c = &copies[threadIdx.x];
-
 	if (draw(4) == 0) {
 		memcpy(dst, src, 16);
 		return;
@@ -161,7 +154,6 @@ void emu_copies_wait(unsigned groups)
 {
 	struct copies *c = &copies[threadIdx.x];
 	size_t kept = 0;
-
 	for (const struct copy16 &p : c->pending)
 		if (p.group + groups < c->group) memcpy(p.dst, p.src, 16);
 		else c->pending[kept++] = p;
@@ -226,7 +218,6 @@ void emu_exchange(const struct emu_word *mine, const struct emu_word **all)
 {
 	struct warp *w = &warps[threadIdx.x / 32];
 	unsigned turn = w->turn & 1, first = threadIdx.x & ~31u;
-
 	/* two sets of words: a lane that is one operation ahead does not disturb those that still read */
 	w->words[turn][threadIdx.x & 31] = *mine;
 	*all = w->words[turn];
@@ -244,7 +235,6 @@ void __syncwarp(unsigned)
 {
 	struct emu_word mine = {{0}};
 	const struct emu_word *all;
-
 	emu_exchange(&mine, &all);
 }
 
@@ -286,7 +276,6 @@ extern "C" void emu_takes(double ms) { taken_ms += ms; }
 static double now_ms(void)
 {
 	struct timespec t;
-
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6 + taken_ms;
 }
@@ -297,7 +286,6 @@ static unsigned odds[8], eager, draws;
 static void change_odds(void)
 {
 	static const unsigned some[] = {0, 1, 20, 400}, often[] = {0, 20, 40, 70}, many[] = {1, 8, 30, 100};
-
 	for (unsigned i = 0; i < 8; i++) odds[i] = some[draw(4)];
 	eager = often[draw(4)];
 	draws = many[draw(4)];
@@ -307,7 +295,6 @@ static void change_odds(void)
 static unsigned stream_draw(unsigned n)
 {
 	unsigned sum = 0, i = 0;
-
 	for (unsigned k = 0; k < n; k++) sum += odds[k % 8];
 	if (!sum) return (unsigned)draw(n);
 	for (uint64_t r = draw(sum); r >= odds[i % 8]; i++) r -= odds[i % 8];
@@ -318,7 +305,6 @@ static unsigned stream_draw(unsigned n)
 static bool run_one(void)
 {
 	unsigned n = (unsigned)streams.size(), from;
-
 	if (!n) return false;
 	if (draws-- == 0) change_odds();
 	from = stream_draw(n);
@@ -380,7 +366,6 @@ extern "C" {
 cudaError_t cudaGetDeviceCount(int *n)
 {
 	const char *seed = getenv("MT_EMU_SEED");
-
 	if (getenv("MT_EMU_NO_DRIVER")) return cudaErrorInsufficientDriver;
 	if (seed) emu_seed(strtoull(seed, NULL, 10));
 	return *n = 1, cudaSuccess;
@@ -410,20 +395,17 @@ cudaError_t cudaDeviceGetAttribute(int *n, enum cudaDeviceAttr a, int)
 static size_t memory_total(void)
 {
 	const char *bytes = getenv("MT_EMU_MEMORY");
-
 	return bytes ? strtoull(bytes, nullptr, 10) : 4ull << 30;
 }
 static size_t memory_used(void)
 {
 	size_t used = 0;
-
 	for (const auto &a : allocated) used += a.second;
 	return used;
 }
 cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
 {
 	const char *lies = getenv("MT_EMU_LIES"); /* bytes that are reported as free and are not */
-
 	*total = memory_total();
 	*available = *total - memory_used() + (lies ? strtoull(lies, nullptr, 10) : 0);
 	return cudaSuccess;
@@ -504,7 +486,6 @@ cudaError_t cudaEventDestroy(cudaEvent_t e) { return delete e, cudaSuccess; }
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 {
 	uint64_t mine = ++e->recorded;
-
 	enqueue(s, [=] {
 		e->at = e->timed ? now_ms() : 0;
 		e->reached = mine;
@@ -515,7 +496,6 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
 {
 	uint64_t wanted = e->recorded;
-
 	enqueue(s, [=] { return e->reached >= wanted; });
 	return cudaSuccess;
 }
@@ -614,7 +594,6 @@ cudaError_t cudaGetLastError(void)
 {
 	static const char *fail = getenv("MT_EMU_FAIL");
 	static long launches;
-
 	cudaError_t e = last_error;
 
 	last_error = cudaSuccess;

@@ -167,7 +167,6 @@ static inline unsigned __ballot_sync(unsigned, int predicate)
 	struct emu_word mine = {{(uint64_t)(predicate != 0)}};
 	const struct emu_word *all;
 	unsigned votes = 0;
-
 	emu_exchange(&mine, &all);
 	for (int i = 0; i < 32; i++) votes |= (unsigned)all[i].w[0] << i;
 	return votes;

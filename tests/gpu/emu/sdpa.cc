@@ -45,7 +45,6 @@ static float widen(uint16_t x)
 {
 	uint32_t bits = (uint32_t)x << 16;
 	float f;
-
 	memcpy(&f, &bits, sizeof f);
 	return f;
 }
@@ -53,7 +52,6 @@ static float widen(uint16_t x)
 static uint16_t narrow(float x)
 {
 	uint32_t bits;
-
 	memcpy(&bits, &x, sizeof bits);
 	return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
@@ -73,14 +71,12 @@ struct sequence {
 static int64_t first_seen(const struct sdpa_shape &s, int64_t t)
 {
 	int64_t first = s.window && t >= s.window ? t - s.window + 1 : 0;
-
 	return is("wrong") && first ? first - 1 : first;
 }
 
 static float product(const uint16_t *a, const uint16_t *b, int64_t dim)
 {
 	float sum = 0;
-
 	for (int64_t i = 0; i < dim; i++) sum += widen(a[i]) * widen(b[i]);
 	return sum;
 }
@@ -116,13 +112,11 @@ static void group_backward(const struct sdpa_shape &s, const struct sequence &q,
 		for (int64_t t = 0; t < q.n; t++) {
 			const uint16_t *query = q.q + t * wide + h * s.dim, *d = q.d_o + t * row + h * s.dim;
 			float delta = product(d, q.o + t * row + h * s.dim, s.dim);
-
 			for (float &x : dq) x = 0;
 			for (int64_t j = first_seen(s, t); j <= t; j++) {
 				const uint16_t *k = q.k + j * wide + kv * s.dim, *v = q.v + j * wide + kv * s.dim;
 				float p = expf(s.scale * product(query, k, s.dim) - q.lse[t * q.lse_token + h * q.lse_head]);
 				float ds = p * (product(d, v, s.dim) - delta) * s.scale;
-
 				for (int64_t i = 0; i < s.dim; i++) {
 					dq[i] += ds * widen(k[i]);
 					dk[j * s.dim + i] += ds * widen(query[i]);
@@ -157,7 +151,6 @@ static struct sequence sequence_of(const struct sdpa_shape &s, const struct sdpa
 	int64_t lse = s.ragged ? a.lse_at[b] : b * s.heads * s.seq;
 	const uint16_t *in = (const uint16_t *)a.qkv, *d_o = (const uint16_t *)a.d_o;
 	uint16_t *to = (uint16_t *)a.dqkv;
-
 	return (struct sequence){in + q, in + k, in + v, (uint16_t *)a.o + o, a.lse + lse, d_o ? d_o + o : NULL,
 		to ? to + q : NULL, to ? to + k : NULL, to ? to + v : NULL, s.ragged ? a.lengths[b] : s.seq,
 		s.ragged ? s.heads : 1, s.ragged ? 1 : s.seq};
@@ -175,7 +168,6 @@ static void table_check(const struct sdpa_shape &s, const struct sdpa_args &a)
 {
 	for (int64_t b = 0; s.ragged && b < s.batch; b++) {
 		int64_t tokens = (a.lse_at[b + 1] - a.lse_at[b]) / s.heads;
-
 		check(a.lengths[b] >= 0 && a.lengths[b] <= s.seq, "a document longer than the plan's");
 		check(a.lengths[b] <= tokens, "documents that overlap");
 		check(a.qkv_at[b] == a.lse_at[b] / s.heads * wide_of(s) &&
@@ -187,7 +179,6 @@ static void table_check(const struct sdpa_shape &s, const struct sdpa_args &a)
 static void call(struct plan p, struct sdpa_args a)
 {
 	static unsigned calls;
-
 	if (threadIdx.x || blockIdx.x) return;
 	memset(a.work, 0x5a, p.bytes);
 	table_check(p.shape, a);
@@ -198,7 +189,6 @@ static void call(struct plan p, struct sdpa_args a)
 static void *emu_plan(struct sdpa *sdpa, const struct sdpa_shape *s, size_t *bytes)
 {
 	int64_t square = s->backward && is("square") ? s->seq * s->seq : 0;
-
 	if (s->ragged && is("whole")) {
 		snprintf(sdpa->why, sizeof sdpa->why, "no documents");
 		return NULL;
@@ -213,7 +203,6 @@ static void log_call(const struct plan &p)
 {
 	const char *path = getenv("MT_EMU_SDPA_LOG");
 	FILE *f = path ? fopen(path, "a") : NULL;
-
 	if (!f) return;
 	fprintf(f, "%s %d %d %d %d %zu\n", p.shape.backward ? "backward" : "forward", (int)p.shape.batch, (int)p.shape.seq,
 		(int)p.shape.heads, (int)p.shape.kv_heads, p.bytes);
@@ -224,7 +213,6 @@ static int emu_run(struct sdpa *sdpa, void *plan, cudaStream_t stream, const str
 {
 	struct plan p = *(struct plan *)plan;
 	struct sdpa_args args = *a;
-
 	if (far_is(p.shape, "far-refusal")) {
 		snprintf(sdpa->why, sizeof sdpa->why, "refused");
 		return -1;
