@@ -8,7 +8,7 @@
 #include <cuda_runtime_api.h>
 #endif
 
-#include "device.h"
+#include "../device.h"
 
 /* Is GPU `ordinal` there, and of a capability that the kernels support? Then it is this thread's. 0, -71, -74 or -78 */
 int gpu_open(int ordinal, struct cudaDeviceProp *, struct gpu *);

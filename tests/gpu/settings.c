@@ -2,8 +2,9 @@
  * host memory, so this needs the library and no GPU. cuda/gemm.c is compiled in for its own functions.
  */
 #include "../../mt-stream/cuda/gemm.c"
+#include "../../mt-stream/cuda/gpu.c"
 
-/* cuda/gemm.c needs these functions of a GPU, and does not call them here */
+/* cuda/gemm.c and cuda/gpu.c need these functions of a GPU, and do not call them here */
 void cuda_gemm_plain(const struct cuda_queue *q, const struct gemm_args *c) { (void)q, (void)c; }
 void cuda_add_bias(const struct cuda_queue *q, const struct gemm_args *c) { (void)q, (void)c; }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags) { return (void)e, (void)flags, cudaErrorNoDevice; }
@@ -14,6 +15,18 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t a, cudaEvent_t b)
 {
 	return (void)ms, (void)a, (void)b, cudaErrorNoDevice;
 }
+cudaError_t cudaGetLastError(void) { return cudaErrorNoDevice; }
+cudaError_t cudaGetDeviceCount(int *n) { return (void)n, cudaErrorNoDevice; }
+cudaError_t cudaSetDevice(int ordinal) { return (void)ordinal, cudaErrorNoDevice; }
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int ordinal)
+{
+	return (void)p, (void)ordinal, cudaErrorNoDevice;
+}
+cudaError_t cudaDeviceGetAttribute(int *n, enum cudaDeviceAttr a, int ordinal)
+{
+	return (void)n, (void)a, (void)ordinal, cudaErrorNoDevice;
+}
+cudaError_t cudaMemGetInfo(size_t *available, size_t *total) { return (void)available, (void)total, cudaErrorNoDevice; }
 const char *cudaGetErrorName(cudaError_t e) { return (void)e, "no device"; }
 const char *cudaGetErrorString(cudaError_t e) { return (void)e, "no device"; }
 
