@@ -98,6 +98,22 @@ same_as_undisturbed() {
 	no grep "cannot remove" "$T/run.err"
 }
 
+@test "the end of a run does not wait for a reader of metrics that comes after its tail was killed" {
+	mkfifo "$T/reader"
+	cat >"$T/end" <<-END
+		signal_to() { :; }
+		await() { wait "\$1"; }
+		tmp=$T
+		. "$MT/run/out.sh"
+		. "$MT/run/story.sh"
+		tmp=$T
+		(sleep 0.3; exec <"$T/reader"; cat) &
+		end_watching reader \$!
+		echo ended
+	END
+	[ "$(timeout 10 sh "$T/end")" = ended ]
+}
+
 # bats test_tags=slow
 @test "mt-run killed with all its subshells while its input stays open: the step is saved, nothing is left" {
 	long_data

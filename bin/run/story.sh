@@ -91,8 +91,13 @@ watch_metrics() { # READER +1|0
 	watcher=$!
 }
 
+# A reader that comes to the FIFO after its tail was killed would wait for another writer
 end_watching() { # READER WATCHER
 	signal_to KILL "$tmp/$1.tail.pid"
+	while lives "$2"; do
+		(: <>"$tmp/$1") 2>/dev/null
+		sleep 0.05
+	done
 	await "$2"
 }
 
