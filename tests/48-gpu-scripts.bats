@@ -99,7 +99,7 @@ clone() {
 	unset MT BUILD MAKELEVEL MAKEFLAGS MFLAGS
 	bare() { # PART: as README says, with the emulator; NVCC: where there is a toolkit, its kernels are not compiled
 		mkdir "$T/out.$1"
-		env -i PATH=/usr/bin:/bin CFLAGS=-O0 MT_COMMIT=c0ffee RESULTS="$T/out.$1" \
+		env -i PATH=/usr/bin:/bin NVCC= CFLAGS=-O0 MT_COMMIT=c0ffee RESULTS="$T/out.$1" \
 			"$T/clone/tests/gpu/first" --limit 1500 --quick --stream build/emu/mt-stream "$1" >"$T/$1.log" 2>&1
 	}
 	bare main || { tail -50 "$T/main.log" >&2; return 1; }
