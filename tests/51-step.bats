@@ -377,7 +377,7 @@ print(min((m["eval_loss"], m["step"]) for m in lines if m.get("eval_loss") and 0
 }
 
 @test "a failed save exits 74 once, even if the mt-step that saw it was killed" {
-	for i in $(seq 60); do cat "$CASE/data.bin"; done >"$T/data"
+	long_data
 	OPTS="--steps 5000 --batch 4 --seq 32 --lr 1e-3"
 	ready
 	spawn small bash -c "ulimit -f 8; exec mt-ckpt serve $RUN --dir $T/out"
@@ -398,7 +398,7 @@ print(min((m["eval_loss"], m["step"]) for m in lines if m.get("eval_loss") and 0
 }
 
 @test "SIGTERM: mt-step finishes the step, saves a checkpoint and ends by the signal" {
-	for i in $(seq 60); do cat "$CASE/data.bin"; done >"$T/data"
+	long_data
 	ready
 	mkdir -p "$T/out"
 	spawn ckpt mt-ckpt serve "$RUN" --dir "$T/out"
@@ -414,7 +414,7 @@ print(min((m["eval_loss"], m["step"]) for m in lines if m.get("eval_loss") and 0
 }
 
 @test "two signals within a second are one request; a later one ends mt-step at once" {
-	for i in $(seq 60); do cat "$CASE/data.bin"; done >"$T/data"
+	long_data
 	for late in '' 1.1; do
 		ready
 		mt-step "$RUN" --steps 5000 --batch 4 --seq 32 --lr 1e-3 --wait 60 <"$T/data" >"$T/m" 2>"$T/err" 3>&- &
@@ -442,7 +442,7 @@ print(min((m["eval_loss"], m["step"]) for m in lines if m.get("eval_loss") and 0
 }
 
 @test "SIGTERM to mt-step and all stages at once: the step is finished and saved, the stages exit 0" {
-	for i in $(seq 60); do cat "$CASE/data.bin"; done >"$T/data"
+	long_data
 	make_run "$CASE/model" --dtype fp32
 	cat >"$T/all" <<-EOF2
 		await() { wait \$1; a=\$?; wait \$1; b=\$?; [ \$b != 127 ] || b=\$a; return \$b; }

@@ -152,7 +152,7 @@ ends() {
 
 # bats test_tags=slow
 @test "a waiting stage names a stopped stage after 10 seconds, and SIGTERM ends a waiting mt-step" {
-	for i in $(seq 60); do cat "$CASE/data.bin"; done >"$T/data"
+	long_data
 	ready
 	# shellcheck disable=SC2046
 	spawn step sh -c "exec mt-step $RUN $(with "$STEP" --steps 50000) <$T/data"

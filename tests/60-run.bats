@@ -8,7 +8,6 @@ run_it() {
 	mt-run --run "$RUN" --model "$CASE/model" --data "${DATA:-$CASE/data.bin}" --out "$T/out" $ARGS "$@" \
 		>>"$T/m" 2>"$T/run.err" 3>&-
 }
-long_data() { for i in $(seq 60); do cat "$CASE/data.bin"; done >"$T/data"; DATA=$T/data; }
 no_stage_lives() { ! ps -eo args | grep -v grep | grep -q -- "mt-[a-z]* .*$RUN"; }
 steps() { sed 's/.*"step": \([0-9]*\).*/\1/' | tr '\n' ' ' | sed 's/ $//'; }
 plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
@@ -210,6 +209,7 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 # bats test_tags=slow
 @test "a killed mt-step is reported and ends the run with 69" {
 	long_data
+	DATA=$T/data
 	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 5000 \
 		>"$T/m" 2>"$T/run.err" 3>&- &
 	pid=$!
@@ -295,6 +295,7 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 
 @test "SIGTERM: the step is finished and saved, the run removed, and mt-run ends by the signal" {
 	long_data
+	DATA=$T/data
 	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 5000 \
 		>"$T/m" 2>"$T/run.err" 3>&- &
 	pid=$!
@@ -311,6 +312,7 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 @test "SIGTERM to mt-run that is the first process of a container: the same, with exit code 143" {
 	unshare --pid --fork --mount-proc true 2>/dev/null || skip "may not make a PID namespace"
 	long_data
+	DATA=$T/data
 	unshare --pid --fork --mount-proc --kill-child "$MT/mt-run" --run "$RUN" --model "$CASE/model" --data "$DATA" \
 		--out "$T/out" $ARGS --steps 5000 >"$T/m" 2>"$T/run.err" 3>&- &
 	pid=$!
@@ -326,6 +328,7 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 # bats test_tags=slow
 @test "SIGTERM to all processes, twice, as timeout and supervisors send it, acts like SIGTERM to mt-run alone" {
 	long_data
+	DATA=$T/data
 	setsid mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 50000 \
 		>"$T/m" 2>"$T/run.err" 3>&- &
 	pid=$!
@@ -348,6 +351,7 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 # bats test_tags=slow
 @test "a second, later signal abandons a hanging step; the trained steps are saved" {
 	long_data
+	DATA=$T/data
 	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $(with "$ARGS" --steps 50000 --wait 60) \
 		>"$T/m" 2>"$T/run.err" 3>&- &
 	pid=$!
@@ -371,6 +375,7 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 # bats test_tags=slow
 @test "SIGTERM to all processes does not stop mt-run from writing the last checkpoint" {
 	long_data
+	DATA=$T/data
 	mkdir "$T/bin"
 	ln -s "$MT"/mt-* "$T/bin"
 	rm "$T/bin/mt-ckpt"
@@ -402,6 +407,7 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 @test "Ctrl-C at a terminal reaches mt-step once, through mt-run: the step is finished" {
 	env --default-signal=INT true 2>/dev/null || skip "needs env --default-signal"
 	long_data
+	DATA=$T/data
 	setsid env --default-signal=INT mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS \
 		--steps 50000 \
 		>"$T/m" 2>"$T/run.err" 3>&- &
@@ -420,6 +426,7 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 
 @test "a killed stage is reported and ends the run; the trained steps are saved" {
 	long_data
+	DATA=$T/data
 	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 5000 \
 		>"$T/m" 2>"$T/run.err" 3>&- &
 	pid=$!
@@ -436,6 +443,7 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 # bats test_tags=slow
 @test "--restart restarts killed stages, and the metrics are those of an undisturbed run" {
 	long_data
+	DATA=$T/data
 	run_it --steps 300 --dtype fp32
 	plain "$T/m" >"$T/whole"
 	rm -r "$T/out" "$T/m"
@@ -457,6 +465,7 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 @test "if saving fails the run is kept, and the last line tells how to save and remove it" {
 	local out="$T/the user's out"
 	long_data
+	DATA=$T/data
 	mkdir -p "$out"
 	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$out" $ARGS --steps 5000 \
 		>"$T/m" 2>"$T/run.err" 3>&- &

@@ -4,7 +4,6 @@ load helpers
 CASE=$GOLDEN/llama3
 ARGS="--batch 4 --micro 2 --seq 32 --lr 1e-3 --threads 1 --wait 3 --dtype fp32"
 
-long_data() { for i in $(seq 60); do cat "$CASE/data.bin"; done >"$T/data"; }
 start() { # ARGS...: mt-run in the background, its pid in $pid
 	"${BIN:-$MT}/mt-run" --run "$RUN" --model "${MODEL:-$CASE/model}" --data "${DATA:-$T/data}" --out "$T/out" $ARGS \
 		"$@" >>"$T/m" 2>>"$T/run.err" 3>&- &

@@ -9,7 +9,6 @@ run_it() {
 	mt-run --run "$RUN" --model "$CASE/model" --data "$CASE/data.bin" --out "$T/out" $ARGS "$@" \
 		>"$T/m" 2>"$T/run.err" 3>&-
 }
-long_data() { for i in $(seq 60); do cat "$CASE/data.bin"; done >"$T/data"; }
 story() { sed -n 's/^mt-run: //p' "$T/run.err"; }
 
 # Run a command on a separate terminal, in the background; its screen goes to $T/screen
@@ -277,7 +276,7 @@ on_terminal() {
 # bats test_tags=slow
 @test "a terminal that closes: the closing words are in OUT/log, in their order, without control characters" {
 	need_cmd python3
-	for i in $(seq 60); do cat "$CASE/data.bin"; done >"$T/data"
+	long_data
 	cat >"$T/close.py" <<-'END'
 		import os, pty, sys, time
 		pid, terminal = pty.fork()

@@ -69,6 +69,14 @@ eventually() {
 	return 1
 }
 
+# $T/data: $CASE's records often enough that a training is not over before a test has looked at it
+long_data() {
+	local i
+	for i in $(seq 25); do cat "$CASE/data.bin"; done >"$T/25"
+	for i in $(seq 25); do cat "$T/25"; done >"$T/data"
+	rm "$T/25"
+}
+
 # Options of which some have other values, since none may be given twice: with "$STEP" --batch 1 --wait 0.2
 with() {
 	local old=" $1 " name
