@@ -190,6 +190,7 @@ ends() { # WORDS [NODE whose mt-link can say nothing]
 }
 
 @test "a run that ends with its last step is complete on all nodes, however late node 0's mt-link looks" {
+	no_asan
 	local r cpu
 	cpu=$(taskset -cp $$ | sed 's/.*: //; s/[,-].*//')
 	mkdir "$T/bin"
