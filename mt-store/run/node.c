@@ -33,24 +33,24 @@ static char prefix[32]; /* of what node 1 and above say */
 
 /* ---- signals */
 
-static sigset_t set_of(bool with_children)
+static sigset_t held(void)
 {
 	sigset_t set;
 	sigemptyset(&set);
 	for (int i = 0; i < 4; i++) sigaddset(&set, passed_on[i]);
-	if (with_children) sigaddset(&set, SIGCHLD);
+	sigaddset(&set, SIGCHLD);
 	return set;
 }
 
 void node_hold_signals(void)
 {
-	sigset_t set = set_of(true);
+	sigset_t set = held();
 	sigprocmask(SIG_BLOCK, &set, NULL);
 }
 
 void node_release_signals(void)
 {
-	sigset_t set = set_of(true);
+	sigset_t set = held();
 	sigprocmask(SIG_UNBLOCK, &set, NULL);
 }
 
@@ -155,7 +155,7 @@ static void pass_on(int pipe, int sig)
 /* Returns at the end of the worker, with its status */
 static int watch(pid_t worker, int pipe, pid_t launcher, int *last)
 {
-	sigset_t set = set_of(true);
+	sigset_t set = held();
 	struct signalfd_siginfo info;
 	int status, fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 	if (fd < 0) mt_die(MT_EX_NOMEM, "signalfd: %s", strerror(errno));
