@@ -33,8 +33,6 @@ static int load_part(void *arg, int64_t task, void *buf)
 {
 	struct loader *l = arg;
 	const struct part *p = &l->parts[task];
-	int rc = mt_stage_check(l->run);
-	if (rc < 0) return rc;
 	if (p->what != ZERO)
 		mt_stage_activity(l->run, MT_ACT_FILL,
 			p->what == COPY || p->what == CODES ? p->index : mt_tensor(l->run, p->index)->unit);
@@ -165,7 +163,6 @@ static int fill(struct mt_run *run, const struct source *s, const struct kept *k
 	if (rc < 0) return rc;
 	rc = mt_files_put(run, kept->file, (const void *const *)kept->data, kept->n);
 	if (rc == 0) rc = load_arrays(run, s);
-	if (rc == 0) rc = mt_stage_check(run);
 	if (rc == 0) {
 		mt_run_reset(run, s->full ? s->json.step : 0, s->full ? s->json.t : 0, s->full ? &s->json.position : &none);
 		memcpy(mt_control(run)->unlogged, s->json.unlogged, sizeof s->json.unlogged);
@@ -173,9 +170,8 @@ static int fill(struct mt_run *run, const struct source *s, const struct kept *k
 		mt_control(run)->router_dtype = router_dtype(run, s);
 		if (s->json.has_record && (rc = set_choices(run, s->json.choices)) == 0) mt_record_set(run, &s->json.record);
 	}
-	if (mt_stage_mine(run)) /* otherwise another process fills the run now, and sets its state */
-		mt_fill_end(run, rc < 0 ? MT_EMPTY : MT_FILLED);
-	return mt_stage_mine(run) ? rc : mt_stage_check(run);
+	mt_fill_end(run, rc < 0 ? MT_EMPTY : MT_FILLED);
+	return rc;
 }
 
 /* m of one optimizer means something else to another, and v may be missing. */

@@ -120,7 +120,7 @@ static void delete_older(const struct server *s, uint64_t step)
 		mt_say("no old checkpoint is deleted: %s", mt_errmsg());
 		n = 0;
 	}
-	for (size_t i = s->keep; i < n && mt_stage_mine(s->run); i++) {
+	for (size_t i = s->keep; i < n; i++) {
 		if (steps[i] == best) continue;
 		step_name(name, steps[i]);
 		if (dir_remove(s->dirfd, name) < 0) mt_say("old checkpoint is not deleted: %s", mt_errmsg());
@@ -175,17 +175,10 @@ static int collect(const struct server *s, struct out_dir *dir, uint64_t step)
 	return rc == 0 ? parts_collect(s->run, s->dirfd, name, step, dir) : rc;
 }
 
-/* A run is not filled while a saver is alive, but the filler may have taken a live saver for dead. */
-static int check_fills(const struct server *s, uint64_t before)
-{
-	return before % 2 || mt_fills(s->run) != before ? mt_fail(MT_EX_BUSY, "the run was filled meanwhile") : 0;
-}
-
 static int write_files(const struct server *s, struct out_dir *dir, uint64_t step)
 {
 	const struct mt_snapshot *snap = &mt_control(s->run)->snap;
 	struct mt_committed at = {step, snap->t, snap->position};
-	uint64_t fills = mt_fills(s->run);
 	struct run_json json;
 	int rc = state_read(s->run, &at, &json);
 	if (rc == 0) rc = write_arrays(s, dir, &json, step);
@@ -196,8 +189,7 @@ static int write_files(const struct server *s, struct out_dir *dir, uint64_t ste
 	}
 	state_release(&json);
 	if (rc == 0) rc = out_sync(dir);
-	if (rc == 0) rc = verify_written(dir->fd, mt_geometry(s->run), true);
-	return rc == 0 ? check_fills(s, fills) : rc;
+	return rc == 0 ? verify_written(dir->fd, mt_geometry(s->run), true) : rc;
 }
 
 /* The checkpoint has its name: count it, and delete older ones. */
@@ -217,20 +209,17 @@ static void count_save(const struct server *s, uint64_t bytes)
 static int seal(const struct server *s, struct out_dir *dir, uint64_t step)
 {
 	uint64_t bytes = out_bytes(dir);
-	int rc;
-	if (!mt_snap_seal(s->run, step)) rc = mt_fail(MT_EX_PEER, "the snapshot was given up");
-	else rc = mt_stage_check(s->run); /* a successor that found the word sealed and no directory has failed the save */
-	if (rc < 0) {
+	if (!mt_snap_seal(s->run, step)) {
 		out_abort(dir);
-		return rc;
+		return mt_fail(MT_EX_PEER, "the snapshot was given up");
 	}
-	if ((rc = set_aside(s, step)) < 0) out_abort(dir);
+	int rc = set_aside(s, step);
+	if (rc < 0) out_abort(dir);
 	else rc = out_rename(dir);
 	if (rc < 0) {
 		mt_snap_fail(s->run, mt_snap_word(step, MT_SEALED));
 		return rc;
 	}
-	if (!mt_stage_mine(s->run)) return 0; /* the successor finds the directory, and counts it */
 	count_save(s, bytes);
 	finish(s, step);
 	return 0;
@@ -250,11 +239,9 @@ static void clean_part(struct server *s)
 static int write_part(const struct server *s, struct out_dir *dir, uint64_t step)
 {
 	const struct run_json json = {.dtype = (enum mt_dtype)mt_control(s->run)->dtype};
-	uint64_t fills = mt_fills(s->run);
 	int rc = write_arrays(s, dir, &json, step);
 	if (rc == 0) rc = part_json_write(dir, step, mt_node(s->run));
-	if (rc == 0) rc = out_sync(dir);
-	return rc == 0 ? check_fills(s, fills) : rc;
+	return rc == 0 ? out_sync(dir) : rc;
 }
 
 static int save_part(struct server *s, const char *name, uint64_t step)

@@ -44,7 +44,6 @@ static bool begin(struct optim *o, uint32_t k, uint64_t word)
 	if (!g->squares[0] && !o->direct) allocate(o);
 	g->open = txn_opened(o, k, word, &g->txn);
 	if (!g->open) return false;
-	leave_if_lost(o);
 	g->k = k;
 	g->attempt = mt_word_attempt(word);
 	g->losses_left = o->node ? 0 : g->txn.micros; /* losses go to the node that commits */
@@ -118,7 +117,6 @@ static void add_share(void *arg, int64_t share, int thread)
 	uint64_t i = (uint64_t)share * SHARE, end = min64(i + SHARE, b->blocks);
 	uint32_t piece = 0;
 	(void)thread;
-	leave_if_lost(b->o);
 	for (; i < end; i++) {
 		while (piece + 1 < b->n && b->v[piece + 1].first <= i) piece++;
 		add_block(b->o, &b->v[piece], i - b->v[piece].first);
@@ -204,7 +202,6 @@ static enum taken take(struct optim *o, struct batch *b, uint32_t ring, const st
 	struct accumulation *g = &o->accumulation;
 	enum taken a = age(m, g->attempt);
 	if (a != TAKEN) return a;
-	leave_if_lost(o);
 	if (m->k != g->k || m->txn_kind != g->txn.kind || m->step != g->txn.step) bad(ring, m, "not of the open txn");
 	if (m->micro >= g->txn.micros) bad(ring, m, "no such micro-batch");
 	if (m->kind == MT_MSG_LOSS) return take_loss(o, ring, m);
@@ -269,7 +266,7 @@ bool accumulate_round(struct optim *o, uint32_t k)
 		if (!begin(o, k, word)) return true;
 	bool moved = false;
 	enum taken r;
-	do leave_if_lost(o), r = accumulate_batch(o, word, &moved);
+	do r = accumulate_batch(o, word, &moved);
 	while (r == FULL);
 	if (r == NEWER) return mt_txn_word(o->run, k) != word || moved;
 	if (o->nodes > 1) moved |= nodes_round(o, word);

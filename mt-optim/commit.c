@@ -49,7 +49,6 @@ static void terms_enter(struct optim *o, const struct accumulation *g)
 static bool decide(struct optim *o, struct accumulation *g, uint64_t word, enum mt_phase phase, double norm,
 	double factor)
 {
-	leave_if_lost(o);
 	terms_enter(o, g);
 	g->open = false;
 	return mt_txn_commit(o->run, word, phase, norm, factor) != 0;
@@ -66,7 +65,6 @@ bool commit(struct optim *o, struct accumulation *g, uint64_t word)
 bool commit_direct(struct optim *o, struct accumulation *g, uint64_t word, uint32_t ring)
 {
 	struct mt_txn *t = mt_txn(o->run, g->k);
-	leave_if_lost(o);
 	for (uint32_t u = 0; u < o->n_units; u++)
 		atomic_store_explicit(&mt_unit(o->run, u)->applied, 0, memory_order_relaxed);
 	t->source_ring = ring;

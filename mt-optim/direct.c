@@ -55,7 +55,6 @@ static void update_partition(void *arg, int64_t task, int thread)
 	struct piece *p = arg;
 	uint32_t partition = (uint32_t)task;
 	(void)thread;
-	leave_if_lost(p->o);
 	uint64_t first = part(p, partition), end = part(p, partition + 1);
 	first = partition_resume(p->o, &p->tile, p->unit, p->step, partition, first, end);
 	unit_update(p->o, p->scalars, &p->tile, p->unit, p->step, partition, first, end);
@@ -64,7 +63,6 @@ static void update_partition(void *arg, int64_t task, int thread)
 /* The state holds half a step that nothing can finish. */
 static _Noreturn void dirty(struct optim *o, int ex, uint64_t step, const char *why)
 {
-	leave_if_lost(o);
 	mt_run_set_state(o->run, MT_DIRTY);
 	mt_die(ex, "step %llu: %s after the step's commit: the store is dirty, go on from the last checkpoint",
 		(unsigned long long)step, why);
@@ -100,9 +98,7 @@ static void do_piece(struct optim *o, const struct mt_msg *m, const void *block,
 		run_piece(&p, check_partition);
 		if (p.nonfinite) dirty(o, MT_EX_DATA, step, "a non-finite gradient");
 		wait_unpinned(o, u);
-		leave_if_lost(o);
 		run_piece(&p, update_partition);
-		leave_if_lost(o);
 		applied = name << 32 | (done + blocks);
 		/* release: the piece is whole in the state before it counts */
 		atomic_store_explicit(word, applied, memory_order_release);

@@ -80,7 +80,6 @@ static bool take_all(struct optim *o)
 		while (mt_ring_peek(o->squares[node], n, &m, &block)) {
 			int order = mt_attempt_order(m.attempt, o->accumulation.attempt);
 			if (order > 0) break;
-			leave_if_lost(o);
 			if (order == 0) take_squares(o, node, &m, block);
 			n++;
 		}
@@ -106,7 +105,6 @@ static bool send_some(struct optim *o)
 	struct mt_part own = mt_part(o->run, g->send_unit);
 	uint64_t first = own.first + g->send_block * MT_BLOCK, elems = own.end - first;
 	memcpy(block, g->squares[g->send_unit] + first / MT_BLOCK, n * sizeof *block);
-	leave_if_lost(o);
 	mt_ring_push(o->squares[0],
 		&(struct mt_msg){.k = g->k,
 			.attempt = g->attempt,
@@ -129,7 +127,6 @@ bool nodes_finished(const struct optim *o, uint32_t k) { return finished(o, o->n
 
 void nodes_say_finished(struct optim *o, uint32_t k)
 {
-	leave_if_lost(o);
 	atomic_store_explicit(&o->control->nodes.done[o->node], k, memory_order_release);
 	mt_wake(o->run);
 }
@@ -169,7 +166,6 @@ bool nodes_done(struct optim *o)
 		uint64_t word = mt_txn_word(o->run, k);
 		enum mt_phase phase = mt_word_phase(word);
 		if (mt_word_k(word) != k || (phase != MT_APPLY && phase != MT_SKIP) || !finished_by_all(o, k, 0)) continue;
-		leave_if_lost(o);
 		return mt_txn_cas(o->run, k, word, mt_word(k, mt_word_attempt(word), MT_DONE));
 	}
 	return false;
@@ -202,7 +198,6 @@ uint64_t nodes_at(const struct optim *o, uint32_t unit)
 
 void nodes_updated(struct optim *o, uint32_t unit, uint64_t step)
 {
-	leave_if_lost(o);
 	/* release: mt-link sends what stands before it */
 	atomic_store_explicit(&mt_unit(o->run, unit)->updated, step, memory_order_release);
 	mt_wake_on(o->run, MT_ON_VERSION);

@@ -88,10 +88,8 @@ static bool finish(struct optim *o, uint32_t k)
 {
 	uint64_t word = mt_txn_word(o->run, k);
 	struct opened op;
-	if (!txn_opened(o, k, word, &op)) { /* a word that is committed is ours alone to change */
-		leave_if_lost(o);
+	if (!txn_opened(o, k, word, &op)) /* a word that is committed is ours alone to change */
 		mt_die(MT_EX_BUG, "txn %u: changed by another stage after its commit", k);
-	}
 	const struct mt_txn *t = mt_txn(o->run, k);
 	if (mt_word_phase(word) == MT_APPLY) {
 		struct scalars a = update_scalars((enum mt_optim)o->control->optim, t->t, &op.hyperparams, t->clip_factor);
@@ -101,7 +99,6 @@ static bool finish(struct optim *o, uint32_t k)
 		for (uint32_t u = 0; u < o->n_units; u++)
 			if (mt_version(o->run, u) != op.step && !mt_publish(o->run, u, op.step)) not_published(o, u, op.step);
 	if (o->nodes > 1) nodes_wait_units(o, op.step);
-	leave_if_lost(o);
 	if (op.save && !snapshot(o, k, &op)) return false;
 	if (o->nodes > 1) nodes_say_finished(o, k); /* after the pins: then the next step may be opened */
 	else mt_txn_cas(o->run, k, word, mt_word(k, mt_word_attempt(word), MT_DONE));

@@ -84,8 +84,7 @@ bool piece_fits(const struct optim *, const struct mt_msg *, size_t block);
 /* Ends the program when the run is gone (0), dirty or damaged, or a ring is (65), or this process has lost its slot
  * (75); called wherever mt-optim waits */
 void leave_if_gone(struct optim *);
-/* Ends the program with 75 when this process has lost its slot: before each write that would spoil a successor's state.
- * Any thread may call it. */
+/* Ends the program with 75 when this process has lost its slot. Any thread may call it. */
 void leave_if_lost(struct optim *);
 
 /* accumulate.c: take what the rings hold for txn k, which is in accumulate; true if anything moved */

@@ -93,7 +93,6 @@ static void update_partition(void *arg, int64_t task, int thread)
 	/* Acquire: whichever thread had the partition in the unit before, its index and journal come first. */
 	while (atomic_load_explicit(&a->at[partition], memory_order_acquire) != u) sched_yield();
 	wait_unpinned(o, u);
-	leave_if_lost(o);
 	uint64_t first = partition_first(&o->units[u], partition), end = partition_first(&o->units[u], partition + 1);
 	if (a->start[partition].unit == u) first = a->start[partition].group;
 	unit_update(o, a->scalars, &o->units[u].tile, u, a->step, partition, first, end);
@@ -119,7 +118,6 @@ void apply(struct optim *o, const struct opened *op, const struct scalars *scala
 	if (!a.done) mt_die(MT_EX_NOMEM, "no memory for the partitions of %u units", o->n_units);
 	while (a.published < o->n_units && nodes_at(o, a.published) == op->step) a.published++;
 	mt_stage_activity(o->run, MT_ACT_APPLY, a.published);
-	leave_if_lost(o); /* a partition that is resumed is restored first */
 	for (uint32_t partition = 0; partition < MT_PARTITIONS; partition++) find_start(&a, partition);
 	publish_ready(&a); /* a predecessor may have died between the last partition and the publication */
 	double from = mt_now();

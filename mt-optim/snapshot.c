@@ -12,7 +12,6 @@ bool fail_dead_saver(struct optim *o)
 {
 	uint64_t word = mt_snap(o->run);
 	if (mt_snap_state(word) != MT_PINNED || mt_stage_alive(o->run, MT_CKPT)) return false;
-	leave_if_lost(o);
 	return mt_snap_fail(o->run, word);
 }
 

@@ -92,7 +92,6 @@ bool txn_opened(struct optim *o, uint32_t k, uint64_t word, struct opened *out)
 	 * first */
 	atomic_thread_fence(memory_order_acquire);
 	if (mt_txn_word(o->run, k) != word) return false;
-	leave_if_lost(o);
 	if (op.kind != MT_TRAIN && op.kind != MT_EVAL) mt_die(MT_EX_BUG, "txn %u: kind %u", k, op.kind);
 	if (op.micros < 1 || op.micros > MT_MICROS) mt_die(MT_EX_BUG, "txn %u: %u micro-batches", k, op.micros);
 	if (op.kind == MT_TRAIN && o->direct && op.micros != 1)

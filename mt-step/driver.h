@@ -54,7 +54,7 @@ void driver_withdraw(struct driver *);
 void driver_leave(struct driver *);
 /* Leave the open step to a successor, and die of the signal. */
 _Noreturn void driver_abandon(struct driver *);
-/* Ends the program with 75 when another mt-step holds the slot: before anything is written. */
+/* Ends the program with 75 when another mt-step holds the slot. */
 void driver_check(struct driver *);
 enum mt_phase driver_phase(struct driver *, uint32_t k);
 /* Do all that needs no waiting: deal micros, watch the peers. Ends the program when a peer is missing too long. */

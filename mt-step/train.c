@@ -81,7 +81,6 @@ static struct metrics figures(struct driver *d, uint32_t k)
 
 static void write_figures(struct driver *d, const struct metrics *m)
 {
-	driver_check(d);
 	metrics_write(m);
 	const struct best *b = best_known();
 	progress_show(&(struct progress){.step = m->figures.step,
@@ -101,7 +100,6 @@ static void carry_figures(struct driver *d, uint32_t k)
 	mt_txn_figures(mt_txn(d->run, k), &f);
 	uint64_t step = f.step;
 	f.step = 0;
-	driver_check(d);
 	*carried = f;
 	/* release: a reader that sees the step sees its metrics */
 	__atomic_store_n(&carried->step, step, __ATOMIC_RELEASE);
@@ -155,7 +153,6 @@ static void evaluate_alone(struct driver *d, struct eval *eval)
 	struct mt_committed c;
 	mt_run_committed(d->run, &c);
 	struct metrics m = {.figures.step = c.step, .evaluated = true, .eval_loss = eval_run(eval, d, c.step, &c.position)};
-	driver_check(d);
 	metrics_write(&m);
 	eval_logged(d);
 }

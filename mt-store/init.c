@@ -129,7 +129,7 @@ static void fill_block(void *arg, int64_t block, int thread)
 	struct fill *f = arg;
 	uint32_t unit = 0;
 	(void)thread;
-	if (mt_stopping || !mt_stage_mine(f->run)) return;
+	if (mt_stopping) return;
 	for (; (uint64_t)block >= blocks_of(f->run, unit); unit++) block -= (int64_t)blocks_of(f->run, unit);
 	mt_stage_activity(f->run, MT_ACT_FILL, unit);
 	uint64_t from = (uint64_t)block * BLOCK, to = from + BLOCK, elems = mt_unit(f->run, unit)->elems;
@@ -159,14 +159,8 @@ int store_init(const char *name, const struct store_options *o)
 	struct fill fill = {.run = run, .seed = o->seed};
 	fill_all(&fill);
 	int stopped = mt_stopping;
-	rc = mt_stage_check(run); /* a successor fills it, and says so when it has */
-	if (rc == 0) {
-		if (!stopped) mt_run_reset(run, 0, 0, NULL);
-		mt_fill_end(run, stopped ? MT_EMPTY : MT_FILLED);
-	} else {
-		mt_run_close(run);
-		return rc;
-	}
+	if (!stopped) mt_run_reset(run, 0, 0, NULL);
+	mt_fill_end(run, stopped ? MT_EMPTY : MT_FILLED);
 	uint64_t params = mt_control(run)->params;
 	mt_run_close(run);
 	if (stopped) mt_die_of_signal(stopped);

@@ -77,10 +77,7 @@ static void pieces_launch(struct stream *s, struct leaving *l)
 	const struct range *r = l->range;
 	void *block;
 	trace_at(s->dev->trace, Q_GRADS, r->unit, "gradients");
-	/* a copy writes into the ring: only while this process has the slot, or it would write into its successor's
-	 * blocks */
-	while (l->launched < r->n && l->n < FLIGHT && mt_stage_mine(s->run) &&
-		(block = mt_ring_reserve_ahead(s->grad, l->n))) {
+	while (l->launched < r->n && l->n < FLIGHT && (block = mt_ring_reserve_ahead(s->grad, l->n))) {
 		bool zero;
 		uint64_t n = piece_elems(s, r, l->launched, &zero);
 

@@ -74,7 +74,6 @@ int record_take(struct stream *s, const struct chunk_sizes *first)
 	int rc;
 	while (!(r = mt_record(s->run))) {
 		uint32_t seen = mt_event(s->run);
-		if ((rc = mt_stage_check(s->run))) return rc;
 		if (mt_record_claim(s->run)) {
 			if ((rc = record_make(s, NULL, first, &mine))) return rc;
 			mt_record_set(s->run, &mine);

@@ -58,8 +58,6 @@ static int batch_serve(struct stream *s, const void *block)
 		return mt_fail(MT_EX_PEER, "batch.%d: message of kind %u, %u", s->index, s->taken.msg.kind,
 			s->taken.msg.txn_kind);
 	rc = batch_take(s, block);
-	if (!mt_stage_mine(s->run)) /* another process serves the ring: the copy may be of a later message */
-		return mt_stage_check(s->run);
 	if (rc)
 		return mt_fail_in(rc, "batch.%d: step %llu, micro-batch %u", s->index, (unsigned long long)s->taken.msg.step,
 			s->taken.msg.micro);

@@ -91,9 +91,10 @@ bool stage_in_passing(const struct mt_run *, int slot);
 /* mt_stage_alive, but first waits up to a minute for a stage that is being killed: it holds its lock until the kernel
  * has unmapped its memory, which takes seconds for a large store */
 bool stage_outlives(const struct mt_run *, int slot);
-/* Why mt_stage_life says MT_UNKNOWN */
-void stage_unknown_why(const struct mt_run *, int slot, char *buf, size_t n);
-int choices_check(const struct mt_run *); /* 0, or -65: the table of choices is damaged */
+/* -75, with why mt_stage_life says MT_UNKNOWN and what to do about it */
+int stage_unknown(const struct mt_run *, int slot, const char *remedy);
+const char *stage_where(const struct mt_run *, int slot); /* "", or: its pid is of another PID namespace */
+int choices_check(const struct mt_run *);                 /* 0, or -65: the table of choices is damaged */
 /* config.c: the text of a config.json */
 int config_parse(const char *text, size_t bytes, struct mt_geometry *);
 

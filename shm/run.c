@@ -467,7 +467,6 @@ static int remove_one(const char *run, const char *rest, const char *file, const
 /* 0 when it is certain that no stage uses the slot; 75 */
 static int check_left(const struct mt_run *run, int slot)
 {
-	char why[160];
 	(void)stage_outlives(run, slot);
 	switch (mt_stage_life(run, slot)) {
 	case MT_DEAD: return 0;
@@ -478,12 +477,8 @@ static int check_left(const struct mt_run *run, int slot)
 			: 0;
 	case MT_ALIVE:
 		return mt_fail(MT_EX_BUSY, "run '%s': %s (pid %d%s) is alive; stop it, or --force", run->name,
-			mt_stage_name(slot), mt_stage_pid(run, slot),
-			mt_stage_pid_here(run, slot) ? "" : " of another PID namespace");
-	default:
-		stage_unknown_why(run, slot, why, sizeof why);
-		return mt_fail(MT_EX_BUSY, "run '%s': cannot tell whether %s (pid %d) is alive: %s; end it, or --force",
-			run->name, mt_stage_name(slot), mt_stage_pid(run, slot), why);
+			mt_stage_name(slot), mt_stage_pid(run, slot), stage_where(run, slot));
+	default: return stage_unknown(run, slot, "end it, or --force");
 	}
 }
 

@@ -43,17 +43,6 @@ static bool word_cas(struct mt_run *run, uint64_t expect, uint64_t want)
 	return true;
 }
 
-static bool pin_unit(struct mt_run *run, uint32_t unit, uint64_t step)
-{
-	uint64_t before = atomic_load_explicit(&mt_unit(run, unit)->pin, memory_order_relaxed);
-	if (!mt_stage_mine(run)) return false;
-	/* by compare-and-swap, and only from an earlier step: a successor's pin stays */
-	if (before <= step)
-		atomic_compare_exchange_strong_explicit(&mt_unit(run, unit)->pin, &before, step, memory_order_release,
-			memory_order_relaxed);
-	return true;
-}
-
 bool mt_snap_pin(struct mt_run *run, uint64_t step, uint64_t t, const struct mt_position *position)
 {
 	struct mt_snapshot *snap = &run->control->snap;
@@ -64,9 +53,8 @@ bool mt_snap_pin(struct mt_run *run, uint64_t step, uint64_t t, const struct mt_
 	snap->position = *position;
 	snap->t = t;
 	for (uint32_t u = 0; u < run->control->n_units; u++)
-		if (!pin_unit(run, u, step)) return false;
-	/* Only mt-optim replaces saved and failed: where another process has, this one has lost its slot. */
-	return word_cas(run, word, mt_snap_word(step, MT_PINNED)) || mt_stage_mine(run);
+		atomic_store_explicit(&mt_unit(run, u)->pin, step, memory_order_relaxed); /* the word's release is theirs */
+	return word_cas(run, word, mt_snap_word(step, MT_PINNED));
 }
 
 bool mt_snap_pinned(const struct mt_run *run, uint32_t unit)

@@ -4,16 +4,17 @@
  * has left the slot. The kernel drops the lock when the last reference to the open file is gone: descriptor and
  * mapping, of all threads. So
  *
- *     the byte is locked by another open file             its holder lives
- *     it is free, and the word says "locked"              its holder is dead, and nothing of it can store any more
- *     the word does not say "locked"                  a stage that has no such locks (another language): by its pid,
- *                                                         in the PID namespace that the slot names, or nobody can tell
+ *     the byte is locked by another open file     its holder lives
+ *     it is free                                  its holder is dead, and nothing of it can store any more
  *
- * This needs no /proc and no spare descriptor, and holds across PID namespaces that share the file system. Whatever
- * cannot be found out is "unknown": nobody takes its slot, aborts its step or removes its run.
+ * This needs no /proc and no spare descriptor, and holds across PID namespaces that share the file system. A process
+ * without the lock is no stage. Whatever cannot be found out is "unknown", a word without the bit "locked" as well:
+ * nobody takes its slot, aborts its step or removes its run.
  *
- * The other half is mt_stage_mine: a stage checks that the slot's word is still its own before it writes. With working
- * locks this check never fails. Without them it stops a paused stage from overwriting its successor's state.
+ * So a stage cannot lose its slot while it lives. In case a process takes it without the lock, whatever changes a word
+ * that others build on first checks that the slot is still its own (mt_stage_mine): a transaction's and the snapshot's
+ * word, versions, the words of rings, attempts. Then nothing that was decided or published is taken back; the stage
+ * learns it when it looks at its run next (mt_stage_check), and ends. Other stores need no such check.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -129,61 +130,31 @@ static bool proc_is_ours(void)
 	return atoi(self) == getpid();
 }
 
-/* The process of a slot's word: SEEN, in *is; GONE, or its pid is somebody else's by now; or why it cannot be seen */
-enum sight { SEEN, GONE, ELSEWHERE, UNREADABLE };
-
-static enum sight see(const struct mt_run *run, int slot, uint64_t word, struct process *is)
-{
-	int pid = mt_slot_pid(word);
-	if (!mt_stage_pid_here(run, slot)) return ELSEWHERE;
-	bool seen = proc_is_ours() && process(pid, is);
-	if (kill(pid, 0) && errno == ESRCH) return GONE;
-	if (!seen) return UNREADABLE;
-	return (is->start & 0x1ffffff) == mt_slot_start(word) ? SEEN : GONE;
-}
-
-/* The holder of a word without the locked bit: dead only by a positive proof */
-static enum mt_life life_by_pid(const struct mt_run *run, int slot, uint64_t word, const char **why)
-{
-	struct process is;
-	switch (see(run, slot, word, &is)) {
-	case SEEN: return is.state == 'Z' || is.state == 'X' ? MT_DEAD : MT_ALIVE;
-	case GONE: return MT_DEAD;
-	case ELSEWHERE: *why = "it holds no lock and runs in another PID namespace"; break;
-	default: *why = "it holds no lock and /proc cannot be read";
-	}
-	return MT_UNKNOWN;
-}
-
-static enum mt_life life(const struct mt_run *run, int slot, const char **why)
+enum mt_life mt_stage_life(const struct mt_run *run, int slot)
 {
 	for (;;) {
-		enum mt_life is;
 		uint64_t word = mt_stage_word(run, slot);
 		if (!mt_slot_pid(word)) return MT_NOBODY;
 		if (slot == run->slot && word == run->slot_word) return MT_ALIVE;
 		if (run->other_boot) return MT_DEAD; /* the holder ended with its boot */
-		if (mt_slot_locked(word)) {
-			int held = stage_byte_held(run, slot);
-			if (held < 0) *why = strerror(-held);
-			is = held < 0 ? MT_UNKNOWN : held ? MT_ALIVE : MT_DEAD;
-		} else is = life_by_pid(run, slot, word, why);
+		if (!mt_slot_locked(word)) return MT_UNKNOWN;
+		int held = stage_byte_held(run, slot);
 		/* who left meanwhile, and was followed, is not what the lock spoke of */
-		if (mt_stage_word(run, slot) == word) return is;
+		if (mt_stage_word(run, slot) == word) return held < 0 ? MT_UNKNOWN : held ? MT_ALIVE : MT_DEAD;
 	}
 }
 
-enum mt_life mt_stage_life(const struct mt_run *run, int slot)
+int stage_unknown(const struct mt_run *run, int slot, const char *remedy)
 {
-	const char *why;
-	return life(run, slot, &why);
+	uint64_t word = mt_stage_word(run, slot);
+	int held = mt_slot_locked(word) ? stage_byte_held(run, slot) : 0;
+	return mt_fail(MT_EX_BUSY, "run '%s': cannot tell whether %s (pid %d) is alive: %s; %s", run->name,
+		mt_stage_name(slot), mt_slot_pid(word), held < 0 ? strerror(-held) : "it holds no lock", remedy);
 }
 
-void stage_unknown_why(const struct mt_run *run, int slot, char *buf, size_t n)
+const char *stage_where(const struct mt_run *run, int slot)
 {
-	const char *why = "its process cannot be examined";
-	life(run, slot, &why);
-	snprintf(buf, n, "%s", why);
+	return mt_stage_pid_here(run, slot) ? "" : " of another PID namespace";
 }
 
 bool mt_stage_alive(const struct mt_run *run, int slot)
@@ -228,11 +199,11 @@ static int patience(const struct mt_run *run, int slot)
 	enum { DYING_TRIES = 3000, PASSING_TRIES = 50 };
 	struct process is;
 	uint64_t word = mt_stage_word(run, slot);
-	switch (mt_slot_pid(word) ? see(run, slot, word, &is) : ELSEWHERE) {
-	case SEEN: return is_dying(mt_slot_pid(word), &is) ? DYING_TRIES : 0;
-	case GONE: return PASSING_TRIES;
-	default: return 0;
-	}
+	int pid = mt_slot_pid(word);
+	if (!pid || !mt_stage_pid_here(run, slot)) return 0;
+	bool seen = proc_is_ours() && process(pid, &is), gone = kill(pid, 0) && errno == ESRCH;
+	if (gone || (seen && (is.start & 0x1ffffff) != mt_slot_start(word))) return PASSING_TRIES;
+	return seen && is_dying(pid, &is) ? DYING_TRIES : 0;
 }
 
 bool stage_outlives(const struct mt_run *run, int slot)
@@ -255,9 +226,7 @@ int mt_stage_check(const struct mt_run *run)
 	if (mt_stage_mine(run)) return 0;
 	int pid = mt_stage_pid(run, run->slot);
 	char now[64] = "another process has held it since";
-	if (pid)
-		snprintf(now, sizeof now, "pid %d%s has it now", pid,
-			mt_stage_pid_here(run, run->slot) ? "" : " of another PID namespace");
+	if (pid) snprintf(now, sizeof now, "pid %d%s has it now", pid, stage_where(run, run->slot));
 	return mt_fail(MT_EX_BUSY, "run '%s': this process has lost its place as %s: %s", run->name,
 		mt_stage_name(run->slot), now);
 }
@@ -314,7 +283,7 @@ bool mt_abort_dead(struct mt_run *run)
 static int busy(const struct mt_run *run, int slot)
 {
 	return mt_fail(MT_EX_BUSY, "run '%s': %s is at work already (pid %d%s)", run->name, mt_stage_name(slot),
-		mt_stage_pid(run, slot), mt_stage_pid_here(run, slot) ? "" : " of another PID namespace");
+		mt_stage_pid(run, slot), stage_where(run, slot));
 }
 
 /* Lock the slot's byte. Waits for a holder that is just leaving. */
@@ -350,17 +319,11 @@ static uint64_t own_word(uint32_t gen)
 static int take_slot(struct mt_run *run, int slot)
 {
 	struct mt_slot *s = &run->control->slots[slot];
-	char why[160];
 	for (;;) {
 		uint64_t word = mt_stage_word(run, slot);
 		switch (mt_stage_life(run, slot)) {
 		case MT_ALIVE: return busy(run, slot);
-		case MT_UNKNOWN:
-			stage_unknown_why(run, slot, why, sizeof why);
-			return mt_fail(MT_EX_BUSY,
-				"run '%s': cannot tell whether %s (pid %d) is alive: %s; end it where it runs, or "
-				"mt-store rm --force",
-				run->name, mt_stage_name(slot), mt_slot_pid(word), why);
+		case MT_UNKNOWN: return stage_unknown(run, slot, "end it where it runs, or mt-store rm --force");
 		default:
 			if (mt_stage_word(run, slot) != word) continue;
 		}
@@ -439,8 +402,7 @@ void mt_stage_release(struct mt_run *run)
 	int slot = run->slot;
 	struct mt_slot *s = &run->control->slots[slot];
 	uint64_t mine = run->slot_word;
-	if (matters(slot) && mt_stage_mine(run) && mt_run_state(run) != MT_GONE)
-		abort_accumulation(run, slot, mt_slot_generation(mine));
+	if (matters(slot) && mt_run_state(run) != MT_GONE) abort_accumulation(run, slot, mt_slot_generation(mine));
 	mt_stage_activity(run, MT_ACT_NONE, 0);
 	/* The generation stays: a successor's is another one. Only our own word is taken back. */
 	atomic_compare_exchange_strong_explicit(&s->word, &mine, make_word(0, 0, mt_slot_generation(mine)),
@@ -493,7 +455,7 @@ static const struct {
 
 void mt_stage_activity(struct mt_run *run, enum mt_activity d, uint64_t arg)
 {
-	if (run->slot < 0 || !mt_stage_mine(run)) return;
+	if (run->slot < 0) return;
 	struct mt_slot *s = &run->control->slots[run->slot];
 	atomic_store_explicit(&s->activity_arg, arg, memory_order_relaxed);
 	atomic_store_explicit(&s->activity, (uint32_t)d, memory_order_relaxed);

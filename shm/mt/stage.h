@@ -20,16 +20,15 @@ struct mt_run;
  * as mt_run_attach then. A run that was removed after mt_run_attach: 0, and its state is MT_GONE. */
 int mt_stage_claim(struct mt_run *, int slot, int *claimed);
 void mt_stage_release(struct mt_run *);             /* this process's slot; also done by mt_run_close */
-/* What is known of the slot's holder. Dead is proved: the kernel has dropped its lock, or its pid is gone from this
- * process's PID namespace. Unknown: the check is not possible (no descriptor, another namespace). A stopped holder is
- * alive. */
+/* What is known of the slot's holder. Dead is proved: the kernel has dropped its lock. Unknown: the lock cannot be
+ * looked at, or the word says that its holder has none. A stopped holder is alive. */
 enum mt_life { MT_NOBODY = 0, MT_ALIVE = 1, MT_DEAD = 2, MT_UNKNOWN = 3 };
 enum mt_life mt_stage_life(const struct mt_run *, int slot);
 bool mt_stage_alive(const struct mt_run *, int slot); /* alive, or unknown: nobody may take its place */
 bool mt_stage_dead(const struct mt_run *, int slot); /* dead by proof */
-/* The fence: does this process still hold the slot that it claimed (or has it claimed none)? One load. Check it before
- * each write that would damage a successor's state. mt_txn_cas, mt_publish, mt_ring_push and mt_ring_pop check it
- * themselves. */
+/* The fence: does this process still hold the slot that it claimed (or has it claimed none)? One load. The lock sees to
+ * it. mt_txn_cas, mt_publish, rings, aborts and the snapshot's functions check it themselves, and do nothing if not: a
+ * loop that tries again until they have done it looks here. */
 bool mt_stage_mine(const struct mt_run *);
 int mt_stage_check(const struct mt_run *); /* 0, or -75 and who has the slot now */
 /* Must this stage end? Check it in every loop and wait. 0: no; 1: the run was removed, so end with 0; -65: the store is
