@@ -369,7 +369,7 @@ try_with() {
 
 @test "the kernels of the auxiliary loss and the z-loss match their definitions, with the same bits in any order" {
 	need_emulator
-	cuda-balance >"$T/out" || { grep -v ^ok "$T/out" >&2; return 1; }
+	cuda-kernels balance >"$T/out" || { grep -v ^ok "$T/out" >&2; return 1; }
 	[ "$(grep -c ^ok "$T/out")" = 15 ]
 }
 

@@ -8,8 +8,8 @@ BENCHES = $(patsubst tests/bench/%.c,$(O)/bench/%,$(filter-out $(if $(MPICC),,%/
 PROBES += $(BENCHES)
 
 # probes and benches see the internals of the program they look into
-$(O)/probes/ops $(O)/probes/experts $(O)/probes/balance $(O)/bench/ops: EXTRA = $(CPU_OPS:%.c=$(O)/%.o)
-$(O)/probes/ops $(O)/probes/experts $(O)/probes/balance $(O)/bench/ops: $(CPU_OPS:%.c=$(O)/%.o)
+$(O)/probes/ops $(O)/bench/ops: EXTRA = $(CPU_OPS:%.c=$(O)/%.o)
+$(O)/probes/ops $(O)/bench/ops: $(CPU_OPS:%.c=$(O)/%.o)
 $(O)/bench/adam: EXTRA = $(UPDATE_OBJ)
 $(O)/bench/adam: $(UPDATE_OBJ)
 $(O)/bench/accumulate: EXTRA = $(O)/mt-optim/sum.o

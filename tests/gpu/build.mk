@@ -26,8 +26,8 @@ endif
 # The same sources for a CPU that plays the GPU (tests/gpu/emu): the kernels one by one, and mt-stream as a whole. Not
 # under sanitizers, which do not like threads that change their stacks.
 ifneq ($(if $(findstring sanitize,$(LDFLAGS)),,$(shell command -v $(CXX))),)
-PROBES += $(O)/probes/cuda-kernels $(O)/probes/cuda-balance $(O)/probes/cuda-chaos $(O)/emu/mt-stream \
-  $(O)/emu/mt-plan $(O)/emu/libcublasLt.so.13 $(O)/emu/rates $(O)/emu/large
+PROBES += $(O)/probes/cuda-kernels $(O)/probes/cuda-chaos $(O)/emu/mt-stream $(O)/emu/mt-plan \
+  $(O)/emu/libcublasLt.so.13 $(O)/emu/rates $(O)/emu/large
 endif
 # sizes that small models go round and across
 EMU = -DMT_EMU -DMOST_BLOCKS=24 -DBALANCE_BLOCKS=24 -Itests/gpu/emu -Ishm
@@ -48,9 +48,6 @@ $(O)/emu/%.o: mt-stream/%.c
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) $(EMU) -DHAVE_CUDA -c -o $@ $<
 $(O)/probes/cuda-kernels: tests/probes/cuda-kernels.c $(EMU_OBJ)
-	@mkdir -p $(@D)
-	$(QUIET)$(CC) $(ALL_CFLAGS) $(EMU) $(LDFLAGS) -o $@ $< $(EMU_OBJ) -lstdc++ -lm
-$(O)/probes/cuda-balance: tests/probes/cuda-balance.c tests/probes/balance.c $(EMU_OBJ)
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) $(EMU) $(LDFLAGS) -o $@ $< $(EMU_OBJ) -lstdc++ -lm
 $(O)/emu/mt-stream: $(EMU_OBJ) $(patsubst mt-stream/%.c,$(O)/emu/%.o,$(CUDA_C) mt-stream/stream.c) \

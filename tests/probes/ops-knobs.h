@@ -1,11 +1,9 @@
-/* ops-knobs.h: the cases of ops.c for what families beside llama ask of norms, rotary positions, activations, factors
- * and caps. Included by ops.c.
+/* ops-knobs.h: the cases of ops.c for norms, rotary positions, activations and factors, in all the forms that families
+ * of models ask for. Included by ops.c.
  *
  * Where the definition of a gradient is long, it is the central difference of the forward definition, in double
  * precision: its own error is about 1e-9.
  */
-
-static const char *yes(int is, const char *words) { return is ? words : ""; }
 
 /* ---- norms ---- */
 
@@ -87,22 +85,24 @@ static void test_normed(int64_t n, int64_t h, int layer, int weight, int one, in
 	for (int64_t i = 0; i < 2 * h; i++) d2[i] = d[i] + (double)dw[i];
 	char name[100];
 	snprintf(name, sizeof name, "%s of %lld rows of %lld%s%s%s", layer ? "LayerNorm" : "RMSNorm", (long long)n,
-		(long long)h, weight ? "" : ", no weight", one ? ", 1 + w" : "", bias ? ", bias" : "");
+		(long long)h, yes(!weight, ", no weight"), yes(one, ", 1 + w"), yes(bias, ", bias"));
 	/* a row of one or two elements is all rounding once its mean is gone */
-	double few = layer && h < 8 ? 1e-5 : 0;
+	double few = layer && h < 8 ? 1e-5 : 0, of_y = layer ? 6e-7 : 4e-7, of_dx = layer ? 1e-6 : 6e-7;
 	check(name,
-		(struct part[]){{"y", NULL, y, n * h, fmax(few, 6e-7)},
-			{"rstd, mean", NULL, statistics, 2 * n, fmax(few, 4e-7)}, {"dx", NULL, dx, n * h, fmax(few, 1e-6)},
-			{"dw, db", NULL, d, 2 * h, fmax(few, 1e-6)}, {"dx added", NULL, dx2, n * h, fmax(few, 1e-6)},
+		(struct part[]){{"y", NULL, y, n * h, fmax(few, of_y)},
+			{"rstd, mean", NULL, statistics, 2 * n, fmax(few, 4e-7)}, {"dx", NULL, dx, n * h, fmax(few, of_dx)},
+			{"dw, db", NULL, d, 2 * h, fmax(few, 1e-6)}, {"dx added", NULL, dx2, n * h, fmax(few, of_dx)},
 			{"dw, db added", NULL, d2, 2 * h, fmax(few, 1e-6)}},
 		6, run_normed, &s);
 }
 
-static void test_norms_of_families(void)
+static void test_norms(void)
 {
 	static const int64_t sizes[][2] = {{1, 3}, {3, 20}, {33, 64}, {100, 100}, {700, 257}};
+	test_normed(2100, 257, 0, 1, 0, 0);
 	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
 		int64_t n = sizes[i][0], h = sizes[i][1];
+		test_normed(n, h, 0, 1, 0, 0);
 		test_normed(n, h, 0, 1, 1, 0);
 		test_normed(n, h, 0, 0, 0, 0);
 		test_normed(n, h, 1, 1, 0, 0);
@@ -184,10 +184,12 @@ static void turn_defined(const struct turned *s, double *x, int64_t position)
 	}
 }
 
-/* row: q | k | v of token t, becomes what rope makes of it; pre and rstd as ops.h has them */
-static void turned_defined(const struct turned *s, int64_t t, double *row, double *pre, double *rstd)
+/* row: q | k | v of token t: its heads from .. to - 1 become what rope makes of them; pre and rstd as ops.h has them,
+ * where these are all heads */
+static void turned_defined(const struct turned *s, int64_t t, double *row, double *pre, double *rstd, int64_t from,
+	int64_t to)
 {
-	int64_t dim = s->r.dim, heads = s->r.heads, both = heads + s->r.kv_heads, all = both + s->r.kv_heads;
+	int64_t dim = s->r.dim, heads = s->r.heads, both = heads + s->r.kv_heads;
 	int64_t position = t % s->r.seq - s->r.starts[t];
 	int of_heads = s->knobs & HEAD_NORMS, after = s->knobs & NORMS_AFTER;
 	if (s->knobs & K_IS_V) memcpy(row + both * dim, row + heads * dim, (size_t)(s->r.kv_heads * dim) * sizeof *row);
@@ -195,13 +197,14 @@ static void turned_defined(const struct turned *s, int64_t t, double *row, doubl
 		pre = norm_kept(s, row, s->of_q, heads * dim, pre, &rstd);
 		pre = norm_kept(s, row + heads * dim, s->of_k, s->r.kv_heads * dim, pre, &rstd);
 	}
-	for (int64_t j = 0; j < both; j++) {
+	for (int64_t j = from; j < both && j < to; j++) {
 		const double *w = j < heads ? s->of_q : s->of_k;
 		if (of_heads && !after) pre = norm_kept(s, row + j * dim, w, dim, pre, &rstd);
 		turn_defined(s, row + j * dim, position);
 		if (of_heads && after) pre = norm_kept(s, row + j * dim, w, dim, pre, &rstd);
 	}
-	for (int64_t j = both; s->knobs & V_NORMS && j < all; j++) pre = norm_kept(s, row + j * dim, NULL, dim, pre, &rstd);
+	for (int64_t j = from > both ? from : both; s->knobs & V_NORMS && j < to; j++)
+		pre = norm_kept(s, row + j * dim, NULL, dim, pre, &rstd);
 	for (int64_t i = 0; s->knobs & WARM && i < heads * dim; i++)
 		row[i] *= 1 +
 			(double)s->r.temperature *
@@ -210,20 +213,20 @@ static void turned_defined(const struct turned *s, int64_t t, double *row, doubl
 
 struct turned_token {
 	const struct turned *s;
-	int64_t t, wide;
+	int64_t t, wide, from, to; /* heads */
 	const double *in;
 	double *scratch; /* (3 wide) */
 };
 
-/* The sum of a token's results, times their gradients */
+/* The sum of a token's results, of some of its heads, times their gradients */
 static double weighed(const void *ctx)
 {
 	const struct turned_token *token = ctx;
-	int64_t t = token->t, wide = token->wide;
+	int64_t t = token->t, wide = token->wide, dim = token->s->r.dim;
 	double sum = 0, *y = token->scratch, *pre = y + wide, *rstd = pre + wide;
 	memcpy(y, token->in, (size_t)wide * sizeof *y);
-	turned_defined(token->s, t, y, pre, rstd);
-	for (int64_t i = 0; i < wide; i++) sum += y[i] * (double)token->s->grad[t * wide + i];
+	turned_defined(token->s, t, y, pre, rstd, token->from, token->to);
+	for (int64_t i = token->from * dim; i < token->to * dim; i++) sum += y[i] * (double)token->s->grad[t * wide + i];
 	return sum;
 }
 
@@ -233,10 +236,25 @@ static void differences(const struct turned_token *token, double *at, int64_t n,
 	for (int64_t i = 0; i < n; i++) d[i] += difference(at + i, 1e-5, weighed, token);
 }
 
+/* By the elements of its row: where heads are apart, what a head's become is all that changes with them */
+static void row_differences(struct turned_token token, double *row, int64_t n, double *d)
+{
+	int64_t dim = token.s->r.dim;
+	if (token.s->knobs & (ROW_NORMS | K_IS_V)) {
+		differences(&token, row, n, d);
+		return;
+	}
+	for (int64_t j = 0; j < n / dim; j++) {
+		token.from = j;
+		token.to = j + 1;
+		differences(&token, row + j * dim, dim, d + j * dim);
+	}
+}
+
 static void turned_case(struct turned *s)
 {
 	struct rope_args *r = &s->r;
-	int64_t wide = (r->heads + 2 * r->kv_heads) * r->dim, n = r->n, q = s->q_weights, k = s->k_weights;
+	int64_t heads = r->heads + 2 * r->kv_heads, wide = heads * r->dim, n = r->n, q = s->q_weights, k = s->k_weights;
 	double *y = doubles(n * wide), *dx = doubles(n * wide), *dq = doubles(q), *dk = doubles(k);
 	double *pre = doubles(n * s->kept), *rstd = doubles(n * s->rstd), *row = doubles(wide),
 		   *scratch = doubles(3 * wide);
@@ -245,9 +263,9 @@ static void turned_case(struct turned *s)
 	for (int64_t i = 0; i < k; i++) dk[i] = (double)s->dk[i];
 	for (int64_t t = 0; t < n; t++) {
 		for (int64_t i = 0; i < wide; i++) row[i] = y[t * wide + i] = (double)s->qkv[t * wide + i];
-		turned_defined(s, t, y + t * wide, pre + t * s->kept, rstd + t * s->rstd);
-		struct turned_token token = {s, t, wide, row, scratch};
-		differences(&token, row, s->knobs & K_IS_V ? wide - r->kv_heads * r->dim : wide, dx + t * wide);
+		turned_defined(s, t, y + t * wide, pre + t * s->kept, rstd + t * s->rstd, 0, heads);
+		struct turned_token token = {s, t, wide, 0, heads, row, scratch};
+		row_differences(token, row, s->knobs & K_IS_V ? wide - r->kv_heads * r->dim : wide, dx + t * wide);
 		if (norms) differences(&token, s->of_q, q, dq);
 		if (norms) differences(&token, s->of_k, k, dk);
 	}
@@ -260,8 +278,9 @@ static void turned_case(struct turned *s)
 		yes(s->knobs & NEIGHBOURS, ", neighbours"),
 		yes(s->knobs & WARM, s->knobs & PAST ? ", temperature, 13 tokens before" : ", temperature"));
 	check(name,
-		(struct part[]){{"qkv", NULL, y, n * wide, 4e-7}, {"dqkv", NULL, dx, n * wide, 8e-7},
-			{"dqnorm", NULL, dq, q, 1e-6}, {"dknorm", NULL, dk, k, 1e-6}, {"pre", NULL, pre, n * s->kept, 4e-7},
+		(struct part[]){{"qkv", NULL, y, n * wide, 4e-7},
+			{"dqkv", NULL, dx, n * wide, s->knobs & ~HEAD_NORMS ? 8e-7 : 6e-7}, {"dqnorm", NULL, dq, q, 1e-6},
+			{"dknorm", NULL, dk, k, 1e-6}, {"pre", NULL, pre, n * s->kept, 4e-7},
 			{"rstd", NULL, rstd, n * s->rstd, 4e-7}},
 		norms ? 6 : 4, run_turned, s);
 }
@@ -293,7 +312,7 @@ static void test_turned(int64_t rows, int64_t seq, int64_t heads, int64_t kv_hea
 		.neighbours = !!(knobs & NEIGHBOURS),
 		.cos = rope_dim ? random_floats(seq * rope_dim / 2) : NULL,
 		.sin = rope_dim ? random_floats(seq * rope_dim / 2) : NULL,
-		.starts = documents(rows, seq, 17, 1),
+		.starts = documents(rows, seq, seq < 17 ? 5 : 17, 1),
 		.qnorm = norms ? s.qnorm : NULL,
 		.knorm = norms ? s.knorm : NULL,
 		.eps = 1e-6f,
@@ -308,8 +327,11 @@ static void test_turned(int64_t rows, int64_t seq, int64_t heads, int64_t kv_hea
 	turned_case(&s);
 }
 
-static void test_rope_of_families(void)
+static void test_rope(void)
 {
+	test_turned(2, 7, 4, 2, 20, 20, 0);
+	test_turned(3, 40, 4, 4, 64, 64, HEAD_NORMS);
+	test_turned(2, 19, 3, 1, 6, 6, HEAD_NORMS);
 	test_turned(2, 19, 3, 1, 6, 6, 0);
 	test_turned(2, 19, 3, 1, 16, 6, 0);
 	test_turned(2, 19, 4, 2, 64, 32, 0);
@@ -466,13 +488,14 @@ static void test_active(int64_t n, int64_t f, enum mt_ffn form, int interleaved)
 	int gated = activation_gated((int)form);
 	int64_t wide = n * (gated ? 2 : 1) * f;
 	float *gu = random_floats(wide);
-	/* clamped, and where functions are flat: not if that is all there is, as their tails have few exact digits */
-	for (int64_t i = 0; wide > 8 && i < wide; i += 3) gu[i] *= 5;
-	if (form == MT_XIELU && slack != 0) round_to_bf16(gu, wide);
-	/* a difference across a kink is no derivative */
+	/* clamped, and where functions are flat, sigmoids near 0 and 1: not if that is all there is, as their tails have
+	 * few exact digits */
+	for (int64_t i = 0; wide > 8 && i < wide; i += 3) gu[i] *= form == MT_SWIGLU ? 20 : 5;
+	/* rounding takes some across a clamp, where gradients jump; and a difference across a kink is no derivative */
+	if (slack != 0) round_to_bf16(gu, wide);
 	for (int64_t i = 0; i < wide; i++)
 		if (form == MT_XIELU) gu[i] = fabsf(gu[i]) < 1e-5f ? 0x1p-10f : gu[i];
-		else gu[i] += fabsf(gu[i]) < 1e-5f || fabsf(fabsf(gu[i]) - 7) < 1e-5f ? 1e-3f : 0;
+		else gu[i] += fabsf(gu[i]) < 1e-5f || fabsf(fabsf(gu[i]) - 7) < 1e-5f ? 0x1p-5f : 0;
 	struct active s = {n, f, form, interleaved, gu, random_operand(n * f, form == MT_XIELU && slack != 0),
 		random_operand(2, form == MT_XIELU && slack != 0), random_floats(2), 0};
 	double *y = doubles(n * f), *dgu = doubles(wide), *d = doubles(2), *d2 = doubles(2);
@@ -566,16 +589,16 @@ static void test_edges(void)
 	check_edge(MT_GEGLU_TANH, 300, 3, 3, 300);
 }
 
-static void test_activations_of_families(void)
+static void test_activations(void)
 {
-	static const int64_t sizes[][2] = {{1, 1}, {3, 20}, {40, 333}, {3, 40000}};
+	static const int64_t sizes[][2] = {{1, 1}, {3, 20}, {100, 333}, {3, 40000}};
 	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
 		for (enum mt_ffn form = MT_SWIGLU; form <= MT_XIELU; form++)
 			for (int interleaved = 0; interleaved <= activation_gated((int)form); interleaved++)
 				test_active(sizes[i][0], sizes[i][1], form, interleaved);
 }
 
-/* ---- factors and caps ---- */
+/* ---- factors ---- */
 
 struct scaled {
 	int64_t n;
@@ -612,119 +635,10 @@ static void test_scaled(int64_t n, int with_add, int with_factor, int in_place)
 	check(name, (struct part[]){{"y", NULL, y, n, 2e-7}}, 1, run_scaled, &s);
 }
 
-struct capped {
-	int64_t n, vocab;
-	const float *raw;
-	const uint32_t *targets;
-	float scale, cap;
-	double losses[6];
-	int at;
-};
-
-/* out: logits as the forward has them, and the gradient of what they were */
-static void run_capped(void *ctx, struct pool *pool, float **out)
-{
-	struct capped *s = ctx;
-	size_t bytes = (size_t)(s->n * s->vocab) * sizeof(float);
-	for (int backward = 0; backward < 2; backward++) {
-		struct loss loss = {0};
-		float *x = out[backward];
-		struct cross_entropy_args a = {.logits = x,
-			.targets = s->targets,
-			.n = s->n,
-			.vocab = s->vocab,
-			.scale = 0.01f,
-			.backward = backward,
-			.loss = &loss,
-			.logit_scale = s->scale,
-			.cap = s->cap};
-		memcpy(x, s->raw, bytes);
-		op_cap_logits(pool,
-			&(struct cap_logits_args){.logits = x, .n = s->n * s->vocab, .scale = s->scale, .cap = s->cap});
-		op_cross_entropy(pool, &a);
-		s->losses[s->at++] = loss.sum;
-	}
-}
-
-static void test_capped(int64_t n, int64_t vocab, float scale, float cap)
-{
-	float *raw = random_floats(n * vocab);
-	uint32_t *targets = keep((size_t)n * sizeof *targets);
-	struct capped s = {.n = n, .vocab = vocab, .raw = raw, .targets = targets, .scale = scale, .cap = cap};
-	double *logits = doubles(n * vocab), *grad = doubles(n * vocab), loss = 0, k = (double)scale, c = (double)cap;
-	for (int64_t r = 0; r < n; r++) {
-		double *x = logits + r * vocab, *d = grad + r * vocab, sum = 0;
-		targets[r] = r % 5 == 2 ? UINT32_MAX : (uint32_t)(uniform() * (double)vocab);
-		for (int64_t i = 0; i < vocab; i++) {
-			raw[r * vocab + i] *= 3;
-			x[i] = k * (double)raw[r * vocab + i];
-			if (cap != 0) x[i] = c * tanh(x[i] / c);
-			sum += exp(x[i]);
-		}
-		if (targets[r] == UINT32_MAX) continue;
-		for (int64_t i = 0; i < vocab; i++)
-			d[i] = 0.01 * (exp(x[i]) / sum - (i == targets[r])) * k * (cap != 0 ? 1 - x[i] / c * (x[i] / c) : 1);
-		loss += log(sum) - x[targets[r]];
-	}
-	char name[100];
-	snprintf(name, sizeof name, "cross-entropy %lld x %lld, logits times %g, cap %g", (long long)n, (long long)vocab, k,
-		c);
-	check(name, (struct part[]){{"logits", NULL, logits, n * vocab, 4e-7}, {"gradient", NULL, grad, n * vocab, 2e-6}},
-		2, run_capped, &s);
-	int good = 1;
-	for (int i = 0; i < s.at; i++)
-		good &= s.losses[i] == s.losses[0] && fabs(s.losses[i] - loss) <= fmax(3e-7, slack) * loss + 1e-15;
-	say(good, "%s: loss %.9g for %.9g", name, s.losses[0], loss);
-}
-
-struct scaled_embed {
-	int64_t n, h, vocab;
-	const uint32_t *tokens;
-	const float *w, *dx;
-};
-
-static void run_scaled_embed(void *ctx, struct pool *pool, float **out)
-{
-	struct scaled_embed *s = ctx;
-	struct embed_forward_args f = {.x = out[0], .w = again(s->w, s->vocab * s->h), .tokens = s->tokens, .n = s->n};
-	struct embed_backward_args b = {.dw = out[1], .dx = again(s->dx, s->n * s->h), .tokens = s->tokens, .n = s->n};
-	b.h = f.h = s->h;
-	b.scale = f.scale = 22.5f;
-	b.vocab = s->vocab;
-	b.pad = -1;
-	op_embed_forward(pool, &f);
-	op_embed_backward(pool, &b);
-}
-
-static void test_scaled_embed(int64_t n, int64_t h, int64_t vocab)
-{
-	uint32_t *tokens = keep((size_t)n * sizeof *tokens);
-	struct scaled_embed s = {n, h, vocab, tokens, random_floats(vocab * h), random_floats(n * h)};
-	double *x = doubles(n * h), *dw = doubles(vocab * h);
-	for (int64_t t = 0; t < n; t++) {
-		tokens[t] = (uint32_t)(uniform() * (double)vocab);
-		for (int64_t i = 0; i < h; i++) {
-			x[t * h + i] = 22.5 * (double)s.w[tokens[t] * h + i];
-			dw[tokens[t] * h + i] += 22.5 * (double)s.dx[t * h + i];
-		}
-	}
-	char name[80];
-	snprintf(name, sizeof name, "embedding of %lld tokens, %lld wide, times 22.5", (long long)n, (long long)h);
-	check(name, (struct part[]){{"x", NULL, x, n * h, 1e-7}, {"dw", NULL, dw, vocab * h, 1e-6}}, 2, run_scaled_embed,
-		&s);
-}
-
-static void test_factors_and_caps(void)
+static void test_factors(void)
 {
 	for (int form = 0; form < 12; form++)
 		if (form / 4 != 2 || form & 1) test_scaled(form & 1 ? 200003 : 37, form & 1, form >> 1 & 1, form / 4);
-	test_capped(1, 1, 0.25f, 0);
-	test_capped(7, 33, 0.25f, 0);
-	test_capped(7, 33, 1, 5);
-	test_capped(20, 1000, 0.5f, 3);
-	test_capped(9, 32003, 1, 30);
-	test_scaled_embed(1, 1, 3);
-	test_scaled_embed(300, 100, 37);
 }
 
 /* ---- functions of an element, beside libm's, from op to op: the greatest error in units of 2^-24 ---- */
@@ -773,10 +687,10 @@ static void test_accuracy(void)
 /* For mt-sample, which computes a row in chunks */
 static void test_turned_past(void) { test_turned(1, 20, 2, 1, 20, 20, WARM | PAST); }
 
-static void test_families(void)
+static void test_knobs(void)
 {
-	test_norms_of_families();
-	test_rope_of_families();
-	test_activations_of_families();
-	test_factors_and_caps();
+	test_norms();
+	test_rope();
+	test_activations();
+	test_factors();
 }

@@ -3,18 +3,57 @@
  * A case computes its results with pools of 1, 2 and 3 threads and from memory at three alignments: the bits must be
  * the same. Then the results are compared with the definition: the norm of the error against the norm of the result.
  * Backward definitions are gradients written out, or finite differences of the forward definition.
+ *
+ *     ops [experts | balance]      all cases, or those of ops-experts.h or ops-balance.h alone
  */
 #include "../../mt-stream/ops.h"
-#include "ops-common.h"
 #include "pool.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+enum { POOLS = 3 };
+
+static int failures;
+static struct pool *pools[POOLS]; /* of 1, 2 and 3 threads */
+static uint64_t seed = 1;
 static double slack; /* least bound: for devices that round elements (cuda-kernels.c) */
 static int brief;    /* large cases in fewer forms, as an emulator is slow */
+
+__attribute__((format(printf, 2, 3))) static void say(int ok, const char *format, ...)
+{
+	va_list ap;
+	va_start(ap, format);
+	printf("%s ", ok ? "ok" : "FAILED");
+	vprintf(format, ap);
+	printf("\n");
+	va_end(ap);
+	failures += !ok;
+}
+
+static const char *yes(int is, const char *words) { return is ? words : ""; }
+
+/* From 0 to 1 */
+static double uniform(void)
+{
+	seed = seed * 6364136223846793005u + 1442695040888963407u;
+	return (double)(seed >> 11) * 0x1p-53;
+}
+
+/* The derivative of f at *x, in whose ctx *x is: a central difference */
+static double difference(double *x, double step, double (*f)(const void *ctx), const void *ctx)
+{
+	double was = *x, up, down;
+	*x = was + step;
+	up = f(ctx);
+	*x = was - step;
+	down = f(ctx);
+	*x = was;
+	return (up - down) / (2 * step);
+}
 
 /* ---- memory: everything of a case is freed with it; `skew` floats off alignment ---- */
 
@@ -32,9 +71,11 @@ static void *keep(size_t bytes)
 	return p + 4 * skew;
 }
 
+/* A case is over. The next one draws the same numbers, whatever cases are before it. */
 static void forget(void)
 {
 	while (kept_n) free(kept[--kept_n]);
+	seed = 1;
 }
 
 /* about normal, unit variance */
@@ -83,7 +124,7 @@ static void check(const char *name, struct part *parts, int count,
 {
 	int same = 1, good = 1;
 	double worst = 0;
-	for (int p = 0; p < 3; p++) {
+	for (int p = 0; p < POOLS; p++) {
 		float *results[8];
 		skew = p;
 		for (int i = 0; i < count; i++) {
@@ -113,7 +154,7 @@ static void check(const char *name, struct part *parts, int count,
 
 struct gemm_case {
 	int64_t m, n, k;
-	int ta, tb, beta, bias, add, bf16;
+	int ta, tb, beta, bias, add, bf16, fp32;
 	const float *a, *b, *c, *bias_at, *added;
 	int64_t lda, ldb, ldc;
 };
@@ -145,7 +186,8 @@ static void run_gemm(void *ctx, struct pool *pool, float **out)
 		.beta = (float)s->beta,
 		.bias = s->bias ? typed(s, s->bias_at, s->n) : NULL,
 		.add = s->add ? s->added : NULL,
-		.bf16 = s->bf16};
+		.bf16 = s->bf16,
+		.fp32 = s->fp32};
 	if (s->beta) memcpy(out[0], s->c, (size_t)(s->m * s->ldc) * sizeof(float));
 	op_gemm(pool, &g);
 	for (int64_t i = 0; i < s->m; i++) /* what lies between rows is not the product's */
@@ -167,7 +209,8 @@ static float *random_operand(int64_t n, int bf16)
 	return x;
 }
 
-/* form: bits 1, 2: transposed; 4: added to c; 8: residual; 16: bf16 */
+/* form: bits 1, 2: transposed; 4: added to c; 8: residual; 16: bf16; 32: fp32 whatever the elements are, as a router's
+ * logits */
 static void test_gemm(int64_t m, int64_t n, int64_t k, int form)
 {
 	struct gemm_case s = {.m = m,
@@ -178,14 +221,15 @@ static void test_gemm(int64_t m, int64_t n, int64_t k, int form)
 		.beta = form >> 2 & 1,
 		.bias = (form & 7) == 2,
 		.add = form >> 3 & 1,
-		.bf16 = form >> 4,
+		.bf16 = form >> 4 & 1,
+		.fp32 = form >> 5,
 		.ldc = n + 3};
 	s.lda = (s.ta ? m : k) + 5;
 	s.ldb = (s.tb ? k : n) + 1;
-	s.a = random_operand((s.ta ? k : m) * s.lda, s.bf16);
-	s.b = random_operand((s.tb ? n : k) * s.ldb, s.bf16);
+	s.a = random_operand((s.ta ? k : m) * s.lda, s.bf16 | s.fp32);
+	s.b = random_operand((s.tb ? n : k) * s.ldb, s.bf16 | s.fp32);
 	s.c = random_floats(m * s.ldc);
-	s.bias_at = random_operand(n, s.bf16);
+	s.bias_at = random_operand(n, s.bf16 | s.fp32);
 	s.added = s.add ? random_floats(m * s.ldc) : NULL;
 	double *want = doubles(m * s.ldc);
 	for (int64_t i = 0; i < m; i++)
@@ -198,10 +242,10 @@ static void test_gemm(int64_t m, int64_t n, int64_t k, int form)
 			want[i * s.ldc + j] = x;
 		}
 	char name[100];
-	snprintf(name, sizeof name, "gemm %lld x %lld x %lld%s%s%s%s%s%s", (long long)m, (long long)n, (long long)k,
-		s.bf16 ? " of bf16" : "", s.ta ? ", a transposed" : "", s.tb ? ", b transposed" : "",
-		s.beta ? ", added to c" : "", s.bias ? ", bias" : "", s.add ? ", residual" : "");
-	check(name, (struct part[]){{"c", NULL, want, m * s.ldc, 1e-6}}, 1, run_gemm, &s);
+	snprintf(name, sizeof name, "gemm %lld x %lld x %lld%s%s%s%s%s%s%s", (long long)m, (long long)n, (long long)k,
+		yes(s.bf16, " of bf16"), yes(s.fp32, " in fp32"), yes(s.ta, ", a transposed"), yes(s.tb, ", b transposed"),
+		yes(s.beta, ", added to c"), yes(s.bias, ", bias"), yes(s.add, ", residual"));
+	check(name, (struct part[]){{"c", NULL, want, m * s.ldc, s.fp32 ? IN_FP32(1e-6) : 1e-6}}, 1, run_gemm, &s);
 }
 
 /* The last of a product's sums: what adding it afterwards would give */
@@ -261,6 +305,7 @@ static void test_bias(int64_t m, int64_t n, int64_t ld)
 
 struct embed_case {
 	int64_t n, h, vocab, pad;
+	float scale;
 	const uint32_t *tokens;
 	const float *w, *dx, *dw;
 };
@@ -268,6 +313,8 @@ struct embed_case {
 static void run_embed(void *ctx, struct pool *pool, float **out)
 {
 	struct embed_case *s = ctx;
+	struct embed_forward_args f =
+		{.x = out[0], .w = again(s->w, s->vocab * s->h), .tokens = s->tokens, .n = s->n, .h = s->h, .scale = s->scale};
 	struct embed_backward_args a = {.dw = out[1],
 		.dx = again(s->dx, s->n * s->h),
 		.tokens = s->tokens,
@@ -275,10 +322,8 @@ static void run_embed(void *ctx, struct pool *pool, float **out)
 		.h = s->h,
 		.vocab = s->vocab,
 		.pad = -1,
-		.scale = 1};
-	const float *w = again(s->w, s->vocab * s->h);
-	op_embed_forward(pool,
-		&(struct embed_forward_args){.x = out[0], .w = w, .tokens = s->tokens, .n = s->n, .h = s->h, .scale = 1});
+		.scale = s->scale};
+	op_embed_forward(pool, &f);
 	op_embed_backward(pool, &a);
 	memcpy(out[2], s->dw, (size_t)(s->vocab * s->h) * sizeof(float));
 	a.dw = out[2];
@@ -287,141 +332,32 @@ static void run_embed(void *ctx, struct pool *pool, float **out)
 	op_embed_backward(pool, &a);
 }
 
-static void test_embed(int64_t n, int64_t h, int64_t vocab)
+static void test_embed(int64_t n, int64_t h, int64_t vocab, float scale)
 {
 	uint32_t *tokens = keep((size_t)n * sizeof *tokens);
-	struct embed_case s = {n, h, vocab, 1, tokens, random_floats(vocab * h), random_floats(n * h),
+	struct embed_case s = {n, h, vocab, 1, scale, tokens, random_floats(vocab * h), random_floats(n * h),
 		random_floats(vocab * h)};
 	double *x = doubles(n * h), *set = doubles(vocab * h), *added = doubles(vocab * h);
 	for (int64_t i = 0; i < vocab * h; i++) added[i] = (double)s.dw[i];
 	for (int64_t t = 0; t < n; t++) {
 		tokens[t] = (uint32_t)(uniform() * uniform() * (double)vocab);
 		for (int64_t i = 0; i < h; i++) {
-			x[t * h + i] = (double)s.w[tokens[t] * h + i];
-			set[tokens[t] * h + i] += (double)s.dx[t * h + i];
-			added[tokens[t] * h + i] += tokens[t] == s.pad ? 0 : (double)s.dx[t * h + i];
+			double d = (double)scale * (double)s.dx[t * h + i];
+			x[t * h + i] = (double)scale * (double)s.w[tokens[t] * h + i];
+			set[tokens[t] * h + i] += d;
+			added[tokens[t] * h + i] += tokens[t] == s.pad ? 0 : d;
 		}
 	}
 	char name[80];
-	snprintf(name, sizeof name, "embedding of %lld tokens, %lld wide", (long long)n, (long long)h);
+	snprintf(name, sizeof name, "embedding of %lld tokens, %lld wide, times %g", (long long)n, (long long)h,
+		(double)scale);
 	check(name,
-		(struct part[]){{"x", NULL, x, n * h, 0}, {"dw", NULL, set, vocab * h, 1e-6},
+		(struct part[]){{"x", NULL, x, n * h, scale == 1 ? 0 : 1e-7}, {"dw", NULL, set, vocab * h, 1e-6},
 			{"dw added, without padding", NULL, added, vocab * h, 1e-6}},
 		3, run_embed, &s);
 }
 
-/* ---- RMSNorm ---- */
-
-struct norm_case {
-	int64_t n, h;
-	const float *x, *w, *dy, *dx, *dw;
-	float eps;
-};
-
-/* y, rstd, and the gradients dx, dw (+=) of one row */
-static void norm_defined(double *y, double *rstd, double *dx, double *dw, const float *x, const float *w,
-	const double *dy, int64_t h, double eps)
-{
-	double square = 0, dot = 0;
-	for (int64_t i = 0; i < h; i++) square += (double)x[i] * (double)x[i];
-	double r = 1 / sqrt(square / (double)h + eps);
-	*rstd = r;
-	for (int64_t i = 0; i < h; i++) dot += dy[i] * (double)w[i] * (double)x[i];
-	for (int64_t i = 0; i < h; i++) {
-		if (y) y[i] = (double)x[i] * r * (double)w[i];
-		dx[i] = dy[i] * (double)w[i] * r - (double)x[i] * r * r * r * dot / (double)h;
-		dw[i] += dy[i] * (double)x[i] * r;
-	}
-}
-
-static void run_norm(void *ctx, struct pool *pool, float **out)
-{
-	struct norm_case *s = ctx;
-	const float *x = again(s->x, s->n * s->h), *w = again(s->w, s->h), *dy = again(s->dy, s->n * s->h);
-	struct norm_backward_args a =
-		{.dx = out[2], .dw = out[3], .dy = dy, .x = x, .w = w, .rstd = out[1], .n = s->n, .h = s->h};
-	op_norm_forward(pool,
-		&(struct norm_forward_args){.y = out[0], .rstd = out[1], .x = x, .w = w, .n = s->n, .h = s->h, .eps = s->eps});
-	op_norm_backward(pool, &a);
-	memcpy(out[4], s->dx, (size_t)(s->n * s->h) * sizeof(float));
-	memcpy(out[5], s->dw, (size_t)s->h * sizeof(float));
-	a.dx = out[4];
-	a.dw = out[5];
-	a.add_dx = 1;
-	a.beta = 1;
-	op_norm_backward(pool, &a);
-}
-
-static void test_norm(int64_t n, int64_t h)
-{
-	struct norm_case s = {n, h, random_floats(n * h), random_floats(h), random_floats(n * h), random_floats(n * h),
-		random_floats(h), 1e-5f};
-	double *y = doubles(n * h), *rstd = doubles(n), *dx = doubles(n * h), *dw = doubles(h), *dx2 = doubles(n * h);
-	double *dw2 = doubles(h), *dy = doubles(n * h);
-	for (int64_t i = 0; i < n * h; i++) dy[i] = (double)s.dy[i];
-	for (int64_t t = 0; t < n; t++)
-		norm_defined(y + t * h, rstd + t, dx + t * h, dw, s.x + t * h, s.w, dy + t * h, h, (double)s.eps);
-	for (int64_t i = 0; i < n * h; i++) dx2[i] = dx[i] + (double)s.dx[i];
-	for (int64_t i = 0; i < h; i++) dw2[i] = dw[i] + (double)s.dw[i];
-	char name[80];
-	snprintf(name, sizeof name, "rmsnorm of %lld rows of %lld", (long long)n, (long long)h);
-	check(name,
-		(struct part[]){{"y", NULL, y, n * h, 4e-7}, {"rstd", NULL, rstd, n, 4e-7}, {"dx", NULL, dx, n * h, 6e-7},
-			{"dw", NULL, dw, h, 1e-6}, {"dx added", NULL, dx2, n * h, 6e-7}, {"dw added", NULL, dw2, h, 1e-6}},
-		6, run_norm, &s);
-}
-
-/* ---- rope ---- */
-
-struct rope_case {
-	struct rope_args r;
-	const float *qkv, *grad, *dw;
-};
-
-static void run_rope(void *ctx, struct pool *pool, float **out)
-{
-	struct rope_case *s = ctx;
-	int64_t heads = s->r.heads + s->r.kv_heads, wide = (heads + s->r.kv_heads) * s->r.dim, dim = s->r.dim;
-	struct rope_args r = s->r;
-	r.qkv = out[0];
-	if (r.qnorm) {
-		r.pre = keep((size_t)(r.n * heads * dim) * sizeof(float));
-		r.rstd = keep((size_t)(r.n * heads) * sizeof(float));
-		memcpy(out[2], s->dw, (size_t)dim * sizeof(float));
-		memcpy(out[3], s->dw + dim, (size_t)dim * sizeof(float));
-	}
-	memcpy(out[0], s->qkv, (size_t)(s->r.n * wide) * sizeof(float));
-	op_rope_forward(pool, &r);
-	memcpy(out[1], s->grad, (size_t)(s->r.n * wide) * sizeof(float));
-	r.qkv = out[1];
-	r.dqnorm = r.qnorm ? out[2] : NULL;
-	r.dknorm = r.qnorm ? out[3] : NULL;
-	r.beta = 1;
-	op_rope_backward(pool, &r);
-}
-
-/* one head of one token: forward y, and dx, dw += from dy */
-static void rope_defined(const struct rope_args *r, int64_t position, const float *w, double *y, double *dx, double *dw,
-	const float *x, const float *dy)
-{
-	int64_t half = r->dim / 2;
-	double turned[512] = {0}, normed[512], rstd = 1;
-	for (int64_t i = 0; i < half; i++) {
-		double c = (double)r->cos[position * half + i], s = (double)r->sin[position * half + i];
-		turned[i] = (double)dy[i] * c + (double)dy[half + i] * s;
-		turned[half + i] = (double)dy[half + i] * c - (double)dy[i] * s;
-	}
-	for (int64_t i = 0; i < r->dim; i++) {
-		normed[i] = (double)x[i];
-		dx[i] = turned[i];
-	}
-	if (w) norm_defined(normed, &rstd, dx, dw, x, w, turned, r->dim, (double)r->eps);
-	for (int64_t i = 0; i < half; i++) {
-		double c = (double)r->cos[position * half + i], s = (double)r->sin[position * half + i];
-		y[i] = normed[i] * c - normed[half + i] * s;
-		y[half + i] = normed[half + i] * c + normed[i] * s;
-	}
-}
+/* ---- attention ---- */
 
 /* documents of the given length (0: one a row), padding in the last `padding` tokens of a row, each a document */
 static uint32_t *documents(int64_t rows, int64_t seq, int64_t length, int64_t padding)
@@ -434,54 +370,22 @@ static uint32_t *documents(int64_t rows, int64_t seq, int64_t length, int64_t pa
 	return starts;
 }
 
-static void test_rope(int64_t rows, int64_t seq, int64_t heads, int64_t kv_heads, int64_t dim, int norm)
-{
-	int64_t n = rows * seq, all = heads + 2 * kv_heads, wide = all * dim;
-	const float *w = random_floats(2 * dim);
-	struct rope_case s = {.r = {.n = n,
-							  .seq = seq,
-							  .heads = heads,
-							  .kv_heads = kv_heads,
-							  .dim = dim,
-							  .rope_dim = dim,
-							  .cos = random_floats(seq * dim / 2),
-							  .sin = random_floats(seq * dim / 2),
-							  .starts = documents(rows, seq, 5, 1),
-							  .qnorm = norm ? w : NULL,
-							  .knorm = norm ? w + dim : NULL,
-							  .eps = 1e-6f},
-		.qkv = random_floats(n * wide),
-		.grad = random_floats(n * wide),
-		.dw = random_floats(2 * dim)};
-	double *y = doubles(n * wide), *dx = doubles(n * wide), *dw = doubles(2 * dim);
-	for (int64_t i = 0; i < 2 * dim; i++) dw[i] = (double)s.dw[i];
-	for (int64_t t = 0; t < n; t++)
-		for (int64_t j = 0; j < all; j++) {
-			int64_t at = t * wide + j * dim;
-			if (j < heads + kv_heads)
-				rope_defined(&s.r, t % seq - s.r.starts[t], norm ? w + (j < heads ? 0 : dim) : NULL, y + at, dx + at,
-					dw + (j < heads ? 0 : dim), s.qkv + at, s.grad + at);
-			else
-				for (int64_t i = 0; i < dim; i++) {
-					y[at + i] = (double)s.qkv[at + i];
-					dx[at + i] = (double)s.grad[at + i];
-				}
-		}
-	char name[100];
-	snprintf(name, sizeof name, "rope %lld + %lld heads of %lld%s", (long long)heads, (long long)kv_heads,
-		(long long)dim, norm ? ", normed" : "");
-	check(name,
-		(struct part[]){{"y", NULL, y, n * wide, 4e-7}, {"dx", NULL, dx, n * wide, 6e-7},
-			{"dqnorm", NULL, dw, dim, 1e-6}, {"dknorm", NULL, dw + dim, dim, 1e-6}},
-		norm ? 4 : 2, run_rope, &s);
-}
-
-/* ---- attention ---- */
-
 struct attention_case {
 	struct attention_args a;
 	const float *qkv, *d_o, *dsinks;
 };
+
+static struct sinks_backward_args sinks_of(const struct attention_args *a, float *dsinks)
+{
+	return (struct sinks_backward_args){.dsinks = dsinks,
+		.sinks = a->sinks,
+		.o = a->o,
+		.d_o = a->d_o,
+		.lse = a->lse,
+		.n = a->n,
+		.heads = a->heads,
+		.dim = a->dim};
+}
 
 static void run_attention(void *ctx, struct pool *pool, float **out)
 {
@@ -496,14 +400,7 @@ static void run_attention(void *ctx, struct pool *pool, float **out)
 	a.dqkv = out[2];
 	op_attention_backward(pool, &a);
 	if (!a.sinks) return;
-	struct sinks_backward_args b = {.dsinks = out[3],
-		.sinks = a.sinks,
-		.o = a.o,
-		.d_o = a.d_o,
-		.lse = a.lse,
-		.n = a.n,
-		.heads = a.heads,
-		.dim = dim};
+	struct sinks_backward_args b = sinks_of(&a, out[3]);
 	op_sinks_backward(pool, &b);
 	memcpy(out[4], s->dsinks, (size_t)a.heads * sizeof(float));
 	b.dsinks = out[4];
@@ -576,7 +473,7 @@ static void test_attention_with(struct attention_args a, int64_t length, int64_t
 	char name[140];
 	snprintf(name, sizeof name, "attention %lld x %lld, %lld/%lld heads of %lld, window %lld, documents of %lld%s%s",
 		(long long)n / a.seq, (long long)a.seq, (long long)heads, (long long)a.kv_heads, (long long)dim,
-		(long long)a.window, (long long)length, a.cap != 0 ? ", cap" : "", a.sinks ? ", sinks" : "");
+		(long long)a.window, (long long)length, yes(a.cap != 0, ", cap"), yes(!!a.sinks, ", sinks"));
 	double loose = fmax(3e-6, 4 * slack); /* sums over tokens of terms of either sign */
 	check(name,
 		(struct part[]){{"o", NULL, o, n * heads * dim, 6e-7}, {"lse", NULL, lse, n * heads, 4e-7},
@@ -602,136 +499,114 @@ static void test_attention(int64_t rows, int64_t seq, int64_t heads, int64_t kv_
 			length, padding);
 }
 
-/* The last n queries of a document give the same bits computed alone, `past` keys before them */
-static void test_past(int64_t past, int64_t n, float cap)
+/* Memory and operands for one row of n tokens, a document */
+static struct attention_args some_attention(int64_t n, int64_t heads, int64_t kv_heads, int64_t dim)
 {
-	int64_t heads = 4, kv_heads = 2, dim = 20, wide = (heads + 2 * kv_heads) * dim, all = past + n;
-	float *o = keep((size_t)(all * heads * dim) * 4), *lse = keep((size_t)(all * heads) * 4);
-	float *o1 = keep((size_t)(n * heads * dim) * 4), *lse1 = keep((size_t)(n * heads) * 4);
-	const float *qkv = random_floats(all * wide);
-	struct attention_args a = {.n = all,
-		.seq = all,
+	int64_t wide = (heads + 2 * kv_heads) * dim;
+	return (struct attention_args){.n = n,
+		.seq = n,
 		.heads = heads,
 		.kv_heads = kv_heads,
 		.dim = dim,
-		.window = 100,
 		.scale = 0.2f,
-		.starts = documents(1, all, 0, 0),
-		.qkv = qkv,
-		.o = o,
-		.lse = lse,
-		.cap = cap,
-		.sinks = cap != 0 ? random_floats(heads) : NULL};
+		.starts = documents(1, n, 0, 0),
+		.qkv = random_floats(n * wide),
+		.o = keep((size_t)(n * heads * dim) * sizeof(float)),
+		.lse = keep((size_t)(n * heads) * sizeof(float)),
+		.d_o = random_floats(n * heads * dim),
+		.dqkv = keep((size_t)(n * wide) * sizeof(float))};
+}
+
+/* Has `part` the bits of `whole` from its token `from` on? backward: of the gradients, too */
+static int same_attention(const struct attention_args *part, const struct attention_args *whole, int64_t from,
+	int backward)
+{
+	int64_t n = part->n, heads = part->heads, out = heads * part->dim, wide = out + 2 * part->kv_heads * part->dim;
+	return !memcmp(part->o, (float *)whole->o + from * out, (size_t)(n * out) * sizeof(float)) &&
+		!memcmp(part->lse, whole->lse + from * heads, (size_t)(n * heads) * sizeof(float)) &&
+		(!backward || !memcmp(part->dqkv, (float *)whole->dqkv + from * wide, (size_t)(n * wide) * sizeof(float)));
+}
+
+enum { HEADS = 4, KV_HEADS = 2, DIM = 20, WIDE = (HEADS + 2 * KV_HEADS) * DIM };
+
+/* The last n queries of a document give the same bits computed alone, `past` keys before them */
+static void test_past(int64_t past, int64_t n, float cap)
+{
+	struct attention_args a = some_attention(past + n, HEADS, KV_HEADS, DIM);
+	struct attention_args end = some_attention(n, HEADS, KV_HEADS, DIM);
+	a.window = end.window = 100;
+	a.cap = end.cap = cap;
+	a.sinks = end.sinks = cap != 0 ? random_floats(HEADS) : NULL;
+	end.past = past;
+	end.qkv = (const float *)a.qkv + past * WIDE;
 	op_attention_forward(pools[1], &a);
-	a.n = a.seq = n;
-	a.past = past;
-	a.qkv = qkv + past * wide;
-	a.o = o1;
-	a.lse = lse1;
-	op_attention_forward(pools[2], &a);
-	say(!memcmp(o1, o + past * heads * dim, (size_t)(n * heads * dim) * 4) &&
-			!memcmp(lse1, lse + past * heads, (size_t)(n * heads) * 4),
+	op_attention_forward(pools[2], &end);
+	say(same_attention(&end, &a, past, 0),
 		"attention of %lld queries after %lld tokens%s: the bits of the whole document", (long long)n, (long long)past,
-		cap != 0 ? ", cap, sinks" : "");
+		yes(cap != 0, ", cap, sinks"));
 	forget();
 }
 
 /* A document gives the same bits in a packed row as alone, and does not see infinities beside it. */
 static void test_isolation(int64_t before, int64_t length, int64_t after, float cap)
 {
-	int64_t heads = 4, kv_heads = 2, dim = 20, wide = (heads + 2 * kv_heads) * dim, seq = before + length + after;
-	float *qkv = random_floats(seq * wide), *d_o = random_floats(seq * heads * dim);
-	float *o = keep((size_t)(seq * heads * dim) * 4), *lse = keep((size_t)(seq * heads) * 4);
-	float *dqkv = keep((size_t)(seq * wide) * 4), *o1 = keep((size_t)(length * heads * dim) * 4);
-	float *lse1 = keep((size_t)(length * heads) * 4), *dqkv1 = keep((size_t)(length * wide) * 4);
-	uint32_t *starts = keep((size_t)seq * 4), *zeros = keep((size_t)length * 4);
+	int64_t seq = before + length + after;
+	struct attention_args a = some_attention(seq, HEADS, KV_HEADS, DIM);
+	struct attention_args alone = some_attention(length, HEADS, KV_HEADS, DIM);
+	float *qkv = random_floats(seq * WIDE);
+	uint32_t *starts = keep((size_t)seq * sizeof *starts);
 	for (int64_t t = 0; t < seq; t++) {
 		starts[t] = (uint32_t)(t < before ? 0 : t < before + length ? before : before + length);
 		if (t < before || t >= before + length)
-			for (int64_t i = 0; i < wide; i++) qkv[t * wide + i] = i % 3 ? INFINITY : NAN;
+			for (int64_t i = 0; i < WIDE; i++) qkv[t * WIDE + i] = i % 3 ? INFINITY : NAN;
 	}
-	struct attention_args a = {.n = seq,
-		.seq = seq,
-		.heads = heads,
-		.kv_heads = kv_heads,
-		.dim = dim,
-		.scale = 0.2f,
-		.starts = starts,
-		.qkv = qkv,
-		.o = o,
-		.lse = lse,
-		.d_o = d_o,
-		.dqkv = dqkv,
-		.cap = cap,
-		.sinks = cap != 0 ? random_floats(heads) : NULL};
-	struct attention_args alone = a;
-	alone.n = alone.seq = length;
-	alone.starts = zeros;
-	alone.qkv = qkv + before * wide;
-	alone.o = o1;
-	alone.lse = lse1;
-	alone.d_o = d_o + before * heads * dim;
-	alone.dqkv = dqkv1;
+	a.starts = starts;
+	a.qkv = qkv;
+	alone.qkv = qkv + before * WIDE;
+	alone.d_o = (const float *)a.d_o + before * HEADS * DIM;
+	a.cap = alone.cap = cap;
+	a.sinks = alone.sinks = cap != 0 ? random_floats(HEADS) : NULL;
 	op_attention_forward(pools[1], &a);
 	op_attention_backward(pools[1], &a);
 	op_attention_forward(pools[0], &alone);
 	op_attention_backward(pools[0], &alone);
-	say(!memcmp(o1, o + before * heads * dim, (size_t)(length * heads * dim) * 4) &&
-			!memcmp(lse1, lse + before * heads, (size_t)(length * heads) * 4) &&
-			!memcmp(dqkv1, dqkv + before * wide, (size_t)(length * wide) * 4) && isfinite(o1[0]) && isfinite(dqkv1[0]),
+	say(same_attention(&alone, &a, before, 1) && isfinite(*(float *)alone.o) && isfinite(*(float *)alone.dqkv),
 		"attention of a document of %lld%s beside others and alone: same bits", (long long)length,
-		cap != 0 ? " with a cap and sinks" : "");
+		yes(cap != 0, " with a cap and sinks"));
 	forget();
 }
 
 /* One row of n tokens and two heads of 8, forward, backward and the sinks' gradient */
 struct small {
 	struct attention_args a;
-	float *qkv, *o, *lse, *dqkv, *sinks, dsinks[2];
+	float *qkv, *o, *lse, *dqkv, *sinks, *dsinks;
 };
 
 enum { SMALL = 5, SMALL_DIM = 8, SMALL_WIDE = 6 * SMALL_DIM, SMALL_OUT = 2 * SMALL_DIM };
 
 static struct small small_attention(void)
 {
-	struct small s = {.qkv = random_floats(SMALL * SMALL_WIDE), .sinks = random_floats(2)};
-	s.o = keep(SMALL * SMALL_OUT * 4);
-	s.lse = keep(SMALL * 2 * 4);
-	s.dqkv = keep(SMALL * SMALL_WIDE * 4);
-	s.a = (struct attention_args){.n = SMALL,
-		.seq = SMALL,
-		.heads = 2,
-		.kv_heads = 2,
-		.dim = SMALL_DIM,
-		.scale = 1,
-		.starts = documents(1, SMALL, 0, 0),
-		.qkv = s.qkv,
-		.o = s.o,
-		.lse = s.lse,
-		.d_o = random_floats(SMALL * SMALL_OUT),
-		.cap = 2,
-		.sinks = s.sinks};
+	struct small s = {.a = some_attention(SMALL, 2, 2, SMALL_DIM),
+		.qkv = random_floats(SMALL * SMALL_WIDE),
+		.sinks = random_floats(2),
+		.dsinks = random_floats(2)};
+	s.a.scale = 1;
+	s.a.cap = 2;
+	s.a.qkv = s.qkv;
+	s.a.sinks = s.sinks;
+	s.o = s.a.o;
+	s.lse = s.a.lse;
+	s.dqkv = s.a.dqkv;
 	return s;
 }
 
 static void small_run(struct small *s)
 {
-	struct attention_args a = s->a;
-	op_attention_forward(pools[0], &a);
-	a.dqkv = s->dqkv;
-	op_attention_backward(pools[0], &a);
-	if (!a.sinks) return;
-	float *dsinks = keep(sizeof s->dsinks);
-	struct sinks_backward_args b = {.dsinks = dsinks,
-		.sinks = a.sinks,
-		.o = a.o,
-		.d_o = a.d_o,
-		.lse = a.lse,
-		.n = a.n,
-		.heads = a.heads,
-		.dim = a.dim};
+	op_attention_forward(pools[0], &s->a);
+	op_attention_backward(pools[0], &s->a);
+	if (!s->a.sinks) return;
+	struct sinks_backward_args b = sinks_of(&s->a, s->dsinks);
 	op_sinks_backward(pools[0], &b);
-	memcpy(s->dsinks, dsinks, sizeof s->dsinks);
 }
 
 static int all_finite(const float *x, int64_t n)
@@ -769,7 +644,7 @@ static void test_attention_not_a_number(float cap)
 	good &= all_finite(s.o, 2 * SMALL_OUT) && all_finite(s.o + 3 * SMALL_OUT, 2 * SMALL_OUT);
 	for (int t = 0; t < SMALL; t++) good &= all_finite(s.o + t * SMALL_OUT + SMALL_DIM, SMALL_DIM);
 	say(good && isfinite(s.dsinks[1]), "attention with NaN in a query%s: NaN there alone, and in its sink's gradient",
-		cap != 0 ? ", cap" : "");
+		yes(cap != 0, ", cap"));
 	forget();
 	s = small_attention();
 	s.a.cap = cap;
@@ -780,7 +655,7 @@ static void test_attention_not_a_number(float cap)
 		good &= all_finite(s.o + t * SMALL_OUT, SMALL_DIM) && isnan(s.o[t * SMALL_OUT + SMALL_DIM]);
 		good &= isfinite(s.lse[t * 2]) && isnan(s.lse[t * 2 + 1]);
 	}
-	say(good, "a sink of NaN%s: NaN in its head alone", cap != 0 ? ", cap" : "");
+	say(good, "a sink of NaN%s: NaN in its head alone", yes(cap != 0, ", cap"));
 	forget();
 }
 
@@ -797,7 +672,7 @@ static void test_low_sinks(float sink, float cap)
 	small_run(&s);
 	say(!memcmp(o, s.o, SMALL * SMALL_OUT * 4) && !memcmp(lse, s.lse, SMALL * 2 * 4) &&
 			!memcmp(dqkv, s.dqkv, SMALL * SMALL_WIDE * 4) && s.dsinks[0] == 0 && s.dsinks[1] == 0,
-		"sinks of %g%s: the bits of no sinks, and gradients of 0", (double)sink, cap != 0 ? ", cap" : "");
+		"sinks of %g%s: the bits of no sinks, and gradients of 0", (double)sink, yes(cap != 0, ", cap"));
 	forget();
 }
 
@@ -811,109 +686,74 @@ static void test_attention_extremes(void)
 	}
 }
 
-/* ---- SwiGLU ---- */
-
-struct swiglu_case {
-	int64_t n, f;
-	const float *gu, *dy;
-	int differs;
-};
-
-static void run_swiglu(void *ctx, struct pool *pool, float **out)
-{
-	struct swiglu_case *s = ctx;
-	int64_t wide = s->n * 2 * s->f, elems = s->n * s->f;
-	struct activation_forward_args forward = {.y = out[0], .gu = again(s->gu, wide), .n = s->n, .f = s->f};
-	struct activation_backward_args a = {.dgu = out[1], .y = out[2], .dy = out[2], .gu = out[1], .n = s->n, .f = s->f};
-	op_activation_forward(pool, &forward);
-	memcpy(out[1], s->gu, (size_t)wide * sizeof(float));
-	memcpy(out[2], s->dy, (size_t)elems * sizeof(float));
-	op_activation_backward(pool, &a);
-	float *dgu = again(s->gu, wide), *y = again(s->dy, elems);
-	a.dgu = dgu;
-	a.y = y;
-	a.dy = again(s->dy, elems);
-	a.gu = again(s->gu, wide);
-	op_activation_backward(pool, &a);
-	s->differs |= memcmp(dgu, out[1], (size_t)(s->n * 2 * s->f) * sizeof(float)) ||
-		memcmp(y, out[2], (size_t)(s->n * s->f) * sizeof(float));
-	s->differs |= memcmp(y, out[0], (size_t)(s->n * s->f) * sizeof(float));
-}
-
-static void test_swiglu(int64_t n, int64_t f)
-{
-	float *gu = random_floats(n * 2 * f);
-	for (int64_t i = 0; i < n * 2 * f; i += 3) gu[i] *= 20; /* sigmoids near 0 and 1 too */
-	struct swiglu_case s = {n, f, gu, random_floats(n * f), 0};
-	double *y = doubles(n * f), *dgu = doubles(n * 2 * f);
-	for (int64_t r = 0; r < n; r++)
-		for (int64_t i = 0; i < f; i++) {
-			double g = (double)gu[r * 2 * f + i], u = (double)gu[r * 2 * f + f + i], d = (double)s.dy[r * f + i];
-			double e = 1 / (1 + exp(-g));
-			y[r * f + i] = g * e * u;
-			dgu[r * 2 * f + i] = d * u * e * (1 + g * (1 - e));
-			dgu[r * 2 * f + f + i] = d * g * e;
-		}
-	char name[80];
-	snprintf(name, sizeof name, "swiglu %lld x %lld", (long long)n, (long long)f);
-	check(name,
-		(struct part[]){{"y", NULL, y, n * f, 4e-7}, {"dgu", NULL, dgu, n * 2 * f, 6e-7},
-			{"y of backward", NULL, y, n * f, 4e-7}},
-		3, run_swiglu, &s);
-	say(!s.differs, "%s: backward in place gives the same bits, and forward's output", name);
-}
-
 /* ---- cross-entropy ---- */
 
 struct head_case {
 	int64_t n, vocab;
-	const float *logits;
+	const float *raw;
 	const uint32_t *targets;
-	double losses[6];
+	float scale, cap;
+	double losses[2 * POOLS];
 	int at;
 	int64_t count;
 };
 
+/* Most models' logits are neither scaled nor capped */
+static int are_plain(const struct head_case *s) { return s->scale == 1 && s->cap == 0; }
+
+/* out: logits as the forward has them, and the gradient of what they were */
 static void run_head(void *ctx, struct pool *pool, float **out)
 {
 	struct head_case *s = ctx;
-	struct cross_entropy_args a = {.logits = out[0],
-		.targets = s->targets,
-		.n = s->n,
-		.vocab = s->vocab,
-		.scale = 0.01f};
-	for (; a.backward < 2; a.backward++) {
+	for (int backward = 0; backward < 2; backward++) {
 		struct loss loss = {0};
-		a.loss = &loss;
-		memcpy(out[0], s->logits, (size_t)(s->n * s->vocab) * sizeof(float));
+		struct cross_entropy_args a = {.logits = out[backward],
+			.targets = s->targets,
+			.n = s->n,
+			.vocab = s->vocab,
+			.scale = 0.01f,
+			.backward = backward,
+			.loss = &loss,
+			.logit_scale = are_plain(s) ? 0 : s->scale,
+			.cap = s->cap};
+		struct cap_logits_args c = {.logits = a.logits, .n = s->n * s->vocab, .scale = s->scale, .cap = s->cap};
+		memcpy(a.logits, s->raw, (size_t)c.n * sizeof(float));
+		if (!are_plain(s)) op_cap_logits(pool, &c);
 		op_cross_entropy(pool, &a);
 		s->losses[s->at++] = loss.sum;
 		s->count = loss.targets;
 	}
 }
 
-static void test_head(int64_t n, int64_t vocab, int none)
+static void test_head(int64_t n, int64_t vocab, float scale, float cap, int none)
 {
-	float *logits = random_floats(n * vocab);
+	float *raw = random_floats(n * vocab);
 	uint32_t *targets = keep((size_t)n * sizeof *targets);
-	struct head_case s = {.n = n, .vocab = vocab, .logits = logits, .targets = targets};
-	double *grad = doubles(n * vocab), loss = 0;
+	struct head_case s = {.n = n, .vocab = vocab, .raw = raw, .targets = targets, .scale = scale, .cap = cap};
+	double *logits = doubles(n * vocab), *grad = doubles(n * vocab), loss = 0, k = (double)scale, c = (double)cap;
 	int64_t count = 0;
 	for (int64_t r = 0; r < n; r++) {
-		const float *x = logits + r * vocab;
+		double *x = logits + r * vocab, *d = grad + r * vocab, sum = 0;
 		targets[r] = none || r % 5 == 2 ? UINT32_MAX : (uint32_t)(uniform() * (double)vocab);
-		for (int64_t i = 0; i < vocab; i++) logits[r * vocab + i] *= 3;
+		for (int64_t i = 0; i < vocab; i++) {
+			raw[r * vocab + i] *= 3;
+			x[i] = k * (double)raw[r * vocab + i];
+			if (cap != 0) x[i] = c * tanh(x[i] / c);
+			sum += exp(x[i]);
+		}
 		if (targets[r] == UINT32_MAX) continue;
-		double sum = 0;
-		for (int64_t i = 0; i < vocab; i++) sum += exp((double)x[i]);
-		for (int64_t i = 0; i < vocab; i++) grad[r * vocab + i] = 0.01 * (exp((double)x[i]) / sum - (i == targets[r]));
-		loss += log(sum) - (double)x[targets[r]];
+		for (int64_t i = 0; i < vocab; i++)
+			d[i] = 0.01 * (exp(x[i]) / sum - (i == targets[r])) * k * (cap != 0 ? 1 - x[i] / c * (x[i] / c) : 1);
+		loss += log(sum) - x[targets[r]];
 		count++;
 	}
-	char name[80];
-	snprintf(name, sizeof name, "cross-entropy %lld x %lld%s", (long long)n, (long long)vocab,
-		none ? ", no targets" : "");
-	check(name, (struct part[]){{"gradient", NULL, grad, n * vocab, 1e-6}}, 1, run_head, &s);
+	char name[100];
+	snprintf(name, sizeof name, "cross-entropy %lld x %lld, logits times %g, cap %g%s", (long long)n, (long long)vocab,
+		k, c, yes(none, ", no targets"));
+	check(name,
+		(struct part[]){{"logits", NULL, logits, n * vocab, are_plain(&s) ? 0 : 4e-7},
+			{"gradient", NULL, grad, n * vocab, are_plain(&s) ? 1e-6 : 2e-6}},
+		2, run_head, &s);
 	int good = s.count == count;
 	for (int i = 0; i < s.at; i++)
 		good &= s.losses[i] == s.losses[0] && fabs(s.losses[i] - loss) <= fmax(3e-7, slack) * loss + 1e-15;
@@ -1010,7 +850,7 @@ static void count_task(void *arg, int64_t task, int thread)
 static void test_pool(void)
 {
 	int good = 1;
-	for (int p = 0; p < 3; p++)
+	for (int p = 0; p < POOLS; p++)
 		for (int round = 0; round < 20000; round++) {
 			unsigned char ran[40] = {0};
 			int64_t tasks = round % 40;
@@ -1022,11 +862,10 @@ static void test_pool(void)
 
 #include "ops-knobs.h"
 #include "ops-experts.h"
+#include "ops-balance.h"
 
-int main(void)
+static void test_all(void)
 {
-	for (int i = 0; i < 3; i++)
-		if (!(pools[i] = pool_create(i + 1, POOL_SPINS, NULL))) return 1;
 	test_pool();
 	static const int64_t gemms[][3] = {{1, 1, 1}, {3, 5, 7}, {17, 1, 33}, {1, 64, 20}, {64, 48, 80}, {129, 257, 63},
 		{300, 700, 40}, {513, 33, 257}};
@@ -1035,13 +874,10 @@ int main(void)
 	test_bias(1, 1, 1);
 	test_bias(70, 33, 33);
 	test_bias(3001, 600, 600);
-	test_embed(1, 1, 3);
-	test_embed(500, 100, 37);
-	static const int64_t norms[][2] = {{1, 3}, {3, 20}, {33, 64}, {100, 100}, {2100, 257}};
-	for (size_t i = 0; i < sizeof norms / sizeof *norms; i++) test_norm(norms[i][0], norms[i][1]);
-	test_rope(2, 7, 4, 2, 20, 0);
-	test_rope(3, 40, 4, 4, 64, 1);
-	test_rope(2, 19, 3, 1, 6, 1);
+	test_embed(1, 1, 3, 1);
+	test_embed(500, 100, 37, 1);
+	test_embed(1, 1, 3, 22.5f);
+	test_embed(300, 100, 37, 22.5f);
 	test_attention(1, 1, 1, 1, 1, 0, 0, 0);
 	test_attention(2, 5, 4, 2, 8, 0, 0, 0);
 	test_attention(2, 64, 2, 2, 32, 0, 0, 0);
@@ -1062,17 +898,19 @@ int main(void)
 		test_past(199, 1, 2 * (float)capped);
 	}
 	test_attention_extremes();
-	test_swiglu(1, 1);
-	test_swiglu(3, 20);
-	test_swiglu(100, 333);
-	test_head(1, 1, 0);
-	test_head(7, 33, 0);
-	test_head(20, 1000, 0);
-	test_head(4, 100, 1);
-	test_head(9, 32003, 0);
+	test_head(1, 1, 1, 0, 0);
+	test_head(7, 33, 1, 0, 0);
+	test_head(20, 1000, 1, 0, 0);
+	test_head(4, 100, 1, 0, 1);
+	test_head(9, 32003, 1, 0, 0);
+	test_head(1, 1, 0.25f, 0, 0);
+	test_head(7, 33, 0.25f, 0, 0);
+	test_head(7, 33, 1, 5, 0);
+	test_head(20, 1000, 0.5f, 3, 0);
+	test_head(9, 32003, 1, 30, 0);
 	test_not_a_number();
 	test_conversions();
-	test_families();
+	test_knobs();
 	test_experts();
 	test_edges();
 	test_turned_past();
@@ -1096,6 +934,17 @@ int main(void)
 	test_bias(70, 33, 41);
 	test_bias(257, 48, 72);
 	test_join();
-	for (int i = 0; i < 3; i++) pool_free(pools[i]);
+	test_balance();
+}
+
+int main(int argc, char **argv)
+{
+	const char *only = argc > 1 ? argv[1] : "";
+	for (int i = 0; i < POOLS; i++)
+		if (!(pools[i] = pool_create(i + 1, POOL_SPINS, NULL))) return 1;
+	if (!strcmp(only, "experts")) test_experts();
+	else if (!strcmp(only, "balance")) test_balance();
+	else test_all();
+	for (int i = 0; i < POOLS; i++) pool_free(pools[i]);
 	return failures != 0;
 }
