@@ -11,7 +11,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "ckpt.h"
-#include "figures.h"
 #include "mt/version.h"
 #include "say.h"
 
@@ -70,7 +69,7 @@ static const struct key record_keys[] = {
 
 static const struct key unlogged_keys[] = {
 	{"step", COUNT, FIELD(mt_figures, step), STEP_MAX},
-#define KEY(field, key, kind, has, metric, help) {key, kind, FIELD(mt_figures, field), COUNT_MAX},
+#define KEY(x, field, kind, from, key, ...) {key, kind, FIELD(mt_figures, field), COUNT_MAX},
 	MT_FIGURES(KEY, ) /* "processed": versions of mt before this key wrote none; models have the terms of their loss */
 };
 

@@ -9,7 +9,6 @@
 
 #include "best.h"
 #include "cli/cli.h"
-#include "figures.h"
 #include "metrics.h"
 #include "mt/model.h"
 #include "progress.h"
@@ -98,7 +97,7 @@ void metrics_write(const struct metrics *m)
 	struct line l = {.n = 0};
 	const struct mt_geometry *g = m->geo;
 	put_COUNT(&l, "step", m->figures.step);
-#define PUT(field, key, kind, has, metric, help) \
+#define PUT(x, field, kind, from, key, has, ...) \
 	if (has) put_##kind(&l, key, m->figures.field);
 	if (m->trained) {
 		MT_FIGURES(PUT, put_times(&l, m);)

@@ -93,7 +93,13 @@ void look_step(struct look *l, const struct mt_run *run)
 	/* of a step whose entry an evaluation has taken, its hyperparameters stand for checkpoints */
 	const struct mt_hyper *h = &c->hyper[at.step & 1];
 	bool hyper = !l->known && at.step && h->step == at.step;
-	l->figures = (struct mt_figures){.loss = NAN, .norm = NAN, .lr = NAN, .aux = NAN, .z = NAN};
+#define NUMBER NAN
+#define NUMBER_OR_NONE NAN
+#define COUNT 0
+#define COUNT_OR_NONE 0
+#define BOOL 0
+#define UNKNOWN(x, field, kind, ...) .field = kind,
+	l->figures = (struct mt_figures){MT_FIGURES(UNKNOWN, )};
 	if (hyper) l->figures.lr = h->lr, l->figures.tokens = h->targets;
 	if (!l->known) return;
 	l->figures = f;

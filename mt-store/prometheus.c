@@ -4,7 +4,6 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "figures.h"
 #include "look.h"
 #include "mt/stage.h"
 #include "store.h"
@@ -92,7 +91,7 @@ static void print_training(const struct look *l)
 #define COUNT(x) ((x) != 0)
 #define COUNT_OR_NONE(x) ((x) != 0)
 #define BOOL(x) l->known
-#define PRINT(field, key, kind, has, metric, help) \
+#define PRINT(x, field, kind, from, key, has, metric, help) \
 	if (kind(l->figures.field)) { \
 		head(metric, "gauge", help); \
 		sample(l, metric, none, (double)l->figures.field); \

@@ -2,7 +2,6 @@
 #include <jansson.h>
 #include <math.h>
 
-#include "figures.h"
 #include "look.h"
 #include "mt/error.h"
 #include "mt/run.h"
@@ -84,7 +83,7 @@ static void add_training(json_t *o, const struct look *l)
 #define COUNT(x) count_or_null(x)
 #define COUNT_OR_NONE(x) count_or_null(x)
 #define BOOL(x) (l->known ? json_boolean(x) : json_null())
-#define ADD(field, key, kind, has, metric, help) json_object_set_new(o, key, kind(l->figures.field));
+#define ADD(x, field, kind, from, key, ...) json_object_set_new(o, key, kind(l->figures.field));
 	MT_FIGURES(ADD, )
 	json_object_set_new(o, "trained_tokens", json_integer(number(l->trained_tokens)));
 	json_object_set_new(o, "processed_tokens", json_integer(number(l->processed_tokens)));

@@ -1,6 +1,16 @@
 /* abi.h: every field of every shared struct, once: abi.c asserts the offsets below, mt-store stat --abi prints them,
  * and a test compares that with shm/ABI.md. Not for programs. F(struct, field, offset, size) */
 /* clang-format off */
+#include "mt/figures.h"
+
+#define MT_ABI_FIGURE(F, field, kind, ...) F(mt_figures, field, 8 * MT_FIGURE_AT_##field, MT_ABI_BYTES_##kind)
+#define MT_ABI_IN_TXN(F, field, kind, ...) F(mt_txn, field, 216 + 8 * MT_FIGURE_IN_TXN_##field, MT_ABI_BYTES_##kind)
+#define MT_ABI_BYTES_NUMBER 8
+#define MT_ABI_BYTES_NUMBER_OR_NONE 8
+#define MT_ABI_BYTES_COUNT 8
+#define MT_ABI_BYTES_COUNT_OR_NONE 8
+#define MT_ABI_BYTES_BOOL 4
+
 #define MT_ABI_FIELDS(F) \
 	F(mt_header, magic, 0, 8) F(mt_header, abi, 8, 4) F(mt_header, state, 12, 4) F(mt_header, fingerprint, 16, 8) \
 	F(mt_header, size, 24, 8) F(mt_header, run_id, 32, 16) F(mt_header, boot_id, 48, 16) \
@@ -16,8 +26,8 @@
 	F(mt_control, attempts, 10624, 8) \
 	F(mt_control, fills, 10632, 8) \
 	F(mt_control, record, 10688, 320) F(mt_control, snap, 11008, 192) F(mt_control, slots, 11200, 18432) \
-	F(mt_control, txn, 29632, 197248) F(mt_control, unlogged, 226880, 144) \
-	F(mt_control, hyper, 227024, 160) F(mt_control, nodes, 227200, 1600) \
+	F(mt_control, txn, 29632, 197248) F(mt_control, unlogged, 226880, 16 * MT_FIGURES_WORDS) \
+	F(mt_control, hyper, 226880 + 16 * MT_FIGURES_WORDS, 160) F(mt_control, nodes, 227200, 1600) \
 	F(mt_nodes, node, 0, 4) F(mt_nodes, nodes, 4, 4) F(mt_nodes, proposed, 8, 4) \
 	F(mt_nodes, streams, 12, 4) F(mt_nodes, done, 64, 512) F(mt_nodes, snap, 576, 512) F(mt_nodes, token, 1088, 512) \
 	F(mt_layer, heads, 0, 4) F(mt_layer, kv_heads, 4, 4) F(mt_layer, head_dim, 8, 4) F(mt_layer, ffn, 12, 4) \
@@ -52,14 +62,12 @@
 	F(mt_txn, lr, 88, 8) F(mt_txn, beta1, 96, 8) F(mt_txn, beta2, 104, 8) F(mt_txn, eps, 112, 8) \
 	F(mt_txn, decay, 120, 8) \
 	F(mt_txn, clip, 128, 8) F(mt_txn, save, 136, 4) F(mt_txn, last, 140, 4) F(mt_txn, position, 144, 72) \
-	F(mt_txn, processed, 216, 8) \
+	MT_FIGURES_MORE(MT_ABI_IN_TXN, F) \
 	F(mt_txn, t, 256, 8) \
 	F(mt_txn, norm, 264, 8) F(mt_txn, clip_factor, 272, 8) F(mt_txn, skipped, 280, 4) F(mt_txn, source, 288, 8) \
 	F(mt_txn, source_ring, 296, 8) F(mt_txn, aux, 304, 8) F(mt_txn, z, 312, 8) F(mt_txn, losses, 320, 98304) \
 	F(mt_loss, sum, 0, 8) F(mt_loss, targets, 8, 8) F(mt_loss, nonfinite, 16, 4) F(mt_loss, entered, 20, 4) \
-	F(mt_figures, step, 0, 8) F(mt_figures, loss, 8, 8) F(mt_figures, norm, 16, 8) F(mt_figures, lr, 24, 8) \
-	F(mt_figures, tokens, 32, 8) F(mt_figures, skipped, 40, 4) F(mt_figures, aux, 48, 8) F(mt_figures, z, 56, 8) \
-	F(mt_figures, processed, 64, 8) \
+	F(mt_figures, step, 0, 8) MT_FIGURES_LAID(MT_ABI_FIGURE, F) \
 	F(mt_hyper, step, 0, 8) F(mt_hyper, lr, 8, 8) F(mt_hyper, beta1, 16, 8) F(mt_hyper, beta2, 24, 8) \
 	F(mt_hyper, eps, 32, 8) \
 	F(mt_hyper, decay, 40, 8) F(mt_hyper, clip, 48, 8) F(mt_hyper, targets, 56, 8) F(mt_hyper, micros, 64, 4) \
@@ -88,7 +96,8 @@
 #define MT_ABI_SIZES(S) \
 	S(mt_header, 128) S(mt_control, 228800) S(mt_layer, 1120) S(mt_geometry, 10216) S(mt_tensor, 192) S(mt_unit, 256) \
 	S(mt_slot, 256) \
-	S(mt_position, 72) S(mt_txn, 98624) S(mt_loss, 24) S(mt_figures, 72) S(mt_hyper, 80) S(mt_nodes, 1600) \
+	S(mt_position, 72) S(mt_txn, 98624) S(mt_loss, 24) S(mt_figures, 8 * MT_FIGURES_WORDS) \
+	S(mt_hyper, 80) S(mt_nodes, 1600) \
 	S(mt_snapshot, 192) \
 	S(mt_record, 320) S(mt_choice, 256) \
 	S(mt_partition, 2112) S(mt_ringbuf, 256) S(mt_msg, 64) S(mt_rings, 256)
@@ -97,10 +106,12 @@
  * its bytes from one of them, and be listed. */
 #define MT_ABI_RESERVED(R) \
 	R(mt_header, reserved, 64) R(mt_control, reserved0, 56) R(mt_control, reserved1, 48) \
-	R(mt_control, reserved2, 16) R(mt_layer, reserved, 16) R(mt_geometry, reserved, 120) R(mt_tensor, reserved, 12) \
+	R(mt_control, reserved2, 160 - 16 * MT_FIGURES_WORDS) \
+	R(mt_layer, reserved, 16) R(mt_geometry, reserved, 120) R(mt_tensor, reserved, 12) \
 	R(mt_unit, reserved0, 40) R(mt_unit, reserved1, 56) R(mt_unit, reserved2, 56) R(mt_slot, reserved, 160) \
-	R(mt_position, reserved, 8) R(mt_txn, reserved0, 56) R(mt_txn, reserved1, 32) R(mt_txn, reserved2, 4) \
-	R(mt_figures, reserved0, 4) R(mt_hyper, reserved0, 4) R(mt_hyper, reserved, 8) R(mt_nodes, reserved, 48) \
+	R(mt_position, reserved, 8) R(mt_txn, reserved0, 56) \
+	R(mt_txn, reserved1, 40 - 8 * MT_FIGURES_IN_TXN) R(mt_txn, reserved2, 4) \
+	R(mt_figures, reserved_skipped, 4) R(mt_hyper, reserved0, 4) R(mt_hyper, reserved, 8) R(mt_nodes, reserved, 48) \
 	R(mt_snapshot, reserved0, 56) R(mt_snapshot, reserved1, 32) R(mt_record, reserved, 64) R(mt_choice, reserved, 8) \
 	R(mt_partition, reserved, 56) R(mt_ringbuf, reserved0, 4) R(mt_ringbuf, reserved1, 64) \
 	R(mt_ringbuf, reserved2, 56) R(mt_ringbuf, reserved3, 56) R(mt_rings, reserved, 124) \

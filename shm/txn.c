@@ -193,19 +193,17 @@ int mt_sample_holds(const struct mt_run *run, const struct mt_sample *s)
 	return 0;
 }
 
-void mt_txn_figures(const struct mt_txn *t, struct mt_figures *out)
+static double mean_loss(const struct mt_txn *t)
 {
 	double sum = 0;
 	for (uint32_t j = 0; j < t->micros && j < MT_MICROS; j++) sum += t->losses[j].nonfinite ? NAN : t->losses[j].sum;
-	*out = (struct mt_figures){.step = t->step,
-		.loss = sum / (double)t->targets,
-		.norm = t->norm,
-		.lr = t->lr,
-		.tokens = t->targets,
-		.skipped = t->skipped,
-		.aux = t->aux,
-		.z = t->z,
-		.processed = t->processed};
+	return sum / (double)t->targets;
+}
+
+void mt_txn_figures(const struct mt_txn *t, struct mt_figures *out)
+{
+#define COPY(x, field, kind, from, ...) .field = from,
+	*out = (struct mt_figures){.step = t->step, MT_FIGURES(COPY, )};
 }
 
 uint64_t mt_version(const struct mt_run *run, uint32_t unit)

@@ -649,7 +649,7 @@ assert a == b and a["targets"] > 0, (a, b)' "$T/ck" "$T/again"
 }
 
 @test "mt-step(1) lists the key of every number of a step" {
-	sed -n 's/^\tF([a-z]*, "\([a-z_]*\)".*/\1/p' "$TOP/shm/figures.h" >"$T/keys"
+	sed -n 's/^\tF(x, [^"]*, "\([a-z_]*\)".*/\1/p' "$TOP/shm/mt/figures.h" >"$T/keys"
 	[ "$(wc -l <"$T/keys")" -ge 8 ]
 	while read -r key; do grep -q "^\.Li.*\<$key\>" "$TOP/mt-step/mt-step.1"; done <"$T/keys"
 }

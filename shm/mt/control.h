@@ -65,7 +65,7 @@ struct mt_control {
 	struct mt_figures unlogged[2];
 	/* step s stands in hyper[s & 1], by mt-optim before it commits s; until s + 2 is committed, for checkpoints of s */
 	struct mt_hyper hyper[2];
-	uint64_t reserved2[2];
+	uint64_t reserved2[20 - 2 * MT_FIGURES_WORDS]; /* room for more figures, without moving `nodes` */
 	struct mt_nodes nodes;
 };
 

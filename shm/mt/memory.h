@@ -5,6 +5,8 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
+#include "figures.h"
+
 /* clang-format off */
 
 #define MT_RUN_NAME   32        /* characters of a run's name at most */
@@ -93,8 +95,8 @@ struct mt_txn {
 	/* snapshot this step (read after the commit: a signal may set it in accumulate); the last one */
 	uint32_t save, last;
 	struct mt_position position;/* after this step's rows */
-	uint64_t processed;         /* train: tokens of documents in this step's rows, without padding */
-	uint64_t reserved1[4];
+	MT_FIGURES_MORE(MT_FIGURE_FIELD, ) /* processed: tokens of documents in a training step's rows, without padding */
+	uint64_t reserved1[5 - MT_FIGURES_IN_TXN];
 	/* outcome: by mt-optim, before it commits */
 	_Alignas(64) uint64_t t;    /* Adam's step count after this txn (eval and skip: as before) */
 	double   norm;              /* of the gradient before clipping; NaN when not taken */
@@ -147,13 +149,9 @@ struct mt_choice {              /* 256 bytes in the control region */
 
 #define MT_CHOICE_TAKEN UINT32_MAX
 
-struct mt_figures {             /* what a step's metrics line says; 72 bytes */
+struct mt_figures {             /* what a step's metrics line says */
 	uint64_t step;              /* 0: none */
-	double   loss, norm, lr;
-	uint64_t tokens;            /* targets */
-	uint32_t skipped, reserved0;
-	double   aux, z;            /* as in the txn */
-	uint64_t processed;         /* as in the txn; 0: unknown, of a checkpoint that an older mt wrote */
+	MT_FIGURES_LAID(MT_FIGURE_FIELD, ) /* loss, norm, lr, tokens (targets), skipped, aux, z, processed: as in the txn */
 };
 
 struct mt_hyper {               /* what a training step was made with; 80 bytes */

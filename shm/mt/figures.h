@@ -1,0 +1,52 @@
+/* figures.h: the numbers of a trained step. A line of this table gives a figure its place in struct mt_figures and in
+ * struct mt_txn, their records in abi.h, and what it is called in a line of metrics, in run.json's unlogged steps, in
+ * mt-store stat --json and for Prometheus. mt-step(1) lists the keys.
+ *
+ * F(x, field, kind, from, key, has, metric, help): x is handed through; kind says type and notation; from: its value in
+ * transaction *t; has: which models *g have it; metric and help: Prometheus's. */
+#ifndef LIBMT_FIGURES_H
+#define LIBMT_FIGURES_H
+
+/* clang-format off */
+
+#define MT_FIGURES_FIRST(F, x) \
+	F(x, loss, NUMBER, mean_loss(t), "loss", true, \
+		"loss", "Mean loss of the last committed step's targets; NaN if it was not finite.") \
+	F(x, norm, NUMBER, t->norm, "grad_norm", true, \
+		"grad_norm", "Gradient norm of the last committed step before clipping; NaN if not computed.") \
+	F(x, lr, NUMBER, t->lr, "lr", true, "learning_rate", "Learning rate of the last committed step.") \
+	F(x, tokens, COUNT, t->targets, "tokens", true, "last_step_tokens", "Targets of the last committed step.")
+
+#define MT_FIGURES_LAST(F, x) \
+	F(x, skipped, BOOL, t->skipped, "skipped", true, \
+		"step_skipped", "1 if the last committed step changed no weight.") \
+	F(x, aux, NUMBER_OR_NONE, t->aux, "aux_loss", g->aux_coef != 0, \
+		"aux_loss", "Auxiliary loss of the last committed step, without its coefficient.") \
+	F(x, z, NUMBER_OR_NONE, t->z, "z_loss", g->z_coef != 0, \
+		"z_loss", "z-loss of the last committed step, without its coefficient.")
+
+/* What is added goes to the end of this list: mt-step (or mt-optim, before it commits) stores it in the txn's field of
+ * that name. It is a new MT_ABI, and `make abi-page` writes the page. processed: 0 in checkpoints of an older mt */
+#define MT_FIGURES_MORE(F, x) \
+	F(x, processed, COUNT_OR_NONE, t->processed, "processed", true, \
+		"last_step_processed_tokens", "Tokens of documents in the last committed step, without padding.")
+
+/* In the order of a line of metrics, which has its times at `times`; in the order in which they lie in mt_figures */
+#define MT_FIGURES(F, times) MT_FIGURES_FIRST(F, ) MT_FIGURES_MORE(F, ) times MT_FIGURES_LAST(F, )
+#define MT_FIGURES_LAID(F, x) MT_FIGURES_FIRST(F, x) MT_FIGURES_LAST(F, x) MT_FIGURES_MORE(F, x)
+
+/* Each takes 8 bytes in shared memory */
+#define MT_FIGURE_FIELD(x, field, kind, ...) MT_FIGURE_##kind(field)
+#define MT_FIGURE_NUMBER(field) double field;
+#define MT_FIGURE_NUMBER_OR_NONE(field) double field;
+#define MT_FIGURE_COUNT(field) uint64_t field;
+#define MT_FIGURE_COUNT_OR_NONE(field) uint64_t field;
+#define MT_FIGURE_BOOL(field) uint32_t field, reserved_##field;
+
+#define MT_FIGURE_INDEX(x, field, ...) MT_FIGURE_##x##_##field,
+enum { MT_FIGURE_AT_step, MT_FIGURES_LAID(MT_FIGURE_INDEX, AT) MT_FIGURES_WORDS }; /* of mt_figures */
+enum { MT_FIGURES_MORE(MT_FIGURE_INDEX, IN_TXN) MT_FIGURES_IN_TXN };               /* after mt_txn's position */
+
+/* clang-format on */
+
+#endif
