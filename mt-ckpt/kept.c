@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "ckpt.h"
-#include "cli/cli.h"
+#include "say.h"
 #include "model/hfjson.h"
 #include "mt/run.h"
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include "load.h"
-#include "cli/cli.h"
+#include "say.h"
 #include "mt/choices.h"
 #include "mt/run.h"
 #include "mt/stage.h"

@@ -2,7 +2,7 @@
  * go on from them. */
 #include <pthread.h>
 #include "ckpt.h"
-#include "cli/cli.h"
+#include "say.h"
 
 uint64_t nonfinite_count(struct nonfinite *seen, uint32_t index, const char *tensor, enum mt_dtype dtype, const void *w,
 	uint64_t n)

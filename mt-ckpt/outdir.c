@@ -40,7 +40,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "out.h"
-#include "cli/cli.h"
+#include "say.h"
 
 #define INSIDE "files" /* OUT_INSIDE: T is .files.mt-tmp-XXXXXXXX in BASE */
 #define LAST "config.json"

@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <unistd.h>
 #include "ckpt.h"
-#include "cli/cli.h"
 #include "mt/run.h"
 #include "mt/txn.h"
 

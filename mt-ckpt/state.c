@@ -2,7 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include "ckpt.h"
-#include "cli/cli.h"
+#include "os.h"
 #include "mt/choices.h"
 #include "mt/run.h"
 #include "mt/stage.h"

@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include "ckpt.h"
 #include "pool.h"
-#include "cli/cli.h"
+#include "os.h"
 
 uint64_t work_threads;
 

@@ -2,7 +2,6 @@
  * the next attempt writes the outcome again. */
 #include <math.h>
 
-#include "cli/cli.h"
 #include "mt/run.h"
 #include "mt/txn.h"
 #include "optim.h"

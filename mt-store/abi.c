@@ -4,8 +4,8 @@
 
 #include "abi.h"
 #include "look.h"
+#include "mt/control.h"
 #include "mt/error.h"
-#include "mt/run.h"
 #include "mt/txn.h"
 #include "mt/version.h"
 #include "store.h"

@@ -8,6 +8,7 @@
 #include "mt/create.h"
 #include "mt/error.h"
 #include "mt/ring.h"
+#include "mt/run.h"
 #include "store.h"
 
 /* bf16, fp32, or the option's third type, if it has one (else 0) */

@@ -5,6 +5,7 @@
 
 #include "lib.h"
 #include "mt/error.h"
+#include "mt/run.h"
 
 struct files {
 	struct mt_header h;

@@ -2,6 +2,7 @@
  * that is not filled says. */
 #include "lib.h"
 #include "mt/error.h"
+#include "mt/run.h"
 #include "mt/stage.h"
 #include "mt/txn.h"
 #include "mt/wait.h"

@@ -4,7 +4,7 @@
 
 #include <sys/stat.h>
 
-#include "mt/run.h"
+#include "mt/control.h"
 
 enum region { REGION_CONTROL, REGION_RINGS, REGION_STORE, REGION_FILES, REGION_RING };
 

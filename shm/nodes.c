@@ -8,6 +8,7 @@
 
 #include "lib.h"
 #include "mt/error.h"
+#include "mt/run.h"
 
 uint32_t mt_node(const struct mt_run *run) { return run->control->nodes.node; }
 

@@ -4,6 +4,7 @@
 
 #include "lib.h"
 #include "mt/error.h"
+#include "mt/run.h"
 #include "mt/stage.h"
 #include "mt/wait.h"
 

@@ -18,6 +18,7 @@
 #include "lib.h"
 #include "mt/error.h"
 #include "mt/ring.h"
+#include "mt/run.h"
 #include "mt/stage.h"
 #include "mt/txn.h"
 #include "mt/wait.h"

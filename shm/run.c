@@ -12,6 +12,7 @@
 #include "lib.h"
 #include "mt/create.h"
 #include "mt/error.h"
+#include "mt/run.h"
 #include "mt/stage.h"
 #include "mt/txn.h"
 #include "mt/wait.h"

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "lib.h"
+#include "mt/run.h"
 #include "mt/stage.h"
 #include "os.h"
 #include "say.h"

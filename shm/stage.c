@@ -26,6 +26,7 @@
 
 #include "lib.h"
 #include "mt/error.h"
+#include "mt/run.h"
 #include "mt/stage.h"
 #include "mt/txn.h"
 #include "mt/wait.h"

@@ -2,7 +2,7 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 #include "hf.h"
-#include "cli/cli.h"
+#include "say.h"
 #include "model/hfjson.h"
 
 static int add_file(struct model *m, int dirfd, const char *name)

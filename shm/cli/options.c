@@ -3,13 +3,14 @@
 #include <fcntl.h>
 #include <math.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "cli.h"
 #include "mt/error.h"
-#include "mt/run.h"
 #include "mt/version.h"
 
 static const struct mt_program *program;

@@ -17,6 +17,7 @@
 #include "link.h"
 #include "mt/error.h"
 #include "mt/ring.h"
+#include "mt/run.h"
 
 enum { SLOTS = 64 }; /* messages of a ring that are on their way at most */
 

@@ -15,6 +15,7 @@
 #include "link.h"
 #include "mt/error.h"
 #include "mt/ring.h"
+#include "mt/run.h"
 #include "mt/stage.h"
 #include "mt/txn.h"
 #include "mt/wait.h"

@@ -5,7 +5,7 @@
 #include <mpi.h>
 
 #include "cli/cli.h"
-#include "mt/run.h"
+#include "mt/control.h"
 
 struct peer { /* a connection for control: node 0 has one to each other node, the others one to node 0 */
 	int fd;   /* -1: none */

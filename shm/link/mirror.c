@@ -4,6 +4,7 @@
 #include "link.h"
 #include "mt/choices.h"
 #include "mt/error.h"
+#include "mt/run.h"
 #include "mt/stage.h"
 #include "mt/txn.h"
 #include "mt/wait.h"

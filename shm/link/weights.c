@@ -7,6 +7,7 @@
 
 #include "link.h"
 #include "mt/error.h"
+#include "mt/run.h"
 #include "mt/snapshot.h"
 #include "mt/txn.h"
 
