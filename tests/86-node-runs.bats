@@ -303,29 +303,16 @@ same_as_alone() {
 # bats test_tags=slow
 @test "mt-run is killed while it waits for the mt-streams: its left-over processes print nothing about pipes or rings" {
 	local victim shim
-	mkdir "$T/slow"
-	# slow where mt-run counts mt-streams, not files
-	cat >"$T/slow/wc" <<-END
-		#!/bin/sh
-		lines=\$(cat)
-		case \$lines in */*) ;; *)
-			: >>"$T/called"
-			sleep 0.5
-		esac
-		{ [ -z "\$lines" ] || printf '%s\n' "\$lines"; } | /usr/bin/wc "\$@"
-		: >>"$T/written"
-	END
-	chmod +x "$T/slow/wc"
-	PATH=$T/slow:$PATH endless
+	replace mt-stream <<<'case $1 in *-1) : >>'"$T/called"'; exec sleep 30 ;; esac'
+	MT=$T/bin endless
 	eventually [ -e "$T/called" ]
+	streams_of_one() { mt-store stat "$RUN-0" | grep -q mt-stream; }
+	eventually streams_of_one
 	shim=$(started 0)
 	victim=$(ps -o pid=,sid= --ppid "$shim" | awk '$1 == $2 { print $1 }')
 	kill -STOP "$shim"                  # so that mpirun hears of the end, and leaves, after all messages
-	rm -f "$T/called"
-	eventually [ -e "$T/called" ]
-	rm -f "$T/written"
 	kill -9 "$victim"
-	eventually [ -e "$T/written" ]
+	eventually gone "$RUN-0"
 	kill -CONT "$shim" 2>/dev/null || true  # mpirun may have ended it: the other node has ended
 	code_of "$PID"
 	eventually all_gone

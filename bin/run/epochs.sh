@@ -31,44 +31,35 @@ data_key() {
 	} | sha256sum | cut -c 1-64
 }
 
-# If mt-run is killed, the count ends too: then the FIFO ends whose write end only mt-run has
-watch_count() {
-	trap '' HUP INT TERM
-	exec 8>&-
-	read -r over <&6 && return
-	kill -s USR1 "$step" 2>/dev/null
-	kill -s ALRM "$producer" 2>/dev/null
-	remove_tmp
-}
-
+# By the program mt-run, which ends both programs if this script is killed, the launcher ends, or USR1 comes
 count_data() {
 	[ ! -t 2 ] || tell "counts the steps of $(many "$epochs" epoch)"
-	to=1
-	[ ! -t 2 ] || to=2                          # mt-step's progress line
-	make_tmp
-	catch_signals
-	mt-feed $feed_options $data 5<&- 6<&- 8>&- <&9 >"$tmp/records" &
-	producer=$!
-	mt-step --count --config="$config" $step_options 5<&- 6<&- 8>&- <"$tmp/records" >"$tmp/count" 2>&$to &
-	step=$!
-	watch_count &
-	watcher=$!
-	[ -z "$signal" ] || kill -s USR1 "$step"
-	await "$step"; rc=$?
-	step=''
-	[ $rc = 0 ] || kill -s ALRM "$producer" 2>/dev/null         # nobody reads what it writes
-	await "$producer"; fed=$?
-	[ $fed != 142 ] || fed=0                    # that was us
-	echo over >&8
-	await "$watcher"
-	end_listening
+	file=$(mktemp "${TMPDIR:-/tmp}/mt-run.XXXXXX") || exit 74
+	# shellcheck disable=SC2094
+	exec 8>"$file" 6<"$file"
+	rm "$file"
+	for name in HUP INT TERM; do
+		# shellcheck disable=SC2064
+		trap "signal=$name; kill -s USR1 \$! 2>/dev/null" $name
+	done
+	set -- mt-feed $feed_options $data
+	MT_RUN_AS=count mt-run $$ $((${shim_pid:+1} + 0)) $# "$@" mt-step --count --config="$config" $step_options \
+		<&9 >&8 &
+	wait $!; rc=$?
+	while kill -0 $! 2>/dev/null; do wait $!; rc=$?; done   # a signal ends a wait
+	[ -z "$shim_pid" ] || [ $rc -le 128 ] || signal=$(kill -l $((rc - 128)))
+	[ -z "$signal" ] || end_by "$signal"
 	trap - HUP INT TERM
-	[ -z "$signal" ] || leave 0
-	exit_code $fed mt-feed || leave $?          # mt-step complains only about the cut input
-	sed '/^{/d' "$tmp/count" >&2
-	exit_code $rc mt-step || leave $?
-	count=$(sed -n '/^{/p' "$tmp/count")
-	drop_tmp
+	[ $rc = 0 ] || exit $rc
+	count=$(cat <&6)
+	exec 6<&- 8>&-
+}
+
+end_by() { # SIGNAL
+	[ "$1" != USR1 ] || exit 0                  # a request
+	trap - "$1"
+	kill -s "$1" $$
+	case $1 in HUP) exit 129 ;; INT) exit 130 ;; TERM) exit 143 ;; esac # to a container's first process it does nothing
 }
 
 json_number() { printf '%s\n' "$1" | sed -n "s/.*\"$2\": \([0-9.e+-]*\).*/\1/p"; }      # JSON NAME: a number in it

@@ -64,7 +64,7 @@ end_dead_run() {
 	ended=''
 	read_holder
 	[ "$host" = "$(uname -n)" ] && [ -n "$holder_id" ] || return 0
-	memory=$(deaf; mt-store stat "$holder" --json 2>/dev/null)
+	memory=$(mt-store stat "$holder" --json 2>/dev/null)
 	case $memory in *"\"run_id\":\"$holder_id\""*) ;; *) return 0 ;; esac
 	case $memory in *'"stage":"mt-store","pid":'[0-9]*',"alive":true,'*) return 0 ;; esac
 	set +f
@@ -85,7 +85,7 @@ end_dead_run() {
 	[ -n "$resume" ] || die 73 "$who: --resume saves it and goes on; without it: mt-store rm $holder --force"
 	say "$who; saves it and goes on"
 	mt-optim "$holder" 2>/dev/null 7>&- &
-	(: | (deaf; exec mt-store serve "$holder" --until-eof --dir "$out" 2>&1 >/dev/null 7>&-)) |
+	(: | mt-store serve "$holder" --until-eof --dir "$out" 2>&1 >/dev/null 7>&-) |
 		sed '/^mt-store: .* (pid [0-9]*) has died$/d' >&2
 	mt-store ls "$holder" >/dev/null 2>&1
 	[ $? = 66 ] || die 74 "$out: run '$holder' could not be ended, see above"
@@ -206,32 +206,24 @@ no_room() {
 make_tmp() {
 	set +f
 	for old in "${TMPDIR:-/tmp}"/mt-run.*; do
-		if [ -p "$old/mt-run-lives" ]; then flock -n "$old" rm -rf "$old" 2>/dev/null; fi
+		if [ -p "$old/answers" ]; then flock -n "$old" rm -rf "$old" 2>/dev/null; fi
 	done
 	set -f
 	find "${TMPDIR:-/tmp}/" -maxdepth 1 -type d -name 'mt-run.??????' -empty -mmin +1 -delete 2>/dev/null
 	tmp=$(mktemp -d "${TMPDIR:-/tmp}/mt-run.XXXXXX") || leave 74
 	exec 5<"$tmp"
 	flock -s 5 2>/dev/null
-	mkfifo "$tmp/mt-run-lives" "$tmp/records" "$tmp/follow_lines" "$tmp/sample_steps" || leave 74
+	mkfifo "$tmp/requests" "$tmp/answers" "$tmp/follow_lines" "$tmp/sample_steps" || leave 74
 	head -c 65536 /dev/zero 2>/dev/null >"$tmp/room" || no_room     # for all that comes here
 	rm "$tmp/room"
-	# shellcheck disable=SC2094
-	exec 8<>"$tmp/mt-run-lives" 6<"$tmp/mt-run-lives"
 }
 
-# After a kill of this shell, its other processes write there until they end
+# Other processes write there until they end
 remove_tmp() {
 	for _ in 1 2 3 4 5 6 7 8 9 10; do
 		if rm -rf "$tmp" 2>/dev/null; then return; fi
 		sleep 0.1
 	done
-}
-
-drop_tmp() {
-	remove_tmp
-	exec 5<&- 6<&- 8>&-
-	tmp=''
 }
 
 is_unused() { # OUT has nothing but what an mt-run that has not begun to train writes
@@ -245,28 +237,14 @@ is_unused() { # OUT has nothing but what an mt-run that has not begun to train w
 }
 
 leave() { # CODE
-	end_listening
-	ignore
 	remove_tmp
 	[ "$node" != 0 ] || rm -f "$out/.node-0"
 	if [ -n "$made" ] && is_unused; then        # what OUT has besides stays, whatever was seen of it
 		rm -f "$out/.lock" "$out/command" "$out/log" "$out/order" "$out/count" 2>/dev/null
 		rmdir "$out" 2>/dev/null
 	fi
-	if [ -n "$node" ]; then
-		close_lines
-		drop_mpi_files
-	fi
-	if [ "$signal" = USR1 ]; then               # is a request; mt-step, which heard it, may have died of it
-		[ "$1" -lt 128 ] || set -- 0
-	elif [ -n "$signal" ]; then end_by "$signal"; fi
+	[ -z "$node" ] || drop_mpi_files
 	exit "$1"
-}
-
-end_by() { # SIGNAL
-	trap - "$1"
-	kill -s "$1" $$
-	case $1 in HUP) exit 129 ;; INT) exit 130 ;; TERM) exit 143 ;; esac # to a container's first process it does nothing
 }
 
 # ---- the disk

@@ -2,7 +2,7 @@
 # waits for the metrics of each N-th step. It delays nothing, and reports its first failure only.
 # shellcheck shell=sh disable=SC2034,SC2086,SC2154   # mt-run sets and uses the variables; lists have an entry a line
 
-sampler=''
+sampler=''                                      # the process that samples; self: this one
 
 # Records have zero bytes, and text has none
 is_text() { [ "$(LC_ALL=C tr -dc '\000' <"$1" | head -c 1 | wc -c 2>/dev/null)" = 0 ]; }
@@ -78,7 +78,7 @@ end_sampling() {
 }
 
 sample_steps() {
-	trap '' HUP INT TERM
+	sampler=self
 	to=$began                                   # what was due until here is done or skipped
 	while read -r line; do
 		step_in "$line"
@@ -97,16 +97,18 @@ last_sample() {
 	grep -qs "^{\"step\": $from, " "$out/samples.jsonl" || take_sample --threads="$cores"
 }
 
-# Run a program that ends with the sampling; a signal to mt-run ends it too, by USR1
-beside() { # STDIN COMMAND...
-	from_file=$1
-	shift
-	MT_LOG='' nice "$@" <"$from_file" 5<&- 6<&- 7>&- 8>&- &
-	step=$!
-	echo "$step" >"$tmp/sample.pid"
-	if [ -n "$signal" ] || [ -e "$tmp/sampling-over" ]; then kill -9 "$step" 2>/dev/null; fi
-	await "$step"; rc=$?
-	step=''
+# Run a program that ends with the sampling; after the training, also by a signal to mt-run
+beside() { # IN OUT ERRORS COMMAND...
+	if [ "$sampler" != self ]; then
+		ask sample "$@"
+		return "$answer"
+	fi
+	prompts=$1 made=$2 errors=$3
+	shift 3
+	MT_LOG='' "$@" <"$prompts" >"$made" 2>"$errors" &
+	echo $! >"$tmp/sample.pid"
+	[ ! -e "$tmp/sampling-over" ] || kill -9 $! 2>/dev/null
+	wait $!; rc=$?
 	rm -f "$tmp/sample.pid"
 	return $rc
 }
@@ -114,7 +116,7 @@ beside() { # STDIN COMMAND...
 wanted() { [ -z "$signal" ] && [ ! -e "$tmp/sampling-over" ] && lives $$; }
 
 take_sample() { # MT-SAMPLE'S-OPTIONS...; sets to: the step at its end
-	beside "$tmp/prompts" mt-sample "$run" --echo $sample_options "$@" 2>"$tmp/sample.err" >"$tmp/sample"; rc=$?
+	beside "$tmp/prompts" "$tmp/sample" "$tmp/sample.err" nice mt-sample "$run" --echo $sample_options "$@"; rc=$?
 	to=$(committed)
 	to=${to:-$from}
 	if [ $rc != 0 ]; then
@@ -140,7 +142,7 @@ write_down() {
 	head="{\"step\": $from, "
 	[ "$to" = "$from" ] || head="$head\"last_step\": $to, "
 	if [ "$maker" = tokenizer ] && [ ! -e "$tmp/no-text" ]; then
-		if beside /dev/null mt-tokens --decode --json "$model" "$tmp/sample" >"$tmp/texts"; then
+		if beside /dev/null "$tmp/texts" /dev/null nice mt-tokens --decode --json "$model" "$tmp/sample"; then
 			awk -v head="$head" '{ print head "\"prompt\": " NR ", " substr($0, 2) }' "$tmp/texts"
 			return
 		fi

@@ -84,10 +84,9 @@ can_reread_metrics() {
 # Let the function READER read the lines of the metrics, one a step, as they come; +1: all of the file's, 0: only new
 # ones. Sets watcher, for end_watching.
 watch_metrics() { # READER +1|0
-	(trap '' HUP INT TERM; exec tail -n "$2" -F --pid=$$ "$metrics") \
-		5<&- 6<&- 7>&- 8>&- >"$tmp/$1" 2>/dev/null &
+	(exec tail -n "$2" -F --pid=$$ "$metrics") 4>&- 5<&- 6<&- 7>&- >"$tmp/$1" 2>/dev/null &
 	echo $! >"$tmp/$1.tail.pid"
-	(exec 5<&- 6<&- 7>&- 8>&- <"$tmp/$1"; "$1") &  # not to a function: dash would keep copies of what is closed
+	(exec 4>&- 5<&- 6<&- 7>&- <"$tmp/$1"; "$1") &  # not to a function: dash would keep copies of what is closed
 	watcher=$!
 }
 
@@ -98,7 +97,7 @@ end_watching() { # READER WATCHER
 		(: <>"$tmp/$1") 2>/dev/null
 		sleep 0.05
 	done
-	await "$2"
+	wait "$2"
 }
 
 step_in() { at=${1#*: } at=${at%%[,\}]*}; }       # LINE of the metrics: sets at
@@ -111,7 +110,6 @@ follow() {
 }
 
 follow_lines() {
-	trap '' HUP INT TERM
 	set +f
 	told=" $(printf '%s ' "$out"/step-*)"
 	while read -r line; do
@@ -186,11 +184,7 @@ trained_metrics() { # LAST-STEP WHICH: last (the last step; empty: none was trai
 		}' <"$file"
 }
 
-# The run's last committed step, read in a subshell: Ctrl-C must not end mt-store
-committed() (
-	trap '' INT
-	step_in_json "$(mt-store stat "$run" --json 2>/dev/null)"
-)
+committed() { step_in_json "$(mt-store stat "$run" --json 2>/dev/null)"; }    # the run's last committed step
 step_in_json() { printf %s "$1" | sed -n 's/.*"step":\([0-9]*\),"step_tokens".*/\1/p' 2>/dev/null; }
 
 # Which step OUT/model has

@@ -7,7 +7,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "start.h"
+#include "supervise.h"
 
 /* Without descriptors, programs and redirections of a shell fail here and there, some of them without a word. The
  * script and its stages need 18 each. */
@@ -51,7 +51,12 @@ int main(int argc, char **argv)
 {
 	bool nodes = false, dry = false;
 	char script[PATH_MAX + 32];
+	const char *as = getenv("MT_RUN_AS"); /* the script calls this program for what a shell cannot do well */
 	mt_program_name = "mt-run";
+	unsetenv("MT_RUN_AS");
+	if (as) mt_open_standard_fds();
+	if (as && !strcmp(as, "supervise")) supervise(argc, argv);
+	if (as && !strcmp(as, "count")) count(argc, argv);
 	for (int i = 1; i < argc; i++) {
 		nodes |= !strcmp(argv[i], "--nodes");
 		dry |= !strcmp(argv[i], "--dry-run");

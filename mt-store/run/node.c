@@ -2,10 +2,10 @@
  *
  * A launcher kills its other processes a second after the first one has ended, too soon to save and remove a run. So
  * the process that it starts is a shim. The script, which works, is in another session, where the launcher's signals do
- * not come; the shim writes their names in a pipe, the script's descriptor 3, whose end says that the shim is gone.
+ * not come; the shim writes their numbers in a pipe, the script's descriptor 3, whose end says that the shim is gone.
  *
  *     what happens             what the shim does
- *     HUP, INT, TERM, USR1     writes its name in the pipe (TERM for INT)
+ *     HUP, INT, TERM, USR1     writes its number in the pipe (TERM for INT)
  *     the script exits         exits with its code
  *     the script is killed     ends by the last signal, which was meant to end it; else says it, and exits with 69
  *     the launcher is gone     ends: the pipe's end ends the run on all nodes
@@ -146,9 +146,8 @@ static pid_t start(const char *script, char **argv, int *pipe)
 
 static void pass_on(int pipe, int sig)
 {
-	char line[16];
-	int n = snprintf(line, sizeof line, "%s\n", sig == SIGINT ? "TERM" : sigabbrev_np(sig));
-	ssize_t w = write(pipe, line, (size_t)n); /* fails if the worker has ended, or has not read 64 KiB of them */
+	char number = (char)(sig == SIGINT ? SIGTERM : sig);
+	ssize_t w = write(pipe, &number, 1); /* fails if the worker has ended, or has not read 64 KiB of them */
 	(void)w;
 }
 

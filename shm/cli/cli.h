@@ -34,9 +34,13 @@ struct mt_program {
 
 /* Parse argv in place. Options may come before or after operands; "--" ends options; --help and --version print on
  * stdout and exit 0. Operands go to operands[0..max-1]; returns their number. Any error ends the program with 64, also
- * if an option with one value is given twice. Every program calls this first: it also opens fd 0, 1 and 2 if they are
- * closed, such that reading and writing them still fails with EBADF. */
+ * if an option with one value is given twice. Every program calls this first, and it calls
+ * mt_open_standard_fds. */
 int mt_cli(const struct mt_program *, int argc, char **argv, const char **operands, int max);
+/* If a program is started with fd 0, 1 or 2 closed, then the next file that it opens gets that number, and its messages
+ * are written into that file. So open /dev/null there, in the wrong direction: reading or writing it still fails with
+ * EBADF. */
+void mt_open_standard_fds(void);
 /* Parse an option's value. false: it is not valid */
 bool mt_opt_set(const struct mt_opt *, const char *);
 /* The RUN operand, or $MT_RUN if it is NULL. Without either, the program ends with 64. */

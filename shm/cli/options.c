@@ -187,10 +187,7 @@ static void option(int argc, char **argv, int *i)
 	if (o->seen) *o->seen = true;
 }
 
-/* If a program is started with fd 0, 1 or 2 closed, then the next file that it opens gets that number, and its messages
- * are written into that file. So open /dev/null there, in the wrong direction: reading or writing it still fails with
- * EBADF. */
-static void open_standard_fds(void)
+void mt_open_standard_fds(void)
 {
 	for (int fd = 0; fd < 3; fd++)
 		if (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", fd ? O_RDONLY : O_WRONLY) != fd)
@@ -201,7 +198,7 @@ int mt_cli(const struct mt_program *p, int argc, char **argv, const char **opera
 {
 	program = p;
 	mt_program_name = p->name;
-	open_standard_fds();
+	mt_open_standard_fds();
 	mt_watch_faults();
 	int n = 0;
 	bool rest = false;
