@@ -4,29 +4,11 @@
  * stored, later ones are added, and the squares of the last one's sums are added up.
  */
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
 #include "../../mt-optim/sum.h"
+#include "common.h"
 
 enum { ROUNDS = 5, ELEMS = 4096, BLOCK = 2 << 20, BLOCKS = 16 };
-
-/* CPU time of this thread alone, without the time of others on its core */
-static double now(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static char *array(size_t bytes)
-{
-	char *p = aligned_alloc(1 << 21, (bytes + (1 << 21) - 1) >> 21 << 21);
-	if (!p) exit(71);
-	memset(p, 0, bytes);
-	return p;
-}
 
 enum what { COPY, ONLY, FIRST, MIDDLE, LAST, WHATS };
 static const char *const words[WHATS] = {"copied", "of the only micro-batch", "of the first", "of one between",
@@ -48,10 +30,10 @@ static void measure(enum what what, bool bf16, char *g, const char *ring, size_t
 	double best = 1e9;
 	volatile double sum = 0;
 	for (int r = 0; r < ROUNDS; r++) {
-		double start = now();
+		double start = now(CLOCK_THREAD_CPUTIME_ID);
 		for (size_t at = 0; at < bytes; at += ELEMS * (bf16 ? 2 : 4))
 			sum = sum + piece(what, g + at, ring + at % ((size_t)BLOCK * BLOCKS), bf16);
-		double took = now() - start;
+		double took = now(CLOCK_THREAD_CPUTIME_ID) - start;
 		if (took < best) best = took;
 	}
 	printf("{\"bench\":\"accumulate\",\"loop\":\"%s pieces %s\",\"gb_per_s\":%.2f}\n", bf16 ? "bf16" : "fp32",

@@ -6,27 +6,11 @@
  * compared with other optimizers. One thread is measured in CPU time, several in wall time. */
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
 
 #include "../../mt-optim/update.h"
+#include "common.h"
 
 enum { ROUNDS = 9, STATES = 3, RULES = 3, TILES = (RULES + 1) * STATES, ISAS = 3, THREADS_MOST = 1024 };
-
-static double now(int threads)
-{
-	struct timespec t;
-	clock_gettime(threads > 1 ? CLOCK_MONOTONIC : CLOCK_THREAD_CPUTIME_ID, &t);
-	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static void *array(uint64_t bytes)
-{
-	void *p = aligned_alloc(1 << 21, (bytes + (1 << 21) - 1) >> 21 << 21);
-	if (!p) exit(71);
-	memset(p, 0, bytes);
-	return p;
-}
 
 /* Reads and writes the update's arrays, with almost no computation. */
 static void touch(const struct scalars *a, const struct tile *t, struct mt_partition *partition, uint64_t tag,
@@ -80,10 +64,11 @@ static double run(struct share *share, int threads)
 	for (int i = 0; i < threads; i++) share[i].start = threads > 1 ? &start : NULL;
 	for (int i = 1; i < threads; i++)
 		if (pthread_create(&share[i].thread, NULL, work, &share[i])) exit(71);
-	double from = now(threads);
+	clockid_t clock = threads > 1 ? CLOCK_MONOTONIC : CLOCK_THREAD_CPUTIME_ID;
+	double from = now(clock);
 	work(&share[0]);
 	for (int i = 1; i < threads; i++) pthread_join(share[i].thread, NULL);
-	double took = now(threads) - from;
+	double took = now(clock) - from;
 	if (threads > 1) pthread_barrier_destroy(&start);
 	return took;
 }

@@ -4,11 +4,10 @@
  * usage: ops [THREADS] [RUNS]
  */
 #include "../../mt-stream/ops.h"
+#include "common.h"
 #include "pool.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <time.h>
 
 struct model {
 	const char *name;
@@ -27,13 +26,6 @@ static int64_t n;
 static float *a, *b, *c, *d; /* long enough for every operation's arguments */
 static float *lse, *rstd, *norm_dw;
 static uint32_t *tokens, *starts;
-
-static double now(clockid_t id)
-{
-	struct timespec t;
-	clock_gettime(id, &t);
-	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void report(const char *name, void (*run)(const void *), const void *arg, double flops)
 {
@@ -191,9 +183,7 @@ static void bench(void)
 
 static float *floats(int64_t count)
 {
-	enum { LINE = 64 }; /* as the device's memory: oneDNN's GEMM is a quarter slower where vectors cross cache lines */
-	float *x = aligned_alloc(LINE, ((size_t)count * sizeof *x + LINE - 1) / LINE * LINE);
-	if (!x) exit(71);
+	float *x = array((size_t)count * sizeof *x);
 	for (int64_t i = 0; i < count; i++) x[i] = (float)(i * 7919 % 1009) * 1e-3f - 0.5f;
 	return x;
 }

@@ -6,11 +6,10 @@
 #include <mpi.h>
 #include <sched.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <time.h>
+
+#include "common.h"
 
 enum { HEADER = 64, MOST = 64, WARM = 64 << 20 };
 
@@ -28,13 +27,6 @@ static void pin(int nth)
 	for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
 		if (CPU_ISSET(cpu, &all) && !nth--) CPU_SET(cpu, &one);
 	if (CPU_COUNT(&one)) sched_setaffinity(0, sizeof one, &one);
-}
-
-static double cpu_seconds(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
-	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
 static void begin(int rank, int i, int bytes)
@@ -81,12 +73,13 @@ int main(int argc, char **argv)
 			else MPI_Waitall(2, r, MPI_STATUSES_IGNORE);
 			if (!whole) break;
 			moved = 1;
-			if (++done == warm) from = MPI_Wtime(), cpu = cpu_seconds();
+			if (++done == warm) from = MPI_Wtime(), cpu = now(CLOCK_PROCESS_CPUTIME_ID);
 			if (!sleeps) break; /* the next one into its place */
 		}
 		if (sleeps && !moved) nap();
 	}
-	double used = cpu_seconds() - cpu, sum = 0, seconds = MPI_Wtime() - from, counted = (double)((all - warm) * bytes);
+	double used = now(CLOCK_PROCESS_CPUTIME_ID) - cpu, sum = 0, seconds = MPI_Wtime() - from,
+		   counted = (double)((all - warm) * bytes);
 	MPI_Reduce(&used, &sum, 1, MPI_DOUBLE, MPI_SUM, 0, MPI_COMM_WORLD);
 	if (!rank)
 		printf("{\"gb_per_s\":%.4f,\"cpu_s_per_gb\":%.5f,\"cpu_share\":%.5f}\n", counted * 1e-9 / seconds,

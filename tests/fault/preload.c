@@ -210,15 +210,11 @@ int posix_memalign(void **p, size_t align, size_t n)
 	return *p ? 0 : ENOMEM;
 }
 
-static void *do_mmap(void *at, size_t n, int prot, int flags, int fd, off_t off)
+void *mmap(void *at, size_t n, int prot, int flags, int fd, off_t off)
 {
 	return fails(MMAP) ? MAP_FAILED : (void *)syscall(SYS_mmap, at, n, prot, flags, fd, off);
 }
-void *mmap(void *at, size_t n, int prot, int flags, int fd, off_t off) { return do_mmap(at, n, prot, flags, fd, off); }
-void *mmap64(void *at, size_t n, int prot, int flags, int fd, off_t off)
-{
-	return do_mmap(at, n, prot, flags, fd, off);
-}
+void *mmap64(void *, size_t, int, int, int, off_t) __attribute__((alias("mmap")));
 
 /* Only advice that allocates memory can fail with ENOMEM. */
 int madvise(void *p, size_t n, int advice)
@@ -255,21 +251,15 @@ int open(const char *path, int flags, ...)
 {
 	return do_open(AT_FDCWD, path, flags, WITH_MODE(flags) ? MODE(flags) : 0);
 }
-int open64(const char *path, int flags, ...)
-{
-	return do_open(AT_FDCWD, path, flags, WITH_MODE(flags) ? MODE(flags) : 0);
-}
+int open64(const char *, int, ...) __attribute__((alias("open")));
 int openat(int d, const char *path, int flags, ...)
 {
 	return do_open(d, path, flags, WITH_MODE(flags) ? MODE(flags) : 0);
 }
-int openat64(int d, const char *path, int flags, ...)
-{
-	return do_open(d, path, flags, WITH_MODE(flags) ? MODE(flags) : 0);
-}
+int openat64(int, const char *, int, ...) __attribute__((alias("openat")));
 int shm_open(const char *name, int flags, mode_t mode) { return fails(OPEN) ? -1 : REAL(shm_open)(name, flags, mode); }
 FILE *fopen(const char *path, const char *mode) { return fails(OPEN) ? NULL : REAL(fopen)(path, mode); }
-FILE *fopen64(const char *path, const char *mode) { return fails(OPEN) ? NULL : REAL(fopen64)(path, mode); }
+FILE *fopen64(const char *, const char *) __attribute__((alias("fopen")));
 DIR *opendir(const char *path) { return fails(OPEN) ? NULL : REAL(opendir)(path); }
 DIR *fdopendir(int fd) { return fails(OPEN) ? NULL : REAL(fdopendir)(fd); }
 
@@ -279,7 +269,7 @@ int fstat(int fd, struct stat *st) { return fails(STAT) ? -1 : (int)syscall(SYS_
 
 ssize_t read(int fd, void *p, size_t n) { return fd > 2 && fails(READ) ? -1 : syscall(SYS_read, fd, p, n); }
 ssize_t pread(int fd, void *p, size_t n, off_t at) { return fails(READ) ? -1 : syscall(SYS_pread64, fd, p, n, at); }
-ssize_t pread64(int fd, void *p, size_t n, off_t at) { return fails(READ) ? -1 : syscall(SYS_pread64, fd, p, n, at); }
+ssize_t pread64(int, void *, size_t, off_t) __attribute__((alias("pread")));
 
 static void wrote(int fd, const void *p, ssize_t n, off_t at)
 {
@@ -312,30 +302,28 @@ ssize_t write(int fd, const void *p, size_t n)
 	return put_;
 }
 
-static ssize_t do_pwrite(int fd, const void *p, size_t n, off_t at)
+ssize_t pwrite(int fd, const void *p, size_t n, off_t at)
 {
 	if (fails(WRITE)) return -1;
 	ssize_t put_ = syscall(SYS_pwrite64, fd, p, n, at);
 	if (record >= 0) wrote(fd, p, put_, at);
 	return put_;
 }
-ssize_t pwrite(int fd, const void *p, size_t n, off_t at) { return do_pwrite(fd, p, n, at); }
-ssize_t pwrite64(int fd, const void *p, size_t n, off_t at) { return do_pwrite(fd, p, n, at); }
+ssize_t pwrite64(int, const void *, size_t, off_t) __attribute__((alias("pwrite")));
 
-static int do_truncate(int fd, off_t size)
+int ftruncate(int fd, off_t size)
 {
 	if (fails(TRUNCATE)) return -1;
 	int rc = (int)syscall(SYS_ftruncate, fd, size);
 	if (!rc && fd_below(fd)) put("truncate %llu %lld\n", inode(fd), (long long)size);
 	return rc;
 }
-int ftruncate(int fd, off_t size) { return do_truncate(fd, size); }
-int ftruncate64(int fd, off_t size) { return do_truncate(fd, size); }
+int ftruncate64(int, off_t) __attribute__((alias("ftruncate")));
 int fallocate(int fd, int mode, off_t at, off_t n)
 {
 	return fails(TRUNCATE) ? -1 : (int)syscall(SYS_fallocate, fd, mode, at, n);
 }
-int fallocate64(int fd, int mode, off_t at, off_t n) { return fallocate(fd, mode, at, n); }
+int fallocate64(int, int, off_t, off_t) __attribute__((alias("fallocate")));
 int posix_fallocate(int fd, off_t at, off_t n) { return fails(TRUNCATE) ? ENOSPC : REAL(posix_fallocate)(fd, at, n); }
 
 static int do_fsync(int fd, long call)
@@ -350,7 +338,7 @@ int fdatasync(int fd) { return do_fsync(fd, SYS_fdatasync); }
 
 /* ---- names ---- */
 
-static int do_mkdir(int dirfd, const char *path, mode_t mode)
+int mkdirat(int dirfd, const char *path, mode_t mode)
 {
 	if (fails(MKDIR)) return -1;
 	char full[PATH_MAX];
@@ -358,10 +346,9 @@ static int do_mkdir(int dirfd, const char *path, mode_t mode)
 	if (!rc && path_of(dirfd, path, full)) put("mkdir %s\t%llu\n", full, inode_at(full));
 	return rc;
 }
-int mkdir(const char *path, mode_t mode) { return do_mkdir(AT_FDCWD, path, mode); }
-int mkdirat(int dirfd, const char *path, mode_t mode) { return do_mkdir(dirfd, path, mode); }
+int mkdir(const char *path, mode_t mode) { return mkdirat(AT_FDCWD, path, mode); }
 
-static int do_rename(int from, const char *a, int to, const char *b, unsigned flags)
+int renameat2(int from, const char *a, int to, const char *b, unsigned flags)
 {
 	if (fails(RENAME)) return -1;
 	char x[PATH_MAX], y[PATH_MAX];
@@ -370,14 +357,10 @@ static int do_rename(int from, const char *a, int to, const char *b, unsigned fl
 	if (!rc && seen) put("%s %s\t%s\n", flags & RENAME_EXCHANGE ? "exchange" : "rename", x, y);
 	return rc;
 }
-int rename(const char *a, const char *b) { return do_rename(AT_FDCWD, a, AT_FDCWD, b, 0); }
-int renameat(int from, const char *a, int to, const char *b) { return do_rename(from, a, to, b, 0); }
-int renameat2(int from, const char *a, int to, const char *b, unsigned flags)
-{
-	return do_rename(from, a, to, b, flags);
-}
+int rename(const char *a, const char *b) { return renameat2(AT_FDCWD, a, AT_FDCWD, b, 0); }
+int renameat(int from, const char *a, int to, const char *b) { return renameat2(from, a, to, b, 0); }
 
-static int do_unlink(int dirfd, const char *path, int flags)
+int unlinkat(int dirfd, const char *path, int flags)
 {
 	char full[PATH_MAX];
 	bool seen = path_of(dirfd, path, full);
@@ -385,9 +368,8 @@ static int do_unlink(int dirfd, const char *path, int flags)
 	if (!rc && seen) put("unlink %s\n", full);
 	return rc;
 }
-int unlink(const char *path) { return do_unlink(AT_FDCWD, path, 0); }
-int unlinkat(int dirfd, const char *path, int flags) { return do_unlink(dirfd, path, flags); }
-int rmdir(const char *path) { return do_unlink(AT_FDCWD, path, AT_REMOVEDIR); }
+int unlink(const char *path) { return unlinkat(AT_FDCWD, path, 0); }
+int rmdir(const char *path) { return unlinkat(AT_FDCWD, path, AT_REMOVEDIR); }
 
 /* ---- threads ---- */
 

@@ -20,14 +20,20 @@ static inline void must(cudaError_t e, const char *what)
 	}
 }
 
+static inline void *device_bytes(size_t bytes)
+{
+	void *p;
+	must(cudaMalloc(&p, bytes), "cudaMalloc");
+	return p;
+}
+
 #define RANDOM_BYTES (64u << 20)
 
 /* Device memory filled with bf16 from -1 to 1, drawn by `seed`: copies of one block, each with another shift */
 static inline void *device_random(size_t bytes, uint64_t seed)
 {
 	static uint16_t *block;
-	char *p = NULL;
-	must(cudaMalloc((void **)&p, bytes), "cudaMalloc");
+	char *p = device_bytes(bytes);
 	if (!block) block = malloc(RANDOM_BYTES);
 	for (size_t i = 0; i < RANDOM_BYTES / 2; i++) {
 		seed = seed * 6364136223846793005u + 1442695040888963407u;
@@ -40,17 +46,20 @@ static inline void *device_random(size_t bytes, uint64_t seed)
 	return p;
 }
 
+/* A failure of ours, which mt_errmsg has */
+static inline void must_not(int failed)
+{
+	if (!failed) return;
+	fprintf(stderr, "%s\n", mt_errmsg());
+	exit(1);
+}
+
 static inline struct gemms *library_open(void)
 {
-	void *workspace;
 	int ex;
-	must(cudaMalloc(&workspace, 64u << 20), "cudaMalloc");
 	must(cuda_kernels_prepare(), "cudaFuncSetAttribute");
-	struct gemms *g = gemms_open(workspace, 64u << 20, &ex);
-	if (!g) {
-		fprintf(stderr, "%s\n", mt_errmsg());
-		exit(1);
-	}
+	struct gemms *g = gemms_open(device_bytes(64u << 20), 64u << 20, &ex);
+	must_not(!g);
 	return g;
 }
 

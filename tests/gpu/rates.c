@@ -202,16 +202,9 @@ static void gemms(double seconds, int64_t n)
 	double began = 0;
 	must(cudaStreamCreateWithFlags(&q.stream, cudaStreamNonBlocking), "cudaStreamCreate");
 	/* by the fastest algorithm, which mt-stream would select */
-	if (gemms_select(g, &q, &p)) {
-		fprintf(stderr, "rates: %s\n", mt_errmsg());
-		exit(1);
-	}
+	must_not(gemms_select(g, &q, &p));
 	for (int warm = 1; warm || mt_now() - began < seconds; warm = 0) {
-		for (int i = 0; i < 20; i++)
-			if (gemms_run(g, &q, &p)) {
-				fprintf(stderr, "rates: %s\n", mt_errmsg());
-				exit(1);
-			}
+		for (int i = 0; i < 20; i++) must_not(gemms_run(g, &q, &p));
 		must(cudaStreamSynchronize(q.stream), "gemms");
 		if (warm) began = mt_now();
 		else times += 20;
@@ -229,8 +222,8 @@ static void all_copies(struct mt_run *run, size_t most, double seconds)
 		bytes_most = pieces[0].bytes = PINNED;
 		pieces_n = 1;
 	}
-	must(cudaMalloc(&dev_in, bytes_most), "cudaMalloc");
-	must(cudaMalloc(&dev_out, bytes_most), "cudaMalloc");
+	dev_in = device_bytes(bytes_most);
+	dev_out = device_bytes(bytes_most);
 	copies(true, false, seconds / 5, rate); /* a warm-up */
 	copies(true, false, seconds, rate);
 	printf("{\"what\": \"h2d\", \"gb_s\": %.1f}\n", rate[0]);

@@ -3,33 +3,21 @@
 #include "model/int8.h"
 #include "mt/error.h"
 #include "mt/run.h"
-
-struct noise {
-	uint64_t s;
-};
-
-/* splitmix64 */
-static uint64_t noise_next(struct noise *n)
-{
-	uint64_t z = n->s += 0x9e3779b97f4a7c15u;
-	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-	return z ^ z >> 31;
-}
+#include "splitmix.h"
 
 /* A finite fp32 pattern of any magnitude, denormals included, that stays finite in bf16. In every seventh the low half
  * is 0x8000, a tie in rounding. */
-static uint32_t noise_bits(struct noise *n)
+static uint32_t noise_bits(uint64_t *noise)
 {
-	uint64_t r = noise_next(n);
+	uint64_t r = splitmix_next(noise);
 	uint32_t bits = ((uint32_t)r & 0x807fffffu) | (uint32_t)((r >> 32) % 250) << 23;
 	return r % 7 ? bits : (bits & 0xffff0000u) | 0x8000u;
 }
 
 /* A code and its group's scale, any of those that there are */
-static void some_code(struct noise *n, uint8_t *array, uint64_t elems, uint64_t e)
+static void some_code(uint64_t *noise, uint8_t *array, uint64_t elems, uint64_t e)
 {
-	uint32_t binades = (INT8_MOST - INT8_LEAST) >> 23, r = (uint32_t)noise_next(n);
+	uint32_t binades = (INT8_MOST - INT8_LEAST) >> 23, r = (uint32_t)splitmix_next(noise);
 	array[int8_at(e)] = (uint8_t)r;
 	if (e % MT_GROUP == 0)
 		int8_scales(array, elems)[e / MT_GROUP] = mt_float(INT8_LEAST + ((r >> 8) % (binades + 1) << 23));
@@ -42,7 +30,7 @@ static void scribble(struct mt_run *run, uint32_t u, uint64_t seed)
 		mt_die(MT_EX_USAGE, "only AdamW's state in fp32 or int8 can be filled");
 	const struct mt_unit *unit = mt_unit(run, u);
 	bool bf16 = mt_control(run)->dtype == MT_BF16, int8 = mt_control(run)->state == MT_INT8;
-	struct noise n = {seed * 1000003 + u};
+	uint64_t noise = seed * 1000003 + u;
 	uint32_t *m = mt_at(run, unit->m), *v = mt_at(run, unit->v), *full = mt_at(run, unit->w);
 	uint16_t *w = mt_at(run, unit->w);
 	int16_t *lo = mt_at(run, unit->lo);
@@ -50,18 +38,18 @@ static void scribble(struct mt_run *run, uint32_t u, uint64_t seed)
 	for (uint32_t i = unit->first_tensor; i < unit->first_tensor + unit->tensors; i++) {
 		const struct mt_tensor *t = mt_tensor(run, i);
 		for (uint64_t e = t->off; e < t->off + t->n; e++) {
-			uint32_t bits = noise_bits(&n);
+			uint32_t bits = noise_bits(&noise);
 			if (bf16) {
 				w[e] = mt_hi(bits);
 				lo[e] = mt_lo(bits);
 			} else full[e] = bits;
 			if (int8) {
-				some_code(&n, (uint8_t *)m, unit->elems, e);
-				some_code(&n, (uint8_t *)v, unit->elems, e);
+				some_code(&noise, (uint8_t *)m, unit->elems, e);
+				some_code(&noise, (uint8_t *)v, unit->elems, e);
 				continue;
 			}
-			m[e] = noise_bits(&n);
-			v[e] = noise_bits(&n) & 0x7fffffffu;
+			m[e] = noise_bits(&noise);
+			v[e] = noise_bits(&noise) & 0x7fffffffu;
 		}
 	}
 }

@@ -21,7 +21,7 @@
 enum { STATES = 1 << 16 };
 
 static struct mt_run *run, *scratch;
-static struct noise noise;
+static uint64_t randomness;
 static bool armed;
 static uint64_t left, seldom; /* actions left in this copy; actions happen at one of `seldom` system calls */
 static struct {
@@ -31,7 +31,7 @@ static struct {
 } now;
 static uint64_t step_of[STATES]; /* the step of a state, by its number, which is its seed */
 
-static uint64_t pick(uint64_t n) { return noise_next(&noise) % n; }
+static uint64_t pick(uint64_t n) { return splitmix_next(&randomness) % n; }
 
 static void begin(enum mt_kind kind)
 {
@@ -212,7 +212,7 @@ int main(int argc, char **argv)
 	mt_must(mt_run_open(&scratch, argv[2], MT_RUN_WEIGHTS));
 	if (chdir(argv[3]) < 0 || (here = open(".", O_RDONLY | O_DIRECTORY)) < 0)
 		mt_die(MT_EX_NOINPUT, "%s: no such directory", argv[3]);
-	noise.s = strtoull(argv[4], NULL, 10);
+	randomness = strtoull(argv[4], NULL, 10);
 	for (int i = 0; i < atoi(argv[5]); i++) {
 		bool full = pick(2);
 		char path[20];

@@ -17,19 +17,10 @@
 #include "mt/layout.h"
 
 #ifndef MT_EMU
-#include "../../mt-stream/cuda/gemm.h"
-#include "mt.h"
+#include "../gpu/common.h"
 #include "pool.h"
 
 static struct gemms *library;
-
-static void must(cudaError_t e, const char *what)
-{
-	if (e != cudaSuccess) {
-		fprintf(stderr, "cuda-kernels: %s: %s\n", what, cudaGetErrorName(e));
-		exit(1);
-	}
-}
 
 static void *reachable(size_t bytes)
 {
@@ -181,10 +172,7 @@ void op_gemm(struct pool *p, const struct gemm_args *g)
 	c.add = c.fp32 && queue.elem == 2 ? g->add : operand(g->add, g->m * g->ldc);
 	c.c = c.fp32 && queue.elem == 2 ? g->c : operand(g->c, g->m * g->ldc);
 #ifndef MT_EMU
-	if (gemms_run(library, &queue, &c)) {
-		fprintf(stderr, "cuda-kernels: %s\n", mt_errmsg());
-		exit(1);
-	}
+	must_not(gemms_run(library, &queue, &c));
 #else
 	int apart = c.bias && g->fp32 && queue.elem == 2; /* as gemm.c has it */
 	if (apart) c.bias = NULL;
@@ -653,16 +641,8 @@ int main(int argc, char **argv)
 	queue.work = malloc(queue.work_bytes);
 	cuda_kernels_prepare();
 #else
-	void *workspace;
-	int ex;
-
 	queue.work = reachable(queue.work_bytes);
-	must(cudaMalloc(&workspace, 64u << 20), "cudaMalloc");
-	must(cuda_kernels_prepare(), "cudaFuncSetAttribute");
-	if (!(library = gemms_open(workspace, 64u << 20, &ex))) {
-		fprintf(stderr, "cuda-kernels: %s\n", mt_errmsg());
-		return 1;
-	}
+	library = library_open();
 	printf("%s\n", gemms_name(library));
 #endif
 	for (int i = 0; i < POOLS; i++)

@@ -31,6 +31,8 @@
 #include "mt/stage.h"
 #include "mt/txn.h"
 #include "mt/wait.h"
+#include "splitmix.h"
+#include "tiny.h"
 
 struct sender {
 	struct mt_ring *ring;
@@ -71,16 +73,6 @@ static struct {
 	.seed = 1,
 	.hash = 14695981039346656037u};
 
-#define CHECK(x, ...) \
-	do { \
-		if (!(x)) { \
-			fprintf(stderr, "optim-fake: step %llu: ", (unsigned long long)f.step); \
-			fprintf(stderr, __VA_ARGS__); \
-			fputc('\n', stderr); \
-			finish(1); \
-		} \
-	} while (0)
-
 static _Noreturn void finish(int rc)
 {
 	if (f.optim > 0) {
@@ -88,18 +80,13 @@ static _Noreturn void finish(int rc)
 		waitpid(f.optim, NULL, 0);
 	}
 	mt_run_remove(f.name, true);
+	if (rc) fprintf(stderr, "optim-fake: at step %llu\n", (unsigned long long)f.step);
 	exit(rc);
 }
 
 /* ---- numbers */
 
-static uint64_t mix(uint64_t z)
-{
-	z += 0x9e3779b97f4a7c15;
-	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
-	z = (z ^ z >> 27) * 0x94d049bb133111eb;
-	return z ^ z >> 31;
-}
+static uint64_t mix(uint64_t z) { return splitmix_mix(z + SPLITMIX_STEP); }
 static uint64_t rnd_state;
 static uint64_t rnd(void) { return rnd_state = mix(rnd_state); }
 
@@ -134,8 +121,7 @@ static void make_gradient(void *out, uint64_t step, uint32_t micro, uint32_t u, 
 	}
 }
 
-/* ---- the plain
- * computation */
+/* ---- the plain computation */
 
 static void *zeros(size_t n)
 {
@@ -297,8 +283,7 @@ static void look_after_optim(void)
 	f.next_kill = mt_now() + (f.kill_in_apply ? 0 : 0.0005 * (double)(rnd() % 100));
 }
 
-/* ---- mt-step and
- * mt-streams */
+/* ---- mt-step and mt-streams */
 
 static struct mt_txn *open_txn(uint32_t k, enum mt_kind kind, uint64_t step)
 {
@@ -727,23 +712,9 @@ static void direct_scene(bool nan)
 
 static void create(void)
 {
-	struct mt_geometry geo = {
-		.family = "llama",
-		.layers = 2,
-		.hidden = 128,
-		.vocab = 1100,
-		.max_position = 64,
-		.flags = MT_MLP_BIAS | (f.tied ? MT_TIED : 0),
-		.pad_token = -1,
-		.norm_eps = 1e-5f,
-		.init_range = 0.02f,
-		.embed_scale = 1,
-		.residual_scale = 1,
-		.attention_scale = 0.176776695f,
-		.logit_scale = 1,
-		.n_kinds = 1,
-		.kind = {{.heads = 4, .kv_heads = 2, .head_dim = 32, .ffn = 500, .rope_scaling = 1}},
-	};
+	struct mt_geometry geo = tiny_llama(2, 128, 1100,
+		(struct mt_layer){.heads = 4, .kv_heads = 2, .head_dim = 32, .ffn = 500, .rope_scaling = 1});
+	geo.flags = MT_MLP_BIAS | (f.tied ? MT_TIED : 0);
 	struct mt_create c = {.name = f.name,
 		.config_text = "{}",
 		.config_bytes = 2,

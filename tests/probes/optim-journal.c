@@ -24,6 +24,7 @@
 #include "mt/ring.h"
 #include "mt/run.h"
 #include "mt/txn.h"
+#include "tiny.h"
 
 enum breakage { NOTHING, NO_RESTORE, OTHER_SLOT, STALE_STEP };
 enum { STEP = 7, K = 1, WORLDS = 5, NESTED_STEPS = 1500 };
@@ -40,15 +41,6 @@ struct world { /* one run, and this process's handles on it */
 	char name[MT_RUN_NAME];
 	struct optim o;
 };
-
-#define CHECK(x, ...) \
-	do { \
-		if (!(x)) { \
-			fprintf(stderr, "optim-journal: " __VA_ARGS__); \
-			fputc('\n', stderr); \
-			finish(1); \
-		} \
-	} while (0)
 
 static _Noreturn void finish(int rc)
 {
@@ -81,21 +73,9 @@ static void attach(struct world *w, int i)
 
 static void create(int i)
 {
-	struct mt_geometry geo = {.family = "llama",
-		.layers = 1,
-		.hidden = 8,
-		.vocab = 528,
-		.max_position = 16,
-		.flags = MT_TIED,
-		.pad_token = -1,
-		.norm_eps = 1e-5f,
-		.init_range = 0.02f,
-		.embed_scale = 1,
-		.residual_scale = 1,
-		.attention_scale = 0.353553391f,
-		.logit_scale = 1,
-		.n_kinds = 1,
-		.kind = {{.heads = 1, .kv_heads = 1, .head_dim = 8, .ffn = 8, .rope_scaling = 1}}};
+	struct mt_geometry geo = tiny_llama(1, 8, 528,
+		(struct mt_layer){.heads = 1, .kv_heads = 1, .head_dim = 8, .ffn = 8, .rope_scaling = 1});
+	geo.flags = MT_TIED;
 	char name[MT_RUN_NAME];
 	snprintf(name, sizeof name, "%s-%d", base, i);
 	struct mt_create c = {.name = name,

@@ -13,6 +13,7 @@
 
 #include "../../mt-optim/update.h"
 #include "../../mt-optim/sum.h"
+#include "splitmix.h"
 
 enum { GROUPS = 37, N = GROUPS * MT_GROUP, ROUNDS = 60 };
 
@@ -26,13 +27,7 @@ static struct state before, want, got;
 static _Alignas(64) uint8_t g0[N * 4], g1[N * 4];
 
 static uint64_t seed = 1;
-static uint32_t rnd(void) /* splitmix64 */
-{
-	uint64_t z = seed += 0x9e3779b97f4a7c15;
-	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
-	z = (z ^ z >> 27) * 0x94d049bb133111eb;
-	return (uint32_t)(z ^ z >> 31);
-}
+static uint32_t rnd(void) { return (uint32_t)splitmix_next(&seed); }
 static float uniform(void) { return (float)rnd() / 2147483648.0f - 1; }
 
 /* wild: any exponent, denormals and both infinities (no NaN: which of two NaNs comes out is the CPU's choice) */

@@ -106,7 +106,7 @@ static int kills(uint64_t seed, uint64_t most)
 {
 	int n = 0, stops = 0;
 	/* a sanitizer's code takes a hundred times the instructions: further apart, later on */
-	do n += 1 + (int)(next_random(&seed) % (most + (uint64_t)n / 16)), stops++;
+	do n += 1 + (int)(splitmix_next(&seed) % (most + (uint64_t)n / 16)), stops++;
 	while (interrupt(n, false) && interrupt(n, true));
 	printf("%d stops in %d instructions\n", stops, n);
 	return n > 100 ? 0 : 1;

@@ -56,7 +56,7 @@ static void *producer(void *arg)
 	mt_must(mt_ring_open(s->run, s->ring, &r));
 	for (uint64_t k = 0, most; k < s->count;) {
 		uint32_t seen = mt_event(s->run);
-		most = 1 + next_random(&s->seed) % 16;
+		most = 1 + splitmix_next(&s->seed) % 16;
 		most = most < s->count - k ? most : s->count - k;
 		uint64_t n = fill_ahead(r, k, most, &s->seed);
 		if (!n) mt_wait(s->run, seen, 1000);
@@ -79,7 +79,7 @@ static void *consumer(void *arg)
 		struct mt_msg m;
 		const void *block;
 		uint32_t seen = mt_event(s->run);
-		uint64_t ahead = next_random(&s->seed) % 3;
+		uint64_t ahead = splitmix_next(&s->seed) % 3;
 		if (mt_ring_peek(r, ahead, &m, &block)) check_one(&m, block, k + ahead, mt_ring_block(r) / 4);
 		if (!mt_ring_peek(r, 0, &m, &block)) {
 			mt_wait(s->run, seen, 1000);
@@ -125,7 +125,7 @@ static void producer_process(struct shared *sh, uint64_t count)
 		uint64_t k = atomic_load(&sh->produced);
 		if (k >= count) break;
 		uint32_t seen = mt_event(run);
-		uint64_t most = 1 + next_random(&seed) % 8;
+		uint64_t most = 1 + splitmix_next(&seed) % 8;
 		uint64_t n = fill_ahead(r, k, most < count - k ? most : count - k, &seed);
 		if (!n) mt_wait(run, seen, 50);
 		while (n--) {
@@ -177,8 +177,8 @@ static void with_kills(uint64_t seed, uint64_t count)
 			pid[i] = fork();
 			if (!pid[i]) side[i](sh, count);
 		}
-		usleep((useconds_t)(next_random(&seed) % 3000));
-		int victim = (int)(next_random(&seed) % 2);
+		usleep((useconds_t)(splitmix_next(&seed) % 3000));
+		int victim = (int)(splitmix_next(&seed) % 2);
 		if (pid[victim] && kills < 400) {
 			kill(pid[victim], SIGKILL);
 			kills++;

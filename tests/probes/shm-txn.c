@@ -81,7 +81,7 @@ static void *aborter(void *arg)
 		uint32_t k = mt_txn_newest(run);
 		uint64_t w = mt_txn_word(run, k);
 		stumble(&seed);
-		if (next_random(&seed) % 4 == 0 && mt_word_phase(w) == MT_ACCUMULATE && mt_word_k(w) == k &&
+		if (splitmix_next(&seed) % 4 == 0 && mt_word_phase(w) == MT_ACCUMULATE && mt_word_k(w) == k &&
 			mt_txn_cas(run, k, w, mt_word(k, mt_attempt_next(run), MT_ACCUMULATE)))
 			atomic_fetch_add(&aborts, 1);
 	}

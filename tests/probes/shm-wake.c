@@ -81,8 +81,8 @@ static void noise(uint64_t seed)
 {
 	struct mt_run *run = opened();
 	for (;;) {
-		mt_wake_on(run, 1u << (2 * PAIRS + next_random(&seed) % 8));
-		usleep((useconds_t)(next_random(&seed) % 50));
+		mt_wake_on(run, 1u << (2 * PAIRS + splitmix_next(&seed) % 8));
+		usleep((useconds_t)(splitmix_next(&seed) % 50));
 	}
 }
 

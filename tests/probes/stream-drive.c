@@ -35,15 +35,10 @@
 #include "mt/stage.h"
 #include "mt/txn.h"
 #include "mt/wait.h"
+#include "splitmix.h"
 
 static uint64_t seed_now;
-static uint32_t draw(uint32_t below)
-{
-	uint64_t z = seed_now += 0x9e3779b97f4a7c15u;
-	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-	return (uint32_t)((z ^ z >> 31) % below);
-}
+static uint32_t draw(uint32_t below) { return (uint32_t)(splitmix_next(&seed_now) % below); }
 static float uniform(void) { return (float)draw(1u << 24) / (float)(1u << 23) - 1.0f; }
 
 /* ---- make ---- */
@@ -98,47 +93,38 @@ static int make(char **a)
 	return 0;
 }
 
-static int poison(char **a)
+static void poison(struct mt_run *r, char **a)
 {
-	struct mt_run *r;
 	const uint32_t nan32 = 0x7fc00000;
 	const uint16_t nan16 = 0x7fc0;
-	mt_must(mt_run_open(&r, a[0], MT_RUN_WEIGHTS));
-	void *w = mt_at(r, mt_unit(r, (uint32_t)atoi(a[1]))->w);
+	void *w = mt_at(r, mt_unit(r, (uint32_t)atoi(a[0]))->w);
 	bool fp32 = mt_control(r)->dtype == MT_FP32;
 	memcpy(w, fp32 ? (const void *)&nan32 : (const void *)&nan16, fp32 ? 4 : 2);
-	mt_run_close(r);
-	return 0;
 }
 
-static int damage(char **a)
+static void damage(struct mt_run *r, char **a)
 {
-	struct mt_run *r;
-	mt_must(mt_run_open(&r, a[0], MT_RUN_CONTROL));
+	(void)a;
 	mt_unit(r, 1)->elems -= MT_GROUP;
-	mt_run_close(r);
-	return 0;
 }
 
-static int ring(char **a)
-{
-	struct mt_run *r;
-	mt_must(mt_run_open(&r, a[0], MT_RUN_RINGS));
-	mt_must(mt_ring_make(r, a[1], a[2]));
-	mt_run_close(r);
-	return 0;
-}
+static void ring(struct mt_run *r, char **a) { mt_must(mt_ring_make(r, a[0], a[1])); }
 
-static int forget(char **a)
+static void forget(struct mt_run *r, char **a)
 {
-	struct mt_run *r;
-	mt_must(mt_run_open(&r, a[0], MT_RUN_CONTROL));
+	(void)a;
 	for (int i = MT_STREAM; i < MT_SLOTS; i++)
 		if (mt_stage_alive(r, i)) mt_die(MT_EX_BUSY, "an mt-stream is at work");
 	memset(&mt_control(r)->record, 0, sizeof mt_control(r)->record);
-	mt_run_close(r);
-	return 0;
 }
+
+static const struct command {
+	const char *name;
+	int args; /* after the run's name */
+	unsigned parts;
+	void (*fn)(struct mt_run *, char **);
+} commands[] = {{"poison", 1, MT_RUN_WEIGHTS, poison}, {"damage", 0, MT_RUN_CONTROL, damage},
+	{"ring", 2, MT_RUN_RINGS, ring}, {"forget", 0, MT_RUN_CONTROL, forget}};
 
 /* ---- step ---- */
 
@@ -423,10 +409,13 @@ int main(int argc, char **argv)
 		1, argv, NULL, 0);
 	if (argc >= 8 && argc <= 10 && !strcmp(argv[1], "make")) return make(argv + 2);
 	if (argc >= 8 && !strcmp(argv[1], "step")) return step(argv + 2);
-	if (argc == 4 && !strcmp(argv[1], "poison")) return poison(argv + 2);
-	if (argc == 3 && !strcmp(argv[1], "damage")) return damage(argv + 2);
-	if (argc == 5 && !strcmp(argv[1], "ring")) return ring(argv + 2);
-	if (argc == 3 && !strcmp(argv[1], "forget")) return forget(argv + 2);
+	for (size_t i = 0; argc > 2 && i < sizeof commands / sizeof *commands; i++) {
+		if (strcmp(argv[1], commands[i].name) || argc != 3 + commands[i].args) continue;
+		mt_must(mt_run_open(&run, argv[2], commands[i].parts));
+		commands[i].fn(run, argv + 3);
+		mt_run_close(run);
+		return 0;
+	}
 	mt_die(MT_EX_USAGE,
 		"make RUN CONFIG DTYPE GRAD STEP_TOKENS SEED [PIECE [STREAMS]], "
 		"or step RUN ROWS SEQ MICROS STREAMS SEED [WORD...]");

@@ -15,18 +15,13 @@
 #include "cli/cli.h"
 #include "mt/error.h"
 #include "mt/layout.h"
+#include "splitmix.h"
 
 static uint64_t state;
 static uint64_t now_seed;
 static int wrong, plans, kinds[8], windows;
 
-static uint32_t draw(uint32_t below)
-{
-	uint64_t z = state += 0x9e3779b97f4a7c15u;
-	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-	return (uint32_t)((z ^ z >> 31) % below);
-}
+static uint32_t draw(uint32_t below) { return (uint32_t)(splitmix_next(&state) % below); }
 static uint32_t between(uint32_t low, uint32_t high) { return low + draw(high - low + 1); }
 
 static void expect(bool holds, const char *what)

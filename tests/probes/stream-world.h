@@ -12,6 +12,7 @@
 
 #include "cli/cli.h"
 #include "mt.h"
+#include "splitmix.h"
 #include "../../mt-stream/stream.h"
 
 #define RUBBISH 0xff
@@ -41,14 +42,7 @@ static struct {
 	bool came[UNITS][2][BLOCKS]; /* blocks of gradients */
 } world;
 
-static uint64_t draw(uint64_t below) /* splitmix64, Steele et al. 2014 */
-{
-	uint64_t z = world.random += 0x9e3779b97f4a7c15u;
-	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-	return (z ^ z >> 31) % below;
-}
-
+static uint64_t draw(uint64_t below) { return splitmix_next(&world.random) % below; }
 static float uniform(void) { return (float)draw(1u << 24) / (float)(1u << 23) - 1.0f; }
 
 /* ---- the run ---- */

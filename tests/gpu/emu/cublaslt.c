@@ -17,6 +17,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "../../../shm/splitmix.h"
+
 #ifdef CUBLASLT_OF_NVIDIA /* only to be compiled: every signature and value as NVIDIA's header has it */
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
@@ -79,13 +81,7 @@ static void die(const char *what)
 	abort();
 }
 
-static uint64_t mixed(uint64_t z) /* splitmix64, Steele et al. 2014 */
-{
-	z += 0x9e3779b97f4a7c15u;
-	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-	return z ^ z >> 31;
-}
+static uint64_t mixed(uint64_t z) { return splitmix_mix(z + SPLITMIX_STEP); }
 
 static const char *seed(void) { return getenv("FAKE_CUBLASLT_SEED"); }
 

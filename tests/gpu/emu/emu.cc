@@ -1,5 +1,6 @@
 /* emu.cc: threads of a block as coroutines, streams as queues, both drawn by a seed */
 #include "emu.h"
+#include "splitmix.h"
 
 #include <deque>
 #include <map>
@@ -20,13 +21,7 @@ static uint64_t randomness = 1;
 
 extern "C" void emu_seed(uint64_t seed) { randomness = seed; }
 
-static uint64_t draw(uint64_t below) /* splitmix64, Steele et al. 2014 */
-{
-	uint64_t z = randomness += 0x9e3779b97f4a7c15u;
-	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-	z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-	return (z ^ z >> 31) % below;
-}
+static uint64_t draw(uint64_t below) { return splitmix_next(&randomness) % below; }
 
 static void die(const char *what)
 {
