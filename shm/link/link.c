@@ -82,8 +82,8 @@ static _Noreturn void leave(struct link *l, int ex)
 	_exit(ex); /* without MPI's own end, which would wait for nodes that are gone */
 }
 
-/* Print the line first: our parent may kill us before we have parted from the others */
-static void tell_end(struct link *l, int ex, const char *why)
+/* Print the line first: our parent may kill us before we have parted from the others. They hear of it from node 0. */
+void link_ended(struct link *l, int ex, const char *why)
 {
 	if (*why) mt_say("%s: the run ends on all nodes", why);
 	char words[4 + 480];
@@ -93,11 +93,6 @@ static void tell_end(struct link *l, int ex, const char *why)
 	memcpy(words + 4, why, n);
 	for (uint32_t i = 0; i < l->nodes; i++) control_say(l, &l->peer[i], SAY_END, words, 4 + n);
 	control_part(l, 3);
-}
-
-void link_ended(struct link *l, int ex, const char *why)
-{
-	tell_end(l, ex, why); /* the other nodes hear of it from node 0 */
 	leave(l, ex);
 }
 
@@ -108,8 +103,7 @@ void link_end(struct link *l, int ex, const char *why, ...)
 	va_start(ap, why);
 	vsnprintf(line, sizeof line, why, ap);
 	va_end(ap);
-	tell_end(l, ex, line);
-	leave(l, ex);
+	link_ended(l, ex, line);
 }
 
 void link_mpi(struct link *l, int rc, const char *what)
