@@ -131,9 +131,7 @@ old_names() {
 	old_names >"$T/old"
 	written >"$T/files"
 	while read -r old; do
-		code=0
-		grep -E -e "$old" /dev/null || code=$?
-		[ "$code" = 1 ] # an expression that grep accepts
+		exits 1 grep -E -e "$old" /dev/null # an expression that grep accepts
 		xargs grep -nIE -e "$old" <"$T/files" || true
 	done <"$T/old" >"$T/found"
 	# file names, too

@@ -361,9 +361,7 @@ takes() {
 	spawn init taskset -c "$(one_cpu)" mt-store init "$RUN" --seed 1    # on one CPU it takes seconds
 	eventually stat_is "$RUN" state '"filling"'
 	kill -TERM "$PID"
-	code=0
-	wait "$PID" || code=$?
-	[ "$code" = 143 ]
+	exits 143 wait "$PID"
 	stat_is "$RUN" state '"empty"'
 }
 
@@ -812,9 +810,7 @@ kill_slowly() {
 
 @test "a closed stdout exits 74" {
 	demo "$RUN"
-	code=0
-	mt-store stat "$RUN" >/dev/full 2>"$T/err" || code=$?
-	[ "$code" = 74 ]
+	exits 74 mt-store stat "$RUN" >/dev/full 2>"$T/err"
 	[ "$(wc -l <"$T/err")" = 1 ]
 }
 

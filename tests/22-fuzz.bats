@@ -17,8 +17,6 @@ load helpers
 	mkdir -p "$T/build/fuzz"
 	printf '#!/bin/sh\nexit 77\n' >"$T/build/fuzz/option"
 	chmod +x "$T/build/fuzz/option"
-	code=0
-	BUILD=$T/build "$TOP/tests/fuzz/run" 1 option 2>"$T/err" || code=$?
-	[ "$code" = 1 ]
+	BUILD=$T/build exits 1 "$TOP/tests/fuzz/run" 1 option 2>"$T/err"
 	grep -q "option: failed" "$T/err"
 }

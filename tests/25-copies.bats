@@ -56,9 +56,7 @@ two_runs() {
 		mt-ckpt export "$RUN" "$T/out" --threads 1
 	eventually sh -c "[ \"\$(grep -c pwrite64 $T/trace)\" -ge 3 ]"    # it has copied some tensors
 	mt-store init "$RUN" --seed 2 2>"$T/init.err"
-	local code=0
-	wait "$PID" || code=$?
-	[ "$code" = 75 ]
+	exits 75 wait "$PID"
 	grep -q 'filled meanwhile\|is being filled' "$T/export.err"     # init may still be at work
 	[ ! -e "$T/out" ]
 	no_leftovers
@@ -252,9 +250,7 @@ two_runs() {
 	mt-ckpt verify "$T/out/step-00000006"
 	mt-ckpt verify "$T/out/model"
 	rm "$T"/out/step-*/run.json
-	local code=0
-	run_it --resume || code=$?
-	[ "$code" = 65 ]
+	exits 65 run_it --resume
 }
 
 @test "--keep does not count a directory without run.json, and does not delete it" {

@@ -251,9 +251,7 @@ d[at + 8:at + 12] = struct.pack("<f", 3.0)'
 	ckpt-edit "$T/cut" --files
 	for state in int8 fp32; do
 		mt-store create "$RUN" --config "$dir" --state "$state" 2>/dev/null
-		code=0
-		mt-ckpt load "$RUN" "$T/cut" 2>"$T/load.err" || code=$?
-		[ "$code" = 65 ]
+		exits 65 mt-ckpt load "$RUN" "$T/cut" 2>"$T/load.err"
 		grep -q "optim-v.safetensors: tensor 'unit.0\[.*\].scale': element 2 is not a scale" "$T/load.err"
 		mt-store rm "$RUN"
 	done

@@ -3,30 +3,13 @@
 # losses and gradients bit for bit, whatever plan, device or number of threads computes them.
 
 load helpers
+load lib/step
 
-# Make a run with random weights: make_run MODEL [DTYPE GRAD]
-make_run() { stream-drive make "$RUN" "$GOLDEN/$1/model" "${2:-fp32}" "${3:-fp32}" 1024 7; }
-
-# Write one step's losses and gradients of a fresh run to OUT:
-# step_of OUT "MT-STREAM'S OPTIONS" [STREAMS [ROWS SEQ MICROS WORDS...]]
+# One step of a fresh run: step_of OUT "MT-STREAM'S OPTIONS" [STREAMS [ROWS SEQ MICROS WORDS...]]
 step_of() {
-	local out=$1 options=$2 streams=${3:-1} i pids=
-	shift 3 || shift $#
-	[ $# -gt 0 ] || set -- 5 24 1
-	for i in $(seq "$streams"); do
-		# shellcheck disable=SC2086
-		spawn "stream$i" mt-stream "$RUN" --chunk-tokens 48 --head-tokens 40 $options
-		pids="$pids $PID"
-	done
-	stream-drive step "$RUN" "$1" "$2" "$3" "$streams" 3 "${@:4}" 3>&- | sort >"$T/$out"
-	[ "${PIPESTATUS[0]}" = 0 ]
-	# shellcheck disable=SC2086
-	kill $pids
-	for i in $pids; do wait "$i"; done
-	grep -q loss "$T/$out"
+	[ $# -gt 3 ] || set -- "$1" "$2" "${3:-1}" 5 24 1
+	streams_step "$@"
 }
-
-same() { cmp "$T/$1" "$T/$2" || { diff "$T/$1" "$T/$2" | head -5 >&2; return 1; }; }
 
 @test "full recompute and no recompute give the same bits" {
 	make_run qwen3
@@ -219,11 +202,9 @@ bad_batch() {
 
 @test "a micro-batch that fits no plan exits 71 with need and have, and sends nothing" {
 	make_run llama3
-	code=0
 	spawn stream mt-stream "$RUN" --device-memory 64K
 	timeout 1 stream-drive step "$RUN" 2 24 1 1 3 >"$T/out" 2>/dev/null 3>&- || true
-	wait "$PID" || code=$?
-	[ "$code" = 71 ]
+	exits 71 wait "$PID"
 	grep -q "needs .* have " "$T/stream.err"
 	[ ! -s "$T/out" ]
 }
@@ -233,11 +214,9 @@ bad_batch() {
 	step_of plenty "--recompute none" 1 20 24 1
 	step_of little "--device-memory 1200K" 1 20 24 1
 	same plenty little
-	code=0
 	spawn stream mt-stream "$RUN" --device-memory 1200K --recompute none
 	timeout 1 stream-drive step "$RUN" 20 24 1 1 3 >/dev/null 2>&1 3>&- || true
-	wait "$PID" || code=$?
-	[ "$code" = 71 ]
+	exits 71 wait "$PID"
 }
 
 @test "the first stream selects the chunk sizes; later ones use them or refuse" {

@@ -2,6 +2,7 @@
 # mt-plan, which mt-stream --plan runs: plans for GPUs that this machine does not have, by arithmetic alone.
 
 load helpers
+load lib/step
 
 # For an H200, unless --profile names another GPU
 plan() {
@@ -566,8 +567,6 @@ step_of() {
 	wait "$PID"
 	grep -q loss "$T/$out"
 }
-
-same() { cmp "$T/$1" "$T/$2" || { diff "$T/$1" "$T/$2" | head -5 >&2; return 1; }; }
 
 FAST_BUS=cpu,h2d=9999,d2h=9999,hbm=9999,flops=0.001
 

@@ -4,16 +4,7 @@
 # only a GPU can show.
 
 load helpers
-
-EMU=$BUILD/emu/mt-stream
-
-need_emulator() { [ -x "$EMU" ] || skip "built without a C++ compiler, or with sanitizers"; }
-
-# Replace the run by one with random weights: make_run MODEL [DTYPE GRAD]
-make_run() {
-	mt-store rm "$RUN" 2>/dev/null || true
-	stream-drive make "$RUN" "$GOLDEN/$1/model" "${2:-fp32}" "${3:-fp32}" 1024 7
-}
+load lib/step
 
 # Write one step's losses and gradients of a fresh run to OUT: step_of OUT "MT-STREAM AND OPTIONS" [WORDS...]
 step_of() {
@@ -26,19 +17,6 @@ step_of() {
 	kill "$PID"
 	wait "$PID"
 	grep -q loss "$T/$out"
-}
-
-# The gradients of two steps differ by at most BOUND of their norm: near A B BOUND
-near() {
-	python3 - "$T/$1.bin" "$T/$2.bin" "$3" <<-'PY'
-		import array, math, sys
-		a, b = (array.array("f", open(f, "rb").read()) for f in sys.argv[1:3])
-		assert len(a) == len(b) and any(a)
-		norm = math.sqrt(sum(x * x for x in a))
-		error = math.sqrt(sum((x - y) ** 2 for x, y in zip(a, b)))
-		print(error / norm)
-		assert error <= float(sys.argv[3]) * norm, error / norm
-	PY
 }
 
 # Steps of golden models on the cpu device and on the cuda device, whose streams take turns in two orders: gradients are
@@ -240,9 +218,7 @@ trained() {
 	spawn stream env MT_EMU_FAIL=50 "$EMU" "$RUN" --device cuda
 	stream=$PID
 	spawn drive stream-drive step "$RUN" 5 24 1 1 3 # which waits for the rest of the step
-	code=0
-	wait "$stream" || code=$?
-	[ "$code" = 74 ]
+	exits 74 wait "$stream"
 	[ "$(messages "$T/stream.err" | wc -l)" = 1 ]
 	grep -q "^mt-stream: cuda: .*: cudaErrorLaunchFailure .*unit [0-9]" "$T/stream.err"
 }
@@ -337,9 +313,7 @@ try_with() {
 	spawn stream "$EMU" "$RUN" --device cuda --device-memory $((own + 700))K
 	stream=$PID
 	spawn drive stream-drive step "$RUN" 16 24 1 1 3
-	code=0
-	wait "$stream" || code=$?
-	[ "$code" = 71 ]
+	exits 71 wait "$stream"
 	grep -q "needs [0-9]* MiB of device memory" "$T/stream.err"
 	kill -9 "$PID"
 	wait "$PID" || true

@@ -5,11 +5,10 @@
 # bats file_tags=slow
 
 load helpers
+load lib/step
 
-EMU=$BUILD/emu/mt-stream
 PLANS=$BUILD/gpu/cudnn-plans
-
-need_emulator() { [ -x "$EMU" ] || skip "built without a C++ compiler, or with sanitizers"; }
+DTYPE=bf16 GRAD=bf16             # of runs with random weights
 
 # Find cuDNN by the loader or beside nvcc; and make a libcuda.so.1 that has no device
 need_cudnn() {
@@ -19,12 +18,6 @@ need_cudnn() {
 	dirs=$(dirname "$(dirname "$(realpath "$nvcc")")")
 	export LD_LIBRARY_PATH="$BUILD/gpu/described:$dirs/lib64:$dirs/lib:${LD_LIBRARY_PATH:-}"
 	"$PLANS" 90 none 2>"$T/err" || skip "$(cat "$T/err")"
-}
-
-# Replace the run by a bf16 run with random weights
-make_run() {
-	mt-store rm "$RUN" 2>/dev/null || true
-	stream-drive make "$RUN" "$GOLDEN/$1/model" bf16 bf16 1024 7
 }
 
 # One step of 3 rows of 64 tokens (or SHAPE) with documents (or PLAIN=plain) on the emulated GPU. BACKEND (MT_EMU_SDPA)
@@ -44,18 +37,10 @@ step_of() {
 	grep -q loss "$T/$out"
 }
 
-# The gradients of two steps differ, by at most BOUND of their norm: near A B BOUND
-near() {
-	! cmp -s "$T/$1.bin" "$T/$2.bin" || false
-	python3 - "$T/$1.bin" "$T/$2.bin" "$3" <<-'PY'
-		import array, math, sys
-		a, b = (array.array("f", open(f, "rb").read()) for f in sys.argv[1:3])
-		assert len(a) == len(b) and any(a)
-		norm = math.sqrt(sum(x * x for x in a))
-		error = math.sqrt(sum((x - y) ** 2 for x, y in zip(a, b)))
-		print(error / norm)
-		assert error <= float(sys.argv[3]) * norm, error / norm
-	PY
+# The gradients of two steps differ, by at most BOUND of their norm: differ A B BOUND
+differ() {
+	no cmp -s "$T/$1.bin" "$T/$2.bin"
+	near "$@"
 }
 
 # Bytes of workspace: bytes_of SM CASE forward|backward
@@ -99,7 +84,7 @@ bytes_of() { awk -v sm="sm_$1" -v name="$2" -v way="$3" '$3 == sm && $4 == name 
 		for backend in linear square; do
 			make_run $model
 			SEED=2 step_of $backend $backend ${again:+--recompute full}
-			near own $backend 1e-2
+			differ own $backend 1e-2
 			[ -z "$(messages "$T/stream.err")" ]
 			again=yes
 		done
@@ -114,7 +99,7 @@ bytes_of() { awk -v sm="sm_$1" -v name="$2" -v way="$3" '$3 == sm && $4 == name 
 	PLAIN=plain step_of own ""
 	make_run qwen3
 	PLAIN=plain step_of whole whole
-	near own whole 1e-2
+	differ own whole 1e-2
 	make_run qwen3
 	PLAIN=plain step_of linear linear
 	cmp "$T/whole" "$T/linear"
@@ -139,7 +124,7 @@ calls_of() {
 	[ "$(grep -c forward "$T/documents.calls")" -lt "$(grep -c backward "$T/documents.calls")" ]
 	make_run qwen3
 	SHAPE="3 120" CHUNK=360 step_of own ""
-	near own documents 1e-2
+	differ own documents 1e-2
 }
 
 @test "long rows: one call per key-value head gives the bits of one call for all, in 1/kv_heads of the workspace" {
@@ -235,9 +220,7 @@ calls_of() {
 	step_of second square
 	cmp "$T/first" "$T/second"
 	for backend in square,2 ""; do
-		code=0
-		env ${backend:+MT_EMU_SDPA=$backend} "$EMU" "$RUN" --device cuda 2>"$T/err" || code=$?
-		[ "$code" = 78 ]
+		exits 78 env ${backend:+MT_EMU_SDPA=$backend} "$EMU" "$RUN" --device cuda 2>"$T/err"
 		[ "$(wc -l <"$T/err")" = 1 ]
 		grep -q "with attention by 'emulated backend 1'" "$T/err"
 	done

@@ -4,17 +4,9 @@
 # takes, so two mt-streams with two seeds would select different algorithms.
 
 load helpers
+load lib/step
 
-EMU=$BUILD/emu/mt-stream
 CASE=qwen2
-
-need_emulator() { [ -x "$EMU" ] || skip "built without a C++ compiler, or with sanitizers"; }
-
-# Replace the run by one with random weights: make_run [DTYPE]
-make_run() {
-	mt-store rm "$RUN" 2>/dev/null || true
-	stream-drive make "$RUN" "$GOLDEN/$CASE/model" "${1:-fp32}" fp32 1024 7
-}
 
 # Start an mt-stream whose cuBLASLt has seed SEED: stream_of SEED [WORD=VALUE...]
 stream_of() {
@@ -53,9 +45,9 @@ step_of() {
 # bats test_tags=slow
 @test "mt-streams that choose their own algorithms give other bits" {
 	need_emulator
-	make_run
+	make_run $CASE
 	step_of one 1
-	make_run
+	make_run $CASE
 	step_of two 2
 	! cmp -s "$T/one" "$T/two" || false
 }
@@ -64,9 +56,9 @@ step_of() {
 @test "autotune selects the fastest algorithm; with MT_GEMM=first, the one that cuBLASLt names first" {
 	need_emulator
 	for clock in 1 2; do
-		make_run
+		make_run $CASE
 		FAKE_CUBLASLT_CLOCK=$clock step_of "timed$clock" 1
-		make_run
+		make_run $CASE
 		MT_GEMM=first FAKE_CUBLASLT_CLOCK=$clock step_of "first$clock" 1
 	done
 	! cmp -s "$T/timed1" "$T/timed2" || false
@@ -77,7 +69,7 @@ step_of() {
 @test "the next mt-stream after a kill uses the recorded algorithms, in fp32 and bf16" {
 	need_emulator
 	for dtype in fp32 bf16; do
-		make_run $dtype
+		make_run $CASE $dtype fp32
 		step_of one 1
 		ckpt-dump "$RUN" | grep '^choice' >"$T/choices"
 		step_of two 2
@@ -92,7 +84,7 @@ step_of() {
 # bats test_tags=slow
 @test "an mt-stream killed during autotune leaves choices that every later one uses" {
 	need_emulator
-	make_run
+	make_run $CASE
 	driven one
 	for seed in 1 2 3 4 5; do
 		stream_of $seed
@@ -108,7 +100,7 @@ step_of() {
 # bats test_tags=slow
 @test "two mt-streams at once agree on every algorithm: their bits are those of one alone" {
 	need_emulator
-	make_run
+	make_run $CASE
 	stream_of 1
 	local first=$PID
 	stream_of 2
@@ -124,7 +116,7 @@ step_of() {
 # bats test_tags=slow
 @test "a shape that appears later is autotuned then and recorded like the others" {
 	need_emulator
-	make_run
+	make_run $CASE
 	step_of five 1
 	ROWS=3 step_of three 2
 	ROWS=3 step_of again 3
@@ -165,7 +157,7 @@ refused() {
 # bats test_tags=slow
 @test "another cuBLASLt, another GPU or a refused algorithm exits 78 with one line" {
 	need_emulator
-	make_run
+	make_run $CASE
 	step_of one 1
 	driven two
 	refused "cuBLASLt 130100.*this is 'cuBLASLt 130200" FAKE_CUBLASLT_VERSION=130200
@@ -179,16 +171,14 @@ refused() {
 @test "a failure during autotune records nothing" {
 	need_emulator
 	export MT_GEMM=first    # because two runs are compared
-	make_run
+	make_run $CASE
 	step_of one 1
-	make_run
+	make_run $CASE
 	driven two
 	local fail code
 	for fail in 1 7 40; do
-		code=0
 		stream_of 1 FAKE_CUBLASLT_FAIL=$fail
-		wait "$PID" || code=$?
-		[ "$code" = 71 ]
+		exits 71 wait "$PID"
 		grep -q "^mt-stream: cuda: cublasLtMatmul of 'gemm .*': CUBLAS_STATUS_ALLOC_FAILED" "$T/stream.err"
 	done
 	served two 1

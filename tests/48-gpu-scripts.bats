@@ -4,10 +4,7 @@
 # bats file_tags=slow
 
 load helpers
-
-EMU=$BUILD/emu/mt-stream
-
-need_emulator() { [ -x "$EMU" ] || skip "built without a C++ compiler, or with sanitizers"; }
+load lib/step
 
 export RESULTS MT BUILD
 
@@ -156,9 +153,7 @@ clone() {
 	: >"$T/starts"
 	again() { "$TOP/tests/gpu/check" --stream "$T/faulty" --quick --add --only "llama3 bf16: unpacked" >"$T/out"; }
 	# an earlier failure of another check is not this command's
-	code=0
-	BUILD=$T "$TOP/tests/gpu/check" --stream "$T/faulty" --quick --only operations >"$T/out" || code=$?
-	[ "$code" = 1 ]
+	BUILD=$T exits 1 "$TOP/tests/gpu/check" --stream "$T/faulty" --quick --only operations >"$T/out"
 	again
 	started=$(wc -l <"$T/starts")
 	[ "$started" -gt 0 ]
@@ -267,9 +262,7 @@ clone() {
 	need_emulator
 	RESULTS=$T/results
 	faulty 1 "export MT_EMU_FAIL=50"
-	code=0
-	"$TOP/tests/gpu/bench" --stream "$T/faulty" --quick --only main >"$T/out" || code=$?
-	[ "$code" = 2 ]
+	exits 2 "$TOP/tests/gpu/bench" --stream "$T/faulty" --quick --only main >"$T/out"
 	[ "$(tr '\n' ' ' <"$T/starts")" = "unset none none " ]
 	of "$RESULTS/bench.json" 'runs == [("qwen2", 64), ("qwen2", 128)] and undone == ["qwen2, 64 tokens a step"]
 		and [r["cudnn"] for r in b["runs"]] == ["none", "none"]'
@@ -292,9 +285,7 @@ clone() {
 	SH
 	chmod +x "$T/faulty"
 	: >"$T/starts"
-	code=0
-	"$TOP/tests/gpu/bench" --stream "$T/faulty" --quick --only main --tokens 64,192,128 >"$T/out" || code=$?
-	[ "$code" = 2 ]
+	exits 2 "$TOP/tests/gpu/bench" --stream "$T/faulty" --quick --only main --tokens 64,192,128 >"$T/out"
 	[ "$(wc -l <"$T/starts")" = 3 ]
 	of "$RESULTS/bench.json" 'runs == [("qwen2", 64), ("qwen2", 192, "cut"), ("qwen2", 128)]
 		and undone == ["qwen2, 192 tokens a step"] and [[m["step"] for m in r["metrics"]] for r in b["runs"]]
@@ -328,16 +319,12 @@ clone() {
 		sys.argv.pop(0)
 		runpy.run_path(sys.argv[0], run_name="__main__")
 	PY
-	code=0
-	python3 "$T/slow.py" "$TOP/tests/gpu/bench" --stream "$EMU" --quick --only main --tokens 64 --budget 75 \
-		>"$T/out" || code=$?
-	[ "$code" = 1 ]
+	exits 1 python3 "$T/slow.py" "$TOP/tests/gpu/bench" --stream "$EMU" --quick --only main --tokens 64 --budget 75 \
+		>"$T/out"
 	of "$RESULTS/bench.json" \
 		'not runs and undone == ["qwen2, 64 tokens a step"] and b["not_done"][0]["why"].startswith("6")'
-	code=0
-	GPU_BEGAN=$(($(date +%s) - 70)) "$TOP/tests/gpu/bench" --stream "$EMU" --quick --only main --budget 80 \
-		>"$T/out" || code=$?
-	[ "$code" = 1 ]
+	GPU_BEGAN=$(($(date +%s) - 70)) exits 1 "$TOP/tests/gpu/bench" --stream "$EMU" --quick --only main --budget 80 \
+		>"$T/out"
 	of "$RESULTS/bench.json" 'undone == ["main"] and b["not_done"][0]["why"] == "no time was left" and not b["stores"]'
 }
 
@@ -349,9 +336,7 @@ clone() {
 	chmod +x "$T/build/probes/cuda-kernels"
 	ln -s "$BUILD/emu" "$T/build/emu"
 	ln -s "$BUILD/probes/stream-drive" "$T/build/probes/stream-drive"
-	code=0
-	BUILD=$T/build "$TOP/tests/gpu/first" --stream "$EMU" --quick 1 5 >"$T/out" || code=$?
-	[ "$code" = 1 ]
+	BUILD=$T/build exits 1 "$TOP/tests/gpu/first" --stream "$EMU" --quick 1 5 >"$T/out"
 	of "$RESULTS/first.json" 'b["parts"]["build"]["outcome"] == "FAILED" and b["parts"]["none"]["outcome"] == "ok"'
 	grep -q '^FAILED operations .*FAILED rmsnorm' "$RESULTS/first.log"
 }
@@ -369,9 +354,7 @@ clone() {
 		wait
 	SH
 	chmod +x "$T/path/make"
-	code=0
-	PATH=$T/path:$PATH "$TOP/tests/gpu/first" --stream "$EMU" --quick --limit 7 build >"$T/out" 2>&1 || code=$?
-	[ "$code" = 1 ]
+	PATH=$T/path:$PATH exits 1 "$TOP/tests/gpu/first" --stream "$EMU" --quick --limit 7 build >"$T/out" 2>&1
 	of "$RESULTS/first.json" 'b["parts"]["build"]["outcome"] == "FAILED" and b["parts"]["build"]["seconds"] < 90
 		and "its time was over" in b["parts"]["build"]["programs"][0]["why"]'
 	pid=$(cat "$T/make.pid")

@@ -93,9 +93,7 @@ for d in [[5 | 1 << 31] * 20 + [6] * 4, [7] * 75, [8] * 9, [5 | 1 << 31] * 32] *
 @test "input that differs from the trained input exits 65, and --input new accepts it" {
 	ready
 	mt-step "$RUN" $STEP --until 3 <"$CASE/data.bin" >/dev/null
-	code=0
-	mt-step "$RUN" $STEP <"$GOLDEN/llama3/eval.bin" >"$T/m" 2>"$T/err" || code=$?
-	[ "$code" = 65 ]
+	exits 65 mt-step "$RUN" $STEP <"$GOLDEN/llama3/eval.bin" >"$T/m" 2>"$T/err"
 	[ ! -s "$T/m" ]
 	grep -q "input new" "$T/err"
 	mt-step "$RUN" $STEP --until 4 --input new <"$GOLDEN/llama3/eval.bin" >"$T/m"
@@ -106,14 +104,10 @@ for d in [[5 | 1 << 31] * 20 + [6] * 4, [7] * 75, [8] * 9, [5 | 1 << 31] * 32] *
 	ready
 	{ printf '\200\0\0\0'; for i in $(seq 128); do printf '\1\0\0\0'; done; cat "$CASE/data.bin"; } >"$T/long"
 	mt-step "$RUN" $(with "$STEP" --batch 1 --micro 1 --until 2) <"$T/long" >/dev/null
-	code=0
-	mt-step "$RUN" $(with "$STEP" --batch 1 --micro 1) <"$CASE/data.bin" >"$T/m" 2>"$T/err" || code=$?
-	[ "$code" = 65 ]
+	exits 65 mt-step "$RUN" $(with "$STEP" --batch 1 --micro 1) <"$CASE/data.bin" >"$T/m" 2>"$T/err"
 	[ ! -s "$T/m" ]
 	grep -q "the first record differs" "$T/err"
-	code=0
-	mt-step "$RUN" $(with "$STEP" --batch 1 --micro 1) </dev/null >"$T/m" 2>"$T/err" || code=$?
-	[ "$code" = 65 ]
+	exits 65 mt-step "$RUN" $(with "$STEP" --batch 1 --micro 1) </dev/null >"$T/m" 2>"$T/err"
 	grep -q "it ends after 0 records" "$T/err"
 }
 
@@ -197,9 +191,7 @@ sys.stdout.buffer.write(data[:at])' >"$T/data"
 @test "a truncated record exits 65, and the steps before it are kept" {
 	ready
 	{ cat "$CASE/data.bin"; printf '\011\0\0\0\001\0\0\0'; } >"$T/data"
-	code=0
-	mt-step "$RUN" --steps 500 --batch 4 --seq 32 --lr 1e-3 --wait 5 <"$T/data" >"$T/m" 2>"$T/err" || code=$?
-	[ "$code" = 65 ]
+	exits 65 mt-step "$RUN" --steps 500 --batch 4 --seq 32 --lr 1e-3 --wait 5 <"$T/data" >"$T/m" 2>"$T/err"
 	[ "$(wc -l <"$T/err")" = 1 ]
 	grep -q "ends after 1 of its 9 elements" "$T/err"
 	[ "$(wc -l <"$T/m")" -ge 20 ]
@@ -332,9 +324,7 @@ print(min((m["eval_loss"], m["step"]) for m in lines if m.get("eval_loss") and 0
 @test "missing stages are named after --wait seconds, and mt-step exits 69" {
 	make_run "$CASE/model"
 	alone() {
-		code=0
-		mt-step "$RUN" $(with "$STEP" --wait 0.2) <"$CASE/data.bin" >"$T/m" 2>"$T/err" || code=$?
-		[ "$code" = 69 ]
+		exits 69 mt-step "$RUN" $(with "$STEP" --wait 0.2) <"$CASE/data.bin" >"$T/m" 2>"$T/err"
 	}
 	alone
 	grep -q "no mt-optim came" "$T/err"
@@ -353,17 +343,13 @@ print(min((m["eval_loss"], m["step"]) for m in lines if m.get("eval_loss") and 0
 	kill -9 "$OPTIM"
 	mkfifo "$T/fifo"
 	(sleep 0.5; cat "$CASE/data.bin"; sleep 3) >"$T/fifo" 3>&- &
-	code=0
-	mt-step "$RUN" $(with "$STEP" --wait 1) <"$T/fifo" >"$T/m" 2>"$T/err" || code=$?
-	[ "$code" = 69 ]
+	exits 69 mt-step "$RUN" $(with "$STEP" --wait 1) <"$T/fifo" >"$T/m" 2>"$T/err"
 	grep -q "mt-optim is dead" "$T/err"
 }
 
 @test "--ckpt-every without a saver exits 69 before the first step" {
 	ready
-	code=0
-	mt-step "$RUN" $(with "$STEP" --wait 0.3 --ckpt-every 5) <"$CASE/data.bin" >"$T/m" 2>"$T/err" || code=$?
-	[ "$code" = 69 ]
+	exits 69 mt-step "$RUN" $(with "$STEP" --wait 0.3 --ckpt-every 5) <"$CASE/data.bin" >"$T/m" 2>"$T/err"
 	[ ! -s "$T/m" ]
 	grep -q "mt-ckpt" "$T/err"
 }
@@ -390,9 +376,7 @@ print(min((m["eval_loss"], m["step"]) for m in lines if m.get("eval_loss") and 0
 	wait "$PID"
 	spawn large mt-ckpt serve "$RUN" --dir "$T/out"
 	until=$(($(mt-store ls "$RUN" --json | sed 's/.*"step":\([0-9]*\).*/\1/') + 5))
-	code=0
-	mt-step "$RUN" $OPTS --ckpt-every 5000 --until $until <"$T/data" >"$T/m" 2>"$T/err" || code=$?
-	[ "$code" = 74 ]
+	exits 74 mt-step "$RUN" $OPTS --ckpt-every 5000 --until $until <"$T/data" >"$T/m" 2>"$T/err"
 	grep -q "the save of step .* failed" "$T/err"
 	mt-step "$RUN" $OPTS --until $((until + 1)) <"$T/data" >"$T/m"
 }
@@ -407,9 +391,7 @@ print(min((m["eval_loss"], m["step"]) for m in lines if m.get("eval_loss") and 0
 	pid=$!
 	eventually grep -q '"step": 3' "$T/m"
 	kill -TERM $pid
-	code=0
-	wait $pid || code=$?
-	[ "$code" = 143 ]
+	exits 143 wait $pid
 	[ -d "$T/out/step-$(printf %08d "$(tail -1 "$T/m" | steps)")" ]
 }
 
@@ -430,9 +412,7 @@ print(min((m["eval_loss"], m["step"]) for m in lines if m.get("eval_loss") and 0
 		else
 			kill -CONT "$STREAM"
 		fi
-		code=0
-		wait $pid || code=$?
-		[ "$code" = 143 ]
+		exits 143 wait $pid
 		kill -CONT "$STREAM"
 		slot=$(mt-store stat "$RUN" --json)
 		if [ -n "$late" ]; then [[ $slot == *'"mt-step"'* ]]        # it abandoned nothing

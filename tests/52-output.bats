@@ -51,9 +51,7 @@ setup_file() { export TOKENS="$MT/mt-tokens --bytes"; }
 		[ ! -e "$T/chats.rec" ]
 		kill -"${signal%:*}" "$PID"
 		exec 9>&-
-		code=0
-		wait "$PID" || code=$?
-		[ "$code" = "${signal#*:}" ]
+		exits "${signal#*:}" wait "$PID"
 		nothing_beside
 	done
 	spawn tokens $TOKENS "$T/pipe" -o "$T/chats.rec"

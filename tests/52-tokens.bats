@@ -309,9 +309,7 @@ form() { show "$MODELS/chatml" <"$MODELS/forms.rec" | sed -n "$1p"; }
 		json.dump(c, open(sys.argv[1], "w"))
 	PY
 	yes | head -n 1000 >"$T/in"
-	code=0
-	HF_HOME=$T/home tokens "$T/model" <"$T/in" >"$T/rec" || code=$?
-	[ "$code" = 78 ]
+	HF_HOME=$T/home exits 78 tokens "$T/model" <"$T/in" >"$T/rec"
 	[ ! -e "$T/ran" ]
 	[ ! -s "$T/rec" ]
 	[ "$(wc -l <"$T/tokens.err")" = 1 ]
@@ -338,9 +336,7 @@ assistant turn?); the first is $T/some: line 1" ]
 	run show "$MODELS/chatml" <"$T/all"
 	[ "${#lines[@]}" = 3 ]
 	[[ ${lines[0]} == '-<|im_start|>user\nWho?'* ]]
-	code=0
-	tokens --plain "$MODELS/chatml" "$T/in" >"$T/rec" || code=$?
-	[ "$code" = 65 ]
+	exits 65 tokens --plain "$MODELS/chatml" "$T/in" >"$T/rec"
 	[ ! -s "$T/rec" ]
 	tokens --plain --keep-empty "$MODELS/chatml" "$T/in" >"$T/rec"
 	[ -s "$T/rec" ]
@@ -379,9 +375,7 @@ assistant turn?); the first is $T/some: line 1" ]
 		-e '2s/"input": "", //' "$T/in" | tokens --plain "$MODELS/chatml" >"$T/got"
 	cmp "$T/want" "$T/got"
 	printf '%s\n' '{"conversations": [{"from": "robot", "value": "x"}]}' >"$T/bad"
-	code=0
-	tokens --plain "$MODELS/chatml" "$T/bad" >"$T/got" || code=$?
-	[ "$code" = 65 ]
+	exits 65 tokens --plain "$MODELS/chatml" "$T/bad" >"$T/got"
 	grep -q "bad: line 1: a turn is from 'robot'" "$T/tokens.err"
 }
 
@@ -412,10 +406,8 @@ documents() { seq -f '{"text": "document %.0f, naïve"}' "$1"; }
 			PYTHONPATH=$path${PYTHONPATH:+:$PYTHONPATH} "$PYTHON" "$MT/mt-tokens" --bytes "$file" >"$T/got" 2>"$T/err"
 			cmp "$T/want" "$T/got"
 			head -c 500 "$file" >"$T/cut"
-			code=0
-			PYTHONPATH=$path${PYTHONPATH:+:$PYTHONPATH} "$PYTHON" "$MT/mt-tokens" --bytes "$T/cut" \
-				>"$T/got" 2>"$T/err" || code=$?
-			[ "$code" = 65 ]
+			PYTHONPATH=$path${PYTHONPATH:+:$PYTHONPATH} exits 65 "$PYTHON" "$MT/mt-tokens" --bytes "$T/cut" \
+				>"$T/got" 2>"$T/err"
 			grep -q "cut: damaged" "$T/err"
 		done
 	done
@@ -443,10 +435,9 @@ documents() { seq -f '{"text": "document %.0f, naïve"}' "$1"; }
 }
 
 fails_with_output() { # CODE ARGS...: what came before the failure may have been written
-	local want=$1 code=0
+	local want=$1
 	shift
-	tokens "$@" >"$T/failed" || code=$?
-	[ "$code" = "$want" ]
+	exits "$want" tokens "$@" >"$T/failed"
 }
 
 # ---- several processes, statistics, terminals
@@ -491,9 +482,7 @@ fails_with_output() { # CODE ARGS...: what came before the failure may have been
 @test "records are not written to a terminal: exit 64" {
 	need_cmd script
 	echo '{"text": "abc"}' >"$T/in"
-	code=0
-	script -qec "'$MT/mt-tokens' --bytes '$T/in'" /dev/null >"$T/shown" </dev/null || code=$?
-	[ "$code" = 64 ]
+	exits 64 script -qec "'$MT/mt-tokens' --bytes '$T/in'" /dev/null >"$T/shown" </dev/null
 	grep -q "records are binary: redirect stdout" "$T/shown"
 }
 
@@ -535,9 +524,7 @@ fails_with_output() { # CODE ARGS...: what came before the failure may have been
 	{ cat "$T/a"; printf '<>'; cat "$T/b"; printf '<>a<>'; } >"$T/want"
 	python3 -IS "$MT/mt-tokens" --decode --bytes --sep '<>' "$T/rec" | cmp "$T/want" -
 	printf '\002\0\0\0\141\0\0\0\0\001\0\200' >>"$T/rec"
-	code=0
-	mt-tokens --decode --bytes --sep '<>' "$T/rec" >"$T/text" 2>"$T/err" || code=$?
-	[ "$code" = 65 ]
+	exits 65 mt-tokens --decode --bytes --sep '<>' "$T/rec" >"$T/text" 2>"$T/err"
 	cmp "$T/want" "$T/text"             # the records before it
 	[[ $(cat "$T/err") == "mt-tokens: $T/rec: record 4: id 256 is not a byte: "* ]]
 	[ "$(wc -l <"$T/err")" = 1 ]

@@ -163,9 +163,7 @@ ends() {
 	grep -q "waits for mt-optim (pid $OPTIM), which is stopped (SIGSTOP): kill -CONT $OPTIM" "$T/step.err"
 	kill -TERM "$step"
 	eventually grep -q "is not finished" "$T/step.err"
-	code=0
-	wait "$step" || code=$?
-	[ "$code" = 143 ]
+	exits 143 wait "$step"
 	grep -q "step .* is not finished: mt-optim (pid $OPTIM) is stopped (SIGSTOP): kill -CONT $OPTIM" "$T/step.err"
 	kill -CONT "$OPTIM"
 	last=$(tail -1 "$T/step.out" | steps)
@@ -186,9 +184,7 @@ ends() {
 	eventually grep -q '"step": 4,' "$T/step.out"
 	kill -TERM "$step"
 	eventually grep -q "mt-ckpt (pid $ckpt) is stopped (SIGSTOP): the save of step 4 was not finished" "$T/step.err"
-	code=0
-	wait "$step" || code=$?
-	[ "$code" = 143 ]
+	exits 143 wait "$step"
 	kill -CONT "$ckpt"
 	eventually [ -d "$T/out/step-00000004" ]
 }
@@ -268,9 +264,7 @@ ends() {
 
 @test "mt-step with a closed stdout trains, reports once that no metrics are written, and exits 0" {
 	ready
-	code=0
-	mt-step "$RUN" $STEP <"$CASE/data.bin" 2>"$T/err" >&- 3>&- || code=$?
-	[ "$code" = 0 ]
+	exits 0 mt-step "$RUN" $STEP <"$CASE/data.bin" 2>"$T/err" >&- 3>&-
 	[ "$(at_step)" = 12 ]
 	[ "$(grep -c stdout "$T/err")" = 1 ]
 	grep -q "stdout: .*: no more metrics, training goes on" "$T/err"
@@ -293,9 +287,7 @@ ends() {
 	[ "$(at_step)" = 12 ]
 	mt-ckpt save "$RUN" "$T/saved" 0<&- 1>&- 2>&- 3>&-
 	mt-ckpt verify "$T/saved"
-	code=0
-	mt-feed "$CASE/data.bin" >&- 2>"$T/err" || code=$?
-	[ "$code" = 74 ]
+	exits 74 mt-feed "$CASE/data.bin" >&- 2>"$T/err"
 }
 
 @test "control characters in messages reach the terminal as question marks" {

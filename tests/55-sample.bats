@@ -398,9 +398,7 @@ drain() { timeout 60 dd bs=4096 count="$1" iflag=fullblock status=none <&9 >>"$T
 	for f in none empty cut outside text; do refuses 65 "$T/$f" mt-sample "$RUN"; done
 	refuses 65 "$T/outside" mt-sample "$RUN"
 	grep -q "stdin: record 1: token $VOCAB at position 2 is outside the vocabulary of $VOCAB" "$T/fails.err"
-	code=0
-	mt-sample "$RUN" --max-tokens 2 --stop none <"$T/second" >"$T/o" 2>"$T/err" || code=$?
-	[ "$code" = 65 ]
+	exits 65 mt-sample "$RUN" --max-tokens 2 --stop none <"$T/second" >"$T/o" 2>"$T/err"
 	[ "$(stat -c %s "$T/o")" = 12 ]
 	grep -q "record 2: token 101 at position 1" "$T/err"
 }
@@ -442,9 +440,7 @@ drain() { timeout 60 dd bs=4096 count="$1" iflag=fullblock status=none <&9 >>"$T
 	mt-store rm "$RUN"
 	cat "$T/p" >&8
 	exec 8>&-
-	code=0
-	wait "$PID" || code=$?
-	[ "$code" = 66 ]
+	exits 66 wait "$PID"
 	[ "$(cat "$T/sample.err")" = "mt-sample: run '$RUN' was removed" ]
 }
 
@@ -473,9 +469,7 @@ drain() { timeout 60 dd bs=4096 count="$1" iflag=fullblock status=none <&9 >>"$T
 	sh -c "exec mt-sample $RUN --max-tokens 1 <$T/p >$T/out" 2>"$T/sample.err" 3>&- &
 	echo $! >>"$T/pids"
 	head -c 80 "$T/out" >"$T/o"
-	code=0
-	wait $! || code=$?
-	[ "$code" = 0 ]
+	exits 0 wait $!
 	[ ! -s "$T/sample.err" ]
 }
 

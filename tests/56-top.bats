@@ -563,9 +563,7 @@ except BrokenPipeError:
 	fails_with 64 mt-top "$RUN" --once more
 	fails_with 64 mt-top a.b --once
 	fails_with 66 mt-top "${RUN}b" --once
-	code=0
-	mt-top "$RUN" --once >/dev/full 2>"$T/err" || code=$?
-	[ "$code" = 74 ]
+	exits 74 mt-top "$RUN" --once >/dev/full 2>"$T/err"
 	[ "$(wc -l <"$T/err")" = 1 ]
 }
 

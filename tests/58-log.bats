@@ -135,14 +135,10 @@ line() { # STEP LOSS TIME
 
 @test "a log that fails is reported once, the lines still pass through, and the exit code is 74" {
 	{ line 1 5 1; line 2 4 1; } >"$T/in"
-	code=0
-	FAIL=1 wandb <"$T/in" >"$T/out" || code=$?
-	[ "$code" = 74 ]
+	FAIL=1 exits 74 wandb <"$T/in" >"$T/out"
 	cmp "$T/in" "$T/out"
 	[ "$(grep -c 'mt-log: Wandb: the network is gone: logs nothing more there' "$T/log.err")" = 1 ]
-	code=0
-	FAIL=init wandb <"$T/in" >"$T/out" || code=$?
-	[ "$code" = 78 ]
+	FAIL=init exits 78 wandb <"$T/in" >"$T/out"
 	grep -q 'mt-log: wandb: no login' "$T/log.err"
 }
 
@@ -156,9 +152,7 @@ line() { # STEP LOSS TIME
 	[ "$(grep -c ^log "$T/calls")" = 2000 ]
 	[ "$(grep -c 'stdout: Broken pipe: no more metrics there, logging goes on' "$T/log.err")" = 1 ]
 	rm "$T/calls"
-	code=0
-	wandb <"$T/in" >/dev/full || code=$?
-	[ "$code" = 74 ]
+	exits 74 wandb <"$T/in" >/dev/full
 	[ "$(grep -c ^log "$T/calls")" = 2000 ]
 }
 

@@ -179,9 +179,7 @@ fake_python() {
 	venv >"$T/out"
 	[ ! -s "$T/out" ]
 	printf '%s\n' '# more' two==2 three==3 >>"$T/requirements.txt"
-	code=0
-	venv 2>"$T/err" || code=$?
-	[ "$code" = 1 ]
+	exits 1 venv 2>"$T/err"
 	grep -q "^make venv: pip install: ERROR: no network " "$T/err"
 	rm "$T/offline"
 	venv

@@ -1,5 +1,6 @@
 # mt-run: the whole pipeline.
 load helpers
+load lib/mtrun
 
 CASE=$GOLDEN/llama3
 ARGS="--batch 4 --micro 2 --seq 32 --lr 1e-3 --threads 1 --wait 3"
@@ -45,15 +46,11 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 		rm -r "$T/out" "$T/same"
 	done
 	# nothing was trained before, or its loss is not finite: nothing is exported
-	code=0
 	{ printf '\001\0\0\0\005\0\0\0'"$bad"; } >"$T/data"
-	DATA=$T/data run_it --steps 9 --no-shuffle || code=$?
-	[ "$code" = 65 ]
+	DATA=$T/data exits 65 run_it --steps 9 --no-shuffle
 	[ ! -e "$T/out/model" ]
-	code=0
-	mt-run --run "$RUN" --model "$CASE/model" --data "$CASE/data.bin" --out "$T/out" --batch 1 --seq 32 --lr 1e30 \
-		--steps 30 --max-skipped 3 >"$T/m" 2>"$T/run.err" 3>&- || code=$?
-	[ "$code" = 65 ]
+	exits 65 mt-run --run "$RUN" --model "$CASE/model" --data "$CASE/data.bin" --out "$T/out" --batch 1 --seq 32 \
+		--lr 1e30 --steps 30 --max-skipped 3 >"$T/m" 2>"$T/run.err" 3>&-
 	grep -q "training stops (--max-skipped)" "$T/run.err"
 	[ ! -e "$T/out/model" ]
 	gone "$RUN"
@@ -123,9 +120,7 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 }
 
 @test "--device cuda without a GPU or without CUDA exits 78 with one line, and leaves nothing behind" {
-	local code=0
-	CUDA_VISIBLE_DEVICES= run_it --steps 4 --device cuda || code=$?
-	[ $code = 78 ]
+	CUDA_VISIBLE_DEVICES= exits 78 run_it --steps 4 --device cuda
 	[ "$(grep -vc "^mt-store: note" "$T/run.err")" = 1 ]
 	grep -q "^mt-stream: .*device cuda" "$T/run.err"
 	gone "$RUN"
@@ -176,9 +171,7 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 @test "input that ends within a record is not exported; the trained steps are saved" {
 	{ cat "$CASE/data.bin"; printf '\011\0\0\0\001\0\0\0'; } >"$T/data"
 	DATA=$T/data
-	code=0
-	run_it --steps 500 --no-shuffle || code=$?
-	[ "$code" = 65 ]
+	exits 65 run_it --steps 500 --no-shuffle
 	[ ! -e "$T/out/model" ]
 	ls "$T/out" | grep -q '^step-0'
 	gone "$RUN"
@@ -208,16 +201,9 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 
 # bats test_tags=slow
 @test "a killed mt-step is reported and ends the run with 69" {
-	long_data
-	DATA=$T/data
-	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 5000 \
-		>"$T/m" 2>"$T/run.err" 3>&- &
-	pid=$!
-	eventually grep -q '"step": 5' "$T/m"
+	start --steps 5000
 	pkill -9 -P $pid -f "^mt-step "
-	code=0
-	wait $pid || code=$?
-	[ "$code" = 69 ]
+	exits 69 wait $pid
 	grep -q "^mt-run: mt-step was killed by signal 9" "$T/run.err"
 	[ ! -e "$T/out/model" ]
 	gone "$RUN"
@@ -270,9 +256,7 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 }
 
 @test "invalid options are reported by the program that they belong to, and leave nothing behind" {
-	code=0
-	run_it --steps 5 --schedule square || code=$?
-	[ "$code" = 64 ]
+	exits 64 run_it --steps 5 --schedule square
 	grep -q "mt-step: --schedule" "$T/run.err"
 	[ ! -e "$T/out" ]
 	gone "$RUN"
@@ -294,16 +278,9 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 }
 
 @test "SIGTERM: the step is finished and saved, the run removed, and mt-run ends by the signal" {
-	long_data
-	DATA=$T/data
-	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 5000 \
-		>"$T/m" 2>"$T/run.err" 3>&- &
-	pid=$!
-	eventually grep -q '"step": 5' "$T/m"
+	start --steps 5000
 	kill -TERM $pid
-	code=0
-	wait $pid || code=$?
-	[ "$code" = 143 ]
+	exits 143 wait $pid
 	gone "$RUN"
 	[ ! -e "$T/out/model" ]
 	mt-ckpt verify "$T/out/step-$(printf %08d "$(tail -1 "$T/m" | steps)")"
@@ -311,28 +288,16 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 
 @test "SIGTERM to mt-run that is the first process of a container: the same, with exit code 143" {
 	unshare --pid --fork --mount-proc true 2>/dev/null || skip "may not make a PID namespace"
-	long_data
-	DATA=$T/data
-	unshare --pid --fork --mount-proc --kill-child "$MT/mt-run" --run "$RUN" --model "$CASE/model" --data "$DATA" \
-		--out "$T/out" $ARGS --steps 5000 >"$T/m" 2>"$T/run.err" 3>&- &
-	pid=$!
-	eventually grep -q '"step": 5' "$T/m"
+	COMMAND="unshare --pid --fork --mount-proc --kill-child $MT/mt-run" start --steps 5000
 	kill -TERM $(pgrep -P $pid)
-	code=0
-	wait $pid || code=$?
-	[ "$code" = 143 ]
+	exits 143 wait $pid
 	gone "$RUN"
 	mt-ckpt verify "$T/out/step-$(printf %08d "$(tail -1 "$T/m" | steps)")"
 }
 
 # bats test_tags=slow
 @test "SIGTERM to all processes, twice, as timeout and supervisors send it, acts like SIGTERM to mt-run alone" {
-	long_data
-	DATA=$T/data
-	setsid mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 50000 \
-		>"$T/m" 2>"$T/run.err" 3>&- &
-	pid=$!
-	eventually grep -q '"step": 5' "$T/m"
+	COMMAND="setsid mt-run" start --steps 50000
 	stream=$(pgrep -f "^[^ ]*mt-stream $RUN ")
 	echo "$stream" >>"$T/pids"
 	kill -STOP "$stream"                # a step is open
@@ -340,9 +305,7 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	kill -TERM -- -$pid
 	sleep 0.3
 	kill -CONT "$stream"
-	code=0
-	wait $pid || code=$?
-	[ "$code" = 143 ]
+	exits 143 wait $pid
 	if grep -E "has died|killed|not finished" "$T/run.err"; then return 1; fi
 	gone "$RUN"
 	mt-ckpt verify "$T/out/step-$(printf %08d "$(tail -1 "$T/m" | steps)")"
@@ -350,12 +313,7 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 
 # bats test_tags=slow
 @test "a second, later signal abandons a hanging step; the trained steps are saved" {
-	long_data
-	DATA=$T/data
-	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $(with "$ARGS" --steps 50000 --wait 60) \
-		>"$T/m" 2>"$T/run.err" 3>&- &
-	pid=$!
-	eventually grep -q '"step": 5' "$T/m"
+	ARGS=$(with "$ARGS" --wait 60) start --steps 50000
 	stream=$(pgrep -f "^[^ ]*mt-stream $RUN ")
 	echo "$stream" >>"$T/pids"
 	kill -STOP "$stream"
@@ -365,17 +323,13 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	kill -TERM $pid
 	eventually grep -q "has died" "$T/run.err"
 	kill -CONT "$stream"
-	code=0
-	wait $pid || code=$?
-	[ "$code" = 143 ]
+	exits 143 wait $pid
 	gone "$RUN"
 	ls "$T/out" | grep -q '^step-0'
 }
 
 # bats test_tags=slow
 @test "SIGTERM to all processes does not stop mt-run from writing the last checkpoint" {
-	long_data
-	DATA=$T/data
 	mkdir "$T/bin"
 	ln -s "$MT"/mt-* "$T/bin"
 	rm "$T/bin/mt-ckpt"
@@ -388,53 +342,33 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 		exec "$MT/mt-ckpt" "\$@"
 	EOF2
 	chmod +x "$T/bin/mt-ckpt"
-	setsid "$T/bin/mt-run" --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 50000 \
-		>"$T/m" 2>"$T/run.err" 3>&- &
-	pid=$!
-	eventually grep -q '"step": 5' "$T/m"
+	COMMAND="setsid $T/bin/mt-run" start --steps 50000
 	kill -TERM -- -$pid
 	eventually [ -e "$T/saving" ]
 	kill -TERM -- -$pid
 	eventually gone "$RUN"
 	: >"$T/over"
-	code=0
-	wait $pid || code=$?
-	[ "$code" = 143 ]
+	exits 143 wait $pid
 	mt-ckpt verify "$T/out/step-$(printf %08d "$(tail -1 "$T/m" | steps)")"
 }
 
 # bats test_tags=slow
 @test "Ctrl-C at a terminal reaches mt-step once, through mt-run: the step is finished" {
 	env --default-signal=INT true 2>/dev/null || skip "needs env --default-signal"
-	long_data
-	DATA=$T/data
-	setsid env --default-signal=INT mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS \
-		--steps 50000 \
-		>"$T/m" 2>"$T/run.err" 3>&- &
-	pid=$!
-	eventually grep -q '"step": 5' "$T/m"
+	COMMAND="setsid env --default-signal=INT mt-run" start --steps 50000
 	ignored=$(sed -n 's/SigIgn:[[:space:]]*//p' "/proc/$(pgrep -P $pid -f '^mt-step ')/status")
 	[ $((0x$ignored & 2)) != 0 ]
 	kill -INT -- -$pid
-	code=0
-	wait $pid || code=$?
-	[ "$code" = 130 ]
+	exits 130 wait $pid
 	if grep "mt-step.*has died" "$T/run.err"; then return 1; fi
 	gone "$RUN"
 	mt-ckpt verify "$T/out/step-$(printf %08d "$(tail -1 "$T/m" | steps)")"
 }
 
 @test "a killed stage is reported and ends the run; the trained steps are saved" {
-	long_data
-	DATA=$T/data
-	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 5000 \
-		>"$T/m" 2>"$T/run.err" 3>&- &
-	pid=$!
-	eventually grep -q '"step": 5' "$T/m"
+	start --steps 5000
 	pkill -9 -f "^[^ ]*mt-stream $RUN "
-	code=0
-	wait $pid || code=$?
-	[ "$code" = 69 ]
+	exits 69 wait $pid
 	grep -q "mt-stream.0 was killed by signal 9" "$T/run.err"
 	gone "$RUN"
 	ls "$T/out" | grep -q '^step-0'
@@ -443,14 +377,10 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 # bats test_tags=slow
 @test "--restart restarts killed stages, and the metrics are those of an undisturbed run" {
 	long_data
-	DATA=$T/data
-	run_it --steps 300 --dtype fp32
+	DATA=$T/data run_it --steps 300 --dtype fp32
 	plain "$T/m" >"$T/whole"
 	rm -r "$T/out" "$T/m"
-	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 300 --dtype fp32 \
-		--restart >"$T/m" 2>"$T/run.err" 3>&- &
-	pid=$!
-	eventually grep -q '"step": 5' "$T/m"
+	start --steps 300 --dtype fp32 --restart
 	for stage in mt-stream mt-optim mt-step mt-stream; do
 		pkill -9 -f "^[^ ]*$stage $RUN " || true
 		sleep 0.05
@@ -464,13 +394,8 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 # bats test_tags=slow
 @test "if saving fails the run is kept, and the last line tells how to save and remove it" {
 	local out="$T/the user's out"
-	long_data
-	DATA=$T/data
 	mkdir -p "$out"
-	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$out" $ARGS --steps 5000 \
-		>"$T/m" 2>"$T/run.err" 3>&- &
-	pid=$!
-	eventually grep -q '"step": 5' "$T/m"
+	OUT=$out start --steps 5000
 	rm -r "$out" && touch "$out"
 	kill -TERM $pid
 	wait $pid || true

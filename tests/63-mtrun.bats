@@ -11,7 +11,6 @@ start() { # ARGS...: mt-run in the background, its pid in $pid
 	echo "$pid" >>"$T/pids"
 }
 run_it() { start "$@"; wait "$pid"; }
-code_of() { code=0; wait "$1" || code=$?; }
 processes() { ps -eo stat,args | grep -v '^Z' | grep -v grep | grep -e "mt-[a-z]* .*$RUN" -e "mt-feed .*$T/"; }
 all_gone() { gone "$RUN" && ! processes; }
 trained() { [ "$(wc -l <"$T/m")" -ge "$1" ]; }
@@ -138,8 +137,7 @@ same_as_undisturbed() {
 	replace <<<'[ "$1" != load ] || while [ -e "$T/out" ]; do sleep 0.02; done'
 	DATA=$CASE/data.bin
 	start --steps 5
-	code_of $pid
-	[ "$code" = 74 ]
+	exits 74 wait $pid
 	all_gone
 	grep -q "^mt-store: $T/out: No such file or directory" "$T/run.err"
 }
@@ -148,10 +146,8 @@ same_as_undisturbed() {
 @test "a disk that is too small is reported at the start; at the end, what is complete and how to save elsewhere" {
 	full_disk 25M               # room for the model, not for a checkpoint
 	mt-feed --bytes "$TOP/README.md" >"$T/data"
-	code=0
-	mt-run --run "$RUN" --model "$CONFIGS/demo.json" --data "$T/data" --out "$T/disk/out" --steps 4 \
-		--batch 1 --seq 64 --lr 1e-3 --ckpt-every 3 --threads 1 >/dev/null 2>"$T/err" 3>&- || code=$?
-	[ "$code" = 74 ]
+	exits 74 mt-run --run "$RUN" --model "$CONFIGS/demo.json" --data "$T/data" --out "$T/disk/out" --steps 4 \
+		--batch 1 --seq 64 --lr 1e-3 --ckpt-every 3 --threads 1 >/dev/null 2>"$T/err" 3>&-
 	grep -q "^mt-run: warning: $T/disk/out: 0.026 GB free, 2 checkpoints of .* need .* GB: no checkpoint fits$" "$T/err"
 	grep -q "step 3 is not saved: $T/disk/out/step-00000003/optim-.*: No space left on device$" "$T/err"
 	grep -q "the model is in $T/disk/out/model;" "$T/err"
@@ -176,8 +172,7 @@ same_as_undisturbed() {
 	rm -r "$T/out"
 	pkill -9 -f "^mt-store serve $RUN "
 	kill -TERM $pid
-	code_of $pid
-	[ "$code" = 143 ]
+	exits 143 wait $pid
 	last=$(tail -1 "$T/run.err")
 	[[ $last == "mt-store: run '$RUN' stays; save and remove it: mt-ckpt save $RUN $T/out/step-"* ]]
 	mkdir "$T/out"
@@ -206,8 +201,7 @@ same_as_undisturbed() {
 		store=$(pgrep -f "^mt-store serve $RUN ")
 		kill -9 "$(ps -o ppid= -p "$store" | tr -d ' ')"
 		[ -z "$how" ] || kill -9 "$store"
-		code_of $pid
-		[ "$code" = 0 ]
+		exits 0 wait $pid
 		all_gone
 		mt-ckpt verify "$T/out/step-00000250"
 		no grep -e gone -e removed "$T/run.err"
@@ -219,8 +213,7 @@ same_as_undisturbed() {
 	replace mt-store <<<'[ "$1" != serve ] || { "$MT/mt-store" "$@"; kill -9 $$; }'
 	DATA=$CASE/data.bin
 	start --steps 3
-	code_of $pid
-	[ "$code" = 0 ]
+	exits 0 wait $pid
 	all_gone
 	no grep -q "no such run" "$T/run.err"
 }
@@ -337,8 +330,7 @@ same_as_undisturbed() {
 	kill -CONT $(pgrep -f "^mt-stream $RUN ")
 	eventually trained $((at + 3))
 	kill -TERM $pid
-	code_of $pid
-	[ "$code" = 143 ]
+	exits 143 wait $pid
 	mt-ckpt verify "$(newest)"
 }
 
@@ -368,7 +360,7 @@ same_as_undisturbed() {
 		export) : >"$T/exporting"; until [ -e "$T/signalled" ]; do sleep 0.05; done ;;
 		esac
 	EOF2
-	local i code
+	local i
 	DATA=$CASE/data.bin
 	for i in 0 1 2 3 4 5; do
 		start --steps 3 --restart
@@ -378,8 +370,7 @@ same_as_undisturbed() {
 		kill -TERM $pid
 		[ $((i % 2)) = 0 ] || pkill -9 -f "^mt-optim $RUN " || true
 		: >"$T/signalled"
-		code_of $pid
-		[ "$code" = 143 ]
+		exits 143 wait $pid
 		no processes
 		gone "$RUN"
 		[ -f "$T/out/model/config.json" ]
@@ -399,8 +390,7 @@ same_as_undisturbed() {
 	pkill -9 -f "bin/mt-stream $RUN "
 	kill -TERM $pid
 	: >"$T/signalled"
-	code_of $pid
-	[ "$code" = 143 ]
+	exits 143 wait $pid
 	no processes
 	gone "$RUN"
 	no grep -e "waits for run" -e "no such run" "$T/run.err"
@@ -424,9 +414,8 @@ same_as_undisturbed() {
 		sleep 0.2
 	done
 	: >"$T/signalled"
-	code_of $pid
+	exits 143 wait $pid
 	no processes
-	[ "$code" = 143 ]
 }
 
 # bats test_tags=slow
@@ -443,8 +432,7 @@ same_as_undisturbed() {
 		kill -INT -- "-$pid" 2>/dev/null || break
 		sleep 0.05
 	done
-	code_of "$pid"
-	[ "$code" = 130 ]
+	exits 130 wait "$pid"
 	gone "$RUN"
 	emptied "$T/tmp"
 	mt-ckpt verify "$(newest)"
@@ -463,8 +451,7 @@ same_as_undisturbed() {
 	sleep 1.1
 	eventually [ -e "$T/awk.called" ]
 	kill -TERM $pid
-	code_of $pid
-	[ "$code" = 143 ]
+	exits 143 wait $pid
 	gone "$RUN"
 	grep -q "saved $(newest); continue" "$T/run.err"
 }
@@ -477,8 +464,7 @@ same_as_undisturbed() {
 		ARGS="--batch 1 --seq 16 --lr 1e-3 --threads 1 --wait 3" MODEL=$CONFIGS/demo.json start --steps 5000
 		eventually trained $((10 * i))
 		pkill -9 -f "^mt-optim $RUN"
-		code_of $pid
-		[ "$code" = 69 ]
+		exits 69 wait $pid
 		gone "$RUN"
 		mt-ckpt verify "$(newest)"
 		rm -r "$T/out" "$T/m"
@@ -500,8 +486,7 @@ same_as_undisturbed() {
 	run_it --steps 4 --ckpt-every 2
 	replace <<<'case "$*" in "verify "*step-00000004) kill -9 $$ ;; esac'
 	start --steps 8 --resume
-	code_of $pid
-	[ "$code" = 69 ]
+	exits 69 wait $pid
 	grep -q "^mt-run: $T/out/step-00000004: cannot be verified" "$T/run.err"
 	[ "$(newest)" = "$T/out/step-00000004" ]
 }
@@ -527,8 +512,7 @@ same_as_undisturbed() {
 	mkdir "$T/out"
 	: >"$T/out/step-00000002"               # a file, which no directory can replace
 	start --steps 5 --ckpt-every 2
-	code_of $pid
-	[ "$code" = 74 ]
+	exits 74 wait $pid
 	gone "$RUN"
 	grep -q "^mt-ckpt: step 2 is not saved: " "$T/run.err"
 	grep -q "^mt-run: the model is in $T/out/model" "$T/run.err"
@@ -541,8 +525,7 @@ same_as_undisturbed() {
 	DATA=$CASE/data.bin
 	replace <<<'[ "$1" != export ] || kill -9 $$'
 	start --steps 3
-	code_of $pid
-	[ "$code" = 69 ]
+	exits 69 wait $pid
 	grep -q "mt-run: the export was killed by signal 9" "$T/run.err"
 	mt-ckpt verify "$T/out/step-00000003"
 	rm -r "$T/out"
@@ -558,8 +541,7 @@ same_as_undisturbed() {
 	replace mt-step <<<'case "$*" in *--metrics*) exit 65 ;; esac'
 	DATA=$CASE/data.bin
 	start --steps 3 --streams 3
-	code_of $pid
-	[ "$code" = 65 ]
+	exits 65 wait $pid
 	all_gone
 	[ ! -s "$T/run.err" ]
 }
@@ -779,8 +761,7 @@ same_as_undisturbed() {
 		esac
 	EOF2
 	start --steps 3
-	code_of $pid
-	[ "$code" = 73 ]
+	exits 73 wait $pid
 	grep -q "^mt-step: --metrics: $T/out/metrics.jsonl is a link or not a plain file$" "$T/run.err"
 	[ "$(cat "$T/victim")" = precious ]
 	all_gone
@@ -797,9 +778,7 @@ same_as_undisturbed() {
 			--data "${DATA:-$CASE/data.bin}" --out "$T/out" $ARGS --quiet --steps 8 "${@:2}"
 	}
 	for n in 10 11 12 13 16 19; do
-		code=0
-		limited $n >"$T/told" || code=$?
-		[ "$code" = 71 ]
+		exits 71 limited $n >"$T/told"
 		[ "$(cat "$T/told")" = "mt-run: needs 20 file descriptors, and may open $n: ulimit -n 20" ]
 	done
 	[ ! -e "$T/out" ]
@@ -808,9 +787,7 @@ same_as_undisturbed() {
 	no grep -v "longer than --seq" "$T/told"
 	rm -r "$T/out"
 	MODEL=$GOLDEN/llama3-v4/model DATA=$GOLDEN/llama3-v4/data.bin
-	code=0
-	limited 35 >"$T/told" || code=$?
-	[ "$code" = 71 ]
+	exits 71 limited 35 >"$T/told"
 	grep -q "^mt-run: needs 36 file descriptors" "$T/told"
 	limited 36 --until 4 >"$T/told"
 	limited 36 --resume >>"$T/told"
@@ -871,8 +848,7 @@ kill_all() { # ARGS...
 	kill_all --steps 200
 	replace <<<'[ "$1" != save ] || { echo "mt-ckpt: no space left" >&2; exit 74; }'
 	start --steps 200 --resume
-	code_of $pid
-	[ "$code" = 74 ]
+	exits 74 wait $pid
 	last=$(grep "save and remove it" "$T/run.err")
 	[[ $last == *"run '$RUN' stays; save and remove it: mt-ckpt save $RUN "*" && mt-store rm $RUN --force" ]]
 	BIN=$MT

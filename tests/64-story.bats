@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # What mt-run tells people on stderr, and OUT/command.
 load helpers
+load lib/mtrun
 
 CASE=$GOLDEN/llama3
 ARGS="--batch 4 --micro 2 --seq 32 --lr 1e-3 --threads 1 --wait 30 --dtype fp32"
@@ -161,16 +162,9 @@ on_terminal() {
 }
 
 @test "SIGINT: mt-run reports the last step, what it saved and how to continue" {
-	long_data
-	setsid env --default-signal=INT mt-run --run "$RUN" --model "$CASE/model" --data "$T/data" --out "$T/out" $ARGS \
-		--steps 50000 >"$T/m" 2>"$T/run.err" 3>&- &
-	pid=$!
-	echo "$pid" >>"$T/pids"
-	eventually grep -q '"step": 5' "$T/m"
+	COMMAND="setsid env --default-signal=INT mt-run" start --steps 50000
 	kill -INT -- -$pid
-	code=0
-	wait $pid || code=$?
-	[ "$code" = 130 ]
+	exits 130 wait $pid
 	n=$(wc -l <"$T/m")
 	story | grep -q "^stopped by SIGINT: $n steps, "
 	[ "$(story | tail -1)" = "saved $T/out/step-$(printf %08d "$n"); continue with the same command and --resume" ]
@@ -178,12 +172,7 @@ on_terminal() {
 }
 
 @test "OUT is deleted while mt-run trains: it tells how many steps were trained" {
-	long_data
-	mt-run --run "$RUN" --model "$CASE/model" --data "$T/data" --out "$T/out" $ARGS --steps 50000 \
-		>"$T/m" 2>"$T/run.err" 3>&- &
-	pid=$!
-	echo "$pid" >>"$T/pids"
-	eventually grep -q '"step": 5' "$T/m"
+	start --steps 50000
 	rm -r "$T/out"
 	kill -TERM $pid
 	wait $pid || true
@@ -195,10 +184,8 @@ on_terminal() {
 	mount -t tmpfs -o size=64k tmpfs "$T/disk" 2>/dev/null || skip "needs the right to mount a small disk"
 	head -c 60K /dev/zero >"$T/disk/full"
 	long_data
-	code=0
-	mt-run --run "$RUN" --model "$CASE/model" --data "$T/data" --out "$T/out" $ARGS --steps 60 --metrics "$T/disk/f" \
-		>"$T/m" 2>"$T/run.err" 3>&- || code=$?
-	[ "$code" = 74 ]
+	exits 74 mt-run --run "$RUN" --model "$CASE/model" --data "$T/data" --out "$T/out" $ARGS --steps 60 \
+		--metrics "$T/disk/f" >"$T/m" 2>"$T/run.err" 3>&-
 	[ "$(wc -l <"$T/m")" = 60 ]
 	story | grep -q "^ended by an error: 60 steps; the metrics have [1-5][0-9]: [0-9.]*K tokens in .*; loss "
 	[ -f "$T/out/model/config.json" ]
@@ -214,10 +201,8 @@ on_terminal() {
 
 @test "a run that fails reports what was trained and saved; one that fails before its first step, only the error" {
 	{ cat "$CASE/data.bin"; printf '\011\0\0\0\001\0\0\0'; } >"$T/data"
-	code=0
-	mt-run --run "$RUN" --model "$CASE/model" --data "$T/data" --out "$T/out" $ARGS --steps 500 --no-shuffle \
-		>"$T/m" 2>"$T/run.err" 3>&- || code=$?
-	[ "$code" = 65 ]
+	exits 65 mt-run --run "$RUN" --model "$CASE/model" --data "$T/data" --out "$T/out" $ARGS --steps 500 --no-shuffle \
+		>"$T/m" 2>"$T/run.err" 3>&-
 	n=$(wc -l <"$T/m")
 	story | grep -q "^ended by an error: $n steps, "
 	[ "$(story | tail -1)" = "saved $T/out/step-$(printf %08d "$n"); continue with the same command and --resume" ]

@@ -119,9 +119,7 @@ count() { # MT-FEED'S-OPTIONS [MT-STEP'S]
 		eventually counts
 		counts >>"$T/pids"
 		kill -s "$1" "$PID"
-		code=0
-		wait "$PID" || code=$?
-		[ "$code" = "$2" ]
+		exits "$2" wait "$PID"
 		no pgrep -f "^mt-(step|feed) .*$T/"
 		[ ! -s "$T/run.err" ]
 		[ ! -e "$T/out" ]

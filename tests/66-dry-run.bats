@@ -90,12 +90,8 @@ dry() {
 
 @test "--dry-run exits 71 where memory is short" {
 	MODEL=$CONFIGS/llama-120b.json
-	local code=0
-	dry --steps 6 --seq 64 >"$T/report" 2>"$T/err" || code=$?
-	[ "$code" = 64 ]                    # twice
-	code=0
-	dry --steps 6 >"$T/report" || code=$?
-	[ "$code" = 71 ]
+	exits 64 dry --steps 6 --seq 64 >"$T/report" 2>"$T/err"   # twice
+	exits 71 dry --steps 6 >"$T/report"
 	grep -q "too large for this machine: a smaller model" "$T/report"
 	no grep -q "^speed" "$T/report"
 	# a state of twice the memory, in small blocks
@@ -109,9 +105,7 @@ dry() {
 		json.dump(c, open(sys.argv[2], "w"))
 	PY
 	MODEL=$T/config.json
-	code=0
-	dry --steps 6 >"$T/report" || code=$?
-	[ "$code" = 71 ]
+	exits 71 dry --steps 6 >"$T/report"
 	grep -q "^host  .* GB memory available: does not fit; too large for this machine: a smaller model" "$T/report"
 }
 
@@ -121,21 +115,15 @@ dry() {
 	IN=in_group dry --steps 6 >"$T/report"
 	grep -q "^host .* of 1\.[0-3] GB memory available: fits" "$T/report"
 	MODEL=$CONFIGS/bench-97m.json
-	local code=0
-	IN=in_group dry --steps 6 >"$T/report" || code=$?
-	[ "$code" = 71 ]
+	IN=in_group exits 71 dry --steps 6 >"$T/report"
 	grep -q "^host .* of 1\.[0-3] GB memory available: does not fit; --.* ([0-9.]* GB) would fit$" "$T/report"
-	code=0
-	in_group mt-run --run "$RUN" --model "$MODEL" --data "$CASE/data.bin" --out "$T/out" $ARGS --steps 6 \
-		>"$T/m" 2>"$T/run.err" 3>&- || code=$?
-	[ "$code" = 71 ]
+	exits 71 in_group mt-run --run "$RUN" --model "$MODEL" --data "$CASE/data.bin" --out "$T/out" $ARGS --steps 6 \
+		>"$T/m" 2>"$T/run.err" 3>&-
 	grep -q "the cgroup has .* left" "$T/run.err"
 }
 
 @test "--dry-run exits 74 where the disk is short, and reports data that is read only once" {
-	local code=0
-	dry --steps 16777215 --ckpt-every 1 --keep 999999999 >"$T/report" || code=$?
-	[ "$code" = 74 ]
+	exits 74 dry --steps 16777215 --ckpt-every 1 --keep 999999999 >"$T/report"
 	grep -q "^disk .*: does not fit; a smaller --keep, or another --out" "$T/report"
 	mt-run --model "$CASE/model" --data - --out "$T/out" $ARGS --steps 6 --dry-run <"$CASE/data.bin" >"$T/report"
 	grep -qx "data      is read only once, so it is not counted; 6 steps" "$T/report"
@@ -248,9 +236,7 @@ finds() { # CODE WORDS OPTIONS...
 		write("some", [[5 | X] * 32] * 12 + [[5] * 32] * 16)
 		write("chats", [[5 | X] * 30 + [6] * 10 + [7 | X] * 10 + [8] * 5] * 6 + [[5 | X] * 8 + [6] * 8] * 4)
 	EOF2
-	local code=0
-	DATA=$T/hardly dry --epochs 1 --no-shuffle >"$T/report" || code=$?
-	[ "$code" = 65 ]
+	DATA=$T/hardly exits 65 dry --epochs 1 --no-shuffle >"$T/report"
 	grep -q "^targets   240 of 244 rows an epoch have none, .*; 60 steps .*, 60 in a row: training would stop" \
 		"$T/report"
 	DATA=$T/hardly dry --epochs 1 --no-shuffle --max-skipped 0 >"$T/report"

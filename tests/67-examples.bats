@@ -133,9 +133,7 @@ m1 = 0.99 * m + (1 - 0.99) * g'
 	eventually sent
 	region $(($(region $((grad + 40))) + 64 + 24)) 1000 # the second message's unit
 	kill -CONT "$lion"
-	code=0
-	wait "$lion" || code=$?
-	[ "$code" = 70 ]
+	exits 70 wait "$lion"
 	[ "$(cat "$T/lion.err")" = "lion: ring 'grad.0': message of txn 1, micro-batch 0, kind 3: not what is due" ]
 }
 
@@ -166,9 +164,7 @@ by_table() {
 	make_run "$CASE/model" --dtype fp32
 	mt-ckpt export "$RUN" "$T/before" 2>/dev/null
 	by_table 's/"abi":[0-9]*,/"abi":99,/'
-	code=0
-	wait "$PID" || code=$?
-	[ "$code" = 1 ]
+	exits 1 wait "$PID"
 	grep -q 'control: another ABI' "$T/sgd.err"
 	# lr and decay, which is 0, are exchanged in mt_txn
 	by_table 's/\("mt_txn":.*"lr":{"offset":\)88\(.*"decay":{"offset":\)120/\1120\288/'

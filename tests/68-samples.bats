@@ -251,9 +251,7 @@ tokenizer_of_words() {
 	done
 	printf '#!/bin/sh\nexec "%s" -IS "$@"\n' "$(command -v python3)" >"$T/python/python3"
 	run_it_without() { PATH=$T/python:$PATH run_it --model "$T/model" --data "$CASE/data.bin" --steps 2 "$@"; }
-	code=0
-	run_it_without --sample "$T/words" || code=$?
-	[ "$code" = 78 ]
+	exits 78 run_it_without --sample "$T/words"
 	grep -q "needs transformers.*; or give the prompts as records" "$T/run.err"
 	[ "$(wc -l <"$T/run.err")" = 1 ]
 	run_it_without --sample "$T/p" --sample-tokens 3

@@ -6,7 +6,6 @@ load lib/golden
 @test "llama2 in fp32: losses, norms, gradients and weights match PyTorch's" { golden llama2; }
 # bats test_tags=slow
 @test "llama2 in bf16: results differ from PyTorch's only by rounding" { golden llama2 --bf16; }
-
 @test "llama3 in fp32: losses, norms, gradients and weights match PyTorch's" { golden llama3; }
 @test "llama3 in bf16: results differ from PyTorch's only by rounding" { golden llama3 --bf16; }
 
@@ -22,85 +21,62 @@ load lib/golden
 @test "llama3-v4 in fp32: losses, norms, gradients and weights match PyTorch's" { golden llama3-v4; }
 # bats test_tags=slow
 @test "llama3-v4 in bf16: results differ from PyTorch's only by rounding" { golden llama3-v4 --bf16; }
-
 @test "llama-bias in fp32: losses, norms, gradients and weights match PyTorch's" { golden llama-bias; }
 # bats test_tags=slow
 @test "llama-bias in bf16: results differ from PyTorch's only by rounding" { golden llama-bias --bf16; }
-
 # bats test_tags=slow
 @test "llama-linear in fp32: losses, norms, gradients and weights match PyTorch's" { golden llama-linear; }
 # bats test_tags=slow
 @test "llama-linear in bf16: results differ from PyTorch's only by rounding" { golden llama-linear --bf16; }
-
 # bats test_tags=slow
 @test "qwen2 in fp32: losses, norms, gradients and weights match PyTorch's" { golden qwen2; }
 # bats test_tags=slow
 @test "qwen2 in bf16: results differ from PyTorch's only by rounding" { golden qwen2 --bf16; }
-
 @test "qwen2-window in fp32: losses, norms, gradients and weights match PyTorch's" { golden qwen2-window; }
 # bats test_tags=slow
 @test "qwen2-window in bf16: results differ from PyTorch's only by rounding" { golden qwen2-window --bf16; }
-
 @test "qwen3 in fp32: losses, norms, gradients and weights match PyTorch's" { golden qwen3; }
 # bats test_tags=slow
 @test "qwen3 in bf16: results differ from PyTorch's only by rounding" { golden qwen3 --bf16; }
-
 # bats test_tags=slow
 @test "qwen3-v4 in fp32: losses, norms, gradients and weights match PyTorch's" { golden qwen3-v4; }
 # bats test_tags=slow
 @test "qwen3-v4 in bf16: results differ from PyTorch's only by rounding" { golden qwen3-v4 --bf16; }
-
 @test "mistral in fp32: losses, norms, gradients and weights match PyTorch's" { golden mistral; }
 # bats test_tags=slow
 @test "mistral in bf16: results differ from PyTorch's only by rounding" { golden mistral --bf16; }
-
 # bats test_tags=slow
 @test "mistral-v4 in fp32: losses, norms, gradients and weights match PyTorch's" { golden mistral-v4; }
 # bats test_tags=slow
 @test "mistral-v4 in bf16: results differ from PyTorch's only by rounding" { golden mistral-v4 --bf16; }
-
 @test "gemma2 in fp32: losses, norms, gradients and weights match PyTorch's" { golden gemma2; }
 @test "gemma2 in bf16: results differ from PyTorch's only by rounding" { golden gemma2 --bf16; }
-
 @test "gemma3 in fp32: losses, norms, gradients and weights match PyTorch's" { golden gemma3; }
 @test "gemma3 in bf16: results differ from PyTorch's only by rounding" { golden gemma3 --bf16; }
-
 @test "gemma4 in fp32: losses, norms, gradients and weights match PyTorch's" { golden gemma4; }
 @test "gemma4 in bf16: results differ from PyTorch's only by rounding" { golden gemma4 --bf16; }
-
 @test "glm4 in fp32: losses, norms, gradients and weights match PyTorch's" { golden glm4; }
 @test "glm4 in bf16: results differ from PyTorch's only by rounding" { golden glm4 --bf16; }
-
 @test "olmo2 in fp32: losses, norms, gradients and weights match PyTorch's" { golden olmo2; }
 @test "olmo2 in bf16: results differ from PyTorch's only by rounding" { golden olmo2 --bf16; }
-
 @test "olmo3 in fp32: losses, norms, gradients and weights match PyTorch's" { golden olmo3; }
 @test "olmo3 in bf16: results differ from PyTorch's only by rounding" { golden olmo3 --bf16; }
-
 @test "exaone4 in fp32: losses, norms, gradients and weights match PyTorch's" { golden exaone4; }
 @test "exaone4 in bf16: results differ from PyTorch's only by rounding" { golden exaone4 --bf16; }
-
 @test "phi3-mini in fp32: losses, norms, gradients and weights match PyTorch's" { golden phi3-mini; }
 @test "phi3-mini in bf16: results differ from PyTorch's only by rounding" { golden phi3-mini --bf16; }
-
 @test "phi3 in fp32: losses, norms, gradients and weights match PyTorch's" { golden phi3; }
 @test "phi3 in bf16: results differ from PyTorch's only by rounding" { golden phi3 --bf16; }
-
 @test "smollm3 in fp32: losses, norms, gradients and weights match PyTorch's" { golden smollm3; }
 @test "smollm3 in bf16: results differ from PyTorch's only by rounding" { golden smollm3 --bf16; }
-
 @test "seed-oss in fp32: losses, norms, gradients and weights match PyTorch's" { golden seed-oss; }
 @test "seed-oss in bf16: results differ from PyTorch's only by rounding" { golden seed-oss --bf16; }
-
 @test "ministral3 in fp32: losses, norms, gradients and weights match PyTorch's" { golden ministral3; }
 @test "ministral3 in bf16: results differ from PyTorch's only by rounding" { golden ministral3 --bf16; }
-
 @test "llama-yarn in fp32: losses, norms, gradients and weights match PyTorch's" { golden llama-yarn; }
 @test "llama-yarn in bf16: results differ from PyTorch's only by rounding" { golden llama-yarn --bf16; }
-
 @test "llama-dynamic in fp32: losses, norms, gradients and weights match PyTorch's" { golden llama-dynamic; }
 @test "llama-dynamic in bf16: results differ from PyTorch's only by rounding" { golden llama-dynamic --bf16; }
-
 @test "llama-longrope in fp32: losses, norms, gradients and weights match PyTorch's" { golden llama-longrope; }
 @test "llama-longrope in bf16: results differ from PyTorch's only by rounding" { golden llama-longrope --bf16; }
 

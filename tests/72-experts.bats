@@ -5,22 +5,16 @@ load lib/golden
 
 @test "mixtral in fp32: losses, norms, gradients and weights match PyTorch's" { golden mixtral; }
 @test "mixtral in bf16: results differ from PyTorch's only by rounding" { golden mixtral --bf16; }
-
 @test "qwen3-moe in fp32: losses, norms, gradients and weights match PyTorch's" { golden qwen3-moe; }
 @test "qwen3-moe in bf16: results differ from PyTorch's only by rounding" { golden qwen3-moe --bf16; }
-
 @test "qwen2-moe in fp32: losses, norms, gradients and weights match PyTorch's" { golden qwen2-moe; }
 @test "qwen2-moe in bf16: results differ from PyTorch's only by rounding" { golden qwen2-moe --bf16; }
-
 @test "olmoe in fp32: losses, norms, gradients and weights match PyTorch's" { golden olmoe; }
 @test "olmoe in bf16: results differ from PyTorch's only by rounding" { golden olmoe --bf16; }
-
 @test "granitemoe in fp32: losses, norms, gradients and weights match PyTorch's" { golden granitemoe; }
 @test "granitemoe in bf16: results differ from PyTorch's only by rounding" { golden granitemoe --bf16; }
-
 @test "glm4-moe in fp32: losses, norms, gradients and weights match PyTorch's" { golden glm4-moe; }
 @test "glm4-moe in bf16: results differ from PyTorch's only by rounding" { golden glm4-moe --bf16; }
-
 @test "glm4-moe-bias in fp32: losses, norms, gradients and weights match PyTorch's" { golden glm4-moe-bias; }
 @test "glm4-moe-bias in bf16: corrections of 7 +- 0.06 choose the experts that they choose in fp32" {
 	golden glm4-moe-bias --bf16
@@ -28,10 +22,8 @@ load lib/golden
 
 @test "ernie4-5-moe in fp32: losses, norms, gradients and weights match PyTorch's" { golden ernie4-5-moe; }
 @test "ernie4-5-moe in bf16: results differ from PyTorch's only by rounding" { golden ernie4-5-moe --bf16; }
-
 @test "gpt-oss in fp32: losses, norms, gradients and weights match PyTorch's" { golden gpt-oss; }
 @test "gpt-oss in bf16: results differ from PyTorch's only by rounding" { golden gpt-oss --bf16; }
-
 @test "mixtral-aux in fp32: the auxiliary loss, its gradients and all else match transformers'" { golden mixtral-aux; }
 @test "mixtral-aux in bf16: results differ from PyTorch's only by rounding" { golden mixtral-aux --bf16; }
 
@@ -44,7 +36,6 @@ load lib/golden
 }
 
 @test "gpt-oss-aux in fp32: auxiliary loss and z-loss together match PyTorch's" { golden gpt-oss-aux; }
-
 @test "glm4-moe-z in fp32: the z-loss matches PyTorch's, output_router_logits adds nothing" { golden glm4-moe-z; }
 
 @test "ties, experts without tokens, all tokens to one expert: rows, weights and gradients are as defined" {

@@ -3,6 +3,9 @@
 # compared with fp32.
 
 load helpers
+load lib/step
+
+DTYPE=bf16                      # of runs with random weights
 
 need_bf16() {
 	local known=$BATS_FILE_TMPDIR/known
@@ -17,30 +20,8 @@ bf16_is_fast() { grep -qw amx_bf16 /proc/cpuinfo || grep -q AuthenticAMD /proc/c
 # As on a CPU that has AVX-512 without AMX and AVX512-BF16
 without_bf16() { env DNNL_MAX_CPU_ISA=AVX512_CORE "$@"; }
 
-# Make a run with random weights: make_run MODEL [DTYPE GRAD]
-make_run() {
-	mt-store rm "$RUN" 2>/dev/null || true
-	stream-drive make "$RUN" "$GOLDEN/$1/model" "${2:-bf16}" "${3:-fp32}" 1024 7
-}
-
-# Write one step's losses and gradients of a fresh run to OUT: step_of OUT "MT-STREAM'S OPTIONS" [WORDS...]
-step_of() {
-	local out=$1 options=$2 pids='' i
-	shift 2
-	for i in $(seq "${STREAMS:-1}"); do
-		# shellcheck disable=SC2086
-		spawn "stream$i" mt-stream "$RUN" --chunk-tokens 48 --head-tokens 40 $options
-		pids="$pids $PID"
-	done
-	stream-drive step "$RUN" 5 24 "${MICROS:-1}" "${STREAMS:-1}" 3 "$@" 3>&- | sort >"$T/$out"
-	[ "${PIPESTATUS[0]}" = 0 ]
-	# shellcheck disable=SC2086
-	kill $pids
-	for i in $pids; do wait "$i"; done
-	grep -q loss "$T/$out"
-}
-
-same() { cmp "$T/$1" "$T/$2" || { diff "$T/$1" "$T/$2" | head -5 >&2; return 1; }; }
+# One step of a fresh run: step_of OUT "MT-STREAM'S OPTIONS" [WORDS...]
+step_of() { streams_step "$1" "$2" "${STREAMS:-1}" 5 24 "${MICROS:-1}" "${@:3}"; }
 
 # The GEMM in the reproducibility record
 record_has() { grep -qaE "$1" "${MT_SHM_DIR:-/dev/shm}/mt.$(id -u).$RUN.control"; }
@@ -215,9 +196,7 @@ train() {
 	need_bf16
 	train whole 12 --compute bf16
 	train cut 5 --compute bf16
-	code=0
-	train cut 12 --resume --compute fp32 || code=$?
-	[ $code = 78 ]
+	exits 78 train cut 12 --resume --compute fp32
 	grep -q "with GEMM by '.*, bf16', this is '.*, fp32'" "$T/cut.err"
 	train cut 12 --resume
 	cmp "$T/whole/model/model.safetensors" "$T/cut/model/model.safetensors"

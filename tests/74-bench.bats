@@ -157,9 +157,7 @@ assert rows[0]["peer"] == "one machine" and rows[0]["value"] > 0 and rows[0]["pe
 	spawn bench env MT_BENCH_PYTHON="$T/python" TMPDIR="$T/tmp" "$BENCH/run" --quick --only memory,peers --out "$T/out"
 	eventually test -s "$T/peer"
 	kill "$PID"
-	code=0
-	wait "$PID" || code=$?
-	[ "$code" = 1 ]
+	exits 1 wait "$PID"
 	[ "$(cat "$T/bench.err")" = "bench: SIGTERM" ]
 	no kill -0 "$(cat "$T/peer")"
 	[ -z "$(ls "$T/tmp")" ]

@@ -64,7 +64,7 @@ activity_is() { mt-store stat "$RUN" | grep -q "$1"; }
 	start_stages
 	mt-feed --bytes --epochs 9 "$GOLDEN/llama3/data.bin" >"$T/data"
 	spawn step sh -c 'exec mt-step "$0" --steps 1 --batch 16 --seq 256 --lr 1e-3 <"$1"' "$RUN" "$T/data"
-	local step=$PID code=0
+	local step=$PID
 	eventually phase_is apply
 	kill -STOP "$OPTIM"
 	eventually activity_is 'waits for room in its gradient ring'
@@ -74,8 +74,7 @@ activity_is() { mt-store stat "$RUN" | grep -q "$1"; }
 	sleep 0.3
 	kill -0 "$STREAM"
 	kill -CONT "$OPTIM"
-	wait "$STREAM" || code=$?
-	[ "$code" = 0 ]
+	exits 0 wait "$STREAM"
 	eventually phase_is done
 	state_of "$RUN" | grep -q '^state 2$'
 }
@@ -92,11 +91,10 @@ activity_is() { mt-store stat "$RUN" | grep -q "$1"; }
 	spawn step sh -c \
 		'exec timeout 30 mt-step "$0" --steps 4 --batch 4 --seq 32 --lr 1e-3 --ckpt-every 2 --wait 1 <"$1"' \
 		"$RUN" "$GOLDEN/llama3/data.bin"
-	local step=$PID code=0
+	local step=$PID
 	eventually grep -q '"step": 1' "$T/step.out"
 	kill -0 "$step"                 # mt-step waits for a stopped saver
 	kill -9 "$saver"
-	wait "$step" || code=$?
-	[ "$code" = 69 ]
+	exits 69 wait "$step"
 	grep -q 'mt-ckpt is dead' "$T/step.err"
 }

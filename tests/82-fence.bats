@@ -191,9 +191,7 @@ fenced() {
 			sleep 0.05
 		done
 	else
-		code=0
-		wait "$step" || code=$?
-		[ "$code" = "${STEP_CODE:-0}" ]
+		exits "${STEP_CODE:-0}" wait "$step"
 		step=
 	fi
 	kill -CONT "$(cat "$T/stopped")"
@@ -205,9 +203,7 @@ fenced() {
 	[ "$(wc -l <"$T/first.err")" = 1 ]
 	grep -q "has lost its place" "$T/first.err"
 	if [ -n "$step" ]; then
-		code=0
-		wait "$step" || code=$?
-		[ "$code" = "${STEP_CODE:-0}" ]
+		exits "${STEP_CODE:-0}" wait "$step"
 	fi
 	for s in optim stream; do
 		eval "pid_of=\$pid_of_$s"
@@ -307,9 +303,7 @@ fenced() {
 	make_run "$GOLDEN/llama3/model"
 	start_stages
 	shm-poke "$RUN" k 0xfffefffc
-	local code=0
-	train >"$T/step.out" 2>"$T/step.err" || code=$?
-	[ "$code" = 78 ]
+	exits 78 train >"$T/step.out" 2>"$T/step.err"
 	grep -q 'save it with mt-ckpt' "$T/step.err"
 	[ "$(wc -l <"$T/step.out")" = 3 ]
 	kill "$OPTIM" "$STREAM"
@@ -370,9 +364,7 @@ fenced() {
 	shm-poke "$RUN" word 0 0x0000000500000301
 	local code
 	for p in "$OPTIM" "$STREAM"; do
-		code=0
-		wait "$p" || code=$?
-		[ "$code" = 65 ]
+		exits 65 wait "$p"
 	done
 }
 

@@ -398,9 +398,7 @@ nodes_meet() { # NAME
 @test "mt-step says that mt-link is missing, after --wait seconds" {
 	make_run "$MODEL" --step-tokens 4K --node 0/2
 	start_stages
-	code=0
-	mt-step "$RUN" "${ARGS[@]}" --wait 0.5 <"$T/records" >"$T/m" 2>"$T/err" || code=$?
-	[ "$code" = 69 ]
+	exits 69 mt-step "$RUN" "${ARGS[@]}" --wait 0.5 <"$T/records" >"$T/m" 2>"$T/err"
 	grep -qx "mt-step: no mt-link came in 0.5 s" "$T/err"
 }
 

@@ -136,11 +136,9 @@ step_8() {
 
 @test "a save that fails on one node fails on all, training goes on, and the next save succeeds" {
 	[ -e "$BUILD/fault/preload.so" ] || skip "needs build/fault/preload.so"
-	local code=0
 	step_8
 	export CKPT_1="LD_PRELOAD=$BUILD/fault/preload.so MT_FAULT=write:1"
-	on_nodes 2 "$MODEL" "$T/out" "${ARGS[@]}" --ckpt-every 4 || code=$?
-	[ "$code" = 74 ]
+	exits 74 on_nodes 2 "$MODEL" "$T/out" "${ARGS[@]}" --ckpt-every 4
 	no ls "$T"/node-*.ended
 	grep -qx 'mt-step: the save of step 4 failed; training goes on' "$T/node-0.step.err"
 	grep -qx 'mt-ckpt: step 4 is not saved: node 1 could not save its part' "$T/node-0.ckpt.err"
@@ -152,11 +150,9 @@ step_8() {
 
 @test "a save that fails on node 0 leaves no files of other nodes, and the next save succeeds" {
 	[ -e "$BUILD/fault/preload.so" ] || skip "needs build/fault/preload.so"
-	local code=0
 	step_8
 	export CKPT_0="LD_PRELOAD=$BUILD/fault/preload.so MT_FAULT=write:1"
-	on_nodes 3 "$MODEL" "$T/out" "${ARGS[@]}" --ckpt-every 4 || code=$?
-	[ "$code" = 74 ]
+	exits 74 on_nodes 3 "$MODEL" "$T/out" "${ARGS[@]}" --ckpt-every 4
 	no ls "$T"/node-*.ended
 	grep -q '^mt-ckpt: step 4 is not saved: .*: No space left on device$' "$T/node-0.ckpt.err"
 	[ "$(ls -A "$T/out")" = step-00000008 ]
@@ -165,11 +161,9 @@ step_8() {
 
 @test "a save whose mt-ckpt is killed on one node fails on all; the next mt-ckpt there cleans up" {
 	[ -e "$BUILD/fault/preload.so" ] || skip "needs build/fault/preload.so"
-	local code=0
 	step_8
 	CKPT_1="LD_PRELOAD=$BUILD/fault/preload.so MT_FAULT=write:1!" \
-		on_nodes 2 "$MODEL" "$T/out" "${ARGS[@]}" --ckpt-every 4 || code=$?
-	[ "$code" = 74 ]
+		exits 74 on_nodes 2 "$MODEL" "$T/out" "${ARGS[@]}" --ckpt-every 4
 	[ "$(wc -l <"$T/nodes.metrics")" = 8 ]
 	[ "$(ls -A "$T/out")" = .step-00000004.mt-tmp-node-1 ]
 	forget_nodes
@@ -198,9 +192,7 @@ alive() { grep -q '^State:.*[^Z] (' "/proc/$1/status" 2>/dev/null; }
 second_is_there() { mt-store stat "$RUN" | grep '^mt-ckpt' | grep -qw "$PID"; }
 
 @test "serve exits 78 on all nodes if they do not share its directory" {
-	local code=0
-	OUT_1=$T/elsewhere on_nodes 2 "$MODEL" "$T/out" none || code=$?
-	[ "$code" = 78 ]
+	OUT_1=$T/elsewhere exits 78 on_nodes 2 "$MODEL" "$T/out" none
 	[ "$(cat "$T/node-0.ckpt.err")" = "mt-ckpt: $T/out: node 1 does not see what node 0 writes there: --dir must be \
 shared by all nodes" ]
 	[ "$(cat "$T/node-1.ckpt.err")" = "mt-ckpt: $T/elsewhere: does not show what node 0 writes into its directory: \

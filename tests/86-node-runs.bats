@@ -16,7 +16,6 @@ on_nodes() { # N ARGS...: mpirun in the background, its pid in $PID, its output 
 }
 ENDLESS="--model $CASE/model --data $CASE/data.bin --steps 1000000 --epochs 1000000"
 endless() { on_nodes 2 $ENDLESS "$@"; }
-code_of() { code=0; wait "$1" || code=$?; }
 trained() { [ "$(cat "$T/out/metrics.jsonl" | wc -l)" -ge "$1" ]; }
 pid_of() { pgrep -f "^$1 $RUN-$2( |\$)"; } # PROGRAM NODE
 environment() { tr '\0' '\n' <"/proc/$1/environ"; }
@@ -44,8 +43,7 @@ replace() { # PROGRAM
 replaced_fails() { # CODE PROGRAM LINE
 	replace "$2"
 	MT=$T/bin endless
-	code_of "$PID"
-	[ "$code" = "$1" ]
+	exits "$1" wait "$PID"
 	eventually all_gone
 	grep -q "^$3$" "$T/nodes.err"
 	[ ! -e "$T/out/model" ]
@@ -102,7 +100,8 @@ same_as_alone() {
 		endless
 		sleep $after
 		kill -USR1 "$PID"
-		code_of "$PID"
+		code=0
+		wait "$PID" || code=$?
 		cat "$T/nodes.err"
 		# before the shims have begun to hear it, it ends them
 		[ "$code" = 0 ] || { [ "$code" -gt 128 ] && [ ! -e "$T/out/metrics.jsonl" ]; }
@@ -120,8 +119,7 @@ same_as_alone() {
 	both_began() { [ "$(wc -l <"$T/called")" -ge 2 ]; }
 	eventually both_began
 	kill -USR1 "$PID"
-	code_of "$PID"
-	[ "$code" = 0 ]
+	exits 0 wait "$PID"
 	eventually all_gone
 }
 
@@ -134,8 +132,7 @@ same_as_alone() {
 	eventually [ -e "$T/called" ]
 	sleep 0.2
 	kill -USR1 "$PID"
-	code_of "$PID"
-	[ "$code" = 0 ]
+	exits 0 wait "$PID"
 	eventually all_gone
 }
 
@@ -151,8 +148,7 @@ same_as_alone() {
 		esac
 	EOF
 	MT=$T/bin endless
-	code_of "$PID"
-	[ "$code" = 69 ]
+	exits 69 wait "$PID"
 	eventually all_gone
 	grep -q "^mt-run: mt-feed was killed by signal 9" "$T/nodes.err"
 }
@@ -218,8 +214,7 @@ same_as_alone() {
 	endless
 	eventually trained 5
 	kill -INT "$PID"
-	code_of "$PID"
-	[ "$code" != 0 ]
+	no wait "$PID"
 	eventually all_gone
 	[ ! -e "$T/out/model" ]
 	tail -1 "$T/out/metrics.jsonl" | grep -q '}$'
@@ -233,8 +228,7 @@ same_as_alone() {
 		eventually trained 5
 		kill -STOP "$(pid_of mt-link $node)"
 		kill -INT "$PID"
-		code_of "$PID"
-		[ "$code" != 0 ]
+		no wait "$PID"
 		eventually all_gone
 		rm -r "$T/out"
 	done
@@ -249,8 +243,7 @@ same_as_alone() {
 		local victim
 		victim=$(pid_of $what)
 		kill -9 "$victim"
-		code_of "$PID"
-		[ "$code" = 69 ]
+		exits 69 wait "$PID"
 		eventually all_gone
 		grep -q "^mt-link: node ${what#* }: ${what% *}\( [0-9]\)\? (pid $victim) has died: the run ends on all nodes$" \
 			"$T/nodes.err"
@@ -266,8 +259,7 @@ same_as_alone() {
 		endless
 		eventually trained 5
 		kill -9 "$(pid_of mt-link $node)"
-		code_of "$PID"
-		[ "$code" = 69 ]
+		exits 69 wait "$PID"
 		eventually all_gone
 		grep -q -e "^mt-link: node $node is gone: its mt-link has died: the run ends on all nodes$" \
 			-e "^mt-run: .*mt-link was killed by signal 9$" "$T/nodes.err"
@@ -282,16 +274,14 @@ same_as_alone() {
 		endless
 		eventually trained 5
 		kill -9 "$(started $node)"
-		code_of "$PID"
-		[ "$code" = 137 ]
+		exits 137 wait "$PID"
 		eventually all_gone
 		rm -r "$T/out"
 		endless
 		eventually trained 5
 		victim=$(ps -o pid=,sid= --ppid "$(started $node)" | awk '$1 == $2 { print $1 }')
 		kill -9 "$victim"
-		code_of "$PID"
-		[ "$code" = 69 ]
+		exits 69 wait "$PID"
 		grep -q "^mt-run: \(node 1: \)\?its worker was killed by signal 9$" "$T/nodes.err"
 		eventually gone "$RUN-0"
 		eventually gone "$RUN-1"
@@ -314,7 +304,7 @@ same_as_alone() {
 	kill -9 "$victim"
 	eventually gone "$RUN-0"
 	kill -CONT "$shim" 2>/dev/null || true  # mpirun may have ended it: the other node has ended
-	code_of "$PID"
+	wait "$PID" || true
 	eventually all_gone
 	no grep -e "write error" -e "no ring" -e "cannot" "$T/nodes.err"
 }
@@ -325,7 +315,7 @@ same_as_alone() {
 	eventually trained 5
 	job=$(environment "$(started 0)" | sed -n 's/^PMIX_NAMESPACE=//p')
 	kill -9 "$PID"
-	code_of "$PID"
+	wait "$PID" || true
 	eventually all_gone
 	no ls /dev/shm/vader_segment.*."$(printf %x "$job")".*
 }
@@ -348,8 +338,7 @@ cut_off() {
 	endless --ckpt-every 3
 	eventually saved 1
 	kill -9 "$(pid_of "mt-stream" "$1")"
-	code_of "$PID"
-	[ "$code" = 69 ]
+	exits 69 wait "$PID"
 	eventually all_gone
 	AT=$(newest_saved)
 	[ -e "$T/out/step-$(printf %08d "$AT")/optim-m-node-1-of-2.safetensors" ]
@@ -422,8 +411,7 @@ cut_off() {
 		endless --ckpt-every 3
 		eventually saved 1
 		kill -9 "$(pid_of "mt-ckpt serve" $node)"
-		code_of "$PID"
-		[ "$code" = 69 ]
+		exits 69 wait "$PID"
 		eventually all_gone
 		grep -q "^mt-run: \(node 1: \)\?mt-ckpt was killed by signal 9$" "$T/nodes.err"
 		mt-ckpt verify "$T/out/step-$(printf %08d "$(newest_saved)")"
@@ -437,8 +425,7 @@ cut_off() {
 	mkdir "$T/out"
 	: >"$at"                            # a file, which no directory can replace
 	on_nodes 2 $how --ckpt-every 100
-	code_of "$PID"
-	[ "$code" = 74 ]
+	exits 74 wait "$PID"
 	for node in 0 1; do
 		no gone "$RUN-$node"
 		grep -q "^mt-store: \(node 1: \)\?run '$RUN-$node' stays: its step 6 is not saved$" "$T/nodes.err"
@@ -471,9 +458,7 @@ cut_off() {
 		fi
 	EOF
 	MT=$T/bin endless --ckpt-every 3
-	code_of "$PID"
-	cat "$T/nodes.err"
-	[ "$code" = 78 ]
+	exits 78 wait "$PID"
 	eventually all_gone
 	grep -q "^mt-ckpt: .*: --dir must be shared by all nodes$" "$T/nodes.err"
 	[ ! -e "$T/out" ]
@@ -485,9 +470,7 @@ cut_off() {
 	mv "$T/alone" "$T/out"
 	replace mt-ckpt <<<"case \"\$OMPI_COMM_WORLD_RANK \$*\" in '1 verify '*4) exit 65 ;; esac"
 	MT=$T/bin endless --resume --ckpt-every 2
-	code_of "$PID"
-	cat "$T/nodes.err"
-	[ "$code" = 78 ]
+	exits 78 wait "$PID"
 	eventually all_gone
 	grep -q "^mt-link: .*the runs of node 0 and node 1 differ: " "$T/nodes.err"
 	[ "$(newest_saved)" = 4 ]
@@ -516,8 +499,7 @@ cut_off() {
 	for how in mkfifo "ln -s $T/victim"; do
 		$how "$T/out/.node-0"
 		endless --resume --ckpt-every 3
-		code_of "$PID"
-		[ "$code" = 73 ]
+		exits 73 wait "$PID"
 		eventually all_gone
 		grep -q "^mt-run: $T/out/.node-0 is a link or not a plain file" "$T/nodes.err"
 		rm "$T/out/.node-0"
@@ -562,10 +544,8 @@ dry() { # N ARGS...
 }
 
 @test "--dry-run exits 71 with a line of the node whose memory is short" {
-	local code=0
 	replace mt-stream <<<'[ "$OMPI_COMM_WORLD_RANK" != 1 ] || set -- "$@" --device-memory 1M'
-	MT=$T/bin dry 3 >"$T/report" 2>"$T/err" || code=$?
-	[ "$code" = 71 ]
+	MT=$T/bin exits 71 dry 3 >"$T/report" 2>"$T/err"
 	grep -q "^mt-run: node 1: a micro-batch of 1 row of 32 tokens needs .* MiB of device memory, have 1 MiB" "$T/err"
 	[ "$(grep -c ^mt-run "$T/err")" = 1 ]
 	all_gone
@@ -617,8 +597,7 @@ dry() { # N ARGS...
 	printf '#!/bin/sh\n[ "$1" = 0.1 ] || exec %s "$1"\n' "$(command -v sleep)" >"$T/bin/sleep"
 	chmod +x "$T/bin/sleep"
 	PATH=$T/bin:$PATH MT=$T/bin endless
-	code_of "$PID"
-	[ "$code" = 69 ]
+	exits 69 wait "$PID"
 	grep -q "^mt-run: of 2 mt-streams of all nodes, 1 came in 60 s$" "$T/nodes.err"
 	eventually all_gone
 }

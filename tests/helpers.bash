@@ -55,6 +55,14 @@ no() {
 	fi
 }
 
+# The command ends with this exit code, whatever it writes
+exits() { # CODE COMMAND...
+	local wanted=$1 ended=0
+	shift
+	"$@" || ended=$?
+	[ "$ended" = "$wanted" ] || { echo "$* -> $ended, wanted $wanted" >&2; return 1; }
+}
+
 # A value of the JSON object on stdin: value KEY
 value() { python3 -c 'import json, sys; print(json.load(sys.stdin)[sys.argv[1]])' "$1"; }
 

@@ -1,0 +1,44 @@
+# shellcheck shell=bash
+# Single steps between stream-drive and an mt-stream, for suites that compare what mt-stream sends.
+
+EMU=$BUILD/emu/mt-stream
+need_emulator() { [ -x "$EMU" ] || skip "built without a C++ compiler, or with sanitizers"; }
+
+# Replace the run by one with random weights: make_run MODEL [DTYPE GRAD], else $DTYPE and $GRAD
+make_run() {
+	mt-store rm "$RUN" 2>/dev/null || true
+	stream-drive make "$RUN" "$GOLDEN/$1/model" "${2:-$DTYPE}" "${3:-$GRAD}" 1024 7
+}
+DTYPE=fp32 GRAD=fp32
+
+# Write one step's losses and gradients of a fresh run, computed by STREAMS mt-streams, to OUT:
+# streams_step OUT "MT-STREAM'S OPTIONS" STREAMS ROWS SEQ MICROS [WORDS...]
+streams_step() {
+	local out=$1 options=$2 streams=$3 i pids=
+	for i in $(seq "$streams"); do
+		# shellcheck disable=SC2086
+		spawn "stream$i" mt-stream "$RUN" --chunk-tokens 48 --head-tokens 40 $options
+		pids="$pids $PID"
+	done
+	stream-drive step "$RUN" "$4" "$5" "$6" "$streams" 3 "${@:7}" 3>&- | sort >"$T/$out"
+	[ "${PIPESTATUS[0]}" = 0 ]
+	# shellcheck disable=SC2086
+	kill $pids
+	for i in $pids; do wait "$i"; done
+	grep -q loss "$T/$out"
+}
+
+same() { cmp "$T/$1" "$T/$2" || { diff "$T/$1" "$T/$2" | head -5 >&2; return 1; }; }
+
+# The gradients of two steps differ by at most BOUND of their norm: near A B BOUND
+near() {
+	python3 - "$T/$1.bin" "$T/$2.bin" "$3" <<-'PY'
+		import array, math, sys
+		a, b = (array.array("f", open(f, "rb").read()) for f in sys.argv[1:3])
+		assert len(a) == len(b) and any(a)
+		norm = math.sqrt(sum(x * x for x in a))
+		error = math.sqrt(sum((x - y) ** 2 for x, y in zip(a, b)))
+		print(error / norm)
+		assert error <= float(sys.argv[3]) * norm, error / norm
+	PY
+}
