@@ -84,13 +84,19 @@ static struct slot *slot_for(struct stream *s, uint32_t unit)
 	return to;
 }
 
+void weights_ahead(struct stream *s, uint32_t unit)
+{
+	struct slot *slot = s->zero_copy ? NULL : slot_for(s, unit);
+	if (slot && slot->holds != unit) weights_load(s, unit, slot);
+}
+
 struct slot *weights_fetch(struct stream *s, uint32_t unit, struct weights *w)
 {
 	const struct unit *j = &s->unit[unit];
 	struct slot *slot = s->zero_copy ? NULL : slot_for(s, unit);
 	const int16_t *lo = NULL;
 	const void *base[2];
-	if (slot && slot->holds != unit) weights_load(s, unit, slot);
+	weights_ahead(s, unit);
 	for (int p = 0; p < j->origins; p++) {
 		const struct mt_unit *u = mt_unit(s->run, j->origin[p].unit);
 		base[p] = slot ? operands_after(s->dev, slot->mem, (int64_t)j->origin[p].at)

@@ -44,12 +44,13 @@ static void offload_out(struct stream *s, struct offload *f, uint32_t i)
 	f->left[i & 1] = event_record(s, Q_GRADS);
 }
 
-/* Compute from here on reads number i: copy it in, unless it is still there. No event is needed for two things: the
- * last reader of that memory has run, and number i has been copied out. This thread has seen that reader's gradients
- * arrive in the ring, and they are copied on the same queue after all offloaded activations. */
-static void offload_in(struct stream *s, struct offload *f, uint32_t i)
+/* Compute from here on reads number i: copy it in, unless it is still there. No event is needed for one thing: it has
+ * been copied out. This thread has seen the head's gradients arrive in the ring, and they are copied on the same queue
+ * after all offloaded activations. */
+static void offload_in(struct stream *s, struct offload *f, uint32_t i, struct event read)
 {
 	if (f->held[i & 1] == i) return;
+	queue_wait(s, Q_WEIGHTS, read);
 	offload_copies(s, Q_WEIGHTS, f, i);
 	f->held[i & 1] = i;
 	queue_wait(s, Q_COMPUTE, event_record(s, Q_WEIGHTS));
@@ -68,8 +69,8 @@ void forward_ends(struct stream *s, uint32_t u)
 		offload_out(s, &s->now.attention, u - 1);
 }
 
-void backward_begins(struct stream *s, uint32_t u)
+void activations_ahead(struct stream *s, uint32_t u, struct event read)
 {
-	if (s->micro->plan.residual_offloaded) offload_in(s, &s->now.residual, u - 1);
-	if (attention_offloaded(s, u - 1)) offload_in(s, &s->now.attention, u - 1);
+	if (s->micro->plan.residual_offloaded) offload_in(s, &s->now.residual, u - 1, read);
+	if (attention_offloaded(s, u - 1)) offload_in(s, &s->now.attention, u - 1, read);
 }

@@ -20,7 +20,8 @@
  *   gradient slots    are written again after this thread has seen that all their pieces have left. It must see that
  *                     anyway, because it publishes each piece in the ring when it has arrived there;
  *   offloaded activations (residuals, attention outputs) leave on Q_GRADS while the next unit computes, and return on
- *                     Q_WEIGHTS before the backward pass reads them.
+ *                     Q_WEIGHTS while the block above goes backward, after an event says that the last reader of their
+ *                     memory has run.
  * Every wait here is needed: tests/42-chaos.bats removes each in turn, and the results change.
  */
 #include <math.h>
@@ -116,7 +117,6 @@ static void block_unit_backward(struct stream *s, uint32_t u, const struct grads
 {
 	struct weights w;
 	struct slot *slot = weights_fetch(s, u, &w);
-	backward_begins(s, u);
 	for (struct at at = {0}; next_chunk(s, u, &at);) {
 		recompute(s, u, &w, &at);
 		block_backward(&at.c, u - 1, &w, g, beta_at(s, at.from), at.x, &at.v, dx_at(s, at.from));
@@ -145,6 +145,16 @@ static void unit_backward(struct stream *s, uint32_t u, float *gs)
 		struct chunk c = chunk_of(s, from, n);
 		embed_backward(&c, &g, tied ? 1 : beta_at(s, from), dx_at(s, from));
 	}
+}
+
+/* What the next block reads comes while this part computes, and does not wait until the gradients of the part before
+ * have left. The embedding's backward pass reads nothing. */
+static void fetch_ahead(struct stream *s, struct part next, struct event before)
+{
+	if (next.unit == 0 || next.nth) return;
+	weights_ahead(s, next.unit);
+	if (is_cut(s, next.unit)) windows_ahead(s, next.unit);
+	activations_ahead(s, next.unit, before);
 }
 
 static void part_backward(struct stream *s, struct part t)
@@ -198,6 +208,7 @@ static int backward(struct stream *s)
 		part_backward(s, t);
 		if (last) grads_final(s, t);
 		struct event done = event_record(s, Q_COMPUTE);
+		if (t.unit) fetch_ahead(s, part_after(s, t), ready);
 		if (!last) rc = event_sync(s, ready);
 		else if (below && before.unit == head_unit(s)) rc = loss_out(s, ready);
 		if (!rc && last && below && !early) rc = grads_out(s, before, ready);
@@ -264,6 +275,7 @@ static int autotune_pass(struct stream *s)
 	for (struct part t = {head_unit(s), 0};; t = part_after(s, t)) {
 		part_backward(s, t);
 		if (t.unit == 0) return 0;
+		fetch_ahead(s, part_after(s, t), (struct event){0});
 	}
 }
 

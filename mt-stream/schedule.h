@@ -62,6 +62,8 @@ bool range_of(const struct stream *, struct part, uint32_t i, struct range *);
 /* Copy the rows and rope's tables to the device */
 void batch_in(struct stream *);
 uint64_t weight_elem(const struct stream *); /* bytes */
+/* Let the unit's weights come into a slot, unless they are there */
+void weights_ahead(struct stream *, uint32_t unit);
 /* *w: the unit's weights; compute launched from here on may read them. Returns the slot, whose last_read the caller
  * sets once it has launched the last reader; NULL where the device reads the store in place. */
 struct slot *weights_fetch(struct stream *, uint32_t unit, struct weights *w);
@@ -91,12 +93,15 @@ struct at {
 
 bool next_chunk(struct stream *, uint32_t u, struct at *);
 
-/* ---- offload.c: the unit's forward, and the block's backward pass are about to be launched ---- */
+/* ---- offload.c ---- */
 
+/* The unit's forward pass is about to be launched */
 void forward_begins(struct stream *, uint32_t u);
 /* It has been launched: offload what it writes. The last two stay, as the backward pass reads them first. */
 void forward_ends(struct stream *, uint32_t u);
-void backward_begins(struct stream *, uint32_t u);
+/* Let a block's offloaded activations come back. At `read` the last reader of the memory that they come into has
+ * run. */
+void activations_ahead(struct stream *, uint32_t u, struct event read);
 
 /* ---- schedule.c ---- */
 
@@ -112,6 +117,8 @@ bool expert_used(const struct stream *, uint32_t unit, uint32_t expert);
 /* Nobody routes: each expert gets as many rows as the others */
 void rows_assume(struct stream *, uint32_t u);
 int cut_forward(struct stream *, uint32_t u, struct weights *); /* 0 or -ex */
+/* The first windows' weights may come, for the backward pass */
+void windows_ahead(struct stream *, uint32_t u);
 /* Before the first window: attention's activations and the router's, of all chunks. Then each window, and the rest. */
 void cut_backward_begin(struct stream *, uint32_t u);
 void window_backward(struct stream *, uint32_t u, uint32_t i, float *gs);

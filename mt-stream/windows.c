@@ -182,6 +182,11 @@ int cut_forward(struct stream *s, uint32_t u, struct weights *w)
 
 /* ---- backward, part by part ---- */
 
+void windows_ahead(struct stream *s, uint32_t u)
+{
+	for (uint32_t i = 0; i < 2; i++) window_load(s, u, i, true);
+}
+
 /* Attention's activations and the router's, of all chunks */
 void cut_backward_begin(struct stream *s, uint32_t u)
 {
@@ -189,8 +194,6 @@ void cut_backward_begin(struct stream *s, uint32_t u)
 	uint64_t edges = (uint64_t)cut_edges(&s->unit[u].cut, s->micro->plan.expert_window) * MT_BLOCK;
 	trace_at(s->dev->trace, Q_COMPUTE, u, "backward");
 	s->now.slot = weights_fetch(s, u, w);
-	for (uint32_t i = 0; i < 2; i++) window_load(s, u, i, true);
-	backward_begins(s, u);
 	launch(s, Q_COMPUTE, &(struct op){OP_DISCARD, .discard = {s->micro->layout.edges[u & 1], edges * sizeof(float)}});
 	for (struct at at = {0}; next_chunk(s, u, &at);) {
 		recompute(s, u, w, &at);

@@ -313,6 +313,31 @@ narrow_ring() {
 	fails_with 74 mt-stream "$RUN" --trace "$T/none/trace.json"
 }
 
+@test "a block's weights come for the backward pass while the gradients of the block but one above still leave" {
+	mkdir -p "$T/deep"
+	sed 's/\("num_hidden_layers": \)[0-9]*/\16/; s/\("intermediate_size": \)[0-9]*/\18000/' \
+		"$GOLDEN/llama3/model/config.json" >"$T/deep/config.json"
+	stream-drive make "$RUN" "$T/deep" bf16 fp32 1024 7 65536
+	narrow_ring r2 2
+	step_of plain "--compute fp32" 1 5 24 1
+	step_of slow "--compute fp32 --device-memory 20M --recompute full --trace $T/trace.json --ring grad.0=r2" 1 5 24 1 \
+		grad=r2 pause=20
+	same plain slow
+	python3 - "$T/trace.json" <<-'PY'
+		import json, sys
+		came, left = {}, {}
+		for e in json.load(open(sys.argv[1]))["traceEvents"]:
+		    if e["name"] == "weights in":
+		        came.setdefault(e["args"]["unit"], []).append(e["ts"])
+		    if e["name"] == "gradients out":
+		        left[e["args"]["unit"]] = e["ts"]
+		again = [u for u in came if len(came[u]) > 1]
+		assert sorted(again) == [1, 2, 3, 4], came
+		for u in again:
+		    assert came[u][-1] < left[u + 2], (u, came, left)
+	PY
+}
+
 @test "unit tables that contradict the geometry are refused" {
 	make_run llama3
 	stream-drive damage "$RUN"

@@ -16,6 +16,7 @@
  *         token=N target=N start=N   put N into the second token of the first row
  *         rows=N      say so in the message
  *         grad=RING   take gradients from RING instead of grad.0
+ *         pause=MS    after each message
  *     stream-drive poison RUN UNIT        the unit's first weight becomes NaN
  *     stream-drive damage RUN             the unit table is not the geometry's any more
  *     stream-drive ring RUN NAME LIKE     a ring of one's own
@@ -134,9 +135,10 @@ struct word {
 	const char *text;
 	bool set;
 };
-enum { W_EVAL, W_STALE, W_DUMP, W_TOKEN, W_TARGET, W_START, W_ROWS, W_GRAD, W_PLAIN, W_LIMIT, WORDS };
+enum { W_EVAL, W_STALE, W_DUMP, W_TOKEN, W_TARGET, W_START, W_ROWS, W_GRAD, W_PLAIN, W_LIMIT, W_PAUSE, WORDS };
 static struct word words[WORDS] = {{.name = "eval"}, {.name = "stale"}, {.name = "dump"}, {.name = "token"},
-	{.name = "target"}, {.name = "start"}, {.name = "rows"}, {.name = "grad"}, {.name = "plain"}, {.name = "limit"}};
+	{.name = "target"}, {.name = "start"}, {.name = "rows"}, {.name = "grad"}, {.name = "plain"}, {.name = "limit"},
+	{.name = "pause"}};
 
 static struct mt_run *run;
 static uint32_t rows, seq, micros, streams, k, attempt;
@@ -292,6 +294,7 @@ static bool take(uint32_t i, bool *dropped)
 		mt_die(1, "message of kind %u", m.kind);
 	}
 	mt_ring_pop(grad[i]);
+	if (words[W_PAUSE].set) mt_nap((int)words[W_PAUSE].value);
 	return true;
 }
 
