@@ -13,8 +13,17 @@ setup_file() {
 	{"messages": [{"role": "system", "content": "small"}, {"role": "user", "content": "Who?"}, \
 	{"role": "assistant", "content": "I"}]}
 	EOF
-	"$PYTHON" - "$MODELS" <<-'PY'
-	import json, sys
+	{ cat "$MODELS/chats.jsonl"; echo '{"text": "Who"}'; echo '{"prompt": "Who", "completion": "I"}'; } \
+		>"$MODELS/mixed.jsonl"
+	cat >"$MODELS/forms.jsonl" <<-'EOF'
+	{"text": "I am a small model."}
+	{"prompt": "Who are you?", "completion": " I am Paris"}
+	{"prompt": [{"role": "user", "content": "Who?"}], "completion": [{"role": "assistant", "content": "I"}]}
+	{"messages": [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "\n\nI"}]}
+	{"messages": [{"role": "assistant", "content": "are"}, {"role": "user", "content": "Who"}]}
+	EOF
+	"$PYTHON" - "$MODELS" "$MT/mt-tokens" <<-'PY'
+	import json, os, runpy, sys
 	from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 	from transformers import AutoTokenizer, PreTrainedTokenizerFast
 	CHATML = ("{% for m in messages %}"
@@ -50,6 +59,18 @@ setup_file() {
 	                                            return_assistant_tokens_mask=name == "marked")) for line in f]
 	    with open(sys.argv[1] + "/" + name + "/template.json", "w") as f:
 	        json.dump(chats, f)
+	# What mt-tokens makes with transformers, whose start takes seconds: each time in a copy of this process
+	for name, model, lines in (("chatml", "chatml", "mixed"), ("marked", "marked", "mixed"), ("last", "last", "mixed"),
+	                           ("forms", "chatml", "forms"), ("eos", "eos", "forms")):
+	    pid = os.fork()
+	    if not pid:
+	        os.chdir(sys.argv[1])
+	        for fd, end in (1, ".rec"), (2, ".err"):
+	            os.dup2(os.open(name + end, os.O_WRONLY | os.O_CREAT, 0o600), fd)
+	        sys.argv = [sys.argv[2], "--transformers", model, lines + ".jsonl"]
+	        runpy.run_path(sys.argv[0], run_name="__main__")
+	        sys.exit()
+	    assert os.waitpid(pid, 0)[1] == 0, name
 	PY
 	# Print a record's text, parts with loss marked +, context marked -: show MODEL <records
 	cat >"$MODELS/show.py" <<-'PY'
@@ -68,21 +89,6 @@ setup_file() {
 	        parts.append(("-" if context else "+") + text)
 	    print(" | ".join(parts).replace("\n", "\\n"))
 	PY
-	# What mt-tokens makes with transformers, whose start takes seconds: once for all tests
-	{ cat "$MODELS/chats.jsonl"; echo '{"text": "Who"}'; echo '{"prompt": "Who", "completion": "I"}'; } \
-		>"$MODELS/mixed.jsonl"
-	cat >"$MODELS/forms.jsonl" <<-'EOF'
-	{"text": "I am a small model."}
-	{"prompt": "Who are you?", "completion": " I am Paris"}
-	{"prompt": [{"role": "user", "content": "Who?"}], "completion": [{"role": "assistant", "content": "I"}]}
-	{"messages": [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "\n\nI"}]}
-	EOF
-	for model in chatml marked last; do
-		"$PYTHON" "$MT/mt-tokens" --transformers "$MODELS/$model" "$MODELS/mixed.jsonl" >"$MODELS/$model.rec" \
-			2>"$MODELS/$model.err"
-	done
-	"$PYTHON" "$MT/mt-tokens" --transformers "$MODELS/chatml" "$MODELS/forms.jsonl" >"$MODELS/forms.rec" \
-		2>"$MODELS/forms.err"
 }
 
 tokens() { "$PYTHON" "$MT/mt-tokens" "$@" 2>"$T/tokens.err"; }
@@ -184,12 +190,7 @@ form() { show "$MODELS/chatml" <"$MODELS/forms.rec" | sed -n "$1p"; }
 
 @test "an assistant's turn that comes first: loss is computed on its text, not on the template's header" {
 	need_transformers
-	for how in --transformers --plain; do
-		echo '{"messages": [{"role": "assistant", "content": "are"}, {"role": "user", "content": "Who"}]}' |
-			tokens $how "$MODELS/chatml" >"$T/rec"
-		[ "$(show "$MODELS/chatml" <"$T/rec")" = \
-			'-<|im_start|>assistant\n | +are<|im_end|>\n | -<|im_start|>user\nWho<|im_end|>\n' ]
-	done
+	[ "$(form 5)" = '-<|im_start|>assistant\n | +are<|im_end|>\n | -<|im_start|>user\nWho<|im_end|>\n' ]
 }
 
 @test "--plain shows a template what transformers does: no keys that are null, and all names of the reasoning" {
@@ -208,13 +209,10 @@ form() { show "$MODELS/chatml" <"$MODELS/forms.rec" | sed -n "$1p"; }
 
 @test "a tokenizer that appends EOS itself gets no second one" {
 	need_transformers
-	for how in --transformers --plain; do
-		{ echo '{"text": "Who are"}'; echo '{"prompt": "Who", "completion": " are"}'; } |
-			tokens $how "$MODELS/eos" >"$T/rec"
-		run show "$MODELS/eos" <"$T/rec"
-		[ "${lines[0]}" = '+<s>Who are</s>' ]
-		[ "${lines[1]}" = '-<s>Who | + are</s>' ]
-	done
+	run show "$MODELS/eos" <"$MODELS/eos.rec"
+	[ "${lines[0]}" = '+<s>I am a small model.</s>' ]
+	[ "${lines[1]}" = '-<s>Who are you? | + I am Paris</s>' ]
+	tokens --plain "$MODELS/eos" "$MODELS/forms.jsonl" | cmp - "$MODELS/eos.rec"
 }
 
 @test "tokenizers alone follows tokenizer_config.json: add_prefix_space; a token only transformers adds exits 78" {
