@@ -209,15 +209,8 @@ int main(int argc, char **argv)
 		if (!tokens || !starts) return 71;
 		for (int64_t t = 0; t < n; t++) tokens[t] = (uint32_t)(t * 7919 % m->vocab);
 		bench();
-		free(a);
-		free(b);
-		free(c);
-		free(d);
-		free(lse);
-		free(rstd);
-		free(norm_dw);
-		free(tokens);
-		free(starts);
+		void *const used[] = {a, b, c, d, lse, rstd, norm_dw, tokens, starts};
+		for (size_t k = 0; k < sizeof used / sizeof *used; k++) free(used[k]);
 	}
 	pool_free(pool);
 	return 0;

@@ -149,89 +149,70 @@ static int same_bits(const char *isa, update_fn *fn)
 	return 0;
 }
 
-/* The whole formula in double beside it; the states start equal, so what differs is fp32 rounding of 100 steps: m and v
- * carry a few ulps (2^-23 relative), p adds at most 1.5 ulp of p a step. */
-static int is_adamw(double beta1)
+/* One element's p, m and v after a step in double: AdamW, Lion (arXiv 2302.06675, algorithm 2), SGD (torch.optim.SGD
+ * without dampening and nesterov). False: Lion's sign hangs on rounding. */
+static bool step_defined(enum mt_optim optim, const struct mt_hyperparams *h, double step, double g, double *p,
+	double *m, double *v)
+{
+	double c = h->beta1 * *m + (1 - h->beta1) * g;
+	if (optim == MT_LION) {
+		*p -= h->lr * ((c > 0) - (c < 0) + h->decay * *p);
+		*m = h->beta2 * *m + (1 - h->beta2) * g;
+		return fabs(c) >= 1e-6;
+	}
+	if (optim == MT_SGD) {
+		*m = h->beta1 * *m + g + h->decay * *p;
+		*p -= h->lr * *m;
+		return true;
+	}
+	*p *= 1 - h->lr * h->decay;
+	*m = c;
+	*v = *v * h->beta2 + g * g * (1 - h->beta2);
+	*p -= h->lr / (1 - pow(h->beta1, step)) * *m / (sqrt(*v) / sqrt(1 - pow(h->beta2, step)) + h->eps);
+	return true;
+}
+
+/* The rule in double beside it; the states start equal, so what differs is fp32 rounding of 100 steps: m and v carry a
+ * few ulps (2^-23 relative), AdamW's p adds at most 1.5 ulp of p a step, the others' two or three roundings. Elements
+ * at which Lion's sign hangs on rounding, of which there are few, are left out. */
+static int follows(enum mt_optim optim, double beta1)
 {
 	enum { STEPS = 100 };
-	const double lr = 1e-3, beta2 = 0.999, eps = 1e-8, wd = 0.1, clip = 0.5;
-	fill(&got, true, MT_FP32, false);
+	const double clip = 0.5;
+	const struct mt_hyperparams h = {1e-3, beta1, optim == MT_ADAMW ? 0.999 : 0.99, 1e-8, 0.1, 0};
 	static double p[N], m[N], v[N];
+	static bool unsure[N];
+	fill(&got, true, MT_FP32, false);
 	struct tile t = tile_of(&got, true, MT_FP32, false, true);
+	t.optim = optim;
 	for (uint64_t i = 0; i < N; i++) {
 		p[i] = mt_float(mt_join(((uint16_t *)t.w)[i], t.lo[i]));
 		m[i] = ((float *)t.m)[i] = 0;
 		v[i] = ((float *)t.v)[i] = 0;
-	}
-	for (uint64_t step = 1; step <= STEPS; step++) {
-		struct scalars a = update_scalars(MT_ADAMW, step, &(struct mt_hyperparams){lr, beta1, beta2, eps, wd, 0}, clip);
-		fill_g(g0, false, false);
-		fill_g(g1, false, false);
-		update_scalar(&a, &t, &got.partition, partition_tag(step, 0), 0, GROUPS, a.decay);
-		double step_size = lr / (1 - pow(beta1, (double)step)), bias2 = sqrt(1 - pow(beta2, (double)step));
-		for (uint64_t i = 0; i < N; i++) {
-			double g = ((double)((float *)g0)[i] + ((float *)g1)[i]) * clip;
-			p[i] *= 1 - lr * wd;
-			m[i] += (g - m[i]) * (1 - beta1);
-			v[i] = v[i] * beta2 + g * g * (1 - beta2);
-			p[i] -= step_size * m[i] / (sqrt(v[i]) / bias2 + eps);
-		}
-	}
-	double worst = 0;
-	for (uint64_t i = 0; i < N; i++) {
-		double d = fabs(mt_float(mt_join(((uint16_t *)t.w)[i], t.lo[i])) - p[i]);
-		if (d > worst) worst = d;
-	}
-	double bound = STEPS * 1.5 * 0x1p-24 * 1.2; /* |p| stays below 1.2: 1 + 100 steps of lr at most */
-	printf("beta1 %g: worst difference from double after %d steps: %.3g of %.3g\n", beta1, STEPS, worst, bound);
-	return worst > bound;
-}
-
-/* The same of Lion (arXiv 2302.06675, algorithm 2) and of SGD (torch.optim.SGD without dampening and nesterov): two or
- * three roundings of p a step. Lion's sign is the double's but where its argument is within rounding of 0: such
- * elements, of which there are few, are left out. */
-static int is_rule_of_m(enum mt_optim optim)
-{
-	enum { STEPS = 100 };
-	const double lr = 1e-3, beta1 = 0.9, beta2 = 0.99, wd = 0.1, clip = 0.5;
-	static double p[N], m[N];
-	static bool unsure[N];
-	fill(&got, true, MT_FP32, false);
-	struct tile t = tile_of(&got, true, MT_FP32, false, true);
-	t.optim = optim, t.v = NULL;
-	for (uint64_t i = 0; i < N; i++) {
-		p[i] = mt_float(mt_join(((uint16_t *)t.w)[i], t.lo[i]));
-		m[i] = ((float *)t.m)[i] = 0;
 		unsure[i] = false;
 	}
+	if (optim != MT_ADAMW) t.v = NULL;
 	for (uint64_t step = 1; step <= STEPS; step++) {
-		struct scalars a = update_scalars(optim, step, &(struct mt_hyperparams){lr, beta1, beta2, 0, wd, 0}, clip);
+		struct scalars a = update_scalars(optim, step, &h, clip);
 		fill_g(g0, false, false);
 		fill_g(g1, false, false);
 		update_scalar(&a, &t, &got.partition, partition_tag(step, 0), 0, GROUPS, a.decay);
 		for (uint64_t i = 0; i < N; i++) {
 			double g = ((double)((float *)g0)[i] + ((float *)g1)[i]) * clip;
-			if (optim == MT_LION) {
-				double c = beta1 * m[i] + (1 - beta1) * g;
-				unsure[i] |= fabs(c) < 1e-6;
-				p[i] -= lr * ((c > 0) - (c < 0) + wd * p[i]);
-				m[i] = beta2 * m[i] + (1 - beta2) * g;
-			} else {
-				m[i] = beta1 * m[i] + g + wd * p[i];
-				p[i] -= lr * m[i];
-			}
+			unsure[i] |= !step_defined(optim, &h, (double)step, g, p + i, m + i, v + i);
 		}
 	}
-	double worst = 0, bound = STEPS * 2.5 * 0x1p-24 * 2; /* |p| stays below 2 */
+	/* |p| stays below 1.2 with AdamW, 1 + 100 steps of lr at most, else below 2 */
+	double worst = 0, bound = STEPS * 0x1p-24 * (optim == MT_ADAMW ? 1.5 * 1.2 : 2.5 * 2);
 	int left_out = 0;
 	for (uint64_t i = 0; i < N; i++) {
 		double d = fabs(mt_float(mt_join(((uint16_t *)t.w)[i], t.lo[i])) - p[i]);
 		left_out += unsure[i];
 		if (!unsure[i] && d > worst) worst = d;
 	}
-	printf("%s: worst difference from double after %d steps: %.3g of %.3g; %d elements left out\n",
-		mt_optim_name(optim), STEPS, worst, bound, left_out);
-	return worst > bound || left_out > N / 20;
+	printf("%s, beta1 %g: worst difference from double after %d steps: %.3g of %.3g; %d elements left out\n",
+		mt_optim_name(optim), beta1, STEPS, worst, bound, left_out);
+	return worst > bound || left_out > (optim == MT_LION ? N / 20 : 0);
 }
 
 /* Lion without gradients: sign(0) is 0, so that no weight moves that does not decay */
@@ -266,96 +247,67 @@ static int flushes(void)
 	return 0;
 }
 
-/* m and v in bf16. Gradients of 1 until v is near 1, then of 0.1: v falls to 0.01 as in fp32, although a step's decay
- * is less than half of bf16's last place; and the mean of m and of v over many elements is that of fp32. */
-static int rounds_bf16_fairly(void)
+/* m and v, rounded, with gradients of several sizes in a group. Gradients of 1 times the size until v is near its mean,
+ * then of 0.1: v falls to a hundredth as in fp32, although a step's decay is less than half of bf16's last place (so is
+ * m's with beta1 0.999); and the mean of m and of v over the elements of each size is that of fp32. */
+enum { SIZES = 8 };
+
+static const struct fairness {
+	enum mt_optim optim;
+	enum mt_dtype state;
+	double beta1, far_m, far_v;
+	int sizes;
+	float size[SIZES];
+} fairness[] = {
+	/* an element's v strays by some 2^-8 sqrt(500 steps) of it, the mean of 2368 by a fiftieth of that */
+	{MT_ADAMW, MT_BF16, 0.9, 1e-3, 5e-3, 1, {1}},
+	/* neighbouring codes differ by an eighth or less, and an element's v strays by two of them: the mean of 296 by
+	 * 1.5 % */
+	{MT_ADAMW, MT_INT8, 0.9, 0.01, 0.04, SIZES, {1, 0.7f, 0.3f, 0.1f, 0.03f, 0.01f, 1e-3f, 1e-4f}},
+	/* an element's m strays by up to an eighth (int8) or 2^-8 (bf16) times sqrt(500 steps) of it, the mean of 592 by a
+	 * twenty-fourth of that */
+	{MT_LION, MT_BF16, 0.999, 0.01, 0, 4, {1, 0.3f, 0.1f, 0.01f}},
+	{MT_LION, MT_INT8, 0.999, 0.1, 0, 4, {1, 0.3f, 0.1f, 0.01f}},
+	{MT_SGD, MT_BF16, 0.999, 0.01, 0, 4, {1, 0.3f, 0.1f, 0.01f}},
+	{MT_SGD, MT_INT8, 0.999, 0.1, 0, 4, {1, 0.3f, 0.1f, 0.01f}},
+};
+
+static int rounds_fairly(const struct fairness *f)
 {
 	enum { STEPS = 6000 };
-	struct tile t;
-	double mean_m = 0, mean_v = 0, want_m = 0, want_v = 0;
-	memset(&got, 0, sizeof got);
-	t = tile_of(&got, true, MT_BF16, false, false);
-	for (uint64_t step = 1; step <= 2 * STEPS; step++) {
-		struct scalars a = update_scalars(MT_ADAMW, step, &(struct mt_hyperparams){1e-3, 0.9, 0.999, 1e-8, 0, 0}, 1);
-		float g = step <= STEPS ? 1 : 0.1f;
-		for (uint64_t i = 0; i < N; i++) ((float *)g0)[i] = g;
-		update_scalar(&a, &t, &got.partition, partition_tag(step, 0), 0, GROUPS, 1);
-		want_m += (g - want_m) * 0.1;
-		want_v += ((double)g * g - want_v) * 0.001;
-	}
-	for (uint64_t i = 0; i < N; i++) {
-		mean_m += (double)bf16_float(((uint16_t *)t.m)[i]) / N;
-		mean_v += (double)bf16_float(((uint16_t *)t.v)[i]) / N;
-	}
-	/* an element's v strays by some 2^-8 sqrt(500 steps) of it, the mean of 2368 by a fiftieth of that */
-	printf("state in bf16: mean m %.5f of %.5f, mean v %.5f of %.5f\n", mean_m, want_m, mean_v, want_v);
-	return fabs(mean_m - want_m) > 1e-3 * want_m || fabs(mean_v - want_v) > 5e-3 * want_v;
-}
-
-/* m and v in int8, in the same way, with gradients in a group that differ by 10^4: means over the elements of each size
- * are those of fp32. */
-static int rounds_int8_fairly(void)
-{
-	enum { STEPS = 6000, SIZES = 8, EACH = N / SIZES };
-	static const float size[SIZES] = {1, 0.7f, 0.3f, 0.1f, 0.03f, 0.01f, 1e-3f, 1e-4f};
-	double mean_m[SIZES] = {0}, mean_v[SIZES] = {0}, m = 0, v = 0;
-	struct tile t;
+	const double beta2 = 0.999, decay = f->optim == MT_LION ? beta2 : f->beta1;
+	double mean_m[SIZES] = {0}, mean_v[SIZES] = {0}, m = 0, v = 0, each = N / f->sizes;
 	int rc = 0;
 	memset(&got, 0, sizeof got);
-	t = tile_of(&got, true, MT_INT8, false, false);
+	struct tile t = tile_of(&got, true, f->state, false, false);
+	t.optim = f->optim;
+	if (f->optim != MT_ADAMW) t.v = NULL;
 	for (uint64_t step = 1; step <= 2 * STEPS; step++) {
-		struct scalars a = update_scalars(MT_ADAMW, step, &(struct mt_hyperparams){1e-3, 0.9, 0.999, 1e-8, 0, 0}, 1);
+		struct scalars a = update_scalars(f->optim, step, &(struct mt_hyperparams){0, f->beta1, beta2, 1e-8, 0, 0}, 1);
 		float g = step <= STEPS ? 1 : 0.1f;
-		for (uint64_t i = 0; i < N; i++) ((float *)g0)[i] = g * size[i % SIZES];
-		fastest()(&a, &t, &got.partition, partition_tag(step, 0), 0, GROUPS, 1);
-		m += (g - m) * 0.1;
-		v += ((double)g * g - v) * 0.001;
-	}
-	for (uint64_t i = 0; i < N; i++) {
-		mean_m[i % SIZES] += (double)int8_m(((uint8_t *)t.m)[int8_at(i)], t.m_scale[i / MT_GROUP]) / EACH;
-		mean_v[i % SIZES] += (double)int8_v(((uint8_t *)t.v)[int8_at(i)], t.v_scale[i / MT_GROUP]) / EACH;
-	}
-	for (int k = 0; k < SIZES; k++) {
-		double of_m = mean_m[k] / (m * size[k]), of_v = mean_v[k] / (v * size[k] * size[k]);
-		/* neighbouring codes differ by an eighth or less, and an element's v strays by two of them: the mean of 296 by
-		 * 1.5 % */
-		double far_m = 0.01, far_v = 0.04;
-		printf("state in int8, gradients of %g: mean m %.4f, mean v %.4f of fp32's\n", (double)size[k], of_m, of_v);
-		rc |= fabs(of_m - 1) > far_m || fabs(of_v - 1) > far_v;
-	}
-	return rc;
-}
-
-/* m of Lion or SGD, rounded, with gradients in a group that differ by 100: the mean over the elements of each size is
- * that of fp32. With beta 0.999 a step's decay is less than half of bf16's last place. */
-static int rounds_m_fairly(enum mt_optim optim, enum mt_dtype state)
-{
-	enum { STEPS = 6000, SIZES = 4, EACH = N / SIZES };
-	static const float size[SIZES] = {1, 0.3f, 0.1f, 0.01f};
-	const double beta = 0.999;
-	double mean[SIZES] = {0}, m = 0;
-	int rc = 0;
-	memset(&got, 0, sizeof got);
-	struct tile t = tile_of(&got, true, state, false, false);
-	t.optim = optim, t.v = NULL;
-	for (uint64_t step = 1; step <= 2 * STEPS; step++) {
-		struct scalars a = update_scalars(optim, step, &(struct mt_hyperparams){0, beta, beta, 0, 0, 0}, 1);
-		float g = step <= STEPS ? 1 : 0.1f;
-		for (uint64_t i = 0; i < N; i++) ((float *)g0)[i] = g * size[i % SIZES];
+		for (uint64_t i = 0; i < N; i++) ((float *)g0)[i] = g * f->size[i % (uint64_t)f->sizes];
 		fastest()(&a, &t, &got.partition, partition_tag(step, 0), 0, GROUPS, a.no_decay);
-		m = beta * m + g * (optim == MT_LION ? 1 - beta : 1);
+		m = decay * m + g * (f->optim == MT_SGD ? 1 : 1 - decay);
+		v = beta2 * v + (1 - beta2) * (double)g * g;
 	}
-	for (uint64_t i = 0; i < N; i++)
-		mean[i % SIZES] += (state == MT_INT8 ? (double)int8_m(((uint8_t *)t.m)[int8_at(i)], t.m_scale[i / MT_GROUP])
-											 : (double)bf16_float(((uint16_t *)t.m)[i])) /
-			EACH;
-	for (int k = 0; k < SIZES; k++) {
-		/* an element strays by up to an eighth (int8) or 2^-8 (bf16) times sqrt(500 steps) of it, the mean of 592 by a
-		 * twenty-fourth of that */
-		double of = mean[k] / (m * size[k]);
-		printf("%s, state %s, gradients of %g: mean m %.4f of fp32's\n", mt_optim_name(optim), word_of(state),
-			(double)size[k], of);
-		rc |= fabs(of - 1) > (state == MT_INT8 ? 0.1 : 0.01);
+	for (uint64_t i = 0; i < N; i++) {
+		bool int8 = f->state == MT_INT8;
+		uint64_t k = i % (uint64_t)f->sizes, group = i / MT_GROUP, at = int8_at(i);
+		mean_m[k] += (double)(int8 ? int8_m(((uint8_t *)t.m)[at], t.m_scale[group])
+								   : bf16_float(((uint16_t *)t.m)[i])) /
+			each;
+		if (t.v)
+			mean_v[k] += (double)(int8 ? int8_v(((uint8_t *)t.v)[at], t.v_scale[group])
+									   : bf16_float(((uint16_t *)t.v)[i])) /
+				each;
+	}
+	for (int k = 0; k < f->sizes; k++) {
+		double of_m = mean_m[k] / (m * f->size[k]), of_v = t.v ? mean_v[k] / (v * f->size[k] * f->size[k]) : 1;
+		printf("%s, state %s, gradients of %g: mean m %.4f", mt_optim_name(f->optim), word_of(f->state),
+			(double)f->size[k], of_m);
+		if (t.v) printf(", mean v %.4f", of_v);
+		printf(" of fp32's\n");
+		rc |= fabs(of_m - 1) > f->far_m || fabs(of_v - 1) > f->far_v;
 	}
 	return rc;
 }
@@ -364,7 +316,7 @@ static int rounds_m_fairly(enum mt_optim optim, enum mt_dtype state)
  * those of fp32 state, and elements without gradients do not move. */
 static int steps_stay_short(void)
 {
-	enum { STEPS = 3000, SIZES = 8 };
+	enum { STEPS = 3000 };
 	static const float size[SIZES] = {1, 0.1f, 1e-2f, 1e-3f, 1e-4f, 1e-5f, 1e-7f, 0};
 	static struct state plain;
 	struct tile t[2] = {tile_of(&plain, false, MT_FP32, false, false), tile_of(&got, false, MT_INT8, false, false)};
@@ -557,11 +509,10 @@ int main(int argc, char **argv)
 	rc |= same_bits("avx2", update_choose());
 	setenv("MT_ISA", "avx512", 1);
 	rc |= same_bits("avx512", update_choose());
-	rc |= is_adamw(0.9) | is_adamw(0.25) | is_adamw(0);
-	rc |= is_rule_of_m(MT_LION) | is_rule_of_m(MT_SGD) | lion_rests();
-	for (enum mt_optim optim = MT_LION; optim <= MT_SGD; optim++)
-		rc |= rounds_m_fairly(optim, MT_BF16) | rounds_m_fairly(optim, MT_INT8);
-	rc |= rounds_bf16_fairly() | rounds_int8_fairly() | draws_bits(MT_BF16) | draws_bits(MT_INT8);
+	rc |= follows(MT_ADAMW, 0.9) | follows(MT_ADAMW, 0.25) | follows(MT_ADAMW, 0);
+	rc |= follows(MT_LION, 0.9) | follows(MT_SGD, 0.9) | lion_rests();
+	for (size_t i = 0; i < sizeof fairness / sizeof *fairness; i++) rc |= rounds_fairly(&fairness[i]);
+	rc |= draws_bits(MT_BF16) | draws_bits(MT_INT8);
 	rc |= has_roots() | rests_at_0(MT_FP32) | rests_at_0(MT_BF16) | rests_at_0(MT_INT8);
 	rc |= steps_stay_short() | codes_stay();
 	rc |= flushes() | sums(false) | sums(true);
