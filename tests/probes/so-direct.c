@@ -4,7 +4,6 @@
  *     MT_DIRECT=N       direct writes fail from the Nth on, counted from 0
  *     MT_DIRECT_LOG=F   each direct write adds a line to F
  *     MT_DIRECT_GATE=F  direct writes wait until F exists */
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdarg.h>
@@ -13,21 +12,17 @@
 #include <string.h>
 #include <unistd.h>
 
-#pragma GCC diagnostic ignored "-Wpedantic"
-
-typedef int openat_fn(int, const char *, int, ...);
-typedef ssize_t pwrite_fn(int, const void *, size_t, off_t);
+#include "so.h"
 
 int openat(int dir, const char *name, int flags, ...)
 {
-	openat_fn *real = (openat_fn *)dlsym(RTLD_NEXT, "openat");
 	const char *how = getenv("MT_DIRECT");
 	va_list ap;
 
 	va_start(ap, flags);
 	unsigned mode = flags & O_CREAT ? va_arg(ap, unsigned) : 0;
 	va_end(ap);
-	if (!(flags & O_DIRECT) || !how || strcmp(how, "none") != 0) return real(dir, name, flags, mode);
+	if (!(flags & O_DIRECT) || !how || strcmp(how, "none") != 0) return REAL(openat)(dir, name, flags, mode);
 	errno = EINVAL;
 	return -1;
 }
@@ -42,13 +37,12 @@ static void note(const char *log)
 ssize_t pwrite(int fd, const void *data, size_t n, off_t at)
 {
 	static _Atomic long count;
-	pwrite_fn *real = (pwrite_fn *)dlsym(RTLD_NEXT, "pwrite");
 	const char *how = getenv("MT_DIRECT"), *log = getenv("MT_DIRECT_LOG"), *gate = getenv("MT_DIRECT_GATE");
 
-	if (!(fcntl(fd, F_GETFL) & O_DIRECT)) return real(fd, data, n, at);
+	if (!(fcntl(fd, F_GETFL) & O_DIRECT)) return REAL(pwrite)(fd, data, n, at);
 	if (log) note(log);
 	while (gate && access(gate, F_OK) < 0) usleep(10000);
-	if (!how || atomic_fetch_add(&count, 1) < atol(how)) return real(fd, data, n, at);
+	if (!how || atomic_fetch_add(&count, 1) < atol(how)) return REAL(pwrite)(fd, data, n, at);
 	errno = EINVAL;
 	return -1;
 }

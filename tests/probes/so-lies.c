@@ -4,7 +4,6 @@
  *                         when its holder releases it, so that all others see this process alive from then on
  *     MT_LIE_PROC=ERRNO   opening /proc/PID/... of other processes fails
  */
-#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -14,11 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#pragma GCC diagnostic ignored "-Wpedantic"
-
-typedef int fcntl_fn(int, int, ...);
-typedef int open_fn(const char *, int, ...);
-typedef FILE *fopen_fn(const char *, const char *);
+#include "so.h"
 
 static long env_number(const char *name)
 {
@@ -36,20 +31,19 @@ struct wish {
 static void *wait_for_lock(void *arg)
 {
 	struct wish *w = arg;
-	fcntl_fn *real = (fcntl_fn *)dlsym(RTLD_NEXT, "fcntl");
-	while (real(w->fd, F_OFD_SETLKW, &w->lock) && errno == EINTR) {}
+	while (REAL(fcntl)(w->fd, F_OFD_SETLKW, &w->lock) && errno == EINTR) {}
 	free(w);
 	return NULL;
 }
 
-static int lie(fcntl_fn *real, int fd, int cmd, struct flock *l)
+static int lie(int fd, int cmd, struct flock *l)
 {
 	pthread_t thread;
 	if (cmd == F_OFD_GETLK) {
 		l->l_type = F_UNLCK;
 		return 0;
 	}
-	if (!real(fd, cmd, l) || l->l_type == F_UNLCK) return 0;
+	if (!REAL(fcntl)(fd, cmd, l) || l->l_type == F_UNLCK) return 0;
 	struct wish *w = malloc(sizeof *w);
 	if (!w) return -1;
 	*w = (struct wish){fd, *l};
@@ -59,15 +53,13 @@ static int lie(fcntl_fn *real, int fd, int cmd, struct flock *l)
 
 int fcntl(int fd, int cmd, ...)
 {
-	fcntl_fn *real = (fcntl_fn *)dlsym(RTLD_NEXT, "fcntl");
 	va_list ap;
 	va_start(ap, cmd);
 	void *arg = va_arg(ap, void *);
 	va_end(ap);
 	struct flock *l = arg;
-	if ((cmd == F_OFD_SETLK || cmd == F_OFD_GETLK) && l->l_start == env_number("MT_LIE_LOCK"))
-		return lie(real, fd, cmd, l);
-	return real(fd, cmd, arg);
+	if ((cmd == F_OFD_SETLK || cmd == F_OFD_GETLK) && l->l_start == env_number("MT_LIE_LOCK")) return lie(fd, cmd, l);
+	return REAL(fcntl)(fd, cmd, arg);
 }
 int fcntl64(int fd, int cmd, ...) __attribute__((alias("fcntl")));
 
@@ -83,18 +75,13 @@ static int refused(const char *path)
 
 int open(const char *path, int flags, ...)
 {
-	open_fn *real = (open_fn *)dlsym(RTLD_NEXT, "open");
 	va_list ap;
 	va_start(ap, flags);
 	int mode = va_arg(ap, int);
 	va_end(ap);
-	return refused(path) ? -1 : real(path, flags, mode);
+	return refused(path) ? -1 : REAL(open)(path, flags, mode);
 }
 int open64(const char *path, int flags, ...) __attribute__((alias("open")));
 
-FILE *fopen(const char *path, const char *mode)
-{
-	fopen_fn *real = (fopen_fn *)dlsym(RTLD_NEXT, "fopen");
-	return refused(path) ? NULL : real(path, mode);
-}
+FILE *fopen(const char *path, const char *mode) { return refused(path) ? NULL : REAL(fopen)(path, mode); }
 FILE *fopen64(const char *path, const char *mode) __attribute__((alias("fopen")));

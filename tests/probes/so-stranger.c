@@ -1,12 +1,9 @@
 /* so-stranger.so, to be preloaded: the first connection by IPv6 goes to port $MT_STRANGER of this machine instead. */
-#include <dlfcn.h>
 #include <netinet/in.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 
-#pragma GCC diagnostic ignored "-Wpedantic"
-
-typedef int connect_fn(int, const struct sockaddr *, socklen_t);
+#include "so.h"
 
 int connect(int fd, const struct sockaddr *to, socklen_t n)
 {
@@ -18,6 +15,5 @@ int connect(int fd, const struct sockaddr *to, socklen_t n)
 		to = (struct sockaddr *)&other;
 		n = sizeof other;
 	}
-	connect_fn *real = (connect_fn *)dlsym(RTLD_NEXT, "connect");
-	return real(fd, to, n);
+	return REAL(connect)(fd, to, n);
 }
