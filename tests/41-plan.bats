@@ -515,6 +515,53 @@ assert all(float(low) * y <= x <= float(high) * y for x, y in pairs), a' "$@"
 	done
 }
 
+@test "--batch: a step is as short as with the best of many splits into micro-batches; with --micro it exits 64" {
+	python3 - "$MT/mt-plan" "$CONFIGS" <<-'PY'
+		import json, subprocess, sys
+		plan, configs = sys.argv[1:]
+		def plan_of(model, *options):
+		    p = subprocess.run([plan, "--json", "--config", f"{configs}/{model}.json", *options], capture_output=True)
+		    return json.loads(p.stdout) if p.returncode == 0 else None
+		for model, seq, batch, gpu in (("qwen2.5-7b", 2048, 256, "H100"), ("llama-3.1-8b", 1024, 64, "RTX5090"),
+		        ("olmoe-1b-7b", 2048, 96, "RTX4090")):
+		    of = ("--seq", str(seq), "--profile", gpu)
+		    best = plan_of(model, "--batch", str(batch), *of)
+		    assert 0 <= best["rows"] * best["micro_batches"] - batch < best["micro_batches"], best
+		    row = best["step_s"] / best["rows"] / best["micro_batches"]
+		    splits = (1, 2, 4, 8, 16, 32)
+		    others = [plan_of(model, "--micro", str(batch // n), "--micro-batches", str(n), *of) for n in splits]
+		    assert any(others)
+		    for p in filter(None, others):
+		        assert row <= p["step_s"] / batch * 1.02, (model, best, p)
+	PY
+	plan qwen2.5-7b --seq 2048 --batch 64 --grad none --json >"$T/none"
+	[ "$(value rows <"$T/none") $(value micro_batches <"$T/none")" = "64 1" ]
+	fails_with 64 mt-plan --config "$CONFIGS/demo.json" --seq 64 --batch 4 --micro 2
+	fails_with 64 mt-plan --config "$CONFIGS/demo.json" --seq 64 --batch 4 --micro-batches 2
+	fails_with 71 mt-plan --config "$CONFIGS/qwen2.5-7b.json" --seq 2048 --batch 64 --device-memory 64M --profile H100
+	grep -q "a micro-batch of 1 row " "$T/fails.err"
+}
+
+@test "what would make the step faster is named, with the ratio of the two plans' steps" {
+	plan qwen2.5-7b --seq 4096 --micro 2 --json >"$T/plan"
+	[ "$(value faster_with <"$T/plan")" = "--state int8 --grad bf16" ]
+	plan qwen2.5-7b --seq 4096 --micro 2 --state int8 --grad bf16 --json >"$T/other"
+	python3 - "$T/plan" "$T/other" <<-'PY'
+		import json, sys
+		p, other = (json.load(open(f)) for f in sys.argv[1:])
+		times = p["step_s"] / other["step_s"]
+		assert times > 1.03 and abs(p["faster_times"] / times - 1) < 1e-3, p
+		assert "faster_with" not in other, other
+	PY
+	plan qwen2.5-7b --seq 4096 --micro 2 >"$T/text"
+	grep -q "^waits     for the optimizer [0-9]* % of the step, for PCIe .*; recompute takes [0-9]* %$" "$T/text"
+	times=$(printf %.2f "$(value faster_times <"$T/plan")")
+	grep -q "^faster    $times times with --state int8 --grad bf16$" "$T/text"
+	# activations that have no room in host memory are recomputed
+	plan qwen2.5-7b --seq 4096 --micro 16 --state int8 --grad bf16 --profile RTX4090 --host-memory 64G --json |
+		value faster_with | grep -x "a larger --host-memory"
+}
+
 @test "for a step of the 7B on an H200 the plan shows where the time goes" {
 	for micro in 16 64; do
 		plan qwen2.5-7b --device-memory 139G --seq 4096 --micro $micro --grad bf16 --json >"$T/plan"

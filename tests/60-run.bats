@@ -75,6 +75,30 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	mt-ckpt verify "$T/out/step-00000012"
 }
 
+@test "--micro auto takes the rows that mt-plan selects; --resume goes on with those that the training began with" {
+	local all
+	ARGS=$(with "$ARGS" --batch 8 --dtype fp32 --micro auto)
+	run_it --steps 2 --dry-run --json
+	all=$(mt-plan --config "$CASE/model" --seq 32 --batch 8 --dtype fp32 --device cpu --threads 1 --json | value rows)
+	[ "$(value micro <"$T/m")" = "$all" ]
+	run_it --steps 2 --until 1
+	[ "$(cat "$T/out/micro")" = "$all of 8" ]
+	grep -q "each of 8 rows of 32 tokens, in micro-batches of $all rows, of " "$T/run.err"
+	rm -r "$T/out" "$T/m"
+	ARGS=$(with "$ARGS" --micro 2)
+	run_it --steps 6
+	plain "$T/m" >"$T/whole"
+	rm -r "$T/out" "$T/m"
+	run_it --steps 6 --until 3
+	echo "2 of 8" >"$T/out/micro"
+	ARGS=$(with "$ARGS" --micro auto)
+	run_it --steps 6 --resume
+	plain "$T/m" | cmp - "$T/whole"
+	ARGS=$(with "$ARGS" --micro some)
+	fails_with 64 mt-run --model "$CASE/model" --data "$CASE/data.bin" --out "$T/o" $ARGS --steps 1
+	grep -q -- "--micro wants a number, 1 to 999999999, or auto" "$T/fails.err"
+}
+
 # bats test_tags=slow
 @test "--resume skips a damaged newest checkpoint" {
 	run_it --steps 9 --ckpt-every 3 --keep 5 --dtype fp32

@@ -562,6 +562,7 @@ dry() { # N ARGS...
 		[ "$code" = "$want" ] && [ "$(wc -l <"$T/refuses.err")" = 1 ] && [ ! -s "$T/refuses.out" ]
 	}
 	refuses 64 2 --restart | grep "^mt-run: --restart: not on several nodes"
+	ARGS=$(with "$ARGS" --micro auto) refuses 64 2 | grep "^mt-run: --micro auto: not on several nodes"
 	refuses 64 2 --net 1 | grep "^mt-run: --net goes with --dry-run and --nodes$"
 	refuses 64 2 --dry-run --net 0 | grep "^mt-run: --net: '0': 1e-6 to 1e6 GB/s, the network's speed$"
 	refuses 64 3 --streams 22 | grep "^mt-run: --streams: 22 on each of 3 nodes, and a run has 64 mt-streams at most$"

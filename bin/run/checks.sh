@@ -47,7 +47,7 @@ check_options() {
 	[ -n "$model" ] || die 64 "--model DIR or config.json is needed"
 	[ -n "$data" ] || die 64 "--data FILE is needed"
 	[ -n "$out" ] || die 64 "--out DIR is needed"
-	number batch "$batch" 999999999; number micro "${micro:=$batch}" 999999999; number seq "$seq" 999999999
+	number batch "$batch" 999999999; number seq "$seq" 999999999
 	if [ -z "$steps" ] && [ -n "$epochs" ]; then check_countable; fi
 	number streams "$streams" $MOST_STREAMS; number keep "$keep" 999999999; number threads "${threads:-1}" 4096
 	case $seed in '' | *[!0-9]*) die 64 "--seed: '$seed' is not a number" ;; esac
@@ -55,15 +55,42 @@ check_options() {
 	[ -z "$best" ] || [ -n "$eval" ] || die 64 "--keep-best needs --eval FILE and --eval-every N"
 	is_device "$device" || die 64 "--device: '$device' is not cpu, chaos:SEED or cuda[:N]"
 	case $compute in '' | bf16 | fp32) ;; *) die 64 "--compute: '$compute' is not bf16 or fp32" ;; esac
-	if [ "$grad" = none ] && [ "$micro" != "$batch" ]; then
-		die 64 "--grad none: a step is one micro-batch, so --micro must be --batch"
-	fi
 	[ -z "$net" ] || check_net
+	check_model
+	choose_micro
 	cores=$(nproc 2>/dev/null || echo 1)
 	given_threads=$threads
 	choose_nodes
 	check_nodes
 	[ -n "$threads" ] || threads=$(((cores + streams - 1) / streams))
+}
+
+# Rows of a micro-batch: all of a step, or with a GPU, or --micro auto, those of the plan whose step is shortest. They
+# decide bits, so a training continues with those that it began with.
+choose_micro() {
+	case $micro in
+	auto) [ -z "$node_count" ] || die 64 "--micro auto: not on several nodes, which may choose differently" ;;
+	'') case $device,$node_count in cuda*,) ;; *) micro=$batch ;; esac ;;
+	*[!0-9]*) die 64 "--micro wants a number, 1 to 999999999, or auto" ;;
+	*) number micro "$micro" 999999999 ;;
+	esac
+	[ "$grad" != none ] || [ -z "${micro#auto}" ] || [ "$micro" = "$batch" ] ||
+		die 64 "--grad none: a step is one micro-batch, so --micro must be --batch"
+	[ -z "${micro#auto}" ] || return 0
+	began_with=''
+	if [ -n "$resume" ] && [ -e "$out/micro" ]; then
+		check_own "$out/micro"
+		began_with=$(sed -n "1s/^\([1-9][0-9]\{0,8\}\) of $batch\$/\1/p" "$out/micro")
+	elif [ -z "$micro" ] && [ -n "$resume" ] && [ -n "$(find "$out/" -maxdepth 1 -name 'step-*' 2>/dev/null)" ]; then
+		began_with=$batch                       # an older version's
+	fi
+	micro=$began_with
+	if [ -z "$micro" ]; then
+		make_plan "$(json_number "$(mt-store stat --memory --json)" memory_available)" || die $code "$plan"
+		micro=$(json_number "$plan" rows)
+	fi
+	chosen=1
+	step_options=$step_options--micro=$micro$nl
 }
 
 # Training continues in the order that it began with; OUT of older versions does not name it: that of the files
@@ -108,8 +135,7 @@ check_descriptors() {
 	[ "$files" -le 1 ] || need_descriptors $((12 + 8 * files))
 }
 
-check_files() {
-	check_descriptors
+check_model() {
 	config=$model
 	[ -d "$model" ] && config=$model/config.json
 	check_access "$config"
@@ -120,6 +146,10 @@ check_files() {
 		esac
 		die 66 "$config: no such file"
 	fi
+}
+
+check_files() {
+	check_descriptors
 	[ "${node:-0}" = 0 ] || return 0
 	check_out
 	check_access "${eval:-/dev/null}"

@@ -5,11 +5,15 @@
 make_plan() { # [HOST-BYTES]
 	kind=$device
 	case $kind in chaos:*) kind=cpu ;; esac
-	micros=$(((batch + micro - 1) / micro)) machines=${node_count:-1}      # of a step
-	plan=$(mt-stream --plan --json --config "$config" --seq "$seq" --micro "$micro" --dtype "$dtype" \
-		--grad "$grad" --state "$state" --optim "$optim" --device "$kind" --threads $((threads * streams)) \
-		${compute:+--compute="$compute"} ${1:+--host-memory="$1"} ${node_count:+--nodes="$node_count"} \
-		${node_count:+--net="${net:-1000000}"} --micro-batches $(((micros + machines - 1) / machines)) 2>&1)
+	if [ -z "$micro" ]; then split=--batch=$batch       # to be selected
+	else
+		machines=${node_count:-1}
+		split=--micro=$micro$nl--micro-batches=$((((batch + micro - 1) / micro + machines - 1) / machines))
+	fi
+	plan=$(mt-stream --plan --json --config "$config" --seq "$seq" $split --dtype "$dtype" \
+		--grad "$grad" --state "$state" --optim "$optim" --device "$kind" \
+		${threads:+--threads=$((threads * streams))} ${compute:+--compute="$compute"} ${1:+--host-memory="$1"} \
+		${node_count:+--nodes="$node_count"} ${node_count:+--net="${net:-1000000}"} 2>&1)
 	code=$?
 	plan=$(printf '%s\n' "$plan" | if [ $code = 0 ]; then sed -n '/^{/p'; else sed 's/^mt-stream: //'; fi)
 	return $code
@@ -96,6 +100,7 @@ report() {
 			if (count != "") data()
 			else line("data", "is read only once, so it is not counted; " many(steps, "step"))
 			key("steps", steps)
+			key("micro", micro)
 			key("nodes", nodes == "" ? 1 : nodes)
 			if (plan != "") memory()
 			else {
@@ -179,6 +184,9 @@ report() {
 			if (host <= available) line("speed", (count == "" ? "at most " : "") \
 				(rate < 10 ? sprintf("%.2f", rate) : human(rate)) " tokens/s, " many(steps - began, "step") " in " \
 				clock((steps - began) * step) ", predicted by the rates of " substr(plan, RSTART + 12, RLENGTH - 13))
+			if (host <= available && match(plan, /"faster_with": "[^"]*"/))
+				line("", sprintf("%.2f", of(plan, "faster_times")) " times as fast with " \
+					substr(plan, RSTART + 16, RLENGTH - 17))
 			key("host_bytes", host)
 			key("host_available", available)
 			key("shared_bytes", shared)

@@ -25,6 +25,8 @@ usage() {
 	  --device DEV               of mt-stream (default: cpu)
 	  --compute bf16|fp32        GEMM operands on the device cpu (default: bf16, if weights are bf16 and the CPU has
 	                             AMX, or is AMD's with AVX512-BF16; else fp32)
+	  --micro SEQS|auto          rows of a micro-batch; auto: those with the shortest predicted step (default with a
+	                             GPU, on one node; else all rows of a step)
 	  --streams N                number of mt-streams, at most 64 (default: 1)
 	  --threads N                threads of each mt-stream (default: the cores, shared)
 	  --numa auto|none           auto: on several NUMA nodes, interleave the store, and run an mt-stream on the cores
@@ -57,6 +59,7 @@ MOST_STREAMS=64                                 # of a run, on all of its nodes
 model='' data='' out='' dtype=bf16 grad=fp32 state=fp32 optim=adamw seed=1 device=cpu compute='' streams=1
 threads='' numa=none keep=2 run=run-$$
 batch='' micro='' seq='' eval='' steps='' until='' epochs='' order='' resume='' record=''
+chosen=''                                       # set: micro is not the user's choice
 restart='' new_input='' best='' export_best='' nodes='' net=''
 ckpt_every='' eval_every='' stop_after='' max_skipped=20 pack=docs        # mt-step's, with its defaults
 sample='' sample_every='' sample_options=''
@@ -114,6 +117,7 @@ set_option() { # OPTION VALUE
 	--sample-temperature) sample_options=$sample_options--temperature=$2$nl ;;
 	--shuffle) set_order "$2" ;;
 	--epochs | --eos | --block) feed_options=$feed_options$1=$2$nl ;;
+	--micro) [ "$2" = auto ] || step_options=$step_options$1=$2$nl ;;
 	*) step_options=$step_options$1=$2$nl ;;
 	esac
 }

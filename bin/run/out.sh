@@ -18,7 +18,7 @@ check_own() { # FILE
 }
 
 check_out() {
-	for name in .lock .node-0 command count log order metrics.jsonl samples.jsonl; do check_own "$out/$name"; done
+	for name in .lock .node-0 command count log micro order metrics.jsonl samples.jsonl; do check_own "$out/$name"; done
 	[ ! -h "$out/model" ] || die 73 "$out/model is a link: move it away, the result belongs there"
 }
 
@@ -230,7 +230,7 @@ is_unused() { # OUT has nothing but what an mt-run that has not begun to train w
 	set +f
 	for file in "$out"/* "$out"/.[!.]*; do
 		case ${file##*/} in
-		.lock | .node-0 | command | log | order | count) ;;
+		.lock | .node-0 | command | log | micro | order | count) ;;
 		*) [ ! -e "$file" ] || return 1 ;;
 		esac
 	done
@@ -240,7 +240,7 @@ leave() { # CODE
 	remove_tmp
 	[ "$node" != 0 ] || rm -f "$out/.node-0"
 	if [ -n "$made" ] && is_unused; then        # what OUT has besides stays, whatever was seen of it
-		rm -f "$out/.lock" "$out/command" "$out/log" "$out/order" "$out/count" 2>/dev/null
+		rm -f "$out/.lock" "$out/command" "$out/log" "$out/micro" "$out/order" "$out/count" 2>/dev/null
 		rmdir "$out" 2>/dev/null
 	fi
 	[ -z "$node" ] || drop_mpi_files

@@ -43,7 +43,9 @@ tell_start() {
 	more=''
 	[ $# = 1 ] || more=" and $(($# - 1)) more"
 	[ "$order" = none ] || more="$more, shuffled (seed $order)"
-	tell "steps $((began + 1)) to $last, each of $(many "$batch" row) of $(many "$seq" token), of $1$more"
+	split=''
+	[ -z "$chosen" ] || split=", in micro-batches of $(many "$micro" row)"
+	tell "steps $((began + 1)) to $last, each of $(many "$batch" row) of $(many "$seq" token)$split, of $1$more"
 	tell_nodes
 }
 
@@ -53,6 +55,7 @@ keep_command() {
 	(printf '%s\n' "$command # $(date '+%Y-%m-%d %H:%M:%S') in $(pwd)" >>"$out/command") 2>/dev/null ||
 		cannot_keep command
 	keep order "$order"
+	[ -z "$chosen" ] || keep micro "$micro of $batch"
 	[ -z "$count" ] || keep count "$inputs $count"
 }
 

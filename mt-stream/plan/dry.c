@@ -94,6 +94,73 @@ static int plan_of(const struct dry *o, struct plan_request *req, struct plan_re
 	return rc ? rc : search(req, p);
 }
 
+/* Seconds that the planned step takes for each of its rows */
+static double row_time(const struct plan_request *req, const struct plan_result *p)
+{
+	return p->predicted.step / ((double)req->rows * req->micros);
+}
+
+/* The step's rows in micro-batches of equal size, as many as make it shortest: sets rows and micros. Errors as plan_of
+ * for the smallest that were tried */
+static int plan_split(const struct dry *o, struct plan_request *req, struct plan_result *p, uint64_t *store)
+{
+	const uint32_t rows = req->rows, most = req->grad == MT_NONE ? 1 : rows;
+	struct plan_request best = *req;
+	int rc, found = 0;
+	for (uint32_t n = 1; n <= most; n += n / 8 + 1) {
+		struct plan_request now = *req;
+		struct plan_result plan;
+		uint64_t bytes;
+		now.rows = (rows - 1) / n + 1;
+		now.micros = (rows - 1) / now.rows + 1;
+		if ((rc = plan_of(o, &now, &plan, &bytes)) && rc != -MT_EX_NOMEM) return rc;
+		if (rc || (found && row_time(&now, &plan) >= row_time(&best, p))) continue;
+		best = now;
+		*p = plan;
+		*store = bytes;
+		found = 1;
+	}
+	*req = best;
+	if (!found) req->rows = 1;
+	return found ? 0 : plan_of(o, req, p, store);
+}
+
+enum { WORTH_PERCENT = 3 }; /* a shorter step is advice from here on */
+
+/* The options that would shorten the step most. Where two do it nearly as well, the one that changes less. */
+static struct advice advise(const struct dry *o, const struct plan_request *req, const struct plan_result *p)
+{
+	static const struct {
+		const char *options;
+		enum mt_dtype grad, state; /* 0: as it is */
+		bool host;
+	} others[] = {
+		{"--grad bf16", MT_BF16, 0, false},
+		{"--state int8", 0, MT_INT8, false},
+		{"--state int8 --grad bf16", MT_BF16, MT_INT8, false},
+		{"a larger --host-memory", 0, 0, true},
+	};
+	struct advice best = {NULL, 1};
+	for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+		struct plan_request other = *req;
+		struct plan_result plan;
+		struct dry dry = *o;
+		struct requested requested = *o->r;
+		uint64_t store;
+		bool grad = others[i].grad && req->grad == MT_FP32, state = others[i].state && req->state == MT_FP32;
+		if (others[i].grad ? !grad || (others[i].state && !state) : others[i].state ? !state : !requested.host)
+			continue;
+		if (grad) other.grad = others[i].grad;
+		if (state) other.state = others[i].state;
+		if (others[i].host) requested.host = 0;
+		dry.r = &requested;
+		if (plan_of(&dry, &other, &plan, &store)) continue;
+		double times = row_time(req, p) / row_time(&other, &plan);
+		if (times >= best.times * (1 + WORTH_PERCENT / 100.0)) best = (struct advice){others[i].options, times};
+	}
+	return best;
+}
+
 struct other {
 	const struct dry *o;
 	struct plan_request req;
@@ -134,7 +201,7 @@ static int show(const struct dry *o, struct plan_request *req)
 {
 	struct plan_result p;
 	uint64_t store;
-	int rc = plan_of(o, req, &p, &store);
+	int rc = o->batch ? plan_split(o, req, &p, &store) : plan_of(o, req, &p, &store);
 	if (rc == -MT_EX_NOMEM) return add_remedies(o, req);
 	if (rc) return rc;
 	if (!profile_named(o->r->profile))
@@ -143,8 +210,9 @@ static int show(const struct dry *o, struct plan_request *req)
 	if (req->nodes > MT_NODES || req->nodes * req->streams > MT_STREAMS)
 		mt_say("plans for %u node%s of %u stream%s; a run has at most %d nodes, and %d streams in all", req->nodes,
 			mt_s(req->nodes), req->streams, mt_s(req->streams), MT_NODES, MT_STREAMS);
-	if (o->json) show_json(req, &p, store);
-	else show_text(req, &p, store);
+	struct advice advice = advise(o, req, &p);
+	if (o->json) show_json(req, &p, store, &advice);
+	else show_text(req, &p, store, &advice);
 	return 0;
 }
 

@@ -10,6 +10,7 @@ struct dry {
 	const struct gpu *here;    /* its GPU; NULL: its cores */
 	const char *config;
 	size_t config_bytes;
+	uint32_t batch;     /* rows of a step, whose micro-batches are to be selected; 0: the request has them */
 	bool own_attention; /* plan our own kernels, as on a machine without cuDNN */
 	bool json;
 };
@@ -18,8 +19,14 @@ struct dry {
  * error of config.json or the profile */
 int plan_show(struct dry *, struct plan_request *);
 
+/* Another choice of options, and how many times as fast the step is with it; 0: none is faster */
+struct advice {
+	const char *options;
+	double times;
+};
+
 /* show.c. store: bytes of the run's state */
-void show_text(const struct plan_request *, const struct plan_result *, uint64_t store);
-void show_json(const struct plan_request *, const struct plan_result *, uint64_t store);
+void show_text(const struct plan_request *, const struct plan_result *, uint64_t store, const struct advice *);
+void show_json(const struct plan_request *, const struct plan_result *, uint64_t store, const struct advice *);
 
 #endif

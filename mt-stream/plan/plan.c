@@ -12,14 +12,16 @@ enum { MOST_NODES = 64, MOST_STREAMS = 64 }; /* more than a run can have: plans 
 static struct requested requested = {.profile = ""};
 static struct dry dry = {.r = &requested};
 static const char *attention = "cudnn", *dtype = "bf16", *grad = "fp32", *state = "fp32", *optim = "adamw";
-static uint64_t seq, micro, nodes = 1, streams = 1, micros = 1;
+static uint64_t seq, micro, batch, nodes = 1, streams = 1, micros = 1;
 static double net;
-static bool nodes_given, net_given;
+static bool nodes_given, net_given, micros_given;
 
 static const struct mt_opt options[] = {
 	{"config", OPT_STR, &dry.config, "FILE", "config.json, or its directory", NULL},
 	{"seq", OPT_U64, &seq, "T", "tokens of a row", NULL},
 	{"micro", OPT_U64, &micro, "SEQS", "rows of a micro-batch", NULL},
+	{"batch", OPT_U64, &batch, "SEQS", "in place of --micro: rows of a step, in micro-batches that make it shortest",
+		NULL},
 	{"dtype", OPT_STR, &dtype, "TYPE", "bf16 (default) or fp32", NULL},
 	{"grad", OPT_STR, &grad, "TYPE", "gradients in fp32 (default), bf16 or none", NULL},
 	{"state", OPT_STR, &state, "TYPE", "AdamW's m and v in fp32 (default), bf16 or int8", NULL},
@@ -34,7 +36,7 @@ static const struct mt_opt options[] = {
 	{"nodes", OPT_U64, &nodes, "N", "nodes of the run (default 1)", &nodes_given},
 	{"net", OPT_DOUBLE, &net, "GB/s", "bandwidth of the network to and from a node", &net_given},
 	{"streams", OPT_U64, &streams, "N", "streams of a node, each with such a device (default 1)", NULL},
-	{"micro-batches", OPT_U64, &micros, "N", "micro-batches of each stream in a step (default 1)", NULL},
+	{"micro-batches", OPT_U64, &micros, "N", "micro-batches of each stream in a step (default 1)", &micros_given},
 	{"attention", OPT_STR, &attention, "HOW", "cudnn (default, if its work memory fits) or own", NULL},
 	{"json", OPT_FLAG, &dry.json, NULL, "print JSON", NULL},
 	{0},
@@ -42,7 +44,7 @@ static const struct mt_opt options[] = {
 
 static struct mt_program program = {
 	.name = "mt-plan",
-	.usage = "mt-plan --config FILE --seq T --micro SEQS [--device-memory BYTES] [--host-memory BYTES]\n"
+	.usage = "mt-plan --config FILE --seq T --micro SEQS | --batch SEQS [--device-memory BYTES] [--host-memory BYTES]\n"
 			 "       [--dtype bf16|fp32] [--grad fp32|bf16|none] [--state fp32|bf16|int8] [--optim adamw|lion|sgd]\n"
 			 "       [--nodes N --net GB/s] [--streams N] [--micro-batches N] [--device cpu|cuda[:N]] [--profile GPU]\n"
 			 "       [--recompute auto|full|none] [--expert-window N] [--compute bf16|fp32] [--attention cudnn|own]\n"
@@ -103,8 +105,11 @@ static struct plan_request request_parse(void)
 {
 	struct plan_request req = {.train = true};
 	if (!dry.config) mt_die(MT_EX_USAGE, "a plan needs --config FILE");
+	if (batch && (micro || micros_given)) mt_die(MT_EX_USAGE, "--batch: in place of --micro and --micro-batches");
+	dry.batch = (uint32_t)batch;
+	if (batch && batch <= INT32_MAX && nodes && streams) micro = (batch - 1) / nodes / streams + 1; /* at most */
 	if (!seq || !micro || seq > INT32_MAX || micro > INT32_MAX)
-		mt_die(MT_EX_USAGE, "a plan needs --seq and --micro, 1 to %d", INT32_MAX);
+		mt_die(MT_EX_USAGE, "a plan needs --seq, and --micro or --batch, 1 to %d", INT32_MAX);
 	if (seq * micro > 1ull << 32)
 		mt_die(MT_EX_USAGE, "--seq times --micro: more than 4G tokens, which no run's rings hold");
 	req.dtype = type_parse("dtype", dtype);

@@ -47,6 +47,16 @@ static void show_times(const struct plan_request *req, const struct plan_result 
 	printf("PCIe      %.2f GB in, %.2f GB out\n", gb(t->in), gb(t->out));
 }
 
+/* What of the step is not the model's own arithmetic, and what would help */
+static void show_bound(const struct plan_request *req, const struct prediction *t, const struct advice *advice)
+{
+	printf("waits     for the optimizer %.0f %% of the step, for PCIe %.0f %%", 100 * t->stall / t->step,
+		100 * (t->pcie_wait + t->tail) / t->step);
+	if (req->nodes > 1) printf(", for the network %.0f %%", 100 * t->network_wait / t->step);
+	printf("; recompute takes %.0f %%\n", 100 * t->recompute / t->step);
+	if (advice->options) printf("faster    %.2f times with %s\n", advice->times, advice->options);
+}
+
 /* The store, activations, what else the run takes; their sum. Of several nodes: of the one that has most */
 static void show_host(const struct plan_request *req, const struct plan_result *p, uint64_t store)
 {
@@ -65,7 +75,7 @@ static void show_rates(const struct profile *p)
 		p->name, p->flops / 1e12, p->hbm / 1e9, p->h2d / 1e9, p->d2h / 1e9, p->ram / 1e9);
 }
 
-void show_text(const struct plan_request *req, const struct plan_result *p, uint64_t store)
+void show_text(const struct plan_request *req, const struct plan_result *p, uint64_t store, const struct advice *advice)
 {
 	const struct plan *plan = &p->plan;
 	uint32_t layers = req->geo->layers, slots = plan->weight_slots < layers ? plan->weight_slots : layers;
@@ -108,6 +118,7 @@ void show_text(const struct plan_request *req, const struct plan_result *p, uint
 	printf("device    %.2f GB of %.2f GB (at least %.2f GB)\n", gb(p->bytes), gb(req->memory), gb(p->least));
 	show_host(req, p, store);
 	show_times(req, p);
+	show_bound(req, &p->predicted, advice);
 	show_rates(&req->profile);
 	printf("speed     %.0f tokens/s, %.1f model TFLOP/s, by the rates of %s\n",
 		(double)tokens_of_step(req) / p->predicted.step, p->predicted.tflops, req->profile.name);
@@ -126,7 +137,7 @@ static void json_network(const struct plan_request *req, const struct prediction
 		t->network_wait, t->network_wait / t->step);
 }
 
-void show_json(const struct plan_request *req, const struct plan_result *p, uint64_t store)
+void show_json(const struct plan_request *req, const struct plan_result *p, uint64_t store, const struct advice *advice)
 {
 	const struct plan *plan = &p->plan;
 	const struct prediction *t = &p->predicted;
@@ -164,6 +175,7 @@ void show_json(const struct plan_request *req, const struct plan_result *p, uint
 	printf("\"products_s\": %.9g, \"again_s\": %.9g, \"around_s\": %.9g, \"bus_s\": %.9g, ", t->gemm, t->recompute,
 		t->other_kernels, t->pcie_wait);
 	json_network(req, t);
+	if (advice->options) printf("\"faster_with\": \"%s\", \"faster_times\": %.4g, ", advice->options, advice->times);
 	printf("\"step_s\": %.9g, \"forward_s\": %.9g, \"backward_s\": %.9g, \"first_forward_s\": %.9g, \"adam_s\": %.9g, "
 		   "\"stall_s\": %.9g, \"tail_s\": %.9g, \"tokens_per_s\": %.6g, \"model_tflops\": %.6g}\n",
 		t->step, t->forward, t->backward, t->first_forward, t->adam, t->stall, t->tail,
