@@ -148,6 +148,18 @@ valid() {
 }
 
 # bats test_tags=slow
+@test "with bash as the shell nothing is printed of the processes that end with the run" {
+	record
+	mkdir -p "$T/bin/run"
+	ln -s "$MT"/mt-* "$T/bin"
+	cp --remove-destination "$MT/mt-run" "$T/bin"
+	cp "$MT"/run/* "$T/bin/run"
+	sed -i '1s|/bin/sh|/bin/bash|' "$T/bin/run/mt-run"
+	BIN=$T/bin on_records --steps 6 --sample-every 2
+	[ -s "$T/out/samples.jsonl" ]
+	no grep -v "^mt-[a-z]*: " "$T/run.err"
+}
+
 @test "a mt-sample that fails is reported once, and training goes on and succeeds" {
 	record
 	replace_sample <<-'EOF2'

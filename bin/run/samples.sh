@@ -108,7 +108,7 @@ beside() { # IN OUT ERRORS COMMAND...
 	MT_LOG='' "$@" <"$prompts" >"$made" 2>"$errors" &
 	echo $! >"$tmp/sample.pid"
 	[ ! -e "$tmp/sampling-over" ] || kill -9 $! 2>/dev/null
-	wait $!; rc=$?
+	wait $! 2>/dev/null; rc=$?
 	rm -f "$tmp/sample.pid"
 	return $rc
 }

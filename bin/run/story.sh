@@ -95,7 +95,7 @@ watch_metrics() { # READER +1|0
 
 # A reader that comes to the FIFO after its tail was killed would wait for another writer
 end_watching() { # READER WATCHER
-	signal_to KILL "$tmp/$1.tail.pid"
+	signal_to PIPE "$tmp/$1.tail.pid"           # of which bash prints nothing
 	while lives "$2"; do
 		(: <>"$tmp/$1") 2>/dev/null
 		sleep 0.05
