@@ -122,8 +122,7 @@ struct op {
 		struct norm_backward_args norm_backward;
 		struct rope_args rope;
 		struct attention_args attention;
-		struct activation_forward_args activation_forward;
-		struct activation_backward_args activation_backward;
+		struct activation_args activation;
 		struct sinks_backward_args sinks_backward;
 		struct scaled_add_args scaled_add;
 		struct cap_logits_args cap_logits;

@@ -134,24 +134,16 @@ static void grouped_backward_weights(const struct slice *p, const struct grads *
 			.beta = beta, .dy = dy->x, .first = first(p), .experts = experts(p), .n = out);
 }
 
-/* act (rows, ffn) from gate | up; the rows from `begin` on */
-static void inner_forward(const struct slice *p, const void *gu, int64_t begin, int64_t rows, int64_t ffn,
+/* act (rows, ffn) from gate | up; the rows from `begin` on. Backward: also the gradient of gate | up in its place, from
+ * dact */
+static void activation(const struct slice *p, enum op_code code, void *gu, int64_t begin, int64_t rows, int64_t ffn,
 	int interleaved)
 {
 	const struct experts_scratch *x = &p->c.s.x;
-	LAUNCH(&p->c, OP_ACTIVATION_FORWARD, activation_forward, .y = elements_after(p->c.dev, x->act, begin * ffn),
-		.gu = elements_after(p->c.dev, gu, begin * gated(p, ffn)), .n = rows, .f = ffn, .form = (enum mt_ffn)p->l->form,
-		.interleaved = interleaved);
-}
-
-/* act, and the gradient of gate | up in its place, from dact */
-static void inner_backward(const struct slice *p, void *gu, int64_t begin, int64_t rows, int64_t ffn, int interleaved)
-{
-	const struct experts_scratch *x = &p->c.s.x;
 	gu = elements_after(p->c.dev, gu, begin * gated(p, ffn));
-	LAUNCH(&p->c, OP_ACTIVATION_BACKWARD, activation_backward, .dgu = gu,
-		.y = elements_after(p->c.dev, x->act, begin * ffn), .dy = elements_after(p->c.dev, x->dact, begin * ffn),
-		.gu = gu, .n = rows, .f = ffn, .form = (enum mt_ffn)p->l->form, .interleaved = interleaved);
+	LAUNCH(&p->c, code, activation, .y = elements_after(p->c.dev, x->act, begin * ffn), .gu = gu, .n = rows, .f = ffn,
+		.form = (enum mt_ffn)p->l->form, .interleaved = interleaved,
+		.dy = elements_after(p->c.dev, x->dact, begin * ffn), .dgu = code == OP_ACTIVATION_BACKWARD ? gu : NULL);
 }
 
 static int interleaved(const struct slice *p) { return !!(p->l->expert_flags & MT_TRANSPOSED); }
@@ -165,7 +157,7 @@ static void rows_forward(const struct slice *p, const void *h)
 	int64_t f = p->l->expert_ffn, hidden = p->c.geo->hidden;
 	dispatch(p, x->x, h);
 	grouped_forward(p, p->gu, x->x, gate_up_role(p), gate_up_bias(p), hidden, gated(p, f));
-	inner_forward(p, p->gu, p->begin, p->rows, f, interleaved(p));
+	activation(p, OP_ACTIVATION_FORWARD, p->gu, p->begin, p->rows, f, interleaved(p));
 	grouped_forward(p, x->y, x->act, MT_T_XDOWN, MT_T_XDOWNB, f, hidden);
 }
 
@@ -224,7 +216,7 @@ static void shared_forward(const struct slice *p, void *out, const void *h)
 	int64_t f = p->l->shared_ffn, hidden = p->c.geo->hidden;
 	shared_gate_up(p, h);
 	shared_weight(p, h);
-	inner_forward(p, shared_gu(p), 0, p->c.n, f, 0);
+	activation(p, OP_ACTIVATION_FORWARD, shared_gu(p), 0, p->c.n, f, 0);
 	linear_forward(&p->c, x->y, x->act, p->w->t[MT_T_SDOWN], NULL, NULL, f, hidden);
 	LAUNCH(&p->c, OP_COMBINE, combine, .y = out, .add = out, .x = x->y,
 		.weight = p->w->t[MT_T_SHARED_GATE] ? x->shared + p->c.n : NULL, .n = p->c.n, .per_token = 1, .h = hidden);
@@ -298,7 +290,7 @@ static void rows_backward(const struct slice *p, const struct grads *g, float be
 	if (!p->kept) grouped_forward(p, p->gu, x->x, gate_up_role(p), gate_up_bias(p), hidden, gated(p, f));
 	dy = rows_operand(p, OPERAND_DY, x->y, hidden);
 	grouped_backward_input(p, x->dact, &dy, MT_T_XDOWN, f, hidden);
-	inner_backward(p, p->gu, p->begin, p->rows, f, interleaved(p));
+	activation(p, OP_ACTIVATION_BACKWARD, p->gu, p->begin, p->rows, f, interleaved(p));
 	if (bias) /* experts have their own numbers here: the first one's would be there */
 		bias = (const char *)bias - (size_t)(p->from * bias_stride) * p->c.dev->operand;
 	LAUNCH(&p->c, OP_COMBINE_BACKWARD, combine_backward, .dweight = x->dweight, .weight = x->weight,
@@ -320,7 +312,7 @@ static void shared_backward(const struct slice *p, const struct grads *g, float 
 	if (!p->kept) shared_gate_up(p, h);
 	shared_weight(p, h);
 	linear_backward_input(&p->c, x->dact, &dy, p->w->t[MT_T_SDOWN], f, hidden);
-	inner_backward(p, gu, 0, p->c.n, f, 0);
+	activation(p, OP_ACTIVATION_BACKWARD, gu, 0, p->c.n, f, 0);
 	if (p->w->t[MT_T_SHARED_GATE]) {
 		struct op gate = gate_op(p, OP_ROUTE_BACKWARD);
 		LAUNCH(&p->c, OP_COMBINE_BACKWARD, combine_backward, .dweight = x->dshared, .weight = x->shared + p->c.n,

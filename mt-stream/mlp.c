@@ -57,15 +57,15 @@ static void gate_up(const struct slice *p)
 
 static void activation_forward(const struct slice *p)
 {
-	LAUNCH(&p->c, OP_ACTIVATION_FORWARD, activation_forward, .y = p->c.s.act, .gu = p->gu, .n = p->c.n, .f = p->l->ffn,
+	LAUNCH(&p->c, OP_ACTIVATION_FORWARD, activation, .y = p->c.s.act, .gu = p->gu, .n = p->c.n, .f = p->l->ffn,
 		.form = (enum mt_ffn)p->l->form, .slope = {p->w->t[MT_T_SLOPE_P], p->w->t[MT_T_SLOPE_N]});
 }
 
 /* The gradient of gate | up in its place, from that of the inner output in act, which becomes the inner output */
 static void activation_backward(const struct slice *p, const struct grads *g, float beta)
 {
-	LAUNCH(&p->c, OP_ACTIVATION_BACKWARD, activation_backward, .dgu = p->gu, .y = p->c.s.act, .dy = p->c.s.act,
-		.gu = p->gu, .n = p->c.n, .f = p->l->ffn, .form = (enum mt_ffn)p->l->form,
+	LAUNCH(&p->c, OP_ACTIVATION_BACKWARD, activation, .dgu = p->gu, .y = p->c.s.act, .dy = p->c.s.act, .gu = p->gu,
+		.n = p->c.n, .f = p->l->ffn, .form = (enum mt_ffn)p->l->form,
 		.slope = {p->w->t[MT_T_SLOPE_P], p->w->t[MT_T_SLOPE_N]}, .dslope = {g->t[MT_T_SLOPE_P], g->t[MT_T_SLOPE_N]},
 		.beta = beta);
 }

@@ -164,26 +164,16 @@ struct sinks_backward_args {
 /* The MLP's inner function (mt/types.h). Gated: gu (N, 2F) is gate | up; ungated: gu (N, F) */
 static inline int activation_gated(int form) { return form < MT_RELU2; }
 
-struct activation_forward_args {
-	void *y; /* (N, F) */
+struct activation_args {
+	void *y; /* (N, F); backward: forward's output again, for the gradient of down's weights; may be dy */
 	const void *gu;
 	int64_t n, f;
 	enum mt_ffn form;
 	int interleaved;      /* gated: gate is gu's elements 0, 2, 4, ..., up the others */
 	const void *slope[2]; /* MT_XIELU: its two parameters, positive side first, (1) each, as in the file */
-};
-
-/* Reads gu and dy once; writes gu's gradient, and y again with the bits of forward, for down's weights' gradient */
-struct activation_backward_args {
-	void *dgu;      /* as gu; may be gu */
-	void *y;        /* (N, F); may be dy */
-	const void *dy; /* (N, F) */
-	const void *gu;
-	int64_t n, f;
-	enum mt_ffn form;
-	int interleaved;
-	const void *slope[2];
-	float *dslope[2]; /* MT_XIELU: (1) each, d = beta d + gradient */
+	const void *dy;       /* (N, F), backward */
+	void *dgu;            /* the gradient of gu, backward; may be gu. NULL: forward */
+	float *dslope[2];     /* MT_XIELU, backward: (1) each, d = beta d + gradient */
 	float beta;
 };
 
@@ -360,8 +350,8 @@ struct cross_entropy_args {
 	f(ROPE_BACKWARD, rope_backward, rope, "rope backward") \
 	f(ATTENTION_FORWARD, attention_forward, attention, "attention forward") \
 	f(ATTENTION_BACKWARD, attention_backward, attention, "attention backward") \
-	f(ACTIVATION_FORWARD, activation_forward, activation_forward, "activation forward") \
-	f(ACTIVATION_BACKWARD, activation_backward, activation_backward, "activation backward") \
+	f(ACTIVATION_FORWARD, activation_forward, activation, "activation forward") \
+	f(ACTIVATION_BACKWARD, activation_backward, activation, "activation backward") \
 	f(SINKS_BACKWARD, sinks_backward, sinks_backward, "sinks backward") \
 	f(SCALED_ADD, scaled_add, scaled_add, "scaled add") \
 	f(CAP_LOGITS, cap_logits, cap_logits, "cap logits") \
@@ -405,12 +395,12 @@ struct cross_entropy_args {
 	W(ATTENTION_FORWARD, attention, 1, a->o, a->n * a->heads * a->dim, elem) \
 	W(ATTENTION_FORWARD, attention, 1, a->lse, a->n * a->heads, 4) \
 	W(ATTENTION_BACKWARD, attention, 1, a->dqkv, a->n * (a->heads + 2 * a->kv_heads) * a->dim, elem) \
-	W(ACTIVATION_FORWARD, activation_forward, 1, a->y, a->n * a->f, elem) \
-	W(ACTIVATION_BACKWARD, activation_backward, a->dgu != a->gu, a->dgu, \
+	W(ACTIVATION_FORWARD, activation, 1, a->y, a->n * a->f, elem) \
+	W(ACTIVATION_BACKWARD, activation, a->dgu != a->gu, a->dgu, \
 		a->n * (activation_gated(a->form) ? 2 : 1) * a->f, elem) \
-	W(ACTIVATION_BACKWARD, activation_backward, a->y != a->dy, a->y, a->n * a->f, elem) \
-	W(ACTIVATION_BACKWARD, activation_backward, a->form == MT_XIELU && a->beta == 0, a->dslope[0], 1, 4) \
-	W(ACTIVATION_BACKWARD, activation_backward, a->form == MT_XIELU && a->beta == 0, a->dslope[1], 1, 4) \
+	W(ACTIVATION_BACKWARD, activation, a->y != a->dy, a->y, a->n * a->f, elem) \
+	W(ACTIVATION_BACKWARD, activation, a->form == MT_XIELU && a->beta == 0, a->dslope[0], 1, 4) \
+	W(ACTIVATION_BACKWARD, activation, a->form == MT_XIELU && a->beta == 0, a->dslope[1], 1, 4) \
 	W(SINKS_BACKWARD, sinks_backward, a->beta == 0, a->dsinks, a->heads, 4) \
 	W(SCALED_ADD, scaled_add, a->y != a->x && a->y != a->add, a->y, a->n, elem) \
 	W(JOIN, join, 1, a->dst, a->n, 4) \

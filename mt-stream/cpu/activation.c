@@ -20,60 +20,44 @@ static void slopes(float alpha[2], enum mt_ffn form, const void *const parameter
 	alpha[1] = (float)(0.5 + softplus((double)*(const float *)parameter[1]));
 }
 
-struct forward {
-	const struct activation_forward_args *a;
+struct job {
+	const struct activation_args *a;
 	float alpha[2];
+	double (*sums)[2]; /* (tasks): the gradients of alpha; backward of MT_XIELU only */
 };
 
-static void forward_task(void *arg, int64_t task, int thread)
+static void rows_task(void *arg, int64_t task, int thread)
 {
-	const struct forward *s = arg;
-	int64_t first = task * task_rows(s->a->f);
-	(void)thread;
-	cpu_kernels()->activation_forward(s->a, s->alpha, first, least(first + task_rows(s->a->f), s->a->n));
-}
-
-void op_activation_forward(struct pool *pool, const struct activation_forward_args *a)
-{
-	struct forward s = {.a = a};
-	slopes(s.alpha, a->form, a->slope);
-	pool_run(pool, div_up(a->n, task_rows(a->f)), forward_task, &s);
-}
-
-struct backward {
-	const struct activation_backward_args *a;
-	float alpha[2];
-	double (*sums)[2]; /* (tasks): the gradients of alpha */
-};
-
-static void backward_task(void *arg, int64_t task, int thread)
-{
-	const struct backward *s = arg;
-	int64_t first = task * task_rows(s->a->f);
+	const struct job *j = arg;
+	int64_t first = task * task_rows(j->a->f);
 	double sums[2] = {0, 0};
 	(void)thread;
-	cpu_kernels()->activation_backward(s->a, s->alpha, sums, first, least(first + task_rows(s->a->f), s->a->n));
-	if (s->sums) memcpy(s->sums[task], sums, sizeof sums);
+	cpu_kernels()->activation(j->a, j->alpha, sums, first, least(first + task_rows(j->a->f), j->a->n));
+	if (j->sums) memcpy(j->sums[task], sums, sizeof sums);
 }
 
 /* The derivative of softplus is the logistic function. */
-static void slopes_backward(const struct backward *s, int64_t tasks)
+static void slopes_backward(const struct job *j, int64_t tasks)
 {
 	for (int i = 0; i < 2; i++) {
-		double sum = 0, x = (double)*(const float *)s->a->slope[i];
-		for (int64_t t = 0; t < tasks; t++) sum += s->sums[t][i];
+		double sum = 0, x = (double)*(const float *)j->a->slope[i];
+		for (int64_t t = 0; t < tasks; t++) sum += j->sums[t][i];
 		sum /= 1 + exp(-x);
-		float *d = s->a->dslope[i];
-		*d = s->a->beta != 0 ? s->a->beta * *d + (float)sum : (float)sum;
+		float *d = j->a->dslope[i];
+		*d = j->a->beta != 0 ? j->a->beta * *d + (float)sum : (float)sum;
 	}
 }
 
-void op_activation_backward(struct pool *pool, const struct activation_backward_args *a)
+static void run(struct pool *pool, const struct activation_args *a)
 {
-	struct backward s = {.a = a};
+	struct job j = {.a = a};
 	int64_t tasks = div_up(a->n, task_rows(a->f));
-	slopes(s.alpha, a->form, a->slope);
-	if (a->form == MT_XIELU) s.sums = op_shared(pool, (size_t)tasks * sizeof *s.sums);
-	pool_run(pool, tasks, backward_task, &s);
-	if (a->form == MT_XIELU) slopes_backward(&s, tasks);
+	bool sums = a->dgu && a->form == MT_XIELU;
+	slopes(j.alpha, a->form, a->slope);
+	if (sums) j.sums = op_shared(pool, (size_t)tasks * sizeof *j.sums);
+	pool_run(pool, tasks, rows_task, &j);
+	if (sums) slopes_backward(&j, tasks);
 }
+
+void op_activation_forward(struct pool *pool, const struct activation_args *a) { run(pool, a); }
+void op_activation_backward(struct pool *pool, const struct activation_args *a) { run(pool, a); }

@@ -72,11 +72,9 @@ struct kernels {
 	void (*norm_forward)(const struct norm_forward_args *, int64_t first, int64_t end);
 	void (*norm_backward)(const struct norm_backward_args *, float *dw, float *db, int64_t first, int64_t end);
 	void (*column_sums)(float *sum, const float *x, int64_t rows, int64_t n, int64_t ld);
-	/* rows first .. end - 1; alpha: MT_XIELU's slopes of both sides; sums: the gradients of both, += */
+	/* rows first .. end - 1; alpha: MT_XIELU's slopes of both sides; backward: sums, the gradients of both, += */
 	void (
-		*activation_forward)(const struct activation_forward_args *, const float alpha[2], int64_t first, int64_t end);
-	void (*activation_backward)(const struct activation_backward_args *, const float alpha[2], double sums[2],
-		int64_t first, int64_t end);
+		*activation)(const struct activation_args *, const float alpha[2], double sums[2], int64_t first, int64_t end);
 	/* tokens first .. end - 1; dqnorm, dknorm +=, NULL without norms */
 	void (*rope_forward)(const struct rope_args *, int64_t first, int64_t end);
 	void (*rope_backward)(const struct rope_args *, float *dqnorm, float *dknorm, int64_t first, int64_t end);

@@ -88,23 +88,8 @@ INLINE void put_gated(float *gu, int64_t f, int64_t i, int interleaved, vf gate,
 	}
 }
 
-INLINE void gated_forward(const struct activation_forward_args *a, int64_t first, int64_t end, enum mt_ffn form,
-	int interleaved)
-{
-	int64_t f = a->f;
-	for (int64_t r = first; r < end; r++) {
-		const float *gu = (const float *)a->gu + r * 2 * f;
-		float *y = (float *)a->y + r * f;
-		for (int64_t i = 0; i < f; i += VW) {
-			vf gate, up, dgate, dup;
-			get_gated(gu, f, i, interleaved, &gate, &up);
-			v_put(y + i, f - i, gated(form, gate, up, v_set(0), &dgate, &dup));
-		}
-	}
-}
-
-INLINE void gated_backward(const struct activation_backward_args *a, int64_t first, int64_t end, enum mt_ffn form,
-	int interleaved)
+INLINE void gated_rows(const struct activation_args *a, int64_t first, int64_t end, enum mt_ffn form, int interleaved,
+	int backward)
 {
 	int64_t f = a->f;
 	for (int64_t r = first; r < end; r++) {
@@ -113,8 +98,8 @@ INLINE void gated_backward(const struct activation_backward_args *a, int64_t fir
 		for (int64_t i = 0; i < f; i += VW) {
 			vf gate, up, dgate, dup;
 			get_gated(gu, f, i, interleaved, &gate, &up);
-			v_put(y + i, f - i, gated(form, gate, up, v_get(dy + i, f - i), &dgate, &dup));
-			put_gated(dgu, f, i, interleaved, dgate, dup);
+			v_put(y + i, f - i, gated(form, gate, up, backward ? v_get(dy + i, f - i) : v_set(0), &dgate, &dup));
+			if (backward) put_gated(dgu, f, i, interleaved, dgate, dup);
 		}
 	}
 }
@@ -126,26 +111,15 @@ INLINE vf ungated(enum mt_ffn form, vf x, vf *slope)
 	return form == MT_RELU2 ? relu2(x, slope) : form == MT_GELU ? gelu(x, slope) : gelu_tanh(x, slope);
 }
 
-INLINE void ungated_forward(const struct activation_forward_args *a, int64_t first, int64_t end, enum mt_ffn form)
-{
-	const float *x = a->gu;
-	float *y = a->y;
-	for (int64_t i = first * a->f; i < end * a->f; i += VW) {
-		int64_t n = end * a->f - i;
-		vf slope;
-		v_put(y + i, n, ungated(form, v_get(x + i, n), &slope));
-	}
-}
-
-INLINE void ungated_backward(const struct activation_backward_args *a, int64_t first, int64_t end, enum mt_ffn form)
+INLINE void ungated_rows(const struct activation_args *a, int64_t first, int64_t end, enum mt_ffn form, int backward)
 {
 	const float *x = a->gu, *dy = a->dy;
 	float *dx = a->dgu, *y = a->y;
 	for (int64_t i = first * a->f; i < end * a->f; i += VW) {
 		int64_t n = end * a->f - i;
-		vf slope, d = v_get(dy + i, n);
+		vf slope, d = backward ? v_get(dy + i, n) : v_set(0);
 		v_put(y + i, n, ungated(form, v_get(x + i, n), &slope));
-		v_put(dx + i, n, d * slope);
+		if (backward) v_put(dx + i, n, d * slope);
 	}
 }
 
@@ -166,21 +140,9 @@ INLINE vf xielu(vf x, const float alpha[2], vi *positive, vf *bend, vf *slope)
 	return v_fma(a, *bend, beta * x);
 }
 
-INLINE void xielu_forward(const struct activation_forward_args *a, const float alpha[2], int64_t first, int64_t end)
-{
-	const float *x = a->gu;
-	float *y = a->y;
-	for (int64_t i = first * a->f; i < end * a->f; i += VW) {
-		int64_t n = end * a->f - i;
-		vf bend, slope;
-		vi positive;
-		v_put(y + i, n, xielu(v_get(x + i, n), alpha, &positive, &bend, &slope));
-	}
-}
-
-/* sums += the gradients of both alphas */
-INLINE void xielu_backward(const struct activation_backward_args *a, const float alpha[2], double sums[2],
-	int64_t first, int64_t end)
+/* Backward: sums += the gradients of both alphas */
+INLINE void xielu_rows(const struct activation_args *a, const float alpha[2], double sums[2], int64_t first,
+	int64_t end, int backward)
 {
 	for (int64_t r = first; r < end; r++) {
 		const float *x = (const float *)a->gu + r * a->f, *dy = (const float *)a->dy + r * a->f;
@@ -188,9 +150,10 @@ INLINE void xielu_backward(const struct activation_backward_args *a, const float
 		vf above = {0}, below = {0};
 		for (int64_t i = 0; i < a->f; i += VW) {
 			int64_t n = a->f - i;
-			vf bend, slope, d = v_get(dy + i, n);
+			vf bend, slope, d = backward ? v_get(dy + i, n) : v_set(0);
 			vi positive;
 			v_put(y + i, n, xielu(v_get(x + i, n), alpha, &positive, &bend, &slope));
+			if (!backward) continue;
 			v_put(dx + i, n, d * slope);
 			above += v_select(positive, d * bend, v_set(0));
 			below += v_select(positive, v_set(0), d * bend);
@@ -200,41 +163,32 @@ INLINE void xielu_backward(const struct activation_backward_args *a, const float
 	}
 }
 
-/* ---- the choice ---- */
+/* ---- selecting the form ---- */
 
-#define EITHER(loop, form) \
-	do { \
-		if (a->interleaved) loop(a, first, end, form, 1); \
-		else loop(a, first, end, form, 0); \
-	} while (0)
+INLINE void gated_by_order(const struct activation_args *a, int64_t first, int64_t end, enum mt_ffn form, int backward)
+{
+	if (a->interleaved) gated_rows(a, first, end, form, 1, backward);
+	else gated_rows(a, first, end, form, 0, backward);
+}
 
-static void activation_forward(const struct activation_forward_args *a, const float alpha[2], int64_t first,
+INLINE void activation_rows(const struct activation_args *a, const float alpha[2], double sums[2], int64_t first,
+	int64_t end, int backward)
+{
+	switch (a->form) {
+	case MT_SWIGLU: gated_by_order(a, first, end, MT_SWIGLU, backward); break;
+	case MT_GEGLU: gated_by_order(a, first, end, MT_GEGLU, backward); break;
+	case MT_GEGLU_TANH: gated_by_order(a, first, end, MT_GEGLU_TANH, backward); break;
+	case MT_SWIGLU_CLAMPED: gated_by_order(a, first, end, MT_SWIGLU_CLAMPED, backward); break;
+	case MT_RELU2: ungated_rows(a, first, end, MT_RELU2, backward); break;
+	case MT_GELU: ungated_rows(a, first, end, MT_GELU, backward); break;
+	case MT_GELU_TANH: ungated_rows(a, first, end, MT_GELU_TANH, backward); break;
+	case MT_XIELU: xielu_rows(a, alpha, sums, first, end, backward); break;
+	}
+}
+
+static void activation(const struct activation_args *a, const float alpha[2], double sums[2], int64_t first,
 	int64_t end)
 {
-	switch (a->form) {
-	case MT_SWIGLU: EITHER(gated_forward, MT_SWIGLU); break;
-	case MT_GEGLU: EITHER(gated_forward, MT_GEGLU); break;
-	case MT_GEGLU_TANH: EITHER(gated_forward, MT_GEGLU_TANH); break;
-	case MT_SWIGLU_CLAMPED: EITHER(gated_forward, MT_SWIGLU_CLAMPED); break;
-	case MT_RELU2: ungated_forward(a, first, end, MT_RELU2); break;
-	case MT_GELU: ungated_forward(a, first, end, MT_GELU); break;
-	case MT_GELU_TANH: ungated_forward(a, first, end, MT_GELU_TANH); break;
-	case MT_XIELU: xielu_forward(a, alpha, first, end); break;
-	}
+	if (a->dgu) activation_rows(a, alpha, sums, first, end, 1);
+	else activation_rows(a, alpha, sums, first, end, 0);
 }
-
-static void activation_backward(const struct activation_backward_args *a, const float alpha[2], double sums[2],
-	int64_t first, int64_t end)
-{
-	switch (a->form) {
-	case MT_SWIGLU: EITHER(gated_backward, MT_SWIGLU); break;
-	case MT_GEGLU: EITHER(gated_backward, MT_GEGLU); break;
-	case MT_GEGLU_TANH: EITHER(gated_backward, MT_GEGLU_TANH); break;
-	case MT_SWIGLU_CLAMPED: EITHER(gated_backward, MT_SWIGLU_CLAMPED); break;
-	case MT_RELU2: ungated_backward(a, first, end, MT_RELU2); break;
-	case MT_GELU: ungated_backward(a, first, end, MT_GELU); break;
-	case MT_GELU_TANH: ungated_backward(a, first, end, MT_GELU_TANH); break;
-	case MT_XIELU: xielu_backward(a, alpha, sums, first, end); break;
-	}
-}
-#undef EITHER

@@ -15,8 +15,7 @@
 		.norm_forward = norm_forward, \
 		.norm_backward = norm_backward, \
 		.column_sums = column_sums, \
-		.activation_forward = activation_forward, \
-		.activation_backward = activation_backward, \
+		.activation = activation, \
 		.rope_forward = rope_forward, \
 		.rope_backward = rope_backward, \
 		.attention_scratch = attention_scratch, \

@@ -47,10 +47,8 @@ static struct arrays of(struct op *o)
 	struct arrays a = {0};
 	switch (o->code) {
 	case OP_ACTIVATION_FORWARD:
-		for (int i = 0; i < 2; i++) add(&a, &o->activation_forward.slope[i], 1);
-		break;
 	case OP_ACTIVATION_BACKWARD:
-		for (int i = 0; i < 2; i++) add(&a, &o->activation_backward.slope[i], 1);
+		for (int i = 0; i < 2; i++) add(&a, &o->activation.slope[i], 1);
 		break;
 	case OP_SCALED_ADD: add(&a, &o->scaled_add.factor, 1); break;
 	case OP_ROUTE_FORWARD:

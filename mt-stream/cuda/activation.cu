@@ -203,15 +203,17 @@ static __device__ __forceinline__ float xielu(float x, float part, const float s
 	return fmaf(XIELU_BETA, x, (x > 0 ? slope[0] : slope[1]) * part);
 }
 
-template <typename T>
-static __global__ void __launch_bounds__(THREADS)
-	activation_forward_kernel(struct activation_forward_args a, unsigned across, int wide)
+/* Forward of all forms, backward of all but MT_XIELU */
+template <typename T, int BACKWARD>
+static __global__ void __launch_bounds__(THREADS) activation_kernel(struct activation_args a, unsigned across, int wide)
 {
-	float y[WIDE], x[WIDE], u[WIDE] = {0}, slope[2], unused;
+	float y[WIDE], x[WIDE], u[WIDE] = {0}, d[WIDE], slope[2], unused;
 	int64_t row, i;
+	int gated = a.form < MT_RELU2;
 	row_and_column(blockIdx.x, across, &row, &i);
 	if (i >= a.f) return;
-	get_inputs(x, u, (const T *)a.gu, row, i, a.f, a.form < MT_RELU2, a.interleaved, wide);
+	get_inputs(x, u, (const T *)a.gu, row, i, a.f, gated, a.interleaved, wide);
+	if (BACKWARD) get_wide(d, (const T *)a.dy + row * a.f + i, a.f - i, wide);
 	switch (a.form) {
 	case MT_SWIGLU: evaluate<T, MT_SWIGLU>(y, x, u); break;
 	case MT_GEGLU: evaluate<T, MT_GEGLU>(y, x, u); break;
@@ -220,46 +222,24 @@ static __global__ void __launch_bounds__(THREADS)
 	case MT_RELU2: evaluate<T, MT_RELU2>(y, x, u); break;
 	case MT_GELU: evaluate<T, MT_GELU>(y, x, u); break;
 	case MT_GELU_TANH: evaluate<T, MT_GELU_TANH>(y, x, u); break;
-	case MT_XIELU: get_slopes<T>(slope, a.slope[0], a.slope[1]);
+	case MT_XIELU:
+		if (!BACKWARD) get_slopes<T>(slope, a.slope[0], a.slope[1]);
 #pragma unroll
-		for (int j = 0; j < WIDE; j++) y[j] = xielu(x[j], xielu_part(x[j], &unused), slope);
+		for (int j = 0; !BACKWARD && j < WIDE; j++) y[j] = xielu(x[j], xielu_part(x[j], &unused), slope);
 	}
 	put_wide((T *)a.y + row * a.f + i, y, a.f - i, wide);
-}
-
-template <typename T>
-static __global__ void __launch_bounds__(THREADS)
-	activation_backward_kernel(struct activation_backward_args a, unsigned across, int wide)
-{
-	float y[WIDE], x[WIDE], u[WIDE] = {0}, d[WIDE];
-	int64_t row, i;
-	int gated = a.form < MT_RELU2;
-	row_and_column(blockIdx.x, across, &row, &i);
-	if (i >= a.f) return;
-	get_inputs(x, u, (const T *)a.gu, row, i, a.f, gated, a.interleaved, wide);
-	get_wide(d, (const T *)a.dy + row * a.f + i, a.f - i, wide);
-	switch (a.form) {
-	case MT_SWIGLU: evaluate<T, MT_SWIGLU>(y, x, u); break;
-	case MT_GEGLU: evaluate<T, MT_GEGLU>(y, x, u); break;
-	case MT_GEGLU_TANH: evaluate<T, MT_GEGLU_TANH>(y, x, u); break;
-	case MT_SWIGLU_CLAMPED: evaluate<T, MT_SWIGLU_CLAMPED>(y, x, u); break;
-	case MT_RELU2: evaluate<T, MT_RELU2>(y, x, u); break;
-	case MT_GELU: evaluate<T, MT_GELU>(y, x, u); break;
-	default: evaluate<T, MT_GELU_TANH>(y, x, u);
-	}
 #pragma unroll
-	for (int j = 0; j < WIDE; j++) {
+	for (int j = 0; BACKWARD && j < WIDE; j++) {
 		x[j] *= d[j];
 		u[j] *= d[j];
 	}
-	put_wide((T *)a.y + row * a.f + i, y, a.f - i, wide);
-	put_inputs((T *)a.dgu, x, u, row, i, a.f, gated, a.interleaved, wide);
+	if (BACKWARD) put_inputs((T *)a.dgu, x, u, row, i, a.f, gated, a.interleaved, wide);
 }
 
 /* Block b computes tiles b, b + blocks, ...; partial (blocks, 2): its part of both parameters' gradients */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
-	xielu_backward_kernel(struct activation_backward_args a, float *partial, unsigned tiles, unsigned across, int wide)
+	xielu_backward_kernel(struct activation_args a, float *partial, unsigned tiles, unsigned across, int wide)
 {
 	DYNAMIC_SHARED(float, scratch); /* of two sums */
 	float x[WIDE], d[WIDE], slope[2], sum[2] = {0};
@@ -294,9 +274,9 @@ static __global__ void __launch_bounds__(THREADS)
 
 static int64_t blocks_across(int64_t f) { return div_up(f, THREADS * WIDE); }
 
-void cuda_activation_forward(const struct cuda_queue *q, const struct activation_forward_args *form)
+void cuda_activation_forward(const struct cuda_queue *q, const struct activation_args *form)
 {
-	const struct activation_forward_args a = *form;
+	const struct activation_args a = *form;
 	int64_t across = blocks_across(a.f);
 	int wide = wide_rows(a.f, a.y, a.gu, NULL, NULL);
 	if (a.form == MT_SWIGLU && !a.interleaved)
@@ -305,12 +285,12 @@ void cuda_activation_forward(const struct cuda_queue *q, const struct activation
 				(unsigned)across, wide));
 	else
 		BY_ELEMENT(q,
-			LAUNCH(activation_forward_kernel<T>, a.n * across, THREADS, 0, q->stream, a, (unsigned)across, wide));
+			LAUNCH((activation_kernel<T, 0>), a.n * across, THREADS, 0, q->stream, a, (unsigned)across, wide));
 }
 
-static void xielu_backward(const struct cuda_queue *q, const struct activation_backward_args *form, int wide)
+static void xielu_backward(const struct cuda_queue *q, const struct activation_args *form, int wide)
 {
-	const struct activation_backward_args a = *form;
+	const struct activation_args a = *form;
 	int64_t across = blocks_across(a.f), tiles = a.n * across, blocks = partial_blocks(tiles, 2);
 	BY_ELEMENT(q,
 		LAUNCH(xielu_backward_kernel<T>, blocks, THREADS, 2 * (THREADS / 32) * sizeof(float), q->stream, a, q->work,
@@ -318,9 +298,9 @@ static void xielu_backward(const struct cuda_queue *q, const struct activation_b
 	for (int i = 0; i < 2; i++) cuda_sum_partials(q, a.dslope[i], a.beta, q->work + i, blocks, 2, 1);
 }
 
-void cuda_activation_backward(const struct cuda_queue *q, const struct activation_backward_args *form)
+void cuda_activation_backward(const struct cuda_queue *q, const struct activation_args *form)
 {
-	const struct activation_backward_args a = *form;
+	const struct activation_args a = *form;
 	int64_t across = blocks_across(a.f);
 	int wide = wide_rows(a.f, a.dgu, a.y, a.dy, a.gu);
 	if (a.form == MT_XIELU) xielu_backward(q, &a, wide);
@@ -330,5 +310,5 @@ void cuda_activation_backward(const struct cuda_queue *q, const struct activatio
 				(const T *)a.dy, (const T *)a.gu, a.f, (unsigned)across, wide));
 	else
 		BY_ELEMENT(q,
-			LAUNCH(activation_backward_kernel<T>, a.n * across, THREADS, 0, q->stream, a, (unsigned)across, wide));
+			LAUNCH((activation_kernel<T, 1>), a.n * across, THREADS, 0, q->stream, a, (unsigned)across, wide));
 }

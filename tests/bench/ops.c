@@ -132,8 +132,8 @@ static void bench_rows(void)
 	struct norm_forward_args norm = {.y = c, .rstd = rstd, .x = a, .w = b, .n = n, .h = m->hidden, .eps = 1e-5f};
 	struct norm_backward_args norm_back =
 		{.dx = c, .add_dx = 1, .dw = norm_dw, .beta = 1, .dy = d, .x = a, .w = b, .rstd = rstd, .n = n, .h = m->hidden};
-	struct activation_forward_args swiglu = {.y = c, .gu = a, .n = n, .f = m->inner};
-	struct activation_backward_args swiglu_back = {.dgu = c, .y = d, .dy = b, .gu = a, .n = n, .f = m->inner};
+	struct activation_args swiglu = {.y = c, .gu = a, .n = n, .f = m->inner};
+	struct activation_args swiglu_back = {.dgu = c, .y = d, .dy = b, .gu = a, .n = n, .f = m->inner};
 	report("rope forward", run_rope_forward, &rope, 0);
 	report("rope backward", run_rope_backward, &rope, 0);
 	report("norm forward", run_norm_forward, &norm, 0);

@@ -32,7 +32,7 @@ static void activation(const char *name, enum mt_ffn form, int interleaved)
 	void *slope = device_random(4, 6);
 	float *dslope = device_bytes(8);
 	char part[100];
-	struct activation_forward_args a =
+	struct activation_args a =
 		{.y = y, .gu = gu, .n = n, .f = f, .form = form, .interleaved = interleaved, .slope = {slope, after(slope, 1)}};
 	cuda_activation_forward(&queue, &a);
 	a.y = last;
@@ -41,7 +41,7 @@ static void activation(const char *name, enum mt_ffn form, int interleaved)
 	cuda_activation_forward(&queue, &a);
 	snprintf(part, sizeof part, "%s forward", name);
 	same(part, y, n, last, some, f);
-	struct activation_backward_args b = {.dgu = last,
+	struct activation_args b = {.dgu = last,
 		.y = last_y,
 		.dy = after(y, (n - some) * f),
 		.gu = a.gu,

@@ -307,9 +307,9 @@ void op_sinks_backward(struct pool *p, const struct sinks_backward_args *a)
 	back(a->dsinks);
 }
 
-void op_activation_forward(struct pool *p, const struct activation_forward_args *a)
+void op_activation_forward(struct pool *p, const struct activation_args *a)
 {
-	struct activation_forward_args c = *a;
+	struct activation_args c = *a;
 	begin(p);
 	c.y = operand(a->y, a->n * a->f);
 	c.gu = operand(a->gu, inputs_of(a->form, a->n, a->f));
@@ -318,9 +318,9 @@ void op_activation_forward(struct pool *p, const struct activation_forward_args 
 	back(a->y);
 }
 
-void op_activation_backward(struct pool *p, const struct activation_backward_args *a)
+void op_activation_backward(struct pool *p, const struct activation_args *a)
 {
-	struct activation_backward_args c = *a;
+	struct activation_args c = *a;
 	begin(p);
 	c.dgu = operand(a->dgu, inputs_of(a->form, a->n, a->f));
 	c.y = operand(a->y, a->n * a->f);

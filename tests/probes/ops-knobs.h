@@ -398,14 +398,14 @@ static void run_active(void *ctx, struct pool *pool, float **out)
 	int64_t wide = s->n * (gated ? 2 : 1) * s->f, elems = s->n * s->f;
 	const float *positive = again(s->slope, 1), *negative = again(s->slope + 1, 1);
 	float *apart = again(s->dslope, 2);
-	struct activation_forward_args forward = {.y = out[0],
+	struct activation_args forward = {.y = out[0],
 		.gu = again(s->gu, wide),
 		.n = s->n,
 		.f = s->f,
 		.form = s->form,
 		.interleaved = s->interleaved,
 		.slope = {positive, negative}};
-	struct activation_backward_args a = {.dgu = out[1],
+	struct activation_args a = {.dgu = out[1],
 		.y = out[2],
 		.dy = out[2],
 		.gu = out[1],
@@ -547,8 +547,8 @@ static void check_edge(enum mt_ffn form, float gate, float up, float dgate, floa
 	dgu[1] = 0;
 	dy[0] = 1;
 	slope[1] = 0.5f;
-	struct activation_forward_args f = {.y = y, .gu = gu, .n = 1, .f = 1, .form = form, .slope = {slope, slope + 1}};
-	struct activation_backward_args b = {.dgu = dgu,
+	struct activation_args f = {.y = y, .gu = gu, .n = 1, .f = 1, .form = form, .slope = {slope, slope + 1}};
+	struct activation_args b = {.dgu = dgu,
 		.y = y,
 		.dy = dy,
 		.gu = gu,
@@ -672,7 +672,7 @@ static void test_accuracy(void)
 	memcpy(y, x, GRID * sizeof *y);
 	op_cap_logits(pools[1], &(struct cap_logits_args){.logits = y, .n = GRID, .scale = 1, .cap = 1});
 	accurate("tanh", x, y, tanh, tanh_size, 4);
-	struct activation_forward_args a = {.y = y, .gu = x, .n = 1, .f = GRID, .form = MT_GELU};
+	struct activation_args a = {.y = y, .gu = x, .n = 1, .f = GRID, .form = MT_GELU};
 	op_activation_forward(pools[1], &a);
 	accurate("gelu, by erf", x, y, gelu_of, gelu_size, 4);
 	/* with this slope below 0, xIELU is (e^x - 1) / 2 */

@@ -783,7 +783,7 @@ static void test_not_a_number(void)
 	}
 	float *gu = random_floats(2 * V), *y = random_floats(V), *w = random_floats(V), rstd;
 	gu[5] = NAN;
-	op_activation_forward(pools[0], &(struct activation_forward_args){.y = y, .gu = gu, .n = 1, .f = V});
+	op_activation_forward(pools[0], &(struct activation_args){.y = y, .gu = gu, .n = 1, .f = V});
 	say(isnan(y[5]) && isfinite(y[4]), "swiglu of NaN is NaN");
 	op_norm_forward(pools[0],
 		&(struct norm_forward_args){.y = y, .rstd = &rstd, .x = gu, .w = w, .n = 1, .h = V, .eps = 1e-5f});
