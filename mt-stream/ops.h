@@ -126,6 +126,14 @@ struct rope_args {
 
 /* Heads that have a norm */
 static inline int64_t rope_normed(const struct rope_args *a) { return a->heads + (a->v_norm ? 2 : 1) * a->kv_heads; }
+/* Elements of qnorm and of knorm */
+static inline int64_t rope_q_weights(const struct rope_args *a) { return (a->row_norm ? a->heads : 1) * a->dim; }
+static inline int64_t rope_k_weights(const struct rope_args *a) { return (a->row_norm ? a->kv_heads : 1) * a->dim; }
+/* Layers without positions (NoPE), and without anything else */
+static inline int rope_is_nothing(const struct rope_args *a)
+{
+	return !a->rope_dim && !a->qnorm && !a->k_is_v && a->temperature == 0;
+}
 
 /* Causal attention inside documents: o = softmax(s) v. s = q k' scale, or with a cap s = cap tanh(q k' scale / cap).
  * Nothing of size seq x seq is kept. */
@@ -390,8 +398,8 @@ struct cross_entropy_args {
 	W(NORM_BACKWARD, norm_backward, a->beta == 0 && a->mean, a->db, a->h, 4) \
 	W(ROPE_FORWARD, rope, a->qnorm, a->pre, a->n * rope_normed(a) * a->dim, elem) \
 	W(ROPE_FORWARD, rope, a->qnorm, a->rstd, a->n * (a->row_norm ? 2 : rope_normed(a)), 4) \
-	W(ROPE_BACKWARD, rope, a->qnorm && a->beta == 0, a->dqnorm, (a->row_norm ? a->heads : 1) * a->dim, 4) \
-	W(ROPE_BACKWARD, rope, a->qnorm && a->beta == 0, a->dknorm, (a->row_norm ? a->kv_heads : 1) * a->dim, 4) \
+	W(ROPE_BACKWARD, rope, a->qnorm && a->beta == 0, a->dqnorm, rope_q_weights(a), 4) \
+	W(ROPE_BACKWARD, rope, a->qnorm && a->beta == 0, a->dknorm, rope_k_weights(a), 4) \
 	W(ATTENTION_FORWARD, attention, 1, a->o, a->n * a->heads * a->dim, elem) \
 	W(ATTENTION_FORWARD, attention, 1, a->lse, a->n * a->heads, 4) \
 	W(ATTENTION_BACKWARD, attention, 1, a->dqkv, a->n * (a->heads + 2 * a->kv_heads) * a->dim, elem) \

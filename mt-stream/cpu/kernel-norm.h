@@ -10,56 +10,7 @@ INLINE vf weight_at(enum weight kind, const float *w, int64_t i, int64_t n)
 	return kind == ONE_AND_WEIGHT ? v_set(1) + v_get(w + i, n) : v_get(w + i, n);
 }
 
-/* ---- RMSNorm ---- */
-
-/* 1 / sqrt(mean(x^2) + eps) */
-INLINE float rms_of(const float *x, int64_t h, float eps)
-{
-	vf sum[4] = {{0}};
-	int64_t i = 0;
-	for (; i + 4 * VW <= h; i += 4 * VW)
-		for (int j = 0; j < 4; j++) {
-			vf v = v_load(x + i + j * VW);
-			sum[j] = v_fma(v, v, sum[j]);
-		}
-	for (; i < h; i += VW) {
-		vf v = v_get(x + i, h - i);
-		sum[0] = v_fma(v, v, sum[0]);
-	}
-	return 1.0f / sqrtf(v_sum((sum[0] + sum[1]) + (sum[2] + sum[3])) / (float)h + eps);
-}
-
-/* y may be x */
-INLINE void rms_scale(float *y, const float *x, enum weight kind, const float *w, float rstd, int64_t h)
-{
-	for (int64_t i = 0; i < h; i += VW) {
-		int64_t n = h - i;
-		v_put(y + i, n, v_get(x + i, n) * v_set(rstd) * weight_at(kind, w, i, n));
-	}
-}
-
-/* With g = dy w and y = x rstd:  dx = rstd (g - y mean(g y)),  dw += dy y.  dx may be dy. */
-INLINE void rms_back(float *dx, int add_dx, float *dw, const float *dy, const float *x, enum weight kind,
-	const float *w, float rstd, int64_t h)
-{
-	vf r = v_set(rstd), sum[2] = {{0}};
-	for (int64_t i = 0, j = 0; i < h; i += VW, j ^= 1) {
-		int64_t n = h - i;
-		vf d = v_get(dy + i, n), y = v_get(x + i, n) * r;
-		sum[j] = v_fma(d * weight_at(kind, w, i, n), y, sum[j]);
-		if (kind != NO_WEIGHT) v_put(dw + i, n, v_fma(d, y, v_get(dw + i, n)));
-	}
-	vf mean = v_set(v_sum(sum[0] + sum[1]) / (float)h);
-	for (int64_t i = 0; i < h; i += VW) {
-		int64_t n = h - i;
-		vf y = v_get(x + i, n) * r;
-		vf g = v_get(dy + i, n) * weight_at(kind, w, i, n);
-		vf d = r * (g - y * mean);
-		v_put(dx + i, n, add_dx ? v_get(dx + i, n) + d : d);
-	}
-}
-
-/* ---- LayerNorm ---- */
+/* ---- one row. layer: LayerNorm; else RMSNorm, whose mean is 0. Constants, as the weight's kind is ---- */
 
 INLINE float mean_of(const float *x, int64_t h)
 {
@@ -72,8 +23,9 @@ INLINE float mean_of(const float *x, int64_t h)
 }
 
 /* x - mean, and 0 in lanes behind the n-th element */
-INLINE vf centred(const float *x, int64_t n, vf mean)
+INLINE vf centred(int layer, const float *x, int64_t n, vf mean)
 {
+	if (!layer) return v_get(x, n);
 	vf d = v_get(x, n) - mean;
 	if (n >= VW) return d;
 	float lanes[VW] = {0};
@@ -82,51 +34,58 @@ INLINE vf centred(const float *x, int64_t n, vf mean)
 }
 
 /* 1 / sqrt(mean((x - mean)^2) + eps) */
-INLINE float deviation_of(const float *x, float mean, int64_t h, float eps)
+INLINE float rstd_of(int layer, const float *x, float mean, int64_t h, float eps)
 {
 	vf m = v_set(mean), sum[4] = {{0}};
 	int64_t i = 0;
 	for (; i + 4 * VW <= h; i += 4 * VW)
 		for (int j = 0; j < 4; j++) {
-			vf d = v_load(x + i + j * VW) - m;
+			vf d = centred(layer, x + i + j * VW, VW, m);
 			sum[j] = v_fma(d, d, sum[j]);
 		}
 	for (; i < h; i += VW) {
-		vf d = centred(x + i, h - i, m);
+		vf d = centred(layer, x + i, h - i, m);
 		sum[0] = v_fma(d, d, sum[0]);
 	}
 	return 1.0f / sqrtf(v_sum((sum[0] + sum[1]) + (sum[2] + sum[3])) / (float)h + eps);
 }
 
-INLINE void layer_scale(float *y, const float *x, enum weight kind, const float *w, const float *b, float mean,
-	float rstd, int64_t h)
+/* (x - mean) rstd */
+INLINE vf normed(int layer, const float *x, int64_t n, vf mean, vf rstd)
+{
+	return (layer ? v_get(x, n) - mean : v_get(x, n)) * rstd;
+}
+
+/* y may be x; b NULL: zeros */
+INLINE void norm_scale(int layer, float *y, const float *x, enum weight kind, const float *w, const float *b,
+	float mean, float rstd, int64_t h)
 {
 	for (int64_t i = 0; i < h; i += VW) {
 		int64_t n = h - i;
-		vf normed = (v_get(x + i, n) - v_set(mean)) * v_set(rstd), wide = weight_at(kind, w, i, n);
-		v_put(y + i, n, b ? v_fma(normed, wide, v_get(b + i, n)) : normed * wide);
+		vf at = normed(layer, x + i, n, v_set(mean), v_set(rstd)), wide = weight_at(kind, w, i, n);
+		v_put(y + i, n, layer && b ? v_fma(at, wide, v_get(b + i, n)) : at * wide);
 	}
 }
 
-/* With g = dy w and y = (x - mean) rstd:  dx = rstd (g - mean(g) - y mean(g y)),  dw += dy y,  db += dy */
-INLINE void layer_back(float *dx, int add_dx, float *dw, float *db, const float *dy, const float *x, enum weight kind,
-	const float *w, float mean, float rstd, int64_t h)
+/* With g = dy w and y = (x - mean) rstd:  dx = rstd (g - mean(g) - y mean(g y)), of RMSNorm without mean(g);
+ * dw += dy y,  db += dy.  dx may be dy. */
+INLINE void norm_back(int layer, float *dx, int add_dx, float *dw, float *db, const float *dy, const float *x,
+	enum weight kind, const float *w, float mean, float rstd, int64_t h)
 {
 	vf m = v_set(mean), r = v_set(rstd), sum[2] = {{0}}, sum_g[2] = {{0}};
 	for (int64_t i = 0, j = 0; i < h; i += VW, j ^= 1) {
 		int64_t n = h - i;
-		vf d = v_get(dy + i, n), y = (v_get(x + i, n) - m) * r, g = d * weight_at(kind, w, i, n);
+		vf d = v_get(dy + i, n), y = normed(layer, x + i, n, m, r), g = d * weight_at(kind, w, i, n);
 		sum[j] = v_fma(g, y, sum[j]);
-		sum_g[j] += g;
+		if (layer) sum_g[j] += g;
 		if (kind != NO_WEIGHT) v_put(dw + i, n, v_fma(d, y, v_get(dw + i, n)));
-		if (db) v_put(db + i, n, v_get(db + i, n) + d);
+		if (layer && db) v_put(db + i, n, v_get(db + i, n) + d);
 	}
 	vf mean_gy = v_set(v_sum(sum[0] + sum[1]) / (float)h), mean_g = v_set(v_sum(sum_g[0] + sum_g[1]) / (float)h);
 	for (int64_t i = 0; i < h; i += VW) {
 		int64_t n = h - i;
-		vf y = (v_get(x + i, n) - m) * r;
-		vf g = v_get(dy + i, n) * weight_at(kind, w, i, n);
-		vf d = r * (g - mean_g - y * mean_gy);
+		vf y = normed(layer, x + i, n, m, r), g = v_get(dy + i, n) * weight_at(kind, w, i, n);
+		vf d = r * ((layer ? g - mean_g : g) - y * mean_gy);
 		v_put(dx + i, n, add_dx ? v_get(dx + i, n) + d : d);
 	}
 }
@@ -141,11 +100,11 @@ INLINE void norm_rows(const struct norm_forward_args *a, enum weight kind, int64
 	for (int64_t r = first; r < end; r++)
 		if (a->mean) {
 			a->mean[r] = mean_of(x + r * h, h);
-			a->rstd[r] = deviation_of(x + r * h, a->mean[r], h, a->eps);
-			layer_scale(y + r * h, x + r * h, kind, a->w, a->b, a->mean[r], a->rstd[r], h);
+			a->rstd[r] = rstd_of(1, x + r * h, a->mean[r], h, a->eps);
+			norm_scale(1, y + r * h, x + r * h, kind, a->w, a->b, a->mean[r], a->rstd[r], h);
 		} else {
-			a->rstd[r] = rms_of(x + r * h, h, a->eps);
-			rms_scale(y + r * h, x + r * h, kind, a->w, a->rstd[r], h);
+			a->rstd[r] = rstd_of(0, x + r * h, 0, h, a->eps);
+			norm_scale(0, y + r * h, x + r * h, kind, a->w, NULL, 0, a->rstd[r], h);
 		}
 }
 
@@ -165,8 +124,8 @@ INLINE void norm_rows_back(const struct norm_backward_args *a, enum weight kind,
 	float *dx = a->dx;
 	int64_t h = a->h;
 	for (int64_t r = first, at = r * h; r < end; r++, at += h)
-		if (a->mean) layer_back(dx + at, a->add_dx, dw, db, dy + at, x + at, kind, a->w, a->mean[r], a->rstd[r], h);
-		else rms_back(dx + at, a->add_dx, dw, dy + at, x + at, kind, a->w, a->rstd[r], h);
+		if (a->mean) norm_back(1, dx + at, a->add_dx, dw, db, dy + at, x + at, kind, a->w, a->mean[r], a->rstd[r], h);
+		else norm_back(0, dx + at, a->add_dx, dw, NULL, dy + at, x + at, kind, a->w, 0, a->rstd[r], h);
 }
 
 static void norm_backward(const struct norm_backward_args *a, float *dw, float *db, int64_t first, int64_t end)

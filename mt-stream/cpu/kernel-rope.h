@@ -35,21 +35,19 @@ INLINE void rotate_head(float *x, const float *cosine, const float *sine, float 
 
 INLINE void norm_part(const struct rope_args *r, float *x, const float *w, float *rstd, int64_t n)
 {
-	*rstd = rms_of(x, n, r->eps);
-	if (r->norm_one) rms_scale(x, x, ONE_AND_WEIGHT, w, *rstd, n);
-	else rms_scale(x, x, WEIGHT, w, *rstd, n);
+	*rstd = rstd_of(0, x, 0, n, r->eps);
+	if (r->norm_one) norm_scale(0, x, x, ONE_AND_WEIGHT, w, NULL, 0, *rstd, n);
+	else norm_scale(0, x, x, WEIGHT, w, NULL, 0, *rstd, n);
 }
 
 INLINE void norm_part_back(const struct rope_args *r, float *dx, float *dw, const float *x, const float *w, float rstd,
 	int64_t n)
 {
-	if (r->norm_one) rms_back(dx, 0, dw, dx, x, ONE_AND_WEIGHT, w, rstd, n);
-	else rms_back(dx, 0, dw, dx, x, WEIGHT, w, rstd, n);
+	if (r->norm_one) norm_back(0, dx, 0, dw, NULL, dx, x, ONE_AND_WEIGHT, w, 0, rstd, n);
+	else norm_back(0, dx, 0, dw, NULL, dx, x, WEIGHT, w, 0, rstd, n);
 }
 
-/* Heads in pre: q's and k's, and v's where it has norms */
-INLINE int64_t heads_kept(const struct rope_args *r) { return r->heads + (r->v_norm ? 2 : 1) * r->kv_heads; }
-INLINE int64_t rstd_width(const struct rope_args *r) { return r->row_norm ? 2 : heads_kept(r); }
+INLINE int64_t rstd_width(const struct rope_args *r) { return r->row_norm ? 2 : rope_normed(r); }
 
 /* ---- q's factor ---- */
 
@@ -85,7 +83,7 @@ INLINE void rope_token(const struct rope_args *r, float *row, float *pre, float 
 
 static void rope_forward(const struct rope_args *r, int64_t first, int64_t end)
 {
-	int64_t dim = r->dim, q = r->heads * dim, k = r->kv_heads * dim, kept = heads_kept(r) * dim;
+	int64_t dim = r->dim, q = r->heads * dim, k = r->kv_heads * dim, kept = rope_normed(r) * dim;
 	for (int64_t t = first; t < end; t++) {
 		int64_t position = t % r->seq - r->starts[t];
 		float *row = (float *)r->qkv + t * (q + 2 * k), *pre = NULL, *rstd = NULL;
@@ -100,9 +98,9 @@ static void rope_forward(const struct rope_args *r, int64_t first, int64_t end)
 			norm_part(r, row + q, r->knorm, rstd + 1, k);
 		}
 		rope_token(r, row, pre, rstd, position);
-		for (int64_t j = r->heads + r->kv_heads; r->v_norm && j < heads_kept(r); j++) {
-			rstd[j] = rms_of(row + j * dim, dim, r->eps);
-			rms_scale(row + j * dim, row + j * dim, NO_WEIGHT, NULL, rstd[j], dim);
+		for (int64_t j = r->heads + r->kv_heads; r->v_norm && j < rope_normed(r); j++) {
+			rstd[j] = rstd_of(0, row + j * dim, 0, dim, r->eps);
+			norm_scale(0, row + j * dim, row + j * dim, NO_WEIGHT, NULL, NULL, 0, rstd[j], dim);
 		}
 		heat(r, row, position);
 	}
@@ -125,7 +123,7 @@ INLINE void rope_token_back(const struct rope_args *r, float *row, float *dqnorm
 
 static void rope_backward(const struct rope_args *r, float *dqnorm, float *dknorm, int64_t first, int64_t end)
 {
-	int64_t dim = r->dim, q = r->heads * dim, k = r->kv_heads * dim, kept = heads_kept(r) * dim;
+	int64_t dim = r->dim, q = r->heads * dim, k = r->kv_heads * dim, kept = rope_normed(r) * dim;
 	for (int64_t t = first; t < end; t++) {
 		int64_t position = t % r->seq - r->starts[t];
 		float *row = (float *)r->qkv + t * (q + 2 * k);
@@ -137,8 +135,8 @@ static void rope_backward(const struct rope_args *r, float *dqnorm, float *dknor
 			norm_part_back(r, row, dqnorm, pre, r->qnorm, rstd[0], q);
 			norm_part_back(r, row + q, dknorm, pre + q, r->knorm, rstd[1], k);
 		}
-		for (int64_t j = r->heads + r->kv_heads; r->v_norm && j < heads_kept(r); j++)
-			rms_back(row + j * dim, 0, NULL, row + j * dim, pre + j * dim, NO_WEIGHT, NULL, rstd[j], dim);
+		for (int64_t j = r->heads + r->kv_heads; r->v_norm && j < rope_normed(r); j++)
+			norm_back(0, row + j * dim, 0, NULL, NULL, row + j * dim, pre + j * dim, NO_WEIGHT, NULL, 0, rstd[j], dim);
 		for (int64_t i = 0; r->k_is_v && i < k; i += VW)
 			v_put(row + q + i, k - i, v_get(row + q + i, k - i) + v_get(row + q + k + i, k - i));
 	}

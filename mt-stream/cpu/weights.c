@@ -21,41 +21,28 @@ static void add(struct arrays *a, const void **at, int64_t n)
 	a->v[a->count++].n = n;
 }
 
-static void of_block(struct op *o, struct arrays *a)
-{
-	struct rope_args *r = &o->rope;
-	switch (o->code) {
-	case OP_NORM_FORWARD:
-		add(a, &o->norm_forward.w, o->norm_forward.h);
-		add(a, &o->norm_forward.b, o->norm_forward.h);
-		break;
-	case OP_NORM_BACKWARD: add(a, &o->norm_backward.w, o->norm_backward.h); break;
-	case OP_ROPE_FORWARD:
-	case OP_ROPE_BACKWARD:
-		add(a, &r->qnorm, (r->row_norm ? r->heads : 1) * r->dim);
-		add(a, &r->knorm, (r->row_norm ? r->kv_heads : 1) * r->dim);
-		break;
-	case OP_ATTENTION_FORWARD:
-	case OP_ATTENTION_BACKWARD: add(a, &o->attention.sinks, o->attention.heads); break;
-	case OP_SINKS_BACKWARD: add(a, &o->sinks_backward.sinks, o->sinks_backward.heads); break;
-	default: break;
-	}
-}
-
 static struct arrays of(struct op *o)
 {
 	struct arrays a = {0};
-	switch (o->code) {
-	case OP_ACTIVATION_FORWARD:
-	case OP_ACTIVATION_BACKWARD:
-		for (int i = 0; i < 2; i++) add(&a, &o->activation.slope[i], 1);
-		break;
-	case OP_SCALED_ADD: add(&a, &o->scaled_add.factor, 1); break;
-	case OP_ROUTE_FORWARD:
-		if (!o->route.exact) add(&a, &o->route.correction, o->route.experts);
-		break;
-	default: of_block(o, &a);
-	}
+#define READS(op_code, array, elements) \
+	if (o->code == OP_##op_code) add(&a, &o->array, elements)
+	READS(NORM_FORWARD, norm_forward.w, o->norm_forward.h);
+	READS(NORM_FORWARD, norm_forward.b, o->norm_forward.h);
+	READS(NORM_BACKWARD, norm_backward.w, o->norm_backward.h);
+	READS(ROPE_FORWARD, rope.qnorm, rope_q_weights(&o->rope));
+	READS(ROPE_FORWARD, rope.knorm, rope_k_weights(&o->rope));
+	READS(ROPE_BACKWARD, rope.qnorm, rope_q_weights(&o->rope));
+	READS(ROPE_BACKWARD, rope.knorm, rope_k_weights(&o->rope));
+	READS(ATTENTION_FORWARD, attention.sinks, o->attention.heads);
+	READS(ATTENTION_BACKWARD, attention.sinks, o->attention.heads);
+	READS(SINKS_BACKWARD, sinks_backward.sinks, o->sinks_backward.heads);
+	READS(ACTIVATION_FORWARD, activation.slope[0], 1);
+	READS(ACTIVATION_FORWARD, activation.slope[1], 1);
+	READS(ACTIVATION_BACKWARD, activation.slope[0], 1);
+	READS(ACTIVATION_BACKWARD, activation.slope[1], 1);
+	READS(SCALED_ADD, scaled_add.factor, 1);
+#undef READS
+	if (o->code == OP_ROUTE_FORWARD && !o->route.exact) add(&a, &o->route.correction, o->route.experts);
 	return a;
 }
 

@@ -35,9 +35,9 @@ static __device__ __forceinline__ struct rope_lane lane_of(const struct rope_arg
 }
 
 /* The sum over a head's lanes, in all of them */
-static __device__ __forceinline__ float head_sum(float x, int64_t dim)
+static __device__ __forceinline__ float lanes_sum(float x, int lanes)
 {
-	for (int lanes = (int)dim / 32; lanes; lanes /= 2) x += __shfl_xor_sync(FULL, x, lanes);
+	for (int k = lanes / 2; k; k /= 2) x += __shfl_xor_sync(FULL, x, k);
 	return x;
 }
 
@@ -56,7 +56,7 @@ static __global__ void __launch_bounds__(THREADS)
 
 #pragma unroll
 		for (int j = 0; j < WIDE; j++) square += a[j] * a[j] + b[j] * b[j];
-		float factor = 1.0f / sqrtf(head_sum(square, r.dim) / (float)r.dim + r.eps);
+		float factor = 1.0f / sqrtf(lanes_sum(square, (int)r.dim / 16) / (float)r.dim + r.eps);
 		if (l.there && l.i == 0) rstd[l.item] = factor;
 		if (l.there) {
 			put_wide(pre + l.item * r.dim + l.i, a, WIDE, wide);
@@ -105,7 +105,7 @@ static __device__ __forceinline__ void rope_norm_backward(const struct rope_args
 		dw[0][j] += a[j] * y[j];
 		dw[1][j] += b[j] * z[j];
 	}
-	float mean = head_sum(dot, r->dim) / (float)r->dim;
+	float mean = lanes_sum(dot, (int)r->dim / 16) / (float)r->dim;
 #pragma unroll
 	for (int j = 0; j < WIDE; j++) {
 		a[j] = s * (a[j] * g[j] - y[j] * mean);
@@ -194,13 +194,6 @@ static __device__ __forceinline__ struct head head_of(const struct rope_args *r,
 	h.kept = r->v_norm ? (int64_t)t * (heads + r->kv_heads) + j : item;
 	h.kept_v = h.kept + (h.is_k ? r->kv_heads : 0);
 	return h;
-}
-
-/* The sum over a head's lanes, in all of them */
-static __device__ __forceinline__ float lanes_sum(float x, int lanes)
-{
-	for (int k = lanes / 2; k; k /= 2) x += __shfl_xor_sync(FULL, x, k);
-	return x;
 }
 
 /* The first element of a lane's access v */
@@ -437,11 +430,6 @@ static int rope_is_plain(const struct rope_args *r)
 {
 	return rope_by_lanes(r->dim) && r->rope_dim == r->dim && !r->neighbours && !r->row_norm && !r->norm_after &&
 		!r->norm_one && !r->v_norm && !r->k_is_v && r->temperature == 0;
-}
-
-static int rope_is_nothing(const struct rope_args *r)
-{
-	return r->rope_dim == 0 && !r->qnorm && !r->v_norm && !r->k_is_v && r->temperature == 0;
 }
 
 static int rope_wide(const struct rope_args *r)
