@@ -217,9 +217,10 @@ int gpu_find(int ordinal, struct gpu *, uint64_t *room);
 /* Wait until every queue is at rest. 0 or -ex. */
 int device_sync(struct device *);
 
-/* For devices whose memory is the host's. compute(), which also says in *bf16 whether operands are bf16: */
-int cpu_compute(struct device *, bool *bf16, enum mt_dtype);
-/* Run one operation now */
-void cpu_execute(struct pool *, const struct op *, bool bf16);
+/* compute() and zero_copy() of devices whose memory is the host's */
+int cpu_compute(struct device *, enum mt_dtype);
+const void *cpu_zero_copy(struct device *, const void *host, enum mt_dtype);
+/* Run one operation now; operands have `operand` bytes */
+void cpu_execute(struct pool *, const struct op *, size_t operand);
 
 #endif

@@ -17,6 +17,12 @@
 
 #include "mt/types.h"
 
+#ifdef __CUDACC__
+#define ON_DEVICE __host__ __device__ /* for kernels, too */
+#else
+#define ON_DEVICE
+#endif
+
 /* c = a' b' + beta c [+ bias on every row] [+ add]; ld* are row strides in elements. a, b and bias are operands */
 struct gemm_args {
 	int64_t m, n, k;
@@ -251,6 +257,35 @@ struct grouped_gemm_args {
 	float beta; /* sum 1 only */
 	int bf16;   /* as of gemm_args */
 };
+
+/* The GEMM of expert e, whose rows begin at `row`, on operands of `size` bytes; sum: a->sum, a constant in kernels */
+static inline ON_DEVICE struct gemm_args gemm_of_expert(const struct grouped_gemm_args *a, int sum, int64_t e,
+	int64_t row, int64_t rows, int64_t size)
+{
+	struct gemm_args g = {};
+	g.n = a->n;
+	g.a = (const char *)a->a + row * a->lda * size;
+	g.lda = a->lda;
+	g.ldb = a->ldb;
+	g.ldc = a->ldc;
+	g.bf16 = a->bf16;
+	if (sum) {
+		g.m = a->k;
+		g.k = rows;
+		g.trans_a = 1;
+		g.b = (const char *)a->b + row * a->ldb * size;
+		g.c = (float *)a->c + e * a->stride;
+		g.beta = a->beta;
+		return g;
+	}
+	g.m = rows;
+	g.k = a->k;
+	g.b = (const char *)a->b + e * a->stride * size;
+	g.trans_b = a->trans_b;
+	g.c = (float *)a->c + row * a->ldc;
+	g.bias = a->bias ? (const char *)a->bias + e * a->bias_stride * size : NULL;
+	return g;
+}
 
 /* For each expert: db_e (n) = beta db_e + column sums of its rows of dy (R, n). db_e are `stride` elements apart. */
 struct grouped_bias_backward_args {

@@ -26,14 +26,12 @@ struct job {
 	double (*sums)[2]; /* (tasks): the gradients of alpha; backward of MT_XIELU only */
 };
 
-static void rows_task(void *arg, int64_t task, int thread)
+static void rows_task(const void *args, int64_t first, int64_t end)
 {
-	const struct job *j = arg;
-	int64_t first = task * task_rows(j->a->f);
+	const struct job *j = args;
 	double sums[2] = {0, 0};
-	(void)thread;
-	cpu_kernels()->activation(j->a, j->alpha, sums, first, least(first + task_rows(j->a->f), j->a->n));
-	if (j->sums) memcpy(j->sums[task], sums, sizeof sums);
+	cpu_kernels()->activation(j->a, j->alpha, sums, first, end);
+	if (j->sums) memcpy(j->sums[first / task_rows(j->a->f)], sums, sizeof sums);
 }
 
 /* The derivative of softplus is the logistic function. */
@@ -55,7 +53,7 @@ static void run(struct pool *pool, const struct activation_args *a)
 	bool sums = a->dgu && a->form == MT_XIELU;
 	slopes(j.alpha, a->form, a->slope);
 	if (sums) j.sums = op_shared(pool, (size_t)tasks * sizeof *j.sums);
-	pool_run(pool, tasks, rows_task, &j);
+	run_tasks(pool, a->n, task_rows(a->f), rows_task, &j);
 	if (sums) slopes_backward(&j, tasks);
 }
 

@@ -61,7 +61,10 @@ void op_attention_backward(struct pool *pool, const struct attention_args *a)
 	pool_run(pool, w.count * a->kv_heads, backward_task, &w);
 }
 
-static void sinks_rows(const void *args, struct rows r, float *sum) { cpu_kernels()->sinks_backward(args, r, sum); }
+static void sinks_rows(const void *args, int64_t first, int64_t end, float *sum)
+{
+	cpu_kernels()->sinks_backward(args, first, end, sum);
+}
 
 void op_sinks_backward(struct pool *pool, const struct sinks_backward_args *a)
 {

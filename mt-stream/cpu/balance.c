@@ -26,15 +26,13 @@ static void add_token(const struct balance_args *a, int64_t t, double *sums)
 	sums[2 * a->experts] += lse * lse;
 }
 
-static void forward_task(void *arg, int64_t task, int thread)
+static void forward_rows(const void *args, int64_t first, int64_t end)
 {
-	const struct job *j = arg;
+	const struct job *j = args;
 	int64_t width = 2 * j->a->experts + 1;
-	struct rows r = row_block(j->a->n, task);
-	double *sums = j->partial + task * width;
-	(void)thread;
+	double *sums = j->partial + first / block_rows(j->a->n) * width;
 	memset(sums, 0, (size_t)width * sizeof *sums);
-	for (int64_t t = r.first; t < r.first + r.n; t++)
+	for (int64_t t = first; t < end; t++)
 		if (j->a->counted[t]) add_token(j->a, t, sums);
 }
 
@@ -42,20 +40,18 @@ void op_balance_forward(struct pool *pool, const struct balance_args *a)
 {
 	int64_t width = 2 * a->experts + 1, blocks = row_blocks(a->n);
 	struct job j = {a, op_shared(pool, (size_t)(blocks * width) * sizeof *j.partial)};
-	pool_run(pool, blocks, forward_task, &j);
+	run_rows(pool, a->n, forward_rows, &j);
 	for (int64_t b = 0; b < blocks; b++)
 		for (int64_t i = 0; i < width; i++) a->sums[i] += j.partial[b * width + i];
 }
 
 /* ---- backward ---- */
 
-static void backward_task(void *arg, int64_t task, int thread)
+static void backward_rows(const void *args, int64_t first, int64_t end)
 {
-	const struct balance_args *a = arg;
-	struct rows r = row_block(a->n, task);
+	const struct balance_args *a = args;
 	double p[MT_EXPERTS];
-	(void)thread;
-	for (int64_t t = r.first; t < r.first + r.n; t++) {
+	for (int64_t t = first; t < end; t++) {
 		float *d = (float *)a->dlogits + t * a->experts;
 		double lse, mean = 0;
 		if (!a->counted[t]) continue;
@@ -66,7 +62,4 @@ static void backward_task(void *arg, int64_t task, int thread)
 	}
 }
 
-void op_balance_backward(struct pool *pool, const struct balance_args *a)
-{
-	pool_run(pool, row_blocks(a->n), backward_task, (void *)a);
-}
+void op_balance_backward(struct pool *pool, const struct balance_args *a) { run_rows(pool, a->n, backward_rows, a); }

@@ -43,7 +43,6 @@ struct chaos {
 	unsigned odds[QUEUES + 1]; /* that each queue is drawn; the last: that something runs at a launch, in 100 */
 	unsigned draws;            /* until the odds change */
 	bool zero_copy;            /* weights are read in place */
-	bool bf16;                 /* operands are */
 	struct chaos_queue q[QUEUES];
 	struct extent {
 		char *base;
@@ -109,10 +108,10 @@ static void execute(struct chaos *c, const struct op *op)
 		memcpy(inverted, op->grads_out.src, bytes);
 		invert((uint32_t *)inverted, op->grads_out.n);
 		out.grads_out.src = inverted;
-		cpu_execute(c->pool, &out, c->bf16);
+		cpu_execute(c->pool, &out, c->dev.operand);
 		free(inverted);
 	} else {
-		cpu_execute(c->pool, op, c->bf16);
+		cpu_execute(c->pool, op, c->dev.operand);
 	}
 }
 
@@ -278,7 +277,6 @@ static void take_back(struct chaos *c, void *p)
 }
 
 static void *chaos_alloc(struct device *d, size_t bytes) { return give((struct chaos *)d, bytes); }
-static void *chaos_host_alloc(struct device *d, size_t bytes) { return give((struct chaos *)d, bytes); }
 
 static void chaos_release(struct device *d, void *p, size_t bytes)
 {
@@ -290,13 +288,7 @@ static void chaos_host_release(struct device *d, void *p) { take_back((struct ch
 
 static const void *chaos_zero_copy(struct device *d, const void *host, enum mt_dtype dtype)
 {
-	const struct chaos *c = (struct chaos *)d;
-	return c->zero_copy && dtype == (c->bf16 ? MT_BF16 : MT_FP32) ? host : NULL;
-}
-
-static int chaos_compute(struct device *d, enum mt_dtype dtype)
-{
-	return cpu_compute(d, &((struct chaos *)d)->bf16, dtype);
+	return ((struct chaos *)d)->zero_copy ? cpu_zero_copy(d, host, dtype) : NULL;
 }
 
 static void chaos_close(struct device *d)
@@ -322,7 +314,7 @@ struct device *device_chaos(int threads, uint64_t seed)
 		CPU_IDENTITY,
 		.alloc = chaos_alloc,
 		.release = chaos_release,
-		.compute = chaos_compute,
+		.compute = cpu_compute,
 		.zero_copy = chaos_zero_copy,
 		.launch = chaos_launch,
 		.record = chaos_record,
@@ -330,7 +322,7 @@ struct device *device_chaos(int threads, uint64_t seed)
 		.query = chaos_query,
 		.sync = chaos_sync,
 		.close = chaos_close,
-		.host_alloc = chaos_host_alloc,
+		.host_alloc = chaos_alloc,
 		.host_release = chaos_host_release,
 	};
 	c->random = seed;

@@ -7,19 +7,15 @@
 
 enum { ROWS = 16 }; /* of a task */
 
-static void dispatch_task(void *arg, int64_t task, int thread)
+static void dispatch_rows(const void *args, int64_t first, int64_t end)
 {
-	const struct dispatch_args *a = arg;
-	(void)thread;
-	for (int64_t r = task * ROWS; r < least((task + 1) * ROWS, a->rows); r++)
+	const struct dispatch_args *a = args;
+	for (int64_t r = first; r < end; r++)
 		memcpy((float *)a->y + r * a->h, (const float *)a->x + a->slot[r] / a->per_token * a->h,
 			(size_t)a->h * sizeof(float));
 }
 
-void op_dispatch(struct pool *pool, const struct dispatch_args *a)
-{
-	pool_run(pool, div_up(a->rows, ROWS), dispatch_task, (void *)a);
-}
+void op_dispatch(struct pool *pool, const struct dispatch_args *a) { run_tasks(pool, a->rows, ROWS, dispatch_rows, a); }
 
 static uint32_t row_of(const struct combine_args *a, int64_t slot) { return a->row ? a->row[slot] : (uint32_t)slot; }
 
@@ -53,17 +49,13 @@ static void combine_row(const struct combine_args *a, int64_t t)
 		a->h);
 }
 
-static void combine_task(void *arg, int64_t task, int thread)
+static void combine_rows(const void *args, int64_t first, int64_t end)
 {
-	const struct combine_args *a = arg;
-	(void)thread;
-	for (int64_t t = task * ROWS; t < least((task + 1) * ROWS, a->n); t++) combine_row(a, t);
+	const struct combine_args *a = args;
+	for (int64_t t = first; t < end; t++) combine_row(a, t);
 }
 
-void op_combine(struct pool *pool, const struct combine_args *a)
-{
-	pool_run(pool, div_up(a->n, ROWS), combine_task, (void *)a);
-}
+void op_combine(struct pool *pool, const struct combine_args *a) { run_tasks(pool, a->n, ROWS, combine_rows, a); }
 
 /* Of do and the row's bias */
 static double dot_bias(const struct combine_backward_args *a, const float *d_o, int64_t slot)
@@ -87,14 +79,13 @@ static void combine_backward_row(const struct combine_backward_args *a, int64_t 
 	cpu_kernels()->scale((float *)a->dgu + r * a->g, w, a->g);
 }
 
-static void combine_backward_task(void *arg, int64_t task, int thread)
+static void combine_backward_rows(const void *args, int64_t first, int64_t end)
 {
-	const struct combine_backward_args *a = arg;
-	(void)thread;
-	for (int64_t r = task * ROWS; r < least((task + 1) * ROWS, a->rows); r++) combine_backward_row(a, r);
+	const struct combine_backward_args *a = args;
+	for (int64_t r = first; r < end; r++) combine_backward_row(a, r);
 }
 
 void op_combine_backward(struct pool *pool, const struct combine_backward_args *a)
 {
-	pool_run(pool, div_up(a->rows, ROWS), combine_backward_task, (void *)a);
+	run_tasks(pool, a->rows, ROWS, combine_backward_rows, a);
 }

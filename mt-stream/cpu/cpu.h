@@ -25,15 +25,18 @@ static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
  * weights.c */
 void weights_widen(struct pool *, struct op *);
 
-/* Rows cut for reductions over rows: as many blocks as give each at least 32 rows, at most 64 (they bound the memory of
- * the partial sums). The cut depends on the number of rows alone. */
-struct rows {
-	int64_t first, n;
-};
+/* fn for items 0 .. n - 1, in tasks of `each` items: from `first` to end - 1 */
+typedef void task_fn(const void *args, int64_t first, int64_t end);
+void run_tasks(struct pool *, int64_t n, int64_t each, task_fn *, const void *args);
+
+/* Rows split for reductions over rows, into row_blocks() blocks of block_rows(), the last one shorter: as many as give
+ * each at least 32 rows, at most 64 (they bound the memory of the partial sums). The number of rows alone decides. */
+int64_t block_rows(int64_t rows);
 int64_t row_blocks(int64_t rows);
-struct rows row_block(int64_t rows, int64_t i);
+/* A block is a task */
+void run_rows(struct pool *, int64_t rows, task_fn *, const void *args);
 /* dst (n) = beta dst + the sums over blocks of rows, in their order; fn adds a block's to sum (n), which is zeros */
-typedef void rows_fn(const void *args, struct rows, float *sum);
+typedef void rows_fn(const void *args, int64_t first, int64_t end, float *sum);
 void sum_rows(struct pool *, int64_t rows, rows_fn *fn, const void *args, float *dst, float beta, int64_t n);
 /* The same with several arrays, which stand one after another in fn's sum; of none, sum is NULL */
 struct sums {
@@ -82,7 +85,8 @@ struct kernels {
 	void (*attention_forward)(const struct attention_args *, const struct span *, int64_t head, float *scratch);
 	/* the whole document: span->first == span->begin */
 	void (*attention_backward)(const struct attention_args *, const struct span *, int64_t kv_head, float *scratch);
-	void (*sinks_backward)(const struct sinks_backward_args *, struct rows, float *sum); /* sum (NH) += */
+	/* tokens first .. end - 1; sum (NH) += */
+	void (*sinks_backward)(const struct sinks_backward_args *, int64_t first, int64_t end, float *sum);
 	/* -log softmax(row)[target]; backward: row becomes (softmax - onehot) * scale */
 	double (*cross_entropy)(float *row, int64_t target, int64_t vocab, float scale, int backward);
 	/* the same backward, times 1 - (row / cap)^2 */

@@ -30,7 +30,6 @@ struct cpu_queue {
 
 struct cpu {
 	struct device dev;
-	bool bf16; /* operands are */
 	pthread_mutex_t lock;
 	pthread_cond_t progress; /* a queue has done something */
 	bool closing;
@@ -39,10 +38,10 @@ struct cpu {
 
 static bool over(const struct cpu *c, struct event e) { return c->q[e.queue].done >= e.at; }
 
-static void execute(struct pool *p, const struct work *w, bool bf16)
+static void execute(struct pool *p, const struct work *w, size_t operand)
 {
 	if (w->span) w->span->from = mt_now();
-	cpu_execute(p, &w->op, bf16);
+	cpu_execute(p, &w->op, operand);
 	if (w->span) w->span->to = mt_now();
 }
 
@@ -58,7 +57,7 @@ static void *queue_main(void *arg)
 		while (!over(c, w->after)) pthread_cond_wait(&c->progress, &c->lock);
 		if (w->op.code != OP_NONE) {
 			pthread_mutex_unlock(&c->lock);
-			execute(q->pool, w, c->bf16);
+			execute(q->pool, w, c->dev.operand);
 			pthread_mutex_lock(&c->lock);
 		}
 		q->done++;
@@ -132,16 +131,6 @@ static void cpu_release(struct device *d, void *p, size_t bytes)
 	if (p) munmap(p, (bytes + huge - 1) & ~(huge - 1));
 }
 
-static int select_compute(struct device *d, enum mt_dtype dtype)
-{
-	return cpu_compute(d, &((struct cpu *)d)->bf16, dtype);
-}
-
-static const void *cpu_zero_copy(struct device *d, const void *host, enum mt_dtype dtype)
-{
-	return dtype == (((struct cpu *)d)->bf16 ? MT_BF16 : MT_FP32) ? host : NULL;
-}
-
 static void cpu_close(struct device *d)
 {
 	struct cpu *c = (struct cpu *)d;
@@ -167,7 +156,7 @@ struct device *device_cpu(int threads)
 		CPU_IDENTITY,
 		.alloc = cpu_alloc,
 		.release = cpu_release,
-		.compute = select_compute,
+		.compute = cpu_compute,
 		.zero_copy = cpu_zero_copy,
 		.launch = cpu_launch,
 		.record = cpu_record,

@@ -5,11 +5,10 @@
 
 enum { ROWS = 64, COLUMNS = 64 };
 
-static void gather_task(void *arg, int64_t task, int thread)
+static void gather_rows(const void *args, int64_t first, int64_t end)
 {
-	const struct embed_forward_args *a = arg;
-	(void)thread;
-	for (int64_t t = task * ROWS; t < least((task + 1) * ROWS, a->n); t++) {
+	const struct embed_forward_args *a = args;
+	for (int64_t t = first; t < end; t++) {
 		int64_t from = a->tokens[t] * a->h;
 		float *x = (float *)a->x + t * a->h;
 		if (a->bf16) cpu_kernels()->widen(x, (const uint16_t *)a->w + from, a->h);
@@ -20,16 +19,15 @@ static void gather_task(void *arg, int64_t task, int thread)
 
 void op_embed_forward(struct pool *pool, const struct embed_forward_args *a)
 {
-	pool_run(pool, div_up(a->n, ROWS), gather_task, (void *)a);
+	run_tasks(pool, a->n, ROWS, gather_rows, a);
 }
 
 /* A task computes some columns of all rows: so no two tasks add to the same element, and it is summed in token
  * order. */
-static void scatter_task(void *arg, int64_t task, int thread)
+static void scatter_columns(const void *args, int64_t first, int64_t end)
 {
-	const struct embed_backward_args *a = arg;
-	int64_t first = task * COLUMNS, columns = least(COLUMNS, a->h - first);
-	(void)thread;
+	const struct embed_backward_args *a = args;
+	int64_t columns = end - first;
 	for (int64_t t = 0; t < a->n; t++) {
 		if (a->tokens[t] == a->pad) continue;
 		float *to = a->dw + a->tokens[t] * a->h + first;
@@ -44,5 +42,5 @@ static void scatter_task(void *arg, int64_t task, int thread)
 void op_embed_backward(struct pool *pool, const struct embed_backward_args *a)
 {
 	if (a->beta == 0) op_zero(pool, a->dw, (size_t)(a->vocab * a->h) * sizeof *a->dw);
-	pool_run(pool, div_up(a->h, COLUMNS), scatter_task, (void *)a);
+	run_tasks(pool, a->h, COLUMNS, scatter_columns, a);
 }

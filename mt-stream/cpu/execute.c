@@ -2,14 +2,19 @@
 #include "cpu.h"
 #include "mt/error.h"
 
-int cpu_compute(struct device *d, bool *bf16, enum mt_dtype dtype)
+int cpu_compute(struct device *d, enum mt_dtype dtype)
 {
-	const char *lacks = dtype == MT_BF16 ? gemm_lacks_bf16() : NULL;
+	bool bf16 = dtype == MT_BF16;
+	const char *lacks = bf16 ? gemm_lacks_bf16() : NULL;
 	if (lacks) return mt_fail(MT_EX_CONFIG, "--compute bf16: %s", lacks);
-	*bf16 = dtype == MT_BF16;
-	d->operand = (size_t)operand_bytes(*bf16);
-	d->gemm = gemm_description(*bf16);
-	return *bf16 && !gemm_bf16_ready() ? mt_fail(MT_EX_NOMEM, "no memory for oneDNN's code") : 0;
+	d->operand = mt_dtype_bytes(dtype);
+	d->gemm = gemm_description(bf16);
+	return bf16 && !gemm_bf16_ready() ? mt_fail(MT_EX_NOMEM, "no memory for oneDNN's code") : 0;
+}
+
+const void *cpu_zero_copy(struct device *d, const void *host, enum mt_dtype dtype)
+{
+	return mt_dtype_bytes(dtype) == d->operand ? host : NULL;
 }
 
 static void run_weights_in(struct pool *p, const struct op *o, bool bf16)
@@ -47,10 +52,10 @@ static void execute_op(struct pool *p, const struct op *o, bool bf16)
 	}
 }
 
-void cpu_execute(struct pool *p, const struct op *o, bool bf16)
+void cpu_execute(struct pool *p, const struct op *o, size_t operand)
 {
 	struct op own = *o;
-	if (!bf16) {
+	if (operand == sizeof(float)) {
 		execute_op(p, o, false);
 		return;
 	}

@@ -16,42 +16,6 @@ struct groups {
 	int64_t n;
 };
 
-/* In operands */
-static const void *after(const struct grouped_gemm_args *a, const void *p, int64_t elements)
-{
-	return p ? (const char *)p + elements * operand_bytes(a->bf16) : NULL;
-}
-
-static struct gemm_args gemm_of(const struct grouped_gemm_args *a, int64_t e)
-{
-	int64_t first = a->first[e], rows = a->first[e + 1] - first;
-	if (a->sum)
-		return (struct gemm_args){.m = a->k,
-			.n = a->n,
-			.k = rows,
-			.a = after(a, a->a, first * a->lda),
-			.lda = a->lda,
-			.trans_a = 1,
-			.b = after(a, a->b, first * a->ldb),
-			.ldb = a->ldb,
-			.c = (float *)a->c + e * a->stride,
-			.ldc = a->ldc,
-			.beta = a->beta,
-			.bf16 = a->bf16};
-	return (struct gemm_args){.m = rows,
-		.n = a->n,
-		.k = a->k,
-		.a = after(a, a->a, first * a->lda),
-		.lda = a->lda,
-		.b = after(a, a->b, e * a->stride),
-		.ldb = a->ldb,
-		.trans_b = a->trans_b,
-		.c = (float *)a->c + first * a->ldc,
-		.ldc = a->ldc,
-		.bias = after(a, a->bias, e * a->bias_stride),
-		.bf16 = a->bf16};
-}
-
 /* The group of a tile: the last that begins at it or before */
 static const struct group *group_of(const struct groups *g, int64_t tile)
 {
@@ -81,7 +45,8 @@ void op_grouped_gemm(struct pool *pool, const struct grouped_gemm_args *a)
 	int64_t tiles = 0;
 	for (int64_t e = 0; e < a->experts; e++) {
 		struct group *g = &of[groups.n];
-		g->gemm = gemm_of(a, e);
+		g->gemm = gemm_of_expert(a, a->sum, e, a->first[e], (int64_t)a->first[e + 1] - a->first[e],
+			operand_bytes(a->bf16));
 		if (g->gemm.m == 0) continue;
 		g->tiles = g->gemm.k ? gemm_cut(&g->gemm) : (struct gemm_tiles){.m = {1, 0}, .n = {1, 0}};
 		g->begin = tiles;

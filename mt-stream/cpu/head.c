@@ -37,15 +37,10 @@ void op_cross_entropy(struct pool *pool, const struct cross_entropy_args *a)
 
 enum { PIECE = 32768 }; /* logits of a task */
 
-static void cap_task(void *arg, int64_t task, int thread)
+static void cap_task(const void *args, int64_t first, int64_t end)
 {
-	const struct cap_logits_args *a = arg;
-	int64_t first = task * PIECE;
-	(void)thread;
-	cpu_kernels()->cap_logits((float *)a->logits + first, least(PIECE, a->n - first), a->scale, a->cap);
+	const struct cap_logits_args *a = args;
+	cpu_kernels()->cap_logits((float *)a->logits + first, end - first, a->scale, a->cap);
 }
 
-void op_cap_logits(struct pool *pool, const struct cap_logits_args *a)
-{
-	pool_run(pool, div_up(a->n, PIECE), cap_task, (void *)a);
-}
+void op_cap_logits(struct pool *pool, const struct cap_logits_args *a) { run_tasks(pool, a->n, PIECE, cap_task, a); }

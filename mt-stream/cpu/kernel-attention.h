@@ -463,11 +463,11 @@ static void attention_backward(const struct attention_args *a, const struct span
 	}
 }
 
-/* sum (NH) -= exp(sink - lse) (d_o . o) of every token of the rows */
-static void sinks_backward(const struct sinks_backward_args *a, struct rows rows, float *sum)
+/* sum (NH) -= exp(sink - lse) (d_o . o) of tokens first .. end - 1 */
+static void sinks_backward(const struct sinks_backward_args *a, int64_t first, int64_t end, float *sum)
 {
 	const float *o = a->o, *d_o = a->d_o, *sinks = a->sinks;
-	for (int64_t t = rows.first; t < rows.first + rows.n; t++)
+	for (int64_t t = first; t < end; t++)
 		for (int64_t j = 0; j < a->heads; j++) {
 			int64_t at = t * a->heads + j;
 			sum[j] -= expf(sinks[j] - a->lse[at]) * dot(d_o + at * a->dim, o + at * a->dim, a->dim);

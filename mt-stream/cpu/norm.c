@@ -1,24 +1,18 @@
 /* norm.c: RMSNorm and LayerNorm, forward and backward */
 #include "cpu.h"
 
-static void forward_task(void *arg, int64_t task, int thread)
+static void forward_rows(const void *args, int64_t first, int64_t end)
 {
-	const struct norm_forward_args *a = arg;
-	struct rows r = row_block(a->n, task);
-	(void)thread;
-	cpu_kernels()->norm_forward(a, r.first, r.first + r.n);
+	cpu_kernels()->norm_forward(args, first, end);
 }
 
-void op_norm_forward(struct pool *pool, const struct norm_forward_args *a)
-{
-	pool_run(pool, row_blocks(a->n), forward_task, (void *)a);
-}
+void op_norm_forward(struct pool *pool, const struct norm_forward_args *a) { run_rows(pool, a->n, forward_rows, a); }
 
-static void backward_rows(const void *args, struct rows r, float *sum)
+static void backward_rows(const void *args, int64_t first, int64_t end, float *sum)
 {
 	const struct norm_backward_args *a = args;
 	float *db = a->w ? sum + a->h : sum;
-	cpu_kernels()->norm_backward(a, sum, a->mean && a->db ? db : NULL, r.first, r.first + r.n);
+	cpu_kernels()->norm_backward(a, sum, a->mean && a->db ? db : NULL, first, end);
 }
 
 void op_norm_backward(struct pool *pool, const struct norm_backward_args *a)

@@ -1,24 +1,42 @@
-/* reduce.c: sums over rows (gradients of biases and of norms' weights), in blocks of rows that depend on the number
- * of rows alone; blocks are added in their order */
+/* reduce.c: operations cut into tasks; sums over rows (gradients of biases and of norms' weights), in blocks of rows.
+ * Blocks are added in their order. */
 #include "cpu.h"
 
 #include <string.h>
 
 enum { LEAST_ROWS = 32, MOST_BLOCKS = 64, COLUMNS = 512 };
 
-static int64_t block_rows(int64_t rows)
+int64_t block_rows(int64_t rows)
 {
 	int64_t per = div_up(rows, MOST_BLOCKS);
 	return per < LEAST_ROWS ? LEAST_ROWS : per;
 }
 
-int64_t row_blocks(int64_t rows) { return div_up(rows, block_rows(rows)); }
+struct tasks {
+	task_fn *fn;
+	const void *args;
+	int64_t n, each;
+};
 
-struct rows row_block(int64_t rows, int64_t i)
+static void run_task(void *arg, int64_t task, int thread)
 {
-	int64_t per = block_rows(rows);
-	return (struct rows){i * per, least(per, rows - i * per)};
+	const struct tasks *t = arg;
+	(void)thread;
+	t->fn(t->args, task * t->each, least((task + 1) * t->each, t->n));
 }
+
+void run_tasks(struct pool *pool, int64_t n, int64_t each, task_fn *fn, const void *args)
+{
+	struct tasks t = {fn, args, n, each};
+	pool_run(pool, div_up(n, each), run_task, &t);
+}
+
+void run_rows(struct pool *pool, int64_t rows, task_fn *fn, const void *args)
+{
+	run_tasks(pool, rows, block_rows(rows), fn, args);
+}
+
+int64_t row_blocks(int64_t rows) { return div_up(rows, block_rows(rows)); }
 
 struct job {
 	int64_t rows, width; /* width: elements of all arrays */
@@ -29,13 +47,12 @@ struct job {
 	float beta;
 };
 
-static void partial_task(void *arg, int64_t task, int thread)
+static void partial_rows(const void *args, int64_t first, int64_t end)
 {
-	const struct job *s = arg;
-	float *partial = s->width ? s->partial + task * s->width : NULL;
-	(void)thread;
+	const struct job *s = args;
+	float *partial = s->width ? s->partial + first / block_rows(s->rows) * s->width : NULL;
 	if (partial) memset(partial, 0, (size_t)s->width * sizeof *partial);
-	s->fn(s->args, row_block(s->rows, task), partial);
+	s->fn(s->args, first, end, partial);
 }
 
 /* A task adds up some columns of one array */
@@ -66,7 +83,7 @@ void sum_rows_each(struct pool *pool, int64_t rows, rows_fn *fn, const void *arg
 		tasks += div_up(of[i].n, COLUMNS);
 	}
 	if (s.width) s.partial = op_shared(pool, (size_t)(row_blocks(rows) * s.width) * sizeof(float));
-	pool_run(pool, row_blocks(rows), partial_task, &s);
+	run_rows(pool, rows, partial_rows, &s);
 	pool_run(pool, tasks, add_task, &s);
 }
 
@@ -75,10 +92,10 @@ void sum_rows(struct pool *pool, int64_t rows, rows_fn *fn, const void *args, fl
 	sum_rows_each(pool, rows, fn, args, &(struct sums){dst, n}, 1, beta);
 }
 
-static void bias_rows(const void *args, struct rows r, float *sum)
+static void bias_rows(const void *args, int64_t first, int64_t end, float *sum)
 {
 	const struct bias_backward_args *a = args;
-	cpu_kernels()->column_sums(sum, (const float *)a->dy + r.first * a->ld, r.n, a->n, a->ld);
+	cpu_kernels()->column_sums(sum, (const float *)a->dy + first * a->ld, end - first, a->n, a->ld);
 }
 
 void op_bias_backward(struct pool *pool, const struct bias_backward_args *a)

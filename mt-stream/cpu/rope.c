@@ -1,23 +1,20 @@
 /* rope.c: rotary positions and q's, k's and v's norms, forward and backward */
 #include "cpu.h"
 
-static void forward_task(void *arg, int64_t task, int thread)
+static void forward_rows(const void *args, int64_t first, int64_t end)
 {
-	const struct rope_args *a = arg;
-	struct rows r = row_block(a->n, task);
-	(void)thread;
-	cpu_kernels()->rope_forward(a, r.first, r.first + r.n);
+	cpu_kernels()->rope_forward(args, first, end);
 }
 
 void op_rope_forward(struct pool *pool, const struct rope_args *a)
 {
-	if (!rope_is_nothing(a)) pool_run(pool, row_blocks(a->n), forward_task, (void *)a);
+	if (!rope_is_nothing(a)) run_rows(pool, a->n, forward_rows, a);
 }
 
-static void backward_rows(const void *args, struct rows r, float *dw)
+static void backward_rows(const void *args, int64_t first, int64_t end, float *dw)
 {
 	const struct rope_args *a = args;
-	cpu_kernels()->rope_backward(a, dw, a->qnorm ? dw + rope_q_weights(a) : NULL, r.first, r.first + r.n);
+	cpu_kernels()->rope_backward(a, dw, a->qnorm ? dw + rope_q_weights(a) : NULL, first, end);
 }
 
 void op_rope_backward(struct pool *pool, const struct rope_args *a)

@@ -81,11 +81,10 @@ static void choose(const struct route_args *a, const float *score, uint32_t *cho
 	route_best(sum, a->experts, chosen, a->per_token);
 }
 
-static void forward_task(void *arg, int64_t task, int thread)
+static void forward_tokens(const void *args, int64_t first, int64_t end)
 {
-	const struct route_args *a = arg;
-	(void)thread;
-	for (int64_t t = task * TOKENS; t < least((task + 1) * TOKENS, a->n); t++) {
+	const struct route_args *a = args;
+	for (int64_t t = first; t < end; t++) {
 		float *score = a->scores + t * a->experts, *weight = a->weight + t * a->per_token;
 		uint32_t *chosen = a->expert + t * a->per_token;
 		if (a->score == MT_SOFTMAX) softmax(score, a->experts);
@@ -116,7 +115,7 @@ static void sort(const struct route_args *a)
 
 void op_route_forward(struct pool *pool, const struct route_args *a)
 {
-	pool_run(pool, div_up(a->n, TOKENS), forward_task, (void *)a);
+	run_tasks(pool, a->n, TOKENS, forward_tokens, a);
 	if (a->slot) sort(a);
 }
 
@@ -164,11 +163,10 @@ static void top_backward(const struct route_args *a, const float *weight, const 
 	for (int64_t k = 0; k < a->per_token; k++) dlogits[chosen[k]] = (float)(weight[k] * (d[k] - dot));
 }
 
-static void backward_task(void *arg, int64_t task, int thread)
+static void backward_tokens(const void *args, int64_t first, int64_t end)
 {
-	const struct route_args *a = arg;
-	(void)thread;
-	for (int64_t t = task * TOKENS; t < least((task + 1) * TOKENS, a->n); t++) {
+	const struct route_args *a = args;
+	for (int64_t t = first; t < end; t++) {
 		const float *score = a->scores + t * a->experts, *dweight = a->dweight + t * a->per_token;
 		const uint32_t *chosen = a->expert + t * a->per_token;
 		float *dlogits = (float *)a->dlogits + t * a->experts;
@@ -186,5 +184,5 @@ static void backward_task(void *arg, int64_t task, int thread)
 
 void op_route_backward(struct pool *pool, const struct route_args *a)
 {
-	pool_run(pool, div_up(a->n, TOKENS), backward_task, (void *)a);
+	run_tasks(pool, a->n, TOKENS, backward_tokens, a);
 }

@@ -9,20 +9,8 @@ static __global__ void __launch_bounds__(THREADS) grouped_gemm_kernel(struct gro
 {
 	DYNAMIC_SHARED(float, tiles);
 	struct group e = find_group(a.first, a.experts, blockIdx.x / across, PLAIN_TILE);
-	struct gemm_args g = {};
-
 	if (e.expert < 0) return;
-	g.m = e.end - e.row;
-	g.n = a.n;
-	g.k = a.k;
-	g.a = (const float *)a.a + e.row * a.lda;
-	g.lda = a.lda;
-	g.b = (const float *)a.b + e.expert * a.stride;
-	g.ldb = a.ldb;
-	g.trans_b = a.trans_b;
-	g.c = (float *)a.c + e.row * a.ldc;
-	g.ldc = a.ldc;
-	g.bias = a.bias ? (const float *)a.bias + e.expert * a.bias_stride : NULL;
+	struct gemm_args g = gemm_of_expert(&a, 0, e.expert, e.row, e.end - e.row, sizeof(float));
 	plain_tile<float, float>(&g, 0, blockIdx.x % across * PLAIN_TILE, tiles);
 }
 
@@ -32,20 +20,8 @@ static __global__ void __launch_bounds__(THREADS)
 {
 	DYNAMIC_SHARED(float, tiles);
 	int64_t e = blockIdx.x / (down * across), tile = blockIdx.x % (down * across), row = a.first[e];
-	struct gemm_args g = {};
-
-	g.m = a.k;
-	g.n = a.n;
-	g.k = (int64_t)a.first[e + 1] - row;
+	struct gemm_args g = gemm_of_expert(&a, 1, e, row, (int64_t)a.first[e + 1] - row, sizeof(float));
 	if (g.k == 0 && a.beta != 0) return;
-	g.a = (const float *)a.a + row * a.lda;
-	g.lda = a.lda;
-	g.trans_a = 1;
-	g.b = (const float *)a.b + row * a.ldb;
-	g.ldb = a.ldb;
-	g.c = (float *)a.c + e * a.stride;
-	g.ldc = a.ldc;
-	g.beta = a.beta;
 	plain_tile<float, float>(&g, tile / across * PLAIN_TILE, tile % across * PLAIN_TILE, tiles);
 }
 
