@@ -179,7 +179,8 @@ struct device {
 	/* Select the type of operands, for weights of that type: bf16 or fp32. Before the device is used. 0, or -78: it
 	 * cannot compute in bf16. NULL: the run's type is that of operands. */
 	int (*compute)(struct device *, enum mt_dtype);
-	/* A pointer with which operations read this host memory in place; NULL: weights must be copied in. */
+	/* A pointer with which operations read this host memory in place; NULL, or no such function: weights must be copied
+	 * in. */
 	const void *(*zero_copy)(struct device *, const void *host, enum mt_dtype);
 
 	/* Autotune pass: while on, launched operations do not run. The device selects how to compute each one: as the

@@ -374,9 +374,6 @@ void attention_backward_by_mma(const struct cuda_queue *q, const struct attentio
 
 cudaError_t attention_mma_prepare(void)
 {
-	cudaError_t e = cudaSuccess;
 	const void *kernels[] = {KERNELS(64, 0), KERNELS(64, 1), KERNELS(128, 0), KERNELS(128, 1)};
-	for (size_t i = 0; !e && i < sizeof kernels / sizeof *kernels; i++)
-		e = cudaFuncSetAttribute(kernels[i], cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_MOST);
-	return e;
+	return kernels_prepare(kernels, sizeof kernels / sizeof *kernels);
 }

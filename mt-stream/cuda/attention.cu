@@ -302,7 +302,5 @@ cudaError_t cuda_kernels_prepare(void)
 		(const void *)attention_backward_q_plain<float>,
 		(const void *)attention_backward_q_plain<struct bf16>,
 	};
-	for (size_t i = 0; !e && i < sizeof kernels / sizeof *kernels; i++)
-		e = cudaFuncSetAttribute(kernels[i], cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_MOST);
-	return e;
+	return e ? e : kernels_prepare(kernels, sizeof kernels / sizeof *kernels);
 }

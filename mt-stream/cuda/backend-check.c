@@ -64,6 +64,11 @@ static bool wait(struct check *c)
 		call_ok(cudaEventSynchronize(c->event), "cudaEventSynchronize");
 }
 
+static bool copy(struct check *c, void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind)
+{
+	return call_ok(cudaMemcpyAsync(to, from, bytes, kind, c->q->stream), "cudaMemcpyAsync");
+}
+
 static size_t compared_bytes(const struct check *c) { return (size_t)(c->m * (c->wide + c->out)) * 2; }
 
 static bool memory_open(struct check *c, struct cuda_queue *q)
@@ -121,11 +126,7 @@ static bool input(struct check *c, size_t at, int64_t elems, uint64_t seed)
 	for (int64_t i = 0, n; i < elems; i += n) {
 		n = elems - i < STAGE ? elems - i : STAGE;
 		randoms(c->stage, i, n, seed);
-		if (!call_ok(cudaMemcpyAsync(c->device + at + 2 * i, c->stage, (size_t)n * 2, cudaMemcpyHostToDevice,
-						 c->q->stream),
-				"cudaMemcpyAsync") ||
-			!wait(c))
-			return false;
+		if (!copy(c, c->device + at + 2 * i, c->stage, (size_t)n * 2, cudaMemcpyHostToDevice) || !wait(c)) return false;
 	}
 	return true;
 }
@@ -147,10 +148,7 @@ static bool starts_make(struct check *c, bool packed)
 	for (int64_t i = 0, n; i < c->n; i += n) {
 		n = c->n - i < STAGE / 2 ? c->n - i : STAGE / 2;
 		memcpy(c->stage, c->host_starts + i, (size_t)n * sizeof *c->host_starts);
-		if (!call_ok(cudaMemcpyAsync(c->device + c->starts + 4 * i, c->stage, (size_t)n * 4, cudaMemcpyHostToDevice,
-						 c->q->stream),
-				"cudaMemcpyAsync") ||
-			!wait(c))
+		if (!copy(c, c->device + c->starts + 4 * i, c->stage, (size_t)n * 4, cudaMemcpyHostToDevice) || !wait(c))
 			return false;
 	}
 	return true;
@@ -173,9 +171,8 @@ static bool fetch(struct check *c)
 	for (size_t p = 0; p < sizeof parts / sizeof *parts; p++)
 		for (int64_t i = 0; i < c->runs; i++) {
 			int64_t from = c->runs > 1 ? i * (c->n - c->run) / (c->runs - 1) : 0, row = parts[p].row;
-			if (!call_ok(cudaMemcpyAsync(parts[p].to + i * c->run * row, c->device + parts[p].at + from * row * 2,
-							 (size_t)(c->run * row) * 2, cudaMemcpyDeviceToHost, c->q->stream),
-					"cudaMemcpyAsync"))
+			if (!copy(c, parts[p].to + i * c->run * row, c->device + parts[p].at + from * row * 2,
+					(size_t)(c->run * row) * 2, cudaMemcpyDeviceToHost))
 				return false;
 		}
 	return wait(c);

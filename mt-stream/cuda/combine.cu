@@ -95,6 +95,24 @@ struct widths {
 	int f, g, h;
 };
 
+/* dot + the thread's part of x . y; x *= w, if it is to be stored */
+template <typename T>
+static __device__ __forceinline__ float dot_scale(float dot, T *x, const T *y, int64_t n, float w, int store, int wide)
+{
+	float v[WIDE], d[WIDE];
+	for (int64_t i = threadIdx.x * WIDE; i < n; i += THREADS * WIDE) {
+		get_wide(v, x + i, n - i, wide);
+		get_wide(d, y + i, n - i, wide);
+#pragma unroll
+		for (int j = 0; j < WIDE; j++) {
+			dot += v[j] * d[j];
+			v[j] *= w;
+		}
+		if (store) put_wide(x + i, v, n - i, wide);
+	}
+	return dot;
+}
+
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
 	combine_backward_kernel(struct combine_backward_args a, struct widths wide)
@@ -103,32 +121,12 @@ static __global__ void __launch_bounds__(THREADS)
 	int64_t row = blockIdx.x, slot = a.slot ? a.slot[row] : row;
 	T *y = (T *)a.y + row * a.f, *dgu = (T *)a.dgu + row * a.g;
 	const T *dy = (const T *)a.dy + row * a.f;
-	float w = a.weight[slot], dot = 0, v[WIDE], d[WIDE];
+	float w = a.weight[slot], dot = 0, v[WIDE];
 
-	for (int64_t i = threadIdx.x * WIDE; i < a.f; i += THREADS * WIDE) {
-		get_wide(v, y + i, a.f - i, wide.f);
-		get_wide(d, dy + i, a.f - i, wide.f);
-#pragma unroll
-		for (int j = 0; j < WIDE; j++) {
-			dot += v[j] * d[j];
-			v[j] *= w;
-		}
-		if (!a.bias) put_wide(y + i, v, a.f - i, wide.f);
-	}
-	if (a.bias) {
-		const T *bias = (const T *)a.bias + a.expert[slot] * a.bias_stride;
-		T *d_o = (T *)a.d_o + row * a.h;
-		for (int64_t i = threadIdx.x * WIDE; i < a.h; i += THREADS * WIDE) {
-			get_wide(v, d_o + i, a.h - i, wide.h);
-			get_wide(d, bias + i, a.h - i, wide.h);
-#pragma unroll
-			for (int j = 0; j < WIDE; j++) {
-				dot += v[j] * d[j];
-				v[j] *= w;
-			}
-			put_wide(d_o + i, v, a.h - i, wide.h);
-		}
-	}
+	dot = dot_scale(dot, y, dy, a.f, w, !a.bias, wide.f);
+	if (a.bias)
+		dot = dot_scale(dot, (T *)a.d_o + row * a.h, (const T *)a.bias + a.expert[slot] * a.bias_stride, a.h, w, 1,
+			wide.h);
 	for (int64_t i = threadIdx.x * WIDE; i < a.g; i += THREADS * WIDE) {
 		get_wide(v, dgu + i, a.g - i, wide.g);
 #pragma unroll

@@ -3,6 +3,7 @@
 #define MT_STREAM_CUDA_COMMON_H
 
 #include <math.h>
+#include <string.h>
 #include "kernels.h"
 
 #ifndef MT_EMU
@@ -67,35 +68,26 @@ static __device__ __forceinline__ void store16_shared(void *p, struct vec16 v)
 
 static __device__ __forceinline__ float as_float(uint32_t bits)
 {
-#ifdef MT_EMU
 	float f;
-	__builtin_memcpy(&f, &bits, 4);
+	memcpy(&f, &bits, sizeof f);
 	return f;
-#else
-	return __uint_as_float(bits);
-#endif
 }
 
 static __device__ __forceinline__ uint32_t as_bits(float f)
 {
-#ifdef MT_EMU
 	uint32_t bits;
-	__builtin_memcpy(&bits, &f, 4);
+	memcpy(&bits, &f, sizeof bits);
 	return bits;
-#else
-	return __float_as_uint(f);
-#endif
 }
 
 /* two fp32 as bf16, a in the lower half; to nearest, ties to even */
 static __device__ __forceinline__ uint32_t pack_bf16(float a, float b)
 {
 #ifdef MT_EMU
-	uint32_t bits[2], packed = 0;
 	float v[2] = {a, b};
-	__builtin_memcpy(bits, v, 8);
+	uint32_t packed = 0;
 	for (int i = 0; i < 2; i++) {
-		uint32_t r = v[i] != v[i] ? 0x7fff : (bits[i] + 0x7fff + (bits[i] >> 16 & 1)) >> 16;
+		uint32_t bits = as_bits(v[i]), r = v[i] != v[i] ? 0x7fff : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
 		packed |= r << 16 * i;
 	}
 	return packed;
@@ -193,6 +185,29 @@ static __device__ __forceinline__ float block_sum(float x, float *scratch)
 	return sum;
 }
 
+/* A block sums columns from .. from + 32 WIDE - 1 of rows first .. end - 1 of dy (rows, n). Each of 8 warps sums every
+ * eighth row; the warps' sums are added in order. Returns the sum of column from + threadIdx.x: THREADS is 32 WIDE.
+ * sums (warps, 32 WIDE) are in shared memory. */
+template <typename T>
+static __device__ __forceinline__ float column_sum(float *sums, const T *dy, int64_t first, int64_t end, int64_t ld,
+	int64_t from, int64_t n, int wide)
+{
+	int64_t column = from + threadIdx.x % 32 * WIDE;
+	int warp = threadIdx.x / 32;
+	float sum[WIDE] = {0}, v[WIDE], total = 0;
+	if (column < n)
+		for (int64_t row = first + warp; row < end; row += THREADS / 32) {
+			get_wide(v, dy + row * ld + column, n - column, wide);
+#pragma unroll
+			for (int j = 0; j < WIDE; j++) sum[j] += v[j];
+		}
+#pragma unroll
+	for (int j = 0; j < WIDE; j++) sums[warp * 32 * WIDE + threadIdx.x % 32 * WIDE + j] = sum[j];
+	__syncthreads();
+	for (int k = 0; k < THREADS / 32; k++) total += sums[k * 32 * WIDE + threadIdx.x];
+	return total;
+}
+
 /* ---- host ---- */
 
 static inline int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -229,6 +244,15 @@ struct norm_rows {
 /* The norms of norm.cu where rows lie so. Forward copies x to `kept`, if that is not NULL; backward's x is that copy */
 void cuda_norm_rows_forward(const struct cuda_queue *, const struct norm_forward_args *, struct norm_rows, void *kept);
 void cuda_norm_rows_backward(const struct cuda_queue *, const struct norm_backward_args *, struct norm_rows);
+
+/* Request all shared memory that a block can have for these kernels */
+static inline cudaError_t kernels_prepare(const void *const *kernels, size_t n)
+{
+	cudaError_t e = cudaSuccess;
+	for (size_t i = 0; !e && i < n; i++)
+		e = cudaFuncSetAttribute(kernels[i], cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_MOST);
+	return e;
+}
 
 /* call(T) for the queue's element type T; for the type of this many bytes */
 #define BY_ELEMENT(q, launch) BY_BYTES((q)->elem, launch)

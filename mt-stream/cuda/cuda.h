@@ -78,7 +78,6 @@ struct cuda {
 /* events.c */
 void error_keep(struct cuda *, int ex, const char *why);    /* the first one; later ones are ignored */
 bool cuda_ok(struct cuda *, cudaError_t, const char *call); /* false: the error is kept as the device's */
-struct cuda_stream *stream_of(struct cuda *, enum queue);
 bool stream_open(struct cuda *, struct cuda_stream *);
 void stream_close(struct cuda_stream *);
 void timestamp_record(struct cuda *, struct cuda_stream *, double *at);
@@ -89,8 +88,8 @@ int cuda_sync(struct device *, struct event);
 void cuda_times(struct device *);
 
 /* memory.c */
-void copy_to_device(struct cuda *, struct cuda_stream *, void *dst, const void *src, size_t bytes);
-void copy_to_host(struct cuda *, struct cuda_stream *, void *dst, const void *src, size_t bytes);
+void copy_host(struct cuda *, struct cuda_stream *, void *dst, const void *src, size_t bytes,
+	bool in); /* from host memory, or to it */
 void copy_any(struct cuda *, struct cuda_stream *, void *dst, const void *src, size_t bytes);
 unsigned weights_ranges(struct mt_run *, size_t size);
 void *registrar_main(void *cuda);
@@ -102,7 +101,6 @@ uint64_t cuda_room(struct device *);
 void *cuda_host_alloc(struct device *, size_t bytes);
 void cuda_host_release(struct device *, void *);
 void cuda_host_register(struct device *, const void *, size_t bytes);
-const void *cuda_zero_copy(struct device *, const void *host, enum mt_dtype);
 
 /* execute.c */
 void cuda_launch(struct device *, enum queue, const struct op *);

@@ -129,7 +129,7 @@ static void cuda_close(struct device *d)
 	gemms_close(c->gemms);
 	for (size_t i = 0; i < c->timestamps_room && c->timestamps[i].event; i++) cudaEventDestroy(c->timestamps[i].event);
 	free(c->timestamps);
-	for (enum queue q = 0; q < QUEUES; q++) stream_close(stream_of(c, q));
+	for (enum queue q = 0; q < QUEUES; q++) stream_close(&c->q[q]);
 	pool_free(c->copiers);
 	cudaFree(c->compute.work);
 	cudaFree(c->gemm_workspace);
@@ -145,7 +145,7 @@ static int cuda_open(struct cuda *c)
 		c->copiers = pool_create(mt_cores() < COPIERS ? mt_cores() : COPIERS, POOL_SPINS, NULL);
 	}
 	for (enum queue q = 0; !rc && q < QUEUES; q++)
-		if (!stream_open(c, stream_of(c, q))) rc = -c->ex;
+		if (!stream_open(c, &c->q[q])) rc = -c->ex;
 	if (!rc &&
 		(!cuda_ok(c, cuda_kernels_prepare(), "cudaFuncSetAttribute") ||
 			!cuda_own_alloc(c, &c->gemm_workspace, GEMM_BYTES, "cudaMalloc of cuBLASLt's workspace")))
@@ -175,7 +175,6 @@ struct device *device_cuda(int ordinal, int *ex)
 		.room = cuda_room,
 		.alloc = cuda_alloc,
 		.release = cuda_release,
-		.zero_copy = cuda_zero_copy,
 		.launch = cuda_launch,
 		.record = cuda_record,
 		.wait = cuda_wait,

@@ -34,8 +34,6 @@ bool cuda_ok(struct cuda *c, cudaError_t e, const char *call)
 
 /* ---- events ---- */
 
-struct cuda_stream *stream_of(struct cuda *c, enum queue q) { return &c->q[q]; }
-
 static void event_sync(struct cuda *c, struct cuda_stream *s, uint64_t at)
 {
 	if (s->over >= at) return;
@@ -65,28 +63,28 @@ static uint64_t event_record(struct cuda *c, struct cuda_stream *s)
 struct event cuda_record(struct device *d, enum queue queue)
 {
 	struct cuda *c = (struct cuda *)d;
-	return (struct event){queue, c->ex || c->autotuning ? 0 : event_record(c, stream_of(c, queue))};
+	return (struct event){queue, c->ex || c->autotuning ? 0 : event_record(c, &c->q[queue])};
 }
 
 void cuda_wait(struct device *d, enum queue queue, struct event e)
 {
 	struct cuda *c = (struct cuda *)d;
-	struct cuda_stream *from = stream_of(c, e.queue);
+	struct cuda_stream *from = &c->q[e.queue];
 	/* if the CUDA event was used again since, the event has completed */
 	if (c->ex || c->autotuning || e.queue == queue || from->over >= e.at) return;
-	cuda_ok(c, cudaStreamWaitEvent(stream_of(c, queue)->stream, from->events[e.at % EVENTS], 0), "cudaStreamWaitEvent");
+	cuda_ok(c, cudaStreamWaitEvent(c->q[queue].stream, from->events[e.at % EVENTS], 0), "cudaStreamWaitEvent");
 }
 
 bool cuda_query(struct device *d, struct event e)
 {
 	struct cuda *c = (struct cuda *)d;
-	return c->ex || event_query(c, stream_of(c, e.queue), e.at);
+	return c->ex || event_query(c, &c->q[e.queue], e.at);
 }
 
 int cuda_sync(struct device *d, struct event e)
 {
 	struct cuda *c = (struct cuda *)d;
-	if (!c->ex) event_sync(c, stream_of(c, e.queue), e.at);
+	if (!c->ex) event_sync(c, &c->q[e.queue], e.at);
 	return c->ex ? mt_fail(c->ex, "%s", c->why) : 0;
 }
 

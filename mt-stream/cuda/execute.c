@@ -152,8 +152,8 @@ static void run_grads_out(struct cuda *c, struct cuda_stream *s, const struct op
 {
 	const float *base = o->grads_out.src - o->grads_out.off;
 	size_t size = mt_dtype_bytes(o->grads_out.to);
-	copy_to_host(c, s, o->grads_out.dst, (const char *)base + (size_t)o->grads_out.off * size,
-		(size_t)o->grads_out.n * size);
+	copy_host(c, s, o->grads_out.dst, (const char *)base + (size_t)o->grads_out.off * size,
+		(size_t)o->grads_out.n * size, false);
 }
 
 #define RUN(code, op, args, name) \
@@ -172,7 +172,7 @@ static void op_run(struct cuda *c, struct cuda_stream *s, const struct op *o)
 	case OP_COPY: copy_any(c, s, o->copy.dst, o->copy.src, o->copy.bytes); break;
 	case OP_ZERO: cuda_ok(c, cudaMemsetAsync(o->zero.dst, 0, o->zero.bytes, s->stream), "cudaMemsetAsync"); break;
 	case OP_WEIGHTS_IN:
-		copy_to_device(c, s, o->weights_in.dst, o->weights_in.src, (size_t)o->weights_in.n * c->dev.elem);
+		copy_host(c, s, o->weights_in.dst, o->weights_in.src, (size_t)o->weights_in.n * c->dev.elem, true);
 		break;
 	case OP_GRADS_OUT: run_grads_out(c, s, o); break;
 	case OP_GRADS_FINAL:
@@ -214,8 +214,8 @@ void cuda_launch(struct device *d, enum queue queue, const struct op *op)
 	}
 	MT_ASSERT(queue == Q_COMPUTE || op->code <= OP_GRADS_OUT);
 	struct span *span = trace_span(d->trace, queue, op);
-	if (span) timestamp_record(c, stream_of(c, queue), &span->from);
-	op_run(c, stream_of(c, queue), op);
+	if (span) timestamp_record(c, &c->q[queue], &span->from);
+	op_run(c, &c->q[queue], op);
 	cuda_ok(c, cudaGetLastError(), op_name(op->code));
-	if (span) timestamp_record(c, stream_of(c, queue), &span->to);
+	if (span) timestamp_record(c, &c->q[queue], &span->to);
 }

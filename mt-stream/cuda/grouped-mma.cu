@@ -227,9 +227,6 @@ void grouped_gemm_by_mma(const struct cuda_queue *q, const struct grouped_gemm_a
 
 cudaError_t grouped_mma_prepare(void)
 {
-	cudaError_t e = cudaSuccess;
 	const void *kernels[] = {KERNELS(TRANSPOSED), KERNELS(STRAIGHT), KERNELS(SUM)};
-	for (size_t i = 0; !e && i < sizeof kernels / sizeof *kernels; i++)
-		e = cudaFuncSetAttribute(kernels[i], cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_MOST);
-	return e;
+	return kernels_prepare(kernels, sizeof kernels / sizeof *kernels);
 }

@@ -36,29 +36,14 @@ void cuda_grouped_gemm(const struct cuda_queue *q, const struct grouped_gemm_arg
 
 /* ---- bias gradients: column sums of each expert's rows of dy ---- */
 
-/* Each of 8 warps sums 32 x WIDE columns of every eighth row of the expert; the warps' sums are added in order. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
 	grouped_bias_kernel(struct grouped_bias_backward_args a, int64_t column_blocks, int wide)
 {
 	DYNAMIC_SHARED(float, sums); /* (warps, 32 * WIDE) */
-	int64_t e = blockIdx.x / column_blocks, from = blockIdx.x % column_blocks * 32 * WIDE, end = a.first[e + 1];
-	int64_t column = from + threadIdx.x % 32 * WIDE;
-	float sum[WIDE] = {0}, v[WIDE];
-	int warp = threadIdx.x / 32;
-
-	if (column < a.n)
-		for (int64_t row = a.first[e] + warp; row < end; row += THREADS / 32) {
-			get_wide(v, (const T *)a.dy + row * a.n + column, a.n - column, wide);
-#pragma unroll
-			for (int j = 0; j < WIDE; j++) sum[j] += v[j];
-		}
-#pragma unroll
-	for (int j = 0; j < WIDE; j++) sums[warp * 32 * WIDE + threadIdx.x % 32 * WIDE + j] = sum[j];
-	__syncthreads();
-	/* THREADS == 32 * WIDE: a thread a column */
-	float total = 0, *db = a.db + e * a.stride + from + threadIdx.x;
-	for (int k = 0; k < THREADS / 32; k++) total += sums[k * 32 * WIDE + threadIdx.x];
+	int64_t e = blockIdx.x / column_blocks, from = blockIdx.x % column_blocks * 32 * WIDE;
+	float *db = a.db + e * a.stride + from + threadIdx.x;
+	float total = column_sum(sums, (const T *)a.dy, a.first[e], a.first[e + 1], a.n, from, a.n, wide);
 	if (from + threadIdx.x < a.n) *db = a.beta != 0 ? a.beta * *db + total : total;
 }
 

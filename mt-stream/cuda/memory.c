@@ -45,8 +45,7 @@ static size_t direct_bytes(struct cuda *c, const void *p, size_t bytes, bool *di
 	return bytes;
 }
 
-/* From or to host memory */
-static void copy_host(struct cuda *c, struct cuda_stream *s, void *dst, const void *src, size_t bytes, bool in)
+void copy_host(struct cuda *c, struct cuda_stream *s, void *dst, const void *src, size_t bytes, bool in)
 {
 	bool direct;
 	for (size_t at = 0, n; at < bytes && !c->ex; at += n) {
@@ -60,23 +59,12 @@ static void copy_host(struct cuda *c, struct cuda_stream *s, void *dst, const vo
 	}
 }
 
-void copy_to_device(struct cuda *c, struct cuda_stream *s, void *dst, const void *src, size_t bytes)
-{
-	copy_host(c, s, dst, src, bytes, true);
-}
-
-void copy_to_host(struct cuda *c, struct cuda_stream *s, void *dst, const void *src, size_t bytes)
-{
-	copy_host(c, s, dst, src, bytes, false);
-}
-
 void copy_any(struct cuda *c, struct cuda_stream *s, void *dst, const void *src, size_t bytes)
 {
 	if (on_device(c, dst) && on_device(c, src))
 		cuda_ok(c, cudaMemcpyAsync(dst, src, bytes, cudaMemcpyDeviceToDevice, s->stream),
 			"cudaMemcpyAsync on the device");
-	else if (on_device(c, dst)) copy_to_device(c, s, dst, src, bytes);
-	else copy_to_host(c, s, dst, src, bytes);
+	else copy_host(c, s, dst, src, bytes, on_device(c, dst));
 }
 
 /* ---- registering host memory ---- */
@@ -218,10 +206,4 @@ uint64_t cuda_room(struct device *d)
 	size_t available = 0, total = 0;
 	if (cudaMemGetInfo(&available, &total) != cudaSuccess) cudaGetLastError();
 	return available > c->spare ? available - c->spare : 0;
-}
-
-const void *cuda_zero_copy(struct device *d, const void *host, enum mt_dtype dtype)
-{
-	(void)d, (void)host, (void)dtype;
-	return NULL;
 }

@@ -82,32 +82,32 @@ static __device__ __forceinline__ void load_matrices(uint32_t r[4], const struct
 
 #endif
 
-/* a = m[0..15][0..15] */
+/* The four 8 x 8 matrices of m[0..15][0..15]: the second one is below the first (down 1) or right of it */
+static __device__ __forceinline__ void load_four(uint32_t r[4], const struct bf16 *m, int stride, int down,
+	int transposed)
+{
+	int lane = threadIdx.x % 32, j = lane / 8, row = down ? j % 2 : j / 2, column = down ? j / 2 : j % 2;
+	load_matrices(r, m + (row * 8 + lane % 8) * stride + column * 8, transposed);
+}
+
+/* a = m[0..15][0..15]; a = the same transposed */
 static __device__ __forceinline__ void load_a(uint32_t a[4], const struct bf16 *m, int stride)
 {
-	int lane = threadIdx.x % 32, j = lane / 8;
-	load_matrices(a, m + (j % 2 * 8 + lane % 8) * stride + j / 2 * 8, 0);
+	load_four(a, m, stride, 1, 0);
 }
-
-/* a = m[0..15][0..15] transposed */
 static __device__ __forceinline__ void load_a_columns(uint32_t a[4], const struct bf16 *m, int stride)
 {
-	int lane = threadIdx.x % 32, j = lane / 8;
-	load_matrices(a, m + (j / 2 * 8 + lane % 8) * stride + j % 2 * 8, 1);
+	load_four(a, m, stride, 0, 1);
 }
 
-/* two b beside each other: columns are m's rows 0..15, rows are m's columns 0..15 */
-static __device__ __forceinline__ void load_b_rows(uint32_t b[4], const struct bf16 *m, int stride)
-{
-	int lane = threadIdx.x % 32, j = lane / 8;
-	load_matrices(b, m + (j / 2 * 8 + lane % 8) * stride + j % 2 * 8, 0);
-}
-
-/* two b beside each other: m[0..15][0..15] as it lies */
+/* Two b beside each other: m[0..15][0..15] as it lies; columns are m's rows 0..15, rows are m's columns 0..15 */
 static __device__ __forceinline__ void load_b(uint32_t b[4], const struct bf16 *m, int stride)
 {
-	int lane = threadIdx.x % 32, j = lane / 8;
-	load_matrices(b, m + (j % 2 * 8 + lane % 8) * stride + j / 2 * 8, 1);
+	load_four(b, m, stride, 1, 1);
+}
+static __device__ __forceinline__ void load_b_rows(uint32_t b[4], const struct bf16 *m, int stride)
+{
+	load_four(b, m, stride, 0, 0);
 }
 
 /* a from c of two neighbouring tiles */

@@ -41,6 +41,17 @@ static __device__ __forceinline__ float lanes_sum(float x, int lanes)
 	return x;
 }
 
+/* The block's sums (heads, n) are added in order, to its partial gradients of the norms' weights */
+static __device__ __forceinline__ void add_heads(float *partial, const float *sums, int heads, int64_t n)
+{
+	__syncthreads();
+	for (int64_t i = threadIdx.x; i < n; i += THREADS) {
+		float total = 0;
+		for (int k = 0; k < heads; k++) total += sums[k * n + i];
+		partial[blockIdx.x * n + i] = total;
+	}
+}
+
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
 	rope_forward_lanes(struct rope_args r, T *qkv, T *pre, float *rstd, int wide)
@@ -157,12 +168,7 @@ static __global__ void __launch_bounds__(THREADS) rope_backward_lanes(struct rop
 	for (int j = 0; j < 4 * WIDE; j++)
 		sums[mine * 2 * r.dim + j / (2 * WIDE) * r.dim + j / WIDE % 2 * half + at + j % WIDE] =
 			dw[j / (2 * WIDE)][j / WIDE % 2][j % WIDE];
-	__syncthreads();
-	for (int64_t i = threadIdx.x; i < 2 * r.dim; i += THREADS) {
-		float total = 0;
-		for (int k = 0; k < THREADS / lanes; k++) total += sums[k * 2 * r.dim + i];
-		partial[blockIdx.x * 2 * r.dim + i] = total;
-	}
+	add_heads(partial, sums, THREADS / lanes, 2 * r.dim);
 }
 
 /* ---- everything else that ops.h has ---- */
@@ -415,12 +421,7 @@ static __global__ void __launch_bounds__(THREADS)
 		if (i < r.dim)
 			sums[(mine * 2 + j / (VECS * WIDE)) * r.dim + i] = dw[j / (VECS * WIDE)][j / WIDE % VECS][j % WIDE];
 	}
-	__syncthreads();
-	for (int64_t i = threadIdx.x; i < 2 * r.dim; i += THREADS) {
-		float total = 0;
-		for (int k = 0; k < THREADS / lanes; k++) total += sums[k * 2 * r.dim + i];
-		partial[blockIdx.x * 2 * r.dim + i] = total;
-	}
+	add_heads(partial, sums, THREADS / lanes, 2 * r.dim);
 }
 
 /* ---- launchers ---- */

@@ -35,30 +35,15 @@ void cuda_sum_partials(const struct cuda_queue *q, float *dst, float beta, const
 
 #define BIAS_ROWS 64 /* fewest rows of a block */
 
-/* Each of 8 warps sums 32 x WIDE columns of every eighth row of the block; the warps' sums are added in order. */
+/* partial (parts, n): of `rows` rows each */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS) bias_backward_kernel(float *partial, const T *dy, int64_t m,
 	int64_t n, int64_t ld, int64_t rows, int64_t column_blocks, int wide)
 {
 	DYNAMIC_SHARED(float, sums); /* (warps, 32 * WIDE) */
-	int64_t column = blockIdx.x % column_blocks * 32 * WIDE + threadIdx.x % 32 * WIDE;
 	int64_t part = blockIdx.x / column_blocks, first = part * rows, end = first + rows < m ? first + rows : m;
-	float sum[WIDE] = {0}, v[WIDE];
-	int warp = threadIdx.x / 32;
-
-	if (column < n)
-		for (int64_t row = first + warp; row < end; row += THREADS / 32) {
-			get_wide(v, dy + row * ld + column, n - column, wide);
-#pragma unroll
-			for (int j = 0; j < WIDE; j++) sum[j] += v[j];
-		}
-#pragma unroll
-	for (int j = 0; j < WIDE; j++) sums[warp * 32 * WIDE + threadIdx.x % 32 * WIDE + j] = sum[j];
-	__syncthreads();
-	/* THREADS == 32 * WIDE: a thread a column */
-	float total = 0;
-	for (int k = 0; k < THREADS / 32; k++) total += sums[k * 32 * WIDE + threadIdx.x];
-	column = blockIdx.x % column_blocks * 32 * WIDE + threadIdx.x;
+	int64_t from = blockIdx.x % column_blocks * 32 * WIDE, column = from + threadIdx.x;
+	float total = column_sum(sums, dy, first, end, ld, from, n, wide);
 	if (column < n) partial[part * n + column] = total;
 }
 

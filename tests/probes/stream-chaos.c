@@ -269,7 +269,7 @@ static void stream_begin(struct stream *s, struct device *dev, const struct fixe
 		.sizes = {z->chunk_tokens, z->head_tokens, z->pass_rows},
 		.requested = {.profile = "cpu"}};
 	if (dev->compute && s->control->dtype == MT_BF16 && in_bf16(z)) mt_must(dev->compute(dev, MT_BF16));
-	s->zero_copy = dev->zero_copy(dev, mt_at(s->run, 0), s->control->dtype) != NULL;
+	s->zero_copy = dev->zero_copy && dev->zero_copy(dev, mt_at(s->run, 0), s->control->dtype);
 	s->taken.host = malloc(HOST_BYTES);
 	mt_must(mt_ring_open(s->run, "grad.0", &s->grad));
 	mt_must(units_make(s));
