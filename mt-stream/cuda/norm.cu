@@ -3,32 +3,6 @@
 
 /* ---- forward ---- */
 
-template <typename T>
-static __global__ void __launch_bounds__(THREADS)
-	rmsnorm_forward_kernel(T *y, float *rstd, const T *x, const T *w, int64_t h, float eps, int wide)
-{
-	DYNAMIC_SHARED(float, scratch);
-	int64_t row = blockIdx.x;
-	float sum = 0, v[WIDE], g[WIDE];
-
-	x += row * h;
-	y += row * h;
-	for (int64_t i = threadIdx.x * WIDE; i < h; i += THREADS * WIDE) {
-		get_wide(v, x + i, h - i, wide);
-#pragma unroll
-		for (int j = 0; j < WIDE; j++) sum += v[j] * v[j];
-	}
-	float r = 1.0f / sqrtf(block_sum(sum, scratch) / (float)h + eps);
-	if (threadIdx.x == 0) rstd[row] = r;
-	for (int64_t i = threadIdx.x * WIDE; i < h; i += THREADS * WIDE) {
-		get_wide(v, x + i, h - i, wide);
-		get_wide(g, w + i, h - i, wide);
-#pragma unroll
-		for (int j = 0; j < WIDE; j++) v[j] *= r * g[j];
-		put_wide(y + i, v, h - i, wide);
-	}
-}
-
 /* The factors of elements i .. of a row: w, 1 + w, or 1 without w. ANY 0: it is w */
 template <typename T, int ANY>
 static __device__ __forceinline__ void get_factors(float g[WIDE], const T *w, int64_t i, int64_t h, int one, int wide)
@@ -38,64 +12,68 @@ static __device__ __forceinline__ void get_factors(float g[WIDE], const T *w, in
 	for (int j = 0; ANY && j < WIDE; j++) g[j] = !w ? 1.0f : one ? 1.0f + g[j] : g[j];
 }
 
-/* All other norms. The rows' elements that are read again are still in the cache. */
-template <typename T>
+/* The rows' elements that are read again are still in the cache. ANY 0: RMSNorm of rows one after another, with w */
+template <typename T, int ANY>
 static __global__ void __launch_bounds__(THREADS)
 	norm_forward_kernel(struct norm_forward_args a, struct norm_rows at, T *kept, int wide)
 {
-	DYNAMIC_SHARED(float, scratch); /* of two sums */
-	int64_t row = blockIdx.x, h = a.h;
-	const T *x = (const T *)a.x + row * at.x, *w = (const T *)a.w, *b = (const T *)a.b;
-	T *y = (T *)a.y + row * at.x;
+	DYNAMIC_SHARED(float, scratch); /* of two sums, ANY 0: of one */
+	int64_t row = blockIdx.x, h = a.h, from = row * (ANY ? at.x : h), stat = ANY ? row * at.stat : row;
+	const T *x = (const T *)a.x + from, *w = (const T *)a.w, *b = (const T *)a.b;
+	T *y = (T *)a.y + from;
 	float mean = 0, sum = 0, v[WIDE], g[WIDE], add[WIDE] = {0};
 
-	if (a.mean) {
+	if (ANY && a.mean) {
 		for (int64_t i = threadIdx.x * WIDE; i < h; i += THREADS * WIDE) {
 			get_wide(v, x + i, h - i, wide);
 #pragma unroll
 			for (int j = 0; j < WIDE; j++) sum += v[j];
 		}
 		mean = block_sum(sum, scratch) / (float)h;
-		if (threadIdx.x == 0) a.mean[row * at.stat] = mean;
+		if (threadIdx.x == 0) a.mean[stat] = mean;
 		sum = 0;
 	}
 	for (int64_t i = threadIdx.x * WIDE; i < h; i += THREADS * WIDE) {
 		get_wide(v, x + i, h - i, wide);
-		if (kept) put_wide(kept + row * at.kept + i, v, h - i, wide);
+		if (ANY && kept) put_wide(kept + row * at.kept + i, v, h - i, wide);
 #pragma unroll
-		for (int j = 0; j < WIDE; j++) sum += i + j < h ? (v[j] - mean) * (v[j] - mean) : 0;
+		for (int j = 0; j < WIDE; j++)
+			if (!ANY) sum += v[j] * v[j];
+			else sum += i + j < h ? (v[j] - mean) * (v[j] - mean) : 0;
 	}
-	float r = 1.0f / sqrtf(block_sum(sum, scratch + THREADS / 32) / (float)h + a.eps);
-	if (threadIdx.x == 0) a.rstd[row * at.stat] = r;
+	float r = 1.0f / sqrtf(block_sum(sum, scratch + (ANY ? THREADS / 32 : 0)) / (float)h + a.eps);
+	if (threadIdx.x == 0) a.rstd[stat] = r;
 	for (int64_t i = threadIdx.x * WIDE; i < h; i += THREADS * WIDE) {
 		get_wide(v, x + i, h - i, wide);
-		get_factors<T, 1>(g, w, i, h, a.one, wide);
-		if (b) get_wide(add, b + i, h - i, wide);
+		get_factors<T, ANY>(g, w, i, h, a.one, wide);
+		if (ANY && b) get_wide(add, b + i, h - i, wide);
 #pragma unroll
-		for (int j = 0; j < WIDE; j++) v[j] = (v[j] - mean) * (r * g[j]) + add[j];
+		for (int j = 0; j < WIDE; j++) v[j] = ANY ? (v[j] - mean) * (r * g[j]) + add[j] : v[j] * (r * g[j]);
 		put_wide(y + i, v, h - i, wide);
 	}
 }
 
-void cuda_norm_rows_forward(const struct cuda_queue *q, const struct norm_forward_args *norm, struct norm_rows at,
-	void *kept)
+template <int ANY>
+static void norm_forward(const struct cuda_queue *q, const struct norm_forward_args a, struct norm_rows at, void *kept)
 {
-	const struct norm_forward_args a = *norm;
 	int wide = wide_rows(a.h | at.x | (kept ? at.kept : 0), a.y, a.x, a.w, a.b) &&
 		wide_rows(WIDE, kept, NULL, NULL, NULL);
 	BY_ELEMENT(q,
-		LAUNCH(norm_forward_kernel<T>, a.n, THREADS, 2 * (THREADS / 32) * sizeof(float), q->stream, a, at, (T *)kept,
-			wide));
+		LAUNCH((norm_forward_kernel<T, ANY>), a.n, THREADS, (1 + ANY) * (THREADS / 32) * sizeof(float), q->stream, a,
+			at, (T *)kept, wide));
+}
+
+void cuda_norm_rows_forward(const struct cuda_queue *q, const struct norm_forward_args *a, struct norm_rows at,
+	void *kept)
+{
+	norm_forward<1>(q, *a, at, kept);
 }
 
 void cuda_norm_forward(const struct cuda_queue *q, const struct norm_forward_args *a)
 {
-	int wide = wide_rows(a->h, a->y, a->x, a->w, NULL);
-	if (a->mean || !a->w || a->one) cuda_norm_rows_forward(q, a, (struct norm_rows){a->h, a->h, 1}, NULL);
-	else
-		BY_ELEMENT(q,
-			LAUNCH(rmsnorm_forward_kernel<T>, a->n, THREADS, THREADS / 32 * sizeof(float), q->stream, (T *)a->y,
-				a->rstd, (const T *)a->x, (const T *)a->w, a->h, a->eps, wide));
+	const struct norm_rows at = {a->h, a->h, 1};
+	if (a->mean || !a->w || a->one) norm_forward<1>(q, *a, at, NULL);
+	else norm_forward<0>(q, *a, at, NULL);
 }
 
 /* ---- backward ---- */
