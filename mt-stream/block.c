@@ -43,6 +43,23 @@ void grads_enter(struct grads *g, const struct mt_tensor *first, uint32_t n, flo
 	}
 }
 
+/* ---- memory ---- */
+
+void *walk_take(struct walk *w, uint64_t a, uint64_t b, uint64_t size)
+{
+	uint64_t bytes, end;
+	void *p = w->base ? w->base + w->used : NULL;
+	if (__builtin_mul_overflow(a, b, &bytes) || __builtin_mul_overflow(bytes, size, &bytes) ||
+		__builtin_add_overflow(bytes, 4095, &bytes) || __builtin_add_overflow(w->used, bytes & ~4095ull, &end)) {
+		w->over = true;
+		return NULL;
+	}
+	w->used = end;
+	return p;
+}
+
+void *walk_take_fn(void *where, uint64_t count, uint64_t size) { return walk_take(where, count, 1, size); }
+
 /* ---- a block ---- */
 
 void block_take(struct saved *s, const struct kept *k, take_fn *take, void *where)
@@ -53,16 +70,10 @@ void block_take(struct saved *s, const struct kept *k, take_fn *take, void *wher
 	mlp_take(s, k, take, where);
 }
 
-void block_recompute(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x, struct saved *s,
-	bool have_attention)
-{
-	attention_forward(c, layer, w, x, s, have_attention);
-}
-
 void block_forward(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x, struct saved *s,
 	void *y)
 {
-	block_recompute(c, layer, w, x, s, false);
+	attention_forward(c, layer, w, x, s, false);
 	mlp_forward(c, layer, w, x, s, y);
 }
 
@@ -80,7 +91,7 @@ static void scalar_backward(const struct chunk *c, const struct weights *w, void
 }
 
 /* From the gradient of what the block's own factor multiplies */
-static void sums_backward(const struct chunk *c, uint32_t layer, const struct weights *w, const struct grads *g,
+void block_backward_rest(const struct chunk *c, uint32_t layer, const struct weights *w, const struct grads *g,
 	float beta, const void *x, struct saved *s, void *dx)
 {
 	const struct mt_layer *l = mt_layer_of(c->geo, layer);
@@ -99,7 +110,7 @@ void block_backward(const struct chunk *c, uint32_t layer, const struct weights 
 	const void *x, struct saved *s, void *dx)
 {
 	scalar_backward(c, w, dx);
-	sums_backward(c, layer, w, g, beta, x, s, dx);
+	block_backward_rest(c, layer, w, g, beta, x, s, dx);
 }
 
 /* ---- a block whose experts come by windows ---- */
@@ -134,12 +145,6 @@ void block_window_forward(const struct chunk *c, uint32_t layer, const struct we
 	}
 }
 
-void block_windows_end(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x,
-	const struct saved *s, void *y)
-{
-	mlp_forward(c, layer, w, x, s, y);
-}
-
 void block_backward_route(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x,
 	const struct saved *s, void *dx)
 {
@@ -154,10 +159,4 @@ void block_window_backward(const struct chunk *c, uint32_t layer, const struct w
 		struct slice p = window_slice(c, layer, from, w, win, x, s);
 		experts_window_backward(&p, g, beta, elements_after(c->dev, dx, from * c->geo->hidden));
 	}
-}
-
-void block_backward_windows_end(const struct chunk *c, uint32_t layer, const struct weights *w, const struct grads *g,
-	float beta, const void *x, struct saved *s, void *dx)
-{
-	sums_backward(c, layer, w, g, beta, x, s, dx);
 }

@@ -109,15 +109,18 @@ void embed_backward(const struct chunk *, const struct grads *, float beta, cons
 /* y (N, H) = block(x); *saved is filled. */
 void block_forward(const struct chunk *, uint32_t layer, const struct weights *, const void *x, struct saved *,
 	void *y);
-/* Recompute *saved, except gu; o and lse are there already if have_attention. */
-void block_recompute(const struct chunk *, uint32_t layer, const struct weights *, const void *x, struct saved *,
+/* Its first half, which also recomputes *saved, except gu; o and lse are there already if have_attention. */
+void attention_forward(const struct chunk *, uint32_t layer, const struct weights *, const void *x, struct saved *,
 	bool have_attention);
+/* Its second half: y = x2 + what the MLP adds */
+void mlp_forward(const struct chunk *, uint32_t layer, const struct weights *, const void *x, const struct saved *,
+	void *y);
 void block_backward(const struct chunk *, uint32_t layer, const struct weights *, const struct grads *, float beta,
 	const void *x, struct saved *, void *dx);
 
 /* A block whose experts come by windows, all chunks of a pass through one step before the next one begins. Forward:
- * block_recompute, block_route; each window, in ascending order; block_windows_end gives y. Backward: the same *saved
- * and block_backward_route; each window; block_backward_windows_end. A token's sum goes in the order of experts, so
+ * attention_forward, block_route; each window, in ascending order; mlp_forward gives y. Backward: the same *saved and
+ * block_backward_route; each window; block_backward_rest. A token's sum goes in the order of experts, so
  * the bits are those of block_forward and block_backward. */
 struct window {
 	uint32_t from, to;    /* experts; of their roles w and g have expert `from`'s tensors */
@@ -127,14 +130,12 @@ struct window {
 void block_route(const struct chunk *, uint32_t layer, const struct weights *, const void *x, const struct saved *);
 void block_window_forward(const struct chunk *, uint32_t layer, const struct weights *, const struct window *,
 	const void *x, const struct saved *);
-void block_windows_end(const struct chunk *, uint32_t layer, const struct weights *, const void *x,
-	const struct saved *, void *y);
 void block_backward_route(const struct chunk *, uint32_t layer, const struct weights *, const void *x,
 	const struct saved *, void *dx);
 void block_window_backward(const struct chunk *, uint32_t layer, const struct weights *, const struct grads *,
 	float beta, const struct window *, const void *x, const struct saved *, const void *dx);
-void block_backward_windows_end(const struct chunk *, uint32_t layer, const struct weights *, const struct grads *,
-	float beta, const void *x, struct saved *, void *dx);
+void block_backward_rest(const struct chunk *, uint32_t layer, const struct weights *, const struct grads *, float beta,
+	const void *x, struct saved *, void *dx);
 
 /* Final norm, LM head and cross-entropy over N tokens (here a head chunk, not whole rows). Adds to *loss; with g, loss
  * is scaled and dx (N, H) is written. head is w's own or, tied, the embedding's. */
@@ -153,7 +154,17 @@ void rope_table(const struct mt_layer *, uint32_t from, uint32_t to, float *cos,
 
 /* ---- sizes ---- */
 
+/* Lays out arrays in an allocation, one after another. base NULL: only the size is wanted */
+struct walk {
+	char *base;
+	uint64_t used;
+	bool over; /* more than 64 bits count */
+};
+/* a * b elements of `size` bytes, on separate pages */
+void *walk_take(struct walk *, uint64_t a, uint64_t b, uint64_t size);
+
 typedef void *take_fn(void *where, uint64_t count, uint64_t size);
+take_fn walk_take_fn; /* where: a struct walk */
 
 /* Arrays of *saved that a block of this kind keeps at a level, for n tokens, from take(where, count, bytes of an
  * element); the others are NULL. elem: bytes of the device's elements. Each half of the block takes its own. */

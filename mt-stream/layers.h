@@ -82,9 +82,6 @@ const void *residual_backward(const struct chunk *, const void *dy, const void *
 /* ---- attention.c ---- */
 
 void attention_take(struct saved *, const struct kept *, take_fn *take, void *where); /* as block_take */
-/* s->x2 = x + what attention adds; have_attention: its output is there */
-void attention_forward(const struct chunk *, uint32_t layer, const struct weights *, const void *x, struct saved *s,
-	bool have_attention);
 /* dx, the gradient of x2, becomes in the scratch's d_o the gradient of attention's output */
 void output_backward(const struct chunk *, const struct mt_layer *, const struct weights *, const struct grads *,
 	float beta, const struct saved *, const void *dx);
@@ -98,9 +95,6 @@ void mlp_take(struct saved *, const struct kept *, take_fn *take, void *where);
 /* The slice that starts at token `from` */
 struct slice slice_of(const struct chunk *, uint32_t layer, int64_t from, const struct weights *, const void *x,
 	const struct saved *);
-/* y = x2 + what the MLP adds */
-void mlp_forward(const struct chunk *, uint32_t layer, const struct weights *, const void *x, const struct saved *,
-	void *y);
 /* dx: the gradient of y becomes that of x2 (of x, where attention and MLP are parallel), through the residual
  * connection and through the MLP */
 void mlp_backward(const struct chunk *, uint32_t layer, const struct weights *, const struct grads *, float beta,

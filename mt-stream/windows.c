@@ -161,7 +161,7 @@ int cut_forward(struct stream *s, uint32_t u, struct weights *w)
 	bool few = s->now.n * l->experts_per_token < FEW_ROWS * (int64_t)l->experts;
 	for (uint32_t i = 0; i < 2 && !few; i++) window_load(s, u, i, false);
 	for (struct at at = {0}; next_chunk(s, u, &at);) {
-		block_recompute(&at.c, u - 1, w, at.x, &at.v, false);
+		attention_forward(&at.c, u - 1, w, at.x, &at.v, false);
 		block_route(&at.c, u - 1, w, at.x, &at.v);
 	}
 	int rc = rows_fetch(s, u);
@@ -175,8 +175,7 @@ int cut_forward(struct stream *s, uint32_t u, struct weights *w)
 		}
 		window_leave(s, u, i);
 	}
-	for (struct at at = {0}; next_chunk(s, u, &at);)
-		block_windows_end(&at.c, u - 1, w, at.x, &at.v, output(s, u, at.from));
+	for (struct at at = {0}; next_chunk(s, u, &at);) mlp_forward(&at.c, u - 1, w, at.x, &at.v, output(s, u, at.from));
 	return 0;
 }
 
@@ -229,8 +228,7 @@ void rest_backward(struct stream *s, uint32_t u, float *gs)
 	grads_at(s, u, gs, &g);
 	grads_clear_gaps(s, u, gs);
 	for (struct at at = {0}; next_chunk(s, u, &at);)
-		block_backward_windows_end(&at.c, u - 1, &s->now.weights, &g, beta_at(s, at.from), at.x, &at.v,
-			dx_at(s, at.from));
+		block_backward_rest(&at.c, u - 1, &s->now.weights, &g, beta_at(s, at.from), at.x, &at.v, dx_at(s, at.from));
 	if (s->now.slot) s->now.slot->last_read = event_record(s, Q_COMPUTE);
 	edges_put(s, u, gs, &e, 0);
 }

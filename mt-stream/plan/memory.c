@@ -4,29 +4,6 @@
 #include "mt/layout.h"
 #include "plan.h"
 
-struct walk {
-	char *base;
-	uint64_t used;
-	bool over;
-}; /* base NULL: only the size is wanted */
-
-/* a * b elements of `size` bytes, on separate pages */
-static void *take(struct walk *w, uint64_t a, uint64_t b, uint64_t size)
-{
-	uint64_t bytes, end;
-	void *p = w->base ? w->base + w->used : NULL;
-	if (__builtin_mul_overflow(a, b, &bytes) || __builtin_mul_overflow(bytes, size, &bytes) ||
-		__builtin_add_overflow(bytes, 4095, &bytes) || __builtin_add_overflow(w->used, bytes & ~4095ull, &end)) {
-		w->over = true;
-		return NULL;
-	}
-	w->used = end;
-	return p;
-}
-
-/* block_take, experts_take */
-static void *take_any(void *where, uint64_t count, uint64_t size) { return take(where, count, 1, size); }
-
 struct sizes {
 	const struct mt_layer *most; /* the request's */
 	uint64_t h, a, k, f, gu, elem, pass, chunk, slice, head, either;
@@ -60,7 +37,7 @@ static struct saved take_block(struct walk *w, const struct plan_request *req, c
 	enum checkpoint level, uint64_t n)
 {
 	struct saved v;
-	block_take(&v, &(struct kept){req->geo, l, level, n, req->elem}, take_any, w);
+	block_take(&v, &(struct kept){req->geo, l, level, n, req->elem}, walk_take_fn, w);
 	return v;
 }
 
@@ -76,7 +53,7 @@ static void take_saved(struct walk *w, const struct plan_request *req, const str
 {
 	uint32_t layers = req->geo->layers;
 	p->chunk = (struct saved){0};
-	if (plan->keep_all < layers) p->scratch.gu = take(w, z->slice, z->gu, z->elem);
+	if (plan->keep_all < layers) p->scratch.gu = walk_take(w, z->slice, z->gu, z->elem);
 	if (plan->keep_all + plan->keep_but_gate_up < layers)
 		p->chunk = take_block(w, req, z->most, KEEP_ALL_BUT_GATE_UP, z->saved);
 	for (uint32_t l = 0; l < layers; l++) {
@@ -114,21 +91,22 @@ static void take_operands(struct walk *w, const struct plan_request *req, const 
 	uint64_t dy = larger(larger(z->chunk * (z->a + 2 * z->k), z->chunk * z->h), z->slice * z->gu);
 	if (req->operand == req->elem) return;
 	dy = larger(larger(dy, z->head * req->geo->vocab), larger(gated * inner, z->slice * l->experts));
-	t->operand[0] = take(w, larger(x, larger(slots * z->h, inner)), 1, req->operand);
-	if (req->train) t->operand[1] = take(w, larger(dy, slots * z->h), 1, req->operand);
+	t->operand[0] = walk_take(w, larger(x, larger(slots * z->h, inner)), 1, req->operand);
+	if (req->train) t->operand[1] = walk_take(w, larger(dy, slots * z->h), 1, req->operand);
 }
 
 static void take_scratch(struct walk *w, const struct plan_request *req, const struct plan *plan, const struct sizes *z,
 	struct scratch *t)
 {
 	*t = (struct scratch){0};
-	t->h = take(w, z->either, z->h, z->elem);
-	t->attention = plan->library_attention ? take(w, t->attention_bytes = memory_attention(req, plan), 1, 1) : NULL;
-	t->rstd = take(w, z->either, 1, sizeof(float));
-	t->mean = req->geo->flags & MT_LAYERNORM ? take(w, z->either, 1, sizeof(float)) : NULL;
-	t->sub = residual_apart(req->geo) ? take(w, z->chunk, z->h, z->elem) : NULL;
-	t->act = take(w, z->slice, z->f, z->elem);
-	t->logits = take(w, z->head, req->geo->vocab, z->elem);
+	t->h = walk_take(w, z->either, z->h, z->elem);
+	t->attention = plan->library_attention ? walk_take(w, t->attention_bytes = memory_attention(req, plan), 1, 1)
+										   : NULL;
+	t->rstd = walk_take(w, z->either, 1, sizeof(float));
+	t->mean = req->geo->flags & MT_LAYERNORM ? walk_take(w, z->either, 1, sizeof(float)) : NULL;
+	t->sub = residual_apart(req->geo) ? walk_take(w, z->chunk, z->h, z->elem) : NULL;
+	t->act = walk_take(w, z->slice, z->f, z->elem);
+	t->logits = walk_take(w, z->head, req->geo->vocab, z->elem);
 	if (z->most->experts)
 		experts_take(&t->x,
 			&(struct experts_sizes){.most = z->most,
@@ -139,41 +117,41 @@ static void take_scratch(struct walk *w, const struct plan_request *req, const s
 				.slices = plan->expert_window ? slices_of_pass(req, plan) : 0,
 				.train = req->train,
 				.dtype = req->dtype},
-			take_any, w);
+			walk_take_fn, w);
 	take_operands(w, req, z, t);
 	if (!req->train) return;
-	t->dh = take(w, z->either, z->h, z->elem);
-	t->d_o = take(w, z->chunk, z->a, z->elem);
-	t->dqkv = take(w, z->chunk, z->a + 2 * z->k, z->elem);
+	t->dh = walk_take(w, z->either, z->h, z->elem);
+	t->d_o = walk_take(w, z->chunk, z->a, z->elem);
+	t->dqkv = walk_take(w, z->chunk, z->a + 2 * z->k, z->elem);
 }
 
 /* Embedding and head share one slot; pass-major, each has its own */
 static void take_slots(struct walk *w, const struct plan_request *req, const struct plan *plan, struct memory_layout *p)
 {
 	uint64_t most = req->embed > req->head ? req->embed : req->head;
-	p->embed_head_weights[0] = req->zero_copy ? NULL : take(w, most, 1, req->operand);
+	p->embed_head_weights[0] = req->zero_copy ? NULL : walk_take(w, most, 1, req->operand);
 	p->embed_head_weights[1] = req->zero_copy || !plan->pass_rows ? p->embed_head_weights[0]
-																  : take(w, most, 1, req->operand);
+																  : walk_take(w, most, 1, req->operand);
 	for (uint32_t i = 0; i < plan->weight_slots && !req->zero_copy; i++) {
-		void *mem = take(w, slot_elems(req, plan) + req->exact, 1, req->operand);
+		void *mem = walk_take(w, slot_elems(req, plan) + req->exact, 1, req->operand);
 		if (p->weights) p->weights[i] = mem;
 	}
 	p->embed_head_grads[0] = p->embed_head_grads[1] = p->tied_grads = NULL;
 	if (!req->train) return;
-	p->embed_head_grads[0] = take(w, most, 1, sizeof(float));
-	p->embed_head_grads[1] = plan->pass_rows ? take(w, most, 1, sizeof(float)) : p->embed_head_grads[0];
+	p->embed_head_grads[0] = walk_take(w, most, 1, sizeof(float));
+	p->embed_head_grads[1] = plan->pass_rows ? walk_take(w, most, 1, sizeof(float)) : p->embed_head_grads[0];
 	for (uint32_t i = 0; i < plan->grad_slots; i++) {
-		void *mem = take(w, slot_elems(req, plan), 1, sizeof(float));
+		void *mem = walk_take(w, slot_elems(req, plan), 1, sizeof(float));
 		if (p->grads) p->grads[i] = mem;
 	}
-	if (req->grad == MT_NONE && req->geo->flags & MT_TIED) p->tied_grads = take(w, req->embed, 1, sizeof(float));
+	if (req->grad == MT_NONE && req->geo->flags & MT_TIED) p->tied_grads = walk_take(w, req->embed, 1, sizeof(float));
 }
 
 static void take_balance(struct walk *w, const struct plan_request *req, uint64_t tokens, struct memory_layout *p)
 {
 	bool terms = req->train && has_balance(req->geo);
-	p->counted = terms ? take(w, tokens, 1, sizeof *p->counted) : NULL;
-	p->sums = terms ? take(w, 2ull * req->most.experts + 1, 1, sizeof *p->sums) : NULL;
+	p->counted = terms ? walk_take(w, tokens, 1, sizeof *p->counted) : NULL;
+	p->sums = terms ? walk_take(w, 2ull * req->most.experts + 1, 1, sizeof *p->sums) : NULL;
 }
 
 /* Two windows of experts, so that one computes while the next one comes or the last one leaves. Edges leave with the
@@ -187,9 +165,9 @@ static void take_windows(struct walk *w, const struct plan_request *req, const s
 		edges = n > edges ? n : edges;
 	}
 	for (int i = 0; i < 2; i++) {
-		p->windows[i] = req->zero_copy ? NULL : take(w, window, 1, req->operand);
-		p->window_grads[i] = req->train ? take(w, window, 1, sizeof(float)) : NULL;
-		p->edges[i] = req->train ? take(w, edges, MT_BLOCK, sizeof(float)) : NULL;
+		p->windows[i] = req->zero_copy ? NULL : walk_take(w, window, 1, req->operand);
+		p->window_grads[i] = req->train ? walk_take(w, window, 1, sizeof(float)) : NULL;
+		p->edges[i] = req->train ? walk_take(w, edges, MT_BLOCK, sizeof(float)) : NULL;
 	}
 }
 
@@ -199,33 +177,33 @@ uint64_t memory_lay(const struct plan_request *req, const struct plan *plan, str
 	struct memory_layout none = {0}, *p = layout ? layout : &none;
 	struct sizes z = sizes_of(req, plan);
 	uint64_t all = (uint64_t)req->rows * req->seq;
-	p->tokens = take(&w, all, 1, 4);
-	p->targets = take(&w, all, 1, 4);
-	p->starts = take(&w, all, 1, 4);
-	p->loss = take(&w, 1, 1, sizeof *p->loss);
+	p->tokens = walk_take(&w, all, 1, 4);
+	p->targets = walk_take(&w, all, 1, 4);
+	p->starts = walk_take(&w, all, 1, 4);
+	p->loss = walk_take(&w, 1, 1, sizeof *p->loss);
 	take_balance(&w, req, all, p);
 	for (uint32_t k = 0; k < req->geo->n_kinds; k++) {
-		p->cos[k] = take(&w, req->seq, req->geo->kind[k].rope_dim / 2, sizeof(float));
-		p->sin[k] = take(&w, req->seq, req->geo->kind[k].rope_dim / 2, sizeof(float));
+		p->cos[k] = walk_take(&w, req->seq, req->geo->kind[k].rope_dim / 2, sizeof(float));
+		p->sin[k] = walk_take(&w, req->seq, req->geo->kind[k].rope_dim / 2, sizeof(float));
 	}
 	take_slots(&w, req, plan, p);
 	take_windows(&w, req, plan, p);
 	p->outputs = req->train && !plan->residual_offloaded ? req->geo->layers + 1 : 2;
 	for (uint32_t i = 0; i < p->outputs; i++) {
-		void *x = take(&w, z.pass, z.h, z.elem);
+		void *x = walk_take(&w, z.pass, z.h, z.elem);
 		if (p->x) p->x[i] = x;
 	}
-	p->dx = req->train ? take(&w, z.pass, z.h, z.elem) : NULL;
+	p->dx = req->train ? walk_take(&w, z.pass, z.h, z.elem) : NULL;
 	take_scratch(&w, req, plan, &z, &p->scratch);
 	take_saved(&w, req, plan, &z, p);
-	take(&w, req->work, 1, 1);
+	walk_take(&w, req->work, 1, 1);
 	return w.over ? UINT64_MAX : w.used;
 }
 
 uint64_t memory_arena(const struct plan_request *req, uint64_t bytes)
 {
 	struct walk w = {0};
-	take(&w, req->work, 1, 1);
+	walk_take(&w, req->work, 1, 1);
 	return bytes - w.used;
 }
 
@@ -234,8 +212,8 @@ void memory_increments(const struct plan_request *req, const struct plan *plan, 
 	const struct mt_geometry *g = req->geo;
 	struct sizes z = sizes_of(req, plan);
 	struct walk w[3] = {{0}};
-	take(&w[0], req->zero_copy ? 0 : slot_elems(req, plan) + req->exact, 1, req->operand);
-	take(&w[1], z.slice, z.gu, z.elem);
+	walk_take(&w[0], req->zero_copy ? 0 : slot_elems(req, plan) + req->exact, 1, req->operand);
+	walk_take(&w[1], z.slice, z.gu, z.elem);
 	take_block(&w[2], req, z.most, KEEP_ALL_BUT_GATE_UP, z.saved);
 	inc->slot = w[0].used;
 	inc->no_gu = w[1].used;

@@ -39,25 +39,7 @@ static int64_t head_rows(const struct mt_geometry *g)
 
 /* ---- memory ---- */
 
-struct walk {
-	char *base; /* NULL: only the size is wanted */
-	uint64_t used;
-	bool over;
-};
-
-/* a * b floats, on separate cache lines */
-static float *take(struct walk *w, uint64_t a, uint64_t b)
-{
-	uint64_t bytes, end;
-	char *p = w->base ? w->base + w->used : NULL;
-	if (__builtin_mul_overflow(a, b, &bytes) || __builtin_mul_overflow(bytes, sizeof(float), &bytes) ||
-		__builtin_add_overflow(bytes, 63, &bytes) || __builtin_add_overflow(w->used, bytes & ~63ull, &end)) {
-		w->over = true;
-		return NULL;
-	}
-	w->used = end;
-	return (float *)p;
-}
+static float *take(struct walk *w, uint64_t a, uint64_t b) { return walk_take(w, a, b, sizeof(float)); }
 
 /* Bytes of lo of a unit's exact tensors, which is behind its weights in the slot */
 static uint64_t lo_bytes(const struct forward *f, const struct mt_unit *u)
@@ -76,12 +58,6 @@ static uint64_t slot_elems(const struct forward *f)
 		most = elems > most ? elems : most;
 	}
 	return most;
-}
-
-/* experts_take */
-static void *take_any(void *where, uint64_t count, uint64_t size)
-{
-	return take(where, count, (size + sizeof(float) - 1) / sizeof(float));
 }
 
 /* Elements of a token in what GEMMs read, at most */
@@ -123,7 +99,7 @@ static void lay_out(struct forward *f, struct walk *w, uint32_t room)
 	f->scratch.gu = take(w, n, (uint64_t)gate_up_width(&most));
 	f->scratch.logits = take(w, g->vocab, 1);
 	if (f->dev->operand != f->dev->elem)
-		f->scratch.operand[OPERAND_X] = take_any(w, n * widest_operand(g, &most), f->dev->operand);
+		f->scratch.operand[OPERAND_X] = walk_take(w, n, widest_operand(g, &most), f->dev->operand);
 	if (most.experts)
 		experts_take(&f->scratch.x,
 			&(struct experts_sizes){.most = &most,
@@ -131,7 +107,7 @@ static void lay_out(struct forward *f, struct walk *w, uint32_t room)
 				.slice = n,
 				.elem = sizeof(float),
 				.dtype = (enum mt_dtype)mt_control(f->weights.run)->dtype},
-			take_any, w);
+			walk_take_fn, w);
 }
 
 int forward_room(struct forward *f, uint64_t tokens)
