@@ -6,7 +6,7 @@
  * matrices that are multiplied are operands (dev->operand). Statistics, gradients of weights and losses are fp32 or
  * wider on every device. Pointers are device memory unless they say host.
  *
- * The cpu's operations give the same bits for any number of threads in the pool: work is cut into tasks whose shapes
+ * The cpu's operations give the same bits for any number of threads in the pool: work is split into tasks whose shapes
  * depend on the problem alone, a task runs on one thread, and sums across tasks are added in a fixed order.
  */
 #ifndef MT_STREAM_OPS_H
@@ -120,7 +120,7 @@ struct rope_args {
 	/* q *= 1 + temperature * log(1 + floor(position / temperature_positions)), where temperature is not 0 */
 	float temperature;
 	int64_t temperature_positions;
-	int64_t past; /* cpu: the first token's place in its row, where that is cut; cos and sin start there already */
+	int64_t past; /* cpu: the first token's place in its row, if not 0 (mt-sample); cos and sin start there already */
 	void *qkv;    /* (N, (NH + 2 NKV) D); backward: the gradient of the results becomes that of the input */
 	/* what the norms got, and their rstd; norms only. Forward writes both, backward reads them. Heads: q's, k's,
 	 * with v_norm also v's; rstd with row_norm: q's, k's */

@@ -26,29 +26,32 @@ int units_make(struct stream *s)
 	for (uint32_t u = 0; u < s->units; u++) origin_add(s, &s->unit[u], u, 0);
 	for (uint32_t u = 1; u + 1 < s->units; u++) {
 		const struct mt_unit *unit = mt_unit(s->run, u);
-		s->unit[u].cut = cut_of(unit, mt_tensor(s->run, unit->first_tensor));
+		s->unit[u].split = split_of(unit, mt_tensor(s->run, unit->first_tensor));
 		s->unit[u].exact = mt_exact(unit, mt_tensor(s->run, unit->first_tensor));
 	}
 	if (s->geo->flags & MT_TIED) origin_add(s, &s->unit[s->units - 1], 0, 1);
 	return 0;
 }
 
-bool is_cut(const struct stream *s, uint32_t unit) { return s->micro->plan.expert_window && s->unit[unit].cut.experts; }
+bool is_split(const struct stream *s, uint32_t unit)
+{
+	return s->micro->plan.expert_window && s->unit[unit].split.experts;
+}
 
 uint32_t windows_in(const struct stream *s, uint32_t unit)
 {
-	return windows_of(&s->unit[unit].cut, s->micro->plan.expert_window);
+	return windows_of(&s->unit[unit].split, s->micro->plan.expert_window);
 }
 
 uint64_t elems_of(const struct stream *s, uint32_t unit, int origin)
 {
-	return is_cut(s, unit) ? cut_rest(&s->unit[unit].cut) : s->unit[unit].origin[origin].elems;
+	return is_split(s, unit) ? split_rest(&s->unit[unit].split) : s->unit[unit].origin[origin].elems;
 }
 
 static uint32_t tensors_of(const struct stream *s, uint32_t unit, int origin)
 {
-	return is_cut(s, unit) ? s->unit[unit].cut.first_expert
-						   : mt_unit(s->run, s->unit[unit].origin[origin].unit)->tensors;
+	return is_split(s, unit) ? s->unit[unit].split.first_expert
+							 : mt_unit(s->run, s->unit[unit].origin[origin].unit)->tensors;
 }
 
 /* ---- where a unit's tensors are ---- */
@@ -102,7 +105,7 @@ void grads_clear_gaps(struct stream *s, uint32_t unit, float *slot)
 
 void window_enter(struct stream *s, uint32_t unit, uint32_t i, void *mem, struct weights *w, float *gs, struct grads *g)
 {
-	const struct cut *c = &s->unit[unit].cut;
+	const struct split *c = &s->unit[unit].split;
 	const struct mt_unit *u = mt_unit(s->run, unit);
 	const struct mt_tensor *t = mt_tensor(s->run, u->first_tensor + c->first_expert);
 	struct extent e[EXPERT_ARRAYS];
@@ -124,37 +127,37 @@ void window_enter(struct stream *s, uint32_t unit, uint32_t i, void *mem, struct
 	}
 }
 
-/* ---- edges ---- */
+/* ---- boundary blocks ---- */
 
-/* Copy elements from .. to - 1 of unit u's gradient, which are at src, to where their edge is put together. `bound` is
- * one between parts, in the same block. */
-static void edge_put(struct stream *s, uint32_t u, uint32_t bound, const float *src, uint64_t from, uint64_t to)
+/* Copy elements from .. to - 1 of unit u's gradient, which are at src, to where their boundary block is put
+ * together. `boundary` is one between parts, in the same block. */
+static void boundary_put(struct stream *s, uint32_t u, uint32_t boundary, const float *src, uint64_t from, uint64_t to)
 {
-	uint32_t edge = cut_edge(&s->unit[u].cut, s->micro->plan.expert_window, bound);
-	float *dst = s->micro->layout.edges[u & 1] + (uint64_t)edge * MT_BLOCK + from % MT_BLOCK;
+	uint32_t block = split_boundary_block(&s->unit[u].split, s->micro->plan.expert_window, boundary);
+	float *dst = s->micro->layout.boundary_blocks[u & 1] + (uint64_t)block * MT_BLOCK + from % MT_BLOCK;
 	launch(s, Q_COMPUTE, &(struct op){OP_COPY, .copy = {dst, src, (to - from) * sizeof(float)}});
 }
 
 /* Of a part's elements, those in blocks that are all its own */
-static struct extent inside(const struct cut *c, const struct extent *e)
+static struct extent inside(const struct split *c, const struct extent *e)
 {
 	uint64_t from = (e->from + MT_BLOCK - 1) / MT_BLOCK * MT_BLOCK;
 	uint64_t to = e->to == c->elems ? e->to : e->to / MT_BLOCK * MT_BLOCK;
 	return (struct extent){from, to > from ? to : from, e->at + from - e->from};
 }
 
-void edges_put(struct stream *s, uint32_t u, const float *gs, const struct extent *e, uint32_t end)
+void boundaries_put(struct stream *s, uint32_t u, const float *gs, const struct extent *e, uint32_t end)
 {
-	const struct cut *c = &s->unit[u].cut;
+	const struct split *c = &s->unit[u].split;
 	struct extent in = inside(c, e);
 	const float *g = gs + e->at;
-	if (in.from > e->from) edge_put(s, u, end - 1, g, e->from, in.from < e->to ? in.from : e->to);
-	if (in.to < e->to) edge_put(s, u, end, g + (in.to - e->from), in.to, e->to);
+	if (in.from > e->from) boundary_put(s, u, end - 1, g, e->from, in.from < e->to ? in.from : e->to);
+	if (in.to < e->to) boundary_put(s, u, end, g + (in.to - e->from), in.to, e->to);
 }
 
 /* ---- parts of the backward pass, and what of the gradients leaves with them ---- */
 
-static uint32_t parts_of(const struct stream *s, uint32_t u) { return is_cut(s, u) ? windows_in(s, u) + 1 : 1; }
+static uint32_t parts_of(const struct stream *s, uint32_t u) { return is_split(s, u) ? windows_in(s, u) + 1 : 1; }
 bool is_window(const struct stream *s, struct part t) { return t.nth + 1 < parts_of(s, t.unit); }
 
 float *grads_of(const struct stream *s, struct part t)
@@ -170,25 +173,25 @@ struct part part_after(const struct stream *s, struct part t)
 	return is_window(s, t) ? (struct part){t.unit, t.nth + 1} : (struct part){t.unit - 1, 0};
 }
 
-/* An edge: the i-th, if a block has it */
-static struct range edge_range(const struct stream *s, uint32_t u, uint32_t i)
+/* The boundary block of the i-th boundary, if that is the first one in it */
+static struct range boundary_range(const struct stream *s, uint32_t u, uint32_t i)
 {
-	const struct cut *c = &s->unit[u].cut;
+	const struct split *c = &s->unit[u].split;
 	uint32_t each = s->micro->plan.expert_window;
-	uint64_t bound = cut_bound(c, each, i), off = bound / MT_BLOCK * MT_BLOCK;
-	uint64_t before = i ? cut_bound(c, each, i - 1) : 0;
-	bool first = before <= off; /* of the bounds inside the block */
+	uint64_t boundary = split_boundary(c, each, i), off = boundary / MT_BLOCK * MT_BLOCK;
+	uint64_t before = i ? split_boundary(c, each, i - 1) : 0;
+	bool first = before <= off; /* of the boundaries inside the block */
 	return (struct range){.unit = u,
 		.off = off,
-		.n = bound == off || !first     ? 0
+		.n = boundary == off || !first  ? 0
 			: c->elems - off < MT_BLOCK ? c->elems - off
 										: MT_BLOCK,
-		.g = s->micro->layout.edges[u & 1] + (uint64_t)cut_edge(c, each, i) * MT_BLOCK};
+		.g = s->micro->layout.boundary_blocks[u & 1] + (uint64_t)split_boundary_block(c, each, i) * MT_BLOCK};
 }
 
 static struct range range_inside(const struct stream *s, uint32_t u, const struct extent *e, float *gs)
 {
-	struct extent in = inside(&s->unit[u].cut, e);
+	struct extent in = inside(&s->unit[u].split, e);
 	return (struct range){.unit = u, .off = in.from, .n = in.to - in.from, .g = gs + in.at};
 }
 
@@ -198,15 +201,15 @@ bool range_of(const struct stream *s, struct part t, uint32_t i, struct range *r
 	uint32_t each = s->micro->plan.expert_window;
 	struct extent e[EXPERT_ARRAYS];
 	if (is_window(s, t)) {
-		if (i >= u->cut.arrays) return false;
-		window_extents(&u->cut, each, t.nth, e);
+		if (i >= u->split.arrays) return false;
+		window_extents(&u->split, each, t.nth, e);
 		*r = range_inside(s, t.unit, &e[i], grads_of(s, t));
-		r->expert_off = u->cut.array[i].off;
-		r->expert_stride = u->cut.array[i].stride;
-	} else if (is_cut(s, t.unit)) {
-		if (i > cut_edges(&u->cut, each)) return false;
-		e[0] = (struct extent){0, cut_rest(&u->cut), 0};
-		*r = i ? edge_range(s, t.unit, i - 1) : range_inside(s, t.unit, e, grads_of(s, t));
+		r->expert_off = u->split.array[i].off;
+		r->expert_stride = u->split.array[i].stride;
+	} else if (is_split(s, t.unit)) {
+		if (i > split_boundaries(&u->split, each)) return false;
+		e[0] = (struct extent){0, split_rest(&u->split), 0};
+		*r = i ? boundary_range(s, t.unit, i - 1) : range_inside(s, t.unit, e, grads_of(s, t));
 	} else {
 		if (i >= (uint32_t)u->origins) return false;
 		*r = (struct range){.unit = u->origin[i].unit,

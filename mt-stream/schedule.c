@@ -58,8 +58,8 @@ static int unit_forward(struct stream *s, uint32_t u)
 	trace_at(s->dev->trace, Q_COMPUTE, u, "forward");
 	slot = weights_fetch(s, u, &w);
 	forward_begins(s, u);
-	if (is_cut(s, u)) rc = cut_forward(s, u, &w);
-	for (int64_t from = 0, n; from < s->now.n && !is_cut(s, u); from += n) {
+	if (is_split(s, u)) rc = split_forward(s, u, &w);
+	for (int64_t from = 0, n; from < s->now.n && !is_split(s, u); from += n) {
 		n = chunk_tokens(s, from);
 		struct chunk c = chunk_of(s, from, n);
 
@@ -76,7 +76,7 @@ static int unit_forward(struct stream *s, uint32_t u)
 }
 
 /* Final norm, LM head and loss: each chunk forward and, with gradients, at once backward, so that logits of one chunk
- * are enough. Head chunks may cut rows. No other weights are loaded into the head's slot afterwards, so its
+ * are enough. Head chunks may split rows. No other weights are loaded into the head's slot afterwards, so its
  * readers need no event. */
 static void head_forward_backward(struct stream *s, float *gs)
 {
@@ -153,15 +153,15 @@ static void fetch_ahead(struct stream *s, struct part next, struct event before)
 {
 	if (next.unit == 0 || next.nth) return;
 	weights_ahead(s, next.unit);
-	if (is_cut(s, next.unit)) windows_ahead(s, next.unit);
+	if (is_split(s, next.unit)) windows_ahead(s, next.unit);
 	activations_ahead(s, next.unit, before);
 }
 
 static void part_backward(struct stream *s, struct part t)
 {
-	if (is_cut(s, t.unit) && t.nth == 0) cut_backward_begin(s, t.unit);
+	if (is_split(s, t.unit) && t.nth == 0) split_backward_begin(s, t.unit);
 	if (is_window(s, t)) window_backward(s, t.unit, t.nth, grads_of(s, t));
-	else if (is_cut(s, t.unit)) rest_backward(s, t.unit, grads_of(s, t));
+	else if (is_split(s, t.unit)) rest_backward(s, t.unit, grads_of(s, t));
 	else unit_backward(s, t.unit, grads_of(s, t));
 }
 
@@ -264,7 +264,7 @@ static int autotune_pass(struct stream *s)
 {
 	int rc = 0;
 	for (uint32_t u = 0; !rc && u < head_unit(s); u++) {
-		if (is_cut(s, u)) rows_assume(s, u);
+		if (is_split(s, u)) rows_assume(s, u);
 		rc = unit_forward(s, u);
 	}
 	if (rc) return rc;

@@ -1,7 +1,7 @@
 /* schedule.h: what the files of the schedule share: schedule.c, parts.c, arrive.c, chunks.c, offload.c, windows.c and
  * leave.c. First of all the parts of which units consist.
  *
- * A unit has one part, or, with windows of experts, one for each window and one for its rest (cut.h). The forward
+ * A unit has one part, or, with windows of experts, one for each window and one for its rest (split.h). The forward
  * pass goes through a unit's windows between the two halves of its rest. The backward pass goes part by part.
  */
 #ifndef MT_STREAM_SCHEDULE_H
@@ -14,7 +14,7 @@ static inline uint32_t head_unit(const struct stream *s) { return s->units - 1; 
 /* ---- parts.c ---- */
 
 /* Do the unit's experts come by windows? The number of windows */
-bool is_cut(const struct stream *, uint32_t unit);
+bool is_split(const struct stream *, uint32_t unit);
 uint32_t windows_in(const struct stream *, uint32_t unit);
 /* Elements of one of the unit's origins that are in its slot: all, or the rest beside windows */
 uint64_t elems_of(const struct stream *, uint32_t unit, int origin);
@@ -30,8 +30,8 @@ void grads_clear_gaps(struct stream *, uint32_t unit, float *slot);
 /* Window i's tensors: weights at mem, or with zero-copy in the store; gradients at gs. Either may be left out. */
 void window_enter(struct stream *, uint32_t unit, uint32_t i, void *mem, struct weights *, float *gs, struct grads *);
 /* Copy those of a part's gradients, which are at gs, that are in blocks of other parts, too, to where these are put
- * together. end: the bound where the part ends; it begins at the one before */
-void edges_put(struct stream *, uint32_t unit, const float *gs, const struct extent *, uint32_t end);
+ * together. end: the boundary where the part ends; it begins at the one before */
+void boundaries_put(struct stream *, uint32_t unit, const float *gs, const struct extent *, uint32_t end);
 
 /* A part of a unit in the backward pass, by which they are numbered: windows, rest */
 struct part {
@@ -116,11 +116,11 @@ void recompute(struct stream *, uint32_t u, const struct weights *, struct at *)
 bool expert_used(const struct stream *, uint32_t unit, uint32_t expert);
 /* Nobody routes: each expert gets as many rows as the others */
 void rows_assume(struct stream *, uint32_t u);
-int cut_forward(struct stream *, uint32_t u, struct weights *); /* 0 or -ex */
+int split_forward(struct stream *, uint32_t u, struct weights *); /* 0 or -ex */
 /* The first windows' weights may come, for the backward pass */
 void windows_ahead(struct stream *, uint32_t u);
 /* Before the first window: attention's activations and the router's, of all chunks. Then each window, and the rest. */
-void cut_backward_begin(struct stream *, uint32_t u);
+void split_backward_begin(struct stream *, uint32_t u);
 void window_backward(struct stream *, uint32_t u, uint32_t i, float *gs);
 void rest_backward(struct stream *, uint32_t u, float *gs);
 

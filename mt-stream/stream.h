@@ -21,7 +21,7 @@ struct unit {
 	int origins;
 	uint64_t elems;       /* of all origins */
 	struct mt_part exact; /* elements of a block whose lo comes too; in its slot behind the weights */
-	struct cut cut;       /* of a block with experts, where the plan has windows of them */
+	struct split split;   /* of a block with experts, where the plan has windows of them */
 };
 
 /* A planned micro-batch. plan_make writes it; nobody else changes it. */

@@ -199,7 +199,7 @@ void trace_close(struct trace *t)
 
 enum { WAITED = QUEUES, WHOLE = QUEUES + 2, KINDS }; /* busy queues; waits for weights, for room; the micro-batch */
 
-struct edge { /* something of that kind begins (by 1) or ends (by -1) */
+struct change { /* something of that kind begins (by 1) or ends (by -1) */
 	double at;
 	int kind, by;
 };
@@ -209,16 +209,16 @@ struct account {
 	double for_optimizer, for_room, for_weights, for_grads, for_host;
 };
 
-static int edge_order(const void *a, const void *b)
+static int change_order(const void *a, const void *b)
 {
-	double x = ((const struct edge *)a)->at, y = ((const struct edge *)b)->at;
+	double x = ((const struct change *)a)->at, y = ((const struct change *)b)->at;
 	return (x > y) - (x < y);
 }
 
-static void edges_add(struct edge *v, size_t *n, int kind, double from, double to)
+static void changes_add(struct change *v, size_t *n, int kind, double from, double to)
 {
-	v[(*n)++] = (struct edge){from, kind, 1};
-	v[(*n)++] = (struct edge){to, kind, -1};
+	v[(*n)++] = (struct change){from, kind, 1};
+	v[(*n)++] = (struct change){to, kind, -1};
 }
 
 /* Time s in which on[kind] things of each kind were under way. Time in which compute was idle is counted under the
@@ -245,15 +245,15 @@ static bool account_make(struct trace *t, double ended, struct account *a)
 	size_t room = t->waits_n + 1, n = 0;
 	int on[KINDS] = {0};
 	for (const struct block *b = t->first; b; b = b->next) room += (size_t)b->n;
-	struct edge *v = malloc(2 * room * sizeof *v);
+	struct change *v = malloc(2 * room * sizeof *v);
 	if (!v) return false;
 	for (const struct block *b = t->first; b; b = b->next)
 		for (int i = 0; i < b->n; i++)
-			if (b->span[i].to > 0) edges_add(v, &n, (int)b->span[i].queue, b->span[i].from, b->span[i].to);
+			if (b->span[i].to > 0) changes_add(v, &n, (int)b->span[i].queue, b->span[i].from, b->span[i].to);
 	for (size_t i = 0; i < t->waits_n; i++)
-		edges_add(v, &n, WAITED + t->waits[i].room, t->waits[i].from, t->waits[i].to);
-	edges_add(v, &n, WHOLE, t->began, ended);
-	qsort(v, n, sizeof *v, edge_order);
+		changes_add(v, &n, WAITED + t->waits[i].room, t->waits[i].from, t->waits[i].to);
+	changes_add(v, &n, WHOLE, t->began, ended);
+	qsort(v, n, sizeof *v, change_order);
 	for (size_t i = 0; i < n; i++) {
 		if (i) account_add(a, on, v[i].at - v[i - 1].at);
 		on[v[i].kind] += v[i].by;

@@ -40,7 +40,7 @@ static uint32_t *rows_of_unit(const struct stream *s, uint32_t u)
 /* Compute launched so far has routed all tokens. Windows are launched with their numbers of rows. */
 static int rows_fetch(struct stream *s, uint32_t u)
 {
-	size_t n = slices_of_pass(&s->micro->request, &s->micro->plan) * (s->unit[u].cut.experts + 1);
+	size_t n = slices_of_pass(&s->micro->request, &s->micro->plan) * (s->unit[u].split.experts + 1);
 	launch(s, Q_COMPUTE,
 		&(struct op){OP_COPY,
 			.copy = {rows_of_unit(s, u), s->micro->layout.scratch.x.first, n * sizeof *s->memory.rows}});
@@ -50,7 +50,7 @@ static int rows_fetch(struct stream *s, uint32_t u)
 void rows_assume(struct stream *s, uint32_t u)
 {
 	const struct plan_request *req = &s->micro->request;
-	uint64_t experts = s->unit[u].cut.experts,
+	uint64_t experts = s->unit[u].split.experts,
 			 slots = tokens_of_slice(req, &s->micro->plan) * mt_layer_of(s->geo, u - 1)->experts_per_token;
 	uint32_t *first = rows_of_unit(s, u);
 	for (uint64_t i = 0; i < slices_of_pass(req, &s->micro->plan) * (experts + 1); i++)
@@ -59,7 +59,7 @@ void rows_assume(struct stream *s, uint32_t u)
 
 bool expert_used(const struct stream *s, uint32_t u, uint32_t expert)
 {
-	uint32_t stride = s->unit[u].cut.experts + 1;
+	uint32_t stride = s->unit[u].split.experts + 1;
 	const uint32_t *first = rows_of_unit(s, u) + expert;
 	for (int64_t p = slices_of(s, s->now.n); p > 0; p--, first += stride)
 		if (first[1] > first[0]) return true;
@@ -69,7 +69,7 @@ bool expert_used(const struct stream *s, uint32_t u, uint32_t expert)
 /* Window i, and its rows of the pass's first chunk */
 static struct window window_of(const struct stream *s, uint32_t u, uint32_t i)
 {
-	uint32_t each = s->micro->plan.expert_window, experts = s->unit[u].cut.experts, from = i * each;
+	uint32_t each = s->micro->plan.expert_window, experts = s->unit[u].split.experts, from = i * each;
 	return (
 		struct window){.from = from, .to = experts - from < each ? experts : from + each, .rows = rows_of_unit(s, u)};
 }
@@ -77,7 +77,7 @@ static struct window window_of(const struct stream *s, uint32_t u, uint32_t i)
 static struct window window_of_chunk(const struct stream *s, uint32_t u, uint32_t i, const struct chunk *c)
 {
 	struct window w = window_of(s, u, i);
-	w.rows += c->slices_before * (s->unit[u].cut.experts + 1);
+	w.rows += c->slices_before * (s->unit[u].split.experts + 1);
 	return w;
 }
 
@@ -95,7 +95,7 @@ static struct slot *window_slot(struct stream *s, uint32_t unit, uint32_t i)
 static void experts_load(struct stream *s, uint32_t unit, struct slot *slot, const struct extent *e, uint32_t from,
 	uint32_t to)
 {
-	const struct cut *c = &s->unit[unit].cut;
+	const struct split *c = &s->unit[unit].split;
 	const char *src = mt_at(s->run, mt_unit(s->run, unit)->w);
 	for (uint32_t a = 0; a < c->arrays; a++) {
 		uint64_t off = c->array[a].off + from * c->array[a].stride, n = (to - from) * c->array[a].stride;
@@ -120,7 +120,7 @@ static void window_load(struct stream *s, uint32_t unit, uint32_t i, bool routed
 	s->now.window = slot ? (int)(slot - s->now.windows) : !s->now.window;
 	if (slot) return;
 	slot = s->zero_copy ? NULL : &s->now.windows[s->now.window];
-	window_extents(&s->unit[unit].cut, s->micro->plan.expert_window, i, e);
+	window_extents(&s->unit[unit].split, s->micro->plan.expert_window, i, e);
 	trace_at(s->dev->trace, Q_WEIGHTS, unit, "weights");
 	if (slot) queue_wait(s, Q_WEIGHTS, slot->last_read);
 	struct window w = window_of(s, unit, i);
@@ -155,7 +155,7 @@ static void window_leave(struct stream *s, uint32_t unit, uint32_t i)
 /* With few rows an expert, some experts may have none. Then the first windows wait for the routing, too. */
 enum { FEW_ROWS = 4 };
 
-int cut_forward(struct stream *s, uint32_t u, struct weights *w)
+int split_forward(struct stream *s, uint32_t u, struct weights *w)
 {
 	const struct mt_layer *l = mt_layer_of(s->geo, u - 1);
 	bool few = s->now.n * l->experts_per_token < FEW_ROWS * (int64_t)l->experts;
@@ -187,13 +187,14 @@ void windows_ahead(struct stream *s, uint32_t u)
 }
 
 /* Attention's activations and the router's, of all chunks */
-void cut_backward_begin(struct stream *s, uint32_t u)
+void split_backward_begin(struct stream *s, uint32_t u)
 {
 	struct weights *w = &s->now.weights;
-	uint64_t edges = (uint64_t)cut_edges(&s->unit[u].cut, s->micro->plan.expert_window) * MT_BLOCK;
+	uint64_t blocks = (uint64_t)split_boundaries(&s->unit[u].split, s->micro->plan.expert_window) * MT_BLOCK;
 	trace_at(s->dev->trace, Q_COMPUTE, u, "backward");
 	s->now.slot = weights_fetch(s, u, w);
-	launch(s, Q_COMPUTE, &(struct op){OP_DISCARD, .discard = {s->micro->layout.edges[u & 1], edges * sizeof(float)}});
+	launch(s, Q_COMPUTE,
+		&(struct op){OP_DISCARD, .discard = {s->micro->layout.boundary_blocks[u & 1], blocks * sizeof(float)}});
 	for (struct at at = {0}; next_chunk(s, u, &at);) {
 		recompute(s, u, w, &at);
 		block_backward_route(&at.c, u - 1, w, at.x, &at.v, dx_at(s, at.from));
@@ -202,12 +203,12 @@ void cut_backward_begin(struct stream *s, uint32_t u)
 
 void window_backward(struct stream *s, uint32_t u, uint32_t i, float *gs)
 {
-	const struct cut *c = &s->unit[u].cut;
+	const struct split *c = &s->unit[u].split;
 	uint32_t each = s->micro->plan.expert_window;
 	struct weights *w = &s->now.weights;
 	struct extent e[EXPERT_ARRAYS];
 	struct grads g = {0};
-	launch(s, Q_COMPUTE, &(struct op){OP_DISCARD, .discard = {gs, cut_window(c, each) * sizeof(float)}});
+	launch(s, Q_COMPUTE, &(struct op){OP_DISCARD, .discard = {gs, split_window(c, each) * sizeof(float)}});
 	window_extents(c, each, i, e);
 	for (uint32_t a = 0; a < c->arrays; a++) gaps_clear(s, u, gs + e[a].at, e[a].from, e[a].to);
 	window_fetch(s, u, i, w);
@@ -217,12 +218,12 @@ void window_backward(struct stream *s, uint32_t u, uint32_t i, float *gs)
 		block_window_backward(&at.c, u - 1, w, &g, beta_at(s, at.from), &win, at.x, &at.v, dx_at(s, at.from));
 	}
 	window_leave(s, u, i);
-	for (uint32_t a = 0; a < c->arrays; a++) edges_put(s, u, gs, &e[a], a * windows_in(s, u) + i + 1);
+	for (uint32_t a = 0; a < c->arrays; a++) boundaries_put(s, u, gs, &e[a], a * windows_in(s, u) + i + 1);
 }
 
 void rest_backward(struct stream *s, uint32_t u, float *gs)
 {
-	struct extent e = {0, cut_rest(&s->unit[u].cut), 0};
+	struct extent e = {0, split_rest(&s->unit[u].split), 0};
 	struct grads g;
 	launch(s, Q_COMPUTE, &(struct op){OP_DISCARD, .discard = {gs, e.to * sizeof(float)}});
 	grads_at(s, u, gs, &g);
@@ -230,5 +231,5 @@ void rest_backward(struct stream *s, uint32_t u, float *gs)
 	for (struct at at = {0}; next_chunk(s, u, &at);)
 		block_backward_rest(&at.c, u - 1, &s->now.weights, &g, beta_at(s, at.from), at.x, &at.v, dx_at(s, at.from));
 	if (s->now.slot) s->now.slot->last_read = event_record(s, Q_COMPUTE);
-	edges_put(s, u, gs, &e, 0);
+	boundaries_put(s, u, gs, &e, 0);
 }

@@ -82,7 +82,7 @@ written() {
 		'/((README|FAMILIES)\.md|build\.mk|mt-stream\.1|(device|ops|layers)\.h)$' |
 		grep -vE '/(arrive|attention|balance|chunks|experts|head|leave|linear|mlp|offload|parts)\.c$' |
 		grep -vE '/(record|request|router|windows)\.c$' |
-		grep -vE '/(block|cut|stream|serve|wait|schedule|trace)\.[ch]$' \
+		grep -vE '/(block|split|stream|serve|wait|schedule|trace)\.[ch]$' \
 		>"$T/found" || true
 	none "$T/found"
 }

@@ -44,7 +44,7 @@ struct chaos {
 	unsigned draws;            /* until the odds change */
 	bool zero_copy;            /* weights are read in place */
 	struct chaos_queue q[QUEUES];
-	struct extent {
+	struct allocation {
 		char *base;
 		size_t bytes;
 	} given[ARENAS]; /* allocated memory, device's and host's */
@@ -256,7 +256,7 @@ static void *give(struct chaos *c, size_t bytes)
 {
 	size_t huge = 2u << 20;
 	for (int i = 0; i < ARENAS; i++) {
-		struct extent *e = &c->given[i];
+		struct allocation *e = &c->given[i];
 		if (e->base) continue;
 		if (!(e->base = aligned_alloc(huge, (bytes + huge - 1) / huge * huge))) return NULL;
 		e->bytes = bytes;
@@ -270,7 +270,7 @@ static void take_back(struct chaos *c, void *p)
 	for (int i = 0; p && i < ARENAS; i++)
 		if (c->given[i].base == p) {
 			memset(p, POISON, c->given[i].bytes);
-			c->given[i] = (struct extent){0};
+			c->given[i] = (struct allocation){0};
 			free(p);
 			return;
 		}

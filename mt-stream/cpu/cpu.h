@@ -1,6 +1,6 @@
 /* cpu.h: what the files of the cpu device's operations share; only they include it.
  *
- * A pool (shm/pool.h) runs tasks. Files like gemm.c and norm.c cut an operation into tasks. A kernel computes a task.
+ * A pool (shm/pool.h) runs tasks. Files like gemm.c and norm.c split an operation into tasks. A kernel computes a task.
  * Kernels are compiled three times (avx512.c, avx2.c, plain.c include the same kernel-*.h); the CPU's features select
  * the set.
  */
@@ -52,19 +52,19 @@ double route_softmax(const float *logit, int64_t n, double *p);
  * MT_EXPERTS. route.c */
 void route_best(const float *score, int64_t n, uint32_t *chosen, int64_t wanted);
 
-/* A GEMM cut into tiles, by its shape alone; a tile runs on one thread. gemm.c */
+/* A GEMM split into tiles, by its shape alone; a tile runs on one thread. gemm.c */
 struct gemm_tiles {
 	const struct gemm_args *g;
-	struct cut {
+	struct tiling {
 		int64_t count, each;
-	} m, n; /* a length as count pieces of each, the last shorter */
+	} m, n; /* a length as `count` tiles of `each`, the last shorter */
 };
-struct gemm_tiles gemm_cut(const struct gemm_args *);
+struct gemm_tiles gemm_split(const struct gemm_args *);
 /* tile: 0 .. m.count n.count - 1, on this thread of the pool */
 void gemm_tile(struct pool *, int thread, const struct gemm_tiles *, int64_t tile);
 
 /* A run of consecutive tokens of one document: queries first .. end - 1 of the document that starts at begin. */
-struct span {
+struct queries {
 	int64_t begin, first, end;
 };
 enum { ATTENTION_GROUP = 256 }; /* queries of a forward task, at most */
@@ -82,9 +82,9 @@ struct kernels {
 	void (*rope_forward)(const struct rope_args *, int64_t first, int64_t end);
 	void (*rope_backward)(const struct rope_args *, float *dqnorm, float *dknorm, int64_t first, int64_t end);
 	size_t (*attention_scratch)(int64_t dim); /* bytes, for either direction */
-	void (*attention_forward)(const struct attention_args *, const struct span *, int64_t head, float *scratch);
-	/* the whole document: span->first == span->begin */
-	void (*attention_backward)(const struct attention_args *, const struct span *, int64_t kv_head, float *scratch);
+	void (*attention_forward)(const struct attention_args *, const struct queries *, int64_t head, float *scratch);
+	/* the whole document: queries->first == queries->begin */
+	void (*attention_backward)(const struct attention_args *, const struct queries *, int64_t kv_head, float *scratch);
 	/* tokens first .. end - 1; sum (NH) += */
 	void (*sinks_backward)(const struct sinks_backward_args *, int64_t first, int64_t end, float *sum);
 	/* -log softmax(row)[target]; backward: row becomes (softmax - onehot) * scale */

@@ -1,5 +1,5 @@
-/* gemm.c: GEMM. c is cut into tiles; their shapes depend on m, n, k and the instruction set alone. A thread computes a
- * tile by a BLAS that uses only that thread
+/* gemm.c: GEMM. c is split into tiles, whose shapes depend on m, n, k and the instruction set alone. A thread computes
+ * a tile by a BLAS that uses only that thread
  *
  * HAVE_DNNL: oneDNN's sgemm, the fastest that distributions package and the same on every x86-64 CPU (OpenBLAS 0.3.21
  * treats CPUs that it does not know as a Prescott). Otherwise a CBLAS. Operands of bf16: oneDNN on a CPU with AMX or
@@ -15,7 +15,7 @@
  * tiles are wider (fp32). Without AVX-512, b is better packed less often: the LM head's gradient is a fifth faster by
  * large tiles. m is halved, down to least_m, if there are fewer than FEW for the threads. A GEMM of fewer than SMALL
  * multiplications is one tile. */
-static const struct shape {
+static const struct tile_shape {
 	int64_t m, n, least_m;
 } square = {512, 320, 128}, wide = {128, 640, 64}, large = {512, 640, 64};
 enum { FEW = 8, MANY = 32, SMALL = 1 << 19 };
@@ -206,11 +206,11 @@ static void blas(const struct gemm_args *g)
 }
 #endif
 
-static struct cut cut_length(int64_t n, int64_t tile)
+static struct tiling split_length(int64_t n, int64_t tile)
 {
 	/* a multiple of 16 lines and rows suits every kernel's blocks */
 	int64_t each = div_up(div_up(n, div_up(n, tile)), 16) * 16;
-	return (struct cut){.count = div_up(n, each), .each = each};
+	return (struct tiling){.count = div_up(n, each), .each = each};
 }
 
 /* Put the bias into every row of c (m, n) */
@@ -280,22 +280,22 @@ void gemm_tile(struct pool *pool, int thread, const struct gemm_tiles *t, int64_
 	else tile_in_place(&g);
 }
 
-static const struct shape *shape_of(const struct gemm_args *g)
+static const struct tile_shape *shape_of(const struct gemm_args *g)
 {
 	if (!g->trans_a || g->bf16) return &square;
 	int many = div_up(g->m, large.m) * div_up(g->n, large.n) >= MANY;
 	return many && !has_avx512() ? &large : &wide;
 }
 
-struct gemm_tiles gemm_cut(const struct gemm_args *g)
+struct gemm_tiles gemm_split(const struct gemm_args *g)
 {
 	int small = g->m * g->n < SMALL && g->m * g->n * g->k < SMALL;
-	const struct shape *tile = shape_of(g);
+	const struct tile_shape *tile = shape_of(g);
 	struct gemm_tiles t = {.g = g, .m = {1, g->m}, .n = {1, g->n}};
 	if (!small) {
-		t.n = cut_length(g->n, tile->n);
+		t.n = split_length(g->n, tile->n);
 		for (int64_t m = tile->m; m >= tile->least_m; m /= 2)
-			if ((t.m = cut_length(g->m, m)).count * t.n.count >= FEW) break;
+			if ((t.m = split_length(g->m, m)).count * t.n.count >= FEW) break;
 	}
 	return t;
 }
@@ -366,8 +366,8 @@ static int64_t columns_of(const struct pool *pool, const struct gemm_tiles *t, i
 static void run_copied(struct pool *pool, const struct gemm_args *g)
 {
 	enum { DEPTH = 2048, LINE = 16 }; /* of k in a panel; elements of a cache line */
-	struct panel p = {.job = {pool, gemm_cut(g)}};
-	const struct cut *m = &p.job.tiles.m, *n = &p.job.tiles.n, k = cut_length(g->k, DEPTH);
+	struct panel p = {.job = {pool, gemm_split(g)}};
+	const struct tiling *m = &p.job.tiles.m, *n = &p.job.tiles.n, k = split_length(g->k, DEPTH);
 	/* Not a power of two: the rows of such an array share few sets of a cache */
 	p.ld = div_up(n->each, LINE) * LINE + LINE;
 	if (!(p.ld & (p.ld - 1))) p.ld += LINE;
@@ -390,6 +390,6 @@ void op_gemm(struct pool *pool, const struct gemm_args *g)
 		run_copied(pool, g);
 		return;
 	}
-	struct job job = {pool, gemm_cut(g)};
+	struct job job = {pool, gemm_split(g)};
 	pool_run(pool, job.tiles.m.count * job.tiles.n.count, tile_task, &job);
 }

@@ -4,20 +4,20 @@
 #include "cpu.h"
 
 /* The GEMM of one expert, and the number of the first of its tiles among all */
-struct group {
+struct expert_gemm {
 	struct gemm_args gemm;
 	struct gemm_tiles tiles;
 	int64_t begin;
 };
 
-struct groups {
+struct expert_gemms {
 	struct pool *pool;
-	const struct group *of; /* (n + 1): the last one's begin is the number of tiles */
+	const struct expert_gemm *of; /* (n + 1): the last one's begin is the number of tiles */
 	int64_t n;
 };
 
-/* The group of a tile: the last that begins at it or before */
-static const struct group *group_of(const struct groups *g, int64_t tile)
+/* The GEMM of a tile: the last that begins at it or before */
+static const struct expert_gemm *gemm_of_tile(const struct expert_gemms *g, int64_t tile)
 {
 	int64_t lo = 0, hi = g->n;
 	while (hi - lo > 1) {
@@ -30,8 +30,8 @@ static const struct group *group_of(const struct groups *g, int64_t tile)
 
 static void tile_task(void *arg, int64_t task, int thread)
 {
-	const struct groups *all = arg;
-	const struct group *g = group_of(all, task);
+	const struct expert_gemms *all = arg;
+	const struct expert_gemm *g = gemm_of_tile(all, task);
 	if (g->gemm.k) gemm_tile(all->pool, thread, &g->tiles, task - g->begin);
 	else if (g->gemm.beta == 0) /* an expert without tokens */
 		for (int64_t r = 0; r < g->gemm.m; r++)
@@ -40,20 +40,20 @@ static void tile_task(void *arg, int64_t task, int thread)
 
 void op_grouped_gemm(struct pool *pool, const struct grouped_gemm_args *a)
 {
-	struct group *of = op_shared(pool, (size_t)(a->experts + 1) * sizeof *of);
-	struct groups groups = {pool, of, 0};
+	struct expert_gemm *of = op_shared(pool, (size_t)(a->experts + 1) * sizeof *of);
+	struct expert_gemms gemms = {pool, of, 0};
 	int64_t tiles = 0;
 	for (int64_t e = 0; e < a->experts; e++) {
-		struct group *g = &of[groups.n];
+		struct expert_gemm *g = &of[gemms.n];
 		g->gemm = gemm_of_expert(a, a->sum, e, a->first[e], (int64_t)a->first[e + 1] - a->first[e],
 			operand_bytes(a->bf16));
 		if (g->gemm.m == 0) continue;
-		g->tiles = g->gemm.k ? gemm_cut(&g->gemm) : (struct gemm_tiles){.m = {1, 0}, .n = {1, 0}};
+		g->tiles = g->gemm.k ? gemm_split(&g->gemm) : (struct gemm_tiles){.m = {1, 0}, .n = {1, 0}};
 		g->begin = tiles;
 		tiles += g->tiles.m.count * g->tiles.n.count;
-		groups.n++;
+		gemms.n++;
 	}
-	pool_run(pool, tiles, tile_task, &groups);
+	pool_run(pool, tiles, tile_task, &gemms);
 }
 
 static void bias_task(void *arg, int64_t e, int thread)

@@ -3,14 +3,14 @@
 
 #include <string.h>
 
-struct head {
+struct job {
 	const struct cross_entropy_args *a;
 	double *losses; /* (n) */
 };
 
 static void row_task(void *arg, int64_t row, int thread)
 {
-	const struct head *s = arg;
+	const struct job *s = arg;
 	const struct cross_entropy_args *a = s->a;
 	float *x = (float *)a->logits + row * a->vocab;
 	(void)thread;
@@ -24,7 +24,7 @@ static void row_task(void *arg, int64_t row, int thread)
 
 void op_cross_entropy(struct pool *pool, const struct cross_entropy_args *a)
 {
-	struct head s = {.a = a, .losses = op_shared(pool, (size_t)a->n * sizeof *s.losses)};
+	struct job s = {.a = a, .losses = op_shared(pool, (size_t)a->n * sizeof *s.losses)};
 	double sum = 0;
 	pool_run(pool, a->n, row_task, &s);
 	for (int64_t i = 0; i < a->n; i++)
@@ -35,7 +35,7 @@ void op_cross_entropy(struct pool *pool, const struct cross_entropy_args *a)
 	a->loss->sum += sum;
 }
 
-enum { PIECE = 32768 }; /* logits of a task */
+enum { GRAIN = 32768 }; /* logits of a task */
 
 static void cap_task(const void *args, int64_t first, int64_t end)
 {
@@ -43,4 +43,4 @@ static void cap_task(const void *args, int64_t first, int64_t end)
 	cpu_kernels()->cap_logits((float *)a->logits + first, end - first, a->scale, a->cap);
 }
 
-void op_cap_logits(struct pool *pool, const struct cap_logits_args *a) { run_tasks(pool, a->n, PIECE, cap_task, a); }
+void op_cap_logits(struct pool *pool, const struct cap_logits_args *a) { run_tasks(pool, a->n, GRAIN, cap_task, a); }

@@ -273,17 +273,18 @@ static void attention_tile(const struct tile *t, const float *qt, const float *k
 	queries_by_keys(t, sum_v, s, v, h->ld);
 }
 
-static void attention_forward(const struct attention_args *a, const struct span *span, int64_t head, float *scratch)
+static void attention_forward(const struct attention_args *a, const struct queries *queries, int64_t head,
+	float *scratch)
 {
 	const float *qkv = a->qkv;
 	float *out = a->o;
-	struct head h = head_of(a, span->begin, head / (a->heads / a->kv_heads));
-	int64_t q0 = span->first - span->begin, n = span->end - span->first, tile = QT * h.ld;
+	struct head h = head_of(a, queries->begin, head / (a->heads / a->kv_heads));
+	int64_t q0 = queries->first - queries->begin, n = queries->end - queries->first, tile = QT * h.ld;
 	float *qt = scratch, *sum_v = qt + BLOCKS * tile, *high = sum_v + BLOCKS * tile, *sum = high + BLOCKS * QT;
 	float *k = sum + BLOCKS * QT, *v = k + KT * h.ld, *q = v + KT * h.ld, *s = q + tile, *rescale = s + KT * QT;
 	for (int64_t b = 0; b * QT < n; b++) {
 		int64_t nq = n - b * QT < QT ? n - b * QT : QT;
-		pack(q, h.ld, qkv + (span->first + b * QT) * h.stride + head * h.dim, h.stride, nq, h.dim, a->scale);
+		pack(q, h.ld, qkv + (queries->first + b * QT) * h.stride + head * h.dim, h.stride, nq, h.dim, a->scale);
 		turn(qt + b * tile, q, h.ld, nq);
 	}
 	memset(sum_v, 0, (size_t)(BLOCKS * tile) * sizeof *sum_v);
@@ -302,10 +303,10 @@ static void attention_forward(const struct attention_args *a, const struct span 
 			}
 	}
 	for (int64_t r = 0; r < n; r++) {
-		float *row = out + ((span->first + r) * a->heads + head) * h.dim;
+		float *row = out + ((queries->first + r) * a->heads + head) * h.dim;
 		for (int64_t i = 0; i < h.dim; i += VW)
 			v_put(row + i, h.dim - i, v_load(sum_v + r * h.ld + i) * v_set(1.0f / sum[r]));
-		a->lse[(span->first + r) * a->heads + head] = high[r] + logf(sum[r]);
+		a->lse[(queries->first + r) * a->heads + head] = high[r] + logf(sum[r]);
 	}
 }
 
@@ -362,14 +363,14 @@ static void spread(float *dst, int64_t stride, int add_dst, const float *src, in
 }
 
 /* A group's tiles in backward's scratch, block after block */
-struct group {
+struct query_group {
 	float *q, *qt, *g, *gt, *dq, *lse, *delta, *k, *v, *dk, *dv, *s, *dp;
 };
 
-static struct group group_in(float *scratch, int64_t ld)
+static struct query_group group_in(float *scratch, int64_t ld)
 {
 	int64_t all = BLOCKS * QT * ld;
-	struct group p = {.q = scratch};
+	struct query_group p = {.q = scratch};
 	p.qt = p.q + all;
 	p.g = p.qt + all;
 	p.gt = p.g + all;
@@ -393,12 +394,12 @@ INLINE float dot(const float *a, const float *b, int64_t n)
 }
 
 /* q (scaled), do (here g), their transposes, lse, and delta = do . o of every query; dq is cleared */
-static void gather_queries(const struct group *p, const struct attention_args *a, const struct span *span, int64_t head,
-	const struct head *h)
+static void gather_queries(const struct query_group *p, const struct attention_args *a, const struct queries *queries,
+	int64_t head, const struct head *h)
 {
 	const float *qkv = a->qkv, *d_o = a->d_o, *o = a->o;
-	int64_t n = span->end - span->first, stride = a->heads * h->dim, at = span->first * stride + head * h->dim;
-	pack(p->q, h->ld, qkv + span->first * h->stride + head * h->dim, h->stride, n, h->dim, a->scale);
+	int64_t n = queries->end - queries->first, stride = a->heads * h->dim, at = queries->first * stride + head * h->dim;
+	pack(p->q, h->ld, qkv + queries->first * h->stride + head * h->dim, h->stride, n, h->dim, a->scale);
 	pack(p->g, h->ld, d_o + at, stride, n, h->dim, 1);
 	for (int64_t b = 0; b * QT < n; b++) {
 		int64_t nq = n - b * QT < QT ? n - b * QT : QT, tile = b * QT * h->ld;
@@ -408,22 +409,22 @@ static void gather_queries(const struct group *p, const struct attention_args *a
 	memset(p->lse, 0, 2 * BLOCKS * QT * sizeof *p->lse);
 	for (int64_t r = 0; r < n; r++) {
 		p->delta[r] = dot(p->g + r * h->ld, o + at + r * stride, h->dim);
-		p->lse[r] = a->lse[(span->first + r) * a->heads + head];
+		p->lse[r] = a->lse[(queries->first + r) * a->heads + head];
 	}
 	memset(p->dq, 0, (size_t)(BLOCKS * QT * h->ld) * sizeof *p->dq);
 }
 
 /* The gradients of a group of queries: dq is complete. dk and dv are added to; with `begin`, the first group that sees
  * these keys (the one on the diagonal) overwrites them. */
-static void attention_back_group(const struct attention_args *a, const struct span *span, int64_t head, int begin,
+static void attention_back_group(const struct attention_args *a, const struct queries *queries, int64_t head, int begin,
 	float *scratch)
 {
 	const float *qkv = a->qkv;
 	float *dqkv = a->dqkv;
-	struct head h = head_of(a, span->begin, head / (a->heads / a->kv_heads));
-	struct group p = group_in(scratch, h.ld);
-	int64_t q0 = span->first - span->begin, n = span->end - span->first, tile = QT * h.ld;
-	gather_queries(&p, a, span, head, &h);
+	struct head h = head_of(a, queries->begin, head / (a->heads / a->kv_heads));
+	struct query_group p = group_in(scratch, h.ld);
+	int64_t q0 = queries->first - queries->begin, n = queries->end - queries->first, tile = QT * h.ld;
+	gather_queries(&p, a, queries, head, &h);
 	for (int64_t k0 = first_tile(q0, h.window); k0 < q0 + n; k0 += KT) {
 		int64_t nk = q0 + n - k0 < KT ? q0 + n - k0 : KT, keys = h.keys + k0 * h.stride,
 				values = h.values + k0 * h.stride;
@@ -450,15 +451,16 @@ static void attention_back_group(const struct attention_args *a, const struct sp
 		spread(dqkv + keys, h.stride, gain, p.dk, h.ld, nk, h.dim, 1);
 		spread(dqkv + values, h.stride, gain, p.dv, h.ld, nk, h.dim, 1);
 	}
-	spread(dqkv + span->first * h.stride + head * h.dim, h.stride, 0, p.dq, h.ld, n, h.dim, a->scale);
+	spread(dqkv + queries->first * h.stride + head * h.dim, h.stride, 0, p.dq, h.ld, n, h.dim, a->scale);
 }
 
 /* All heads that share a key-value head, so that its dk and dv have one owner */
-static void attention_backward(const struct attention_args *a, const struct span *span, int64_t kv_head, float *scratch)
+static void attention_backward(const struct attention_args *a, const struct queries *queries, int64_t kv_head,
+	float *scratch)
 {
 	int64_t group = a->heads / a->kv_heads;
-	for (int64_t q = span->begin; q < span->end; q += BLOCKS * QT) {
-		struct span part = {span->begin, q, q + BLOCKS * QT < span->end ? q + BLOCKS * QT : span->end};
+	for (int64_t q = queries->begin; q < queries->end; q += BLOCKS * QT) {
+		struct queries part = {queries->begin, q, q + BLOCKS * QT < queries->end ? q + BLOCKS * QT : queries->end};
 		for (int64_t j = 0; j < group; j++) attention_back_group(a, &part, kv_head * group + j, j == 0, scratch);
 	}
 }

@@ -1,10 +1,10 @@
-/* misc.c: copies and conversions of long arrays, cut into tasks */
+/* misc.c: copies and conversions of long arrays, split into tasks */
 #include "cpu.h"
 
 #include <string.h>
 
-enum { PIECE = 65536 }; /* elements of a task */
-enum { PIECE_BYTES = 262144 };
+enum { GRAIN = 65536 }; /* elements of a task */
+enum { GRAIN_BYTES = 262144 };
 
 struct sweep {
 	void *dst;
@@ -19,7 +19,7 @@ static void widen_task(const void *args, int64_t first, int64_t end)
 
 void op_widen(struct pool *pool, float *dst, const uint16_t *src, int64_t n)
 {
-	run_tasks(pool, n, PIECE, widen_task, &(struct sweep){dst, src});
+	run_tasks(pool, n, GRAIN, widen_task, &(struct sweep){dst, src});
 }
 
 static void join_task(const void *args, int64_t first, int64_t end)
@@ -31,7 +31,7 @@ static void join_task(const void *args, int64_t first, int64_t end)
 	}
 }
 
-void op_join(struct pool *pool, const struct join_args *a) { run_tasks(pool, a->n, PIECE, join_task, a); }
+void op_join(struct pool *pool, const struct join_args *a) { run_tasks(pool, a->n, GRAIN, join_task, a); }
 
 static void narrow_task(const void *args, int64_t first, int64_t end)
 {
@@ -41,7 +41,7 @@ static void narrow_task(const void *args, int64_t first, int64_t end)
 
 void op_narrow(struct pool *pool, uint16_t *dst, const float *src, int64_t n)
 {
-	run_tasks(pool, n, PIECE, narrow_task, &(struct sweep){dst, src});
+	run_tasks(pool, n, GRAIN, narrow_task, &(struct sweep){dst, src});
 }
 
 static void copy_task(const void *args, int64_t first, int64_t end)
@@ -52,7 +52,7 @@ static void copy_task(const void *args, int64_t first, int64_t end)
 
 void op_copy(struct pool *pool, void *dst, const void *src, size_t bytes)
 {
-	run_tasks(pool, (int64_t)bytes, PIECE_BYTES, copy_task, &(struct sweep){dst, src});
+	run_tasks(pool, (int64_t)bytes, GRAIN_BYTES, copy_task, &(struct sweep){dst, src});
 }
 
 static void zero_task(const void *args, int64_t first, int64_t end)
@@ -63,5 +63,5 @@ static void zero_task(const void *args, int64_t first, int64_t end)
 
 void op_zero(struct pool *pool, void *dst, size_t bytes)
 {
-	run_tasks(pool, (int64_t)bytes, PIECE_BYTES, zero_task, &(struct sweep){.dst = dst});
+	run_tasks(pool, (int64_t)bytes, GRAIN_BYTES, zero_task, &(struct sweep){.dst = dst});
 }

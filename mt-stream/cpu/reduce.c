@@ -1,4 +1,4 @@
-/* reduce.c: operations cut into tasks; sums over rows (gradients of biases and of norms' weights), in blocks of rows.
+/* reduce.c: operations split into tasks; sums over rows (gradients of biases and of norms' weights), in blocks of rows.
  * Blocks are added in their order. */
 #include "cpu.h"
 

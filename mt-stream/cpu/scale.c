@@ -1,7 +1,7 @@
 /* scale.c: sums with factors, element by element */
 #include "cpu.h"
 
-enum { PIECE = 65536 }; /* elements of a task */
+enum { GRAIN = 65536 }; /* elements of a task */
 
 static void scaled_add_task(const void *args, int64_t first, int64_t end)
 {
@@ -13,5 +13,5 @@ static void scaled_add_task(const void *args, int64_t first, int64_t end)
 
 void op_scaled_add(struct pool *pool, const struct scaled_add_args *a)
 {
-	run_tasks(pool, a->n, PIECE, scaled_add_task, a);
+	run_tasks(pool, a->n, GRAIN, scaled_add_task, a);
 }

@@ -11,8 +11,8 @@
  * STEP; those that are missing have no tokens. So a shape has few plans, and all are made before the first step. A
  * table of where each document starts is copied to the device before the calls.
  *
- * A span is the rows that one decision is made for (does the library compute them?): a chunk, or if the library does
- * not take the whole chunk, each group of rows by itself. The decision depends on the documents' lengths alone. So
+ * A row range is the rows that one decision is made for (does the library compute them?): a chunk, or if the library
+ * does not take the whole chunk, each group of rows by itself. The decision depends on the documents' lengths alone. So
  * forward, backward and recompute decide alike, and statistics (lse) may have the library's own layout: (rows, NH,
  * seq); for documents (N, NH), or if calls are for some heads, those of each call together.
  */
@@ -34,7 +34,7 @@
 #define TABLES 8     /* host copies of tables, used in turn: the host can be this many groups ahead of the GPU */
 #define ALIGNMENT 16 /* bytes: alignment of a table's parts */
 
-struct plan {
+struct library_plan {
 	struct sdpa_shape shape;
 	void *plan; /* NULL: not taken */
 	size_t bytes;
@@ -45,7 +45,7 @@ struct backend {
 	int64_t heads, kv_heads, dim;
 	float scale;
 	bool packed;
-	struct plan *plans;
+	struct library_plan *plans;
 	size_t n, room;
 	struct table_slot {
 		char *mem;        /* pinned */
@@ -76,20 +76,20 @@ static struct sdpa_shape shape_of(const struct backend *b, int64_t batch, int64_
 }
 
 /* The plan of a shape, made on first use; NULL: the library does not take the shape, or no memory */
-static struct plan *plan_of(struct backend *b, struct sdpa_shape s, bool backward)
+static struct library_plan *plan_of(struct backend *b, struct sdpa_shape s, bool backward)
 {
 	s.backward = backward;
 	for (size_t i = 0; i < b->n; i++)
 		if (!memcmp(&b->plans[i].shape, &s, sizeof s)) return b->plans[i].plan ? &b->plans[i] : NULL;
 	if (b->n == b->room) {
 		size_t room = b->room ? 2 * b->room : 64;
-		struct plan *more = realloc(b->plans, room * sizeof *more);
+		struct library_plan *more = realloc(b->plans, room * sizeof *more);
 		if (!more) return NULL;
 		b->plans = more;
 		b->room = room;
 	}
-	struct plan *p = &b->plans[b->n++];
-	*p = (struct plan){.shape = s};
+	struct library_plan *p = &b->plans[b->n++];
+	*p = (struct library_plan){.shape = s};
 	p->plan = b->sdpa->plan(b->sdpa, &s, &p->bytes);
 	return p->plan ? p : NULL;
 }
@@ -103,7 +103,7 @@ static uint64_t table_bytes(int64_t seq) { return (uint64_t)seq * 40 + CLASSES *
  * statistics */
 static int64_t some_kv_heads(struct backend *b, int64_t seq)
 {
-	struct plan *all = plan_of(b, shape_of(b, 1, seq, b->kv_heads, 0, false), true);
+	struct library_plan *all = plan_of(b, shape_of(b, 1, seq, b->kv_heads, 0, false), true);
 	int64_t n = all ? kv_heads_of_call(all->bytes, (uint32_t)b->kv_heads) : b->kv_heads;
 	return seq * n * (b->heads / b->kv_heads) % 4 ? b->kv_heads : n; /* statistics start at 16 bytes */
 }
@@ -128,7 +128,7 @@ static uint64_t row_bytes(struct backend *b, int64_t seq, bool packed)
 	if (seq < SHORTEST || seq * b->heads % 4) /* each row's statistics must start at a multiple of 16 bytes */
 		return 0;
 	int64_t kv_heads = some_kv_heads(b, seq);
-	struct plan *plain = plan_of(b, shape_of(b, 1, seq, kv_heads, 0, false), true);
+	struct library_plan *plain = plan_of(b, shape_of(b, 1, seq, kv_heads, 0, false), true);
 	if (!plain) return 0;
 	uint64_t bytes = plain->bytes + 1;
 	/* `plain` is not used below: making a plan may move the others */
@@ -159,12 +159,12 @@ struct attention_need backend_need(struct backend *b, int64_t seq, bool packed, 
 
 /* ---- a group of rows ---- */
 
-struct span {
+struct row_range {
 	int64_t row, rows;
 	bool ragged, taken;
 }; /* ragged: computed in calls for documents; taken: by the library */
 
-struct part { /* a call, or one for each share of the heads */
+struct call { /* a call, or one for each share of the heads */
 	struct sdpa_shape shape;
 	size_t at; /* ragged: where its part of the table begins */
 	int64_t n; /* documents entered so far */
@@ -174,8 +174,8 @@ struct group {
 	int64_t rows, tokens;
 	bool ragged, backward;
 	const uint32_t *starts; /* host, from its first row on */
-	struct part parts[CLASSES];
-	int parts_n;
+	struct call calls[CLASSES];
+	int calls_n;
 	size_t bytes; /* of the table */
 };
 
@@ -232,36 +232,36 @@ static void document_count(void *arg, int64_t at, int64_t tokens)
 	c->of[class_of(c->seq, tokens)]++;
 }
 
-static size_t part_bytes(int64_t batch)
+static size_t call_bytes(int64_t batch)
 {
 	return (size_t)(batch + 1) * 3 * sizeof(int64_t) +
 		((size_t)batch * sizeof(int32_t) + ALIGNMENT) / ALIGNMENT * ALIGNMENT + ALIGNMENT;
 }
 
-static void part_add(struct backend *b, struct group *g, const struct attention_args *a, int64_t batch, int64_t seq)
+static void call_add(struct backend *b, struct group *g, const struct attention_args *a, int64_t batch, int64_t seq)
 {
-	struct part *p = &g->parts[g->parts_n++];
+	struct call *p = &g->calls[g->calls_n++];
 	struct sdpa_shape s = shape_of(b, batch, seq, kv_heads_of(b, a->seq, g->ragged, g->backward), a->window, g->ragged);
-	*p = (struct part){.shape = s, .at = g->bytes};
-	g->bytes += g->ragged ? part_bytes(batch) : 0;
+	*p = (struct call){.shape = s, .at = g->bytes};
+	g->bytes += g->ragged ? call_bytes(batch) : 0;
 }
 
-static struct group group_make(struct backend *b, const struct attention_args *c, const struct span *span, int64_t row,
-	int64_t rows, bool backward)
+static struct group group_make(struct backend *b, const struct attention_args *c, const struct row_range *range,
+	int64_t row, int64_t rows, bool backward)
 {
 	struct group g = {.rows = rows,
 		.tokens = rows * c->seq,
-		.ragged = span->ragged,
+		.ragged = range->ragged,
 		.backward = backward,
 		.starts = c->host_starts + row * c->seq};
 	struct count count = {.seq = c->seq};
 	if (!g.ragged) {
-		part_add(b, &g, c, rows, c->seq);
+		call_add(b, &g, c, rows, c->seq);
 		return g;
 	}
 	documents(&g, c->seq, document_count, &count);
 	for (int i = 0; i < CLASSES; i++)
-		if (count.of[i]) part_add(b, &g, c, class_room(count.of[i], class_most(c->seq, rows, i)), class_seq(c->seq, i));
+		if (count.of[i]) call_add(b, &g, c, class_room(count.of[i], class_most(c->seq, rows, i)), class_seq(c->seq, i));
 	return g;
 }
 
@@ -270,17 +270,17 @@ static bool group_taken(struct backend *b, const struct group *g, int64_t seq)
 {
 	uint64_t row = row_bytes(b, seq, g->ragged);
 	if (!row || g->bytes > (uint64_t)g->rows * table_bytes(seq)) return false;
-	for (int i = 0; i < g->parts_n; i++) {
-		struct plan *p = plan_of(b, g->parts[i].shape, g->backward);
+	for (int i = 0; i < g->calls_n; i++) {
+		struct library_plan *p = plan_of(b, g->calls[i].shape, g->backward);
 		if (!p || p->bytes > (g->backward ? (uint64_t)g->rows * row : FIXED_BYTES / 2)) return false;
 	}
 	return true;
 }
 
-/* ---- a span of rows ---- */
+/* ---- a range of rows ---- */
 
 /* Does the library take it, forward and backward? Both passes must decide alike. */
-static bool span_taken(struct backend *b, const struct attention_args *c, const struct span *s, int64_t most)
+static bool range_taken(struct backend *b, const struct attention_args *c, const struct row_range *s, int64_t most)
 {
 	struct group forward = group_make(b, c, s, s->row, s->rows, false);
 	if (!group_taken(b, &forward, c->seq)) return false;
@@ -292,24 +292,25 @@ static bool span_taken(struct backend *b, const struct attention_args *c, const 
 	return true;
 }
 
-static struct span span_make(struct backend *b, const struct attention_args *c, int64_t row, int64_t rows, int64_t most)
+static struct row_range range_make(struct backend *b, const struct attention_args *c, int64_t row, int64_t rows,
+	int64_t most)
 {
 	const uint32_t *starts = c->host_starts + row * c->seq;
-	struct span s = {.row = row, .rows = rows};
+	struct row_range s = {.row = row, .rows = rows};
 	for (int64_t t = 0; !s.ragged && t < rows * c->seq; t++) s.ragged = starts[t] != 0;
 	/* calls for documents and some heads: the layout of statistics demands the same group forward and backward */
 	bool one = rows <= most || !s.ragged || some_kv_heads(b, c->seq) == b->kv_heads;
-	s.taken = most && one && span_taken(b, c, &s, most);
+	s.taken = most && one && range_taken(b, c, &s, most);
 	return s;
 }
 
-/* The span that starts at a row: the whole chunk if the library takes it, else a group of rows */
-static struct span span_next(struct backend *b, const struct attention_args *c, int64_t row, int64_t most)
+/* The range that starts at a row: the whole chunk if the library takes it, else a group of rows */
+static struct row_range range_next(struct backend *b, const struct attention_args *c, int64_t row, int64_t most)
 {
 	int64_t rest = c->n / c->seq - row;
-	struct span s = {0};
-	if (!row) s = span_make(b, c, row, rest, most);
-	return s.taken || !most ? s : span_make(b, c, row, rest < most ? rest : most, most);
+	struct row_range s = {0};
+	if (!row) s = range_make(b, c, row, rest, most);
+	return s.taken || !most ? s : range_make(b, c, row, rest < most ? rest : most, most);
 }
 
 /* ---- the table ---- */
@@ -319,7 +320,7 @@ struct table {
 	int32_t *lengths;
 };
 
-static struct table table_of(char *base, const struct part *p)
+static struct table table_of(char *base, const struct call *p)
 {
 	int64_t *at = (int64_t *)(base + p->at), n = p->shape.batch + 1;
 	return (struct table){at, at + n, at + 2 * n, (int32_t *)(at + 3 * n)};
@@ -341,7 +342,7 @@ struct fill {
 static void document_enter(void *arg, int64_t at, int64_t tokens)
 {
 	struct fill *f = arg;
-	struct part *p = f->g->parts;
+	struct call *p = f->g->calls;
 	while (p->shape.seq != class_seq(f->seq, class_of(f->seq, tokens))) p++;
 	struct table t = table_of(f->table, p);
 	entry(&p->shape, &t, p->n, at);
@@ -379,8 +380,8 @@ static void table_make(struct group *g, int64_t seq, char *table)
 	struct fill f = {g, seq, table};
 	memset(table, 0, g->bytes); /* the gaps are copied, too */
 	documents(g, seq, document_enter, &f);
-	for (int i = 0; i < g->parts_n; i++) {
-		struct part *p = &g->parts[i];
+	for (int i = 0; i < g->calls_n; i++) {
+		struct call *p = &g->calls[i];
 		struct table t = table_of(table, p);
 		int64_t end = t.lse_at[p->n] / p->shape.heads;
 		for (; p->n < p->shape.batch; p->n++) entry(&p->shape, &t, p->n + 1, end); /* without tokens */
@@ -417,10 +418,10 @@ static struct attention_args slice(const struct backend *b, const struct attenti
 	return s;
 }
 
-static int part_run(struct backend *b, const struct cuda_queue *q, const struct attention_args *s,
-	const struct group *g, const struct part *p, size_t table)
+static int call_run(struct backend *b, const struct cuda_queue *q, const struct attention_args *s,
+	const struct group *g, const struct call *p, size_t table)
 {
-	struct plan *plan = plan_of(b, p->shape, g->backward);
+	struct library_plan *plan = plan_of(b, p->shape, g->backward);
 	struct sdpa_args a = {.qkv = s->qkv, .o = s->o, .lse = s->lse, .d_o = s->d_o, .dqkv = s->dqkv};
 	struct table t = table_of(s->work, p);
 	if (g->ragged) {
@@ -445,8 +446,8 @@ static int group_run(struct backend *b, const struct cuda_queue *q, const struct
 	cudaError_t x = g->bytes ? table_send(b, q, g, s->seq, s->work) : cudaSuccess;
 
 	if (x) return mt_fail(MT_EX_IO, "cuda: table of documents: %s", cudaGetErrorName(x));
-	for (int i = 0; i < g->parts_n; i++) {
-		int rc = part_run(b, q, s, g, &g->parts[i], table);
+	for (int i = 0; i < g->calls_n; i++) {
+		int rc = call_run(b, q, s, g, &g->calls[i], table);
 		if (rc) return rc;
 	}
 	return 0;
@@ -458,15 +459,15 @@ static void group_own(const struct cuda_queue *q, const struct attention_args *s
 	else cuda_attention_forward(q, s);
 }
 
-static int span_run(struct backend *b, const struct cuda_queue *q, const struct attention_args *c,
-	const struct span *span, int64_t most)
+static int range_run(struct backend *b, const struct cuda_queue *q, const struct attention_args *c,
+	const struct row_range *range, int64_t most)
 {
 	bool backward = c->dqkv != NULL;
-	if (!backward) most = span->rows;
-	for (int64_t row = 0, n; row < span->rows; row += n) {
-		n = span->rows - row < most ? span->rows - row : most;
-		struct attention_args s = slice(b, c, span->row + row, n);
-		struct group g = group_make(b, c, span, span->row + row, n, backward);
+	if (!backward) most = range->rows;
+	for (int64_t row = 0, n; row < range->rows; row += n) {
+		n = range->rows - row < most ? range->rows - row : most;
+		struct attention_args s = slice(b, c, range->row + row, n);
+		struct group g = group_make(b, c, range, range->row + row, n, backward);
 		int rc = group_run(b, q, &s, &g);
 
 		if (rc) return rc;
@@ -477,13 +478,13 @@ static int span_run(struct backend *b, const struct cuda_queue *q, const struct 
 int backend_run(struct backend *b, const struct cuda_queue *q, const struct attention_args *c)
 {
 	int64_t rows = c->n / c->seq, most = group_rows(b, c->seq);
-	struct span s;
+	struct row_range s;
 	for (int64_t row = 0; row < rows; row += s.rows) {
-		s = span_next(b, c, row, most);
+		s = range_next(b, c, row, most);
 		struct attention_args own = slice(b, c, s.row, s.rows);
 		int rc = 0;
 
-		if (s.taken) rc = span_run(b, q, c, &s, most);
+		if (s.taken) rc = range_run(b, q, c, &s, most);
 		else group_own(q, &own);
 		if (rc) return rc;
 	}
@@ -517,7 +518,7 @@ void backend_autotune(struct backend *b, const struct attention_args *c)
 	autotune_group(b, c, rows, false);
 	autotune_group(b, c, group, true);
 	autotune_group(b, c, rest, true);
-	/* chunks with documents that the library does not take as one span */
+	/* chunks with documents that the library does not take as one range */
 	if (b->packed && rows > most && (some_kv_heads(b, c->seq) < b->kv_heads || !backend_packs(b, c->seq))) {
 		autotune_group(b, c, group, false);
 		autotune_group(b, c, rest, false);

@@ -26,7 +26,7 @@ struct cuda_stream { /* a queue */
 	struct bounce bounce;
 };
 
-struct extent {
+struct allocation {
 	const char *base;
 	size_t bytes;
 };
@@ -54,8 +54,8 @@ struct cuda {
 	bool autotuning; /* autotune pass: launched operations do not run */
 	char machine[64];
 	void *gemm_workspace;
-	struct extent arenas[ARENAS], pinned[ARENAS]; /* allocated device memory; allocated pinned host memory */
-	struct pool *copiers;                         /* threads of staged copies; NULL: one */
+	struct allocation arenas[ARENAS], pinned[ARENAS]; /* allocated device memory; allocated pinned host memory */
+	struct pool *copiers;                             /* threads of staged copies; NULL: one */
 
 	struct mt_run *run;
 	int slot;

@@ -79,7 +79,7 @@ struct cudnn {
 	std::shared_ptr<fe::DeviceProperties> gpu;
 };
 
-struct plan {
+struct graph_plan {
 	struct sdpa_shape shape;
 	fe::graph::Graph graph;
 };
@@ -181,7 +181,7 @@ static void describe_backward(fe::graph::Graph &g, const struct sdpa_shape &s)
 	}
 }
 
-static fe::error_t plan_build(struct cudnn *c, struct plan *p, int64_t *bytes)
+static fe::error_t plan_build(struct cudnn *c, struct graph_plan *p, int64_t *bytes)
 {
 	fe::graph::Graph &g = p->graph;
 
@@ -212,7 +212,7 @@ static void *cudnn_plan(struct sdpa *sdpa, const struct sdpa_shape *shape, size_
 	struct cudnn *c = (struct cudnn *)sdpa;
 	int64_t n = 0;
 	try {
-		std::unique_ptr<struct plan> p(new struct plan);
+		std::unique_ptr<struct graph_plan> p(new struct graph_plan);
 		p->shape = *shape;
 		fe::error_t e = plan_build(c, p.get(), &n);
 		if (e.is_good() && n >= 0) {
@@ -226,14 +226,14 @@ static void *cudnn_plan(struct sdpa *sdpa, const struct sdpa_shape *shape, size_
 	return NULL;
 }
 
-static void cudnn_plan_release(struct sdpa *, void *plan) { delete (struct plan *)plan; }
+static void cudnn_plan_release(struct sdpa *, void *plan) { delete (struct graph_plan *)plan; }
 
 /* ---- running one ---- */
 
 static int cudnn_run(struct sdpa *sdpa, void *plan, cudaStream_t stream, const struct sdpa_args *a)
 {
 	struct cudnn *c = (struct cudnn *)sdpa;
-	struct plan *p = (struct plan *)plan;
+	struct graph_plan *p = (struct graph_plan *)plan;
 	const struct sdpa_shape &s = p->shape;
 	const size_t first = (size_t)(a->kv_head * s.dim) * 2, q = first * (size_t)(s.heads / s.kv_heads);
 	const size_t k = (size_t)(s.all_heads * s.dim) * 2 + first, v = k + (size_t)(s.all_kv_heads * s.dim) * 2;

@@ -27,7 +27,7 @@ enum form { TRANSPOSED, STRAIGHT, SUM }; /* b_e is (n, k); (k, n); gradients of 
 #define A_PART ((FORM == SUM ? BK : BM) * A_ACROSS)
 #define B_PART ((FORM == TRANSPOSED ? BN : BK) * B_ACROSS)
 
-struct part { /* of c */
+struct tile { /* of c, and what it is computed from */
 	const struct bf16 *a, *b;
 	int rows, columns; /* that there are, BM and BN at most */
 	int64_t terms;
@@ -58,7 +58,7 @@ static __device__ __forceinline__ void copy_part(struct bf16 *to, const struct b
 /* Begin to copy the terms from k0 on */
 template <int FORM, int ALIGNED>
 static __device__ __forceinline__ void copy_terms(struct bf16 *a, const struct grouped_gemm_args *g,
-	const struct part *p, int64_t k0)
+	const struct tile *p, int64_t k0)
 {
 	struct bf16 *b = a + A_PART;
 	int left = at_most(p->terms - k0, BK);
@@ -92,7 +92,7 @@ static __device__ __forceinline__ void multiply(float c[WM / 16][WN / 8][4], con
 /* c (WM, WN) += all products. shared: STAGES parts */
 template <int FORM, int ALIGNED>
 static __device__ __forceinline__ void tile_sum(float c[WM / 16][WN / 8][4], const struct grouped_gemm_args *g,
-	const struct part *p, struct bf16 *shared)
+	const struct tile *p, struct bf16 *shared)
 {
 	int warp = threadIdx.x / 32, m = warp / (BN / WN) * WM, n = warp % (BN / WN) * WN;
 	int parts = (int)((p->terms + BK - 1) / BK), at = 0,
@@ -146,7 +146,7 @@ static __device__ __forceinline__ void add_two(float *to, float x, float y, floa
 /* The warp's part of the tile to c, which starts at the tile */
 template <int FORM, int ALIGNED>
 static __device__ __forceinline__ void tile_store(const float sum[WM / 16][WN / 8][4],
-	const struct grouped_gemm_args *g, const struct part *p, void *c, const struct bf16 *bias)
+	const struct grouped_gemm_args *g, const struct tile *p, void *c, const struct bf16 *bias)
 {
 	int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 	int row0 = warp / (BN / WN) * WM + lane / 4, column0 = warp % (BN / WN) * WN + lane % 4 * 2;
@@ -175,7 +175,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
 	DYNAMIC_SHARED(struct bf16, shared);
 	float sum[WM / 16][WN / 8][4] = {{{0}}};
 	int64_t column = blockIdx.x % across * BN, tile = blockIdx.x / across;
-	struct part p = {(const struct bf16 *)g.a, (const struct bf16 *)g.b, 0, at_most(g.n - column, BN), g.k};
+	struct tile p = {(const struct bf16 *)g.a, (const struct bf16 *)g.b, 0, at_most(g.n - column, BN), g.k};
 
 	if (FORM == SUM) {
 		int64_t e = tile / down, i = tile % down * BM, first = g.first[e];
@@ -187,7 +187,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
 		tile_sum<FORM, ALIGNED>(sum, &g, &p, shared);
 		tile_store<FORM, ALIGNED>(sum, &g, &p, (float *)g.c + e * g.stride + i * g.ldc + column, NULL);
 	} else {
-		struct group e = find_group(g.first, g.experts, tile, BM);
+		struct expert_rows e = find_expert_rows(g.first, g.experts, tile, BM);
 		if (e.expert < 0) return;
 		p.a += e.row * g.lda;
 		p.b += e.expert * g.stride + (FORM == TRANSPOSED ? column * g.ldb : column);
@@ -204,7 +204,7 @@ template <int FORM, int ALIGNED>
 static void grouped(const struct cuda_queue *q, const struct grouped_gemm_args *a)
 {
 	int64_t down = div_up(a->k, BM), across = div_up(a->n, BN);
-	int64_t tiles = FORM == SUM ? a->experts * down : group_tiles(a, BM);
+	int64_t tiles = FORM == SUM ? a->experts * down : expert_tiles(a, BM);
 	LAUNCH((grouped_gemm_mma<FORM, ALIGNED>), tiles * across, THREADS, STAGES * (A_PART + B_PART) * sizeof(struct bf16),
 		q->stream, *a, down, across);
 }

@@ -8,7 +8,7 @@
 static __global__ void __launch_bounds__(THREADS) grouped_gemm_kernel(struct grouped_gemm_args a, int64_t across)
 {
 	DYNAMIC_SHARED(float, tiles);
-	struct group e = find_group(a.first, a.experts, blockIdx.x / across, PLAIN_TILE);
+	struct expert_rows e = find_expert_rows(a.first, a.experts, blockIdx.x / across, PLAIN_TILE);
 	if (e.expert < 0) return;
 	struct gemm_args g = gemm_of_expert(&a, 0, e.expert, e.row, e.end - e.row, sizeof(float));
 	plain_tile<float, float>(&g, 0, blockIdx.x % across * PLAIN_TILE, tiles);
@@ -31,7 +31,8 @@ void cuda_grouped_gemm(const struct cuda_queue *q, const struct grouped_gemm_arg
 	if (q->elem == 2) grouped_gemm_by_mma(q, a);
 	else if (a->sum)
 		LAUNCH(grouped_sum_kernel, a->experts * down * across, THREADS, PLAIN_SHARED, q->stream, *a, down, across);
-	else LAUNCH(grouped_gemm_kernel, group_tiles(a, PLAIN_TILE) * across, THREADS, PLAIN_SHARED, q->stream, *a, across);
+	else
+		LAUNCH(grouped_gemm_kernel, expert_tiles(a, PLAIN_TILE) * across, THREADS, PLAIN_SHARED, q->stream, *a, across);
 }
 
 /* ---- bias gradients: column sums of each expert's rows of dy ---- */

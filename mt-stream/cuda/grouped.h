@@ -5,16 +5,16 @@
 
 #include "common.h"
 
-struct group { /* rows row .. end - 1 of expert `expert` */
+struct expert_rows { /* rows row .. end - 1 of expert `expert` */
 	int64_t expert, row, end;
 };
 
-/* Each expert's rows are cut into tiles of `height`. Of tile number `tile` of all: its expert, its first row, and the
+/* Each expert's rows are split into tiles of `height`. Of tile number `tile` of all: its expert, its first row, and the
  * expert's last. expert -1: past the last tile. Every warp finds it by itself. */
-static __device__ __forceinline__ struct group find_group(const uint32_t *first, int64_t experts, int64_t tile,
-	int height)
+static __device__ __forceinline__ struct expert_rows find_expert_rows(const uint32_t *first, int64_t experts,
+	int64_t tile, int height)
 {
-	struct group g = {-1, 0, 0};
+	struct expert_rows g = {-1, 0, 0};
 	int lane = threadIdx.x % 32;
 	for (int64_t e0 = 0; e0 < experts; e0 += 32) {
 		int64_t e = e0 + lane;
@@ -39,7 +39,7 @@ static __device__ __forceinline__ struct group find_group(const uint32_t *first,
 }
 
 /* The most tiles of `height` that experts' rows can make */
-static inline int64_t group_tiles(const struct grouped_gemm_args *a, int height)
+static inline int64_t expert_tiles(const struct grouped_gemm_args *a, int height)
 {
 	return a->rows / height + least(a->experts, a->rows);
 }

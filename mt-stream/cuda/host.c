@@ -51,7 +51,7 @@ cudaError_t ranges_add(struct ranges *r, const void *p, size_t bytes)
 		cudaGetLastError(); /* clear the runtime's error: the caller can go on without the registration */
 		return e;
 	}
-	r->v[n] = (struct range){(char *)from, end - from};
+	r->v[n] = (struct registered_range){(char *)from, end - from};
 	atomic_store_explicit(&r->n, n + 1, memory_order_release);
 	return cudaSuccess;
 }

@@ -10,7 +10,7 @@
 /* Registered ranges, each by a separate call: one copy may not span two of them. One thread adds ranges while others
  * look them up. */
 struct ranges {
-	struct range {
+	struct registered_range {
 		char *base;
 		size_t bytes;
 	} * v;

@@ -19,7 +19,7 @@
 
 /* ---- copies ---- */
 
-static bool within(const struct extent *e, const void *p, size_t bytes)
+static bool within(const struct allocation *e, const void *p, size_t bytes)
 {
 	return (const char *)p >= e->base && (size_t)((const char *)p - e->base) <= e->bytes &&
 		bytes <= e->bytes - (size_t)((const char *)p - e->base);
@@ -129,7 +129,7 @@ void *cuda_alloc(struct device *d, size_t bytes)
 				cudaGetLastError();
 				return NULL;
 			}
-			c->arenas[i] = (struct extent){p, bytes};
+			c->arenas[i] = (struct allocation){p, bytes};
 			return p;
 		}
 	return NULL;
@@ -142,7 +142,7 @@ void cuda_release(struct device *d, void *p, size_t bytes)
 	for (int i = 0; p && i < ARENAS; i++)
 		if (c->arenas[i].base == p) {
 			cudaFree(p);
-			c->arenas[i] = (struct extent){0};
+			c->arenas[i] = (struct allocation){0};
 		}
 }
 
@@ -155,7 +155,7 @@ void *cuda_host_alloc(struct device *d, size_t bytes)
 	int i = 0;
 	while (i < ARENAS && c->pinned[i].bytes) i++;
 	if (i < ARENAS && (e = cudaHostAlloc(&p, bytes, cudaHostAllocDefault)) == cudaSuccess) {
-		c->pinned[i] = (struct extent){p, bytes};
+		c->pinned[i] = (struct allocation){p, bytes};
 		return p;
 	}
 	cudaGetLastError();
@@ -174,7 +174,7 @@ void cuda_host_release(struct device *d, void *p)
 	if (c->ex) cudaDeviceSynchronize();
 	for (int i = 0; p && i < ARENAS; i++)
 		if (c->pinned[i].base == p) {
-			c->pinned[i] = (struct extent){0};
+			c->pinned[i] = (struct allocation){0};
 			cudaFreeHost(p);
 			return;
 		}

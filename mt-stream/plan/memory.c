@@ -154,20 +154,20 @@ static void take_balance(struct walk *w, const struct plan_request *req, uint64_
 	p->sums = terms ? walk_take(w, 2ull * req->most.experts + 1, 1, sizeof *p->sums) : NULL;
 }
 
-/* Two windows of experts, so that one computes while the next one comes or the last one leaves. Edges leave with the
- * rest of their unit, while the next unit's windows write theirs. */
+/* Two windows of experts, so that one computes while the next one comes or the last one leaves. Boundary blocks
+ * leave with the rest of their unit, while the next unit's windows write theirs. */
 static void take_windows(struct walk *w, const struct plan_request *req, const struct plan *plan,
 	struct memory_layout *p)
 {
-	uint64_t window = plan->expert_window ? window_elems(req, plan->expert_window) : 0, edges = 0;
+	uint64_t window = plan->expert_window ? window_elems(req, plan->expert_window) : 0, boundaries = 0;
 	for (int k = 0; k < MT_KINDS && plan->expert_window; k++) {
-		uint64_t n = cut_edges(&req->cut[k], plan->expert_window);
-		edges = n > edges ? n : edges;
+		uint64_t n = split_boundaries(&req->split[k], plan->expert_window);
+		boundaries = n > boundaries ? n : boundaries;
 	}
 	for (int i = 0; i < 2; i++) {
 		p->windows[i] = req->zero_copy ? NULL : walk_take(w, window, 1, req->operand);
 		p->window_grads[i] = req->train ? walk_take(w, window, 1, sizeof(float)) : NULL;
-		p->edges[i] = req->train ? walk_take(w, edges, MT_BLOCK, sizeof(float)) : NULL;
+		p->boundary_blocks[i] = req->train ? walk_take(w, boundaries, MT_BLOCK, sizeof(float)) : NULL;
 	}
 }
 

@@ -5,9 +5,10 @@
  *                       │ memory.c: does the plan fit?
  *                       │ cost.c: how long does a step take?
  *
- * Layer-major, the whole micro-batch goes through the model unit by unit. Inside a unit it is cut into chunks of whole
- * rows; where one row is longer than a chunk, the MLP takes that row in slices of a chunk's tokens. Pass-major, groups
- * of rows go forward and backward through all units, and weights and gradients stay on the device between passes.
+ * Layer-major, the whole micro-batch goes through the model unit by unit. Inside a unit it is split into chunks of
+ * whole rows; where one row is longer than a chunk, the MLP takes that row in slices of a chunk's tokens. Pass-major,
+ * groups of rows go forward and backward through all units, and weights and gradients stay on the device between
+ * passes.
  *
  * chunk_tokens, head_tokens and pass_rows decide bits, so they are kept in the reproducibility record. Everything else
  * in a plan changes only memory and time.
@@ -16,7 +17,7 @@
 #define MT_STREAM_PLAN_H
 
 #include "block.h"
-#include "cut.h"
+#include "split.h"
 
 enum recompute { RECOMPUTE_AUTO, RECOMPUTE_FULL, RECOMPUTE_NONE };
 
@@ -36,11 +37,11 @@ struct plan_request {
 	const struct mt_geometry *geo;
 	enum mt_dtype dtype, grad, state; /* of weights, gradients, the optimizer's m and v */
 	enum mt_optim optim;
-	uint64_t embed, block, head; /* elements of units: block: of the largest; head: with a tied embedding's */
-	uint64_t exact;              /* of which a block's slot has lo, too, at most: a multiple of 64 */
-	uint64_t rest;               /* of the largest block without its experts; */
-	struct cut cut[MT_KINDS];    /* experts, by kind of layer */
-	struct mt_layer most;        /* mt_layer_most of the geometry: every block has room for it */
+	uint64_t embed, block, head;  /* elements of units: block: of the largest; head: with a tied embedding's */
+	uint64_t exact;               /* of which a block's slot has lo, too, at most: a multiple of 64 */
+	uint64_t rest;                /* of the largest block without its experts; */
+	struct split split[MT_KINDS]; /* experts, by kind of layer */
+	struct mt_layer most;         /* mt_layer_most of the geometry: every block has room for it */
 	uint64_t params;
 	/* of these, the experts that a token is not sent to; of a block, and of the model */
 	uint64_t idle, idle_params;
@@ -199,7 +200,7 @@ static inline uint64_t window_elems(const struct plan_request *req, uint32_t win
 {
 	uint64_t most = 0;
 	for (int k = 0; k < MT_KINDS; k++) {
-		uint64_t n = cut_window(&req->cut[k], window);
+		uint64_t n = split_window(&req->split[k], window);
 		most = n > most ? n : most;
 	}
 	return most;
@@ -241,7 +242,7 @@ struct memory_layout {
 	float **grads;                        /* [grad_slots] */
 	void *windows[2];                     /* experts that come by windows: their weights, */
 	float *window_grads[2];               /* and gradients; */
-	float *edges[2];                      /* blocks of gradients that belong to several parts (cut.h), by unit */
+	float *boundary_blocks[2];            /* blocks of gradients that belong to several parts (split.h), by unit */
 	float *tied_grads; /* --grad none, tied embeddings: the sum of the embed gradient and the head gradient */
 	void **x;          /* [outputs] (n of a pass, H): each unit's output; if there are two, they alternate */
 	uint32_t outputs;

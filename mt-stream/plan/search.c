@@ -33,11 +33,11 @@ void request_sizes(struct plan_request *req, const struct mt_unit *units, uint32
 	req->embed = units[0].elems;
 	req->block = req->rest = req->exact = 0;
 	for (uint32_t u = 1; u + 1 < n; u++) {
-		struct cut c = cut_of(&units[u], tensors + units[u].first_tensor);
+		struct split c = split_of(&units[u], tensors + units[u].first_tensor);
 		struct mt_part exact = mt_exact(&units[u], tensors + units[u].first_tensor);
-		req->cut[req->geo->kind_of[u - 1]] = c;
+		req->split[req->geo->kind_of[u - 1]] = c;
 		req->block = larger(units[u].elems, req->block);
-		req->rest = larger(cut_rest(&c), req->rest);
+		req->rest = larger(split_rest(&c), req->rest);
 		req->exact = larger((exact.end - exact.first + 63) / 64 * 64, req->exact);
 	}
 	req->head = units[n - 1].elems + (req->geo->flags & MT_TIED ? units[0].elems : 0);

@@ -25,7 +25,7 @@ static bool add_all(struct stops *s, const char *name, const char *text, size_t 
 	return found;
 }
 
-struct search {
+struct eos_search {
 	struct stops *stops;
 	bool found;
 };
@@ -33,14 +33,14 @@ struct search {
 /* mt_files_each */
 static int look_into(const char *name, const void *data, size_t bytes, void *arg)
 {
-	struct search *s = arg;
+	struct eos_search *s = arg;
 	if (!strcmp(name, "generation_config.json")) s->found = add_all(s->stops, name, data, bytes);
 	return 0;
 }
 
 void stops_of_run(const struct mt_run *run, struct stops *stops)
 {
-	struct search s = {.stops = stops};
+	struct eos_search s = {.stops = stops};
 	size_t bytes;
 	const char *config = mt_config_text(run, &bytes);
 	stops->n = 0;

@@ -145,7 +145,7 @@ static int draw_plan(const struct plan_request *req, struct plan_result *p)
 /* Memory that is handed out twice: the second of two begins within the first */
 static const char *const overlaps[] = {"weight slots", "gradient slots", "offloaded residuals",
 	"offloaded attention outputs", "embed and head gradients", "embed and head weights",
-	"a block's and the embed gradient", "windows' weights", "windows' gradients", "edges of two units",
+	"a block's and the embed gradient", "windows' weights", "windows' gradients", "boundary blocks of two units",
 	"a window's and its block's gradients"};
 #ifdef MT_EMU
 #define OVERLAPS 0
@@ -185,7 +185,7 @@ static void overlap(struct memory_layout *p, const struct plan *plan)
 		if (plan->expert_window) p->window_grads[1] = p->window_grads[0] + by;
 		break;
 	case 9:
-		if (plan->expert_window) p->edges[1] = p->edges[0] + by;
+		if (plan->expert_window) p->boundary_blocks[1] = p->boundary_blocks[0] + by;
 		break;
 	case 10:
 		if (plan->expert_window) p->window_grads[0] = p->grads[0] + by;
