@@ -347,6 +347,12 @@ try_with() {
 	[ "$(grep -c ^ok "$T/out")" = 15 ]
 }
 
+@test "bank conflicts take at most a twentieth of attention's cycles of shared memory, in fp32 and bf16" {
+	need_emulator
+	cuda-banks >"$T/out" || { cat "$T/out" >&2; return 1; }
+	[ "$(grep -c '^ok' "$T/out")" = 14 ]
+}
+
 # bats test_tags=slow
 @test "mutate removes barriers of a kernel: its tests fail without, or the emulator is known not to show it" {
 	need_emulator

@@ -18,24 +18,32 @@
 #define BLOCK 128 /* threads */
 #define TILE 16   /* queries and keys */
 
-/* Load `rows` rows of one head into shared memory as fp32 (TILE, dim); the other rows become zeros */
+/* Pitch of a loaded tile's rows in shared memory: odd, so that the same column of all TILE rows is in different banks.
+ * Threads read single floats of rows, so rows need no alignment. */
+#define PITCH(dim) ((dim) | 1)
+
+/* The same of forward's scores. Threads read 4 scores at once, of a row each or all of the same row: rows start at 16
+ * bytes, and 8 rows that are read together in different banks. */
+#define SCORES (TILE + 4)
+
+/* Load `rows` rows of one head into shared memory as fp32 (TILE, PITCH(dim)); the other rows become zeros */
 template <typename T>
 static __device__ __forceinline__ void tile_load(float *to, const T *from, int64_t stride, int64_t rows, int dim)
 {
 	for (int i = threadIdx.x; i < TILE * dim; i += BLOCK)
-		to[i] = i / dim < rows ? get(from[i / dim * stride + i % dim]) : 0;
+		to[i / dim * PITCH(dim) + i % dim] = i / dim < rows ? get(from[i / dim * stride + i % dim]) : 0;
 }
 
-/* s (TILE, TILE) = scale a b' over dim, capped unless cap is 0 */
-static __device__ __forceinline__ void tile_product(float *s, const float *a, const float *b, int dim, float scale,
-	float cap)
+/* s (TILE, TILE), rows `pitch` apart, = scale a b' over dim, capped unless cap is 0 */
+static __device__ __forceinline__ void tile_product(float *s, int pitch, const float *a, const float *b, int dim,
+	float scale, float cap)
 {
 	for (int e = threadIdx.x; e < TILE * TILE; e += BLOCK) {
-		const float *x = a + e / TILE * dim, *y = b + e % TILE * dim;
+		const float *x = a + e / TILE * PITCH(dim), *y = b + e % TILE * PITCH(dim);
 		float sum = 0;
 		for (int i = 0; i < dim; i++) sum += x[i] * y[i];
-		s[e] = sum * scale;
-		if (cap != 0) s[e] = cap * tanhf(s[e] / cap);
+		sum *= scale;
+		s[e / TILE * pitch + e % TILE] = cap != 0 ? cap * tanhf(sum / cap) : sum;
 	}
 }
 
@@ -45,9 +53,9 @@ static __global__ void __launch_bounds__(BLOCK)
 {
 	DYNAMIC_SHARED(float, shared);
 	int dim = (int)a.dim;
-	int64_t wide = (a.heads + 2 * a.kv_heads) * dim;
-	float *q = shared, *k = q + TILE * dim, *v = k + TILE * dim, *out = v + TILE * dim, *s = out + TILE * dim;
-	float *high = s + TILE * TILE, *sum = high + TILE, *shrink = sum + TILE;
+	int64_t wide = (a.heads + 2 * a.kv_heads) * dim, tile = TILE * PITCH(dim);
+	float *q = shared, *k = q + tile, *v = k + tile, *out = v + tile, *s = out + TILE * dim;
+	float *high = s + TILE * SCORES, *sum = high + TILE, *shrink = sum + TILE;
 	struct where at = block_where(&a, a.heads, tiles);
 	int64_t t0 = at.row + at.tile * TILE, end = at.row + a.seq, queries = end - t0 < TILE ? end - t0 : TILE;
 	int64_t kv = at.head / (a.heads / a.kv_heads);
@@ -63,17 +71,17 @@ static __global__ void __launch_bounds__(BLOCK)
 		tile_load(k, qkv + k0 * wide + (a.heads + kv) * dim, wide, keys, dim);
 		tile_load(v, qkv + k0 * wide + (a.heads + a.kv_heads + kv) * dim, wide, keys, dim);
 		__syncthreads();
-		tile_product(s, q, k, dim, a.scale, a.cap);
+		tile_product(s, SCORES, q, k, dim, a.scale, a.cap);
 		__syncthreads();
 		for (int i = threadIdx.x; i < queries; i += BLOCK) {
 			int64_t first = first_key(&a, at.row, t0 + i);
 			float top = high[i], total = 0;
 			for (int j = 0; j < TILE; j++) {
-				if (k0 + j < first || k0 + j > t0 + i) s[i * TILE + j] = -INFINITY;
-				top = s[i * TILE + j] > top ? s[i * TILE + j] : top;
+				if (k0 + j < first || k0 + j > t0 + i) s[i * SCORES + j] = -INFINITY;
+				top = s[i * SCORES + j] > top ? s[i * SCORES + j] : top;
 			}
 			float base = top == -INFINITY ? 0 : top; /* nothing seen yet */
-			for (int j = 0; j < TILE; j++) total += s[i * TILE + j] = expf(s[i * TILE + j] - base);
+			for (int j = 0; j < TILE; j++) total += s[i * SCORES + j] = expf(s[i * SCORES + j] - base);
 			shrink[i] = expf(high[i] - base);
 			sum[i] = sum[i] * shrink[i] + total;
 			high[i] = top;
@@ -82,7 +90,7 @@ static __global__ void __launch_bounds__(BLOCK)
 		for (int e = threadIdx.x; e < queries * dim; e += BLOCK) {
 			int i = e / dim;
 			float x = out[e] * shrink[i];
-			for (int j = 0; j < keys; j++) x += s[i * TILE + j] * v[j * dim + e % dim];
+			for (int j = 0; j < keys; j++) x += s[i * SCORES + j] * v[j * PITCH(dim) + e % dim];
 			out[e] = x;
 		}
 		__syncthreads();
@@ -141,8 +149,8 @@ static __global__ void __launch_bounds__(BLOCK) attention_backward_kv_plain(stru
 {
 	DYNAMIC_SHARED(float, shared);
 	int dim = (int)a.dim;
-	int64_t wide = (a.heads + 2 * a.kv_heads) * dim, group = a.heads / a.kv_heads;
-	float *k = shared, *v = k + TILE * dim, *q = v + TILE * dim, *d = q + TILE * dim, *dk = d + TILE * dim;
+	int64_t wide = (a.heads + 2 * a.kv_heads) * dim, group = a.heads / a.kv_heads, tile = TILE * PITCH(dim);
+	float *k = shared, *v = k + tile, *q = v + tile, *d = q + tile, *dk = d + tile;
 	float *dv = dk + TILE * dim, *p = dv + TILE * dim, *ds = p + TILE * TILE;
 	struct where at = block_where(&a, a.kv_heads, tiles);
 	int64_t k0 = at.row + (tiles - 1 - at.tile) * TILE, end = at.row + a.seq, keys = end - k0 < TILE ? end - k0 : TILE;
@@ -158,8 +166,8 @@ static __global__ void __launch_bounds__(BLOCK) attention_backward_kv_plain(stru
 			tile_load(q, qkv + t0 * wide + h * dim, wide, queries, dim);
 			tile_load(d, d_o + (t0 * a.heads + h) * dim, a.heads * dim, queries, dim);
 			__syncthreads();
-			tile_product(p, q, k, dim, a.scale, a.cap);
-			tile_product(ds, d, v, dim, 1, 0);
+			tile_product(p, TILE, q, k, dim, a.scale, a.cap);
+			tile_product(ds, TILE, d, v, dim, 1, 0);
 			/* a thread reads below only what it wrote itself */
 			tile_gradient(p, ds, &a, at.row, t0, queries, k0, h, lse, delta);
 			__syncthreads();
@@ -167,8 +175,8 @@ static __global__ void __launch_bounds__(BLOCK) attention_backward_kv_plain(stru
 				int j = e / dim, c = e % dim;
 				float x = dk[e], y = dv[e];
 				for (int i = 0; i < queries; i++) {
-					x += ds[i * TILE + j] * q[i * dim + c];
-					y += p[i * TILE + j] * d[i * dim + c];
+					x += ds[i * TILE + j] * q[i * PITCH(dim) + c];
+					y += p[i * TILE + j] * d[i * PITCH(dim) + c];
 				}
 				dk[e] = x;
 				dv[e] = y;
@@ -187,8 +195,8 @@ static __global__ void __launch_bounds__(BLOCK) attention_backward_q_plain(struc
 {
 	DYNAMIC_SHARED(float, shared);
 	int dim = (int)a.dim;
-	int64_t wide = (a.heads + 2 * a.kv_heads) * dim;
-	float *k = shared, *v = k + TILE * dim, *q = v + TILE * dim, *d = q + TILE * dim, *dq = d + TILE * dim;
+	int64_t wide = (a.heads + 2 * a.kv_heads) * dim, tile = TILE * PITCH(dim);
+	float *k = shared, *v = k + tile, *q = v + tile, *d = q + tile, *dq = d + tile;
 	float *p = dq + TILE * dim, *ds = p + TILE * TILE;
 	struct where at = block_where(&a, a.heads, tiles);
 	int64_t t0 = at.row + at.tile * TILE, end = at.row + a.seq, queries = end - t0 < TILE ? end - t0 : TILE;
@@ -203,14 +211,14 @@ static __global__ void __launch_bounds__(BLOCK) attention_backward_q_plain(struc
 		tile_load(k, qkv + k0 * wide + (a.heads + kv) * dim, wide, keys, dim);
 		tile_load(v, qkv + k0 * wide + (a.heads + a.kv_heads + kv) * dim, wide, keys, dim);
 		__syncthreads();
-		tile_product(p, q, k, dim, a.scale, a.cap);
-		tile_product(ds, d, v, dim, 1, 0);
+		tile_product(p, TILE, q, k, dim, a.scale, a.cap);
+		tile_product(ds, TILE, d, v, dim, 1, 0);
 		tile_gradient(p, ds, &a, at.row, t0, queries, k0, at.head, lse, delta);
 		__syncthreads();
 		for (int e = threadIdx.x; e < queries * dim; e += BLOCK) {
 			int i = e / dim;
 			float x = dq[e];
-			for (int j = 0; j < keys; j++) x += ds[i * TILE + j] * k[j * dim + e % dim];
+			for (int j = 0; j < keys; j++) x += ds[i * TILE + j] * k[j * PITCH(dim) + e % dim];
 			dq[e] = x;
 		}
 	}
@@ -244,9 +252,10 @@ static __global__ void __launch_bounds__(BLOCK)
 
 /* ---- launchers ---- */
 
-static size_t plain_shared(int64_t tiles, int64_t dim)
+/* loaded tiles, sums (TILE, dim), and `others` times TILE floats: 98.3 KiB at most, for dK and dV of heads of 256 */
+static size_t plain_shared(int64_t tiles, int64_t sums, int64_t others, int64_t dim)
 {
-	return (size_t)(tiles * TILE * dim + 2 * TILE * TILE + 3 * TILE) * sizeof(float);
+	return (size_t)(TILE * (tiles * PITCH(dim) + sums * dim + others)) * sizeof(float);
 }
 
 void cuda_attention_forward(const struct cuda_queue *q, const struct attention_args *attention)
@@ -256,8 +265,8 @@ void cuda_attention_forward(const struct cuda_queue *q, const struct attention_a
 	if (attention_takes_mma(q, &a, 0)) attention_forward_by_mma(q, &a);
 	else
 		BY_ELEMENT(q,
-			LAUNCH(attention_forward_plain<T>, rows * a.heads * tiles, BLOCK, plain_shared(4, a.dim), q->stream, a,
-				(T *)a.o, a.lse, (const T *)a.qkv, tiles));
+			LAUNCH(attention_forward_plain<T>, rows * a.heads * tiles, BLOCK, plain_shared(3, 1, SCORES + 3, a.dim),
+				q->stream, a, (T *)a.o, a.lse, (const T *)a.qkv, tiles));
 }
 
 void cuda_attention_backward(const struct cuda_queue *q, const struct attention_args *attention)
@@ -271,11 +280,11 @@ void cuda_attention_backward(const struct cuda_queue *q, const struct attention_
 		return;
 	}
 	BY_ELEMENT(q,
-		LAUNCH(attention_backward_kv_plain<T>, rows * a.kv_heads * tiles, BLOCK, plain_shared(6, a.dim), q->stream, a,
-			(T *)a.dqkv, (const T *)a.d_o, a.lse, delta, (const T *)a.qkv, tiles));
+		LAUNCH(attention_backward_kv_plain<T>, rows * a.kv_heads * tiles, BLOCK, plain_shared(4, 2, 2 * TILE, a.dim),
+			q->stream, a, (T *)a.dqkv, (const T *)a.d_o, a.lse, delta, (const T *)a.qkv, tiles));
 	BY_ELEMENT(q,
-		LAUNCH(attention_backward_q_plain<T>, rows * a.heads * tiles, BLOCK, plain_shared(5, a.dim), q->stream, a,
-			(T *)a.dqkv, (const T *)a.d_o, a.lse, delta, (const T *)a.qkv, tiles));
+		LAUNCH(attention_backward_q_plain<T>, rows * a.heads * tiles, BLOCK, plain_shared(4, 1, 2 * TILE, a.dim),
+			q->stream, a, (T *)a.dqkv, (const T *)a.d_o, a.lse, delta, (const T *)a.qkv, tiles));
 }
 
 void cuda_sinks_backward(const struct cuda_queue *q, const struct sinks_backward_args *a)

@@ -26,7 +26,7 @@ endif
 # The same sources for a CPU that plays the GPU (tests/gpu/emu): the kernels one by one, and mt-stream as a whole. Not
 # under sanitizers, which do not like threads that change their stacks.
 ifneq ($(if $(findstring sanitize,$(LDFLAGS)),,$(shell command -v $(CXX))),)
-PROBES += $(O)/probes/cuda-kernels $(O)/probes/cuda-chaos $(O)/emu/mt-stream $(O)/emu/mt-plan \
+PROBES += $(O)/probes/cuda-kernels $(O)/probes/cuda-banks $(O)/probes/cuda-chaos $(O)/emu/mt-stream $(O)/emu/mt-plan \
   $(O)/emu/libcublasLt.so.13 $(O)/emu/rates $(O)/emu/large
 endif
 # sizes that small models go round and across
@@ -50,6 +50,16 @@ $(O)/emu/%.o: mt-stream/%.c
 $(O)/probes/cuda-kernels: tests/probes/cuda-kernels.c $(EMU_OBJ)
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) $(EMU) $(LDFLAGS) -o $@ $< $(EMU_OBJ) -lstdc++ -lm
+# bank conflicts: attention's kernels report their accesses to emu/banks.cc
+BANKS = cuda/attention.o cuda/attention-mma.o
+$(O)/emu/banks/%.o: mt-stream/%.cu
+	@mkdir -p $(@D)
+	$(QUIET)$(CXX) -std=c++17 -x c++ $(EMU) $(WARN) -Wno-unknown-pragmas -MMD -MP $(CFLAGS) -O1 -fsanitize=thread -c \
+	  -o $@ $<
+$(O)/probes/cuda-banks: $(BANKS:%=$(O)/emu/banks/%) $(O)/emu/banks.o $(filter-out $(BANKS:%=$(O)/emu/%),$(EMU_OBJ))
+	@mkdir -p $(@D)
+	$(QUIET)$(CC) $(CFLAGS) $(LDFLAGS) -Wl,--wrap=_Z13__syncthreadsv,--wrap=_Z12emu_exchangePK8emu_wordPS1_ \
+	  -Wl,--wrap=_Z11emu_alignedPKvm -o $@ $^ -lstdc++ -lm
 $(O)/emu/mt-stream: $(EMU_OBJ) $(patsubst mt-stream/%.c,$(O)/emu/%.o,$(CUDA_C) mt-stream/stream.c) \
   $(patsubst %.c,$(O)/%.o,$(filter-out $(CUDA_C) mt-stream/stream.c,$(SRC_mt-stream))) $(OUR_LIBS)
 	$(QUIET)$(CC) $(CFLAGS) $(LDFLAGS) $(EMU_LD) -o $@ $^ $(GEMM_LIBS) $(LIBMT_LIBS) -lstdc++ -ldl

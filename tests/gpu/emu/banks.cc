@@ -1,0 +1,199 @@
+/* banks.cc: bank conflicts of attention's kernels in shared memory, counted on the emulator
+ *
+ * g++ compiles the kernels with calls of __tsan_* before their loads and stores (-fsanitize=thread), and the functions
+ * below take the place of its library. What the lanes of a warp access at the same instruction, as often executed since
+ * the last barrier or warp operation, is one access of the warp. 32 banks are 4 bytes wide. An access of 4 bytes a lane
+ * takes a cycle for each different word of the bank that has most of them: its ways. One of 16 bytes, ldmatrix too, is
+ * done by 8 lanes at a time; these are seen by emu_aligned.
+ *
+ * Prints one line for each kernel, type of elements and head size: accesses by warps, the cycles that they take, the
+ * cycles without conflicts, the most ways, and a checksum of the results. Exit code 1: conflicts take more than a
+ * twentieth of the cycles.
+ */
+#include "../../../mt-stream/cuda/kernels.h"
+
+#include <map>
+#include <set>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <tuple>
+#include <vector>
+
+#define SHARED_MOST (99u << 10)
+#define MOST_THREADS 256
+
+/* ---- accesses ---- */
+
+typedef std::tuple<uint64_t, unsigned, const void *, unsigned, unsigned> key; /* launch's block, warp, instruction, */
+static std::map<key, std::map<unsigned, uintptr_t>> accesses;                 /* epoch, how often: by lane, address */
+static std::map<const void *, unsigned> executed[MOST_THREADS];               /* since the epoch began */
+static unsigned epoch[MOST_THREADS];
+static std::map<const void *, unsigned> size_at; /* instructions: bytes of a lane */
+/* Pieces of 16 bytes that are accessed at once: the emulator's code does that element by element */
+static std::set<uintptr_t> pieces;
+static bool tracing;
+
+static void access(const void *p, unsigned size, const void *instruction)
+{
+	unsigned t = threadIdx.x;
+	uintptr_t offset = (uintptr_t)p - (uintptr_t)emu_shared;
+	if (!tracing || !emu_shared || offset >= SHARED_MOST) return;
+	if (size == 16) pieces.insert(offset / 16);
+	else if (pieces.count(offset / 16)) return;
+	size_at[instruction] = size;
+	accesses[key(blockIdx.x, t / 32, instruction, epoch[t], executed[t][instruction]++)][t % 32] = offset;
+}
+
+static void epoch_ends(void)
+{
+	epoch[threadIdx.x]++;
+	executed[threadIdx.x].clear();
+}
+
+/* Only elements of pieces have another size than 4 bytes */
+#define SITE __builtin_return_address(0)
+extern "C" {
+#define IGNORED(function, ...) \
+	void __tsan_##function(__VA_ARGS__) {}
+#define ELEMENT(function) \
+	void __tsan_##function(void *p) { access(p, 4, SITE); }
+#define ALL_SIZES(kind) IGNORED(kind##2, void *) IGNORED(kind##8, void *) IGNORED(kind##16, void *) ELEMENT(kind##4)
+IGNORED(init, void)
+IGNORED(func_entry, void *)
+IGNORED(func_exit, void)
+IGNORED(vptr_update, void **, void *)
+IGNORED(read1, void *)
+IGNORED(write1, void *)
+IGNORED(read_range, void *, size_t)
+IGNORED(write_range, void *, size_t)
+ALL_SIZES(read)
+ALL_SIZES(write)
+ALL_SIZES(unaligned_read)
+ALL_SIZES(unaligned_write)
+
+/* ld --wrap: the kernels' calls of the emulator */
+void __real__Z13__syncthreadsv(void);
+void __wrap__Z13__syncthreadsv(void)
+{
+	epoch_ends();
+	__real__Z13__syncthreadsv();
+}
+void __real__Z12emu_exchangePK8emu_wordPS1_(const struct emu_word *, const struct emu_word **);
+void __wrap__Z12emu_exchangePK8emu_wordPS1_(const struct emu_word *mine, const struct emu_word **all)
+{
+	epoch_ends();
+	__real__Z12emu_exchangePK8emu_wordPS1_(mine, all);
+}
+const void *__real__Z11emu_alignedPKvm(const void *, size_t);
+const void *__wrap__Z11emu_alignedPKvm(const void *p, size_t bytes)
+{
+	access(p, (unsigned)bytes, SITE);
+	return __real__Z11emu_alignedPKvm(p, bytes);
+}
+}
+
+/* ---- cycles ---- */
+
+struct cycles {
+	uint64_t accesses, taken, least;
+	unsigned ways;
+};
+
+/* of the lanes from `first` on that are served together */
+static void add_lanes(struct cycles *c, const std::map<unsigned, uintptr_t> &at, unsigned first, unsigned lanes,
+	unsigned size)
+{
+	std::set<uintptr_t> words;
+	unsigned banks[32] = {0}, most = 0;
+	for (auto lane : at)
+		for (unsigned i = 0; i < size && lane.first >= first && lane.first < first + lanes; i += 4)
+			words.insert(lane.second / 4 + i / 4);
+	for (uintptr_t word : words) {
+		unsigned n = ++banks[word % 32];
+		most = n > most ? n : most;
+	}
+	c->taken += most;
+	c->least += (words.size() + 31) / 32;
+	c->ways = most > c->ways ? most : c->ways;
+}
+
+static struct cycles count(void)
+{
+	struct cycles c = {0, 0, 0, 0};
+	for (auto &access : accesses) {
+		unsigned size = size_at[std::get<2>(access.first)], lanes = size == 16 ? 8 : 32;
+		for (unsigned first = 0; first < 32; first += lanes) add_lanes(&c, access.second, first, lanes, size);
+		c.accesses++;
+	}
+	accesses.clear();
+	pieces.clear();
+	return c;
+}
+
+/* ---- the kernels ---- */
+
+static int bad;
+
+static void report(const char *kernel, int elem, int64_t dim, const std::vector<uint32_t> &result)
+{
+	struct cycles c = count();
+	uint64_t sum = 14695981039346656037u; /* FNV-1a's, by words */
+	for (uint32_t word : result) sum = (sum ^ word) * 1099511628211u;
+	/* in fp32, two rows of scores that a warp writes, or 16 that it reads, share a few banks */
+	bool ok = c.accesses && c.taken <= c.least + c.least / 20;
+	bad += !ok;
+	printf("%s %s %s, heads of %lld: %llu accesses, %llu cycles of %llu, %u ways, results %016llx\n",
+		ok ? "ok" : "FAILED", kernel, elem == 4 ? "fp32" : "bf16", (long long)dim, (unsigned long long)c.accesses,
+		(unsigned long long)c.taken, (unsigned long long)c.least, c.ways, (unsigned long long)sum);
+}
+
+static std::vector<uint32_t> numbers(uint64_t n, int elem)
+{
+	std::vector<uint32_t> v(n * (uint64_t)elem / 4);
+	srand(1);
+	for (size_t i = 0; i < n; i++) {
+		float x = (float)rand() / (float)RAND_MAX - 0.5f;
+		memcpy((char *)v.data() + i * (size_t)elem, (char *)&x + 4 - elem, (size_t)elem);
+	}
+	return v;
+}
+
+/* Tiles of 16 tokens, or of 64, as in plain kernels or in those for tensor cores: at least two of queries */
+static void attention(int elem, int64_t dim)
+{
+	const int64_t n = elem == 2 && dim <= 128 ? 80 : 32, heads = 1, kv_heads = 1;
+	struct cuda_queue q = {};
+	struct attention_args a = {};
+	std::vector<uint32_t> qkv = numbers((uint64_t)(n * (heads + 2 * kv_heads) * dim), elem), starts(n, 0), dqkv = qkv;
+	std::vector<uint32_t> d_o = numbers((uint64_t)(n * heads * dim), elem), o = d_o, lse(n * heads), work(n * heads);
+
+	q.elem = elem;
+	q.work = (float *)work.data();
+	q.work_bytes = work.size() * 4;
+	a.n = a.seq = n;
+	a.heads = heads;
+	a.kv_heads = kv_heads;
+	a.dim = dim;
+	a.scale = 0.2f;
+	a.starts = starts.data();
+	a.qkv = qkv.data();
+	a.o = o.data();
+	a.lse = (float *)lse.data();
+	a.d_o = d_o.data();
+	a.dqkv = dqkv.data();
+	tracing = true;
+	cuda_attention_forward(&q, &a);
+	report("forward", elem, dim, o);
+	cuda_attention_backward(&q, &a);
+	report("backward", elem, dim, dqkv);
+	tracing = false;
+}
+
+int main(void)
+{
+	cuda_kernels_prepare();
+	for (int64_t dim : {64, 96, 128, 256}) attention(4, dim);
+	for (int64_t dim : {64, 128, 256}) attention(2, dim);
+	return bad != 0;
+}
