@@ -435,12 +435,20 @@ assert abs(a / b - 0.28) < 1e-3, (a, b)' "$T/cudnn" "$T/own"
 	mt-stream --plan --profile help >"$T/names"
 	grep -qx H100 "$T/names"
 	[ "$(tail -1 "$T/names")" = cpu ]
+	for name in GH200 GH200-144G GB200 GB300 A4000 RTX2000Ada RTX5090Laptop RTX5080 RTX5070Ti RTX5060Ti RTX4080 \
+		RTX4070TiSUPER RTX4060Ti; do
+		grep -qx "$name" "$T/names"
+	done
+	sed -n '/^GPU: /,/;$/p' "$TOP/mt-stream/plan/mt-plan.1" | sed 's/^GPU: //' | tr -d ' ;\n' | tr ',' '\n' >"$T/manual"
+	echo >>"$T/manual"
+	diff "$T/names" "$T/manual"
 	while read -r name; do
 		plan demo --seq 256 --micro 2 --device-memory 2G --profile "$name" >/dev/null
 	done <"$T/names"
 }
 
-# The rates that a run assumes for a GPU: taken_for MODEL CAPABILITY MULTIPROCESSORS KHZ MEMORY-KHZ BUS-BITS
+# The rates that a run assumes for a GPU: taken_for MODEL CAPABILITY MULTIPROCESSORS KHZ MEMORY-KHZ BUS-BITS. Copies in
+# and out, if they differ; device memory; GEMM in bf16 and fp32
 taken_for() { stream-plan gpu "$@"; }
 
 @test "a GPU is recognized by the name that its driver reports" {
@@ -455,7 +463,39 @@ taken_for() { stream-plan gpu "$@"; }
 		[ "$(taken_for "NVIDIA L40S" $nothing)" = "25 780 280 60" ]
 		[ "$(taken_for "NVIDIA B200" $nothing)" = "55 7000 1600 62" ]
 		[ "$(taken_for "NVIDIA RTX PRO 6000 Blackwell Server Edition" $nothing)" = "55 1600 380 90" ]
+		[ "$(taken_for "NVIDIA GH200 480GB" $nothing)" = "300/170 3500 720 50" ]
+		[ "$(taken_for "NVIDIA GH200 120GB" $nothing)" = "410/170 3500 720 50" ]
+		[ "$(taken_for "NVIDIA GH200 144G HBM3e" $nothing)" = "300/170 4300 720 50" ]
+		[ "$(taken_for "NVIDIA GB200" $nothing)" = "201/193 7000 1400 62" ]
+		[ "$(taken_for "NVIDIA GB300" $nothing)" = "211/193 7000 1400 62" ]
+		[ "$(taken_for "NVIDIA GB300-WS" $nothing)" = "211/193 6200 1400 62" ]
+		[ "$(taken_for "NVIDIA GeForce RTX 5090" $nothing)" = "55 1600 200 80" ]
+		[ "$(taken_for "NVIDIA GeForce RTX 5080" $nothing)" = "55 840 92 30" ]
+		[ "$(taken_for "NVIDIA GeForce RTX 5070 Ti" $nothing)" = "55 780 76 25" ]
+		[ "$(taken_for "NVIDIA GeForce RTX 5060 Ti" $nothing)" = "25 390 41 14" ]
+		[ "$(taken_for "NVIDIA GeForce RTX 4080" $nothing)" = "25 630 80 27" ]
+		[ "$(taken_for "NVIDIA GeForce RTX 4080 SUPER" $nothing)" = "25 630 80 27" ]
+		[ "$(taken_for "NVIDIA GeForce RTX 4070 Ti SUPER" $nothing)" = "25 590 80 27" ]
+		[ "$(taken_for "NVIDIA GeForce RTX 4060 Ti" $nothing)" = "12 250 38 10" ]
+		[ "$(taken_for "NVIDIA RTX 2000 Ada Generation" $nothing)" = "12 195 25 5" ]
+		[ "$(taken_for "NVIDIA RTX A4000" $nothing)" = "25 390 56 10" ]
 	}
+}
+
+@test "a laptop has the rates of its own chip, or those of an unknown GPU, never a desktop's of the same name" {
+	[ "$(taken_for "NVIDIA GeForce RTX 5090 Laptop GPU" 120 82 2160000 14001000 256)" = "25 780 75 25" ]
+	# what no name tells: the same chip and clocks give the same rates under a name that says nothing
+	for chip in "RTX 5080 Laptop GPU:120 60 2287000 14001000 256" "RTX 4080 Laptop GPU:89 58 2280000 9001000 192" \
+		"RTX A4000 Laptop GPU:86 40 1680000 6001000 256" \
+		"RTX 2000 Ada Generation Laptop GPU:89 24 2115000 8001000 128"; do
+		# shellcheck disable=SC2086
+		[ "$(taken_for "NVIDIA ${chip%:*}" ${chip#*:})" = "$(taken_for "NVIDIA Laptop GPU" ${chip#*:})" ]
+	done
+	# nor are names that begin alike one
+	for chip in "RTX 4070 Ti:89 60 2610000 10501000 192" "RTX 5070:120 48 2512000 14001000 192"; do
+		# shellcheck disable=SC2086
+		[ "$(taken_for "NVIDIA GeForce ${chip%:*}" ${chip#*:})" = "$(taken_for mystery ${chip#*:})" ]
+	done
 }
 
 # bats test_tags=slow

@@ -11,30 +11,47 @@
 
 #define ADAM_CORE 0.3e9 /* parameters/s that a core updates if memory is fast enough; assumed: 8 GB/s */
 
-/* pcie: copies from registered host memory over 16 lanes of generation 4 or 5, each way. hbm: 0.88 of the data sheet's.
- * GEMM: what cuBLAS sustains in bf16 with fp32 sums, and in fp32 without TF32, by published benchmarks and data sheets;
- * gpu-bench measures it. ram: assumed, since copies and other programs use host memory too: a third of a server's eight
- * channels (DDR5-4800: 307 GB/s, DDR4-3200: 204), half of a desktop's two (90, 51). */
+/* in, out: copies from and to registered host memory, over PCIe or NVLink-C2C; 16 lanes of generation 4 or 5 carry 25
+ * or 55 each way, 8 lanes half. hbm: 0.88 of the data sheet's. GEMM: what cuBLAS sustains in bf16 with fp32 sums, and
+ * in fp32 without TF32; gpu-bench measures it. README.md has the sources. ram: assumed, since copies and other programs
+ * use host memory too: a third of a server's (eight channels of DDR5-4800: 307 GB/s, DDR4-3200: 204; Grace: 384 with
+ * 480 GB, 512 with 120), half of a desktop's two channels (90, 51). memory: the larger, where one name has two. */
 static const struct known {
-	const char *name;  /* the driver's, without blanks */
-	double pcie, hbm;  /* GB/s */
+	const char *name;  /* the driver's, without blanks or with '-' in their place */
+	double in, out;    /* GB/s, to the device and from it */
+	double hbm;        /* GB/s */
 	double bf16, fp32; /* TFLOP/s */
 	double ram;        /* GB/s of the host's memory */
 	double memory;     /* GB */
 } known[] = {
-	{"H200", 55, 4300, 790, 52, 100, 141},
-	{"H100", 55, 3000, 720, 50, 100, 80},
-	{"H100NVL", 55, 3500, 600, 45, 100, 94},
-	{"H100PCIe", 55, 1800, 480, 40, 100, 80},
-	{"B200", 55, 7000, 1600, 62, 100, 180},
-	{"A100", 25, 1700, 260, 18, 70, 80},
-	{"L40S", 25, 780, 280, 60, 70, 48},
-	{"A6000", 25, 680, 120, 30, 70, 48},
-	{"RTXPRO6000", 55, 1600, 380, 90, 100, 96},
-	{"RTX5090", 55, 1600, 200, 80, 45, 32},
-	{"RTX4090", 25, 900, 155, 60, 45, 24},
-	{"RTX3090", 25, 850, 65, 28, 25, 24},
-	{"cpu", 10, 20, 0.3, 0.3, 20, 0},
+	{"H200", 55, 55, 4300, 790, 52, 100, 141},
+	{"H100", 55, 55, 3000, 720, 50, 100, 80},
+	{"H100NVL", 55, 55, 3500, 600, 45, 100, 94},
+	{"H100PCIe", 55, 55, 1800, 480, 40, 100, 80},
+	{"GH200", 300, 170, 3500, 720, 50, 125, 96},
+	{"GH200-120GB", 410, 170, 3500, 720, 50, 165, 96}, /* of host memory, as in GH200 480GB */
+	{"GH200-144G", 300, 170, 4300, 720, 50, 125, 144}, /* of device memory */
+	{"B200", 55, 55, 7000, 1600, 62, 100, 180},
+	{"GB200", 201, 193, 7000, 1400, 62, 125, 185},
+	{"GB300", 211, 193, 7000, 1400, 62, 125, 279},
+	{"GB300-WS", 211, 193, 6200, 1400, 62, 125, 252},
+	{"A100", 25, 25, 1700, 260, 18, 70, 80},
+	{"L40S", 25, 25, 780, 280, 60, 70, 48},
+	{"A6000", 25, 25, 680, 120, 30, 70, 48},
+	{"A4000", 25, 25, 390, 56, 10, 25, 16},
+	{"RTXPRO6000", 55, 55, 1600, 380, 90, 100, 96},
+	{"RTX2000Ada", 12, 12, 195, 25, 5, 45, 16},
+	{"RTX5090", 55, 55, 1600, 200, 80, 45, 32},
+	{"RTX5090Laptop", 25, 25, 780, 75, 25, 45, 24},
+	{"RTX5080", 55, 55, 840, 92, 30, 45, 16},
+	{"RTX5070Ti", 55, 55, 780, 76, 25, 45, 16},
+	{"RTX5060Ti", 25, 25, 390, 41, 14, 45, 16},
+	{"RTX4090", 25, 25, 900, 155, 60, 45, 24},
+	{"RTX4080", 25, 25, 630, 80, 27, 45, 16},
+	{"RTX4070TiSUPER", 25, 25, 590, 80, 27, 45, 16},
+	{"RTX4060Ti", 12, 12, 250, 38, 10, 45, 16},
+	{"RTX3090", 25, 25, 850, 65, 28, 25, 24},
+	{"cpu", 10, 10, 20, 0.3, 0.3, 20, 0},
 };
 
 const char *profile_name(int i) { return i < (int)(sizeof known / sizeof *known) ? known[i].name : NULL; }
@@ -48,24 +65,27 @@ static const struct known *known_find(const char *name, size_t n)
 
 static bool blank(char c) { return c == ' ' || c == '-'; }
 
-/* Do whole words of `at`, blanks aside, spell `name`? */
+/* Do whole words of `at` spell `name`, blanks of both aside? */
 static bool spells(const char *at, const char *name)
 {
 	for (; *name; at++) {
 		if (blank(*at)) continue;
+		name += blank(*name);
 		if (tolower((unsigned char)*at) != tolower((unsigned char)*name++)) return false;
 	}
 	return !*at || blank(*at);
 }
 
-/* The longest name that fits: "NVIDIA H100 PCIe" is H100PCIe, not H100. Laptops have other chips under the same
- * names. */
+/* Laptops have other chips under the same names */
+static bool laptop(const char *name) { return strcasestr(name, "Laptop"); }
+
+/* The longest name that fits: "NVIDIA H100 PCIe" is H100PCIe, not H100 */
 static const struct known *known_by_driver(const char *model)
 {
 	const struct known *best = NULL;
-	for (const char *at = model; !strstr(model, "Laptop") && *at; at++)
+	for (const char *at = model; *at; at++)
 		for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-			if ((at == model || blank(at[-1])) && spells(at, known[i].name) &&
+			if ((at == model || blank(at[-1])) && spells(at, known[i].name) && laptop(known[i].name) == laptop(model) &&
 				(!best || strlen(best->name) < strlen(known[i].name)))
 				best = &known[i];
 	return best;
@@ -92,7 +112,8 @@ static struct known guess(const struct gpu *g)
 
 	while (i + 1 < sizeof made / sizeof *made && made[i + 1].capability <= g->capability) i++;
 	return (struct known){
-		.pcie = made[i].pcie,
+		.in = made[i].pcie,
+		.out = made[i].pcie,
 		.hbm = 0.88 * memory,
 		.bf16 = 0.75 * made[i].bf16 * clock,
 		.fp32 = 0.75 * made[i].fp32 * clock,
@@ -103,8 +124,8 @@ static struct known guess(const struct gpu *g)
 static void profile_of(const struct known *k, enum mt_dtype dtype, struct profile *p)
 {
 	*p = (struct profile){
-		.h2d = k->pcie * 1e9,
-		.d2h = k->pcie * 1e9,
+		.h2d = k->in * 1e9,
+		.d2h = k->out * 1e9,
 		.hbm = k->hbm * 1e9,
 		.flops = (dtype == MT_BF16 ? k->bf16 : k->fp32) * 1e12,
 		.ram = k->ram * 1e9,

@@ -236,7 +236,9 @@ static int gpu(char **a)
 	snprintf(g.model, sizeof g.model, "%s", a[0]);
 	mt_must(profile_parse("", MT_BF16, &g, &p[0]));
 	mt_must(profile_parse("", MT_FP32, &g, &p[1]));
-	printf("%.0f %.0f %.0f %.0f\n", p[0].h2d / 1e9, p[0].hbm / 1e9, p[0].flops / 1e12, p[1].flops / 1e12);
+	printf("%.0f", p[0].h2d / 1e9);
+	if (p[0].d2h < p[0].h2d || p[0].d2h > p[0].h2d) printf("/%.0f", p[0].d2h / 1e9);
+	printf(" %.0f %.0f %.0f\n", p[0].hbm / 1e9, p[0].flops / 1e12, p[1].flops / 1e12);
 	return 0;
 }
 
