@@ -6,23 +6,12 @@
 #if defined __x86_64__
 #include <immintrin.h>
 
-#include "update.h"
-
 #define ISA __attribute__((target("avx2,fma")))
-#define INLINE ISA static inline __attribute__((always_inline))
-
-enum { WIDTH = 8, AHEAD = 6 }; /* groups to prefetch ahead: 384 elements */
-
-INLINE void prefetch(const void *p, int bytes)
-{
-	for (int i = 0; i < bytes; i += 64) _mm_prefetch((const char *)p + i, _MM_HINT_T0);
-}
-
-INLINE void copy(void *to, const void *from, int bytes)
-{
-	for (int i = 0; i < bytes; i += 32)
-		_mm256_storeu_si256((__m256i *)((char *)to + i), _mm256_loadu_si256((const __m256i *)((const char *)from + i)));
-}
+#define vec __m256
+#define vec_all _mm256_set1_ps
+#define vec_sqrt _mm256_sqrt_ps
+#define vec_fma _mm256_fmadd_ps
+#include "update-simd.h"
 
 INLINE __m256 load(const void *from, int i, bool bf16) /* eight of g */
 {
@@ -212,30 +201,6 @@ INLINE void store_codes(char *m, char *v, float *m_scale, float *v_scale, const 
 	if (has_v) _mm_store_ss(v_scale, _mm_castsi128_ps(_mm256_extracti128_si256(scale, 1)));
 }
 
-/* ---- the rules of update.h, eight at a time ---- */
-
-INLINE __m256 advance(__m256 p, __m256 *m, __m256 *v, __m256 g, const struct scalars *a, float decay)
-{
-	g = _mm256_mul_ps(g, _mm256_set1_ps(a->clip));
-	const __m256 from_g = _mm256_castsi256_ps(_mm256_set1_epi32(a->lerp_from_g ? -1 : 0));
-	__m256 from = _mm256_blendv_ps(*m, g, from_g),
-		   g2 = _mm256_mul_ps(_mm256_mul_ps(g, _mm256_set1_ps(a->one_minus_beta2)), g);
-	*m = _mm256_add_ps(from, _mm256_mul_ps(_mm256_sub_ps(g, *m), _mm256_set1_ps(a->lerp)));
-	*v = _mm256_add_ps(_mm256_mul_ps(*v, _mm256_set1_ps(a->beta2)), g2);
-	__m256 root = _mm256_div_ps(_mm256_sqrt_ps(*v), _mm256_set1_ps(a->sqrt_bias2));
-	__m256 denom = _mm256_add_ps(root, _mm256_set1_ps(a->eps));
-	__m256 step = _mm256_div_ps(_mm256_mul_ps(*m, _mm256_set1_ps(a->neg_step)), denom);
-	return _mm256_add_ps(_mm256_mul_ps(p, _mm256_set1_ps(decay)), step);
-}
-
-/* keep_m, keep_v: beta1 and beta2; int8: times the scales */
-INLINE void advance_fused(__m256 *m, __m256 *v, __m256 g, const struct scalars *a, __m256 keep_m, __m256 keep_v)
-{
-	__m256 g1 = _mm256_mul_ps(g, _mm256_set1_ps(a->clip_lerp)), g2 = _mm256_mul_ps(g, _mm256_set1_ps(a->clip_root2));
-	*m = _mm256_fmadd_ps(*m, keep_m, g1);
-	*v = _mm256_fmadd_ps(g2, g2, _mm256_mul_ps(*v, keep_v));
-}
-
 /* int8_root of eight */
 INLINE __m256 root_of(__m256i rounded)
 {
@@ -248,76 +213,37 @@ INLINE __m256 root_of(__m256i rounded)
 	return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(root), x));
 }
 
-INLINE __m256 step_fused(__m256 p, __m256 m, __m256 root, const struct scalars *a, float decay)
-{
-	__m256 denom = _mm256_fmadd_ps(root, _mm256_set1_ps(a->per_step), _mm256_set1_ps(a->eps_per_step));
-	return _mm256_fmadd_ps(p, _mm256_set1_ps(decay), _mm256_div_ps(m, denom));
-}
-
-INLINE __m256 lion(__m256 p, __m256 *m, __m256 g, const struct scalars *a, float decay)
-{
-	const __m256 one = _mm256_set1_ps(1), zero = _mm256_setzero_ps();
-	g = _mm256_mul_ps(g, _mm256_set1_ps(a->clip));
-	__m256 c = _mm256_add_ps(_mm256_mul_ps(*m, _mm256_set1_ps(a->beta1)),
-		_mm256_mul_ps(g, _mm256_set1_ps(a->one_minus_beta1)));
-	__m256 sign = _mm256_sub_ps(_mm256_and_ps(_mm256_cmp_ps(c, zero, _CMP_GT_OQ), one),
-		_mm256_and_ps(_mm256_cmp_ps(c, zero, _CMP_LT_OQ), one));
-	*m = _mm256_add_ps(_mm256_mul_ps(*m, _mm256_set1_ps(a->beta2)),
-		_mm256_mul_ps(g, _mm256_set1_ps(a->one_minus_beta2)));
-	return _mm256_add_ps(_mm256_mul_ps(p, _mm256_set1_ps(decay)), _mm256_mul_ps(sign, _mm256_set1_ps(a->neg_step)));
-}
-
-INLINE __m256 sgd(__m256 p, __m256 *m, __m256 g, const struct scalars *a, float decay)
-{
-	g = _mm256_add_ps(_mm256_mul_ps(g, _mm256_set1_ps(a->clip)), _mm256_mul_ps(p, _mm256_set1_ps(decay)));
-	*m = _mm256_add_ps(_mm256_mul_ps(*m, _mm256_set1_ps(a->beta1)), g);
-	return _mm256_add_ps(p, _mm256_mul_ps(*m, _mm256_set1_ps(a->neg_step)));
-}
-
-/* Where a group's arrays are */
-struct arrays {
-	void *w;
-	int16_t *lo;
-	char *m, *v;
-	float *m_scale, *v_scale; /* int8's */
-	const char *g[2];
-};
-
 /* The rest of a group's update with fp32 state, once its old state is in the journal */
-INLINE void update_fp32(const struct scalars *a, const struct arrays *t, float decay, const bool bf16,
-	const bool g_bf16, const bool two, const enum mt_optim optim)
+INLINE void update_fp32(const struct scalars *a, const struct arrays *t, float decay, struct kind is)
 {
 	uint16_t *w16 = t->w;
 	float *w32 = t->w, *m = (float *)t->m, *v = (float *)t->v;
 #pragma GCC unroll 8
 	for (int j = 0; j < MT_GROUP; j += WIDTH) {
-		__m256 x = _mm256_loadu_ps(m + j), y = optim == MT_ADAMW ? _mm256_loadu_ps(v + j) : _mm256_setzero_ps();
-		__m256 g = load(t->g[0], j, g_bf16), p = bf16 ? load_join(w16 + j, t->lo + j) : _mm256_loadu_ps(w32 + j);
-		if (two) g = _mm256_add_ps(g, load(t->g[1], j, g_bf16));
-		if (optim == MT_LION) p = lion(p, &x, g, a, decay);
-		else if (optim == MT_SGD) p = sgd(p, &x, g, a, decay);
-		else p = advance(p, &x, &y, g, a, decay);
-		if (bf16) {
+		__m256 x = _mm256_loadu_ps(m + j), y = is.has_v ? _mm256_loadu_ps(v + j) : _mm256_setzero_ps();
+		__m256 g = load(t->g[0], j, is.g_bf16), p = is.bf16 ? load_join(w16 + j, t->lo + j) : _mm256_loadu_ps(w32 + j);
+		if (is.two) g += load(t->g[1], j, is.g_bf16);
+		p = rule(p, &x, &y, g, a, decay, is.optim);
+		if (is.bf16) {
 			store16(w16 + j, _mm256_srli_epi32(_mm256_add_epi32(bits(p), _mm256_set1_epi32(0x8000)), 16));
 			store16(t->lo + j, bits(p));
 		} else _mm256_storeu_ps(w32 + j, p);
 		_mm256_storeu_ps(m + j, x);
-		if (optim == MT_ADAMW) _mm256_storeu_ps(v + j, y);
+		if (is.has_v) _mm256_storeu_ps(v + j, y);
 	}
 }
 
 /* The same with bf16 or int8 state: sixteen at a time, from element 0, 32, 16 and 48 on, as int8's codes lie */
-INLINE void update_apart(const struct scalars *a, const struct arrays *t, float decay, uint32_t key, const bool bf16,
-	const bool g_bf16, const bool two, const enum mt_optim optim, const enum mt_dtype state)
+INLINE void update_apart(const struct scalars *a, const struct arrays *t, float decay, uint32_t key, struct kind is)
 {
-	const bool int8 = state == MT_INT8, has_v = optim == MT_ADAMW;
+	const bool int8 = is.state == MT_INT8, has_v = is.has_v;
 	const int random_bits = int8 ? INT8_CUT : 16;
 	__m256 scale = _mm256_set1_ps(int8 ? *t->m_scale : 1), keep_m = _mm256_set1_ps(a->beta1),
 		   keep_v = _mm256_set1_ps(a->beta2);
 	struct packed pm, pv;
 	if (int8) {
-		keep_m = _mm256_mul_ps(keep_m, scale);
-		if (has_v) keep_v = _mm256_mul_ps(keep_v, _mm256_set1_ps(*t->v_scale));
+		keep_m *= scale;
+		if (has_v) keep_v *= *t->v_scale;
 	}
 #pragma GCC unroll 2
 	for (int h = 0; h < 2; h++) {
@@ -335,22 +261,21 @@ INLINE void update_apart(const struct scalars *a, const struct arrays *t, float 
 			__m256i high = _mm256_srli_epi32(random, 32 - random_bits), low = both(random, (1u << random_bits) - 1);
 			if (!int8) load_apart(t->m, j, true, x[q]);
 			if (!int8 && has_v) load_apart(t->v, j, true, y[q]);
-			load_apart(t->g[0], j, g_bf16, g);
-			if (two) load_apart(t->g[1], j, g_bf16, more);
-			load_weights(t->w, t->lo, j, bf16, p);
+			load_apart(t->g[0], j, is.g_bf16, g);
+			if (is.two) load_apart(t->g[1], j, is.g_bf16, more);
+			load_weights(t->w, t->lo, j, is.bf16, p);
 #pragma GCC unroll 2
 			for (int r = 0; r < 2; r++) {
-				if (two) g[r] = _mm256_add_ps(g[r], more[r]);
-				if (int8 && !has_v) x[q][r] = _mm256_mul_ps(x[q][r], scale); /* int8_m; adamw has keep_m for it */
-				if (optim == MT_LION) p[r] = lion(p[r], &x[q][r], g[r], a, decay);
-				else if (optim == MT_SGD) p[r] = sgd(p[r], &x[q][r], g[r], a, decay);
-				else advance_fused(&x[q][r], &y[q][r], g[r], a, keep_m, keep_v);
+				if (is.two) g[r] += more[r];
+				if (int8 && !has_v) x[q][r] *= scale; /* int8_m; adamw has keep_m for it */
+				if (has_v) adamw_moments(&x[q][r], &y[q][r], g[r], a, keep_m, keep_v);
+				else p[r] = rule(p[r], &x[q][r], NULL, g[r], a, decay, is.optim);
 				new_x[q][r] = _mm256_add_epi32(bits(x[q][r]), r ? low : high);
 				if (!has_v) continue;
 				new_y[q][r] = _mm256_add_epi32(bits(y[q][r]), r ? high : low);
-				p[r] = step_fused(p[r], x[q][r], int8 ? root_of(new_y[q][r]) : _mm256_sqrt_ps(y[q][r]), a, decay);
+				p[r] = adamw_step(p[r], x[q][r], int8 ? root_of(new_y[q][r]) : _mm256_sqrt_ps(y[q][r]), a, decay);
 			}
-			store_weights(t->w, t->lo, j, bf16, p);
+			store_weights(t->w, t->lo, j, is.bf16, p);
 			if (!int8) {
 				_mm256_storeu_si256((__m256i *)((uint16_t *)t->m + j), upper(new_x[q][0], new_x[q][1]));
 				if (has_v) _mm256_storeu_si256((__m256i *)((uint16_t *)t->v + j), upper(new_y[q][0], new_y[q][1]));
@@ -364,51 +289,34 @@ INLINE void update_apart(const struct scalars *a, const struct arrays *t, float 
 }
 
 INLINE void groups(const struct scalars *a, const struct tile *t, struct mt_partition *partition, uint64_t tag,
-	uint64_t first, uint64_t end, float decay, const bool bf16, const bool g_bf16, const bool two,
-	const enum mt_optim optim, const enum mt_dtype state)
+	uint64_t first, uint64_t end, float decay, const struct kind is)
 {
-	const int wb = bf16 ? 2 : 4, gb = g_bf16 ? 2 : 4, sb = mt_dtype_bytes(state);
-	const bool has_v = optim == MT_ADAMW;
 	const struct scalars scalars = *a; /* so that no store can change them */
 	uint32_t slot = partition_slot(atomic_load_explicit(&partition->index, memory_order_relaxed));
 	for (uint64_t group = first; group < end; group++) {
-		uint64_t i = group * MT_GROUP, gi = (group - t->g_group) * MT_GROUP;
-		char *w = (char *)t->w + i * wb;
-		struct arrays at = {.w = w,
-			.lo = bf16 ? t->lo + i : NULL,
-			.m = (char *)t->m + i * sb,
-			.v = has_v ? (char *)t->v + i * sb : NULL,
-			.g = {(const char *)t->g[0] + gi * gb, two ? (const char *)t->g[1] + gi * gb : NULL}};
+		struct arrays at = arrays_of(t, group, is);
+		const int state_bytes = MT_GROUP * (int)mt_dtype_bytes(is.state);
 		slot ^= 1;
 		uint8_t *old = partition->slot[slot];
-		copy(old + SLOT_W, w, MT_GROUP * wb);
-		prefetch(w + AHEAD * MT_GROUP * wb, MT_GROUP * wb);
-		if (bf16) {
-			copy(old + SLOT_LO, at.lo, MT_GROUP * 2);
-			prefetch(at.lo + AHEAD * MT_GROUP, MT_GROUP * 2);
-		}
-		copy(old + SLOT_M, at.m, MT_GROUP * sb);
-		if (has_v) copy(old + SLOT_V, at.v, MT_GROUP * sb);
-		if (state == MT_INT8) {
-			at.m_scale = t->m_scale + group;
-			at.v_scale = has_v ? t->v_scale + group : NULL;
+		copy(old + SLOT_W, at.w, MT_GROUP * (is.bf16 ? 2 : 4));
+		if (is.bf16) copy(old + SLOT_LO, at.lo, MT_GROUP * 2);
+		copy(old + SLOT_M, at.m, state_bytes);
+		if (is.has_v) copy(old + SLOT_V, at.v, state_bytes);
+		if (is.state == MT_INT8) {
 			memcpy(old + SLOT_M + SLOT_SCALE, at.m_scale, sizeof(float));
-			if (has_v) memcpy(old + SLOT_V + SLOT_SCALE, at.v_scale, sizeof(float));
+			if (is.has_v) memcpy(old + SLOT_V + SLOT_SCALE, at.v_scale, sizeof(float));
 		}
-		prefetch(at.m + AHEAD * MT_GROUP * sb, MT_GROUP * sb);
-		if (has_v) prefetch(at.v + AHEAD * MT_GROUP * sb, MT_GROUP * sb);
-		prefetch(at.g[0] + AHEAD * MT_GROUP * gb, MT_GROUP * gb);
-		if (two) prefetch(at.g[1] + AHEAD * MT_GROUP * gb, MT_GROUP * gb);
+		arrays_prefetch(&at, is);
 		partition_commit(partition, tag | (uint64_t)slot << 27 | group);
-		if (state == MT_FP32) update_fp32(&scalars, &at, decay, bf16, g_bf16, two, optim);
-		else update_apart(&scalars, &at, decay, rounding_key(tag, group), bf16, g_bf16, two, optim, state);
+		if (is.state == MT_FP32) update_fp32(&scalars, &at, decay, is);
+		else update_apart(&scalars, &at, decay, rounding_key(tag, group), is);
 	}
 }
 
 ISA void update_avx2(const struct scalars *a, const struct tile *t, struct mt_partition *partition, uint64_t tag,
 	uint64_t first, uint64_t end, float decay)
 {
-	UPDATE_SPECIALISE(groups);
+	UPDATE_SPECIALISE();
 }
 #else
 typedef int update_avx2_is_for_x86_64;

@@ -8,17 +8,14 @@
 #if defined __x86_64__
 #include <immintrin.h>
 
-#include "update.h"
-
 #define ISA __attribute__((target("avx512f,avx512bw")))
-#define INLINE ISA static inline __attribute__((always_inline))
+#define vec __m512
+#define vec_all _mm512_set1_ps
+#define vec_sqrt _mm512_sqrt_ps
+#define vec_fma _mm512_fmadd_ps
+#include "update-simd.h"
 
-enum { WIDTH = 16, REGS = MT_GROUP / WIDTH, AHEAD = 6 }; /* groups to prefetch ahead: 384 elements */
-
-INLINE void prefetch(const void *p, int bytes)
-{
-	for (int i = 0; i < bytes; i += 64) _mm_prefetch((const char *)p + i, _MM_HINT_T0);
-}
+enum { REGS = MT_GROUP / WIDTH };
 
 INLINE __m512 load(const void *from, int i, bool bf16) /* sixteen of g, m or v */
 {
@@ -33,11 +30,6 @@ INLINE __m512 join(const uint16_t *w, const int16_t *lo)
 	__m512i hi = _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)w)), 16);
 	__m512i more = _mm512_cvtepi16_epi32(_mm256_loadu_si256((const __m256i *)lo));
 	return _mm512_castsi512_ps(_mm512_add_epi32(hi, more));
-}
-
-INLINE void copy(void *to, const void *from, int bytes)
-{
-	for (int i = 0; i < bytes; i += 64) _mm512_storeu_si512((char *)to + i, _mm512_loadu_si512((const char *)from + i));
 }
 
 INLINE __m512i bits(__m512 x) { return _mm512_castps_si512(x); }
@@ -253,8 +245,8 @@ INLINE __m512i coded(const struct constants *k, __m512i even, __m512i odd, __m51
 		_mm512_srli_epi16(_mm512_subs_epu16(even, base), 4));
 }
 
-INLINE void store_codes(const struct constants *k, char *m, char *v, float *m_scale, float *v_scale, struct packed x,
-	struct packed y, const bool has_v)
+INLINE void store_codes(const struct constants *k, const struct arrays *at, struct packed x, struct packed y,
+	const bool has_v)
 {
 	__m512i even = both(x.even, k->unsign), odd = both(x.odd, k->unsign);
 	__m512i scale = largest(_mm512_max_epu16(even, odd), _mm512_max_epu16(y.even, y.odd));
@@ -264,11 +256,11 @@ INLINE void store_codes(const struct constants *k, char *m, char *v, float *m_sc
 	__m512i base = _mm512_sub_epi16(scale, k->to_base);
 	__m512i codes = coded(k, even, odd, _mm512_shuffle_i64x2(base, base, 0x00));
 	__m512i signs = mux(k->odd, x.odd, _mm512_srli_epi16(x.even, 8));
-	_mm512_storeu_si512(m, mux(k->signs, signs, codes));
-	if (has_v) _mm512_storeu_si512(v, coded(k, y.even, y.odd, _mm512_shuffle_i64x2(base, base, 0xaa)));
+	_mm512_storeu_si512(at->m, mux(k->signs, signs, codes));
+	if (has_v) _mm512_storeu_si512(at->v, coded(k, y.even, y.odd, _mm512_shuffle_i64x2(base, base, 0xaa)));
 	scale = _mm512_slli_epi32(scale, 16);
-	_mm_store_ss(m_scale, _mm_castsi128_ps(_mm512_castsi512_si128(scale)));
-	if (has_v) _mm_store_ss(v_scale, _mm_castsi128_ps(_mm512_extracti32x4_epi32(scale, 2)));
+	_mm_store_ss(at->m_scale, _mm_castsi128_ps(_mm512_castsi512_si128(scale)));
+	if (has_v) _mm_store_ss(at->v_scale, _mm_castsi128_ps(_mm512_extracti32x4_epi32(scale, 2)));
 }
 
 /* One group of m and v in any type. Without has_v, the optimizer keeps m alone. */
@@ -282,58 +274,40 @@ struct moments {
 INLINE void scale_m(struct moments *x, float scale)
 {
 #pragma GCC unroll 4
-	for (int r = 0; r < REGS; r++)
-		x->m[r] = _mm512_mask_mul_ps(_mm512_set1_ps(-0.0f), x->not0[r], x->m[r], _mm512_set1_ps(scale));
+	for (int r = 0; r < REGS; r++) x->m[r] = _mm512_mask_mul_ps(vec_all(-0.0f), x->not0[r], x->m[r], vec_all(scale));
 }
 
 /* To the journal as they lie in memory, and to registers */
-INLINE void load_moments(const struct constants *k, struct moments *x, const struct scalars *a, const struct tile *t,
-	uint64_t group, const char *m, const char *v, uint8_t *old, const bool has_v, const enum mt_dtype state)
+INLINE void load_moments(const struct constants *k, struct moments *x, const struct scalars *a, const struct arrays *at,
+	uint8_t *old, struct kind is)
 {
+	const bool bf16 = is.state == MT_BF16;
+
 	x->keep_m = _mm512_set1_ps(a->beta1);
 	x->keep_v = _mm512_set1_ps(a->beta2);
-	if (state == MT_INT8) {
-		memcpy(old + SLOT_M + SLOT_SCALE, t->m_scale + group, sizeof(float));
-		decode_m(k, take(m, old + SLOT_M), x->m, x->not0);
-		if (!has_v) {
-			scale_m(x, t->m_scale[group]);
+	if (is.state == MT_INT8) {
+		memcpy(old + SLOT_M + SLOT_SCALE, at->m_scale, sizeof(float));
+		decode_m(k, take(at->m, old + SLOT_M), x->m, x->not0);
+		if (!is.has_v) {
+			scale_m(x, *at->m_scale);
 			return;
 		}
-		memcpy(old + SLOT_V + SLOT_SCALE, t->v_scale + group, sizeof(float));
-		x->keep_m = _mm512_mul_ps(x->keep_m, _mm512_set1_ps(t->m_scale[group]));
-		x->keep_v = _mm512_mul_ps(x->keep_v, _mm512_set1_ps(t->v_scale[group]));
-		decode_v(k, take(v, old + SLOT_V), x->v);
+		memcpy(old + SLOT_V + SLOT_SCALE, at->v_scale, sizeof(float));
+		x->keep_m *= *at->m_scale;
+		x->keep_v *= *at->v_scale;
+		decode_v(k, take(at->v, old + SLOT_V), x->v);
 		return;
 	}
-	const int bytes = MT_GROUP * mt_dtype_bytes(state);
-	copy(old + SLOT_M, m, bytes);
-	if (has_v) copy(old + SLOT_V, v, bytes);
+	copy(old + SLOT_M, at->m, MT_GROUP * (int)mt_dtype_bytes(is.state));
+	if (is.has_v) copy(old + SLOT_V, at->v, MT_GROUP * (int)mt_dtype_bytes(is.state));
 #pragma GCC unroll 2
 	for (int r = 0; r < REGS; r += 2) {
-		load_two(k, m, r, x->m + r, state == MT_BF16, state == MT_BF16);
-		if (has_v) load_two(k, v, r, x->v + r, state == MT_BF16, state == MT_BF16);
+		load_two(k, at->m, r, x->m + r, bf16, bf16);
+		if (is.has_v) load_two(k, at->v, r, x->v + r, bf16, bf16);
 	}
 }
 
-/* ---- the rules of update.h. g: before clipping ---- */
-
-/* AdamW: m and v of the next step */
-INLINE void advance(struct moments *x, int r, __m512 g, const struct scalars *a, const enum mt_dtype state)
-{
-	if (state == MT_FP32) {
-		const __mmask16 from_g = a->lerp_from_g ? 0xffff : 0;
-		g = _mm512_mul_ps(g, _mm512_set1_ps(a->clip));
-		__m512 from = _mm512_mask_blend_ps(from_g, x->m[r], g);
-		x->m[r] = _mm512_add_ps(from, _mm512_mul_ps(_mm512_sub_ps(g, x->m[r]), _mm512_set1_ps(a->lerp)));
-		x->v[r] = _mm512_add_ps(_mm512_mul_ps(x->v[r], x->keep_v),
-			_mm512_mul_ps(_mm512_mul_ps(g, _mm512_set1_ps(a->one_minus_beta2)), g));
-		return;
-	}
-	__m512 g1 = _mm512_mul_ps(g, _mm512_set1_ps(a->clip_lerp)), g2 = _mm512_mul_ps(g, _mm512_set1_ps(a->clip_root2));
-	x->m[r] = state == MT_INT8 ? _mm512_mask3_fmadd_ps(x->m[r], x->keep_m, g1, x->not0[r])
-							   : _mm512_fmadd_ps(x->m[r], x->keep_m, g1);
-	x->v[r] = _mm512_fmadd_ps(g2, g2, _mm512_mul_ps(x->v[r], x->keep_v));
-}
+/* ---- an update ---- */
 
 /* int8_root of sixteen */
 INLINE __m512 root_of(const struct constants *k, __m512i rounded)
@@ -342,65 +316,27 @@ INLINE __m512 root_of(const struct constants *k, __m512i rounded)
 	return number(_mm512_add_epi32(_mm512_slli_epi32(x, INT8_CUT - 1), _mm512_permutexvar_epi32(x, k->roots)));
 }
 
-/* AdamW: p of the next step from its m and v; rounded: v's pattern (int8) */
-INLINE __m512 stepped(const struct constants *k, __m512 p, __m512 m, __m512 v, __m512i rounded, const struct scalars *a,
-	float decay, const enum mt_dtype state)
-{
-	__m512 keep = _mm512_set1_ps(decay);
-	if (state == MT_FP32) {
-		__m512 root = _mm512_sqrt_ps(v);
-		__m512 denom = _mm512_add_ps(_mm512_div_ps(root, _mm512_set1_ps(a->sqrt_bias2)), _mm512_set1_ps(a->eps));
-		__m512 step = _mm512_div_ps(_mm512_mul_ps(m, _mm512_set1_ps(a->neg_step)), denom);
-		return _mm512_add_ps(_mm512_mul_ps(p, keep), step);
-	}
-	__m512 root = state == MT_INT8 ? root_of(k, rounded) : _mm512_sqrt_ps(v);
-	__m512 denom = _mm512_fmadd_ps(root, _mm512_set1_ps(a->per_step), _mm512_set1_ps(a->eps_per_step));
-	return _mm512_fmadd_ps(p, keep, _mm512_div_ps(m, denom));
-}
-
-/* Lion: m and p of the next step */
-INLINE __m512 lion(__m512 p, __m512 *m, __m512 g, const struct scalars *a, float decay)
-{
-	const __m512 one = _mm512_set1_ps(1), zero = _mm512_setzero_ps();
-	g = _mm512_mul_ps(g, _mm512_set1_ps(a->clip));
-	__m512 c = _mm512_add_ps(_mm512_mul_ps(*m, _mm512_set1_ps(a->beta1)),
-		_mm512_mul_ps(g, _mm512_set1_ps(a->one_minus_beta1)));
-	__m512 sign = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(c, zero, _CMP_GT_OQ), one);
-	sign = _mm512_mask_sub_ps(sign, _mm512_cmp_ps_mask(c, zero, _CMP_LT_OQ), zero, one);
-	*m = _mm512_add_ps(_mm512_mul_ps(*m, _mm512_set1_ps(a->beta2)),
-		_mm512_mul_ps(g, _mm512_set1_ps(a->one_minus_beta2)));
-	return _mm512_add_ps(_mm512_mul_ps(p, _mm512_set1_ps(decay)), _mm512_mul_ps(sign, _mm512_set1_ps(a->neg_step)));
-}
-
-/* SGD: m and p of the next step */
-INLINE __m512 sgd(__m512 p, __m512 *m, __m512 g, const struct scalars *a, float decay)
-{
-	g = _mm512_add_ps(_mm512_mul_ps(g, _mm512_set1_ps(a->clip)), _mm512_mul_ps(p, _mm512_set1_ps(decay)));
-	*m = _mm512_add_ps(_mm512_mul_ps(*m, _mm512_set1_ps(a->beta1)), g);
-	return _mm512_add_ps(p, _mm512_mul_ps(*m, _mm512_set1_ps(a->neg_step)));
-}
-
 /* Neighbours, which registers r and r + 1 have, share a word: the even one's m and the odd one's v take its high
  * half. */
-INLINE void store_bf16(const struct constants *k, const struct moments *x, char *m, char *v, uint32_t key,
+INLINE void store_bf16(const struct constants *k, const struct moments *x, const struct arrays *at, uint32_t key,
 	const bool has_v)
 {
 	__m512i random = random_of(k->factors, key);
 #pragma GCC unroll 2
 	for (int r = 0; r < REGS; r += 2) {
 		__m512i high = _mm512_srli_epi32(random, 16), low = _mm512_andnot_si512(k->upper, random);
-		store32(k, (uint16_t *)m + r * WIDTH,
+		store32(k, (uint16_t *)at->m + r * WIDTH,
 			upper(k, _mm512_add_epi32(bits(x->m[r]), high), _mm512_add_epi32(bits(x->m[r + 1]), low)), true);
 		if (has_v)
-			store32(k, (uint16_t *)v + r * WIDTH,
+			store32(k, (uint16_t *)at->v + r * WIDTH,
 				upper(k, _mm512_add_epi32(bits(x->v[r]), low), _mm512_add_epi32(bits(x->v[r + 1]), high)), true);
 		random = _mm512_rol_epi32(random, ROUNDING_TURN);
 	}
 }
 
 /* Four registers become one. v's patterns, rounded, are in j then. */
-INLINE void store_int8(const struct constants *k, const struct moments *x, const struct tile *t, uint64_t group,
-	char *m, char *v, uint32_t key, __m512i j[REGS], const bool has_v)
+INLINE void store_int8(const struct constants *k, const struct moments *x, const struct arrays *at, uint32_t key,
+	__m512i j[REGS], const bool has_v)
 {
 	__m512i i[REGS], random = random_of(k->factors, key);
 #pragma GCC unroll 2
@@ -413,80 +349,74 @@ INLINE void store_int8(const struct constants *k, const struct moments *x, const
 		random = _mm512_rol_epi32(random, ROUNDING_TURN);
 	}
 	struct packed pm = {upper(k, i[0], i[2]), upper(k, i[1], i[3])}, pv = {upper(k, j[0], j[2]), upper(k, j[1], j[3])};
-	store_codes(k, m, v, t->m_scale + group, t->v_scale + group, pm, pv, has_v);
+	store_codes(k, at, pm, pv, has_v);
 }
 
-INLINE void store_fp32(const struct moments *x, float *m, float *v, const bool has_v)
+INLINE void store_fp32(const struct moments *x, const struct arrays *at, const bool has_v)
 {
 #pragma GCC unroll 4
 	for (int r = 0; r < REGS; r++) {
-		_mm512_storeu_ps(m + r * WIDTH, x->m[r]);
-		if (has_v) _mm512_storeu_ps(v + r * WIDTH, x->v[r]);
+		_mm512_storeu_ps((float *)at->m + r * WIDTH, x->m[r]);
+		if (has_v) _mm512_storeu_ps((float *)at->v + r * WIDTH, x->v[r]);
 	}
 }
 
-INLINE void groups(const struct scalars *a, const struct tile *t, struct mt_partition *partition, uint64_t tag,
-	uint64_t first, uint64_t end, float decay, const bool bf16, const bool g_bf16, const bool two,
-	const enum mt_optim optim, const enum mt_dtype state)
+/* p, or with adamw's state in bf16 or int8 m and v, which are rounded before p: register r of them */
+INLINE void advance(__m512 p[REGS], struct moments *x, int r, __m512 g, const struct scalars *a, float decay,
+	struct kind is)
 {
-	const int gb = g_bf16 ? 2 : 4, sb = mt_dtype_bytes(state);
-	const bool apart = state != MT_FP32, has_v = optim == MT_ADAMW;
+	__m512 m = x->m[r];
+	if (!is.has_v || is.state == MT_FP32) p[r] = rule(p[r], &x->m[r], &x->v[r], g, a, decay, is.optim);
+	else adamw_moments(&x->m[r], &x->v[r], g, a, x->keep_m, x->keep_v);
+	if (is.has_v && is.state == MT_INT8) /* 0 has no code of its own: its m is not multiplied */
+		x->m[r] = _mm512_mask3_fmadd_ps(m, x->keep_m, g * a->clip_lerp, x->not0[r]);
+}
+
+INLINE void groups(const struct scalars *a, const struct tile *t, struct mt_partition *partition, uint64_t tag,
+	uint64_t first, uint64_t end, float decay, const struct kind is)
+{
+	const bool apart = is.state != MT_FP32;
 	const struct constants k = constants();
 	const struct scalars scalars = *a; /* so that no store can change them */
 	uint32_t slot = partition_slot(atomic_load_explicit(&partition->index, memory_order_relaxed));
 	for (uint64_t group = first; group < end; group++) {
-		uint64_t i = group * MT_GROUP, gi = (group - t->g_group) * MT_GROUP;
-		uint16_t *w16 = (uint16_t *)t->w + i;
-		int16_t *lo16 = bf16 ? t->lo + i : NULL;
-		float *w32 = (float *)t->w + i;
-		char *m = (char *)t->m + i * sb, *v = has_v ? (char *)t->v + i * sb : NULL;
-		const char *g0 = (const char *)t->g[0] + gi * gb, *g1 = two ? (const char *)t->g[1] + gi * gb : NULL;
-		if (bf16) {
-			prefetch(w16 + AHEAD * MT_GROUP, MT_GROUP * 2);
-			prefetch(lo16 + AHEAD * MT_GROUP, MT_GROUP * 2);
-		} else prefetch(w32 + AHEAD * MT_GROUP, MT_GROUP * 4);
-		prefetch(m + AHEAD * MT_GROUP * sb, MT_GROUP * sb);
-		if (has_v) prefetch(v + AHEAD * MT_GROUP * sb, MT_GROUP * sb);
-		prefetch(g0 + AHEAD * MT_GROUP * gb, MT_GROUP * gb);
-		if (two) prefetch(g1 + AHEAD * MT_GROUP * gb, MT_GROUP * gb);
-
+		const struct arrays at = arrays_of(t, group, is);
+		arrays_prefetch(&at, is);
 		slot ^= 1;
 		uint8_t *old = partition->slot[slot];
 		__m512 p[REGS];
 		__m512i rounded[REGS]; /* v's patterns (int8) */
 		struct moments x;
-		load_weights(&k, bf16 ? (const void *)w16 : w32, lo16, old, p, bf16, apart);
-		load_moments(&k, &x, &scalars, t, group, m, v, old, has_v, state);
+		load_weights(&k, at.w, at.lo, old, p, is.bf16, apart);
+		load_moments(&k, &x, &scalars, &at, old, is);
 		partition_commit(partition, tag | (uint64_t)slot << 27 | group);
 #pragma GCC unroll 2
 		for (int r = 0; r < REGS; r += 2) {
 			__m512 g[2], more[2];
-			load_two(&k, g0, r, g, g_bf16, apart);
-			if (two) {
-				load_two(&k, g1, r, more, g_bf16, apart);
-				g[0] = _mm512_add_ps(g[0], more[0]);
-				g[1] = _mm512_add_ps(g[1], more[1]);
-			}
+			load_two(&k, at.g[0], r, g, is.g_bf16, apart);
+			if (is.two) load_two(&k, at.g[1], r, more, is.g_bf16, apart);
 #pragma GCC unroll 2
-			for (int h = 0; h < 2; h++)
-				if (optim == MT_LION) p[r + h] = lion(p[r + h], &x.m[r + h], g[h], &scalars, decay);
-				else if (optim == MT_SGD) p[r + h] = sgd(p[r + h], &x.m[r + h], g[h], &scalars, decay);
-				else advance(&x, r + h, g[h], &scalars, state);
+			for (int h = 0; h < 2; h++) {
+				if (is.two) g[h] += more[h];
+				advance(p, &x, r + h, g[h], &scalars, decay, is);
+			}
 		}
-		if (state == MT_INT8) store_int8(&k, &x, t, group, m, v, rounding_key(tag, group), rounded, has_v);
-		else if (state == MT_BF16) store_bf16(&k, &x, m, v, rounding_key(tag, group), has_v);
-		else store_fp32(&x, (float *)m, (float *)v, has_v);
+		if (is.state == MT_INT8) store_int8(&k, &x, &at, rounding_key(tag, group), rounded, is.has_v);
+		else if (is.state == MT_BF16) store_bf16(&k, &x, &at, rounding_key(tag, group), is.has_v);
+		else store_fp32(&x, &at, is.has_v);
 #pragma GCC unroll 4
-		for (int r = 0; optim == MT_ADAMW && r < REGS; r++)
-			p[r] = stepped(&k, p[r], x.m[r], x.v[r], rounded[r], &scalars, decay, state);
-		store_weights(&k, bf16 ? (void *)w16 : w32, lo16, p, bf16, apart);
+		for (int r = 0; r < REGS; r++)
+			if (is.has_v && apart)
+				p[r] = adamw_step(p[r], x.m[r], is.state == MT_INT8 ? root_of(&k, rounded[r]) : vec_sqrt(x.v[r]),
+					&scalars, decay);
+		store_weights(&k, at.w, at.lo, p, is.bf16, apart);
 	}
 }
 
 ISA void update_avx512(const struct scalars *a, const struct tile *t, struct mt_partition *partition, uint64_t tag,
 	uint64_t first, uint64_t end, float decay)
 {
-	UPDATE_SPECIALISE(groups);
+	UPDATE_SPECIALISE();
 }
 #else
 typedef int update_avx512_is_for_x86_64;

@@ -143,33 +143,6 @@ static inline struct rounding rounding_of(uint32_t key, uint32_t j, uint32_t bit
 	return j % 2 ? (struct rounding){low, high} : (struct rounding){high, low};
 }
 
-/* The body of an update_fn over an always-inlined loop that takes (bf16 weights, bf16 gradients, two gradient arrays,
- * optimizer, type of state) as constants: each of the 72 is a separate loop, without a branch inside. */
-#define UPDATE_BY_STATE(loop, optim, ...) \
-	do { \
-		if (t->state == MT_INT8) loop(a, t, partition, tag, first, end, decay, __VA_ARGS__, optim, MT_INT8); \
-		else if (t->state == MT_BF16) loop(a, t, partition, tag, first, end, decay, __VA_ARGS__, optim, MT_BF16); \
-		else loop(a, t, partition, tag, first, end, decay, __VA_ARGS__, optim, MT_FP32); \
-	} while (0)
-#define UPDATE_BY_OPTIM(loop, ...) \
-	do { \
-		if (t->optim == MT_LION) UPDATE_BY_STATE(loop, MT_LION, __VA_ARGS__); \
-		else if (t->optim == MT_SGD) UPDATE_BY_STATE(loop, MT_SGD, __VA_ARGS__); \
-		else UPDATE_BY_STATE(loop, MT_ADAMW, __VA_ARGS__); \
-	} while (0)
-#define UPDATE_SPECIALISE(loop) \
-	do { \
-		bool two = t->g[1] != NULL; \
-		if (t->lo && t->g_bf16 && two) UPDATE_BY_OPTIM(loop, true, true, true); \
-		else if (t->lo && t->g_bf16) UPDATE_BY_OPTIM(loop, true, true, false); \
-		else if (t->lo && two) UPDATE_BY_OPTIM(loop, true, false, true); \
-		else if (t->lo) UPDATE_BY_OPTIM(loop, true, false, false); \
-		else if (t->g_bf16 && two) UPDATE_BY_OPTIM(loop, false, true, true); \
-		else if (t->g_bf16) UPDATE_BY_OPTIM(loop, false, true, false); \
-		else if (two) UPDATE_BY_OPTIM(loop, false, false, true); \
-		else UPDATE_BY_OPTIM(loop, false, false, false); \
-	} while (0)
-
 /* By the widest instruction set of this CPU, or by $MT_ISA (scalar or plain, avx2, avx512); NULL: the CPU lacks it */
 update_fn *update_choose(void);
 
