@@ -19,7 +19,7 @@
 #include "optim.h"
 #include "sum.h"
 
-enum taken { TAKEN, LATER, STALE, NEWER, FULL };
+enum taken { TAKEN, LATER, NEWER, FULL };
 
 static uint64_t min64(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
@@ -148,7 +148,6 @@ static bool batch_takes(const struct batch *b, const struct mt_msg *m)
 static enum taken take_piece(struct optim *o, struct batch *b, uint32_t ring, const struct mt_msg *m, const void *block)
 {
 	struct accumulation *g = &o->accumulation;
-	if (!piece_fits(o, m, mt_ring_block(o->grad[ring]))) bad(ring, m, "the piece is outside its unit or block");
 	uint64_t first = m->grad.off / MT_BLOCK, blocks = (m->grad.n + MT_BLOCK - 1) / MT_BLOCK;
 	uint16_t *micros = g->micros[m->grad.end][m->grad.unit] + first;
 	for (uint64_t i = 0; i < blocks; i++)
@@ -190,26 +189,16 @@ static enum taken take_loss(struct optim *o, uint32_t ring, const struct mt_msg 
 
 /* ---- rings */
 
-static enum taken age(const struct mt_msg *m, uint32_t attempt)
-{
-	int order = mt_attempt_order(m->attempt, attempt);
-	return order == 0 ? TAKEN : order > 0 ? NEWER : STALE;
-}
-
 static enum taken take(struct optim *o, struct batch *b, uint32_t ring, const struct mt_msg *m, const void *block,
 	uint64_t word)
 {
 	struct accumulation *g = &o->accumulation;
-	enum taken a = age(m, g->attempt);
-	if (a != TAKEN) return a;
-	if (m->k != g->k || m->txn_kind != g->txn.kind || m->step != g->txn.step) bad(ring, m, "not of the open txn");
-	if (m->micro >= g->txn.micros) bad(ring, m, "no such micro-batch");
+	/* it was compared with the txn's entry, which mt-step may have begun to write for another attempt */
+	if (m->txn_kind != g->txn.kind || m->micro >= g->txn.micros) return NEWER;
 	if (m->kind == MT_MSG_LOSS) return take_loss(o, ring, m);
-	if (m->kind != MT_MSG_GRAD || g->txn.kind != MT_TRAIN) bad(ring, m, "not a kind that is due here");
 	if (!o->direct) return take_piece(o, b, ring, m, block);
 	if (g->losses_left) bad(ring, m, "a piece before its loss");
 	if (commit_skips(o, g)) return LATER; /* accumulate_round commits the skip, and then it is stale */
-	if (!piece_fits(o, m, mt_ring_block(o->grad[ring]))) bad(ring, m, "the piece is outside its unit or block");
 	if (m->grad.off) bad(ring, m, "the step's first piece does not begin its unit");
 	commit_direct(o, g, word, ring);
 	return NEWER; /* committed or aborted, the word has changed; the piece stays where it is */
@@ -226,11 +215,11 @@ static enum taken collect(struct optim *o, struct batch *b, uint32_t ring, uint6
 	mt_ring_blocks(o->grad[ring], &bytes);
 	uint64_t half = (bytes / mt_ring_block(o->grad[ring]) + 1) / 2;
 	*pop = 0;
-	while (mt_ring_peek(o->grad[ring], *pop, &m, &block)) {
+	while (mt_must(mt_grad_peek_ahead(o->grad[ring], *pop, word, &m, &block))) {
 		uint32_t pieces = b->n;
 		if (*pop == half) return FULL;
 		enum taken r = take(o, b, ring, &m, block, word);
-		if (r != TAKEN && r != STALE) return r;
+		if (r != TAKEN) return r;
 		*moved = true;
 		if (*pop || b->n > pieces) (*pop)++;
 		else mt_ring_pop(o->grad[ring]);
@@ -282,7 +271,7 @@ bool accumulate_drop(struct optim *o, uint64_t word)
 	struct mt_msg m;
 	for (uint32_t i = 0; i < o->streams; i++) {
 		uint64_t n = 0;
-		while (mt_ring_peek(o->grad[i], n, &m, NULL) && age(&m, mt_word_attempt(word)) != NEWER) n++;
+		while (mt_ring_peek(o->grad[i], n, &m, NULL) && mt_attempt_order(m.attempt, mt_word_attempt(word)) <= 0) n++;
 		if (!n) continue;
 		mt_ring_pop_many(o->grad[i], n);
 		moved = true;

@@ -128,8 +128,7 @@ static bool source_gone(struct optim *o, uint64_t word, uint32_t ring)
 void apply_direct(struct optim *o, uint32_t k, const struct opened *op, const struct scalars *scalars)
 {
 	struct mt_txn *t = mt_txn(o->run, k);
-	uint32_t attempt = mt_word_attempt(mt_txn_word(o->run, k));
-	uint64_t source = t->source, ring = t->source_ring;
+	uint64_t word = mt_txn_word(o->run, k), source = t->source, ring = t->source_ring;
 	if (ring >= o->streams) mt_die(MT_EX_BUG, "txn %u: gradients from ring %llu", k, (unsigned long long)ring);
 	while (!all_at(o, op->step)) {
 		uint32_t seen = mt_event(o->run);
@@ -137,10 +136,9 @@ void apply_direct(struct optim *o, uint32_t k, const struct opened *op, const st
 		struct mt_msg m;
 		const void *block;
 		leave_if_lost(o);
-		if (mt_ring_peek(o->grad[ring], 0, &m, &block)) {
+		if (mt_ring_peek(o->grad[ring], 0, &m, NULL)) {
 			mt_stage_activity(o->run, MT_ACT_APPLY, m.grad.unit);
-			if (m.k != k || (m.attempt & 0xffffff) != attempt || m.kind != MT_MSG_GRAD ||
-				!piece_fits(o, &m, mt_ring_block(o->grad[ring])))
+			if (!mt_must(mt_grad_peek(o->grad[ring], word, &m, &block)) || m.kind != MT_MSG_GRAD)
 				mt_die(MT_EX_BUG, "grad.%u: message of txn %u, kind %u: not a piece of txn %u", (uint32_t)ring, m.k,
 					m.kind, k);
 			double from = mt_now();

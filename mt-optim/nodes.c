@@ -12,6 +12,7 @@
 #include "mt/error.h"
 #include "mt/ring.h"
 #include "mt/run.h"
+#include "mt/snapshot.h"
 #include "mt/txn.h"
 #include "mt/wait.h"
 #include "optim.h"
@@ -180,14 +181,6 @@ bool nodes_wait(const struct optim *o)
 	return false;
 }
 
-/* ---- snapshots */
-
-/* Before node 0's word speaks of another step, the other nodes must have heard how the save before ended. */
-bool nodes_heard(const struct optim *o, uint64_t word)
-{
-	return o->nodes == 1 || o->node || atomic_load_explicit(&o->control->nodes.snap[0], memory_order_acquire) == word;
-}
-
 /* ---- versions */
 
 uint64_t nodes_at(const struct optim *o, uint32_t unit)
@@ -210,7 +203,7 @@ void nodes_wait_units(struct optim *o, uint64_t step)
 			uint32_t seen = mt_event(o->run);
 			if (mt_version(o->run, u) == step) break;
 			leave_if_gone(o);
-			fail_dead_saver(o); /* mt-link writes to no unit that is pinned */
+			mt_snap_fail_dead(o->run); /* mt-link writes to no unit that is pinned */
 			mt_stage_activity(o->run, MT_ACT_WAIT_WEIGHTS, u);
 			mt_wait_on(o->run, seen, 100, MT_ON_VERSION);
 		}

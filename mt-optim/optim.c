@@ -7,6 +7,7 @@
 #include "mt/error.h"
 #include "mt/ring.h"
 #include "mt/run.h"
+#include "mt/snapshot.h"
 #include "mt/txn.h"
 #include "mt/wait.h"
 #include "optim.h"
@@ -133,7 +134,7 @@ static bool serve(struct optim *o, bool *left)
 		return finish(o, k) || (*left = true);
 	if (mt_stopping && !nodes_wait(o) && may_leave(o, k, phase)) return *left = true;
 	if (phase == MT_ACCUMULATE) return accumulate_round(o, k);
-	return accumulate_drop(o, mt_txn_word(o->run, k)) || fail_dead_saver(o);
+	return accumulate_drop(o, mt_txn_word(o->run, k)) || mt_snap_fail_dead(o->run);
 }
 
 int main(int argc, char **argv)

@@ -79,8 +79,6 @@ void unit_update(const struct optim *, const struct scalars *, const struct tile
  * now */
 bool txn_opened(struct optim *, uint32_t k, uint64_t word, struct opened *);
 
-/* Does a gradient message name a piece of a unit that its block can hold? Nothing of it is used before */
-bool piece_fits(const struct optim *, const struct mt_msg *, size_t block);
 /* Ends the program when the run is gone (0), dirty or damaged, or a ring is (65), or this process has lost its slot
  * (75); called wherever mt-optim waits */
 void leave_if_gone(struct optim *);
@@ -106,7 +104,6 @@ void nodes_updated(struct optim *, uint32_t unit, uint64_t step); /* it is at th
 void nodes_begin(struct optim *);                                 /* of an attempt: no sum has come in or was sent */
 void nodes_wait_units(struct optim *, uint64_t step);  /* until mt-link has published all units at the step */
 void nodes_say_finished(struct optim *, uint32_t k);   /* txn k is done here, and what it saves is pinned */
-bool nodes_heard(const struct optim *, uint64_t word); /* node 0: all others know this word of the snapshot */
 bool nodes_finished(const struct optim *, uint32_t k); /* this node has said so */
 /* Node 0: move a txn to done that all nodes have finished; true if it did */
 bool nodes_done(struct optim *);
@@ -132,8 +129,6 @@ void apply_direct(struct optim *, uint32_t k, const struct opened *, const struc
 void wait_unpinned(struct optim *, uint32_t unit);
 /* Ask for a snapshot of the step that all units are at. false: mt-optim was asked to stop before it could */
 bool snapshot(struct optim *, uint32_t k, const struct opened *);
-/* A saver that is not there saves nothing: fail what it has pinned. Returns true if this call did */
-bool fail_dead_saver(struct optim *);
 
 /* counters of this stage's slot; C_SNAPSHOT_NS: of which the update waited for mt-ckpt */
 enum { C_PIECES, C_GRAD_BYTES, C_UPDATES, C_UPDATE_NS, C_WAIT_NS, C_SNAPSHOT_NS };

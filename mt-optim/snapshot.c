@@ -8,13 +8,6 @@
 #include "mt/wait.h"
 #include "optim.h"
 
-bool fail_dead_saver(struct optim *o)
-{
-	uint64_t word = mt_snap(o->run);
-	if (mt_snap_state(word) != MT_PINNED || mt_stage_alive(o->run, MT_CKPT)) return false;
-	return mt_snap_fail(o->run, word);
-}
-
 /* Time in which at least one thread waits for mt-ckpt: from the first that begins to the last that ends */
 static void count_wait(struct optim *o, int waiters)
 {
@@ -32,40 +25,29 @@ static void count_wait(struct optim *o, int waiters)
  * one. */
 void wait_unpinned(struct optim *o, uint32_t u)
 {
-	static pthread_mutex_t look = PTHREAD_MUTEX_INITIALIZER; /* one thread at a time checks whether the saver lives */
 	if (!mt_snap_pinned(o->run, u)) return;
 	double from = mt_now();
 	count_wait(o, 1);
-	for (;;) {
-		uint32_t seen = mt_event(o->run);
-		if (!mt_snap_pinned(o->run, u)) break;
-		mt_stage_activity(o->run, MT_ACT_WAIT_PIN, u);
-		pthread_mutex_lock(&look);
-		fail_dead_saver(o);
-		pthread_mutex_unlock(&look);
-		if (!mt_snap_pinned(o->run, u)) break;
-		leave_if_gone(o);
-		mt_wait_on(o->run, seen, 100, MT_ON_SNAP | MT_ON_PIN);
-	}
+	mt_stage_activity(o->run, MT_ACT_WAIT_PIN, u);
+	while (mt_snap_wait(o->run, u)) leave_if_gone(o);
 	mt_stage_activity(o->run, MT_ACT_APPLY, u);
 	count_wait(o, -1);
 	count(o, C_WAIT_NS, (uint64_t)((mt_now() - from) * 1e9));
 }
 
-/* Wait until the previous snapshot is saved or failed. If its saver has died after sealing, its successor alone can
- * finish it. */
+/* Wait until the snapshot before is saved or failed. If its saver has died after sealing, its successor alone can
+ * finish it. false: asked to stop */
 static bool wait_before(struct optim *o, uint64_t step)
 {
+	bool over = mt_snap_step(mt_snap(o->run)) == step; /* a predecessor has pinned it */
 	mt_stage_activity(o->run, MT_ACT_WAIT_SAVE, step);
-	for (;;) {
-		uint32_t seen = mt_event(o->run);
-		uint64_t word = mt_snap(o->run);
-		if (mt_snap_step(word) == step || (!mt_snap_busy(word) && nodes_heard(o, word))) return true;
-		if (fail_dead_saver(o)) continue;
-		if (mt_stopping && !mt_stage_alive(o->run, MT_CKPT)) return false;
+	count_wait(o, 1);
+	while (!over && !(over = !mt_snap_wait(o->run, o->n_units))) {
 		leave_if_gone(o);
-		mt_wait_on(o->run, seen, 100, MT_ON_SNAP);
+		if (mt_stopping) break;
 	}
+	count_wait(o, -1);
+	return over;
 }
 
 /* Only a wake-up: the word is what counts, so a full ring loses nothing. */
@@ -82,13 +64,10 @@ static void send_save(struct optim *o, uint32_t k, uint64_t step)
 
 bool snapshot(struct optim *o, uint32_t k, const struct opened *op)
 {
-	count_wait(o, 1);
-	bool over = wait_before(o, op->step);
-	count_wait(o, -1);
-	if (!over) return false;
+	if (!wait_before(o, op->step)) return false;
 	const struct mt_txn *t = mt_txn(o->run, k);
 	if (!mt_snap_pin(o->run, op->step, t->t, &t->position)) leave_if_lost(o);
 	send_save(o, k, op->step);
-	fail_dead_saver(o);
+	mt_snap_fail_dead(o->run);
 	return true;
 }

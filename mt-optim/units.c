@@ -106,15 +106,6 @@ bool txn_opened(struct optim *o, uint32_t k, uint64_t word, struct opened *out)
 	return true;
 }
 
-bool piece_fits(const struct optim *o, const struct mt_msg *m, size_t block)
-{
-	if (m->grad.unit >= o->n_units || m->grad.end >= (uint32_t)o->units[m->grad.unit].grads) return false;
-	const struct unit *unit = &o->units[m->grad.unit];
-	uint64_t first = unit->first_group * MT_GROUP, end = unit->end_group * MT_GROUP, off = m->grad.off, n = m->grad.n;
-	return off % MT_BLOCK == 0 && off >= first && off < end && n && n <= end - off &&
-		(n % MT_BLOCK == 0 || n == end - off) && n <= block / (o->g_bf16 ? 2 : 4);
-}
-
 void leave_if_gone(struct optim *o)
 {
 	if (mt_run_state(o->run) == MT_GONE) exit(0);

@@ -1,4 +1,4 @@
-/* batch.c: what a batch message may say. It comes from a peer: nothing in it may lead out of bounds. */
+/* batch.c: what a message may say. It comes from a peer: nothing in it may lead out of bounds. */
 #include "batch.h"
 #include "mt/error.h"
 #include "mt/memory.h"
@@ -29,4 +29,11 @@ int batch_check(const struct mt_msg *m, const uint32_t *tokens, uint32_t vocab)
 			return mt_fail(MT_EX_PEER, "row %zu, position %u: document starts at %u", i / seq, t, starts[i]);
 	}
 	return 0;
+}
+
+bool piece_fits(const struct mt_msg *m, const struct mt_unit *unit, struct mt_part own, uint64_t most)
+{
+	uint64_t off = m->grad.off, n = m->grad.n;
+	return m->grad.end <= (unit->g[1] != 0) && m->grad.zero <= 1 && off % MT_BLOCK == 0 && off >= own.first &&
+		off < own.end && n && n <= own.end - off && (n % MT_BLOCK == 0 || n == own.end - off) && n <= most;
 }

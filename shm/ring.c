@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 
+#include "batch.h"
 #include "lib.h"
 #include "mt/error.h"
 #include "mt/ring.h"
@@ -384,24 +385,28 @@ uint32_t mt_ring_on_room(const struct mt_ring *r) { return r->on_room; }
 
 /* ---- gradients */
 
-/* An mt-stream's answer to a micro of t: its loss, or a piece that lies in its unit and in a block */
+/* An mt-stream's answer to a micro of t: its loss, or a piece that lies in what this node has of its unit, and in a
+ * block */
 static bool answers(const struct mt_ring *r, const struct mt_txn *t, const struct mt_msg *m)
 {
 	const struct mt_control *c = r->run->control;
-	if (m->micro >= t->micros || m->txn_kind != t->kind) return false;
+	if (m->micro >= t->micros || m->txn_kind != t->kind || m->step != t->step) return false;
 	if (m->kind == MT_MSG_LOSS) return true;
 	if (m->kind != MT_MSG_GRAD || m->txn_kind != MT_TRAIN || m->grad.unit >= c->n_units) return false;
-	const struct mt_unit *unit = mt_unit(r->run, m->grad.unit);
-	return m->grad.end <= (unit->g[1] != 0) && m->grad.zero <= 1 && m->grad.off % MT_BLOCK == 0 &&
-		m->grad.off < unit->elems && m->grad.n && m->grad.n <= unit->elems - m->grad.off &&
-		m->grad.n <= r->block_bytes / mt_dtype_bytes(c->grad);
+	return piece_fits(m, mt_unit(r->run, m->grad.unit), mt_part(r->run, m->grad.unit),
+		r->block_bytes / mt_dtype_bytes(c->grad));
 }
 
 int mt_grad_peek(struct mt_ring *r, uint64_t word, struct mt_msg *m, const void **block)
 {
-	while (mt_ring_peek(r, 0, m, block)) {
+	return mt_grad_peek_ahead(r, 0, word, m, block);
+}
+
+int mt_grad_peek_ahead(struct mt_ring *r, uint64_t ahead, uint64_t word, struct mt_msg *m, const void **block)
+{
+	while (mt_ring_peek(r, ahead, m, block)) {
 		int order = mt_attempt_order(m->attempt, mt_word_attempt(word));
-		if (order > 0) return 0;
+		if (order > 0 || (order < 0 && ahead)) return 0;
 		if (order == 0 && m->k == mt_word_k(word) && answers(r, mt_txn(r->run, m->k), m)) return 1;
 		/* acquire: mt-step may have opened another txn in this entry, against which m was held */
 		atomic_thread_fence(memory_order_acquire);

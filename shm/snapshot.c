@@ -65,17 +65,32 @@ bool mt_snap_pinned(const struct mt_run *run, uint32_t unit)
 	return pin && mt_snap(run) == mt_snap_word(pin, MT_PINNED);
 }
 
+/* May another step be pinned? Of several nodes, the others must have heard how the save before ended. */
+static bool over(const struct mt_run *run, uint64_t word)
+{
+	bool tells = mt_nodes(run) > 1 && !mt_node(run);
+	return !mt_snap_busy(word) &&
+		(!tells || atomic_load_explicit(&run->control->nodes.snap[0], memory_order_acquire) == word);
+}
+
 int mt_snap_wait(struct mt_run *run, uint32_t unit)
 {
 	for (;;) {
 		uint32_t seen = mt_event(run);
 		uint64_t word = mt_snap(run);
 		int rc = mt_stage_over(run);
-		if (rc || !(unit < run->control->n_units ? mt_snap_pinned(run, unit) : mt_snap_busy(word))) return rc;
+		if (rc || (unit < run->control->n_units ? !mt_snap_pinned(run, unit) : over(run, word))) return rc;
 		/* what is sealed is whole: its saver's successor judges it */
-		if (mt_snap_state(word) == MT_PINNED && !mt_stage_alive(run, MT_CKPT) && mt_snap_fail(run, word)) continue;
+		if (mt_snap_fail_dead(run)) continue;
+		if (unit >= run->control->n_units && run->stop && *run->stop && !mt_stage_alive(run, MT_CKPT)) return 1;
 		mt_wait_on(run, seen, 100, MT_ON_SNAP | MT_ON_PIN);
 	}
+}
+
+bool mt_snap_fail_dead(struct mt_run *run)
+{
+	uint64_t word = mt_snap(run);
+	return mt_snap_state(word) == MT_PINNED && !mt_stage_alive(run, MT_CKPT) && mt_snap_fail(run, word);
 }
 
 bool mt_snap_intact(const struct mt_run *run, uint64_t step)

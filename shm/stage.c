@@ -121,16 +121,6 @@ static bool process(int pid, struct process *is)
 	return true;
 }
 
-/* Is /proc of the PID namespace in which our pids count? A new namespace may still see its parent's. */
-static bool proc_is_ours(void)
-{
-	char self[32];
-	ssize_t n = readlink("/proc/self", self, sizeof self - 1);
-	if (n <= 0) return false;
-	self[n] = 0;
-	return atoi(self) == getpid();
-}
-
 enum mt_life mt_stage_life(const struct mt_run *run, int slot)
 {
 	for (;;) {
@@ -202,7 +192,7 @@ static int patience(const struct mt_run *run, int slot)
 	uint64_t word = mt_stage_word(run, slot);
 	int pid = mt_slot_pid(word);
 	if (!pid || !mt_stage_pid_here(run, slot)) return 0;
-	bool seen = proc_is_ours() && process(pid, &is), gone = kill(pid, 0) && errno == ESRCH;
+	bool seen = process(pid, &is), gone = kill(pid, 0) && errno == ESRCH;
 	if (gone || (seen && (is.start & 0x1ffffff) != mt_slot_start(word))) return PASSING_TRIES;
 	return seen && is_dying(pid, &is) ? DYING_TRIES : 0;
 }

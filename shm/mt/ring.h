@@ -49,12 +49,14 @@ void mt_ring_pop_many(struct mt_ring *, uint64_t n); /* the same with n messages
 /* bits for mt_wait_on: that a message is published, that one is popped */
 uint32_t mt_ring_on_messages(const struct mt_ring *);
 uint32_t mt_ring_on_room(const struct mt_ring *);
-/* For an optimizer of your own with one mt-stream: peek at the head of its grad ring, if it belongs to the attempt in
- * `word`, the open transaction's. Messages of older attempts are popped. 1: *m has been checked, to be popped when it
+/* For an optimizer: peek at the head of a grad ring, if it belongs to the attempt in `word`, the open transaction's.
+ * Messages of older attempts are popped. 1: *m has been checked, to be popped when it
  * is done with: a loss of one of the transaction's micros, or a piece: block is the n gradients (elements of the run's
  * --grad) of m->grad. 0: nothing has come yet, or something of a newer attempt: read the word again. -65: the ring is
  * damaged; -70: a message that cannot be. */
 int mt_grad_peek(struct mt_ring *, uint64_t word, struct mt_msg *, const void **block);
+/* The same `ahead` places behind the head, where all before it belong to the attempt */
+int mt_grad_peek_ahead(struct mt_ring *, uint64_t ahead, uint64_t word, struct mt_msg *, const void **block);
 
 /* clang-format on */
 

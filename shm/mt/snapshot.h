@@ -25,10 +25,11 @@ uint64_t mt_snap(const struct mt_run *);
  * that speaks of the step already stays. false: this process has lost its slot. */
 bool mt_snap_pin(struct mt_run *, uint64_t step, uint64_t t, const struct mt_position *);
 bool mt_snap_pinned(const struct mt_run *, uint32_t unit); /* the saver has not copied it: do not write to it */
-/* For an optimizer of your own, before it writes to the unit: wait until no snapshot has it pinned (n_units: until no
- * save is busy, so that mt_snap_pin may follow). A snapshot that is pinned and whose saver is dead fails. Looks at
- * mt_stage_over in any case, and returns what that does. */
+/* For an optimizer, before it writes to the unit: wait until no snapshot has it pinned (n_units: until no save is busy,
+ * so that mt_snap_pin may follow). A snapshot that is pinned and whose saver is dead fails. Looks at mt_stage_over in
+ * any case, and returns what that does; also 1 when *stop of mt_run_attach is set and nobody will end the save. */
 int mt_snap_wait(struct mt_run *, uint32_t unit);
+bool mt_snap_fail_dead(struct mt_run *); /* if what is pinned has no saver: true if this call has failed it */
 /* For the saver. No unit has been unpinned since the step was pinned */
 bool mt_snap_intact(const struct mt_run *, uint64_t step);
 /* The unit has been copied. 75: this process has lost its slot; 69: the snapshot was failed meanwhile; 70 */
