@@ -13,9 +13,17 @@
 
 /* ---- tensors */
 
-struct size {
-	uint64_t rows, cols; /* (rows, cols); (rows) if cols is 0; () if both are 0 */
-};
+/* What a tensor's presence may depend on: the model's flags, what its layer is made of, the layer's expert_flags */
+#define PART(n) ((uint64_t)1 << (32 + (n)))
+#define DENSE PART(0)
+#define MOE PART(1)
+#define SHARED PART(2) /* of a mixture of experts */
+#define GATED PART(3)
+#define XIELU PART(4)
+#define OWN_V PART(5) /* v is not k */
+#define EXPERTS_ARE(flag) ((uint64_t)(flag) << 40)
+
+enum size { NONE, ONE, HIDDEN, VOCAB, HEADS, Q_ROWS, KV_ROWS, Q_NORM, K_NORM, FFN, EXPERTS, SHARED_FFN, EXPERT_FFN };
 
 /* Tensors of a block and of the other units, in the order of their roles; names are those of most families. `slab`:
  * starts at a multiple of MT_GROUP; without it, a tensor follows the one above it without a gap, so that both are one
@@ -23,58 +31,62 @@ struct size {
 static const struct entry {
 	enum mt_role_tensor role;
 	bool slab;
-	const char *name; /* inside its block, * for an expert's number; the whole name for units 0 and L + 1 */
+	const char *name;     /* inside its block, * for an expert's number; the whole name for units 0 and L + 1 */
+	enum size rows, cols; /* (rows, cols); (rows) if cols is NONE; () if both are */
+	uint64_t needs;       /* a model has it that has all of these, */
+	uint32_t without;     /* and none of these flags */
 } block_tensors[] = {
-	{MT_T_NORM1, true, "input_layernorm.weight"},
-	{MT_T_NORM1B, true, "input_layernorm.bias"},
-	{MT_T_Q, true, "self_attn.q_proj.weight"},
-	{MT_T_K, false, "self_attn.k_proj.weight"},
-	{MT_T_V, false, "self_attn.v_proj.weight"},
-	{MT_T_QB, true, "self_attn.q_proj.bias"},
-	{MT_T_KB, false, "self_attn.k_proj.bias"},
-	{MT_T_VB, false, "self_attn.v_proj.bias"},
-	{MT_T_QNORM, true, "self_attn.q_norm.weight"},
-	{MT_T_KNORM, true, "self_attn.k_norm.weight"},
-	{MT_T_SINKS, true, "self_attn.sinks"},
-	{MT_T_O, true, "self_attn.o_proj.weight"},
-	{MT_T_OB, true, "self_attn.o_proj.bias"},
-	{MT_T_POST1, true, "post_attention_layernorm.weight"},
-	{MT_T_NORM2, true, "post_attention_layernorm.weight"},
-	{MT_T_NORM2B, true, "post_attention_layernorm.bias"},
-	{MT_T_GATE, true, "mlp.gate_proj.weight"},
-	{MT_T_UP, false, "mlp.up_proj.weight"},
-	{MT_T_GATEB, true, "mlp.gate_proj.bias"},
-	{MT_T_UPB, false, "mlp.up_proj.bias"},
-	{MT_T_SLOPE_P, true, "mlp.act_fn.alpha_p"},
-	{MT_T_SLOPE_N, true, "mlp.act_fn.alpha_n"},
-	{MT_T_XIELU_BETA, true, "mlp.act_fn.beta"},
-	{MT_T_XIELU_EPS, true, "mlp.act_fn.eps"},
-	{MT_T_DOWN, true, "mlp.down_proj.weight"},
-	{MT_T_DOWNB, true, "mlp.down_proj.bias"},
-	{MT_T_ROUTER, true, "mlp.gate.weight"},
-	{MT_T_ROUTERB, true, "mlp.gate.bias"},
-	{MT_T_CORRECTION, true, "mlp.gate.e_score_correction_bias"},
-	{MT_T_SHARED_GATE, true, "mlp.shared_expert_gate.weight"},
-	{MT_T_SGATE, true, "mlp.shared_experts.gate_proj.weight"},
-	{MT_T_SUP, false, "mlp.shared_experts.up_proj.weight"},
-	{MT_T_SDOWN, true, "mlp.shared_experts.down_proj.weight"},
-	{MT_T_POST2, true, "post_feedforward_layernorm.weight"},
-	{MT_T_SCALAR, true, "layer_scalar"},
+	{MT_T_NORM1, true, "input_layernorm.weight", HIDDEN, NONE, 0, MT_NO_PRE_NORM | MT_NORM_PLAIN},
+	{MT_T_NORM1B, true, "input_layernorm.bias", HIDDEN, NONE, MT_NORM_BIAS, MT_NO_PRE_NORM},
+	{MT_T_Q, true, "self_attn.q_proj.weight", Q_ROWS, HIDDEN, 0, 0},
+	{MT_T_K, false, "self_attn.k_proj.weight", KV_ROWS, HIDDEN, 0, 0},
+	{MT_T_V, false, "self_attn.v_proj.weight", KV_ROWS, HIDDEN, OWN_V, 0},
+	{MT_T_QB, true, "self_attn.q_proj.bias", Q_ROWS, NONE, MT_QKV_BIAS, 0},
+	{MT_T_KB, false, "self_attn.k_proj.bias", KV_ROWS, NONE, MT_QKV_BIAS, 0},
+	{MT_T_VB, false, "self_attn.v_proj.bias", KV_ROWS, NONE, MT_QKV_BIAS | OWN_V, 0},
+	{MT_T_QNORM, true, "self_attn.q_norm.weight", Q_NORM, NONE, MT_QK_NORM, 0},
+	{MT_T_KNORM, true, "self_attn.k_norm.weight", K_NORM, NONE, MT_QK_NORM, 0},
+	{MT_T_SINKS, true, "self_attn.sinks", HEADS, NONE, MT_SINKS, 0},
+	{MT_T_O, true, "self_attn.o_proj.weight", HIDDEN, Q_ROWS, 0, 0},
+	{MT_T_OB, true, "self_attn.o_proj.bias", HIDDEN, NONE, MT_O_BIAS, 0},
+	{MT_T_POST1, true, "post_attention_layernorm.weight", HIDDEN, NONE, MT_POST_NORM, MT_NORM_PLAIN},
+	{MT_T_NORM2, true, "post_attention_layernorm.weight", HIDDEN, NONE, 0,
+		MT_NO_PRE_NORM | MT_ONE_NORM | MT_NORM_PLAIN},
+	{MT_T_NORM2B, true, "post_attention_layernorm.bias", HIDDEN, NONE, MT_NORM_BIAS, MT_NO_PRE_NORM | MT_ONE_NORM},
+	{MT_T_GATE, true, "mlp.gate_proj.weight", FFN, HIDDEN, DENSE | GATED, 0},
+	{MT_T_UP, false, "mlp.up_proj.weight", FFN, HIDDEN, DENSE, 0},
+	{MT_T_GATEB, true, "mlp.gate_proj.bias", FFN, NONE, DENSE | GATED | MT_MLP_BIAS, 0},
+	{MT_T_UPB, false, "mlp.up_proj.bias", FFN, NONE, DENSE | MT_MLP_BIAS, 0},
+	{MT_T_SLOPE_P, true, "mlp.act_fn.alpha_p", ONE, NONE, DENSE | XIELU, 0},
+	{MT_T_SLOPE_N, true, "mlp.act_fn.alpha_n", ONE, NONE, DENSE | XIELU, 0},
+	{MT_T_XIELU_BETA, true, "mlp.act_fn.beta", NONE, NONE, DENSE | XIELU, 0},
+	{MT_T_XIELU_EPS, true, "mlp.act_fn.eps", NONE, NONE, DENSE | XIELU, 0},
+	{MT_T_DOWN, true, "mlp.down_proj.weight", HIDDEN, FFN, DENSE, 0},
+	{MT_T_DOWNB, true, "mlp.down_proj.bias", HIDDEN, NONE, DENSE | MT_MLP_BIAS, 0},
+	{MT_T_ROUTER, true, "mlp.gate.weight", EXPERTS, HIDDEN, MOE, 0},
+	{MT_T_ROUTERB, true, "mlp.gate.bias", EXPERTS, NONE, MOE | EXPERTS_ARE(MT_ROUTER_BIAS), 0},
+	{MT_T_CORRECTION, true, "mlp.gate.e_score_correction_bias", EXPERTS, NONE, MOE | EXPERTS_ARE(MT_CORRECTION), 0},
+	{MT_T_SHARED_GATE, true, "mlp.shared_expert_gate.weight", ONE, HIDDEN, SHARED | EXPERTS_ARE(MT_SHARED_GATE), 0},
+	{MT_T_SGATE, true, "mlp.shared_experts.gate_proj.weight", SHARED_FFN, HIDDEN, SHARED | GATED, 0},
+	{MT_T_SUP, false, "mlp.shared_experts.up_proj.weight", SHARED_FFN, HIDDEN, SHARED, 0},
+	{MT_T_SDOWN, true, "mlp.shared_experts.down_proj.weight", HIDDEN, SHARED_FFN, SHARED, 0},
+	{MT_T_POST2, true, "post_feedforward_layernorm.weight", HIDDEN, NONE, MT_POST_NORM, MT_NORM_PLAIN},
+	{MT_T_SCALAR, true, "layer_scalar", ONE, NONE, MT_LAYER_SCALAR, 0},
 };
 static const struct entry expert_tensors[] = {
-	{MT_T_XGATE, true, "mlp.experts.*.gate_proj.weight"},
-	{MT_T_XUP, false, "mlp.experts.*.up_proj.weight"},
-	{MT_T_XGATEB, true, "mlp.experts.*.gate_proj.bias"},
-	{MT_T_XUPB, false, "mlp.experts.*.up_proj.bias"},
-	{MT_T_XDOWN, true, "mlp.experts.*.down_proj.weight"},
-	{MT_T_XDOWNB, true, "mlp.experts.*.down_proj.bias"},
+	{MT_T_XGATE, true, "mlp.experts.*.gate_proj.weight", EXPERT_FFN, HIDDEN, MOE | GATED, 0},
+	{MT_T_XUP, false, "mlp.experts.*.up_proj.weight", EXPERT_FFN, HIDDEN, MOE, 0},
+	{MT_T_XGATEB, true, "mlp.experts.*.gate_proj.bias", EXPERT_FFN, NONE, MOE | GATED | EXPERTS_ARE(MT_EXPERT_BIAS), 0},
+	{MT_T_XUPB, false, "mlp.experts.*.up_proj.bias", EXPERT_FFN, NONE, MOE | EXPERTS_ARE(MT_EXPERT_BIAS), 0},
+	{MT_T_XDOWN, true, "mlp.experts.*.down_proj.weight", HIDDEN, EXPERT_FFN, MOE, 0},
+	{MT_T_XDOWNB, true, "mlp.experts.*.down_proj.bias", HIDDEN, NONE, MOE | EXPERTS_ARE(MT_EXPERT_BIAS), 0},
 };
-static const struct entry first_tensors[] = {{MT_T_EMBED, true, "model.embed_tokens.weight"}};
+static const struct entry first_tensors[] = {{MT_T_EMBED, true, "model.embed_tokens.weight", VOCAB, HIDDEN, 0, 0}};
 static const struct entry last_tensors[] = {
-	{MT_T_FNORM, true, "model.norm.weight"},
-	{MT_T_FNORMB, true, "model.norm.bias"},
-	{MT_T_HEAD, true, "lm_head.weight"},
-	{MT_T_HEADB, true, "lm_head.bias"},
+	{MT_T_FNORM, true, "model.norm.weight", HIDDEN, NONE, 0, MT_NORM_PLAIN},
+	{MT_T_FNORMB, true, "model.norm.bias", HIDDEN, NONE, MT_NORM_BIAS, 0},
+	{MT_T_HEAD, true, "lm_head.weight", VOCAB, HIDDEN, 0, MT_TIED},
+	{MT_T_HEADB, true, "lm_head.bias", VOCAB, NONE, MT_HEAD_BIAS, 0},
 };
 enum {
 	BLOCK_TENSORS = sizeof block_tensors / sizeof *block_tensors,
@@ -147,128 +159,53 @@ static const char *name_of(const struct mt_geometry *geo, const struct entry *e)
 	return e->name;
 }
 
-const char *head_tensor_name(const struct mt_geometry *geo)
-{
-	return name_of(geo, &(struct entry){MT_T_HEAD, true, "lm_head.weight"});
-}
+const char *head_tensor_name(const struct mt_geometry *geo) { return name_of(geo, &last_tensors[2]); }
 
-/* Has a model with this geometry a tensor of this role? k: the block's kind */
-static bool has(const struct mt_geometry *geo, const struct mt_layer *k, enum mt_role_tensor role)
+/* Has a model with this geometry this tensor? k: the block's kind; NULL for the other units */
+static bool has(const struct mt_geometry *geo, const struct mt_layer *k, const struct entry *e)
 {
-	uint32_t f = geo->flags, x = k ? k->expert_flags : 0;
-	bool gated = k && k->form < MT_RELU2, dense = k && !k->experts, shared = k && k->experts && k->shared_ffn;
-	switch (role) {
-	case MT_T_EMBED:
-	case MT_T_Q:
-	case MT_T_K:
-	case MT_T_O: return true;
-	case MT_T_FNORM: return !(f & MT_NORM_PLAIN);
-	case MT_T_UP:
-	case MT_T_DOWN: return dense;
-	case MT_T_V: return !k->k_is_v;
-	case MT_T_NORM1: return !(f & (MT_NO_PRE_NORM | MT_NORM_PLAIN));
-	case MT_T_NORM1B: return !(f & MT_NO_PRE_NORM) && f & MT_NORM_BIAS;
-	case MT_T_QB:
-	case MT_T_KB: return f & MT_QKV_BIAS;
-	case MT_T_VB: return f & MT_QKV_BIAS && !k->k_is_v;
-	case MT_T_QNORM:
-	case MT_T_KNORM: return f & MT_QK_NORM;
-	case MT_T_SINKS: return f & MT_SINKS;
-	case MT_T_OB: return f & MT_O_BIAS;
-	case MT_T_POST1:
-	case MT_T_POST2: return f & MT_POST_NORM && !(f & MT_NORM_PLAIN);
-	case MT_T_NORM2: return !(f & (MT_NO_PRE_NORM | MT_ONE_NORM | MT_NORM_PLAIN));
-	case MT_T_NORM2B: return !(f & (MT_NO_PRE_NORM | MT_ONE_NORM)) && f & MT_NORM_BIAS;
-	case MT_T_GATE: return dense && gated;
-	case MT_T_GATEB: return dense && gated && f & MT_MLP_BIAS;
-	case MT_T_UPB:
-	case MT_T_DOWNB: return dense && f & MT_MLP_BIAS;
-	case MT_T_SLOPE_P:
-	case MT_T_SLOPE_N:
-	case MT_T_XIELU_BETA:
-	case MT_T_XIELU_EPS: return dense && k->form == MT_XIELU;
-	case MT_T_ROUTER:
-	case MT_T_XUP:
-	case MT_T_XDOWN: return !dense;
-	case MT_T_ROUTERB: return !dense && x & MT_ROUTER_BIAS;
-	case MT_T_CORRECTION: return !dense && x & MT_CORRECTION;
-	case MT_T_SHARED_GATE: return shared && x & MT_SHARED_GATE;
-	case MT_T_SGATE: return shared && gated;
-	case MT_T_SUP:
-	case MT_T_SDOWN: return shared;
-	case MT_T_XGATE: return !dense && gated;
-	case MT_T_XGATEB: return !dense && gated && x & MT_EXPERT_BIAS;
-	case MT_T_XUPB:
-	case MT_T_XDOWNB: return !dense && x & MT_EXPERT_BIAS;
-	case MT_T_SCALAR: return f & MT_LAYER_SCALAR;
-	case MT_T_FNORMB: return f & MT_NORM_BIAS;
-	case MT_T_HEAD: return !(f & MT_TIED);
-	case MT_T_HEADB: return f & MT_HEAD_BIAS;
+	uint64_t is = geo->flags;
+	if (k) {
+		is |= (k->experts ? MOE : DENSE) | EXPERTS_ARE(k->expert_flags);
+		is |= (k->experts && k->shared_ffn ? SHARED : 0) | (k->form < MT_RELU2 ? GATED : 0);
+		is |= (k->form == MT_XIELU ? XIELU : 0) | (k->k_is_v ? 0 : OWN_V);
 	}
-	return false;
+	return (is & e->needs) == e->needs && !(is & e->without);
 }
 
-/* k: the block's kind; NULL for the other units */
-static struct size shape_of(const struct mt_geometry *geo, const struct mt_layer *k, enum mt_role_tensor role)
+static uint64_t size_of(const struct mt_geometry *geo, const struct mt_layer *k, enum size size)
 {
-	uint64_t q = k ? (uint64_t)k->heads * k->head_dim : 0, kv = k ? (uint64_t)k->kv_heads * k->head_dim : 0;
-	uint64_t dim = k ? k->head_dim : 0, ffn = k ? k->ffn : 0;
 	bool row = geo->flags & MT_QK_NORM_ROW;
-	switch (role) {
-	case MT_T_EMBED:
-	case MT_T_HEAD: return (struct size){geo->vocab, geo->hidden};
-	case MT_T_HEADB: return (struct size){geo->vocab, 0};
-	case MT_T_NORM1:
-	case MT_T_NORM1B:
-	case MT_T_NORM2:
-	case MT_T_NORM2B:
-	case MT_T_POST1:
-	case MT_T_POST2:
-	case MT_T_FNORM:
-	case MT_T_FNORMB:
-	case MT_T_OB:
-	case MT_T_DOWNB: return (struct size){geo->hidden, 0};
-	case MT_T_Q: return (struct size){q, geo->hidden};
-	case MT_T_K:
-	case MT_T_V: return (struct size){kv, geo->hidden};
-	case MT_T_QB: return (struct size){q, 0};
-	case MT_T_KB:
-	case MT_T_VB: return (struct size){kv, 0};
-	case MT_T_QNORM: return (struct size){row ? q : dim, 0};
-	case MT_T_KNORM: return (struct size){row ? kv : dim, 0};
-	case MT_T_SINKS: return (struct size){k->heads, 0};
-	case MT_T_O: return (struct size){geo->hidden, q};
-	case MT_T_GATE:
-	case MT_T_UP: return (struct size){ffn, geo->hidden};
-	case MT_T_GATEB:
-	case MT_T_UPB: return (struct size){ffn, 0};
-	case MT_T_SLOPE_P:
-	case MT_T_SLOPE_N:
-	case MT_T_SCALAR: return (struct size){1, 0};
-	case MT_T_XIELU_BETA:
-	case MT_T_XIELU_EPS: return (struct size){0, 0};
-	case MT_T_DOWN: return (struct size){geo->hidden, ffn};
-	case MT_T_ROUTER: return (struct size){k->experts, geo->hidden};
-	case MT_T_ROUTERB: return (struct size){k->experts, 0};
-	/* the file of an ernie has a row of them */
-	case MT_T_CORRECTION:
-		return geo->names == MT_NAMES_ERNIE_MOE ? (struct size){1, k->experts} : (struct size){k->experts, 0};
-	case MT_T_SHARED_GATE: return (struct size){1, geo->hidden};
-	case MT_T_SGATE:
-	case MT_T_SUP: return (struct size){k->shared_ffn, geo->hidden};
-	case MT_T_SDOWN: return (struct size){geo->hidden, k->shared_ffn};
-	case MT_T_XGATE:
-	case MT_T_XUP:
-		return k->expert_flags & MT_TRANSPOSED ? (struct size){geo->hidden, k->expert_ffn}
-											   : (struct size){k->expert_ffn, geo->hidden};
-	case MT_T_XGATEB:
-	case MT_T_XUPB: return (struct size){k->expert_ffn, 0};
-	case MT_T_XDOWN:
-		return k->expert_flags & MT_TRANSPOSED ? (struct size){k->expert_ffn, geo->hidden}
-											   : (struct size){geo->hidden, k->expert_ffn};
-	case MT_T_XDOWNB: return (struct size){geo->hidden, 0};
+	switch (size) {
+	case NONE: return 0;
+	case ONE: return 1;
+	case HIDDEN: return geo->hidden;
+	case VOCAB: return geo->vocab;
+	case HEADS: return k->heads;
+	case Q_ROWS: return (uint64_t)k->heads * k->head_dim;
+	case KV_ROWS: return (uint64_t)k->kv_heads * k->head_dim;
+	case Q_NORM: return row ? size_of(geo, k, Q_ROWS) : k->head_dim;
+	case K_NORM: return row ? size_of(geo, k, KV_ROWS) : k->head_dim;
+	case FFN: return k->ffn;
+	case EXPERTS: return k->experts;
+	case SHARED_FFN: return k->shared_ffn;
+	case EXPERT_FFN: return k->expert_ffn;
 	}
-	return (struct size){0, 0};
+	return 0;
+}
+
+struct shape {
+	uint64_t rows, cols;
+};
+
+static struct shape shape_of(const struct mt_geometry *geo, const struct mt_layer *k, const struct entry *e)
+{
+	uint64_t rows = size_of(geo, k, e->rows), cols = size_of(geo, k, e->cols);
+	/* the file of an ernie has a row of them */
+	if (e->role == MT_T_CORRECTION && geo->names == MT_NAMES_ERNIE_MOE) return (struct shape){1, rows};
+	bool experts = e->rows == EXPERT_FFN || e->cols == EXPERT_FFN;
+	if (experts && cols && k->expert_flags & MT_TRANSPOSED) return (struct shape){cols, rows};
+	return (struct shape){rows, cols};
 }
 
 /* name with the expert's number in place of its * */
@@ -281,7 +218,7 @@ static void put_name(struct mt_tensor *t, const char *prefix, const char *name, 
 
 /* Add a size to a tensor's shape, which is empty or that of the tensor before. A tensor of all experts has a dimension
  * more: a matrix of their biases, or a third one, before `shape`. */
-static void extend(struct mt_tensor *t, struct size size, uint32_t experts, bool transposed)
+static void extend(struct mt_tensor *t, struct shape size, uint32_t experts, bool transposed)
 {
 	t->ndim = (size.cols ? 2 : size.rows ? 1 : 0) + (experts ? 1 : 0);
 	t->experts = experts;
@@ -330,7 +267,7 @@ static int add_tensor(struct mt_layout *l, struct place *p, const struct entry *
 		t->expert = p->expert;
 		t->off = p->at;
 	}
-	extend(t, shape_of(&l->geo, p->k, e->role), p->experts, p->experts && p->k->expert_flags & MT_TRANSPOSED);
+	extend(t, shape_of(&l->geo, p->k, e), p->experts, p->experts && p->k->expert_flags & MT_TRANSPOSED);
 	t->decay = t->ndim >= 2 && t->role != MT_T_CORRECTION;
 	t->exact = p->k && p->k->expert_flags & MT_CORRECTION && (t->role == MT_T_ROUTER || t->role == MT_T_CORRECTION);
 	int rc = count(t);
@@ -344,8 +281,8 @@ static int add_tensors(struct mt_layout *l, struct place *p, const struct entry 
 {
 	int rc = 0;
 	for (size_t i = 0; i < n && rc == 0; i++)
-		if (has(&l->geo, p->k, entry[i].role))
-			rc = add_tensor(l, p, &entry[i], entry[i].slab || !has(&l->geo, p->k, entry[i - 1].role));
+		if (has(&l->geo, p->k, &entry[i]))
+			rc = add_tensor(l, p, &entry[i], entry[i].slab || !has(&l->geo, p->k, &entry[i - 1]));
 	return rc;
 }
 
