@@ -10,12 +10,26 @@
 
 /* ---- rows ---- */
 
+/* Rope's tables, unless the last micro-batch left them there */
+static void tables_in(struct stream *s)
+{
+	const struct micro *m = s->micro;
+	for (uint32_t k = 0; k < s->geo->n_kinds && s->memory.tables != m->request.seq; k++) {
+		size_t table = (size_t)m->request.seq * (s->geo->kind[k].rope_dim / 2) * sizeof(float);
+		if (!table) continue;
+		launch(s, Q_COMPUTE, &(struct op){OP_COPY, .copy = {m->layout.cos[k], s->memory.cos[k], table}});
+		launch(s, Q_COMPUTE, &(struct op){OP_COPY, .copy = {m->layout.sin[k], s->memory.sin[k], table}});
+	}
+	s->memory.tables = m->request.seq;
+}
+
 void batch_in(struct stream *s)
 {
 	const struct micro *m = s->micro;
 	size_t n = (size_t)m->request.rows * m->request.seq;
+	size_t tables = (size_t)((char *)m->layout.tokens - (char *)s->memory.arena);
 	const struct op ops[] = {
-		{OP_DISCARD, .discard = {s->memory.arena, m->bytes}},
+		{OP_DISCARD, .discard = {m->layout.tokens, m->bytes - tables}},
 		{OP_COPY, .copy = {m->layout.tokens, s->taken.host, n * 4}},
 		{OP_COPY, .copy = {m->layout.targets, s->taken.host + n, n * 4}},
 		{OP_COPY, .copy = {m->layout.starts, s->taken.host + 2 * n, n * 4}},
@@ -24,12 +38,7 @@ void batch_in(struct stream *s)
 	queue_wait(s, Q_WEIGHTS, event_record(s, Q_COMPUTE));
 	for (size_t i = 1; i < sizeof ops / sizeof *ops; i++) launch(s, Q_COMPUTE, &ops[i]);
 	balance_in(s);
-	for (uint32_t k = 0; k < s->geo->n_kinds; k++) {
-		size_t table = (size_t)m->request.seq * (s->geo->kind[k].rope_dim / 2) * sizeof(float);
-		if (!table) continue;
-		launch(s, Q_COMPUTE, &(struct op){OP_COPY, .copy = {m->layout.cos[k], s->memory.cos[k], table}});
-		launch(s, Q_COMPUTE, &(struct op){OP_COPY, .copy = {m->layout.sin[k], s->memory.sin[k], table}});
-	}
+	tables_in(s);
 }
 
 /* ---- weights ---- */

@@ -82,6 +82,7 @@ static void arena_release(struct stream *s)
 	s->dev->release(s->dev, s->memory.arena, s->memory.arena_bytes);
 	s->memory.arena = NULL;
 	s->memory.arena_bytes = 0;
+	s->memory.tables = 0;
 }
 
 static int arena_grow(struct stream *s, uint64_t bytes)

@@ -59,7 +59,7 @@ bool range_of(const struct stream *, struct part, uint32_t i, struct range *);
 
 /* ---- arrive.c ---- */
 
-/* Copy the rows and rope's tables to the device */
+/* Copy the rows, and rope's tables if they are not there yet, to the device */
 void batch_in(struct stream *);
 uint64_t weight_elem(const struct stream *); /* bytes */
 /* Let the unit's weights come into a slot, unless they are there */

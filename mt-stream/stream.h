@@ -99,6 +99,7 @@ struct memory {
 	uint64_t budget; /* bytes of device memory; 0: not requested */
 	void *arena;     /* device memory */
 	uint64_t arena_bytes;
+	uint32_t tables;      /* length of rows whose rotary tables it begins with; 0: none */
 	void *offload_buffer; /* host memory for offloaded activations */
 	uint64_t offload_bytes;
 	float *cos[MT_KINDS], *sin[MT_KINDS]; /* rope's tables of each kind of layers */

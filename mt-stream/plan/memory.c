@@ -177,15 +177,16 @@ uint64_t memory_lay(const struct plan_request *req, const struct plan *plan, str
 	struct memory_layout none = {0}, *p = layout ? layout : &none;
 	struct sizes z = sizes_of(req, plan);
 	uint64_t all = (uint64_t)req->rows * req->seq;
+	/* first, so that the rows' length alone decides where they are: they stay there from one micro-batch to the next */
+	for (uint32_t k = 0; k < req->geo->n_kinds; k++) {
+		p->cos[k] = walk_take(&w, req->seq, req->geo->kind[k].rope_dim / 2, sizeof(float));
+		p->sin[k] = walk_take(&w, req->seq, req->geo->kind[k].rope_dim / 2, sizeof(float));
+	}
 	p->tokens = walk_take(&w, all, 1, 4);
 	p->targets = walk_take(&w, all, 1, 4);
 	p->starts = walk_take(&w, all, 1, 4);
 	p->loss = walk_take(&w, 1, 1, sizeof *p->loss);
 	take_balance(&w, req, all, p);
-	for (uint32_t k = 0; k < req->geo->n_kinds; k++) {
-		p->cos[k] = walk_take(&w, req->seq, req->geo->kind[k].rope_dim / 2, sizeof(float));
-		p->sin[k] = walk_take(&w, req->seq, req->geo->kind[k].rope_dim / 2, sizeof(float));
-	}
 	take_slots(&w, req, plan, p);
 	take_windows(&w, req, plan, p);
 	p->outputs = req->train && !plan->residual_offloaded ? req->geo->layers + 1 : 2;
