@@ -47,10 +47,9 @@ void *dx_at(const struct stream *s, int64_t from)
 	return elements_after(s->dev, s->micro->layout.dx, from * s->geo->hidden);
 }
 
-bool attention_offloaded(const struct stream *s, uint32_t layer)
+bool is_offloaded(const struct stream *s, uint32_t layer)
 {
-	return s->micro->plan.attention_offloaded &&
-		checkpoint_of(&s->micro->plan, s->geo->layers, layer) == KEEP_ATTENTION;
+	return layer < blocks_offloaded(&s->micro->plan, s->geo->layers);
 }
 
 /* A block's activations for the chunk at `from`. Those that the block keeps have separate memory; those that it
@@ -61,12 +60,8 @@ struct saved saved_at(const struct stream *s, uint32_t layer, int64_t from)
 	const struct mt_layer *l = mt_layer_of(g, layer);
 	const struct memory_layout *at = &s->micro->layout;
 	int64_t a = (int64_t)l->heads * l->head_dim, k = (int64_t)l->kv_heads * l->head_dim;
-	struct saved own = at->saved[layer], v = at->chunk;
+	struct saved own = is_offloaded(s, layer) ? at->away[layer & 1] : at->saved[layer], v = at->chunk;
 	bool windows = s->micro->plan.expert_window;
-	if (attention_offloaded(s, layer)) {
-		own.o = at->o[layer & 1];
-		own.lse = at->lse[layer & 1];
-	}
 	if (windows && !own.qkv) {
 		own.qkv = v.qkv;
 		own.pre = v.pre;

@@ -1,5 +1,5 @@
-/* offload.c: activations that wait in host memory from the forward to the backward pass: residuals, and attention
- * outputs. On the device each kind has two places: one is in use while the other one is copied.
+/* offload.c: activations that wait in host memory from the forward to the backward pass: residuals, and what
+ * blocks keep. On the device each kind has two places: one is in use while the other one is copied.
  */
 #include "schedule.h"
 #include "trace.h"
@@ -17,23 +17,17 @@ static void offload_copy(struct stream *s, enum queue q, void *dev, void *host, 
 	launch(s, q, &(struct op){OP_COPY, .copy = {in ? dev : host, in ? host : dev, bytes}});
 }
 
-/* Copy number i between the device and the offload buffer. The buffer has all residuals first, then all attention
- * outputs, each followed by its log-sum-exps. */
+/* Copy number i between the device and the offload buffer. The buffer has all residuals first, then what blocks keep,
+ * of which attention's output is the first array. */
 static void offload_copies(struct stream *s, enum queue q, const struct offload *f, uint32_t i)
 {
 	const struct micro *m = s->micro;
 	bool residual = f == &s->now.residual;
 	uint64_t residuals = m->plan.residual_offloaded ? residuals_away(s->geo) * m->residual_bytes : 0;
-	uint64_t lse = (uint64_t)s->now.n * m->request.most.heads * sizeof(float), o = m->attention_bytes - lse;
-	char *host = (char *)s->memory.offload_buffer +
-		(residual ? i * m->residual_bytes : residuals + i * m->attention_bytes);
+	char *host = s->memory.offload_buffer;
 	trace_at(s->dev->trace, q, i + !residual, "activations");
-	if (residual) {
-		offload_copy(s, q, output(s, i, 0), host, m->residual_bytes);
-		return;
-	}
-	offload_copy(s, q, m->layout.o[i & 1], host, o);
-	offload_copy(s, q, m->layout.lse[i & 1], host + o, lse);
+	if (residual) offload_copy(s, q, output(s, i, 0), host + i * m->residual_bytes, m->residual_bytes);
+	else offload_copy(s, q, m->layout.away[i & 1].o, host + residuals + i * m->away_bytes, m->away_bytes);
 }
 
 /* Compute launched so far has written number i: copy it out */
@@ -59,18 +53,18 @@ static void offload_in(struct stream *s, struct offload *f, uint32_t i, struct e
 void forward_begins(struct stream *s, uint32_t u)
 {
 	if (s->micro->plan.residual_offloaded) offload_begin(s, &s->now.residual, u);
-	if (u > 0 && attention_offloaded(s, u - 1)) offload_begin(s, &s->now.attention, u - 1);
+	if (u > 0 && is_offloaded(s, u - 1)) offload_begin(s, &s->now.kept, u - 1);
 }
 
 void forward_ends(struct stream *s, uint32_t u)
 {
 	if (s->micro->plan.residual_offloaded && u + 2 < s->units - 1) offload_out(s, &s->now.residual, u);
-	if (u > 0 && attention_offloaded(s, u - 1) && u + 1 < s->geo->layers && attention_offloaded(s, u + 1))
-		offload_out(s, &s->now.attention, u - 1);
+	if (u > 0 && is_offloaded(s, u - 1) && u + 1 < s->geo->layers && is_offloaded(s, u + 1))
+		offload_out(s, &s->now.kept, u - 1);
 }
 
 void activations_ahead(struct stream *s, uint32_t u, struct event read)
 {
 	if (s->micro->plan.residual_offloaded) offload_in(s, &s->now.residual, u - 1, read);
-	if (attention_offloaded(s, u - 1)) offload_in(s, &s->now.attention, u - 1, read);
+	if (is_offloaded(s, u - 1)) offload_in(s, &s->now.kept, u - 1, read);
 }

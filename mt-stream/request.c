@@ -226,8 +226,9 @@ static void plan_report(const struct plan_request *req, const struct plan_result
 {
 	const struct plan *plan = &p->plan;
 	const struct prediction *t = &p->predicted;
-	uint32_t input = req->geo->layers - plan->keep_all - plan->keep_but_gate_up - plan->keep_attention;
-	char windows[64] = "";
+	uint32_t layers = req->geo->layers, away = blocks_offloaded(plan, layers);
+	char windows[64] = "", offloaded[64] = "";
+	if (away) snprintf(offloaded, sizeof offloaded, "; what %u of them keep offloaded to host memory", away);
 	if (plan->expert_window)
 		snprintf(windows, sizeof windows, ", windows of %u expert%s", plan->expert_window, mt_s(plan->expert_window));
 	mt_say(
@@ -235,10 +236,10 @@ static void plan_report(const struct plan_request *req, const struct plan_result
 		"all, %u all but gate and up, %u attention's output, %u their input%s%s",
 		req->train ? "train" : "eval", req->rows, mt_s(req->rows), req->seq, mt_s(req->seq),
 		plan->pass_rows ? "passes" : "one pass", rows_of_pass(req, plan), mt_s(rows_of_pass(req, plan)),
-		rows_of_chunk(req, plan), plan->weight_slots, plan->grad_slots, mt_s(plan->grad_slots), windows, plan->keep_all,
-		plan->keep_but_gate_up, plan->keep_attention, input,
-		plan->residual_offloaded ? "; residuals offloaded to host memory" : "",
-		plan->attention_offloaded ? "; attention outputs offloaded to host memory" : "");
+		rows_of_chunk(req, plan), plan->weight_slots, plan->grad_slots, mt_s(plan->grad_slots), windows,
+		blocks_at(plan, layers, KEEP_ALL), blocks_at(plan, layers, KEEP_ALL_BUT_GATE_UP),
+		blocks_at(plan, layers, KEEP_ATTENTION), blocks_at(plan, layers, KEEP_INPUT),
+		plan->residual_offloaded ? "; residuals offloaded to host memory" : "", offloaded);
 	mt_say(
 		"predicted by the rates of %s: %.2f of %.2f MiB of device memory, %.2f of them the device's own, %.2f MiB of "
 		"host memory; a step of %u such micro-batch%s %.3g s: forward %.3g, backward %.3g, stall for the "
@@ -263,7 +264,6 @@ static int plan_shape(struct stream *s, uint32_t rows, uint32_t seq, bool train)
 {
 	struct micro *m = &s->planning.micro;
 	struct plan_request *req = &m->request;
-	const struct mt_layer most = mt_layer_most(s->geo);
 	struct plan_result result;
 	int rc;
 	if ((rc = attention_backend_select(s, rows, seq)) || (rc = arrays_make(&m->layout, s->geo->layers)) ||
@@ -275,7 +275,7 @@ static int plan_shape(struct stream *s, uint32_t rows, uint32_t seq, bool train)
 	m->plan = result.plan;
 	m->predicted = predicts(s) ? result.predicted.forward + result.predicted.backward : 0;
 	m->residual_bytes = tokens * s->geo->hidden * s->dev->elem;
-	m->attention_bytes = tokens * most.heads * (most.head_dim * s->dev->elem + sizeof(float));
+	m->away_bytes = memory_away(req, &m->plan);
 	m->bytes = memory_arena(req, memory_lay(req, &m->plan, &m->layout, s->memory.arena));
 	return 0;
 }

@@ -19,7 +19,7 @@
  *   weight slots      are refilled after an event says that their last reader has run;
  *   gradient slots    are written again after this thread has seen that all their pieces have left. It must see that
  *                     anyway, because it publishes each piece in the ring when it has arrived there;
- *   offloaded activations (residuals, attention outputs) leave on Q_GRADS while the next unit computes, and return on
+ *   offloaded activations (residuals, what blocks keep) leave on Q_GRADS while the next unit computes, and return on
  *                     Q_WEIGHTS while the block above goes backward, after an event says that the last reader of their
  *                     memory has run.
  * Every wait here is needed: tests/42-chaos.bats removes each in turn, and the results change.
@@ -44,7 +44,7 @@ static void progress_begin(struct stream *s)
 	for (uint32_t i = 0; i < s->micro->plan.weight_slots; i++)
 		now->blocks[i] = (struct slot){.mem = at->weights[i], .holds = -1};
 	for (int i = 0; i < 2; i++) now->windows[i] = (struct slot){.mem = at->windows[i], .holds = -1};
-	now->residual = now->attention = (struct offload){.held = {-1, -1}};
+	now->residual = now->kept = (struct offload){.held = {-1, -1}};
 	now->done[0] = now->done[1] = (struct event){0};
 }
 

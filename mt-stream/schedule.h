@@ -78,8 +78,8 @@ int64_t chunk_tokens(const struct stream *, int64_t from); /* of the chunk at `f
 /* Unit u's output, from token `from` of the pass on; its gradient */
 void *output(const struct stream *, uint32_t u, int64_t from);
 void *dx_at(const struct stream *, int64_t from);
-/* Is this layer's attention output offloaded? */
-bool attention_offloaded(const struct stream *, uint32_t layer);
+/* Is what this layer keeps offloaded? */
+bool is_offloaded(const struct stream *, uint32_t layer);
 /* A block's activations for the chunk at `from` */
 struct saved saved_at(const struct stream *, uint32_t layer, int64_t from);
 

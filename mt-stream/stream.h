@@ -31,7 +31,7 @@ struct micro {
 	struct memory_layout layout;
 	uint64_t bytes; /* of device memory */
 	/* in the offload buffer: of one unit's residual, of one block's attention output */
-	uint64_t residual_bytes, attention_bytes;
+	uint64_t residual_bytes, away_bytes;
 	double predicted; /* s, forward and backward; 0: not predicted */
 };
 
@@ -70,7 +70,7 @@ struct progress {
 	int window;                /* the one that was loaded last */
 	struct weights weights;    /* of the block with windows whose backward pass is under way; */
 	struct slot *slot;         /* where those of its rest are; NULL: in the store */
-	struct offload residual, attention;
+	struct offload residual, kept;
 	struct event done[2]; /* the forward pass of the last even and of the last odd unit has run */
 	struct loss loss;     /* copied from the device */
 	bool sent;            /* a piece of the micro-batch's gradients has left */

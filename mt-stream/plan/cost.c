@@ -142,7 +142,7 @@ struct times unit_times(const struct plan_request *req, const struct plan *plan,
 
 static double most(double a, double b) { return a > b ? a : b; }
 
-/* Seconds on PCIe: weights in, gradients out, residuals (x) and attention outputs (o) offloaded and returned. x_copy,
+/* Seconds on PCIe: weights in, gradients out, residuals (x) and what a block keeps (o) offloaded and returned. x_copy,
  * o_copy: what offloading takes from compute, in device memory's bandwidth. slot: of a block's slot, which has all of
  * it, or its rest beside windows of experts. */
 struct pcie {
@@ -160,8 +160,7 @@ static struct pcie pcie_of(const struct plan_request *req, const struct plan *pl
 	double accumulate = req->grad == MT_NONE ? 0 : 2 * size * req->streams / (update_bytes(req) * update_rate(req));
 	double out = most(most(size / p->d2h, accumulate), network_grads_time(req, 1)),
 		   x = plan->residual_offloaded ? n * req->geo->hidden * (double)req->elem : 0;
-	double a = (double)req->most.heads * req->most.head_dim;
-	double o = plan->attention_offloaded ? n * (a * (double)req->elem + req->most.heads * 4.0) : 0;
+	double o = plan->offloaded ? (double)memory_away(req, plan) : 0;
 	return (struct pcie){
 		.embed_in = (double)req->embed * in,
 		.block_in = (double)req->block * in,
@@ -190,16 +189,17 @@ static double carried(const struct plan_request *req, const struct times *t)
 		network_grads_time(req, req->geo->layers * req->block);
 }
 
-/* Layer-major, the backward pass of blocks `from` to `to`, counted from the last one down, all of one checkpoint level.
- * The first `here` of these find their weights in a slot, but for experts that come by windows. */
+/* Layer-major, the backward pass of blocks `from` to `to`, counted from the last one down, all of one checkpoint level,
+ * and offloaded or not. The first `here` of these find their weights in a slot, but for experts that come by
+ * windows. */
 static double backward_range(const struct plan_request *req, const struct plan *plan, const struct times *t,
-	const struct pcie *b, enum checkpoint level, uint32_t from, uint32_t to)
+	const struct pcie *b, enum checkpoint level, bool offloaded, uint32_t from, uint32_t to)
 {
 	uint32_t slots = req->zero_copy ? req->geo->layers : plan->weight_slots,
 			 here = to < slots ? to
 		: slots > from         ? slots
 							   : from;
-	double o_in = level == KEEP_ATTENTION ? b->o_in : 0, o_copy = level == KEEP_ATTENTION ? b->o_copy : 0;
+	double o_in = offloaded ? b->o_in : 0, o_copy = offloaded ? b->o_copy : 0;
 	double work = t->backward + t->recompute[level] + b->x_copy + o_copy, in = b->x_in + o_in;
 	double out = b->block_out, away = in + b->block_in, windows = b->block_in - b->slot_in;
 	if (plan->grad_slots < 2) work += b->slot_out;
@@ -212,15 +212,14 @@ static void predict_layers(const struct plan_request *req, const struct plan *pl
 	struct prediction *p)
 {
 	const struct pcie b = pcie_of(req, plan);
-	uint32_t layers = req->geo->layers,
+	uint32_t layers = req->geo->layers, away = blocks_offloaded(plan, layers), last = layers - away,
 			 at[5] = {0, plan->keep_all, plan->keep_all + plan->keep_but_gate_up,
-				 plan->keep_all + plan->keep_but_gate_up + plan->keep_attention, layers};
+				 plan->keep_all + plan->keep_but_gate_up + plan->keep_attention, last};
 	double block = t->forward + b.x_copy, leaves = b.x_out;
 	if (!req->zero_copy && plan->weight_slots < 2) block += b.slot_in;
 	double stays = most(most(block, b.block_in), leaves),
 		   goes = most(most(block + b.o_copy, b.block_in), leaves + b.o_out);
-	p->forward = most(t->embed_forward, b.embed_in) + (layers - plan->keep_attention) * stays +
-		plan->keep_attention * goes;
+	p->forward = most(t->embed_forward, b.embed_in) + last * stays + away * goes;
 	p->first_forward = p->forward;
 	if (!req->train) {
 		p->forward += most(t->head, b.head_in);
@@ -228,7 +227,8 @@ static void predict_layers(const struct plan_request *req, const struct plan *pl
 	}
 	p->backward = most(t->head, b.head_in);
 	for (int i = 0; i < 4; i++)
-		p->backward += backward_range(req, plan, t, &b, (enum checkpoint)(KEEP_ALL - i), at[i], at[i + 1]);
+		p->backward += backward_range(req, plan, t, &b, (enum checkpoint)(KEEP_ALL - i), false, at[i], at[i + 1]);
+	p->backward += backward_range(req, plan, t, &b, plan->offloaded, true, last, layers);
 	p->backward = most(p->backward + t->embed_backward, carried(req, t));
 	p->last_backward = p->backward;
 	p->tail = b.embed_out;
@@ -262,13 +262,19 @@ static void predict_passes(const struct plan_request *req, const struct plan *pl
  * embedding's, which the next step needs first, arrives last. Nothing hides the update of the embedding itself.
  *
  * Of several nodes, each updates its part of a unit, and the network carries one unit's parts while the next one is
- * updated. The last block goes forward when its weights have come; the head's come meanwhile. */
-static double stall_of(const struct plan_request *req, const struct times *t, const struct prediction *p)
+ * updated. The last block goes forward when its weights have come; the head's come meanwhile.
+ *
+ * Meanwhile the first forward pass writes what it offloads: the host memory's bandwidth is shared. */
+static double stall_of(const struct plan_request *req, const struct plan *plan, const struct times *t,
+	const struct prediction *p)
 {
 	uint64_t head = req->head - (req->geo->flags & MT_TIED ? req->embed : 0);
 	double behind = req->grad == MT_NONE ? p->last_backward : p->first_forward;
 	double first = (double)req->embed / (update_rate(req) * req->nodes);
-	double all = most(p->adam, first + network_weights_time(req, req->weights));
+	double updated = (double)req->params * update_bytes(req) / req->nodes, written = (double)memory_host(req, plan);
+	double shared = (updated + written) / most(req->profile.ram, update_rate(req) * update_bytes(req));
+	double update = written > 0 && req->grad != MT_NONE ? most(p->adam, shared) : p->adam;
+	double all = most(update, first + network_weights_time(req, req->weights));
 	if (req->nodes > 1) all = most(all, first + network_weights_time(req, req->weights - head) + t->forward);
 	return most(first + network_weights_time(req, req->embed), all - behind);
 }
@@ -291,7 +297,7 @@ static void predict_step(const struct plan_request *req, const struct plan *plan
 	else predict_layers(req, plan, t, p);
 	if (req->train) {
 		p->adam = (double)req->params / (update_rate(req) * req->nodes);
-		p->stall = stall_of(req, t, p);
+		p->stall = stall_of(req, plan, t, p);
 	}
 	several_micros(req, p);
 	p->step = p->forward + p->backward + p->stall + p->tail;
@@ -324,10 +330,8 @@ static void add_compute(const struct plan_request *req, const struct plan *plan,
 	double all = t.embed_forward + layers * t.forward + t.head;
 	if (req->train) {
 		all += layers * t.backward + t.embed_backward;
-		recompute = plan->keep_all * t.recompute[KEEP_ALL] +
-			plan->keep_but_gate_up * t.recompute[KEEP_ALL_BUT_GATE_UP] +
-			plan->keep_attention * t.recompute[KEEP_ATTENTION] +
-			(layers - plan->keep_all - plan->keep_but_gate_up - plan->keep_attention) * t.recompute[KEEP_INPUT];
+		for (enum checkpoint level = KEEP_INPUT; level <= KEEP_ALL; level++)
+			recompute += blocks_at(plan, req->geo->layers, level) * t.recompute[level];
 	}
 	p->gemm += passes * gemms;
 	p->attention += passes * attention;

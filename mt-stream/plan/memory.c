@@ -41,30 +41,20 @@ static struct saved take_block(struct walk *w, const struct plan_request *req, c
 	return v;
 }
 
-/* ... on the device: not attention's output where that is offloaded */
-static struct saved take_kept(struct walk *w, const struct plan_request *req, const struct plan *plan,
-	const struct mt_layer *l, enum checkpoint level, uint64_t n)
-{
-	return take_block(w, req, l, level == KEEP_ATTENTION && plan->attention_offloaded ? KEEP_INPUT : level, n);
-}
-
 static void take_saved(struct walk *w, const struct plan_request *req, const struct plan *plan, const struct sizes *z,
 	struct memory_layout *p)
 {
 	uint32_t layers = req->geo->layers;
 	p->chunk = (struct saved){0};
-	if (plan->keep_all < layers) p->scratch.gu = walk_take(w, z->slice, z->gu, z->elem);
-	if (plan->keep_all + plan->keep_but_gate_up < layers)
+	if (blocks_at(plan, layers, KEEP_ALL) < layers) p->scratch.gu = walk_take(w, z->slice, z->gu, z->elem);
+	if (blocks_at(plan, layers, KEEP_ALL) + blocks_at(plan, layers, KEEP_ALL_BUT_GATE_UP) < layers)
 		p->chunk = take_block(w, req, z->most, KEEP_ALL_BUT_GATE_UP, z->saved);
 	for (uint32_t l = 0; l < layers; l++) {
-		struct saved v = take_kept(w, req, plan, mt_layer_of(req->geo, l), checkpoint_of(plan, layers, l), z->pass);
+		enum checkpoint level = l < blocks_offloaded(plan, layers) ? KEEP_INPUT : checkpoint_of(plan, layers, l);
+		struct saved v = take_block(w, req, mt_layer_of(req->geo, l), level, z->pass);
 		if (p->saved) p->saved[l] = v;
 	}
-	for (int i = 0; i < 2; i++) {
-		struct saved v = take_block(w, req, z->most, plan->attention_offloaded ? KEEP_ATTENTION : KEEP_INPUT, z->pass);
-		p->o[i] = v.o;
-		p->lse[i] = v.lse;
-	}
+	for (int i = 0; i < 2; i++) p->away[i] = take_block(w, req, z->most, plan->offloaded, z->pass);
 }
 
 uint64_t memory_attention(const struct plan_request *req, const struct plan *plan)
@@ -221,17 +211,25 @@ void memory_increments(const struct plan_request *req, const struct plan *plan, 
 	inc->no_chunk = w[2].used;
 	for (enum checkpoint level = KEEP_INPUT; level <= KEEP_ALL; level++) {
 		struct walk kind[MT_KINDS] = {{0}};
-		for (uint32_t k = 0; k < g->n_kinds; k++) take_kept(&kind[k], req, plan, &g->kind[k], level, z.pass);
+		for (uint32_t k = 0; k < g->n_kinds; k++) take_block(&kind[k], req, &g->kind[k], level, z.pass);
 		inc->kept[level][0] = 0;
 		for (uint32_t n = 0; n < g->layers; n++)
 			inc->kept[level][n + 1] = inc->kept[level][n] + kind[g->kind_of[g->layers - 1 - n]].used;
 	}
 }
 
+uint64_t memory_away(const struct plan_request *req, const struct plan *plan)
+{
+	struct sizes z = sizes_of(req, plan);
+	struct walk w = {0};
+	take_block(&w, req, z.most, plan->offloaded, z.pass);
+	return w.used;
+}
+
 uint64_t memory_host(const struct plan_request *req, const struct plan *plan)
 {
 	struct sizes z = sizes_of(req, plan);
-	uint64_t x = z.pass * z.h * z.elem, o = z.pass * (z.a * z.elem + z.most->heads * sizeof(float));
-	return (plan->residual_offloaded ? residuals_away(req->geo) * x : 0) +
-		(plan->attention_offloaded ? attention_away(plan->keep_attention) * o : 0);
+	uint64_t blocks = blocks_away(blocks_offloaded(plan, req->geo->layers));
+	return (plan->residual_offloaded ? residuals_away(req->geo) * z.pass * z.h * z.elem : 0) +
+		(blocks ? blocks * memory_away(req, plan) : 0);
 }

@@ -80,9 +80,10 @@ struct plan {
 	/* mixtures of experts: experts of a window. Windows stream, and two of them have memory; a block's slots are for
 	 * the rest of it. 0: experts stream with their block */
 	uint32_t expert_window;
-	bool library_attention;   /* attention by a library (cuDNN), which needs work memory */
-	bool residual_offloaded;  /* block inputs are kept in host memory */
-	bool attention_offloaded; /* attention outputs of blocks at KEEP_ATTENTION are kept in host memory */
+	bool library_attention;  /* attention by a library (cuDNN), which needs work memory */
+	bool residual_offloaded; /* block inputs are kept in host memory */
+	/* if set, the rest is at this level, and what these blocks keep is in host memory; keep_attention is 0 then */
+	enum checkpoint offloaded;
 };
 
 struct prediction {           /* seconds */
@@ -174,13 +175,27 @@ static inline enum checkpoint checkpoint_of(const struct plan *plan, uint32_t la
 	uint32_t down = layers - 1 - layer, all = plan->keep_all, most = all + plan->keep_but_gate_up;
 	if (down < all) return KEEP_ALL;
 	if (down < most) return KEEP_ALL_BUT_GATE_UP;
-	return down < most + plan->keep_attention ? KEEP_ATTENTION : KEEP_INPUT;
+	return plan->offloaded ? plan->offloaded : down < most + plan->keep_attention ? KEEP_ATTENTION : KEEP_INPUT;
 }
 
-/* Offloaded residuals, and offloaded attention outputs, that leave the device: the last two are still
- * there when the backward pass reads them. */
+/* Blocks whose activations are offloaded: the first ones */
+static inline uint32_t blocks_offloaded(const struct plan *plan, uint32_t layers)
+{
+	return plan->offloaded ? layers - plan->keep_all - plan->keep_but_gate_up : 0;
+}
+/* Blocks at a level, wherever they keep it */
+static inline uint32_t blocks_at(const struct plan *plan, uint32_t layers, enum checkpoint level)
+{
+	const uint32_t here[] = {layers - plan->keep_all - plan->keep_but_gate_up - plan->keep_attention,
+		plan->keep_attention, plan->keep_but_gate_up, plan->keep_all};
+	uint32_t away = blocks_offloaded(plan, layers);
+	return (level || !away ? here[level] : 0) + (level && level == plan->offloaded ? away : 0);
+}
+
+/* Offloaded residuals, and blocks, whose activations leave the device: the last two are still there when the backward
+ * pass reads them. */
 static inline uint32_t residuals_away(const struct mt_geometry *g) { return g->layers - 1; }
-static inline uint32_t attention_away(uint32_t blocks) { return blocks > 2 ? blocks - 2 : 0; }
+static inline uint32_t blocks_away(uint32_t blocks) { return blocks > 2 ? blocks - 2 : 0; }
 
 static inline uint32_t rows_of_pass(const struct plan_request *req, const struct plan *plan)
 {
@@ -248,10 +263,9 @@ struct memory_layout {
 	uint32_t outputs;
 	void *dx; /* (n of a pass, H) */
 	struct scratch scratch;
-	struct saved *saved; /* [layers], what each block keeps of all tokens of a pass; NULL: recomputed */
-	struct saved chunk;  /* what blocks recompute, of one chunk, or with windows of a pass; gu is in the scratch */
-	void *o[2];          /* attention_offloaded: attention outputs on their way out or in, */
-	float *lse[2];       /* and their log-sum-exps */
+	struct saved *saved;  /* [layers], what each block keeps of all tokens of a pass; NULL: recomputed */
+	struct saved chunk;   /* what blocks recompute, of one chunk, or with windows of a pass; gu is in the scratch */
+	struct saved away[2]; /* offloaded: what a block keeps, on its way out or in */
 };
 
 /* Bytes of device memory that the plan takes. With a layout and a base it also sets the addresses; the layout's arrays
@@ -267,6 +281,8 @@ struct increments {
 	uint64_t kept[KEEP_ALL + 1][MOST_LAYERS + 1];
 };
 void memory_increments(const struct plan_request *, const struct plan *, struct increments *);
+/* Bytes that an offloaded block keeps: all of memory_layout.away[i] */
+uint64_t memory_away(const struct plan_request *, const struct plan *);
 /* Bytes of the offload buffer */
 uint64_t memory_host(const struct plan_request *, const struct plan *);
 /* Bytes of library attention's work memory */

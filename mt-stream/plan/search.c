@@ -128,43 +128,42 @@ static uint32_t room(const struct plan_request *req, uint64_t used, const struct
 }
 
 /* keep_all is given. Try every number of blocks that keep all but gate and up; the room that is left goes to attention
- * outputs. Trying only the largest number would not do: a little more memory could then mean one more of these and many
- * fewer attention outputs, and so a slower plan. */
+ * outputs, or the rest is offloaded. Trying only the largest number would not do: a little more memory could then mean
+ * one more of these and many fewer attention outputs, and so a slower plan. */
 static void try_levels(struct search *s, struct plan *plan, const struct times *t, const struct increments *inc,
 	uint64_t used)
 {
 	const struct plan_request *req = s->req;
 	uint32_t all = plan->keep_all, others = req->geo->layers - all;
-	plan->keep_but_gate_up = 0;
-	plan->keep_attention = plan->attention_offloaded ? others : 0;
+	plan->keep_but_gate_up = plan->keep_attention = 0;
 	used += bytes_kept(inc, KEEP_ALL, 0, all);
 	if (!others) {
-		if (!plan->attention_offloaded) consider(s, plan, t, used - inc->no_gu - inc->no_chunk);
+		if (!plan->offloaded) consider(s, plan, t, used - inc->no_gu - inc->no_chunk);
 		return;
 	}
 	consider(s, plan, t, used);
 	if (req->recompute == RECOMPUTE_FULL || !req->train) return;
 	plan->keep_but_gate_up = others;
-	plan->keep_attention = 0;
-	if (!plan->attention_offloaded)
+	if (!plan->offloaded)
 		consider(s, plan, t, used + bytes_kept(inc, KEEP_ALL_BUT_GATE_UP, all, others) - inc->no_chunk);
 	uint32_t room_for = room(req, used, inc, KEEP_ALL_BUT_GATE_UP, all, others - 1);
 	for (uint32_t n = 0; n <= room_for; n++) {
 		uint64_t now = used + bytes_kept(inc, KEEP_ALL_BUT_GATE_UP, all, n);
 		plan->keep_but_gate_up = n;
-		plan->keep_attention = plan->attention_offloaded ? others - n
-														 : room(req, now, inc, KEEP_ATTENTION, all + n, others - n);
+		if (n && plan->offloaded == KEEP_ALL) now += inc->no_gu; /* which `used` is without */
+		plan->keep_attention = plan->offloaded ? 0 : room(req, now, inc, KEEP_ATTENTION, all + n, others - n);
 		consider(s, plan, t, now + bytes_kept(inc, KEEP_ATTENTION, all + n, plan->keep_attention));
 	}
 }
 
 /* Is the step longer than the best so far even if all blocks but the keep_all recompute only gate and up? Then it is
- * for a smaller keep_all, too. */
+ * for a smaller keep_all, too. Of offloaded blocks that keep all: even if they recompute nothing. */
 static bool hopeless(const struct search *s, const struct plan *plan, const struct times *t)
 {
 	struct plan best = *plan;
 	struct prediction p;
-	best.keep_but_gate_up = s->req->geo->layers - plan->keep_all;
+	if (plan->offloaded == KEEP_ALL) best.keep_all = s->req->geo->layers;
+	best.keep_but_gate_up = s->req->geo->layers - best.keep_all;
 	best.keep_attention = 0;
 	predict(s->req, &best, t, &p);
 	return p.step > s->least_step * (1 + TIE);
@@ -199,10 +198,10 @@ static void try_offload(struct search *s, struct plan *plan)
 	const struct plan_request *req = s->req;
 	struct times t = unit_times(req, plan, rows_of_pass(req, plan));
 	uint32_t layers = req->geo->layers, most_slots = req->train ? (layers < 2 ? layers : 2) : 0;
-	for (int host = 0; host < (req->train && !plan->pass_rows ? 4 : 1); host++) {
+	for (int host = 0; host < (req->train && !plan->pass_rows ? 2 * (KEEP_ALL + 1) : 1); host++) {
 		plan->residual_offloaded = host & 1;
-		plan->attention_offloaded = host & 2;
-		if (plan->attention_offloaded && req->recompute != RECOMPUTE_AUTO) continue;
+		plan->offloaded = (enum checkpoint)(host / 2);
+		if (plan->offloaded && req->recompute != RECOMPUTE_AUTO) continue;
 		if (plan->pass_rows) {
 			plan->grad_slots = layers;
 			try_slots(s, plan, &t);

@@ -47,6 +47,15 @@ static void show_times(const struct plan_request *req, const struct plan_result 
 	printf("PCIe      %.2f GB in, %.2f GB out\n", gb(t->in), gb(t->out));
 }
 
+static void show_offloads(const struct plan *plan, uint32_t layers)
+{
+	uint32_t away = blocks_offloaded(plan, layers);
+	const char *residuals = plan->residual_offloaded ? "residuals" : "", *and = plan->residual_offloaded ? ", " : "";
+	if (!away) printf("offloads  %s\n", plan->residual_offloaded ? residuals : "nothing");
+	else if (plan->offloaded == KEEP_ATTENTION) printf("offloads  %s%sattention outputs\n", residuals, and);
+	else printf("offloads  %s%swhat %u block%s keep%s\n", residuals, and, away, mt_s(away), away == 1 ? "s" : "");
+}
+
 /* What of the step is not the model's own arithmetic, and what would help */
 static void show_bound(const struct plan_request *req, const struct prediction *t, const struct advice *advice)
 {
@@ -106,15 +115,11 @@ void show_text(const struct plan_request *req, const struct plan_result *p, uint
 	if (plan->expert_window)
 		printf("experts   in windows of %u of %u, two of them on the device\n", plan->expert_window, req->most.experts);
 	else if (req->most.experts) printf("experts   all %u of a block with it\n", req->most.experts);
-	printf("keeps     %u block%s all, %u all but gate and up, %u attention's output, %u their input\n", plan->keep_all,
-		mt_s(plan->keep_all), plan->keep_but_gate_up, plan->keep_attention,
-		layers - plan->keep_all - plan->keep_but_gate_up - plan->keep_attention);
-	printf("offloads  %s%s%s\n",
-		plan->residual_offloaded        ? "residuals"
-			: plan->attention_offloaded ? ""
-										: "nothing",
-		plan->residual_offloaded && plan->attention_offloaded ? ", " : "",
-		plan->attention_offloaded ? "attention outputs" : "");
+	printf("keeps     %u block%s all, %u all but gate and up, %u attention's output, %u their input\n",
+		blocks_at(plan, layers, KEEP_ALL), mt_s(blocks_at(plan, layers, KEEP_ALL)),
+		blocks_at(plan, layers, KEEP_ALL_BUT_GATE_UP), blocks_at(plan, layers, KEEP_ATTENTION),
+		blocks_at(plan, layers, KEEP_INPUT));
+	show_offloads(plan, layers);
 	printf("device    %.2f GB of %.2f GB (at least %.2f GB)\n", gb(p->bytes), gb(req->memory), gb(p->least));
 	show_host(req, p, store);
 	show_times(req, p);
@@ -156,11 +161,12 @@ void show_json(const struct plan_request *req, const struct plan_result *p, uint
 		(unsigned long long)memory_attention(req, plan));
 	printf("\"weight_slots\": %u, \"resident_units\": %u, \"grad_slots\": %u, \"expert_window\": %u, ",
 		plan->weight_slots, plan->weight_slots, plan->grad_slots, plan->expert_window);
-	printf("\"keep_all\": %u, \"keep_but_gate_up\": %u, \"keep_attention\": %u, \"keep_input\": %u, ", plan->keep_all,
-		plan->keep_but_gate_up, plan->keep_attention,
-		layers - plan->keep_all - plan->keep_but_gate_up - plan->keep_attention);
+	printf("\"keep_all\": %u, \"keep_but_gate_up\": %u, \"keep_attention\": %u, \"keep_input\": %u, ",
+		blocks_at(plan, layers, KEEP_ALL), blocks_at(plan, layers, KEEP_ALL_BUT_GATE_UP),
+		blocks_at(plan, layers, KEEP_ATTENTION), blocks_at(plan, layers, KEEP_INPUT));
 	const char *residual = plan->residual_offloaded ? "true" : "false";
-	const char *attention = plan->attention_offloaded ? "true" : "false";
+	const char *attention = plan->offloaded == KEEP_ATTENTION ? "true" : "false";
+	printf("\"offloaded_blocks\": %u, ", blocks_offloaded(plan, layers));
 	printf("\"residuals_offloaded\": %s, \"attention_offloaded\": %s, ", residual, attention);
 	printf("\"inputs_to_host\": %s, \"attention_to_host\": %s, ", residual, attention); /* older names */
 	printf("\"peak_bytes\": %llu, \"least_bytes\": %llu, \"store_bytes\": %llu, \"host_activation_bytes\": %llu, "

@@ -98,7 +98,7 @@ static uint64_t lay(const struct plan_request *, const struct plan *, struct mem
 
 static bool talks;
 static struct {
-	unsigned micros, evals, zero_copies, windows, residual_offloaded, attention_offloaded, stale, levels[KEEP_ALL + 1];
+	unsigned micros, evals, zero_copies, windows, residual_offloaded, offloaded, stale, levels[KEEP_ALL + 1];
 } went;
 
 static void levels_draw(const struct plan_request *req, struct plan *plan)
@@ -108,8 +108,8 @@ static void levels_draw(const struct plan_request *req, struct plan *plan)
 	plan->keep_but_gate_up = (uint32_t)draw(2) * (uint32_t)draw(layers - plan->keep_all + 1);
 	uint32_t rest = layers - plan->keep_all - plan->keep_but_gate_up;
 	plan->residual_offloaded = draw(2);
-	plan->attention_offloaded = rest && draw(2);
-	plan->keep_attention = plan->attention_offloaded ? rest : (uint32_t)draw(rest + 1);
+	plan->offloaded = rest && draw(2) ? (enum checkpoint)(1 + draw(KEEP_ALL)) : KEEP_INPUT;
+	plan->keep_attention = plan->offloaded ? 0 : (uint32_t)draw(rest + 1);
 }
 
 /* Any plan that the planner might choose, if memory and bandwidths were so */
@@ -132,10 +132,10 @@ static int draw_plan(const struct plan_request *req, struct plan_result *p)
 			   "attention%s%s%s",
 			req->rows, req->seq, plan.pass_rows ? "pass-major" : "layer-major", plan.weight_slots, plan.grad_slots,
 			plan.expert_window, plan.keep_all, plan.keep_but_gate_up, plan.keep_attention,
-			plan.residual_offloaded ? ", residuals offloaded" : "",
-			plan.attention_offloaded ? ", attention outputs offloaded" : "", req->zero_copy ? ", in place" : "");
+			plan.residual_offloaded ? ", residuals offloaded" : "", plan.offloaded ? ", the others offloaded" : "",
+			req->zero_copy ? ", in place" : "");
 	went.residual_offloaded += plan.residual_offloaded;
-	went.attention_offloaded += plan.attention_offloaded;
+	went.offloaded += plan.offloaded != 0;
 	went.zero_copies += req->zero_copy;
 	went.windows += plan.expert_window != 0;
 	for (uint32_t l = 0; req->train && l < layers; l++) went.levels[checkpoint_of(&plan, layers, l)]++;
@@ -143,15 +143,20 @@ static int draw_plan(const struct plan_request *req, struct plan_result *p)
 }
 
 /* Memory that is handed out twice: the second of two begins within the first */
-static const char *const overlaps[] = {"weight slots", "gradient slots", "offloaded residuals",
-	"offloaded attention outputs", "embed and head gradients", "embed and head weights",
-	"a block's and the embed gradient", "windows' weights", "windows' gradients", "boundary blocks of two units",
-	"a window's and its block's gradients"};
+static const char *const overlaps[] = {"weight slots", "gradient slots", "offloaded residuals", "offloaded blocks",
+	"embed and head gradients", "embed and head weights", "a block's and the embed gradient", "windows' weights",
+	"windows' gradients", "boundary blocks of two units", "a window's and its block's gradients"};
 #ifdef MT_EMU
 #define OVERLAPS 0
 #else
 #define OVERLAPS ((int)(sizeof overlaps / sizeof *overlaps))
 #endif
+
+static void away_shift(struct saved *to, const struct saved *from, size_t by)
+{
+	void **t = (void **)to, *const *f = (void *const *)from;
+	for (size_t i = 0; i < sizeof *to / sizeof *t; i++) t[i] = f[i] ? (char *)f[i] + by : NULL;
+}
 
 static void overlap(struct memory_layout *p, const struct plan *plan)
 {
@@ -167,7 +172,7 @@ static void overlap(struct memory_layout *p, const struct plan *plan)
 		if (p->outputs == 2) p->x[1] = (char *)p->x[0] + by;
 		break;
 	case 3:
-		if (plan->attention_offloaded) p->o[1] = (char *)p->o[0] + by;
+		if (plan->offloaded) away_shift(&p->away[1], &p->away[0], by);
 		break;
 	case 4:
 		if (plan->pass_rows) p->embed_head_grads[1] = p->embed_head_grads[0] + by;
@@ -451,11 +456,10 @@ static int seeds(const char *name, const char *models, uint64_t from, uint64_t c
 	}
 	printf(
 		"%llu seeds layer-major, %u pass-major: %u micro-batches, %u of them evaluations, %u aborted and sent again; "
-		"%u in place, %u by windows of experts, %u residuals offloaded, %u attention outputs offloaded; checkpoint "
+		"%u in place, %u by windows of experts, %u residuals offloaded, %u blocks offloaded; checkpoint "
 		"levels %u %u %u %u\n",
 		(unsigned long long)count - passes, passes, went.micros, went.evals, went.stale, went.zero_copies, went.windows,
-		went.residual_offloaded, went.attention_offloaded, went.levels[0], went.levels[1], went.levels[2],
-		went.levels[3]);
+		went.residual_offloaded, went.offloaded, went.levels[0], went.levels[1], went.levels[2], went.levels[3]);
 	return 0;
 }
 

@@ -117,14 +117,14 @@ static void check_plan(const struct plan_request *req, const struct plan_result 
 		p->predicted.network_wait};
 	double sum = 0, all = (double)req->micros * req->streams * req->nodes;
 	plans++;
-	kinds[p->plan.pass_rows                                             ? 0
-			: p->plan.residual_offloaded && p->plan.attention_offloaded ? 1
-			: p->plan.residual_offloaded                                ? 2
-			: p->plan.attention_offloaded                               ? 3
-			: p->plan.keep_all == req->geo->layers                      ? 4
-			: p->plan.keep_but_gate_up                                  ? 5
-			: p->plan.keep_attention                                    ? 6
-																		: 7]++;
+	kinds[p->plan.pass_rows                                   ? 0
+			: p->plan.residual_offloaded && p->plan.offloaded ? 1
+			: p->plan.residual_offloaded                      ? 2
+			: p->plan.offloaded                               ? 3
+			: p->plan.keep_all == req->geo->layers            ? 4
+			: p->plan.keep_but_gate_up                        ? 5
+			: p->plan.keep_attention                          ? 6
+															  : 7]++;
 	windows += p->plan.expert_window != 0;
 	expect(!p->plan.expert_window ||
 			(p->plan.expert_window < req->most.experts && !p->plan.pass_rows &&
@@ -146,7 +146,9 @@ static void check_plan(const struct plan_request *req, const struct plan_result 
 	expect(isfinite(p->predicted.tflops) && p->predicted.tflops > 0 &&
 			p->predicted.tflops * 1e12 <= all * req->profile.flops * 1.0001,
 		"faster than the machine");
-	expect(p->plan.keep_all + p->plan.keep_but_gate_up + p->plan.keep_attention <= req->geo->layers,
+	expect(p->plan.keep_all + p->plan.keep_but_gate_up + p->plan.keep_attention +
+				blocks_offloaded(&p->plan, req->geo->layers) <=
+			req->geo->layers,
 		"more blocks kept than there are");
 }
 
