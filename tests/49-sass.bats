@@ -15,7 +15,7 @@ sass() {
 }
 
 # bats test_tags=slow
-@test "every memory-bound kernel loads and stores 128 bits at once and spills no registers" {
+@test "memory-bound kernels load and store 128 bits at once, loops of tensor cores are as short as before, no spills" {
 	need_objects
 	sass "$BUILD/mt-stream/cuda" sm_90
 	# make gpu-build compiles only for the installed GPU
@@ -23,10 +23,11 @@ sass() {
 	grep -v '^ok' "$T/out" >&2 || true
 	[ "$CODE" = 0 ]
 	[ "$(grep -c '^ok' "$T/out")" -gt 40 ]
+	[ "$(sed -n '/^kernels on tensor cores/,$p' "$T/out" | grep -c '^sm_.*_mma,')" -ge 18 ]
 }
 
 # bats test_tags=slow
-@test "a kernel that stores 32 bits at a time and an unclassified kernel are reported" {
+@test "a kernel that stores 32 bits at a time, a longer loop of tensor cores and unclassified kernels are reported" {
 	need_objects
 	need_cmd nvcc
 	cat >"$T/k.cu" <<-'END'
@@ -36,7 +37,25 @@ sass() {
 			dst[threadIdx.x] = make_uint2(v.x ^ v.y, v.z ^ v.w);
 		}
 		static __global__ void new_kernel(float *dst) { dst[threadIdx.x] = 1; }
-		void launch(void) { narrow_kernel<<<1, 32>>>(nullptr, nullptr); new_kernel<<<1, 32>>>(nullptr); }
+		static __device__ void multiply(float *c, const unsigned *x, int n)
+		{
+			float d = 0, e = 0, f = 0, g = 0;
+			for (int i = 0; i < n; i++)
+				asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+					"{%0,%1,%2,%3}, {%4,%4,%4,%4}, {%5,%5}, {%0,%1,%2,%3};"
+					: "+f"(d), "+f"(e), "+f"(f), "+f"(g) : "r"(x[i]), "r"(x[i + n]));
+			*c = d + e + f + g;
+		}
+		template <int DIM, int CAPPED>
+		static __global__ void attention_forward_mma(float *c, const unsigned *x, int n) { multiply(c, x, n); }
+		static __global__ void new_mma(float *c, const unsigned *x, int n) { multiply(c, x, n); }
+		void launch(void)
+		{
+			narrow_kernel<<<1, 32>>>(nullptr, nullptr);
+			new_kernel<<<1, 32>>>(nullptr);
+			attention_forward_mma<64, 0><<<1, 32>>>(nullptr, nullptr, 1);
+			new_mma<<<1, 32>>>(nullptr, nullptr, 1);
+		}
 	END
 	nvcc -arch=sm_90 -c -o "$T/k.o" "$T/k.cu"
 	for f in "$TOP"/mt-stream/cuda/*.cu; do
@@ -46,5 +65,8 @@ sass() {
 	[ "$CODE" = 1 ]
 	grep -q '^FAILED sm_90 narrow_kernel .*: 1 loads and 0 stores of 128 bits: 2 and 1 at least' "$T/out"
 	grep -q '^FAILED sm_90 new_kernel .*: in neither table' "$T/out"
+	grep -q '^FAILED sm_90 attention_forward_mma,64,0 .*: [0-9.]* instructions/HMMA, innermost: 2.12 at most, .*bytes: 0' \
+		"$T/out"
+	grep -q '^FAILED sm_90 new_mma .*: has HMMAs, but is not in HOT' "$T/out"
 	grep -q '^FAILED swiglu_forward_kernel: no object has it' "$T/out"
 }
