@@ -23,6 +23,9 @@
 #define ON_DEVICE
 #endif
 
+static inline int64_t div_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
+static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
 /* c = a' b' + beta c [+ bias on every row] [+ add]; ld* are row strides in elements. a, b and bias are operands */
 struct gemm_args {
 	int64_t m, n, k;

@@ -5,7 +5,6 @@
 
 #define ALIGN 64u /* elements: arrays begin there in a window's memory, as slabs do in a unit */
 
-static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static uint64_t aligned(uint64_t n) { return (n + ALIGN - 1) / ALIGN * ALIGN; }
 
 /* Experts' tensors are the last ones of their unit. All of one expert are an array, or all experts' of one role are. */
@@ -37,7 +36,8 @@ uint64_t split_window(const struct split *c, uint32_t window)
 {
 	uint64_t n = 0;
 	/* behind the last expert there may be a gap */
-	for (uint32_t a = 0; a < c->arrays; a++) n += aligned(least(window, c->experts) * c->array[a].stride) + ALIGN;
+	for (uint32_t a = 0; a < c->arrays; a++)
+		n += aligned((uint64_t)least(window, c->experts) * c->array[a].stride) + ALIGN;
 	return n;
 }
 

@@ -18,8 +18,6 @@ void *op_shared(struct pool *, size_t bytes);
 _Noreturn void op_no_memory(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 
 static inline int64_t operand_bytes(int bf16) { return bf16 ? 2 : 4; }
-static inline int64_t div_up(int64_t n, int64_t by) { return (n + by - 1) / by; }
-static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* Give the operation fp32 copies of the weights that it reads, which are bf16. They live until the next operation.
  * weights.c */

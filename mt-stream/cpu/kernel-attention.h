@@ -257,6 +257,17 @@ INLINE void softmax_begin(const struct attention_args *a, int64_t head, float *h
 	}
 }
 
+/* k, v (KT, ld) = keys and values from k0 on, before `end`; the next ones are prefetched */
+static void pack_keys(const struct head *h, const float *qkv, int64_t k0, int64_t end, float *k, float *v)
+{
+	const float *keys = qkv + h->keys + k0 * h->stride, *values = qkv + h->values + k0 * h->stride;
+	int64_t n = least(KT, end - k0), next = least(KT, end - k0 - KT), far = KT * h->stride;
+	pack(k, h->ld, keys, h->stride, n, h->dim, 1);
+	pack(v, h->ld, values, h->stride, n, h->dim, 1);
+	foresee(keys + far, 0, h->stride, next, h->dim);
+	foresee(values + far, 0, h->stride, next, h->dim);
+}
+
 /* Do the queries of the tile see any of its keys? */
 INLINE int meets(int64_t q, int64_t k, int64_t window) { return k <= q && k >= first_tile(q, window); }
 
@@ -283,22 +294,17 @@ static void attention_forward(const struct attention_args *a, const struct queri
 	float *qt = scratch, *sum_v = qt + BLOCKS * tile, *high = sum_v + BLOCKS * tile, *sum = high + BLOCKS * QT;
 	float *k = sum + BLOCKS * QT, *v = k + KT * h.ld, *q = v + KT * h.ld, *s = q + tile, *rescale = s + KT * QT;
 	for (int64_t b = 0; b * QT < n; b++) {
-		int64_t nq = n - b * QT < QT ? n - b * QT : QT;
+		int64_t nq = least(QT, n - b * QT);
 		pack(q, h.ld, qkv + (queries->first + b * QT) * h.stride + head * h.dim, h.stride, nq, h.dim, a->scale);
 		turn(qt + b * tile, q, h.ld, nq);
 	}
 	memset(sum_v, 0, (size_t)(BLOCKS * tile) * sizeof *sum_v);
 	softmax_begin(a, head, high, sum);
 	for (int64_t k0 = first_tile(q0, h.window); k0 < q0 + n; k0 += KT) {
-		int64_t nk = q0 + n - k0 < KT ? q0 + n - k0 : KT;
-		pack(k, h.ld, qkv + h.keys + k0 * h.stride, h.stride, nk, h.dim, 1);
-		pack(v, h.ld, qkv + h.values + k0 * h.stride, h.stride, nk, h.dim, 1);
-		int64_t next = q0 + n - k0 - KT < KT ? q0 + n - k0 - KT : KT;
-		foresee(qkv + h.keys + (k0 + KT) * h.stride, 0, h.stride, next, h.dim);
-		foresee(qkv + h.values + (k0 + KT) * h.stride, 0, h.stride, next, h.dim);
+		pack_keys(&h, qkv, k0, q0 + n, k, v);
 		for (int64_t b = 0; b * QT < n; b++)
 			if (meets(q0 + b * QT, k0, h.window)) {
-				struct tile t = tile_at(q0 + b * QT, n - b * QT < QT ? n - b * QT : QT, k0, h.window);
+				struct tile t = tile_at(q0 + b * QT, least(QT, n - b * QT), k0, h.window);
 				attention_tile(&t, qt + b * tile, k, v, &h, s, high + b * QT, sum + b * QT, rescale, sum_v + b * tile);
 			}
 	}
@@ -402,7 +408,7 @@ static void gather_queries(const struct query_group *p, const struct attention_a
 	pack(p->q, h->ld, qkv + queries->first * h->stride + head * h->dim, h->stride, n, h->dim, a->scale);
 	pack(p->g, h->ld, d_o + at, stride, n, h->dim, 1);
 	for (int64_t b = 0; b * QT < n; b++) {
-		int64_t nq = n - b * QT < QT ? n - b * QT : QT, tile = b * QT * h->ld;
+		int64_t nq = least(QT, n - b * QT), tile = b * QT * h->ld;
 		turn(p->qt + tile, p->q + tile, h->ld, nq);
 		turn(p->gt + tile, p->g + tile, h->ld, nq);
 	}
@@ -426,20 +432,15 @@ static void attention_back_group(const struct attention_args *a, const struct qu
 	int64_t q0 = queries->first - queries->begin, n = queries->end - queries->first, tile = QT * h.ld;
 	gather_queries(&p, a, queries, head, &h);
 	for (int64_t k0 = first_tile(q0, h.window); k0 < q0 + n; k0 += KT) {
-		int64_t nk = q0 + n - k0 < KT ? q0 + n - k0 : KT, keys = h.keys + k0 * h.stride,
-				values = h.values + k0 * h.stride;
+		int64_t nk = least(KT, q0 + n - k0), keys = h.keys + k0 * h.stride, values = h.values + k0 * h.stride;
 		int gain = !(begin && k0 >= q0);
-		pack(p.k, h.ld, qkv + keys, h.stride, nk, h.dim, 1);
-		pack(p.v, h.ld, qkv + values, h.stride, nk, h.dim, 1);
-		int64_t next = q0 + n - k0 - KT < KT ? q0 + n - k0 - KT : KT;
 		foresee(dqkv + keys, 1, h.stride, nk, h.dim);
 		foresee(dqkv + values, 1, h.stride, nk, h.dim);
-		foresee(qkv + keys + KT * h.stride, 0, h.stride, next, h.dim);
-		foresee(qkv + values + KT * h.stride, 0, h.stride, next, h.dim);
+		pack_keys(&h, qkv, k0, q0 + n, p.k, p.v);
 		memset(p.dk, 0, (size_t)(2 * KT * h.ld) * sizeof *p.dk);
 		for (int64_t b = 0; b * QT < n; b++) {
 			if (!meets(q0 + b * QT, k0, h.window)) continue;
-			struct tile t = tile_at(q0 + b * QT, n - b * QT < QT ? n - b * QT : QT, k0, h.window);
+			struct tile t = tile_at(q0 + b * QT, least(QT, n - b * QT), k0, h.window);
 			keys_by_queries(&t, p.s, p.k, p.qt + b * tile, h.ld, h.dim);
 			keys_by_queries(&t, p.dp, p.v, p.gt + b * tile, h.ld, h.dim);
 			if (h.cap != 0) softmax_back_capped(&t, p.s, p.dp, p.lse + b * QT, p.delta + b * QT, h.cap);

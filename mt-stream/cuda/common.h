@@ -210,9 +210,6 @@ static __device__ __forceinline__ float column_sum(float *sums, const T *dy, int
 
 /* ---- host ---- */
 
-static inline int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-
 /* May rows of `length` elements that start at these pointers be accessed 16 bytes at a time? */
 static inline int wide_rows(int64_t length, const void *a, const void *b, const void *c, const void *d)
 {

@@ -40,30 +40,15 @@ static void event_sync(struct cuda *c, struct cuda_stream *s, uint64_t at)
 	if (cuda_ok(c, cudaEventSynchronize(s->events[at % EVENTS]), "cudaEventSynchronize")) s->over = at;
 }
 
-static bool event_query(struct cuda *c, struct cuda_stream *s, uint64_t at)
-{
-	if (s->over >= at) return true;
-	cudaError_t e = cudaEventQuery(s->events[at % EVENTS]);
-	if (e == cudaErrorNotReady) {
-		cudaGetLastError(); /* the runtime notes it as an error, but it is none */
-		return false;
-	}
-	if (cuda_ok(c, e, "cudaEventQuery")) s->over = at;
-	return true;
-}
-
-static uint64_t event_record(struct cuda *c, struct cuda_stream *s)
-{
-	uint64_t at = ++s->recorded;
-	if (at > EVENTS) event_sync(c, s, at - EVENTS);
-	cuda_ok(c, cudaEventRecord(s->events[at % EVENTS], s->stream), "cudaEventRecord");
-	return at;
-}
-
 struct event cuda_record(struct device *d, enum queue queue)
 {
 	struct cuda *c = (struct cuda *)d;
-	return (struct event){queue, c->ex || c->autotuning ? 0 : event_record(c, &c->q[queue])};
+	struct cuda_stream *s = &c->q[queue];
+	if (c->ex || c->autotuning) return (struct event){queue, 0};
+	uint64_t at = ++s->recorded;
+	if (at > EVENTS) event_sync(c, s, at - EVENTS);
+	cuda_ok(c, cudaEventRecord(s->events[at % EVENTS], s->stream), "cudaEventRecord");
+	return (struct event){queue, at};
 }
 
 void cuda_wait(struct device *d, enum queue queue, struct event e)
@@ -78,7 +63,15 @@ void cuda_wait(struct device *d, enum queue queue, struct event e)
 bool cuda_query(struct device *d, struct event e)
 {
 	struct cuda *c = (struct cuda *)d;
-	return c->ex || event_query(c, &c->q[e.queue], e.at);
+	struct cuda_stream *s = &c->q[e.queue];
+	if (c->ex || s->over >= e.at) return true;
+	cudaError_t x = cudaEventQuery(s->events[e.at % EVENTS]);
+	if (x == cudaErrorNotReady) {
+		cudaGetLastError(); /* the runtime notes it as an error, but it is none */
+		return false;
+	}
+	if (cuda_ok(c, x, "cudaEventQuery")) s->over = e.at;
+	return true;
 }
 
 int cuda_sync(struct device *d, struct event e)

@@ -75,14 +75,19 @@ int gpu_open(int ordinal, struct cudaDeviceProp *p, struct gpu *gpu)
 	return 0;
 }
 
+uint64_t gpu_available(void)
+{
+	size_t available = 0, total;
+	if (cudaMemGetInfo(&available, &total) != cudaSuccess) cudaGetLastError();
+	return available;
+}
+
 int gpu_find(int ordinal, struct gpu *gpu, uint64_t *room)
 {
 	struct cudaDeviceProp p;
-	size_t available = 0, total;
 	int rc = gpu_open(ordinal, &p, gpu);
 	if (rc) return rc;
 	if (!cublaslt_open()) return -MT_EX_CONFIG;
-	if (cudaMemGetInfo(&available, &total) != cudaSuccess) cudaGetLastError();
-	*room = available;
+	*room = gpu_available();
 	return 0;
 }

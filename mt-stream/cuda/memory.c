@@ -8,6 +8,7 @@
 
 #include "cli/cli.h"
 #include "cuda.h"
+#include "gpu.h"
 #include "mt/run.h"
 
 #ifndef REGISTER_MOST              /* smaller for the emulated GPU */
@@ -192,18 +193,13 @@ bool cuda_own_alloc(struct cuda *c, void **p, size_t bytes, const char *call)
 /* How much of the free device memory the driver will need; to be called before host memory is registered */
 uint64_t spare_of(const struct cuda *c, const struct mt_control *control)
 {
-	size_t available = 0, total = 0;
-	uint64_t weights = 0;
-	if (cudaMemGetInfo(&available, &total) != cudaSuccess) cudaGetLastError();
+	uint64_t weights = 0, part = gpu_available() / SPARE_PART;
 	for (uint32_t u = 0; u < control->n_units; u++) weights += mt_unit(c->run, u)->elems * c->dev.elem;
-	uint64_t part = available / SPARE_PART;
 	return (part > SPARE_LEAST ? part : SPARE_LEAST) + weights / PAGE_TABLE;
 }
 
 uint64_t cuda_room(struct device *d)
 {
-	struct cuda *c = (struct cuda *)d;
-	size_t available = 0, total = 0;
-	if (cudaMemGetInfo(&available, &total) != cudaSuccess) cudaGetLastError();
-	return available > c->spare ? available - c->spare : 0;
+	uint64_t available = gpu_available(), spare = ((struct cuda *)d)->spare;
+	return available > spare ? available - spare : 0;
 }

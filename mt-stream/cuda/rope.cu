@@ -450,24 +450,14 @@ static int heads_lanes(int64_t dim, int vecs)
 	return lanes;
 }
 
-/* Row norms are operations of their own, between the copy of k and the rotation. These are the arguments of the first
- * and of the last. */
-static struct rope_args only_k_is_v(const struct rope_args *rope)
+/* Row norms are operations of their own, between the copy of k and the rotation. The arguments of one of these two */
+static struct rope_args without_norms(const struct rope_args *rope, int rotates)
 {
 	struct rope_args r = *rope;
 	r.qnorm = r.knorm = NULL;
 	r.row_norm = 0;
-	r.rope_dim = 0;
-	r.temperature = 0;
-	return r;
-}
-
-static struct rope_args only_rotation(const struct rope_args *rope)
-{
-	struct rope_args r = *rope;
-	r.qnorm = r.knorm = NULL;
-	r.row_norm = 0;
-	r.k_is_v = 0;
+	if (rotates) r.k_is_v = 0;
+	else r.rope_dim = 0, r.temperature = 0;
 	return r;
 }
 
@@ -527,7 +517,7 @@ void cuda_rope_forward(const struct cuda_queue *q, const struct rope_args *rope)
 	const struct rope_args r = *rope;
 	if (rope_is_nothing(&r)) return;
 	if (r.row_norm) {
-		const struct rope_args before = only_k_is_v(&r), after = only_rotation(&r);
+		const struct rope_args before = without_norms(&r, 0), after = without_norms(&r, 1);
 		cuda_rope_forward(q, &before);
 		BY_ELEMENT(q, row_norms_forward<T>(q, &r));
 		cuda_rope_forward(q, &after);
@@ -577,7 +567,7 @@ void cuda_rope_backward(const struct cuda_queue *q, const struct rope_args *rope
 	const struct rope_args r = *rope;
 	if (rope_is_nothing(&r)) return;
 	if (r.row_norm) {
-		const struct rope_args before = only_k_is_v(&r), after = only_rotation(&r);
+		const struct rope_args before = without_norms(&r, 0), after = without_norms(&r, 1);
 		cuda_rope_backward(q, &after);
 		BY_ELEMENT(q, row_norms_backward<T>(q, &r));
 		cuda_rope_backward(q, &before);

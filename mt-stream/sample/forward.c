@@ -22,7 +22,6 @@ enum {
 	HEAD_ELEMS = 4 << 20 /* elements of the LM head that are multiplied at once, about: 16 MB as fp32 */
 };
 
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 /* Elements of a token in the cache of a layer: as many in each layer as in the largest */
 static int64_t qkv_row(const struct mt_geometry *g)
 {
