@@ -67,7 +67,9 @@ void weights_at(struct stream *s, uint32_t unit, const void *const base[2], cons
 	if (unit == head_unit(s) && w->t[MT_T_EMBED]) w->t[MT_T_HEAD] = w->t[MT_T_EMBED];
 }
 
-float *grads_base(const struct stream *s, uint32_t unit, int origin, float *slot)
+/* Where an origin's gradient is summed: in its place in the slot. With --grad none a tied model sums the embed gradient
+ * and the head gradient in one array. */
+static float *grads_base(const struct stream *s, uint32_t unit, int origin, float *slot)
 {
 	const struct origin *o = &s->unit[unit].origin[origin];
 	return s->micro->layout.tied_grads && o->unit == 0 ? s->micro->layout.tied_grads : slot + o->at;

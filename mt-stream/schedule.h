@@ -19,9 +19,6 @@ uint32_t windows_in(const struct stream *, uint32_t unit);
 /* Elements of one of the unit's origins that are in its slot: all, or the rest beside windows */
 uint64_t elems_of(const struct stream *, uint32_t unit, int origin);
 void weights_at(struct stream *, uint32_t unit, const void *const base[2], const int16_t *lo, struct weights *);
-/* Where an origin's gradient is summed: in its place in the slot. With --grad none a tied model sums the embed gradient
- * and the head gradient in one array. */
-float *grads_base(const struct stream *, uint32_t unit, int origin, float *slot);
 void grads_at(struct stream *, uint32_t unit, float *slot, struct grads *);
 /* Gaps between tensors are copied out with them, so they must be zero. Of elements from .. to - 1 of a unit, which are
  * at g; of all in the unit's slot */
