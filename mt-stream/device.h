@@ -184,7 +184,7 @@ struct device {
 	const void *(*zero_copy)(struct device *, const void *host, enum mt_dtype);
 
 	/* Autotune pass: while on, launched operations do not run. The device selects how to compute each one: as the
-	 * reproducibility record's table says (mt_choice_find), else it chooses and enters its choice (mt_choice_enter). It
+	 * reproducibility record's table says (mt_choice_find), else it selects one and enters it (mt_choice_enter). It
 	 * may overwrite the memory that the operations name. Events have completed at once. Only while all queues are at
 	 * rest. NULL: nothing to select. 0 or -ex */
 	int (*autotune)(struct device *, bool on);

@@ -197,7 +197,7 @@ struct activation_args {
 /* ---- mixture of experts ----
  *
  * Letters: E experts, K experts of each token, R = N K rows of experts: one for each token and expert of its. A token's
- * choices are numbered 0 .. K - 1, best first; choice k of token t is slot t K + k. The experts' rows stand expert by
+ * experts are numbered 0 .. K - 1, best first; expert k of token t is slot t K + k. The experts' rows stand expert by
  * expert, each expert's by token: rows first[e] .. first[e + 1] - 1 are expert e's. */
 
 /* dst = the fp32 numbers that w and lo are: bits (w << 16) + lo, the master weights of a bf16 run */

@@ -87,7 +87,7 @@ static void test_open(struct cuda *c, const char *key)
 	for (size_t i = 0; i < CRASHES; i++) sigaction(crashes[i], &a, &on_test.before[i]);
 }
 
-static int choice_enter(struct cuda *c, const char *key, bool *with)
+static int selection_enter(struct cuda *c, const char *key, bool *with)
 {
 	uint8_t stands = *with;
 	int rc = mt_choice_enter(c->run, key, &stands, sizeof stands);
@@ -103,9 +103,9 @@ int attention_try(struct cuda *c, const char *key, test_fn *fn, uint32_t seq, bo
 	test_close();
 	*with = got == TEST_PASSED && !broken;
 	if (got == TEST_NONE) return 0;
-	int rc = choice_enter(c, key, with);
+	int rc = selection_enter(c, key, with);
 	if (rc) return rc;
-	if (broken) /* a successor finds the choice and skips the test */
+	if (broken) /* a successor finds the entry and skips the test */
 		return mt_fail(MT_EX_IO,
 			"cuda: %s, tried with %s, broke the device: start mt-stream again; its own kernels will compute it", key,
 			backend_name(c->backend));
@@ -125,7 +125,7 @@ int cuda_attention_select(struct device *d, uint32_t seq, bool *with)
 {
 	struct cuda *c = (struct cuda *)d;
 	struct key key = rows_key(seq);
-	int rc = *with ? attention_try(c, key.text, row_try, seq, with) : choice_enter(c, key.text, with);
+	int rc = *with ? attention_try(c, key.text, row_try, seq, with) : selection_enter(c, key.text, with);
 	if (!rc) rows_find(c, seq);
 	return rc;
 }

@@ -42,7 +42,7 @@ static __device__ __forceinline__ void keep_groups(const struct route_args *a, f
 		if (sums[e / each] == 0) score[e] = -INFINITY;
 }
 
-/* The weight of choice k from the chosen scores */
+/* The weight of the k-th chosen expert from the chosen scores */
 static __device__ __forceinline__ float weight_of(const struct route_args *a, const float *score,
 	const uint32_t *chosen, int k)
 {
@@ -171,7 +171,7 @@ struct token {
 	double sum, dot;
 };
 
-/* The gradient of choice k's score. Of weights w = scale p / sum(p), or scale p; MT_TOP_SOFTMAX: of the weight */
+/* The gradient of the k-th chosen score. Of weights w = scale p / sum(p), or scale p; MT_TOP_SOFTMAX: of the weight */
 static __device__ __forceinline__ double score_gradient(const struct route_args *a, const struct token *t, int k)
 {
 	if (a->score == MT_TOP_SOFTMAX) return (double)t->dw[k];

@@ -74,7 +74,7 @@ static int search(const struct plan_request *req, struct plan_result *p)
 	return 0;
 }
 
-/* A plan with the request's choices. 0; -71: device or host memory is short */
+/* The plan for a request. 0; -71: device or host memory is short */
 static int plan_of(const struct dry *o, struct plan_request *req, struct plan_result *p, uint64_t *store)
 {
 	struct mt_layout l;
