@@ -795,11 +795,16 @@ same_as_undisturbed() {
 }
 
 # mt-run and all that it has started, killed at once after some steps
-kill_all() { # ARGS...
+kill_all() { # ARGS...; with HOW=idle when no update is under way
 	setsid "$MT/mt-run" --run "$RUN" --model "$CASE/model" --data "$T/data" --out "$T/out" $ARGS "$@" \
 		>>"$T/m" 2>>"$T/run.err" 3>&- &
 	pid=$!
 	eventually trained 20
+	if [ "${HOW-}" = idle ]; then
+		pkill -STOP -f "^mt-step $RUN "
+		updated() { ! mt-store stat "$RUN" --json | grep -q '"phase":"apply"'; }
+		eventually updated
+	fi
 	kill -9 -- -$pid
 	wait $pid || true
 	eventually no processes
@@ -830,6 +835,21 @@ kill_all() { # ARGS...
 }
 
 # bats test_tags=slow
+@test "mt-run and all its stages are killed: the mt-optim that ends an update begins late, and is not the new run's" {
+	long_data
+	HOW=idle kill_all --steps 5000 --epochs 100
+	replace mt-optim <<-'EOF2'
+		if mkdir "$T/first" 2>/dev/null; then until [ -e "$T/second" ]; do sleep 0.05; done
+		else
+			: >"$T/second"
+			sleep 0.5
+		fi
+	EOF2
+	run_it --steps 5000 --epochs 100 --until 2000 --resume
+	mt-ckpt verify "$T/out/step-00002000"
+	all_gone
+}
+
 @test "mt-run and all its stages are killed: a run of that name that is another OUT's is left alone" {
 	long_data
 	kill_all --steps 200 --ckpt-every 7

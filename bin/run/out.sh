@@ -85,10 +85,13 @@ end_dead_run() {
 	[ -n "$resume" ] || die 73 "$who: --resume saves it and goes on; without it: mt-store rm $holder --force"
 	say "$who; saves it and goes on"
 	mt-optim "$holder" 2>/dev/null 7>&- &
+	finisher=$!
 	(: | mt-store serve "$holder" --until-eof --dir "$out" 2>&1 >/dev/null 7>&-) |
 		sed '/^mt-store: .* (pid [0-9]*) has died$/d' >&2
 	mt-store ls "$holder" >/dev/null 2>&1
 	[ $? = 66 ] || die 74 "$out: run '$holder' could not be ended, see above"
+	kill -9 $finisher 2>/dev/null               # started late, it would wait for the new run of this name
+	wait $finisher 2>/dev/null
 	ended=1
 }
 
