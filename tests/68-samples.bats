@@ -160,6 +160,13 @@ valid() {
 	no grep -v "^mt-[a-z]*: " "$T/run.err"
 }
 
+@test "a run ends although SIGPIPE is ignored where mt-run is started, as by some launchers" {
+	record
+	timeout 60 sh -c 'trap "" PIPE; exec "$@"' sh "$MT/mt-run" --run "$RUN" --out "$T/out" $ARGS --model "$CASE/model" \
+		--data "$CASE/data.bin" --sample "$T/p" --steps 6 --sample-every 2 >"$T/m" 2>"$T/run.err" 3>&-
+	[ -s "$T/out/samples.jsonl" ]
+}
+
 @test "a mt-sample that fails is reported once, and training goes on and succeeds" {
 	record
 	replace_sample <<-'EOF2'

@@ -93,12 +93,17 @@ watch_metrics() { # READER +1|0
 	watcher=$!
 }
 
-# A reader that comes to the FIFO after its tail was killed would wait for another writer
+# A reader that comes to the FIFO after its tail was killed would wait for another writer; and for ever, if the FIFO was
+# deleted
 end_watching() { # READER WATCHER
 	signal_to PIPE "$tmp/$1.tail.pid"           # of which bash prints nothing
+	tries=0
 	while lives "$2"; do
 		(: <>"$tmp/$1") 2>/dev/null
 		sleep 0.05
+		signal_to KILL "$tmp/$1.tail.pid"
+		tries=$((tries + 1))
+		[ $tries -lt 100 ] || kill -9 "$2" 2>/dev/null
 	done
 	wait "$2"
 }

@@ -2,6 +2,7 @@
  * between the launcher and the script, see node.c. */
 #include <errno.h>
 #include <limits.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/auxv.h>
 #include <sys/resource.h>
@@ -54,6 +55,7 @@ int main(int argc, char **argv)
 	const char *as = getenv("MT_RUN_AS"); /* the script calls this program for what a shell cannot do well */
 	mt_program_name = "mt-run";
 	unsetenv("MT_RUN_AS");
+	signal(SIGPIPE, SIG_DFL); /* which launchers ignore, and a shell could not change */
 	if (as) mt_open_standard_fds();
 	if (as && !strcmp(as, "supervise")) supervise(argc, argv);
 	if (as && !strcmp(as, "count")) count(argc, argv);
