@@ -390,7 +390,13 @@ print(min((m["eval_loss"], m["step"]) for m in lines if m.get("eval_loss") and 0
 	mt-step "$RUN" --steps 5000 --batch 4 --seq 32 --lr 1e-3 <"$T/data" >"$T/m" 2>"$T/step.err" 3>&- &
 	pid=$!
 	eventually grep -q '"step": 3' "$T/m"
+	kill -STOP "$STREAM"                # a step is open, not just committed, when the signal comes
+	is_open() { mt-store stat "$RUN" --json | grep -q '"phase":"accumulate"'; }
+	eventually is_open
+	sleep 0.2                           # one whose gradients had all been sent is committed by now
+	eventually is_open
 	kill -TERM $pid
+	kill -CONT "$STREAM"
 	exits 143 wait $pid
 	[ -d "$T/out/step-$(printf %08d "$(tail -1 "$T/m" | steps)")" ]
 }
