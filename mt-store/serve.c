@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "look.h"
 #include "mt/error.h"
 #include "mt/run.h"
 #include "mt/stage.h"
@@ -103,19 +104,6 @@ static void sleep_until_death(struct watched watched[MT_SLOTS], int owner)
 		if (fds[i].revents) forget(of[i]);
 }
 
-/* Its regions may have been deleted by hand, and made again: then this one is gone. Any other reason why it cannot be
- * opened (no file descriptors, no memory) says nothing about it. */
-static bool is_gone(struct mt_run *run, const char *name)
-{
-	struct mt_run *now;
-	if (mt_run_state(run) == MT_GONE) return true;
-	int rc = mt_run_open(&now, name, MT_RUN_CONTROL | MT_RUN_READONLY);
-	if (rc) return rc == -MT_EX_NOINPUT;
-	bool same = memcmp(mt_control(now)->h.run_id, mt_control(run)->h.run_id, sizeof mt_control(run)->h.run_id) == 0;
-	mt_run_close(now);
-	return !same;
-}
-
 /* The stages have the deleted files mapped, and would work on in them: end them as `mt-store rm` does. */
 static void tell_gone(struct mt_run *run, const char *name)
 {
@@ -157,7 +145,7 @@ int store_serve(const char *name, const struct store_options *o)
 	ended = o->until_eof && mt_run_state(run) == MT_GONE;
 	/* a closed stdout: nobody waits for this line */
 	if (puts("ready") < 0 || fflush(stdout)) clearerr(stdout);
-	while (!ended && !is_gone(run, name)) {
+	while (!ended && !look_run_gone(run, name)) {
 		bool stop = mt_stopping; /* before the look at stdin: the sender of the signal may have written "over" first */
 		if (!ending && o->until_eof && owner_gone(&end)) ending = begin_end(run, name, o->dir, &end);
 		if (stop && !ending && !end.in_order) break;
