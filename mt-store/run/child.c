@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -38,8 +39,10 @@ pid_t child_start(char *const argv[], const struct streams *s)
 {
 	pid_t pid = child_fork();
 	if (pid) return pid;
+	if (s->ends_with_us) prctl(PR_SET_PDEATHSIG, SIGKILL);
 	use(s->in, s->in_file, O_RDONLY, STDIN_FILENO);
 	use(s->out, s->out_file, O_WRONLY | O_CREAT | O_TRUNC, STDOUT_FILENO);
+	if (s->err) use(s->err, NULL, 0, STDERR_FILENO);
 	if (s->err_file) {
 		use(-1, s->err_file, O_WRONLY | O_CREAT | O_TRUNC, STDERR_FILENO);
 		setenv("MT_LOG", "", 1);

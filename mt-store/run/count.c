@@ -6,7 +6,6 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -16,16 +15,6 @@
 #include "supervise.h"
 
 enum { FEED, STEP, BOTH, TICK_MS = 20 };
-
-static pid_t start(char **words, int in, int out, int err)
-{
-	pid_t pid = child_fork();
-	if (pid) return pid;
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	if (dup2(in, STDIN_FILENO) >= 0 && dup2(out, STDOUT_FILENO) >= 0 && dup2(err, STDERR_FILENO) >= 0)
-		execvp(words[0], words);
-	mt_die(MT_EX_NOMEM, "%s: %s", words[0], strerror(errno));
-}
 
 static void copy(int from, int to)
 {
@@ -69,7 +58,9 @@ void count(int argc, char **argv)
 	bool shown = isatty(STDERR_FILENO); /* mt-step's line of progress; else what it says is kept, see below */
 	int errors = shown ? STDERR_FILENO : memfd_create("errors", MFD_CLOEXEC);
 	if (errors < 0 || pipe2(ends, O_CLOEXEC)) mt_die(MT_EX_NOMEM, "a pipe: %s", strerror(errno));
-	pid_t pids[BOTH] = {start(feed, STDIN_FILENO, ends[1], STDERR_FILENO), start(step, ends[0], STDOUT_FILENO, errors)};
+	const struct streams of[BOTH] = {{.in = STDIN_FILENO, .out = ends[1], .ends_with_us = true},
+		{.in = ends[0], .out = STDOUT_FILENO, .err = errors, .ends_with_us = true}};
+	pid_t pids[BOTH] = {child_start(feed, &of[FEED]), child_start(step, &of[STEP])};
 	close(ends[0]);
 	close(ends[1]);
 	close(STDIN_FILENO);

@@ -17,9 +17,11 @@ enum { FD_SHIM = 3, FD_REQUESTS = 4, FD_LOCK_TMP = 5, FD_LOCK_OUT = 7, FD_ANSWER
  * Where its errors go to a file, they do not go to MT_LOG. */
 struct streams {
 	int in, out;
-	const char *in_file, *out_file, *err_file; /* NULL: the descriptor; stderr: mt-run's */
+	const char *in_file, *out_file, *err_file; /* NULL: the descriptor */
+	int err;                                   /* 0: mt-run's stderr */
 	int keep;                                  /* a descriptor that it holds too; 0: none */
 	bool without_locks;
+	bool ends_with_us; /* it is killed when this process ends */
 };
 /* A new process, to which HUP, INT and TERM mean nothing. Returns 0 in it */
 pid_t child_fork(void);
