@@ -56,7 +56,6 @@ check_options() {
 	is_device "$device" || die 64 "--device: '$device' is not cpu, chaos:SEED or cuda[:N]"
 	case $compute in '' | bf16 | fp32) ;; *) die 64 "--compute: '$compute' is not bf16 or fp32" ;; esac
 	[ -z "$net" ] || check_net
-	check_model
 	choose_micro
 	cores=$(nproc 2>/dev/null || echo 1)
 	given_threads=$threads
@@ -64,6 +63,8 @@ check_options() {
 	check_nodes
 	[ -n "$threads" ] || threads=$(((cores + streams - 1) / streams))
 }
+
+resumes() { [ -n "$resume" ] && [ -n "$(find "$out/" -maxdepth 1 -name 'step-*' 2>/dev/null)" ]; }
 
 # Rows of a micro-batch: all of a step, or with a GPU, or --micro auto, those of the plan whose step is shortest. They
 # decide bits, so a training continues with those that it began with.
@@ -81,11 +82,12 @@ choose_micro() {
 	if [ -n "$resume" ] && [ -e "$out/micro" ]; then
 		check_own "$out/micro"
 		began_with=$(sed -n "1s/^\([1-9][0-9]\{0,8\}\) of $batch\$/\1/p" "$out/micro")
-	elif [ -z "$micro" ] && [ -n "$resume" ] && [ -n "$(find "$out/" -maxdepth 1 -name 'step-*' 2>/dev/null)" ]; then
+	elif [ -z "$micro" ] && resumes; then
 		began_with=$batch                       # an older version's
 	fi
 	micro=$began_with
 	if [ -z "$micro" ]; then
+		check_model
 		make_plan "$(json_number "$(mt-store stat --memory --json)" memory_available)" || die $code "$plan"
 		micro=$(json_number "$plan" rows)
 	fi
@@ -95,7 +97,7 @@ choose_micro() {
 
 # Training continues in the order that it began with; OUT of older versions does not name it: that of the files
 choose_order() {
-	if [ -n "$resume" ] && [ -z "$new_input" ] && [ -n "$(find "$out/" -maxdepth 1 -name 'step-*' 2>/dev/null)" ]; then
+	if [ -z "$new_input" ] && resumes; then
 		order=none
 		[ ! -e "$out/order" ] || read_order
 		return
@@ -150,6 +152,7 @@ check_model() {
 
 check_files() {
 	check_descriptors
+	check_model
 	[ "${node:-0}" = 0 ] || return 0
 	check_out
 	check_access "${eval:-/dev/null}"

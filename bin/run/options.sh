@@ -69,7 +69,8 @@ feed_options='' step_options='' given=' ' count=''
 # The options are those of --help, here and of mt-step, and these of mt-feed. After one with a value there is a blank
 # and the value's name, after a flag there are more blanks. What mt-run itself asks mt-step is not for users.
 read_options() {
-	lines=$(usage; mt-step --help | sed '/^  --check /d; /^  --count /d; /^  --config /d; /^  --own-metrics /d'
+	lines=$(usage
+		mt-step --help | sed '/^  --check /d; /^  --count /d; /^  --config /d; /^  --own-metrics /d; /^  --micro /d'
 		printf '  %s\n' '--eos ID' '--block N' '--bytes  ' '--u16  ' '--u32  ' '--mix  ')
 	with_value=$(printf '%s\n' "$lines" | sed -n 's/^  \(--[a-z0-9-]*\) [^ ].*/\1/p')
 	flags=$(printf '%s\n' "$lines" | sed -n 's/^  \(--[a-z0-9-]*\)  .*/\1/p')
