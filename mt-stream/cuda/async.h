@@ -8,14 +8,15 @@
 
 #include "common.h"
 
-/* Copy 16 bytes; both addresses are multiples of 16 */
-static __device__ __forceinline__ void copy16_async(void *shared, const void *from)
+/* Copy 16 bytes, or zeros where `exists` is 0; both addresses are multiples of 16 */
+static __device__ __forceinline__ void copy16_async(void *shared, const void *from, int exists)
 {
 #ifdef MT_EMU
-	emu_copy16((void *)emu_aligned(shared, 16), emu_aligned(from, 16));
+	static const uint32_t zeros[4] = {0, 0, 0, 0};
+	emu_copy16((void *)emu_aligned(shared, 16), exists ? emu_aligned(from, 16) : zeros);
 #else
-	asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(shared)),
-				 "l"(__cvta_generic_to_global(from))
+	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(shared)),
+				 "l"(__cvta_generic_to_global(from)), "r"(exists ? 16 : 0)
 				 : "memory");
 #endif
 }

@@ -82,12 +82,18 @@ static __device__ __forceinline__ void load_matrices(uint32_t r[4], const struct
 
 #endif
 
-/* The four 8 x 8 matrices of m[0..15][0..15]: the second one is below the first (down 1) or right of it */
+/* The element of m[0..15][0..15] that the lane addresses: row lane % 8 of matrix lane / 8 of the four 8 x 8 matrices,
+ * the second one of which is below the first (down 1) or right of it */
+static __device__ __forceinline__ int place_in_four(int stride, int down)
+{
+	int lane = threadIdx.x % 32, j = lane / 8, row = down ? j % 2 : j / 2, column = down ? j / 2 : j % 2;
+	return (row * 8 + lane % 8) * stride + column * 8;
+}
+
 static __device__ __forceinline__ void load_four(uint32_t r[4], const struct bf16 *m, int stride, int down,
 	int transposed)
 {
-	int lane = threadIdx.x % 32, j = lane / 8, row = down ? j % 2 : j / 2, column = down ? j / 2 : j % 2;
-	load_matrices(r, m + (row * 8 + lane % 8) * stride + column * 8, transposed);
+	load_matrices(r, m + place_in_four(stride, down), transposed);
 }
 
 /* a = m[0..15][0..15]; a = the same transposed */

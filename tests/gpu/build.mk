@@ -50,8 +50,8 @@ $(O)/emu/%.o: mt-stream/%.c
 $(O)/probes/cuda-kernels: tests/probes/cuda-kernels.c $(EMU_OBJ)
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) $(EMU) $(LDFLAGS) -o $@ $< $(EMU_OBJ) -lstdc++ -lm
-# bank conflicts: attention's kernels report their accesses to emu/banks.cc
-BANKS = cuda/attention.o cuda/attention-mma.o
+# bank conflicts: these kernels report their accesses to emu/banks.cc
+BANKS = cuda/attention.o cuda/attention-mma.o cuda/grouped-mma.o
 $(O)/emu/banks/%.o: mt-stream/%.cu
 	@mkdir -p $(@D)
 	$(QUIET)$(CXX) -std=c++17 -x c++ $(EMU) $(WARN) -Wno-unknown-pragmas -MMD -MP $(CFLAGS) -O1 -fsanitize=thread -c \

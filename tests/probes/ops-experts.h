@@ -380,6 +380,8 @@ static void test_grouped_gemms(void)
 	test_grouped(none, 16, 8, 0, 8, 1);
 	test_grouped(uneven, 24, 264, 1, 8, 0);
 	test_grouped(one, 300, 130, 0, 0, 1);
+	test_grouped(uneven, 328, 200, 1, 0, 1);
+	test_grouped(uneven, 331, 67, 0, 3, 0);
 }
 
 /* ---- rows to experts and back ---- */

@@ -1,4 +1,4 @@
-/* banks.cc: bank conflicts of attention's kernels in shared memory, counted on the emulator
+/* banks.cc: bank conflicts of the kernels of attention and of grouped GEMMs in shared memory, counted on the emulator
  *
  * g++ compiles the kernels with calls of __tsan_* before their loads and stores (-fsanitize=thread), and the functions
  * below take the place of its library. What the lanes of a warp access at the same instruction, as often executed since
@@ -6,7 +6,7 @@
  * takes a cycle for each different word of the bank that has most of them: its ways. One of 16 bytes, ldmatrix too, is
  * done by 8 lanes at a time; these are seen by emu_aligned.
  *
- * Prints one line for each kernel, type of elements and head size: accesses by warps, the cycles that they take, the
+ * Prints one line for each kernel, type of elements and shape: accesses by warps, the cycles that they take, the
  * cycles without conflicts, the most ways, and a checksum of the results. Exit code 1: conflicts take more than a
  * twentieth of the cycles.
  */
@@ -135,7 +135,7 @@ static struct cycles count(void)
 
 static int bad;
 
-static void report(const char *kernel, int elem, int64_t dim, const std::vector<uint32_t> &result)
+static void report(const char *kernel, int elem, const char *shape, int64_t n, const std::vector<uint32_t> &result)
 {
 	struct cycles c = count();
 	uint64_t sum = 14695981039346656037u; /* FNV-1a's, by words */
@@ -143,8 +143,8 @@ static void report(const char *kernel, int elem, int64_t dim, const std::vector<
 	/* in fp32, two rows of scores that a warp writes, or 16 that it reads, share a few banks */
 	bool ok = c.accesses && c.taken <= c.least + c.least / 20;
 	bad += !ok;
-	printf("%s %s %s, heads of %lld: %llu accesses, %llu cycles of %llu, %u ways, results %016llx\n",
-		ok ? "ok" : "FAILED", kernel, elem == 4 ? "fp32" : "bf16", (long long)dim, (unsigned long long)c.accesses,
+	printf("%s %s %s, %s %lld: %llu accesses, %llu cycles of %llu, %u ways, results %016llx\n", ok ? "ok" : "FAILED",
+		kernel, elem == 4 ? "fp32" : "bf16", shape, (long long)n, (unsigned long long)c.accesses,
 		(unsigned long long)c.taken, (unsigned long long)c.least, c.ways, (unsigned long long)sum);
 }
 
@@ -184,9 +184,38 @@ static void attention(int elem, int64_t dim)
 	a.dqkv = dqkv.data();
 	tracing = true;
 	cuda_attention_forward(&q, &a);
-	report("forward", elem, dim, o);
+	report("forward", elem, "heads of", dim, o);
 	cuda_attention_backward(&q, &a);
-	report("backward", elem, dim, dqkv);
+	report("backward", elem, "heads of", dim, dqkv);
+	tracing = false;
+}
+
+/* A grouped GEMM of one expert, on tensor cores: a whole tile, and edges of others */
+static void grouped(const char *form, int trans_b, int sum)
+{
+	const int64_t rows = 144, n = 272, k = 144;
+	struct cuda_queue q = {};
+	struct grouped_gemm_args a = {};
+	std::vector<uint32_t> x = numbers((uint64_t)(rows * k), 2), y = numbers((uint64_t)(rows * n), 2),
+						  w = numbers((uint64_t)(n * k), 4);
+	const uint32_t first[2] = {0, (uint32_t)rows};
+
+	q.elem = 2;
+	a.experts = 1;
+	a.rows = rows;
+	a.n = a.ldc = n;
+	a.k = a.lda = k;
+	a.ldb = trans_b ? k : n;
+	a.first = first;
+	a.a = x.data();
+	a.b = sum ? y.data() : w.data();
+	a.trans_b = trans_b;
+	a.c = sum ? w.data() : y.data();
+	a.stride = n * k;
+	a.sum = sum;
+	tracing = true;
+	cuda_grouped_gemm(&q, &a);
+	report(form, 2, "columns:", n, sum ? w : y);
 	tracing = false;
 }
 
@@ -195,5 +224,8 @@ int main(void)
 	cuda_kernels_prepare();
 	for (int64_t dim : {64, 96, 128, 256}) attention(4, dim);
 	for (int64_t dim : {64, 128, 256}) attention(2, dim);
+	grouped("grouped GEMM", 0, 0);
+	grouped("grouped GEMM, b transposed", 1, 0);
+	grouped("grouped GEMM, gradients of weights", 0, 1);
 	return bad != 0;
 }
