@@ -204,7 +204,7 @@ static double backward_range(const struct plan_request *req, const struct plan *
 	double out = b->block_out, away = in + b->block_in, windows = b->block_in - b->slot_in;
 	if (plan->grad_slots < 2) work += b->slot_out;
 	double held = most(most(work, in + windows), out), come = most(most(work, away), out);
-	if (slots < 2) come = plan->expert_window ? most(come, work + away - windows) : work + away;
+	if (slots < 2) come = most(come, plan->expert_window ? work + away - windows : work + away);
 	return (here - from) * held + (to - here) * come;
 }
 
