@@ -4,7 +4,9 @@
  * of all plans tried is the smallest budget that works.
  *
  * The functions below try one decision each, and call the next: order (layer-major or passes) → chunks → head chunks →
- * windows of experts → offloading and gradient slots → weight slots → checkpoint levels → consider().
+ * windows of experts → offloading and gradient slots → weight slots → checkpoint levels → consider(). All is done
+ * twice. The first time they try few plans (rough), to find a short step. The second time they try all but those whose
+ * step would be longer than that in any memory.
  */
 #include <math.h>
 #include <stdio.h>
@@ -67,6 +69,7 @@ struct search {
 	const struct plan_request *req;
 	struct plan_result *best;
 	double least_step; /* of all that fit; infinite: none yet */
+	bool rough;        /* try some of the plans, for a first least_step */
 };
 
 /* Of plans whose steps are equally long. Where the step waits for the optimizer there are many: take the one that
@@ -127,6 +130,30 @@ static uint32_t room(const struct plan_request *req, uint64_t used, const struct
 	return least;
 }
 
+/* Is the step longer than the best so far? */
+static bool longer(const struct search *s, const struct plan *plan, const struct times *t)
+{
+	struct prediction p;
+	predict(s->req, plan, t, &p);
+	return p.step > s->least_step * (1 + TIE);
+}
+
+/* keep_all is given. The smallest number of blocks that keep all but gate and up, 0 to `most`, with which the step is
+ * not longer than the best so far even if all others kept attention's output; most + 1: there is none. The more such
+ * blocks, the shorter the step. */
+static uint32_t least_but_gate_up(const struct search *s, const struct plan *plan, const struct times *t, uint32_t most)
+{
+	struct plan best = *plan;
+	uint32_t least = 0, end = most + 1;
+	while (least < end) {
+		best.keep_but_gate_up = least + (end - least - 1) / 2;
+		best.keep_attention = plan->offloaded ? 0 : s->req->geo->layers - plan->keep_all - best.keep_but_gate_up;
+		if (longer(s, &best, t)) least = best.keep_but_gate_up + 1;
+		else end = best.keep_but_gate_up;
+	}
+	return least;
+}
+
 /* keep_all is given. Try every number of blocks that keep all but gate and up; the room that is left goes to attention
  * outputs, or the rest is offloaded. Trying only the largest number would not do: a little more memory could then mean
  * one more of these and many fewer attention outputs, and so a slower plan. */
@@ -146,8 +173,8 @@ static void try_levels(struct search *s, struct plan *plan, const struct times *
 	plan->keep_but_gate_up = others;
 	if (!plan->offloaded)
 		consider(s, plan, t, used + bytes_kept(inc, KEEP_ALL_BUT_GATE_UP, all, others) - inc->no_chunk);
-	uint32_t room_for = room(req, used, inc, KEEP_ALL_BUT_GATE_UP, all, others - 1);
-	for (uint32_t n = 0; n <= room_for; n++) {
+	uint32_t most = room(req, used, inc, KEEP_ALL_BUT_GATE_UP, all, others - 1);
+	for (uint32_t n = s->rough ? most : least_but_gate_up(s, plan, t, most); n <= most; n++) {
 		uint64_t now = used + bytes_kept(inc, KEEP_ALL_BUT_GATE_UP, all, n);
 		plan->keep_but_gate_up = n;
 		if (n && plan->offloaded == KEEP_ALL) now += inc->no_gu; /* which `used` is without */
@@ -161,34 +188,56 @@ static void try_levels(struct search *s, struct plan *plan, const struct times *
 static bool hopeless(const struct search *s, const struct plan *plan, const struct times *t)
 {
 	struct plan best = *plan;
-	struct prediction p;
 	if (plan->offloaded == KEEP_ALL) best.keep_all = s->req->geo->layers;
 	best.keep_but_gate_up = s->req->geo->layers - best.keep_all;
 	best.keep_attention = 0;
-	predict(s->req, &best, t, &p);
-	return p.step > s->least_step * (1 + TIE);
+	return longer(s, &best, t);
+}
+
+/* The number of weight slots is given. smallest: the plan with the least keep_all may be the smallest of all, so it is
+ * tried even if it is hopeless. */
+static void try_keep_all(struct search *s, struct plan *plan, const struct times *t, const struct increments *inc,
+	uint64_t base, bool smallest)
+{
+	const struct plan_request *req = s->req;
+	uint32_t layers = req->geo->layers, from = 0, to = layers;
+	if (req->recompute == RECOMPUTE_FULL || !req->train) to = 0;
+	if ((req->recompute == RECOMPUTE_NONE && req->train) || plan->pass_rows) from = layers;
+	plan->keep_all = layers;
+	bool worth = !hopeless(s, plan, t);
+	if (!worth && !smallest) return;
+	plan->keep_all = from;
+	try_levels(s, plan, t, inc, base);
+	if (!worth || from >= to) return;
+	plan->keep_all = to;
+	try_levels(s, plan, t, inc, base);
+	plan->keep_all = room(req, base - inc->no_chunk, inc, KEEP_ALL, 0, to - 1);
+	for (; plan->keep_all > from && !hopeless(s, plan, t); plan->keep_all--) {
+		try_levels(s, plan, t, inc, base);
+		if (s->rough) return;
+	}
 }
 
 static void try_slots(struct search *s, struct plan *plan, const struct times *t)
 {
 	const struct plan_request *req = s->req;
-	uint32_t layers = req->geo->layers, from = 0, to = layers;
+	uint32_t layers = req->geo->layers, least = req->zero_copy ? 0 : plan->pass_rows ? layers : 1;
 	struct increments inc;
-	plan->keep_all = plan->keep_but_gate_up = plan->keep_attention = 0;
-	if (req->recompute == RECOMPUTE_FULL || !req->train) to = 0;
-	if (req->recompute == RECOMPUTE_NONE && req->train) from = to;
-	if (plan->pass_rows) from = to = layers;
-	plan->weight_slots = req->zero_copy ? 0 : plan->pass_rows ? layers : 1;
+	plan->keep_but_gate_up = plan->keep_attention = 0;
+	plan->weight_slots = least ? layers : 0;
+	plan->keep_all = layers;
+	bool never = hopeless(s, plan, t);
+	/* nor is it the smallest of all */
+	if (never && !plan->pass_rows && (plan->offloaded || plan->grad_slots > 1)) return;
+	plan->weight_slots = least;
+	plan->keep_all = 0;
 	memory_increments(req, plan, &inc);
 	uint64_t base = memory_lay(req, plan, NULL, NULL);
 	if (base == UINT64_MAX) return;
-	for (uint32_t slots = plan->weight_slots;; slots = next(slots, layers)) {
+	for (uint32_t slots = least;; slots = next(slots, layers)) {
 		plan->weight_slots = slots;
-		plan->keep_all = from;
-		try_levels(s, plan, t, &inc, base);
-		for (plan->keep_all = to; plan->keep_all > from && !hopeless(s, plan, t); plan->keep_all--)
-			try_levels(s, plan, t, &inc, base);
-		if (!slots || slots >= layers) break;
+		try_keep_all(s, plan, t, &inc, base, slots == least);
+		if (never || !slots || slots >= layers) break;
 		base += (next(slots, layers) - slots) * inc.slot;
 	}
 }
@@ -241,7 +290,7 @@ static void try_head(struct search *s, struct plan *plan)
 	plan->head_tokens = s->req->head_tokens;
 	if (plan->head_tokens) try_windows(s, plan);
 	else
-		for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
+		for (size_t i = s->rough ? 2 : 0; i < sizeof tokens / sizeof *tokens; i++) {
 			plan->head_tokens = tokens[i];
 			try_windows(s, plan);
 		}
@@ -314,7 +363,7 @@ static int passes_check(const struct plan_request *req)
 int plan_search(const struct plan_request *req, struct plan_result *best)
 {
 	struct plan_request fixed = *req;
-	struct search s = {req, best, INFINITY};
+	struct search s = {.req = req, .best = best, .least_step = INFINITY};
 	int rc = passes_check(req);
 	if (rc) return rc;
 	if (req->selects.hbm > 0) {
@@ -322,8 +371,12 @@ int plan_search(const struct plan_request *req, struct plan_result *best)
 		s.req = &fixed;
 	}
 	*best = (struct plan_result){.least = UINT64_MAX, .least_host = UINT64_MAX};
-	if (req->attention.rows) try_orders(&s, true);
-	if (!req->attention.rows || !req->attention.selected) try_orders(&s, false);
+	for (int turn = 0; turn < 2; turn++) {
+		s.rough = turn == 0;
+		best->bytes = 0;
+		if (req->attention.rows) try_orders(&s, true);
+		if (!req->attention.rows || !req->attention.selected) try_orders(&s, false);
+	}
 	if (isinf(s.least_step)) return nothing_fits(req, best);
 	if (s.req == &fixed) {
 		struct times t = unit_times(req, &best->plan, rows_of_pass(req, &best->plan));
