@@ -86,6 +86,7 @@ uint32_t driver_begin(struct driver *d, enum mt_kind kind, uint64_t step, double
 	t->aux = t->z = NAN; /* for an optimizer that leaves them */
 	memset(t->losses, 0, sizeof t->losses[0] * t->micros);
 	d->source = source;
+	d->rows[k & 1] = source->rows;
 	d->attempt = 0;
 	bool opened = mt_txn_cas(d->run, k, old, mt_word(k, mt_attempt_next(d->run), MT_ACCUMULATE));
 	if (!opened) driver_check(d);

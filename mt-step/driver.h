@@ -32,8 +32,9 @@ struct driver {
 	bool met[MT_SLOTS]; /* has been seen alive */
 	double looked;      /* when peers were looked at last */
 
-	double mark;     /* when the last step was done, for time_s */
-	uint64_t failed; /* failed saves that have been reported */
+	uint64_t rows[2]; /* of this mt-step's newest two txns, k's at k & 1; 0: another mt-step opened it */
+	double mark;      /* when the last step was done, for time_s */
+	uint64_t failed;  /* failed saves that have been reported */
 	bool save_failed;
 	bool abandoned;        /* a signal stopped us, and also a stage that the txn in accumulate needs */
 	double stop_requested; /* when the signal was first seen; 0: no signal */

@@ -73,6 +73,8 @@ static void put_times(struct line *l, const struct metrics *m)
 	bool known = isfinite(m->time_s);
 	put(l, "tokens_per_s", known ? "%.1f" : "null", metrics_tokens_per_s(m));
 	put(l, "time_s", known ? "%.6f" : "null", m->time_s);
+	if (known && m->planned.step > 0) put(l, "planned_s", "%.6g", m->planned.step);
+	if (known && m->planned.model > 0 && m->time_s > 0) put(l, "mfu", "%.4g", m->planned.model / m->time_s);
 }
 
 static void write_line(const char *line, size_t n)

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "mt/memory.h"
+#include "mt/stage.h"
 
 struct mt_geometry;
 
@@ -15,6 +16,7 @@ struct metrics {
 	const struct mt_geometry *geo; /* says which terms the model's loss has; of a trained step */
 	bool trained;                  /* false: a line of an evaluation alone */
 	double time_s;                 /* not finite: not measured; null, and tokens_per_s too */
+	struct mt_planned_step planned;
 	bool evaluated;
 	double eval_loss;
 };

@@ -75,6 +75,7 @@ static struct metrics figures(struct driver *d, uint32_t k)
 	struct metrics m = line_of(d, &f);
 	double now = mt_now();
 	m.time_s = now - d->mark;
+	m.planned = mt_planned_step(d->run, d->rows[k & 1]);
 	d->mark = now;
 	return m;
 }

@@ -90,6 +90,7 @@ void look_step(struct look *l, const struct mt_run *run)
 	l->step = at.step;
 	l->trained_tokens = at.position.tokens;
 	l->processed_tokens = at.position.processed;
+	l->rows = at.position.batch;
 	/* of a step whose entry an evaluation has taken, its hyperparameters stand for checkpoints */
 	const struct mt_hyper *h = &c->hyper[at.step & 1];
 	bool hyper = !l->known && at.step && h->step == at.step;
@@ -247,5 +248,6 @@ void look_take(struct look *l, struct mt_run *run, const char *name)
 	look_at_units(l, run);
 	look_at_rings(l, run);
 	look_at_pace(l);
+	l->planned = mt_planned_step(run, l->rows);
 	l->array[ARRAY_CONTROL] = c->h.size;
 }

@@ -8,6 +8,7 @@
 
 #include "mt/memory.h"
 #include "mt/model.h"
+#include "mt/stage.h"
 
 struct mt_run;
 
@@ -57,6 +58,7 @@ struct look {
 
 	/* Of the last committed step. Its figures: NAN: unknown, or not finite; `known` says which; 0 tokens: unknown */
 	uint64_t step, trained_tokens, processed_tokens; /* tokens over the run's life: targets; of documents */
+	uint32_t rows;
 	bool known;
 	struct mt_figures figures;
 
@@ -64,6 +66,7 @@ struct look {
 	uint64_t steps, until;
 	/* Means since mt-step started; NAN: unknown */
 	double tokens_per_s, step_s;
+	struct mt_planned_step planned; /* of the last step */
 
 	uint32_t k, attempt, micros;
 	enum mt_phase phase;

@@ -7,6 +7,7 @@
 #include "cli/cli.h"
 #include "mt/error.h"
 #include "mt/run.h"
+#include "mt/stage.h"
 #include "stream.h"
 
 /* ---- budgets ---- */
@@ -260,6 +261,17 @@ static void report(struct stream *s, const struct plan_request *req, const struc
 /* Fixed rates of cores select a plan, but say nothing of this machine */
 static bool predicts(const struct stream *s) { return s->dev->room || s->rates.measured.cores; }
 
+/* What mt-step and mt-top show beside a step's time. Of several micro-batches, the last may be smaller than the step's
+ * others. */
+static void planned_note(struct stream *s, const struct plan_request *req, const struct prediction *t)
+{
+	const struct mt_msg *m = &s->taken.msg;
+	if (!req->train || !predicts(s) || (m->micro && m->micro + 1 == m->batch.micros)) return;
+	*mt_planned(s->run, MT_PLANNED_ROW) = (uint64_t)(1e9 * (t->forward + t->backward) / req->rows);
+	*mt_planned(s->run, MT_PLANNED_MODEL) = (uint64_t)(1e21 * t->tflops * t->step / req->profile.flops / req->rows);
+	*mt_planned(s->run, MT_PLANNED_REST) = (uint64_t)(1e9 * (t->stall + t->tail));
+}
+
 static int plan_shape(struct stream *s, uint32_t rows, uint32_t seq, bool train)
 {
 	struct micro *m = &s->planning.micro;
@@ -271,6 +283,7 @@ static int plan_shape(struct stream *s, uint32_t rows, uint32_t seq, bool train)
 		(rc = offload_grow(s, result.host_bytes)) || (rc = rows_grow(s, req, &result.plan)) || (rc = rope_grow(s, seq)))
 		return rc;
 	report(s, req, &result);
+	planned_note(s, req, &result.predicted);
 	uint64_t tokens = (uint64_t)rows_of_pass(req, &result.plan) * seq;
 	m->plan = result.plan;
 	m->predicted = predicts(s) ? result.predicted.forward + result.predicted.backward : 0;

@@ -345,6 +345,8 @@ static int claim_slot(struct mt_run *run, int slot)
 	}
 	mt_stage_activity(run, MT_ACT_STARTING, 0);
 	for (int i = 0; i < 8; i++) atomic_store_explicit(&run->control->slots[slot].counters[i], 0, memory_order_relaxed);
+	for (int i = 0; i < MT_PLANNED; i++)
+		atomic_store_explicit(&run->control->slots[slot].planned[i], 0, memory_order_relaxed);
 	mt_wake(run);
 	return 0;
 }
@@ -462,8 +464,31 @@ void mt_stage_describe(const struct mt_run *run, int slot, char *buf, size_t n)
 	else snprintf(buf, n, "%s", activities[d].words);
 }
 
+static _Atomic uint64_t nowhere; /* a process without a slot counts for nobody */
+
 _Atomic uint64_t *mt_counter(const struct mt_run *run, int i)
 {
-	static _Atomic uint64_t nowhere; /* a process without a slot counts for nobody */
 	return run->slot < 0 ? &nowhere : &run->control->slots[run->slot].counters[i];
+}
+
+_Atomic uint64_t *mt_planned(const struct mt_run *run, enum mt_planned i)
+{
+	return run->slot < 0 ? &nowhere : &run->control->slots[run->slot].planned[i];
+}
+
+struct mt_planned_step mt_planned_step(struct mt_run *run, uint64_t rows)
+{
+	double planned[MT_PLANNED] = {0};
+	int n = 0;
+	for (int slot = MT_STREAM; slot < MT_SLOTS; slot++) {
+		if (!mt_stage_alive(run, slot) || n++) continue;
+		for (int i = 0; i < MT_PLANNED; i++)
+			planned[i] = 1e-9 *
+				(double)atomic_load_explicit(&run->control->slots[slot].planned[i], memory_order_relaxed);
+	}
+	bool known = rows && planned[MT_PLANNED_ROW] > 0;
+	return (struct mt_planned_step){
+		.step = known && n == 1 ? (double)rows * planned[MT_PLANNED_ROW] + planned[MT_PLANNED_REST] : 0,
+		.model = known ? (double)rows * planned[MT_PLANNED_MODEL] / n : 0,
+	};
 }

@@ -19,7 +19,8 @@ waiting() {
 	local n=$1
 	shift
 	make_run "$CASE/model" --dtype fp32
-	start_stages
+	# shellcheck disable=SC2086
+	start_stages ${STREAM_OPTIONS:-}
 	mkfifo "$T/fifo"
 	exec 7<>"$T/fifo"
 	# not by spawn: bash gives a command in the background /dev/null as its stdin, unless it is redirected there
@@ -337,6 +338,34 @@ except BrokenPipeError:
 		has(r"memory [0-9.]+ MiB: w 102 KiB m 102 KiB v 102 KiB g 102 KiB rings [0-9.]+ MiB")
 		has(r"loss       \S")
 	END
+}
+
+@test "where mt-stream predicts, the metrics and mt-top have the plan's step and the MFU; elsewhere neither" {
+	need_top
+	local rates=cpu,h2d=9,d2h=8,hbm=30,flops=0.05,ram=20,adam=0.2
+	STREAM_OPTIONS="--compute fp32 --verbose --profile $rates" waiting 4
+	tail -1 "$T/step.out" >"$T/metrics.json"
+	mt-store stat "$RUN" --json >"$T/stat.json"
+	once 80 >"$T/top"
+	mt-plan --config "$CASE/model" --device cpu --threads 1 --dtype fp32 --seq 32 --micro 2 --profile $rates --json \
+		>"$T/plan.json" 2>/dev/null
+	check "$T/metrics.json" "$T/plan.json" "$T/stat.json" <<-END
+		model_s = b["model_tflops"] * b["step_s"] / 0.05
+		assert math.isclose(a["planned_s"], b["step_s"], rel_tol=1e-3), (a, b)
+		assert math.isclose(a["mfu"] * a["time_s"], model_s, rel_tol=1e-2), (a, b)
+		top = open("$T/top").read()
+		m = re.search(r"a step  planned ([0-9.]+) ([mµu]?s)  MFU ([0-9.]+) %", top)
+		assert m, top
+		assert abs(float(m[3]) - 100 * model_s / c["step_s"]) < 0.06, (m[0], model_s, c["step_s"])
+	END
+	kill "$STREAM" "$OPTIM" "$PID"
+	exec 7>&-
+	rm "$T/fifo"
+	mt-store rm "$RUN" --force
+	waiting 2
+	no grep -q -e planned -e mfu "$T/step.out"
+	once 80 >"$T/top"
+	no grep -q -e planned -e MFU "$T/top"
 }
 
 @test "mt-top's charts have the steps of before it was started, from the metrics that mt-step writes to a file" {

@@ -50,6 +50,16 @@ static void pair(struct screen *s, const char *label, const char *value)
 	screen_text(s, STYLE_PLAIN, "%s  ", value);
 }
 
+/* What the plan predicts for a step, and the share of the step that the model's arithmetic takes at full rate */
+static void draw_planned(struct screen *s, const struct watch *w)
+{
+	const struct mt_planned_step *planned = &w->look.planned;
+	if (planned->step > 0) pair(s, "planned", text_duration(planned->step).s);
+	if (!(planned->model > 0 && watch_step_s(w) > 0)) return;
+	screen_text(s, STYLE_LABEL, "MFU ");
+	screen_text(s, STYLE_PLAIN, "%.1f %%  ", 100 * planned->model / watch_step_s(w));
+}
+
 static void draw_figures(struct screen *s, const struct watch *w)
 {
 	const struct look *l = &w->look;
@@ -62,6 +72,7 @@ static void draw_figures(struct screen *s, const struct watch *w)
 	screen_text(s, STYLE_LABEL, " tokens/s  ");
 	screen_text(s, STYLE_PLAIN, "%s", text_duration(watch_step_s(w)).s);
 	screen_text(s, STYLE_LABEL, " a step  ");
+	draw_planned(s, w);
 	screen_text(s, STYLE_PLAIN, "%s", text_count((double)l->trained_tokens).s);
 	screen_text(s, STYLE_LABEL, " targets trained");
 	screen_next(s);

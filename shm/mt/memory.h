@@ -46,6 +46,10 @@ enum mt_activity {              /* what a stage does now, for `mt-store stat`; t
 	MT_ACT_APPLY, MT_ACT_WAIT_PIN, MT_ACT_SAVE, MT_ACT_FILL, MT_ACT_WATCH,
 };
 
+/* ns: of a row, forward and backward; of a row's part of the model's arithmetic, at the rate of large GEMMs; of a step,
+ * beside its rows */
+enum mt_planned { MT_PLANNED_ROW, MT_PLANNED_MODEL, MT_PLANNED_REST, MT_PLANNED };
+
 struct mt_slot {                /* 256 bytes */
 	/* pid 22 bits | locked 1 bit: the holder has the slot's byte of the control file locked | start time 25 bits |
 	 * generation 16 bits; pid 0: nobody. mt_slot_pid and its neighbours read it */
@@ -58,7 +62,9 @@ struct mt_slot {                /* 256 bytes */
 	 * that an earlier one reported; mt-ckpt: saves, bytes */
 	_Atomic uint64_t counters[8];
 	_Atomic uint64_t pid_ns;    /* the namespace that its pid belongs to: inode of the holder's /proc/self/ns/pid */
-	uint64_t reserved[20];
+	/* mt-stream's, of its plan for training: see enum mt_planned. 0: not known */
+	_Atomic uint64_t planned[MT_PLANNED];
+	uint64_t reserved[20 - MT_PLANNED];
 };
 
 struct mt_position {            /* where mt-step is in its input; part of a txn, a snapshot and run.json */

@@ -47,6 +47,11 @@ void mt_stage_activity(struct mt_run *, enum mt_activity, uint64_t arg);
 /* "waits for weights of unit 7" from slot's activity */
 void mt_stage_describe(const struct mt_run *, int slot, char *buf, size_t n);
 _Atomic uint64_t *mt_counter(const struct mt_run *, int i); /* this stage's counter i */
+_Atomic uint64_t *mt_planned(const struct mt_run *, enum mt_planned); /* this stage's, likewise */
+/* Seconds of a training step of `rows` rows by the plan of the first live mt-stream. step: what the step takes; 0: not
+ * known, or there are others, which that plan does not know. model: what the model's arithmetic takes at the rate of
+ * large GEMMs, on all live streams; 0: not known. model / measured time is the MFU. */
+struct mt_planned_step { double step, model; } mt_planned_step(struct mt_run *, uint64_t rows);
 /* If a stage that matters to the accumulation has died: abort it (attempt + 1), once per slot and generation. Returns
  * true if this call aborted. Streams, mt-optim and mt-step matter. */
 bool mt_abort_dead(struct mt_run *);
