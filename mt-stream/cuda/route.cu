@@ -6,15 +6,8 @@
 
 #define ROUTE_WARPS 4
 
-/* Words of shared memory of a warp: scores, groups, the chosen */
-static inline int64_t route_words(const struct route_args *a) { return 2 * a->experts + a->per_token; }
-
-/* x (n) = its softmax, by a warp; with a NaN all scores are NaN */
-static __device__ __forceinline__ void softmax(float *x, int n)
-{
-	double most = largest(x, n), sum = sum_of_powers(x, n, most);
-	for (int i = threadIdx.x % 32; i < n; i += 32) x[i] = (float)(exp((double)x[i] - most) / sum);
-}
+/* Words of shared memory of a warp, an even number: the softmax in fp64, then scores and groups; the chosen */
+static inline int64_t route_words(const struct route_args *a) { return 2 * a->experts + (a->per_token + 1) / 2 * 2; }
 
 /* The sum of a group's two best scores */
 static __device__ __forceinline__ float group_score(const float *score, int n)
@@ -67,7 +60,12 @@ static __global__ void __launch_bounds__(32 * ROUTE_WARPS) route_forward_kernel(
 	uint32_t *chosen = (uint32_t *)(sum + 2 * experts), taken = 0;
 
 	if (t >= a.n) return;
-	if (a.score == MT_SOFTMAX) softmax(score, experts);
+	if (a.score == MT_SOFTMAX) {
+		double *p = (double *)sum;
+		softmax(p, score, experts, NULL);
+		for (int e = lane; e < experts; e += 32) score[e] = (float)p[e];
+		__syncwarp(); /* what others write below takes the place of p */
+	}
 	for (int e = lane; e < experts; e += 32) {
 		if (a.score == MT_SIGMOID) score[e] = (float)(1 / (1 + exp(-(double)score[e])));
 		sum[e] = score[e] + (a.correction ? get(((const T *)a.correction)[e]) : 0);
@@ -168,25 +166,32 @@ void cuda_route_forward(const struct cuda_queue *q, const struct route_args *a)
 struct token {
 	const float *dw, *score, *weight;
 	const uint32_t *chosen;
-	double sum, dot;
+	double factor, dot;
 };
 
-/* The gradient of the k-th chosen score. Of weights w = scale p / sum(p), or scale p; MT_TOP_SOFTMAX: of the weight */
-static __device__ __forceinline__ double score_gradient(const struct route_args *a, const struct token *t, int k)
-{
-	if (a->score == MT_TOP_SOFTMAX) return (double)t->dw[k];
-	if (!a->renormalise) return (double)t->dw[k] * (double)a->scale;
-	return ((double)t->dw[k] - t->dot) / t->sum * (double)a->scale;
-}
-
+/* Weights are w = scale p / sum(p), or scale p */
 static __device__ __forceinline__ void token_sums(const struct route_args *a, struct token *t)
 {
-	t->sum = t->dot = 0;
-	for (int k = 0; k < a->per_token; k++) t->sum += (double)t->score[t->chosen[k]];
-	for (int k = 0; k < a->per_token; k++) t->dot += (double)t->dw[k] * (double)t->score[t->chosen[k]] / t->sum;
-	if (!(a->renormalise && t->sum <= (double)a->floor)) return;
-	t->sum = (double)a->floor; /* it counts as a constant */
+	double sum = 0, dot = 0;
+	t->factor = a->score == MT_TOP_SOFTMAX ? 1 : (double)a->scale;
 	t->dot = 0;
+	if (a->score == MT_TOP_SOFTMAX || !a->renormalise) return;
+	for (int k = 0; k < a->per_token; k++) {
+		double p = (double)t->score[t->chosen[k]];
+		sum += p;
+		dot += (double)t->dw[k] * p;
+	}
+	if (sum <= (double)a->floor) t->factor /= (double)a->floor; /* the sum counts as a constant */
+	else {
+		t->factor /= sum;
+		t->dot = dot / sum;
+	}
+}
+
+/* The gradient of the k-th chosen score; MT_TOP_SOFTMAX: of the weight */
+static __device__ __forceinline__ double score_gradient(const struct token *t, int k)
+{
+	return ((double)t->dw[k] - t->dot) * t->factor;
 }
 
 /* What the softmax takes from the gradient of each of its scores: the mean of all, by score */
@@ -194,9 +199,9 @@ static __device__ __forceinline__ double gradients_dot(const struct route_args *
 {
 	double dot = 0;
 	for (int k = 0; k < a->per_token; k++)
-		if (a->score == MT_SOFTMAX) dot += score_gradient(a, t, k) * (double)t->score[t->chosen[k]];
-		else if (a->score == MT_TOP_SOFTMAX) dot += (double)t->dw[k] * (double)t->weight[k] / (double)a->scale;
-	return dot;
+		if (a->score == MT_SOFTMAX) dot += score_gradient(t, k) * (double)t->score[t->chosen[k]];
+		else if (a->score == MT_TOP_SOFTMAX) dot += (double)t->dw[k] * (double)t->weight[k];
+	return a->score == MT_TOP_SOFTMAX ? dot / (double)a->scale : dot;
 }
 
 template <typename T>
@@ -209,13 +214,13 @@ static __global__ void __launch_bounds__(32 * ROUTE_WARPS) route_backward_kernel
 	T *dlogits = (T *)a.dlogits + n * experts;
 
 	if (n >= a.n) return;
-	if (a.score != MT_TOP_SOFTMAX) token_sums(&a, &t);
+	token_sums(&a, &t);
 	double dot = gradients_dot(&a, &t);
 	for (int e = lane; e < experts; e += 32)
 		put(dlogits + e, a.score == MT_SOFTMAX ? (float)((double)t.score[e] * -dot) : 0.0f);
 	__syncwarp(); /* the chosen ones' were written by other lanes */
 	for (int k = lane; k < wanted; k += 32) {
-		double d = score_gradient(&a, &t, k), p = (double)t.score[t.chosen[k]];
+		double d = score_gradient(&t, k), p = (double)t.score[t.chosen[k]];
 		d = a.score == MT_SOFTMAX   ? p * (d - dot)
 			: a.score == MT_SIGMOID ? d * p * (1 - p)
 									: (double)t.weight[k] * (d - dot);

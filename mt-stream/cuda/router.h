@@ -1,5 +1,5 @@
-/* router.h: what a warp computes of a token's router logits, for route.cu and balance.cu: the sums of their softmax and
- * the best of scores. A lane has the experts lane, lane + 32, ...: so each sum has one order. */
+/* router.h: what a warp computes of a token's router logits, for route.cu and balance.cu: their softmax and the best
+ * of scores. A lane has the experts lane, lane + 32, ...: so each sum has one order. */
 #ifndef MT_STREAM_CUDA_ROUTER_H
 #define MT_STREAM_CUDA_ROUTER_H
 
@@ -12,21 +12,21 @@ static __device__ __forceinline__ double warp_sum_fp64(double x)
 	return x;
 }
 
-/* The largest logit; fmax ignores a NaN, but the sum of the powers does not */
-static __device__ __forceinline__ double largest(const float *logit, int n)
+/* p (n) = the softmax of n logits, NaN if one is; *lse, unless it is NULL: the logarithm of the sum of their powers. A
+ * lane reads and writes p of its own experts only. */
+static __device__ __forceinline__ void softmax(double *p, const float *logit, int n, double *lse)
 {
-	double most = -INFINITY;
-	for (int e = threadIdx.x % 32; e < n; e += 32) most = fmax(most, (double)logit[e]);
-#pragma unroll
-	for (int lanes = 16; lanes; lanes /= 2) most = fmax(most, __shfl_xor_sync(FULL, most, lanes));
-	return most;
-}
-
-static __device__ __forceinline__ double sum_of_powers(const float *logit, int n, double most)
-{
+	int lane = threadIdx.x % 32;
+	float most = -INFINITY;
 	double sum = 0;
-	for (int e = threadIdx.x % 32; e < n; e += 32) sum += exp((double)logit[e] - most);
-	return warp_sum_fp64(sum);
+	for (int e = lane; e < n; e += 32) most = fmaxf(most, logit[e]); /* ignores a NaN, but the sum does not */
+#pragma unroll
+	for (int lanes = 16; lanes; lanes /= 2) most = fmaxf(most, __shfl_xor_sync(FULL, most, lanes));
+	for (int e = lane; e < n; e += 32) sum += p[e] = exp((double)logit[e] - (double)most);
+	sum = warp_sum_fp64(sum);
+	if (lse) *lse = (double)most + log(sum);
+	double inverse = 1 / sum;
+	for (int e = lane; e < n; e += 32) p[e] *= inverse;
 }
 
 /* Is a better than b? Of equal ones the one with the lower number i. Not a number is the worst of all; of several the
