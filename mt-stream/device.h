@@ -151,6 +151,7 @@ struct gpu {         /* a GPU's properties */
 	char model[256]; /* "NVIDIA H100 80GB HBM3" */
 	int capability;  /* 90: sm_90 */
 	int multiprocessors, clock_khz, memory_khz, bus_bits;
+	bool unified; /* its memory is the host's, which it reads by the host's page tables */
 };
 
 struct device {

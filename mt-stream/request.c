@@ -12,8 +12,10 @@
 
 /* ---- budgets ---- */
 
+static bool is_unified(const struct stream *s) { return s->dev->gpu && s->dev->gpu->unified; }
+
 /* Bytes of device memory that this stream may have in all: what is free now and what it has already, unless less was
- * requested. On a device whose memory is the host's: half of what was available, or as requested. */
+ * requested. On the cores: half of what was available of the host's memory, or as requested. */
 static uint64_t budget_now(struct stream *s)
 {
 	uint64_t have = mt_mem_available();
@@ -26,14 +28,16 @@ static uint64_t budget_now(struct stream *s)
 }
 
 /* Activations may have what is available of the host's memory, but for an eighth that others may need. On a device
- * whose memory is the host's: what its budget leaves of that. Memory that this stream holds already is available to
- * it. */
+ * whose memory is the host's: what its budget leaves of that; of a GPU's budget, such an eighth is left, too. Memory
+ * that this stream holds already is available to it. */
 static void host_limit(const struct stream *s, struct plan_request *req)
 {
-	uint64_t have = mt_mem_available(), mine = s->memory.offload_bytes + (s->dev->room ? 0 : s->memory.arena_bytes);
+	bool one = !s->dev->room || req->unified;
+	uint64_t have = mt_mem_available(), mine = s->memory.offload_bytes + (one ? s->memory.arena_bytes : 0);
 	req->host_beside = mt_run_bytes(s->run);
 	have = have == UINT64_MAX ? have : have - have / 8 + mine;
-	if (!s->dev->room && have != UINT64_MAX) have = have > req->memory ? have - req->memory : 0;
+	if (req->unified && req->memory > have) req->memory = have;
+	if (one && have != UINT64_MAX) have = have > req->memory ? have - req->memory : 0;
 	req->host = have > UINT64_MAX - req->host_beside ? UINT64_MAX : req->host_beside + have;
 	if (s->requested.host && s->requested.host < req->host) req->host = s->requested.host;
 }
@@ -57,6 +61,7 @@ static int request_make(struct stream *s, uint32_t rows, uint32_t seq, bool trai
 		.elem = s->dev->elem,
 		.operand = s->dev->operand,
 		.zero_copy = s->zero_copy,
+		.unified = is_unified(s),
 		.memory = budget_now(s),
 		.work = s->dev->own,
 		.recompute = s->requested.recompute,

@@ -450,7 +450,7 @@ assert abs(a / b - 0.28) < 1e-3, (a, b)' "$T/cudnn" "$T/own"
 	mt-stream --plan --profile help >"$T/names"
 	grep -qx H100 "$T/names"
 	[ "$(tail -1 "$T/names")" = cpu ]
-	for name in GH200 GH200-144G GB200 GB300 A4000 RTX2000Ada RTX5090Laptop RTX5080 RTX5070Ti RTX5060Ti RTX4080 \
+	for name in GH200 GH200-144G GB200 GB300 GB10 A4000 RTX2000Ada RTX5090Laptop RTX5080 RTX5070Ti RTX5060Ti RTX4080 \
 		RTX4070TiSUPER RTX4060Ti; do
 		grep -qx "$name" "$T/names"
 	done
@@ -484,6 +484,7 @@ taken_for() { stream-plan gpu "$@"; }
 		[ "$(taken_for "NVIDIA GB200" $nothing)" = "201/193 7000 1400 62" ]
 		[ "$(taken_for "NVIDIA GB300" $nothing)" = "211/193 7000 1400 62" ]
 		[ "$(taken_for "NVIDIA GB300-WS" $nothing)" = "211/193 6200 1400 62" ]
+		[ "$(taken_for "NVIDIA GB10" $nothing)" = "109 218 60 22" ]
 		[ "$(taken_for "NVIDIA GeForce RTX 5090" $nothing)" = "55 1600 200 80" ]
 		[ "$(taken_for "NVIDIA GeForce RTX 5080" $nothing)" = "55 840 92 30" ]
 		[ "$(taken_for "NVIDIA GeForce RTX 5070 Ti" $nothing)" = "55 780 76 25" ]
@@ -495,6 +496,23 @@ taken_for() { stream-plan gpu "$@"; }
 		[ "$(taken_for "NVIDIA RTX 2000 Ada Generation" $nothing)" = "12 195 25 5" ]
 		[ "$(taken_for "NVIDIA RTX A4000" $nothing)" = "25 390 56 10" ]
 	}
+}
+
+@test "where GPU and host share one memory, state and activations fit it together, and nothing is copied in" {
+	for rows in 1 16 64 300; do
+		mt-plan --config "$CONFIGS/qwen2.5-7b.json" --profile GB10 --seq 1024 --micro "$rows" --grad bf16 \
+			--state int8 --json >"$T/plan"
+		python3 - "$T/plan" <<-'END'
+			import json, sys
+			p = json.load(open(sys.argv[1]))
+			assert p["bytes_in"] == p["weight_slots"] == p["host_activation_bytes"] == p["offloaded_blocks"] == 0, p
+			assert p["peak_bytes"] + p["host_bytes"] <= 120e9 and not p["residuals_offloaded"], p
+		END
+	done
+	fails_with 71 mt-plan --config "$CONFIGS/qwen2.5-7b.json" --profile GB10 --seq 1024 --micro 1
+	grep -q 'have 114440 MiB' "$T/fails.err"
+	fails_with 71 mt-plan --config "$CONFIGS/qwen2.5-7b.json" --profile GB10 --seq 1024 --micro 1 --grad bf16 \
+		--state int8 --host-memory 60G
 }
 
 @test "a laptop has the rates of its own chip, or those of an unknown GPU, never a desktop's of the same name" {

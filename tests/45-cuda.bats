@@ -53,6 +53,19 @@ as_on_cpu() {
 	as_on_cpu fp32 1e-5 true mixtral qwen2-moe gpt-oss-aux
 }
 
+@test "a GPU whose memory is the host's reads weights in place and offloads nothing, with the same bits" {
+	need_emulator
+	for model in qwen3 mixtral; do
+		make_run "$model" bf16 bf16
+		step_of copied "$EMU --device cuda"
+		make_run "$model" bf16 bf16
+		SEED=2 step_of placed "env MT_EMU_UNIFIED=1 $EMU --device cuda"
+		grep -q '; 0 weight and' "$T/stream.err"
+		no grep -q offloaded "$T/stream.err"
+		cmp "$T/copied" "$T/placed"
+	done
+}
+
 lm_head_is_slow() {
 	[ "$(grep -c 'such GEMMs are slow' "$T/stream.err")" = 1 ]
 	grep -q 'does not take 40 x 61 x 16 at these strides' "$T/stream.err"

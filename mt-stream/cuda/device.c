@@ -113,6 +113,7 @@ static int cuda_attach(struct device *d, struct mt_run *r, int slot)
 	if ((rc = backend_find(c, geo)) != 0) return rc;
 	if (c->ex) return mt_fail(c->ex, "%s", c->why);
 	atomic_init(&c->stop, false);
+	if (c->gpu.unified) return 0; /* weights are not copied */
 	c->registering = !pthread_create(&c->registrar, NULL, registrar_main, c);
 	return 0;
 }
@@ -160,6 +161,12 @@ static int cuda_open(struct cuda *c)
 	return 0;
 }
 
+static const void *cuda_zero_copy(struct device *d, const void *host, enum mt_dtype dtype)
+{
+	(void)dtype; /* operands have the run's */
+	return d->gpu->unified ? host : NULL;
+}
+
 struct device *device_cuda(int ordinal, int *ex)
 {
 	struct cuda *c = calloc(1, sizeof *c);
@@ -189,6 +196,7 @@ struct device *device_cuda(int ordinal, int *ex)
 		.host_alloc = cuda_host_alloc,
 		.host_release = cuda_host_release,
 		.host_register = cuda_host_register,
+		.zero_copy = cuda_zero_copy,
 	};
 	c->ordinal = ordinal;
 	atomic_flag_clear(&c->refused);

@@ -70,6 +70,8 @@ int gpu_open(int ordinal, struct cudaDeviceProp *p, struct gpu *gpu)
 		.clock_khz = attribute(ordinal, cudaDevAttrClockRate),
 		.memory_khz = attribute(ordinal, cudaDevAttrMemoryClockRate),
 		.bus_bits = attribute(ordinal, cudaDevAttrGlobalMemoryBusWidth),
+		.unified = attribute(ordinal, cudaDevAttrIntegrated) &&
+			attribute(ordinal, cudaDevAttrPageableMemoryAccessUsesHostPageTables),
 	};
 	snprintf(gpu->model, sizeof gpu->model, "%s", p->name);
 	return 0;

@@ -143,11 +143,12 @@ struct times unit_times(const struct plan_request *req, const struct plan *plan,
 static double most(double a, double b) { return a > b ? a : b; }
 
 /* Seconds on PCIe: weights in, gradients out, residuals (x) and what a block keeps (o) offloaded and returned. x_copy,
- * o_copy: what offloading takes from compute, in device memory's bandwidth. slot: of a block's slot, which has all of
- * it, or its rest beside windows of experts. */
+ * o_copy: what offloading takes from compute, in device memory's bandwidth. g_copy: where that is the host's, what
+ * copying a block's gradients and adding them up takes. slot: of a block's slot, which has all of it, or its rest
+ * beside windows of experts. */
 struct pcie {
 	double embed_in, block_in, slot_in, head_in, embed_out, block_out, slot_out;
-	double x_out, o_out, x_in, o_in, x_copy, o_copy;
+	double x_out, o_out, x_in, o_in, x_copy, o_copy, g_copy;
 };
 
 static struct pcie pcie_of(const struct plan_request *req, const struct plan *plan)
@@ -175,6 +176,8 @@ static struct pcie pcie_of(const struct plan_request *req, const struct plan *pl
 		.o_out = o / p->d2h,
 		.o_in = o / p->h2d,
 		.o_copy = o / p->hbm,
+		.g_copy = req->unified ? (double)req->block * (sizeof(float) + (req->grad == MT_NONE ? 1 : 3) * size) / p->hbm
+							   : 0,
 	};
 }
 
@@ -200,7 +203,7 @@ static double backward_range(const struct plan_request *req, const struct plan *
 		: slots > from         ? slots
 							   : from;
 	double o_in = offloaded ? b->o_in : 0, o_copy = offloaded ? b->o_copy : 0;
-	double work = t->backward + t->recompute[level] + b->x_copy + o_copy, in = b->x_in + o_in;
+	double work = t->backward + t->recompute[level] + b->x_copy + o_copy + b->g_copy, in = b->x_in + o_in;
 	double out = b->block_out, away = in + b->block_in, windows = b->block_in - b->slot_in;
 	if (plan->grad_slots < 2) work += b->slot_out;
 	double held = most(most(work, in + windows), out), come = most(most(work, away), out);
@@ -250,8 +253,8 @@ static void predict_passes(const struct plan_request *req, const struct plan *pl
 	double block = last->backward + last->recompute[KEEP_ALL];
 	p->backward = full * (z.head + layers * (z.backward + z.recompute[KEEP_ALL]) + z.embed_backward) +
 		(rest ? r.head + layers * (r.backward + r.recompute[KEEP_ALL]) + r.embed_backward : 0);
-	p->backward += layers * (most(block, b.block_out) - block);
-	double leaves = last->head + layers * most(block, b.block_out) + last->embed_backward;
+	p->backward += layers * (most(block + b.g_copy, b.block_out) - block);
+	double leaves = last->head + layers * most(block + b.g_copy, b.block_out) + last->embed_backward;
 	p->last_backward = most(leaves, carried(req, last));
 	p->backward += p->last_backward - leaves;
 	p->tail = b.embed_out;
@@ -264,7 +267,8 @@ static void predict_passes(const struct plan_request *req, const struct plan *pl
  * Of several nodes, each updates its part of a unit, and the network carries one unit's parts while the next one is
  * updated. The last block goes forward when its weights have come; the head's come meanwhile.
  *
- * Meanwhile the first forward pass writes what it offloads: the host memory's bandwidth is shared. */
+ * Meanwhile the first forward pass writes what it offloads: the host memory's bandwidth is shared. Where host and GPU
+ * share one memory, the update takes its bandwidth from the GPU, so nothing hides that time. */
 static double stall_of(const struct plan_request *req, const struct plan *plan, const struct times *t,
 	const struct prediction *p)
 {
@@ -276,7 +280,8 @@ static double stall_of(const struct plan_request *req, const struct plan *plan, 
 	double update = written > 0 && req->grad != MT_NONE ? most(p->adam, shared) : p->adam;
 	double all = most(update, first + network_weights_time(req, req->weights));
 	if (req->nodes > 1) all = most(all, first + network_weights_time(req, req->weights - head) + t->forward);
-	return most(first + network_weights_time(req, req->embed), all - behind);
+	double taken = req->unified ? updated / req->profile.hbm : 0;
+	return most(first + network_weights_time(req, req->embed), all - behind) + taken;
 }
 
 /* From one micro-batch to a step of several. An embedding's gradient, which leaves last, leaves while the next

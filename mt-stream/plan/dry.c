@@ -52,7 +52,7 @@ static int host_of(const struct dry *o, const struct mt_layout *l, struct plan_r
 		tables += (uint64_t)req->seq * req->geo->kind[k].rope_dim * sizeof(float);
 	if (!regions) return mt_fail(MT_EX_NOMEM, "no memory for a plan");
 	req->host_beside = regions + req->streams * (tokens * 3 * sizeof(uint32_t) + tables);
-	req->host = o->r->host ? o->r->host : UINT64_MAX;
+	req->host = o->r->host ? o->r->host : req->unified ? (uint64_t)req->profile.memory : UINT64_MAX;
 	if (req->host_beside > req->host)
 		return mt_fail(MT_EX_NOMEM,
 			"a run of this model needs %llu MiB of host memory, have %llu MiB: "
@@ -88,9 +88,9 @@ static int plan_of(const struct dry *o, struct plan_request *req, struct plan_re
 	rc = host_of(o, &l, req);
 	*store = mt_node_store(&l, req->nodes);
 	mt_layout_release(&l);
-	/* the cores' memory is the host's */
+	/* the cores' memory is the host's, and so may a GPU's be */
 	uint64_t left = req->host - req->host_beside;
-	if (rc == 0 && req->profile.cores && o->r->host && req->memory > left) req->memory = left;
+	if (rc == 0 && ((req->profile.cores && o->r->host) || req->unified) && req->memory > left) req->memory = left;
 	return rc ? rc : search(req, p);
 }
 
@@ -176,8 +176,9 @@ static uint64_t other_need(void *arg, enum mt_dtype grad, enum mt_dtype state, u
 	req.grad = grad;
 	req.state = state;
 	req.rows = rows;
-	return plan_of(other->o, &req, &p, &store) ? UINT64_MAX
-											   : req.host_beside + p.host_bytes + (req.profile.cores ? p.bytes : 0);
+	return plan_of(other->o, &req, &p, &store)
+		? UINT64_MAX
+		: req.host_beside + p.host_bytes + (req.profile.cores || req.unified ? p.bytes : 0);
 }
 
 /* The failure, with what would fit instead */
@@ -245,6 +246,7 @@ static int rates_of(const struct dry *o, struct plan_request *req)
 		return mt_fail(MT_EX_CONFIG, "--compute: a GPU computes in the run's --dtype");
 	int rc = profile_parse(spec, req->dtype, o->here, &req->profile);
 	req->memory = o->r->memory ? o->r->memory : (uint64_t)req->profile.memory;
+	req->unified = req->zero_copy = req->profile.unified;
 	return rc;
 }
 

@@ -29,6 +29,7 @@ struct profile { /* what a machine does in a second */
 	double adam;          /* parameters that the cores update, */
 	bool adam_measured;   /* as measured; else an upper bound, and ram may allow fewer */
 	double memory;        /* bytes of device memory that such a device has; 0: unknown */
+	bool unified;         /* a GPU whose memory is the host's; memory: all of it */
 	bool cores;           /* the host's cores compute, not a GPU; */
 	double fp32;          /* then GEMMs of fp32 have this share of flops */
 };
@@ -56,6 +57,7 @@ struct plan_request {
 	struct attention_need attention; /* work memory of library attention on such rows */
 	uint64_t elem, operand;          /* bytes of an element on the device, and of an operand (device.h) */
 	bool zero_copy;                  /* the device reads weights in the store: no weight slots */
+	bool unified;                    /* a GPU whose memory is the host's: nothing is offloaded */
 	uint64_t work;                   /* bytes that the device takes for itself */
 	uint64_t memory;                 /* device memory budget, in bytes */
 	uint64_t host;                   /* host memory budget of the run, in bytes */

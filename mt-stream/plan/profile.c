@@ -18,7 +18,7 @@
  * 480 GB, 512 with 120), half of a desktop's two channels (90, 51). memory: the larger, where one name has two. */
 static const struct known {
 	const char *name;  /* the driver's, without blanks or with '-' in their place */
-	double in, out;    /* GB/s, to the device and from it */
+	double in, out;    /* GB/s, to the device and from it; 0: its memory is the host's, which copies read and write */
 	double hbm;        /* GB/s */
 	double bf16, fp32; /* TFLOP/s */
 	double ram;        /* GB/s of the host's memory */
@@ -35,6 +35,7 @@ static const struct known {
 	{"GB200", 201, 193, 7000, 1400, 62, 125, 185},
 	{"GB300", 211, 193, 7000, 1400, 62, 125, 279},
 	{"GB300-WS", 211, 193, 6200, 1400, 62, 125, 252},
+	{"GB10", 0, 0, 218, 60, 22, 90, 120},
 	{"A100", 25, 25, 1700, 260, 18, 70, 80},
 	{"L40S", 25, 25, 780, 280, 60, 70, 48},
 	{"A6000", 25, 25, 680, 120, 30, 70, 48},
@@ -124,13 +125,14 @@ static struct known guess(const struct gpu *g)
 static void profile_of(const struct known *k, enum mt_dtype dtype, struct profile *p)
 {
 	*p = (struct profile){
-		.h2d = k->in * 1e9,
-		.d2h = k->out * 1e9,
+		.h2d = (k->in > 0 ? k->in : k->hbm / 2) * 1e9,
+		.d2h = (k->out > 0 ? k->out : k->hbm / 2) * 1e9,
 		.hbm = k->hbm * 1e9,
 		.flops = (dtype == MT_BF16 ? k->bf16 : k->fp32) * 1e12,
 		.ram = k->ram * 1e9,
 		.adam = INFINITY,
 		.memory = k->memory * 1e9,
+		.unified = k->in == 0,
 	};
 }
 

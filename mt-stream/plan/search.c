@@ -247,7 +247,8 @@ static void try_offload(struct search *s, struct plan *plan)
 	const struct plan_request *req = s->req;
 	struct times t = unit_times(req, plan, rows_of_pass(req, plan));
 	uint32_t layers = req->geo->layers, most_slots = req->train ? (layers < 2 ? layers : 2) : 0;
-	for (int host = 0; host < (req->train && !plan->pass_rows ? 2 * (KEEP_ALL + 1) : 1); host++) {
+	bool offloads = req->train && !plan->pass_rows && !req->unified;
+	for (int host = 0; host < (offloads ? 2 * (KEEP_ALL + 1) : 1); host++) {
 		plan->residual_offloaded = host & 1;
 		plan->offloaded = (enum checkpoint)(host / 2);
 		if (plan->offloaded && req->recompute != RECOMPUTE_AUTO) continue;

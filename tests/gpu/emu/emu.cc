@@ -377,8 +377,13 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int)
 	p->totalGlobalMem = 4ull << 30;
 	return cudaSuccess;
 }
+/* MT_EMU_UNIFIED: its memory is the host's */
 cudaError_t cudaDeviceGetAttribute(int *n, enum cudaDeviceAttr a, int)
 {
+	if (a == cudaDevAttrIntegrated || a == cudaDevAttrPageableMemoryAccessUsesHostPageTables) {
+		*n = getenv("MT_EMU_UNIFIED") != NULL;
+		return cudaSuccess;
+	}
 	*n = a == cudaDevAttrClockRate            ? 1000000
 		: a == cudaDevAttrMultiProcessorCount ? 100
 		: a == cudaDevAttrMemoryClockRate     ? 1000000

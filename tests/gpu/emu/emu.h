@@ -54,8 +54,10 @@ struct cudaDeviceProp {
 enum cudaDeviceAttr {
 	cudaDevAttrClockRate = 13,
 	cudaDevAttrMultiProcessorCount = 16,
+	cudaDevAttrIntegrated = 18,
 	cudaDevAttrMemoryClockRate = 36,
-	cudaDevAttrGlobalMemoryBusWidth = 37
+	cudaDevAttrGlobalMemoryBusWidth = 37,
+	cudaDevAttrPageableMemoryAccessUsesHostPageTables = 100
 };
 
 #define CUDART_CB
