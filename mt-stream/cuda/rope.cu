@@ -10,7 +10,8 @@
 static int rope_by_lanes(int64_t dim) { return dim >= 16 && dim <= ROPE_MOST && (dim & (dim - 1)) == 0; }
 
 /* The head of a token that a lane works on, and where its elements start in each half. Their number fits 32 bits:
- * 2^32 of the smallest heads would be more memory than any GPU has. */
+ * 2^32 of the smallest heads would be more memory than any GPU has. Where the last block has more heads than there are
+ * (there is 0), they compute the first one with zeros, as other lanes store its elements, and store nothing. */
 struct rope_lane {
 	int there, is_k;
 	int64_t t, item, x, angle;
@@ -59,8 +60,8 @@ static __global__ void __launch_bounds__(THREADS)
 	struct rope_lane l = lane_of(&r, blockIdx.x);
 	int64_t half = r.dim / 2;
 	float a[WIDE], b[WIDE], c[WIDE], s[WIDE];
-	get_wide(a, qkv + l.x, WIDE, wide);
-	get_wide(b, qkv + l.x + half, WIDE, wide);
+	get_wide(a, qkv + l.x, l.there ? WIDE : 0, wide && l.there);
+	get_wide(b, qkv + l.x + half, l.there ? WIDE : 0, wide && l.there);
 	if (r.qnorm) {
 		const T *w = (const T *)(l.is_k ? r.knorm : r.qnorm) + l.i;
 		float square = 0;
@@ -137,8 +138,8 @@ static __global__ void __launch_bounds__(THREADS) rope_backward_lanes(struct rop
 	for (int64_t block = blockIdx.x; block < blocks; block += gridDim.x) {
 		struct rope_lane l = lane_of(&r, block);
 		float a[WIDE], b[WIDE], c[WIDE], s[WIDE], none[2][WIDE] = {{0}};
-		get_wide(a, dqkv + l.x, WIDE, wide);
-		get_wide(b, dqkv + l.x + half, WIDE, wide);
+		get_wide(a, dqkv + l.x, l.there ? WIDE : 0, wide && l.there);
+		get_wide(b, dqkv + l.x + half, l.there ? WIDE : 0, wide && l.there);
 		get_wide(c, r.cos + l.angle, WIDE, wide);
 		get_wide(s, r.sin + l.angle, WIDE, wide);
 #pragma unroll
@@ -156,7 +157,6 @@ static __global__ void __launch_bounds__(THREADS) rope_backward_lanes(struct rop
 				dw[1][j / WIDE][j % WIDE] += l.is_k ? x : 0;
 			}
 		}
-		/* a lane without an item has read item 0, which another lane may have written since: it must not store */
 		if (l.there) {
 			put_wide(dqkv + l.x, a, WIDE, wide);
 			put_wide(dqkv + l.x + half, b, WIDE, wide);
@@ -175,7 +175,7 @@ static __global__ void __launch_bounds__(THREADS) rope_backward_lanes(struct rop
 
 /* A head of up to 32 WIDE VECS elements: `lanes` neighbouring lanes compute it, elements (v lanes + lane) WIDE .. of it
  * each, for v < VECS. A key's head computes the value's head with it, where that changes (with_v). Where the last block
- * has more heads than there are, they compute the first one again, and store nothing (there is 0). */
+ * has more heads than there are, they compute the first one with zeros, and store nothing (there is 0). */
 struct head {
 	int there, is_k, lane, lanes;
 	int64_t position;
@@ -214,8 +214,8 @@ static __device__ __forceinline__ void get_head(float a[VECS][WIDE], const T *x,
 {
 #pragma unroll
 	for (int v = 0; v < VECS; v++) {
-		int64_t i = first_of(h, v);
-		get_wide(a[v], x + i, dim - i, wide && i < dim);
+		int64_t i = first_of(h, v), left = h->there ? dim - i : 0;
+		get_wide(a[v], x + i, left, wide && left > 0);
 	}
 }
 
