@@ -52,7 +52,6 @@ static inline void load_matrices(uint32_t r[4], const struct bf16 *row, int tran
 		}
 		r[j] = high << 16 | low;
 	}
-	__syncwarp(); /* all lanes must have read the rows before any lane writes them */
 }
 
 #else

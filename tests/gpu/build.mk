@@ -26,8 +26,8 @@ endif
 # The same sources for a CPU that plays the GPU (tests/gpu/emu): the kernels one by one, and mt-stream as a whole. Not
 # under sanitizers, which do not like threads that change their stacks.
 ifneq ($(if $(findstring sanitize,$(LDFLAGS)),,$(shell command -v $(CXX))),)
-PROBES += $(O)/probes/cuda-kernels $(O)/probes/cuda-banks $(O)/probes/cuda-chaos $(O)/emu/mt-stream $(O)/emu/mt-plan \
-  $(O)/emu/libcublasLt.so.13 $(O)/emu/rates $(O)/emu/large
+PROBES += $(O)/probes/cuda-kernels $(O)/probes/cuda-races $(O)/probes/cuda-banks $(O)/probes/cuda-chaos \
+  $(O)/emu/mt-stream $(O)/emu/mt-plan $(O)/emu/libcublasLt.so.13 $(O)/emu/rates $(O)/emu/large
 endif
 # sizes that small models go round and across
 EMU = -DMT_EMU -DMOST_BLOCKS=24 -DBALANCE_BLOCKS=24 -Itests/gpu/emu -Ishm
@@ -50,16 +50,20 @@ $(O)/emu/%.o: mt-stream/%.c
 $(O)/probes/cuda-kernels: tests/probes/cuda-kernels.c $(EMU_OBJ)
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) $(EMU) $(LDFLAGS) -o $@ $< $(EMU_OBJ) -lstdc++ -lm
-# bank conflicts: these kernels report their accesses to emu/banks.cc
+# Kernels that report their accesses (emu/watch.h): all to emu/races.cc, some to emu/banks.cc
+EMU_KERNELS = $(CUDA_SRC:mt-stream/%.cu=%.o)
 BANKS = cuda/attention.o cuda/attention-mma.o cuda/grouped-mma.o
-$(O)/emu/banks/%.o: mt-stream/%.cu
+$(O)/emu/watched/%.o: mt-stream/%.cu
 	@mkdir -p $(@D)
-	$(QUIET)$(CXX) -std=c++17 -x c++ $(EMU) $(WARN) -Wno-unknown-pragmas -MMD -MP $(CFLAGS) -O1 -fsanitize=thread -c \
-	  -o $@ $<
-$(O)/probes/cuda-banks: $(BANKS:%=$(O)/emu/banks/%) $(O)/emu/banks.o $(filter-out $(BANKS:%=$(O)/emu/%),$(EMU_OBJ))
+	$(QUIET)$(CXX) -std=c++17 -x c++ $(EMU) $(WARN) -Wno-unknown-pragmas -MMD -MP $(CFLAGS) -O1 -g -fsanitize=thread \
+	  -c -o $@ $<
+$(O)/probes/cuda-races: tests/probes/cuda-kernels.c $(EMU_KERNELS:%=$(O)/emu/watched/%) $(O)/emu/emu.o \
+  $(O)/emu/races.o
 	@mkdir -p $(@D)
-	$(QUIET)$(CC) $(CFLAGS) $(LDFLAGS) -Wl,--wrap=_Z13__syncthreadsv,--wrap=_Z12emu_exchangePK8emu_wordPS1_ \
-	  -Wl,--wrap=_Z11emu_alignedPKvm -o $@ $^ -lstdc++ -lm
+	$(QUIET)$(CC) $(ALL_CFLAGS) $(EMU) $(LDFLAGS) -no-pie -o $@ $(filter-out %.h %ops.c,$^) -lstdc++ -lm
+$(O)/probes/cuda-banks: $(BANKS:%=$(O)/emu/watched/%) $(O)/emu/banks.o $(filter-out $(BANKS:%=$(O)/emu/%),$(EMU_OBJ))
+	@mkdir -p $(@D)
+	$(QUIET)$(CC) $(CFLAGS) $(LDFLAGS) -o $@ $^ -lstdc++ -lm
 $(O)/emu/mt-stream: $(EMU_OBJ) $(patsubst mt-stream/%.c,$(O)/emu/%.o,$(CUDA_C) mt-stream/stream.c) \
   $(patsubst %.c,$(O)/%.o,$(filter-out $(CUDA_C) mt-stream/stream.c,$(SRC_mt-stream))) $(OUR_LIBS)
 	$(QUIET)$(CC) $(CFLAGS) $(LDFLAGS) $(EMU_LD) -o $@ $^ $(GEMM_LIBS) $(LIBMT_LIBS) -lstdc++ -ldl

@@ -5,7 +5,7 @@
  * What ops.c does with three pools happens here under three seeds: in each, the threads of a block go on after barriers
  * in another order, and the operands lie at another alignment. The bits must be the same.
  *
- *     cuda-kernels [balance]      all cases, or those of ops-balance.h alone
+ *     cuda-kernels [TOPIC...]      all cases, or those of some files of kernels: `cuda-kernels norm rope`
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -495,49 +495,36 @@ void op_zero(struct pool *p, void *dst, size_t bytes)
 
 /* ---- cases: those of ops.c, and shapes at which the kernels change their way ---- */
 
-/* What families beside llama ask for */
-static void families(void)
+/* Topics are named like the files of their kernels */
+static void rows(void)
 {
-	static const int64_t sizes[][2] = {{3, 20}, {60, 72}};
+	test_bias(1, 1, 1);
+	test_bias(70, 33, 33);
+	test_bias(301, 600, 600);
+	test_bias(70, 33, 41);
+	test_bias(257, 48, 72);
+	for (int in_place = 0; in_place < 3; in_place++) test_scaled(4099, in_place == 2, in_place != 1, in_place);
+	test_scaled(64, 1, 0, 0);
+	if (queue.elem == 4) test_conversions();
+}
+
+static void norms(void)
+{
+	static const int64_t sizes[][2] = {{1, 3}, {3, 20}, {33, 64}, {600, 16}, {5, 2056}, {3, 5000}, {2, 11000}};
+	static const int64_t of_families[][2] = {{3, 20}, {60, 72}};
+	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) test_normed(sizes[i][0], sizes[i][1], 0, 1, 0, 0);
 	for (int i = 0; i < 2; i++)
 		for (int knobs = 0; knobs < 8; knobs++)
 			if ((knobs & 3) != 2)
-				test_normed(sizes[i][0], sizes[i][1], knobs >> 2, knobs & 1, knobs >> 1 & 1, knobs == 7);
+				test_normed(of_families[i][0], of_families[i][1], knobs >> 2, knobs & 1, knobs >> 1 & 1, knobs == 7);
 	test_normed(5, 2056, 1, 1, 0, 1);
 	test_normed(3, 5000, 1, 1, 1, 1);
 	test_normed(3, 5000, 0, 1, 1, 0);
 	test_normed(2, 11000, 1, 1, 1, 1);
-	test_turned(2, 150, 9, 3, 32, 32, HEAD_NORMS | ONE_ADDED);
-	test_turned(1, 3, 1, 1, 512, 300, HEAD_NORMS | V_NORMS | K_IS_V);
-	test_turned(1, 5, 2, 1, 272, 64, NORMS_AFTER | HEAD_NORMS | NEIGHBOURS);
-	for (enum mt_ffn form = MT_SWIGLU; form <= MT_XIELU; form++)
-		for (int interleaved = 0; interleaved <= activation_gated(form); interleaved++) {
-			test_active(3, 20, form, interleaved);
-			test_active(4, 333, form, interleaved);
-			test_active(2, 4104, form, interleaved);
-		}
-	test_active(15, 3000, MT_XIELU, 0);
-	for (int in_place = 0; in_place < 3; in_place++) test_scaled(4099, in_place == 2, in_place != 1, in_place);
-	test_scaled(64, 1, 0, 0);
-	test_head(7, 33, 0.25f, 0, 0);
-	test_head(7, 64, 0.5f, 3, 0);
-	test_head(3, 3000, 1, 30, 0);
-	test_embed(70, 100, 37, 22.5f);
 }
 
-static void all(void)
+static void rope(void)
 {
-	static const int64_t gemms[][3] = {{1, 1, 1}, {3, 5, 7}, {17, 1, 33}, {1, 64, 20}, {64, 48, 80}, {65, 33, 63}};
-	static const int64_t norms[][2] = {{1, 3}, {3, 20}, {33, 64}, {600, 16}, {5, 2056}, {3, 5000}, {2, 11000}};
-	for (size_t i = 0; i < sizeof gemms / sizeof *gemms; i++)
-		for (int form = 0; form < 12; form++) test_gemm(gemms[i][0], gemms[i][1], gemms[i][2], form);
-	test_bias(1, 1, 1);
-	test_bias(70, 33, 33);
-	test_bias(301, 600, 600);
-	test_embed(1, 1, 3, 1);
-	test_embed(500, 100, 37, 1);
-	test_embed(300, 2080, 7, 1);
-	for (size_t i = 0; i < sizeof norms / sizeof *norms; i++) test_normed(norms[i][0], norms[i][1], 0, 1, 0, 0);
 	test_rope();
 	test_turned(1, 5, 2, 1, 256, 256, HEAD_NORMS);
 	test_turned(5, 200, 6, 2, 4, 4, HEAD_NORMS);
@@ -545,6 +532,13 @@ static void all(void)
 	test_turned(2, 150, 9, 3, 128, 128, HEAD_NORMS);
 	test_turned(2, 33, 3, 1, 128, 128, 0);
 	test_turned(1, 3, 1, 1, 512, 512, HEAD_NORMS);
+	test_turned(2, 150, 9, 3, 32, 32, HEAD_NORMS | ONE_ADDED);
+	test_turned(1, 3, 1, 1, 512, 300, HEAD_NORMS | V_NORMS | K_IS_V);
+	test_turned(1, 5, 2, 1, 272, 64, NORMS_AFTER | HEAD_NORMS | NEIGHBOURS);
+}
+
+static void attention(void)
+{
 	test_attention(1, 1, 1, 1, 1, 0, 0, 0);
 	test_attention(2, 5, 4, 2, 8, 0, 0, 0);
 	test_attention(2, 64, 2, 2, 32, 0, 0, 0);
@@ -557,20 +551,50 @@ static void all(void)
 	test_attention(3, 33, 3, 3, 7, 0, 1, 0);
 	test_attention(1, 130, 2, 1, 33, 500, 129, 0);
 	test_attention(2, 190, 2, 1, 128, 0, 100, 7);
+#ifdef MT_EMU
+	test_attention_extremes();
+#endif
+}
+
+static void activation(void)
+{
 	test_active(3, 20, MT_SWIGLU, 0);
 	test_active(40, 344, MT_SWIGLU, 0);
+	for (enum mt_ffn form = MT_SWIGLU; form <= MT_XIELU; form++)
+		for (int interleaved = 0; interleaved <= activation_gated(form); interleaved++) {
+			test_active(3, 20, form, interleaved);
+			test_active(4, 333, form, interleaved);
+			test_active(2, 4104, form, interleaved);
+		}
+	test_active(15, 3000, MT_XIELU, 0);
+	if (queue.elem == 2) return;
+	test_active(1, 1, MT_SWIGLU, 0);
+	test_edges();
+	test_accuracy();
+}
+
+static void vocab(void)
+{
+	static const int64_t gemms[][3] = {{1, 1, 1}, {3, 5, 7}, {17, 1, 33}, {1, 64, 20}, {64, 48, 80}, {65, 33, 63}};
+	for (size_t i = 0; i < sizeof gemms / sizeof *gemms; i++)
+		for (int form = 0; form < 12; form++) test_gemm(gemms[i][0], gemms[i][1], gemms[i][2], form);
+	test_gemm(37, 6, 19, 2 | 32);
+	test_gemm(5, 300, 40, 2 | 32);
+	test_gemm(70, 1, 24, 2 | 32);
+	test_embed(1, 1, 3, 1);
+	test_embed(500, 100, 37, 1);
+	test_embed(300, 2080, 7, 1);
+	test_embed(70, 100, 37, 22.5f);
 	test_head(1, 1, 1, 0, 0);
 	test_head(7, 33, 1, 0, 0);
 	test_head(20, 1000, 1, 0, 0);
 	test_head(300, 64, 1, 0, 0);
 	test_head(4, 100, 1, 0, 1);
 	test_head(3, 32003, 1, 0, 0);
-	families();
-	test_experts();
-	test_bias(70, 33, 41);
-	test_bias(257, 48, 72);
+	test_head(7, 33, 0.25f, 0, 0);
+	test_head(7, 64, 0.5f, 3, 0);
+	test_head(3, 3000, 1, 30, 0);
 #ifdef MT_EMU
-	test_attention_extremes();
 	test_not_a_number(); /* of variables on the stack */
 #endif
 }
@@ -595,12 +619,19 @@ static void exact_router(void)
 	slack = bound;
 }
 
+static void route(void)
+{
+	test_routing();
+	if (queue.elem == 2) exact_router();
+}
+
 #ifdef MT_EMU
 /* (What these cases give to the kernels is no memory that a GPU can reach.) */
-static void all_of_balance(void)
+static void balance(void)
 {
 	struct balance_args a = balance_args(0);
 	double worst = 0;
+	if (queue.elem == 4) return; /* both types here */
 	queue.elem = 4;
 	test_balance();
 	balance_fill();
@@ -617,20 +648,22 @@ static void all_of_balance(void)
 		worst = fmax(worst, fabs((double)router.dlogits[1][i] - 1 - (double)router.dlogits[0][i]));
 	say(worst > 1e-4 && worst <= 0x1p-8, "in bf16, the gradient is added and rounded once");
 }
+#else
+static void balance(void) {}
 #endif
 
-static void both_types(void)
+static const struct {
+	const char *name;
+	void (*run)(void);
+} topics[] = {{"vocab", vocab}, {"rows", rows}, {"norm", norms}, {"rope", rope}, {"attention", attention},
+	{"activation", activation}, {"route", route}, {"grouped", test_grouped_gemms}, {"combine", test_rows_of_experts},
+	{"balance", balance}};
+
+static int is_wanted(const char *topic, char **wanted)
 {
-	all();
-	test_active(1, 1, MT_SWIGLU, 0);
-	test_edges();
-	test_accuracy();
-	test_conversions();
-	printf("bf16\n");
-	queue.elem = 2;
-	slack = 8e-3;
-	all();
-	exact_router();
+	int all = !*wanted;
+	for (; *wanted; wanted++) all |= !strcmp(topic, *wanted);
+	return all;
 }
 
 int main(int argc, char **argv)
@@ -647,10 +680,11 @@ int main(int argc, char **argv)
 #endif
 	for (int i = 0; i < POOLS; i++)
 		if (!queue.work || !(pools[i] = pool_create(i + 1, 0, NULL))) return 1;
-	if (argc < 2 || strcmp(argv[1], "balance")) both_types();
-#ifdef MT_EMU
-	all_of_balance();
-#endif
+	for (queue.elem = 4; queue.elem; queue.elem -= 2, slack = 8e-3) {
+		printf("%s\n", queue.elem == 4 ? "fp32" : "bf16");
+		for (size_t i = 0; i < sizeof topics / sizeof *topics; i++)
+			if (is_wanted(topics[i].name, argv + (argc > 0))) topics[i].run();
+	}
 	for (int i = 0; i < POOLS; i++) pool_free(pools[i]);
 	return failures != 0;
 }

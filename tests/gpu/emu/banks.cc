@@ -1,16 +1,16 @@
 /* banks.cc: bank conflicts of the kernels of attention and of grouped GEMMs in shared memory, counted on the emulator
  *
- * g++ compiles the kernels with calls of __tsan_* before their loads and stores (-fsanitize=thread), and the functions
- * below take the place of its library. What the lanes of a warp access at the same instruction, as often executed since
- * the last barrier or warp operation, is one access of the warp. 32 banks are 4 bytes wide. An access of 4 bytes a lane
- * takes a cycle for each different word of the bank that has most of them: its ways. One of 16 bytes, ldmatrix too, is
- * done by 8 lanes at a time; these are seen by emu_aligned.
+ * The kernels report their accesses (watch.h). What the lanes of a warp access at the same instruction, as often
+ * executed since the last barrier or warp operation, is one access of the warp. 32 banks are 4 bytes wide. An access of
+ * 4 bytes a lane takes a cycle for each different word of the bank that has most of them: its ways. One of 16 bytes,
+ * ldmatrix too, is done by 8 lanes at a time (EMU_WIDE).
  *
  * Prints one line for each kernel, type of elements and shape: accesses by warps, the cycles that they take, the
  * cycles without conflicts, the most ways, and a checksum of the results. Exit code 1: conflicts take more than a
  * twentieth of the cycles.
  */
 #include "../../../mt-stream/cuda/kernels.h"
+#include "watch.h"
 
 #include <map>
 #include <set>
@@ -34,63 +34,29 @@ static std::map<const void *, unsigned> size_at; /* instructions: bytes of a lan
 static std::set<uintptr_t> pieces;
 static bool tracing;
 
-static void access(const void *p, unsigned size, const void *instruction)
+static void access(const void *p, size_t size, bool, const void *instruction)
 {
 	unsigned t = threadIdx.x;
 	uintptr_t offset = (uintptr_t)p - (uintptr_t)emu_shared;
-	if (!tracing || !emu_shared || offset >= SHARED_MOST) return;
+	/* only elements of pieces have another size than 4 bytes */
+	if (!tracing || !emu_shared || offset >= SHARED_MOST || (size != 4 && size != 16)) return;
 	if (size == 16) pieces.insert(offset / 16);
 	else if (pieces.count(offset / 16)) return;
-	size_at[instruction] = size;
+	size_at[instruction] = (unsigned)size;
 	accesses[key(blockIdx.x, t / 32, instruction, epoch[t], executed[t][instruction]++)][t % 32] = offset;
 }
 
-static void epoch_ends(void)
+static void epoch_ends(unsigned thread)
 {
-	epoch[threadIdx.x]++;
-	executed[threadIdx.x].clear();
+	epoch[thread]++;
+	executed[thread].clear();
 }
 
-/* Only elements of pieces have another size than 4 bytes */
-#define SITE __builtin_return_address(0)
-extern "C" {
-#define IGNORED(function, ...) \
-	void __tsan_##function(__VA_ARGS__) {}
-#define ELEMENT(function) \
-	void __tsan_##function(void *p) { access(p, 4, SITE); }
-#define ALL_SIZES(kind) IGNORED(kind##2, void *) IGNORED(kind##8, void *) IGNORED(kind##16, void *) ELEMENT(kind##4)
-IGNORED(init, void)
-IGNORED(func_entry, void *)
-IGNORED(func_exit, void)
-IGNORED(vptr_update, void **, void *)
-IGNORED(read1, void *)
-IGNORED(write1, void *)
-IGNORED(read_range, void *, size_t)
-IGNORED(write_range, void *, size_t)
-ALL_SIZES(read)
-ALL_SIZES(write)
-ALL_SIZES(unaligned_read)
-ALL_SIZES(unaligned_write)
-
-/* ld --wrap: the kernels' calls of the emulator */
-void __real__Z13__syncthreadsv(void);
-void __wrap__Z13__syncthreadsv(void)
+void emu_saw(enum emu_news news, const void *p, const void *q)
 {
-	epoch_ends();
-	__real__Z13__syncthreadsv();
-}
-void __real__Z12emu_exchangePK8emu_wordPS1_(const struct emu_word *, const struct emu_word **);
-void __wrap__Z12emu_exchangePK8emu_wordPS1_(const struct emu_word *mine, const struct emu_word **all)
-{
-	epoch_ends();
-	__real__Z12emu_exchangePK8emu_wordPS1_(mine, all);
-}
-const void *__real__Z11emu_alignedPKvm(const void *, size_t);
-const void *__wrap__Z11emu_alignedPKvm(const void *p, size_t bytes)
-{
-	access(p, (unsigned)bytes, SITE);
-	return __real__Z11emu_alignedPKvm(p, bytes);
-}
+	if (news == EMU_WIDE) access(p, 16, false, q);
+	if (news == EMU_WARP) epoch_ends(threadIdx.x);
+	for (unsigned t = 0; news == EMU_BARRIER && t < MOST_THREADS; t++) epoch_ends(t);
 }
 
 /* ---- cycles ---- */

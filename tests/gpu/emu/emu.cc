@@ -29,6 +29,11 @@ static void die(const char *what)
 	abort();
 }
 
+static inline void saw(enum emu_news news, const void *p, const void *q)
+{
+	if (emu_saw) emu_saw(news, p, q);
+}
+
 /* ---- threads ---- */
 
 /* gcc's own setjmp saves three words where libc's saves all registers: threads are switched at every warp operation */
@@ -135,11 +140,9 @@ static struct copies {
 void emu_copy16(void *dst, const void *src)
 {
 	struct copies *c = &copies[threadIdx.x];
-	if (draw(4) == 0) {
-		memcpy(dst, src, 16);
-		return;
-	}
-	memset(dst, POISON, 16);
+	saw(EMU_COPY, dst, src);
+	if (draw(4) == 0) memcpy(dst, src, 16);
+	else memset(dst, POISON, 16);
 	c->pending.push_back({dst, src, c->group});
 }
 
@@ -150,8 +153,10 @@ void emu_copies_wait(unsigned groups)
 	struct copies *c = &copies[threadIdx.x];
 	size_t kept = 0;
 	for (const struct copy16 &p : c->pending)
-		if (p.group + groups < c->group) memcpy(p.dst, p.src, 16);
-		else c->pending[kept++] = p;
+		if (p.group + groups < c->group) {
+			memcpy(p.dst, p.src, 16);
+			saw(EMU_ARRIVED, p.dst, p.src);
+		} else c->pending[kept++] = p;
 	c->pending.resize(kept);
 }
 
@@ -180,6 +185,7 @@ static void block_run(unsigned threads)
 			if (!at_barrier || at_barrier + finished < threads) die("a warp operation that not all lanes reach");
 			if (finished) die("a barrier that not all threads reach");
 			at_barrier = 0;
+			saw(EMU_BARRIER, NULL, NULL);
 			all_ready(threads);
 		}
 		enter(thread_draw());
@@ -196,11 +202,14 @@ static void grid_run(uint64_t blocks, unsigned threads, size_t bytes, const std:
 	thread_main = &thread;
 	blockDim = {threads, 1, 1};
 	gridDim = {(unsigned)blocks, 1, 1};
+	saw(EMU_LAUNCH, emu_shared, emu_shared + bytes);
 	for (uint64_t b = 0; b < blocks; b++) {
 		blockIdx = {(unsigned)b, 0, 0};
 		memset(emu_shared, POISON, bytes);
+		saw(EMU_BLOCK, NULL, NULL);
 		block_run(threads);
 	}
+	saw(EMU_END, NULL, NULL);
 }
 
 void __syncthreads(void)
@@ -213,6 +222,7 @@ void emu_exchange(const struct emu_word *mine, const struct emu_word **all)
 {
 	struct warp *w = &warps[threadIdx.x / 32];
 	unsigned turn = w->turn & 1, first = threadIdx.x & ~31u;
+	saw(EMU_WARP, NULL, NULL);
 	/* two sets of words: a lane that is one operation ahead does not disturb those that still read */
 	w->words[turn][threadIdx.x & 31] = *mine;
 	*all = w->words[turn];
@@ -230,6 +240,7 @@ void __syncwarp(unsigned)
 {
 	struct emu_word mine = {{0}};
 	const struct emu_word *all;
+	saw(EMU_SYNCWARP, NULL, NULL);
 	emu_exchange(&mine, &all);
 }
 
@@ -245,6 +256,7 @@ static std::map<const void *, size_t> shared_asked;
 const void *emu_aligned(const void *p, size_t bytes)
 {
 	if ((uintptr_t)p % bytes) die("an access off its alignment");
+	saw(EMU_WIDE, p, __builtin_return_address(0));
 	return p;
 }
 

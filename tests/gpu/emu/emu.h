@@ -126,6 +126,20 @@ static inline void emu_call(void (*kernel)(P...), uint64_t blocks, unsigned thre
 	emu_call(kernel, (uint64_t)(blocks), (threads), (shared), (stream), __VA_ARGS__)
 /* p, which `bytes` are read from or written to at once */
 const void *emu_aligned(const void *p, size_t bytes);
+
+/* What emu_saw is called for, if a program that watches a kernel's accesses (watch.h) defines it */
+enum emu_news {
+	EMU_LAUNCH,   /* a launch begins; its shared memory is from p to q */
+	EMU_BLOCK,    /* a block begins */
+	EMU_BARRIER,  /* all of its threads have reached a barrier */
+	EMU_WARP,     /* a thread has reached a warp operation */
+	EMU_SYNCWARP, /* the same: it is a __syncwarp */
+	EMU_WIDE,     /* a thread accesses 16 bytes at p, by instruction q */
+	EMU_COPY,     /* it begins to copy 16 bytes to p from q */
+	EMU_ARRIVED,  /* it has waited for that copy */
+	EMU_END       /* of a launch */
+};
+void emu_saw(enum emu_news, const void *p, const void *q) __attribute__((weak));
 #define DYNAMIC_SHARED(type, name) type *name = (type *)emu_shared
 
 /* A thread's copies of 16 bytes to shared memory, which run while it goes on (PTX: cp.async). Some are done at once;
