@@ -209,12 +209,9 @@ static inline int64_t rstd_width(const struct mt_geometry *g, const struct mt_la
 {
 	return g->flags & MT_QK_NORM_ROW ? 2 : l->heads + (g->flags & MT_V_NORM ? 2ll : 1ll) * l->kv_heads;
 }
-/* Have all layers the same heads, and scores neither a cap nor sinks? An attention backend computes nothing else. */
+/* Have scores neither a cap nor sinks? An attention backend computes nothing else. */
 static inline bool attention_plain(const struct mt_geometry *g)
 {
-	const struct mt_layer *l = g->kind;
-	for (uint32_t k = 1; k < g->n_kinds; k++)
-		if (l[k].heads != l->heads || l[k].kv_heads != l->kv_heads || l[k].head_dim != l->head_dim) return false;
 	return !(g->flags & MT_SINKS) && g->attention_cap == 0;
 }
 

@@ -23,6 +23,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "mt/model.h"
 #include "ops.h"
 
 struct mt_run;
@@ -139,12 +140,17 @@ struct op {
 };
 
 /* Work memory of the device's attention backend, which computes attention faster than the device's own kernels: `fixed`
- * bytes, `table` more for each row of a chunk, and `row` more for each row computed at once: `rows` at most, kv_heads
- * key-value heads at a time. rows 0: there is no backend for these rows. */
+ * bytes, `table` more for each row of a chunk, and what the calls need, by kind of layers */
 struct attention_need {
-	uint64_t fixed, table, row;
-	uint32_t rows, kv_heads;
-	bool selected; /* the run computes such rows this way */
+	uint64_t fixed, table;
+	struct attention_call {
+		uint64_t row; /* bytes for each row that is computed at once: */
+		uint32_t rows,
+			kv_heads; /* `rows` at most, kv_heads key-value heads at a time. rows 0: it takes no such layer */
+		bool packs;   /* and rows of several documents, if those were asked for */
+	} kind[MT_KINDS];
+	bool there;    /* it takes layers of some kind; */
+	bool selected; /* and the run computes such rows this way */
 };
 
 struct gpu {         /* a GPU's properties */

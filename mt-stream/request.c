@@ -192,7 +192,7 @@ static int attention_backend_select(struct stream *s, uint32_t rows, uint32_t se
 	struct plan_result result;
 	struct plan_request req;
 	int rc = request_make(s, rows, seq, true, &req);
-	if (rc || !req.attention.rows || req.attention.selected) return rc;
+	if (rc || !req.attention.there || req.attention.selected) return rc;
 	req.attention = d->attention_need(d, seq, true, true);
 	bool with = !plan_search(&req, &result) && result.plan.library_attention;
 	if (with) arena_release(s);

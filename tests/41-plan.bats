@@ -339,13 +339,38 @@ assert abs(a / b - 0.28) < 1e-3, (a, b)' "$T/cudnn" "$T/own"
 		assert (p["attention"], own["attention"]) == ("cudnn", "own"), (p, own)
 		assert p["attention_s"] < own["attention_s"] and p["peak_bytes"] <= p["memory"], (p, own)
 	PY
-	# one row of 16k tokens with 7 of 28 heads needs 4 GB
-	plan qwen2.5-7b --device-memory 8G --seq 16384 --micro 1 | grep -q "^attention by our own kernels"
-	plan qwen2.5-7b --device-memory 14G --seq 16384 --micro 1 |
+	# one row of 16k tokens with 7 of 28 heads needs 4 GB where the square of the tokens is kept
+	plan qwen2.5-7b --profile A100 --device-memory 8G --seq 16384 --micro 1 |
+		grep -q "^attention by our own kernels"
+	plan qwen2.5-7b --profile A100 --device-memory 14G --seq 16384 --micro 1 |
 		grep -q "^attention by cuDNN, 1 of 4 key-value heads a call"
-	# one row of 128k tokens with 7 heads needs 241 GB
-	plan qwen2.5-7b --device-memory 80G --seq 131072 --micro 1 | grep -q "^attention by our own kernels"
+	# one row of 128k tokens with 7 heads needs 241 GB, or 1.4
+	plan qwen2.5-7b --profile A100 --seq 131072 --micro 1 | grep -q "^attention by our own kernels"
+	plan qwen2.5-7b --profile H100 --seq 131072 --micro 1 |
+		grep -q "^attention by cuDNN, 2 of 4 key-value heads a call backward, in 2.82 GB"
 	fails_with 64 plan demo --seq 256 --micro 8 --attention flash
+}
+
+# bats test_tags=slow
+@test "cuDNN computes the layers whose heads it takes on that GPU: of 128 on all, of 256 on data centre GPUs" {
+	config() { # HEAD_DIM GLOBAL_HEAD_DIM
+		python3 - "$GOLDEN/gemma4/model/config.json" "$@" >"$T/config.json" <<-'PY'
+			import json, sys
+			c = json.load(open(sys.argv[1]))
+			c |= {"head_dim": int(sys.argv[2]), "num_attention_heads": 8, "num_key_value_heads": 4,
+				"per_layer_config": {i: {"head_dim": int(sys.argv[3]), "num_key_value_heads": 1} for i in "12"}}
+			json.dump(c, sys.stdout)
+		PY
+	}
+	attention() { mt-plan --config "$T/config.json" --seq 8192 --micro 1 --profile "$1" | grep ^attention; }
+	config 256 512
+	for gpu in H100 GB200; do attention $gpu | grep -q "by cuDNN, 4 of 4 .*; of some layers by our own kernels"; done
+	for gpu in A100 RTX4090 RTX5090; do attention $gpu | grep -qx "attention by our own kernels"; done
+	config 128 128
+	for gpu in H100 A100 RTX5090; do attention $gpu | no grep "own"; done
+	config 160 132
+	attention H100 | grep -q "some layers by our own"
+	attention GB200 | grep -qx "attention by our own kernels"
 }
 
 # bats test_tags=slow
@@ -354,7 +379,7 @@ assert abs(a / b - 0.28) < 1e-3, (a, b)' "$T/cudnn" "$T/own"
 		read -r model heads kv_heads seq of_call <<-END
 			$case
 		END
-		plan "$model" --device-memory 400G --seq "$seq" --micro 1 --json >"$T/plan"
+		plan "$model" --profile A100 --device-memory 400G --seq "$seq" --micro 1 --json >"$T/plan"
 		[ "$(value attention_kv_heads <"$T/plan")" = "$of_call" ]
 		# dP in bf16, and dQ, dK and dV in fp32
 		[ "$(value attention_work_bytes <"$T/plan")" = \

@@ -146,6 +146,26 @@ calls_of() {
 	done
 }
 
+@test "layers with different heads: the backend computes those that it takes, our own kernels the others" {
+	need_emulator
+	for PLAIN in plain ""; do
+		make_run gemma4
+		step_of own ""
+		for backend in linear small; do
+			make_run gemma4
+			step_of $backend linear,$backend
+			differ own $backend 0.2 # rounding to bf16 alone: 0.15 from fp32, with these weights
+			[ -z "$(messages "$T/stream.err")" ]
+		done
+		# 4 heads with 2 key-value heads of 8, in one layer; with 1 of 16, in two
+		calls_of linear 64 backward | grep -q " 4 2$"
+		calls_of linear 64 backward | grep -q " 4 1$"
+		calls_of small 64 backward | grep -q " 4 2$"
+		no grep -q "^[a-z]* [0-9]* [0-9]* 4 1 " "$T/small.calls"
+		no cmp -s "$T/linear.bin" "$T/small.bin"
+	done
+}
+
 @test "a backend with wrong or non-deterministic results is not used, and one line says so" {
 	need_emulator
 	make_run qwen2-window

@@ -32,6 +32,7 @@ struct check {
 	const struct cuda_queue *q;
 	int64_t rows, seq, n;                    /* n: tokens of all rows */
 	int64_t heads, kv_heads, dim, wide, out; /* elements of a token's qkv and o */
+	float scale;                             /* of the model's scores */
 	int64_t runs, run, m;                    /* tokens compared: m, in `runs` stretches of `run` tokens */
 	cudaEvent_t event;
 	char *device;
@@ -188,7 +189,7 @@ static bool compute(struct check *c, int64_t window, bool own)
 		.kv_heads = c->kv_heads,
 		.dim = c->dim,
 		.window = window,
-		.scale = 1.0f / sqrtf((float)c->dim),
+		.scale = c->scale,
 		.starts = (const uint32_t *)(d + c->starts),
 		.qkv = d + c->qkv,
 		.o = d + c->o,
@@ -262,8 +263,18 @@ static int variant_check(struct check *c, int64_t window, bool packed)
 	return same(c) ? 0 : mt_fail(MT_EX_DATA, "%s: other bits when run again", how);
 }
 
-static int rows_check(struct backend *b, const struct cuda_queue *queue, const struct mt_geometry *g, int64_t rows,
-	int64_t seq, bool plain, int64_t window)
+/* Layers with these heads */
+struct heads_check {
+	struct attention_need need;
+	const struct mt_layer *heads;
+	struct attention_call call;
+	float scale;
+	int64_t window; /* of some of them, 0: of none */
+	bool plain;     /* some have none */
+};
+
+static int rows_check(struct backend *b, const struct cuda_queue *queue, const struct heads_check *h, int64_t rows,
+	int64_t seq)
 {
 	struct cuda_queue q = *queue;
 	struct check c = {.b = b,
@@ -271,15 +282,12 @@ static int rows_check(struct backend *b, const struct cuda_queue *queue, const s
 		.rows = rows,
 		.seq = seq,
 		.n = rows * seq,
-		.heads = g->kind[0].heads,
-		.kv_heads = g->kind[0].kv_heads,
-		.dim = g->kind[0].head_dim};
-	struct attention_need need = backend_need(b, seq, true, true);
+		.heads = h->heads->heads,
+		.kv_heads = h->heads->kv_heads,
+		.dim = h->heads->head_dim,
+		.scale = h->scale};
 	int rc = 0;
-	if (!need.rows)
-		return mt_fail(MT_EX_CONFIG, "no deterministic way for %u and %u heads of %u", g->kind[0].heads,
-			g->kind[0].kv_heads, g->kind[0].head_dim);
-	c.work = (size_t)(need.fixed + (uint64_t)rows * (need.row + need.table));
+	c.work = (size_t)(h->need.fixed + (uint64_t)rows * (h->call.row + h->need.table));
 	c.out = c.heads * c.dim;
 	c.wide = c.out + 2 * c.kv_heads * c.dim;
 	c.runs = c.n > SAMPLES * SAMPLE ? SAMPLES : 1;
@@ -287,35 +295,66 @@ static int rows_check(struct backend *b, const struct cuda_queue *queue, const s
 	c.m = c.runs * c.run;
 	if (!memory_open(&c, &q) || !input(&c, c.qkv, c.n * c.wide, 1) || !input(&c, c.d_o, c.n * c.out, 2))
 		rc = -MT_EX_NOMEM;
-	for (int packed = 0; !rc && packed < 1 + (rows > 1 || backend_packs(b, seq)); packed++) {
-		if (plain) rc = variant_check(&c, 0, packed);
-		if (!rc && window) rc = variant_check(&c, window, packed);
+	for (int packed = 0; !rc && packed < 1 + (rows > 1 || h->call.packs); packed++) {
+		if (h->plain) rc = variant_check(&c, 0, packed);
+		if (!rc && h->window) rc = variant_check(&c, h->window, packed);
 	}
 	memory_close(&c);
 	return rc;
 }
 
-/* The window of layers that have one, 0: none; *all: every layer has it */
-static int64_t window_of(const struct mt_geometry *g, bool *all)
+static bool same_heads(const struct mt_layer *a, const struct mt_layer *b)
 {
-	int64_t window = 0;
-	*all = true;
-	for (uint32_t k = 0; k < g->n_kinds; k++)
-		if (g->kind[k].window) window = g->kind[k].window;
-		else *all = false;
-	return window;
+	return a->heads == b->heads && a->kv_heads == b->kv_heads && a->head_dim == b->head_dim;
+}
+
+/* Does an earlier kind of layers have the heads of kind k? */
+static bool checked_before(const struct mt_geometry *g, uint32_t k)
+{
+	for (uint32_t i = 0; i < k; i++)
+		if (same_heads(&g->kind[i], &g->kind[k])) return true;
+	return false;
+}
+
+/* Layers of kind k, and of later kinds with the same heads, over rows of seq tokens. A window that is longer does not
+ * count. */
+static struct heads_check heads_of(const struct mt_geometry *g, uint32_t k, int64_t seq)
+{
+	struct heads_check h = {.heads = &g->kind[k], .scale = g->attention_scale};
+	for (uint32_t i = k; i < g->n_kinds; i++) {
+		int64_t window = g->kind[i].window;
+		if (!same_heads(&g->kind[i], &g->kind[k])) continue;
+		if (window && window < seq) h.window = window;
+		else h.plain = true;
+	}
+	return h;
+}
+
+static int kinds_check(struct backend *b, const struct cuda_queue *q, const struct mt_geometry *g, int64_t rows,
+	int64_t seq)
+{
+	struct attention_need need = backend_need(b, seq, true, true);
+	int rc = 0;
+	if (!need.there)
+		return mt_fail(MT_EX_CONFIG, "no deterministic way for %u and %u heads of %u", g->kind[0].heads,
+			g->kind[0].kv_heads, g->kind[0].head_dim);
+	for (uint32_t k = 0; !rc && k < g->n_kinds; k++) {
+		struct heads_check h = heads_of(g, k, rows > 1 ? INT64_MAX : seq);
+		h.need = need;
+		h.call = need.kind[k];
+		if (rows > 1) h.plain = true;
+		if (rows > 1 && h.window > SHORT / 4) h.window = SHORT / 4;
+		if (h.call.rows && !checked_before(g, k)) rc = rows_check(b, q, &h, rows, seq);
+	}
+	return rc;
 }
 
 int backend_check(struct backend *b, const struct cuda_queue *q, const struct mt_geometry *g)
 {
-	bool all;
-	int64_t window = window_of(g, &all);
-	return rows_check(b, q, g, 2, SHORT, true, window < SHORT / 4 ? window : SHORT / 4);
+	return kinds_check(b, q, g, 2, SHORT);
 }
 
 int backend_check_row(struct backend *b, const struct cuda_queue *q, const struct mt_geometry *g, int64_t seq)
 {
-	bool all;
-	int64_t window = window_of(g, &all);
-	return rows_check(b, q, g, 1, seq, !all || window >= seq, window < seq ? window : 0);
+	return kinds_check(b, q, g, 1, seq);
 }

@@ -42,8 +42,8 @@ struct library_plan {
 
 struct backend {
 	struct sdpa *sdpa;
-	int64_t heads, kv_heads, dim;
-	float scale;
+	const struct mt_geometry *geo;
+	int64_t heads, kv_heads, dim; /* of the layers that are asked about, or computed, now */
 	bool packed;
 	struct library_plan *plans;
 	size_t n, room;
@@ -54,6 +54,13 @@ struct backend {
 	size_t table_room; /* of each */
 	uint64_t tables_n; /* used so far, in turn */
 };
+
+static void heads_set(struct backend *b, int64_t heads, int64_t kv_heads, int64_t dim)
+{
+	b->heads = heads;
+	b->kv_heads = kv_heads;
+	b->dim = dim;
+}
 
 /* ---- plans ---- */
 
@@ -70,7 +77,7 @@ static struct sdpa_shape shape_of(const struct backend *b, int64_t batch, int64_
 	s.all_kv_heads = b->kv_heads;
 	s.dim = b->dim;
 	s.window = window < seq ? window : 0;
-	s.scale = b->scale;
+	s.scale = b->geo->attention_scale;
 	s.ragged = ragged;
 	return s;
 }
@@ -115,7 +122,7 @@ static int64_t kv_heads_of(struct backend *b, int64_t seq, bool ragged, bool bac
 	return ragged || backward ? some_kv_heads(b, seq) : b->kv_heads;
 }
 
-bool backend_packs(struct backend *b, int64_t seq)
+static bool packs(struct backend *b, int64_t seq)
 {
 	return plan_of(b, shape_of(b, 1, seq, some_kv_heads(b, seq), 0, true), true) != NULL;
 }
@@ -133,7 +140,7 @@ static uint64_t row_bytes(struct backend *b, int64_t seq, bool packed)
 	uint64_t bytes = plain->bytes + 1;
 	/* `plain` is not used below: making a plan may move the others */
 	if (!plan_of(b, shape_of(b, 1, seq, b->kv_heads, 0, false), false)) return 0;
-	if (packed && backend_packs(b, seq)) bytes += (uint64_t)(seq * kv_heads * (b->heads / b->kv_heads) * b->dim) * 12;
+	if (packed && packs(b, seq)) bytes += (uint64_t)(seq * kv_heads * (b->heads / b->kv_heads) * b->dim) * 12;
 	return bytes;
 }
 
@@ -143,18 +150,28 @@ static int64_t group_rows(struct backend *b, int64_t seq)
 	return !row ? 0 : some_kv_heads(b, seq) < b->kv_heads ? 1 : rows_of_call(row);
 }
 
+/* What calls for layers of this kind need; rows 0: the library does not take them */
+static struct attention_call call_need(struct backend *b, const struct mt_layer *l, int64_t seq, bool packed,
+	bool train)
+{
+	heads_set(b, l->heads, l->kv_heads, l->head_dim);
+	uint64_t row = row_bytes(b, seq, packed);
+	if (!row) return (struct attention_call){0};
+	return (struct attention_call){.row = train ? row : 0,
+		.rows = (uint32_t)group_rows(b, seq),
+		.kv_heads = (uint32_t)some_kv_heads(b, seq),
+		.packs = packed && packs(b, seq)};
+}
+
 struct attention_need backend_need(struct backend *b, int64_t seq, bool packed, bool train)
 {
-	uint64_t row = row_bytes(b, seq, packed);
+	struct attention_need need = {.fixed = FIXED_BYTES, .table = packed ? table_bytes(seq) : 0};
 	b->packed = packed;
-	if (!row) return (struct attention_need){0};
-	return (struct attention_need){
-		.rows = (uint32_t)group_rows(b, seq),
-		.fixed = FIXED_BYTES,
-		.row = train ? row : 0,
-		.table = packed ? table_bytes(seq) : 0,
-		.kv_heads = (uint32_t)some_kv_heads(b, seq),
-	};
+	for (uint32_t k = 0; k < b->geo->n_kinds; k++) {
+		need.kind[k] = call_need(b, &b->geo->kind[k], seq, packed, train);
+		need.there = need.there || need.kind[k].rows;
+	}
+	return need;
 }
 
 /* ---- a group of rows ---- */
@@ -477,6 +494,7 @@ static int range_run(struct backend *b, const struct cuda_queue *q, const struct
 
 int backend_run(struct backend *b, const struct cuda_queue *q, const struct attention_args *c)
 {
+	heads_set(b, c->heads, c->kv_heads, c->dim);
 	int64_t rows = c->n / c->seq, most = group_rows(b, c->seq);
 	struct row_range s;
 	for (int64_t row = 0; row < rows; row += s.rows) {
@@ -510,6 +528,7 @@ static void autotune_group(struct backend *b, const struct attention_args *c, in
 
 void backend_autotune(struct backend *b, const struct attention_args *c)
 {
+	heads_set(b, c->heads, c->kv_heads, c->dim);
 	int64_t rows = c->n / c->seq, most = group_rows(b, c->seq);
 	if (!most) return;
 	if (b->packed && tables_open(b, (size_t)(rows * (int64_t)table_bytes(c->seq))))
@@ -519,7 +538,7 @@ void backend_autotune(struct backend *b, const struct attention_args *c)
 	autotune_group(b, c, group, true);
 	autotune_group(b, c, rest, true);
 	/* chunks with documents that the library does not take as one range */
-	if (b->packed && rows > most && (some_kv_heads(b, c->seq) < b->kv_heads || !backend_packs(b, c->seq))) {
+	if (b->packed && rows > most && (some_kv_heads(b, c->seq) < b->kv_heads || !packs(b, c->seq))) {
 		autotune_group(b, c, group, false);
 		autotune_group(b, c, rest, false);
 	}
@@ -535,10 +554,7 @@ struct backend *backend_open(struct sdpa *sdpa, const struct mt_geometry *g)
 		return NULL;
 	}
 	b->sdpa = sdpa;
-	b->heads = g->kind[0].heads;
-	b->kv_heads = g->kind[0].kv_heads;
-	b->dim = g->kind[0].head_dim;
-	b->scale = g->attention_scale;
+	b->geo = g;
 	return b;
 }
 

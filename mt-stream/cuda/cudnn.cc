@@ -340,12 +340,14 @@ static std::string description(int sm, int sms, int shared)
 	char text[1536];
 	snprintf(text, sizeof text,
 		"{\"maxGridSize\":[2147483647,65535,65535],\"maxBlockSize\":[1024,1024,64],"
-		"\"regsPerBlock\":65536,\"multiProcessorCount\":%d,\"warpSize\":32,\"maxSharedMemoryPerBlock\":49152,"
+		"\"regsPerBlock\":65536,\"multiProcessorCount\":%d,\"smCountOrigin\":0,\"warpSize\":32,"
+		"\"maxSharedMemoryPerBlock\":49152,"
 		"\"maxSharedMemoryPerBlockOptin\":%d,"
 		"\"reservedSharedMemoryPerBlock\":1024,\"oversizedSharedMemoryPerBlock\":%d,"
 		"\"maxRegistersPerSM\":65536,\"maxCtasPerSM\":32,\"maxThreadsPerBlock\":1024,\"maxThreadsPerSM\":%d,"
 		"\"pciDeviceId\":0,\"isTccDriver\":0,\"supportCoopLaunch\":1,\"totalGlobalMem\":150000000000,"
-		"\"smClockRateKHz\":1980000,\"memClockRateKHz\":2619000,\"l2CacheSize\":52428800,\"cudaDeviceId\":0,"
+		"\"smClockRateKHz\":1980000,\"memClockRateKHz\":2619000,\"memoryBusWidth\":6144,\"l2CacheSize\":52428800,"
+		"\"cudaDeviceId\":0,"
 		"\"deviceVer\":%d,\"driverVer\":13000,\"deviceName\":\"described\"}",
 		sms, shared, shared, threads, sm * 10);
 	return text;

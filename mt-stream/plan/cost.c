@@ -16,6 +16,7 @@
 #define ATTENTION_FORWARD 0.60  /* of the measured GEMM rate, by a library: published benchmarks */
 #define ATTENTION_BACKWARD 0.40 /* of cuDNN and FlashAttention on H100; deterministic backward a third less */
 #define OWN_ATTENTION 0.28      /* of a library's rate: our own kernels, synchronous loads and no wgmma */
+#define PLAIN_ATTENTION 0.08    /* of the GEMM rate in fp32: our own kernels that use no tensor cores */
 #define CORES_GEMM 0.78 /* these four as above, of the host's cores: measured; attention's GEMM rate is of fp32 */
 #define CORES_GEMM_HALF 16.0
 #define CORES_ATTENTION_FORWARD 0.50
@@ -58,26 +59,41 @@ static double update_rate(const struct plan_request *req)
 	return p->adam_measured ? p->adam : fmin(p->adam, p->ram / update_bytes(req));
 }
 
-/* Multiplications and additions of attention's two products, forward, of all rows; the mean of all layers */
-static double attention_flops(const struct plan_request *req, double rows)
+struct attention {            /* of one layer, the mean of all: */
+	double flops;             /* multiplications and additions of its two products, forward, of all rows */
+	double forward, backward; /* seconds; the backward pass has 2.5 times the operations */
+};
+
+static void attention_add(const struct plan_request *req, const struct plan *plan, uint32_t kind, double layers,
+	struct attention *sum)
 {
-	const struct mt_geometry *g = req->geo;
-	double t = req->seq, sum = 0;
-	for (uint32_t i = 0; i < g->layers; i++) {
-		const struct mt_layer *l = mt_layer_of(g, i);
-		double w = l->window && l->window < req->seq ? l->window : t;
-		sum += 4.0 * l->heads * l->head_dim * (w * t - w * w / 2);
-	}
-	return rows * sum / g->layers;
+	const struct mt_layer *l = &req->geo->kind[kind];
+	const struct profile *p = &req->profile;
+	double t = req->seq, w = l->window && l->window < req->seq ? l->window : t;
+	double flops = layers * 4 * l->heads * l->head_dim * (w * t - w * w / 2);
+	double forward = p->flops * ATTENTION_FORWARD, backward = p->flops * ATTENTION_BACKWARD;
+	bool library = plan->library_attention && req->attention.kind[kind].rows;
+	bool tensor_cores = req->dtype == MT_BF16 && l->head_dim % 8 == 0 && l->head_dim <= 128;
+	if (p->cores) {
+		forward = p->flops * p->fp32 * CORES_ATTENTION_FORWARD / cores_shared(req);
+		backward = p->flops * p->fp32 * CORES_ATTENTION_BACKWARD / cores_shared(req);
+	} else if (!library && tensor_cores) {
+		forward *= OWN_ATTENTION;
+		backward *= OWN_ATTENTION;
+	} else if (!library) forward = backward = p->flops * p->fp32 * PLAIN_ATTENTION;
+	sum->flops += flops;
+	sum->forward += flops / forward;
+	sum->backward += 2.5 * flops / backward;
 }
 
-/* Seconds for this many operations of attention, at the share of the GEMM rate that a library has, or the cores */
-static double attention_time(const struct plan_request *req, const struct plan *plan, double flops, double library,
-	double cores)
+static struct attention attention_of(const struct plan_request *req, const struct plan *plan, double rows)
 {
-	const struct profile *p = &req->profile;
-	if (p->cores) return flops / (p->flops * p->fp32 * cores) * cores_shared(req);
-	return flops / (p->flops * library * (plan->library_attention ? 1 : OWN_ATTENTION));
+	const struct mt_geometry *g = req->geo;
+	uint32_t layers[MT_KINDS] = {0};
+	struct attention a = {0};
+	for (uint32_t i = 0; i < g->layers; i++) layers[g->kind_of[i]]++;
+	for (uint32_t k = 0; k < g->n_kinds; k++) attention_add(req, plan, k, rows * layers[k] / g->layers, &a);
+	return a;
 }
 
 /* Time that windows of experts add, for n tokens in a number of slices of a unit: each window computes the input's
@@ -106,26 +122,24 @@ struct times unit_times(const struct plan_request *req, const struct plan *plan,
 		   slice = fmin(n, (double)tokens_of_slice(req, plan));
 	double chunks = ceil(n / per), slices = ceil(n / slice), head_n = fmin(n, plan->head_tokens);
 	double mlp = h * (gu / f + 1) * (double)whole_ffn(l);
-	double flops = attention_flops(req, rows),
-		   attention = attention_time(req, plan, flops, ATTENTION_FORWARD, CORES_ATTENTION_FORWARD),
-		   attention_back = attention_time(req, plan, 2.5 * flops, ATTENTION_BACKWARD, CORES_ATTENTION_BACKWARD);
+	const struct attention attention = attention_of(req, plan, rows);
 	struct times t;
 	/* bytes: weights once a chunk, gradients read and written once a chunk, and what passes through norms, rope,
 	 * SwiGLU and residuals */
 	double weights = (chunks * (block - mlp) + slices * mlp) * w / p->hbm, grads = weights / w * 8;
 	double other = n * e * (10 * h + 4 * (a + k) + 3 * f) / p->hbm;
-	t.forward = gemm(req, 2 * n * used, slice) + attention + weights + other +
+	t.forward = gemm(req, 2 * n * used, slice) + attention.forward + weights + other +
 		LAUNCH * (FORWARD_CHUNK * chunks + FORWARD_SLICE * slices);
-	t.backward = gemm(req, 4 * n * used, slice) + attention_back + weights + grads + 2.5 * other +
+	t.backward = gemm(req, 4 * n * used, slice) + attention.backward + weights + grads + 2.5 * other +
 		LAUNCH * (BACKWARD_CHUNK * chunks + BACKWARD_SLICE * slices);
 	/* what GEMMs read of activations, and in the backward pass also of gradients, is narrowed first */
 	t.forward += narrow * (2 * h + a + f);
 	t.backward += narrow * (4 * h + 2 * a + 2 * k + f + gu);
-	t.attention = attention + (req->train ? attention_back : 0);
+	t.attention = attention.forward + (req->train ? attention.backward : 0);
 	double gate_up = gemm(req, 2 * n * h * gu, slice), down = gate_up * f / gu;
 	t.recompute[KEEP_ALL] = 0;
 	t.recompute[KEEP_ALL_BUT_GATE_UP] = gate_up + weights / 2;
-	t.recompute[KEEP_ATTENTION] = t.forward - down - attention;
+	t.recompute[KEEP_ATTENTION] = t.forward - down - attention.forward;
 	t.recompute[KEEP_INPUT] = t.forward - down;
 	if (plan->expert_window) add_windows(req, plan, n, slices, &t);
 
@@ -372,7 +386,7 @@ void predict_parts(const struct plan_request *req, const struct plan *plan, stru
 {
 	double model = (double)req->geo->layers * (double)(req->block - req->idle) + (double)req->head,
 		   tokens = (double)req->rows * req->seq, micros = req->micros, all = micros * req->streams * req->nodes;
-	double attention = attention_flops(req, req->rows) * req->geo->layers;
+	double attention = attention_of(req, plan, req->rows).flops * req->geo->layers;
 	uint32_t pass = rows_of_pass(req, plan);
 	traffic(req, plan, p);
 	network(req, p);

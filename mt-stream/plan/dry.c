@@ -24,21 +24,50 @@ static uint64_t work_of(const struct plan_request *req)
 	return LIBRARY_BYTES + (lse > KERNEL_BYTES ? lse : KERNEL_BYTES);
 }
 
-/* Work memory of cuDNN's attention, as its deterministic backward pass on sm_90 needs it before 9.25: heads T^2 in bf16
- * for the gradient of all scores, and dQ, dK and dV in fp32, of the heads of a call. A run asks the library itself. */
+/* Heads for which cuDNN 9.25 to 9.28 has deterministic plans (tests/gpu/cudnn-plans), by compute capability */
+static const struct cudnn_heads {
+	int capability;
+	uint32_t most, also; /* elements of a head: multiples of 8 up to `most`, and `also` */
+	bool square;         /* the backward pass keeps the gradient of all scores */
+} cudnn[] = {
+	{80, 128, 0, true},
+	{90, 256, 0, false},
+	{100, 128, 256, false},
+	{120, 128, 0, true},
+};
+
+static const struct cudnn_heads *cudnn_of(int capability)
+{
+	size_t i = sizeof cudnn / sizeof *cudnn - 1;
+	while (i && cudnn[i].capability > capability) i--;
+	return &cudnn[i];
+}
+
+/* What cuDNN's deterministic backward pass needs for layers of this kind: dQ, dK and dV in fp32 of the heads of a call,
+ * where it is square also T^2 in bf16 for each */
+static struct attention_call cudnn_call(const struct plan_request *req, const struct mt_layer *l)
+{
+	const struct cudnn_heads *c = cudnn_of(req->profile.capability);
+	uint64_t t = req->seq, dim = l->head_dim, row;
+	if (dim % 8 || (dim > c->most && dim != c->also) ||
+		__builtin_mul_overflow(t * l->heads, (c->square ? 2 * t : 0) + 12 * dim, &row))
+		return (struct attention_call){0};
+	uint32_t of_call = kv_heads_of_call(row, l->kv_heads);
+	row = row / l->kv_heads * of_call;
+	return (
+		struct attention_call){.row = row, .rows = of_call < l->kv_heads ? 1 : rows_of_call(row), .kv_heads = of_call};
+}
+
+/* Work memory of cuDNN's attention. A run asks the library itself. */
 static struct attention_need cudnn_need(const struct plan_request *req)
 {
-	const struct mt_layer most = mt_layer_most(req->geo);
-	uint64_t t = req->seq, heads = most.heads, kv_heads = most.kv_heads, row;
-	if (req->dtype != MT_BF16 || !attention_plain(req->geo) || most.head_dim > 128 || req->seq < 64 ||
-		__builtin_mul_overflow(t * heads, 2 * t + 12ull * most.head_dim, &row))
-		return (struct attention_need){0};
-	uint32_t of_call = kv_heads_of_call(row, most.kv_heads);
-	row = row / kv_heads * of_call;
-	return (struct attention_need){.fixed = CUDNN_BYTES,
-		.row = row,
-		.rows = of_call < kv_heads ? 1 : rows_of_call(row),
-		.kv_heads = of_call};
+	struct attention_need need = {.fixed = CUDNN_BYTES};
+	if (req->dtype != MT_BF16 || !attention_plain(req->geo) || req->seq < 64) return need;
+	for (uint32_t k = 0; k < req->geo->n_kinds; k++) {
+		need.kind[k] = cudnn_call(req, &req->geo->kind[k]);
+		need.there = need.there || need.kind[k].rows;
+	}
+	return need;
 }
 
 /* The host memory budget, and what the run takes of it beside activations: the run's regions, and in mt-stream the rows

@@ -60,12 +60,14 @@ static void take_saved(struct walk *w, const struct plan_request *req, const str
 uint64_t memory_attention(const struct plan_request *req, const struct plan *plan)
 {
 	if (!plan->library_attention) return 0;
-	uint64_t chunk = rows_of_chunk(req, plan), rows = chunk < req->attention.rows ? chunk : req->attention.rows, bytes,
-			 tables;
-
-	return __builtin_mul_overflow(rows, req->attention.row, &bytes) ||
-			__builtin_mul_overflow(chunk, req->attention.table, &tables) ||
-			__builtin_add_overflow(bytes, tables, &bytes) || __builtin_add_overflow(bytes, req->attention.fixed, &bytes)
+	uint64_t chunk = rows_of_chunk(req, plan), most = 0, bytes, tables;
+	for (uint32_t k = 0; k < req->geo->n_kinds; k++) {
+		const struct attention_call *call = &req->attention.kind[k];
+		if (__builtin_mul_overflow(chunk < call->rows ? chunk : call->rows, call->row, &bytes)) return UINT64_MAX;
+		most = larger(most, bytes);
+	}
+	return __builtin_mul_overflow(chunk, req->attention.table, &tables) ||
+			__builtin_add_overflow(most, tables, &bytes) || __builtin_add_overflow(bytes, req->attention.fixed, &bytes)
 		? UINT64_MAX
 		: bytes;
 }

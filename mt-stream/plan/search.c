@@ -375,8 +375,8 @@ int plan_search(const struct plan_request *req, struct plan_result *best)
 	for (int turn = 0; turn < 2; turn++) {
 		s.rough = turn == 0;
 		best->bytes = 0;
-		if (req->attention.rows) try_orders(&s, true);
-		if (!req->attention.rows || !req->attention.selected) try_orders(&s, false);
+		if (req->attention.there) try_orders(&s, true);
+		if (!req->attention.there || !req->attention.selected) try_orders(&s, false);
 	}
 	if (isinf(s.least_step)) return nothing_fits(req, best);
 	if (s.req == &fixed) {

@@ -84,6 +84,21 @@ static void show_rates(const struct profile *p)
 		p->name, p->flops / 1e12, p->hbm / 1e9, p->h2d / 1e9, p->d2h / 1e9, p->ram / 1e9);
 }
 
+/* The first kind of layers whose attention a library computes */
+static uint32_t kind_by_library(const struct plan_request *req)
+{
+	uint32_t k = 0;
+	while (!req->attention.kind[k].rows) k++;
+	return k;
+}
+
+static bool some_by_own(const struct plan_request *req)
+{
+	for (uint32_t k = 0; k < req->geo->n_kinds; k++)
+		if (!req->attention.kind[k].rows) return true;
+	return false;
+}
+
 void show_text(const struct plan_request *req, const struct plan_result *p, uint64_t store, const struct advice *advice)
 {
 	const struct plan *plan = &p->plan;
@@ -104,10 +119,12 @@ void show_text(const struct plan_request *req, const struct plan_result *p, uint
 		printf("order     layer-major, chunks of %u row%s, MLP in slices of %llu token%s\n", rows_of_chunk(req, plan),
 			mt_s(rows_of_chunk(req, plan)), (unsigned long long)tokens_of_slice(req, plan),
 			mt_s(tokens_of_slice(req, plan)));
-	if (plan->library_attention)
-		printf("attention by cuDNN, %u of %u key-value heads a call backward, in %.2f GB of work memory\n",
-			req->attention.kv_heads, req->geo->kind[0].kv_heads, gb(memory_attention(req, plan)));
-	else puts("attention by our own kernels");
+	if (plan->library_attention) {
+		uint32_t k = kind_by_library(req);
+		printf("attention by cuDNN, %u of %u key-value heads a call backward, in %.2f GB of work memory%s\n",
+			req->attention.kind[k].kv_heads, req->geo->kind[k].kv_heads, gb(memory_attention(req, plan)),
+			some_by_own(req) ? "; of some layers by our own kernels" : "");
+	} else puts("attention by our own kernels");
 	printf("LM head   %llu token%s at once\n", (unsigned long long)tokens_of_head(req, plan),
 		mt_s(tokens_of_head(req, plan)));
 	printf("slots     weights: %u block%s, %u of them resident from forward to backward; gradients: %u block%s\n",
@@ -157,7 +174,7 @@ void show_json(const struct plan_request *req, const struct plan_result *p, uint
 		rows_of_chunk(req, plan), (unsigned long long)tokens_of_slice(req, plan), plan->head_tokens);
 	printf("\"attention\": \"%s\", \"attention_kv_heads\": %u, \"attention_work_bytes\": %llu, ",
 		plan->library_attention ? "cudnn" : "own",
-		plan->library_attention ? req->attention.kv_heads : req->geo->kind[0].kv_heads,
+		plan->library_attention ? req->attention.kind[kind_by_library(req)].kv_heads : req->geo->kind[0].kv_heads,
 		(unsigned long long)memory_attention(req, plan));
 	printf("\"weight_slots\": %u, \"resident_units\": %u, \"grad_slots\": %u, \"expert_window\": %u, ",
 		plan->weight_slots, plan->weight_slots, plan->grad_slots, plan->expert_window);

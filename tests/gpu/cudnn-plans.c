@@ -1,11 +1,12 @@
 /* cudnn-plans: cuDNN's attention plans for described GPUs, and the workspace that they need.
  *
- *     cudnn-plans [SM...] [CASE...]       80, 86, 89, 90, 100, 120; row, rows, ...: a line a plan
+ *     cudnn-plans [SM...] [CASE...] [NH/NKV/D]       80, 86, 89, 90, 100, 120; row, rows, ...: a line a plan
  *
- * Qwen2.5-7B's heads (28 and 4 of 128): one row, several rows, with a window, documents in the cuda device's calls
- * (cuda/backend.c), a long row; and one key-value head with its query heads. Needs no GPU, but a libcuda.so.1:
- * tests/gpu/emu/driver.c.
+ * For NH and NKV heads of D, Qwen2.5-7B's if none are given (28/4/128): one row, several rows, with a window, documents
+ * in the cuda device's calls (cuda/backend.c), a long row; and one key-value head with its query heads. Needs no GPU,
+ * but a libcuda.so.1: tests/gpu/emu/driver.c.
  */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,22 +27,24 @@ static const struct {
 static const struct {
 	const char *name;
 	int64_t batch, seq, window;
-	int ragged, kv_heads;
+	int ragged, group; /* group: one key-value head */
 } cases[] = {
-	{"row", 1, 4096, 0, 0, 4},
-	{"rows", 8, 4096, 0, 0, 4},
-	{"window", 1, 4096, 1024, 0, 4},
-	{"documents", 1, 4096, 0, 1, 4},
-	{"halves", 3, 2048, 0, 1, 4},
-	{"quarters", 7, 1024, 0, 1, 4},
-	{"quarters-window", 7, 1024, 512, 1, 4},
-	{"shortest", 512, 64, 0, 1, 4},
-	{"long", 1, 131072, 0, 0, 4},
+	{"row", 1, 4096, 0, 0, 0},
+	{"rows", 8, 4096, 0, 0, 0},
+	{"window", 1, 4096, 1024, 0, 0},
+	{"documents", 1, 4096, 0, 1, 0},
+	{"halves", 3, 2048, 0, 1, 0},
+	{"quarters", 7, 1024, 0, 1, 0},
+	{"quarters-window", 7, 1024, 512, 1, 0},
+	{"shortest", 512, 64, 0, 1, 0},
+	{"long", 1, 131072, 0, 0, 0},
 	{"group", 1, 4096, 0, 0, 1},
 	{"group-window", 1, 4096, 1024, 0, 1},
 	{"group-documents", 1, 4096, 0, 1, 1},
 	{"group-long", 1, 131072, 0, 0, 1},
 };
+
+static int heads = 28, kv_heads = 4, dim = 128;
 
 static void show(struct sdpa *s, int sm, size_t i, int backward)
 {
@@ -52,12 +55,12 @@ static void show(struct sdpa *s, int sm, size_t i, int backward)
 	shape.seq = cases[i].seq;
 	shape.window = cases[i].window;
 	shape.ragged = cases[i].ragged;
-	shape.kv_heads = cases[i].kv_heads;
-	shape.heads = 7 * shape.kv_heads;
-	shape.all_heads = 28;
-	shape.all_kv_heads = 4;
-	shape.dim = 128;
-	shape.scale = 0.08838835f;
+	shape.kv_heads = cases[i].group ? 1 : kv_heads;
+	shape.heads = heads / kv_heads * shape.kv_heads;
+	shape.all_heads = heads;
+	shape.all_kv_heads = kv_heads;
+	shape.dim = dim;
+	shape.scale = (float)(1 / sqrt(dim));
 	shape.backward = backward;
 	void *plan = s->plan(s, &shape, &bytes);
 	printf("%s sm_%d %s %s ", s->name, sm, cases[i].name, backward ? "backward" : "forward");
@@ -72,7 +75,7 @@ static int wanted(char **argv, int sm, const char *name)
 {
 	int of_its_kind = 0;
 	for (char **a = argv + 1; *a; a++) {
-		if (!atoi(*a) != !sm) continue;
+		if (!atoi(*a) != !sm || strchr(*a, '/')) continue;
 		of_its_kind = 1;
 		if (sm ? atoi(*a) == sm : !strcmp(*a, name)) return 1;
 	}
@@ -81,9 +84,10 @@ static int wanted(char **argv, int sm, const char *name)
 
 int main(int argc, char **argv)
 {
-	(void)argc;
 	char why[256];
 
+	for (int i = 1; i < argc; i++)
+		if (strchr(argv[i], '/') && sscanf(argv[i], "%d/%d/%d", &heads, &kv_heads, &dim) != 3) return 64;
 	for (size_t g = 0; g < sizeof gpus / sizeof *gpus; g++) {
 		if (!wanted(argv, gpus[g].sm, NULL)) continue;
 		struct sdpa *s = cudnn_describe(gpus[g].sm, gpus[g].sms, gpus[g].shared, why);

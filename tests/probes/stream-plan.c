@@ -98,9 +98,9 @@ static struct plan_request request_of(const struct mt_geometry *g, const struct 
 	/* every other one: another way of attention, which takes work memory */
 	if (now_seed % 2)
 		req.attention = (struct attention_need){.fixed = 1 << 20,
-			.row = (now_seed * 2654435761u) % (1 << 28),
+			.kind = {{.row = (now_seed * 2654435761u) % (1 << 28), .rows = 1 + now_seed / 2 % 8}},
 			.table = now_seed / 4 % 2 << 20,
-			.rows = 1 + now_seed / 2 % 8,
+			.there = true,
 			.selected = now_seed / 16 % 4 == 0};
 	if (draw(4) == 0) req.profile.h2d = req.profile.d2h = req.profile.h2d * between(1, 100);
 	if (draw(3) == 0) {
@@ -131,7 +131,7 @@ static void check_plan(const struct plan_request *req, const struct plan_result 
 				(!req->expert_window || p->plan.expert_window == req->expert_window)),
 		"windows of experts that are none");
 	expect(memory_lay(req, &p->plan, NULL, NULL) == p->bytes, "the layout takes other bytes than the plan says");
-	expect(p->plan.library_attention ? req->attention.rows : !req->attention.selected || !req->attention.rows,
+	expect(p->plan.library_attention ? req->attention.there : !req->attention.selected || !req->attention.there,
 		"attention in a way that is not there");
 	expect(p->bytes <= req->memory, "over the budget");
 	expect(p->least <= p->bytes, "least is more than a plan takes");

@@ -12,7 +12,7 @@
 	X(cuLinkCreate) X(cuLinkCreate_v2) X(cuLinkDestroy) X(cuMemcpyDtoH_v2) X(cuModuleGetFunction) \
 	X(cuModuleGetGlobal_v2) X(cuModuleLoadData) X(cuModuleLoadDataEx) X(cuModuleLoadFatBinary) X(cuModuleUnload) \
 	X(cuOccupancyMaxActiveBlocksPerMultiprocessor) X(cuOccupancyMaxPotentialClusterSize) X(cuStreamGetCtx) \
-	X(cuStreamSynchronize) X(cuTensorMapEncodeTiled) X(cuKernelGetFunction)
+	X(cuStreamSynchronize) X(cuTensorMapEncodeIm2col) X(cuTensorMapEncodeTiled) X(cuKernelGetFunction)
 /* clang-format on */
 #define REFUSE(f) \
 	int f(void); \

@@ -5,6 +5,7 @@
  * MT_EMU_SDPA=WORDS says what it is like; unset, there is none.
  *     linear, square      work memory by tokens, or also by tokens squared
  *     whole               takes no documents
+ *     small               takes no heads of more than 8 elements
  *     wrong, fickle       sees a token too many, gives other bits each time
  *     breaks, crashes     every later wait for the device fails; the process dies
  *     2                   another version
@@ -189,8 +190,9 @@ static void call(struct plan p, struct sdpa_args a)
 static void *emu_plan(struct sdpa *sdpa, const struct sdpa_shape *s, size_t *bytes)
 {
 	int64_t square = s->backward && is("square") ? s->seq * s->seq : 0;
-	if (s->ragged && is("whole")) {
-		snprintf(sdpa->why, sizeof sdpa->why, "no documents");
+	const char *refused = s->ragged && is("whole") ? "no documents" : s->dim > 8 && is("small") ? "large heads" : NULL;
+	if (refused) {
+		snprintf(sdpa->why, sizeof sdpa->why, "%s", refused);
 		return NULL;
 	}
 	*bytes = s->backward ? (size_t)(s->batch * s->heads * (square * 2 + s->seq * (8 * s->dim + 4))) : 256;
