@@ -17,6 +17,8 @@
 #define ATTENTION_BACKWARD 0.40 /* of cuDNN and FlashAttention on H100; deterministic backward a third less */
 #define OWN_ATTENTION 0.28      /* of a library's rate: our own kernels, synchronous loads and no wgmma */
 #define PLAIN_ATTENTION 0.08    /* of the GEMM rate in fp32: our own kernels that use no tensor cores */
+#define PLAIN_GROUPED 0.2       /* the same of experts' GEMMs */
+#define GROUPED_SPARE 64        /* rows that an expert's last tile of 128 lacks */
 #define CORES_GEMM 0.78 /* these four as above, of the host's cores: measured; attention's GEMM rate is of fp32 */
 #define CORES_GEMM_HALF 16.0
 #define CORES_ATTENTION_FORWARD 0.50
@@ -42,6 +44,37 @@ static double gemm(const struct plan_request *req, double flops, double tokens)
 	const struct profile *p = &req->profile;
 	if (p->cores) return flops / (p->flops * CORES_GEMM) * (1 + CORES_GEMM_HALF / tokens) * cores_shared(req);
 	return flops / (p->flops * GEMM_SHAPES) * (1 + GEMM_HALF / tokens);
+}
+
+/* The share of the GEMM rate that our own kernels reach in experts' GEMMs: of the machine code's shares of the dense
+ * rate, 0.80, 0.85 and 0.48, a GEMM library's being 0.83, 0.94 and 0.73 of it (../cuda/README.md) */
+static double grouped_share(const struct profile *p)
+{
+	return p->capability < 86 ? 0.96
+		: p->capability < 90  ? 0.90
+		: p->capability < 100 ? 0.66
+		: p->capability < 120 ? 0.30 /* assumed: tensor cores as in 9.0, without tcgen05 */
+							  : 0.90;
+}
+
+/* The same of experts' GEMMs, whose tokens are `rows` rows of each expert */
+static double grouped_gemm(const struct plan_request *req, double flops, double rows)
+{
+	const struct profile *p = &req->profile;
+	double share = req->dtype == MT_BF16 ? grouped_share(p) : PLAIN_GROUPED;
+	if (flops == 0) return 0;
+	if (p->cores) return gemm(req, flops, rows);
+	return flops / (p->flops * share) * (1 + GROUPED_SPARE / rows);
+}
+
+/* Seconds of GEMMs of n tokens in slices, with `weights` that multiply each token; of its chosen experts, those of
+ * `matrices` (H, expert_ffn) are among them. flops: operations for each token and weight */
+static double gemms(const struct plan_request *req, double flops, double n, double slice, double weights, int matrices)
+{
+	const struct mt_layer *l = &req->most;
+	double experts = (double)l->experts_per_token * matrices * l->expert_ffn * req->geo->hidden;
+	double rows = l->experts ? slice * l->experts_per_token / l->experts : 0;
+	return gemm(req, flops * n * (weights - experts), slice) + grouped_gemm(req, flops * n * experts, rows);
 }
 
 /* Bytes of host memory that the update of a parameter reads and writes: weight and the optimizer's state, each read and
@@ -117,7 +150,8 @@ struct times unit_times(const struct plan_request *req, const struct plan *plan,
 	double k = (double)l->kv_heads * l->head_dim, e = (double)req->elem, w = (double)req->operand;
 	double block = (double)req->block, narrow = w < e ? n * (e + w) / p->hbm : 0;
 	/* of mixtures of experts, GEMMs are of those that a token uses, but a slice reads the weights of all */
-	double f = (double)active_ffn(l), gu = (mlp_gated(l) ? 2 : 1) * f, used = block - (double)req->idle;
+	int wide = mlp_gated(l) ? 2 : 1;
+	double f = (double)active_ffn(l), gu = wide * f, used = block - (double)req->idle;
 	double per = fmin(n, (double)rows_of_chunk(req, plan) * req->seq),
 		   slice = fmin(n, (double)tokens_of_slice(req, plan));
 	double chunks = ceil(n / per), slices = ceil(n / slice), head_n = fmin(n, plan->head_tokens);
@@ -128,15 +162,15 @@ struct times unit_times(const struct plan_request *req, const struct plan *plan,
 	 * SwiGLU and residuals */
 	double weights = (chunks * (block - mlp) + slices * mlp) * w / p->hbm, grads = weights / w * 8;
 	double other = n * e * (10 * h + 4 * (a + k) + 3 * f) / p->hbm;
-	t.forward = gemm(req, 2 * n * used, slice) + attention.forward + weights + other +
+	t.forward = gemms(req, 2, n, slice, used, wide + 1) + attention.forward + weights + other +
 		LAUNCH * (FORWARD_CHUNK * chunks + FORWARD_SLICE * slices);
-	t.backward = gemm(req, 4 * n * used, slice) + attention.backward + weights + grads + 2.5 * other +
+	t.backward = gemms(req, 4, n, slice, used, wide + 1) + attention.backward + weights + grads + 2.5 * other +
 		LAUNCH * (BACKWARD_CHUNK * chunks + BACKWARD_SLICE * slices);
 	/* what GEMMs read of activations, and in the backward pass also of gradients, is narrowed first */
 	t.forward += narrow * (2 * h + a + f);
 	t.backward += narrow * (4 * h + 2 * a + 2 * k + f + gu);
 	t.attention = attention.forward + (req->train ? attention.backward : 0);
-	double gate_up = gemm(req, 2 * n * h * gu, slice), down = gate_up * f / gu;
+	double gate_up = gemms(req, 2, n, slice, h * gu, wide), down = gate_up * f / gu;
 	t.recompute[KEEP_ALL] = 0;
 	t.recompute[KEEP_ALL_BUT_GATE_UP] = gate_up + weights / 2;
 	t.recompute[KEEP_ATTENTION] = t.forward - down - attention.forward;
@@ -344,7 +378,7 @@ static void add_compute(const struct plan_request *req, const struct plan *plan,
 	struct times t = unit_times(req, plan, rows);
 	double layers = req->geo->layers, n = (double)rows * req->seq,
 		   model = layers * (double)(req->block - req->idle) + (double)req->head;
-	double gemms = (req->train ? 6 : 2) * n * model / (req->profile.flops * GEMM_SHAPES);
+	double whole = (req->train ? 6 : 2) * n * model / (req->profile.flops * GEMM_SHAPES);
 	double attention = layers * t.attention, recompute = 0;
 	double all = t.embed_forward + layers * t.forward + t.head;
 	if (req->train) {
@@ -352,10 +386,10 @@ static void add_compute(const struct plan_request *req, const struct plan *plan,
 		for (enum checkpoint level = KEEP_INPUT; level <= KEEP_ALL; level++)
 			recompute += blocks_at(plan, req->geo->layers, level) * t.recompute[level];
 	}
-	p->gemm += passes * gemms;
+	p->gemm += passes * whole;
 	p->attention += passes * attention;
 	p->recompute += passes * recompute;
-	p->other_kernels += passes * (all - gemms - attention);
+	p->other_kernels += passes * (all - whole - attention);
 }
 
 /* Bytes over PCIe: weights, gradients, offloaded activations. twice: blocks whose weights come in again for the
