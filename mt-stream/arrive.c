@@ -99,12 +99,25 @@ void weights_ahead(struct stream *s, uint32_t unit)
 	if (slot && slot->holds != unit) weights_load(s, unit, slot);
 }
 
+/* The embedding in the store, if its rows are to be read there; else NULL */
+static const void *embed_rows(const struct stream *s)
+{
+	const struct mt_unit *u = mt_unit(s->run, 0);
+	if (!embed_in_place(&s->micro->request, &s->micro->plan)) return NULL;
+	return s->dev->read_rows(s->dev, mt_at(s->run, u->w), u->elems * weight_elem(s), s->control->dtype);
+}
+
 struct slot *weights_fetch(struct stream *s, uint32_t unit, struct weights *w)
 {
 	const struct unit *j = &s->unit[unit];
-	struct slot *slot = s->zero_copy ? NULL : slot_for(s, unit);
+	const void *base[2] = {unit == 0 ? embed_rows(s) : NULL};
 	const int16_t *lo = NULL;
-	const void *base[2];
+	if (base[0]) {
+		*mt_counter(s->run, 2) += (uint64_t)s->now.n * s->geo->hidden * weight_elem(s);
+		weights_at(s, unit, base, NULL, w);
+		return NULL;
+	}
+	struct slot *slot = s->zero_copy ? NULL : slot_for(s, unit);
 	weights_ahead(s, unit);
 	for (int p = 0; p < j->origins; p++) {
 		const struct mt_unit *u = mt_unit(s->run, j->origin[p].unit);

@@ -157,7 +157,8 @@ struct gpu {         /* a GPU's properties */
 	char model[256]; /* "NVIDIA H100 80GB HBM3" */
 	int capability;  /* 90: sm_90 */
 	int multiprocessors, clock_khz, memory_khz, bus_bits;
-	bool unified; /* its memory is the host's, which it reads by the host's page tables */
+	bool unified;          /* its memory is the host's, which it reads by the host's page tables */
+	bool reads_registered; /* kernels read registered host memory by the host's pointers */
 };
 
 struct device {
@@ -189,6 +190,8 @@ struct device {
 	/* A pointer with which operations read this host memory in place; NULL, or no such function: weights must be copied
 	 * in. */
 	const void *(*zero_copy)(struct device *, const void *host, enum mt_dtype);
+	/* Likewise, of a device for which reading is slow: OP_EMBED_FORWARD reads few rows of this table */
+	const void *(*read_rows)(struct device *, const void *host, size_t bytes, enum mt_dtype);
 
 	/* Autotune pass: while on, launched operations do not run. The device selects how to compute each one: as the
 	 * reproducibility record's table says (mt_choice_find), else it selects one and enters it (mt_choice_enter). It

@@ -61,6 +61,7 @@ static int request_make(struct stream *s, uint32_t rows, uint32_t seq, bool trai
 		.elem = s->dev->elem,
 		.operand = s->dev->operand,
 		.zero_copy = s->zero_copy,
+		.reads_rows = !s->zero_copy && s->dev->read_rows,
 		.unified = is_unified(s),
 		.memory = budget_now(s),
 		.work = s->dev->own,

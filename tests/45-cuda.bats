@@ -66,6 +66,19 @@ as_on_cpu() {
 	done
 }
 
+@test "few rows of a large embedding are read in the registered store, with the bits of a copy of all" {
+	need_emulator
+	for model in qwen3 llama-bias; do
+		make_run "$model" bf16 bf16
+		ROWS=1 step_of placed "$EMU --device cuda --trace $T/placed.json"
+		make_run "$model" bf16 bf16
+		ROWS=1 step_of copied "env MT_EMU_NO_PINNING=1 $EMU --device cuda --trace $T/copied.json"
+		cmp "$T/placed" "$T/copied"
+		grep '"weights in"' "$T/copied.json" | grep -q '"unit": 0,'
+		no grep '"weights in".*"unit": 0,' "$T/placed.json"
+	done
+}
+
 lm_head_is_slow() {
 	[ "$(grep -c 'such GEMMs are slow' "$T/stream.err")" = 1 ]
 	grep -q 'does not take 40 x 61 x 16 at these strides' "$T/stream.err"

@@ -42,7 +42,8 @@ struct chaos {
 	uint64_t random;
 	unsigned odds[QUEUES + 1]; /* that each queue is drawn; the last: that something runs at a launch, in 100 */
 	unsigned draws;            /* until the odds change */
-	bool zero_copy;            /* weights are read in place */
+	bool zero_copy;            /* weights are read in place; */
+	bool read_rows;            /* or few rows of the embedding */
 	struct chaos_queue q[QUEUES];
 	struct allocation {
 		char *base;
@@ -291,6 +292,12 @@ static const void *chaos_zero_copy(struct device *d, const void *host, enum mt_d
 	return ((struct chaos *)d)->zero_copy ? cpu_zero_copy(d, host, dtype) : NULL;
 }
 
+static const void *chaos_read_rows(struct device *d, const void *host, size_t bytes, enum mt_dtype dtype)
+{
+	(void)bytes;
+	return ((struct chaos *)d)->read_rows ? cpu_zero_copy(d, host, dtype) : NULL;
+}
+
 static void chaos_close(struct device *d)
 {
 	struct chaos *c = (struct chaos *)d;
@@ -316,6 +323,7 @@ struct device *device_chaos(int threads, uint64_t seed)
 		.release = chaos_release,
 		.compute = cpu_compute,
 		.zero_copy = chaos_zero_copy,
+		.read_rows = chaos_read_rows,
 		.launch = chaos_launch,
 		.record = chaos_record,
 		.wait = chaos_wait,
@@ -327,6 +335,7 @@ struct device *device_chaos(int threads, uint64_t seed)
 	};
 	c->random = seed;
 	c->zero_copy = draw(c, 4) == 0;
+	c->read_rows = draw(c, 2) == 0;
 	change_odds(c);
 	c->pool = pool_create(threads, POOL_SPINS, NULL);
 	bool ok = c->pool != NULL;

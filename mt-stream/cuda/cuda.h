@@ -88,6 +88,8 @@ int cuda_sync(struct device *, struct event);
 void cuda_times(struct device *);
 
 /* memory.c */
+/* Can all of it be copied directly? */
+bool is_registered(struct cuda *, const void *p, size_t bytes);
 void copy_host(struct cuda *, struct cuda_stream *, void *dst, const void *src, size_t bytes,
 	bool in); /* from host memory, or to it */
 void copy_any(struct cuda *, struct cuda_stream *, void *dst, const void *src, size_t bytes);

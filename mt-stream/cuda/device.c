@@ -167,6 +167,13 @@ static const void *cuda_zero_copy(struct device *d, const void *host, enum mt_dt
 	return d->gpu->unified ? host : NULL;
 }
 
+/* Registered host memory is in the device's address space, too. While it is being registered, it is copied. */
+static const void *cuda_read_rows(struct device *d, const void *host, size_t bytes, enum mt_dtype dtype)
+{
+	(void)dtype;
+	return d->gpu->reads_registered && is_registered((struct cuda *)d, host, bytes) ? host : NULL;
+}
+
 struct device *device_cuda(int ordinal, int *ex)
 {
 	struct cuda *c = calloc(1, sizeof *c);
@@ -197,6 +204,7 @@ struct device *device_cuda(int ordinal, int *ex)
 		.host_release = cuda_host_release,
 		.host_register = cuda_host_register,
 		.zero_copy = cuda_zero_copy,
+		.read_rows = cuda_read_rows,
 	};
 	c->ordinal = ordinal;
 	atomic_flag_clear(&c->refused);

@@ -70,6 +70,7 @@ int gpu_open(int ordinal, struct cudaDeviceProp *p, struct gpu *gpu)
 		.clock_khz = attribute(ordinal, cudaDevAttrClockRate),
 		.memory_khz = attribute(ordinal, cudaDevAttrMemoryClockRate),
 		.bus_bits = attribute(ordinal, cudaDevAttrGlobalMemoryBusWidth),
+		.reads_registered = attribute(ordinal, cudaDevAttrCanUseHostPointerForRegisteredMem),
 		.unified = attribute(ordinal, cudaDevAttrIntegrated) &&
 			attribute(ordinal, cudaDevAttrPageableMemoryAccessUsesHostPageTables),
 	};

@@ -46,7 +46,7 @@ cudaError_t ranges_add(struct ranges *r, const void *p, size_t bytes)
 	}
 	if (from >= end) return cudaSuccess;
 	if (n == r->room) return cudaErrorMemoryAllocation;
-	cudaError_t e = cudaHostRegister((void *)from, end - from, cudaHostRegisterDefault);
+	cudaError_t e = cudaHostRegister((void *)from, end - from, cudaHostRegisterMapped);
 	if (e != cudaSuccess) {
 		cudaGetLastError(); /* clear the runtime's error: the caller can go on without the registration */
 		return e;

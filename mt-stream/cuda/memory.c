@@ -46,6 +46,13 @@ static size_t direct_bytes(struct cuda *c, const void *p, size_t bytes, bool *di
 	return bytes;
 }
 
+bool is_registered(struct cuda *c, const void *p, size_t bytes)
+{
+	bool direct = true;
+	for (size_t at = 0; at < bytes && direct;) at += direct_bytes(c, (const char *)p + at, bytes - at, &direct);
+	return direct;
+}
+
 void copy_host(struct cuda *c, struct cuda_stream *s, void *dst, const void *src, size_t bytes, bool in)
 {
 	bool direct;

@@ -276,6 +276,7 @@ static int rates_of(const struct dry *o, struct plan_request *req)
 	int rc = profile_parse(spec, req->dtype, o->here, &req->profile);
 	req->memory = o->r->memory ? o->r->memory : (uint64_t)req->profile.memory;
 	req->unified = req->zero_copy = req->profile.unified;
+	req->reads_rows = !req->zero_copy;
 	return rc;
 }
 

@@ -58,6 +58,7 @@ struct plan_request {
 	struct attention_need attention; /* work memory of library attention on such rows */
 	uint64_t elem, operand;          /* bytes of an element on the device, and of an operand (device.h) */
 	bool zero_copy;                  /* the device reads weights in the store: no weight slots */
+	bool reads_rows;                 /* the device reads few rows of the embedding in the store */
 	bool unified;                    /* a GPU whose memory is the host's: nothing is offloaded */
 	uint64_t work;                   /* bytes that the device takes for itself */
 	uint64_t memory;                 /* device memory budget, in bytes */
@@ -208,6 +209,13 @@ static inline uint32_t rows_of_chunk(const struct plan_request *req, const struc
 {
 	uint32_t rows = plan->chunk_tokens / req->seq ? plan->chunk_tokens / req->seq : 1, pass = rows_of_pass(req, plan);
 	return rows < pass ? rows : pass;
+}
+/* Are the embedding's rows read in the store, one for each token, in place of copying all of them in? Then they take
+ * ROWS_TIMES as long as as many bytes of a copy (assumed). */
+enum { ROWS_TIMES = 2 };
+static inline bool embed_in_place(const struct plan_request *req, const struct plan *plan)
+{
+	return req->reads_rows && !plan->pass_rows && (uint64_t)req->rows * req->seq * ROWS_TIMES < req->geo->vocab;
 }
 /* Elements of a block's slot, and of a window's */
 static inline uint64_t slot_elems(const struct plan_request *req, const struct plan *plan)

@@ -43,6 +43,7 @@ enum {
 	cudaEventDisableTiming = 2,
 	cudaEventBlockingSync = 1,
 	cudaHostRegisterDefault = 0,
+	cudaHostRegisterMapped = 2,
 	cudaHostAllocDefault = 0,
 	cudaHostRegisterPortable = 1
 };
@@ -57,6 +58,7 @@ enum cudaDeviceAttr {
 	cudaDevAttrIntegrated = 18,
 	cudaDevAttrMemoryClockRate = 36,
 	cudaDevAttrGlobalMemoryBusWidth = 37,
+	cudaDevAttrCanUseHostPointerForRegisteredMem = 91,
 	cudaDevAttrPageableMemoryAccessUsesHostPageTables = 100
 };
 
