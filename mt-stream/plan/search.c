@@ -73,13 +73,15 @@ struct search {
 };
 
 /* Of plans whose steps are equally long. Where the step waits for the optimizer there are many: take the one that
- * computes faster, since the optimizer may be faster than predicted; then library attention; then less memory. */
+ * computes faster, since the optimizer may be faster than predicted; then library attention; then no windows of
+ * experts, which come in twice; then less memory. */
 static bool better(const struct plan_result *best, const struct plan *plan, const struct prediction *p, uint64_t bytes)
 {
 	double work = p->forward + p->backward, least = best->predicted.forward + best->predicted.backward;
-	return work < least ||
-		(work <= least &&
-			(plan->library_attention != best->plan.library_attention ? plan->library_attention : bytes < best->bytes));
+	bool windows = plan->expert_window, had = best->plan.expert_window;
+	if (work < least || work > least) return work < least;
+	if (plan->library_attention != best->plan.library_attention) return plan->library_attention;
+	return windows != had ? had : bytes < best->bytes;
 }
 
 /* A plan and its bytes: keep it if it fits and none so far is better; note the budgets with which it would fit */
