@@ -222,7 +222,7 @@ plan() {
 		less, more = (json.load(open(f)) for f in sys.argv[1:])
 		assert less["recompute_s"] > 0.1 * less["step_s"] and more["recompute_s"] < 1e-9, (less, more)
 		assert more["offloaded_blocks"] > 20 and more["keep_all"] == 28, more
-		assert more["step_s"] < 0.9 * less["step_s"], (less["step_s"], more["step_s"])
+		assert more["step_s"] < 0.92 * less["step_s"], (less["step_s"], more["step_s"])
 		assert more["host_bytes"] <= 180 << 30, more
 	PY
 }
@@ -308,13 +308,25 @@ print("%.3g" % (p["params"] / p["adam_s"] / 1e9))' "$T/plan"
 	[ "$(adam_of bf16 H200,ram=26,adam=7)" = 7 ]
 }
 
-@test "our own attention kernels are planned at 0.28 of cuDNN's rate" {
-	for how in cudnn own; do
-		plan qwen2.5-7b --device-memory 139G --seq 4096 --micro 8 --attention $how --json | value attention_s >"$T/$how"
-	done
-	python3 -c 'import sys
-a, b = (float(open(f).read()) for f in sys.argv[1:])
-assert abs(a / b - 0.28) < 1e-3, (a, b)' "$T/cudnn" "$T/own"
+@test "our own attention kernels are planned by GPU, size of heads and type, never faster than cuDNN" {
+	time_of() { # GPU [OPTIONS]
+		plan qwen2.5-7b --device-memory 139G --seq 4096 --micro 8 --profile "$@" --json | value attention_s
+	}
+	slower() { # TIMES TIME TIME
+		python3 -c 'import sys
+times, a, b = map(float, sys.argv[1:])
+assert abs(b / a - times) < 1e-3, (a, b)' "$@"
+	}
+	slower 1 "$(time_of A100)" "$(time_of A100 --attention own)"
+	# forward 0.52 of the GEMM rate instead of 0.60, backward 0.27 instead of 0.40
+	slower 1.4125 "$(time_of H100)" "$(time_of H100 --attention own)"
+	# in fp32 without tensor cores, 50 TFLOP/s instead of 720: 0.08 forward and backward
+	slower 56.3389 "$(time_of H100 --attention own)" "$(time_of H100,flops=50 --dtype fp32)"
+	sed 's/"num_attention_heads": 28/"num_attention_heads": 14, "head_dim": 256/
+		s/"num_key_value_heads": 4/"num_key_value_heads": 2/' "$CONFIGS/qwen2.5-7b.json" >"$T/config.json"
+	large() { mt-plan --config "$T/config.json" --seq 4096 --micro 8 --json --profile "$@" | value attention_s; }
+	slower 1.6132 "$(time_of H100 --attention own)" "$(large H100 --attention own)"
+	slower 1.2526 "$(time_of A100)" "$(large A100)"
 }
 
 @test "when the optimizer limits the step, forward and backward still run as fast as memory allows" {
@@ -342,7 +354,7 @@ assert abs(a / b - 0.28) < 1e-3, (a, b)' "$T/cudnn" "$T/own"
 	# one row of 16k tokens with 7 of 28 heads needs 4 GB where the square of the tokens is kept
 	plan qwen2.5-7b --profile A100 --device-memory 8G --seq 16384 --micro 1 |
 		grep -q "^attention by our own kernels"
-	plan qwen2.5-7b --profile A100 --device-memory 14G --seq 16384 --micro 1 |
+	plan qwen2.5-7b --profile A100 --device-memory 60G --seq 16384 --micro 1 |
 		grep -q "^attention by cuDNN, 1 of 4 key-value heads a call"
 	# one row of 128k tokens with 7 heads needs 241 GB, or 1.4
 	plan qwen2.5-7b --profile A100 --seq 131072 --micro 1 | grep -q "^attention by our own kernels"

@@ -15,7 +15,6 @@
 #define GEMM_HALF 256.0         /* tokens at which a GEMM reaches half its rate */
 #define ATTENTION_FORWARD 0.60  /* of the measured GEMM rate, by a library: published benchmarks */
 #define ATTENTION_BACKWARD 0.40 /* of cuDNN and FlashAttention on H100; deterministic backward a third less */
-#define OWN_ATTENTION 0.28      /* of a library's rate: our own kernels, synchronous loads and no wgmma */
 #define PLAIN_ATTENTION 0.08    /* of the GEMM rate in fp32: our own kernels that use no tensor cores */
 #define PLAIN_GROUPED 0.2       /* the same of experts' GEMMs */
 #define GROUPED_SPARE 64        /* rows that an expert's last tile of 128 lacks */
@@ -92,6 +91,26 @@ static double update_rate(const struct plan_request *req)
 	return p->adam_measured ? p->adam : fmin(p->adam, p->ram / update_bytes(req));
 }
 
+/* Our own attention on tensor cores, of the GEMM rate, for heads of up to 64, 128, 256 and 512: two thirds of what the
+ * machine code allows (../cuda/README.md), and no more than a library's */
+static const struct own_attention {
+	int capability;
+	double forward[4], backward[4];
+} own_attention[] = {
+	{80, {0.60, 0.60, 0.54, 0.34}, {0.40, 0.40, 0.31, 0.20}},
+	{86, {0.60, 0.60, 0.60, 0.60}, {0.40, 0.40, 0.40, 0.34}},
+	{90, {0.57, 0.52, 0.30, 0.19}, {0.27, 0.27, 0.17, 0.12}},
+	{100, {0.26, 0.23, 0.14, 0.09}, {0.12, 0.12, 0.08, 0.05}}, /* assumed, as grouped_share */
+	{120, {0.60, 0.60, 0.60, 0.60}, {0.40, 0.40, 0.40, 0.34}},
+};
+
+static const struct own_attention *own_attention_of(int capability)
+{
+	size_t i = sizeof own_attention / sizeof *own_attention - 1;
+	while (i && own_attention[i].capability > capability) i--;
+	return &own_attention[i];
+}
+
 struct attention {            /* of one layer, the mean of all: */
 	double flops;             /* multiplications and additions of its two products, forward, of all rows */
 	double forward, backward; /* seconds; the backward pass has 2.5 times the operations */
@@ -106,13 +125,14 @@ static void attention_add(const struct plan_request *req, const struct plan *pla
 	double flops = layers * 4 * l->heads * l->head_dim * (w * t - w * w / 2);
 	double forward = p->flops * ATTENTION_FORWARD, backward = p->flops * ATTENTION_BACKWARD;
 	bool library = plan->library_attention && req->attention.kind[kind].rows;
-	bool tensor_cores = req->dtype == MT_BF16 && l->head_dim % 8 == 0 && l->head_dim <= 128;
+	bool tensor_cores = req->dtype == MT_BF16 && l->head_dim % 8 == 0 && l->head_dim <= 512;
+	int size = l->head_dim <= 64 ? 0 : l->head_dim <= 128 ? 1 : l->head_dim <= 256 ? 2 : 3;
 	if (p->cores) {
 		forward = p->flops * p->fp32 * CORES_ATTENTION_FORWARD / cores_shared(req);
 		backward = p->flops * p->fp32 * CORES_ATTENTION_BACKWARD / cores_shared(req);
 	} else if (!library && tensor_cores) {
-		forward *= OWN_ATTENTION;
-		backward *= OWN_ATTENTION;
+		forward = p->flops * own_attention_of(p->capability)->forward[size];
+		backward = p->flops * own_attention_of(p->capability)->backward[size];
 	} else if (!library) forward = backward = p->flops * p->fp32 * PLAIN_ATTENTION;
 	sum->flops += flops;
 	sum->forward += flops / forward;
