@@ -178,13 +178,15 @@ struct times unit_times(const struct plan_request *req, const struct plan *plan,
 	double mlp = h * (gu / f + 1) * (double)whole_ffn(l);
 	const struct attention attention = attention_of(req, plan, rows);
 	struct times t;
-	/* bytes: weights once a chunk, gradients read and written once a chunk, and what passes through norms, rope,
-	 * SwiGLU and residuals */
+	/* bytes: weights once a chunk, gradients read and written once a chunk, and what norms, residuals, rope, SwiGLU and
+	 * the rows of experts move: counted in ../cuda/README.md */
 	double weights = (chunks * (block - mlp) + slices * mlp) * w / p->hbm, grads = weights / w * 8;
-	double other = n * e * (10 * h + 4 * (a + k) + 3 * f) / p->hbm;
+	double experts = (double)l->experts_per_token * h;
+	double other = n * e * (6 * h + 2 * (a + k) + 3 * f + 2 * experts) / p->hbm;
+	double other_back = n * e * (12 * h + 3 * a + 4 * k + 6 * f + 4 * experts) / p->hbm;
 	t.forward = gemms(req, 2, n, slice, used, wide + 1) + attention.forward + weights + other +
 		LAUNCH * (FORWARD_CHUNK * chunks + FORWARD_SLICE * slices);
-	t.backward = gemms(req, 4, n, slice, used, wide + 1) + attention.backward + weights + grads + 2.5 * other +
+	t.backward = gemms(req, 4, n, slice, used, wide + 1) + attention.backward + weights + grads + other_back +
 		LAUNCH * (BACKWARD_CHUNK * chunks + BACKWARD_SLICE * slices);
 	/* what GEMMs read of activations, and in the backward pass also of gradients, is narrowed first */
 	t.forward += narrow * (2 * h + a + f);
@@ -199,7 +201,7 @@ struct times unit_times(const struct plan_request *req, const struct plan *plan,
 
 	double head_chunks = ceil(n / head_n), head = (double)req->head, v = g->vocab;
 	t.head = gemm(req, (req->train ? 6 : 2) * n * h * v, head_n) +
-		(head_chunks * head * (req->train ? 2 * w + 8 : w) + n * e * (3 * v + 10 * h)) / p->hbm +
+		(head_chunks * head * (req->train ? 2 * w + 8 : w) + n * e * (3 * v + 5 * h)) / p->hbm +
 		narrow * (req->train ? 2 * h + v : h) + LAUNCH * HEAD_CHUNK * head_chunks;
 	t.embed_forward = 2 * n * h * e / p->hbm + LAUNCH * chunks;
 	t.embed_backward = ((double)req->embed * 4 + n * h * (e + 8)) / p->hbm + LAUNCH * chunks;
