@@ -123,6 +123,8 @@ inv_freq() {
 	form 0 llama '"hidden_act": "swish"'
 	form 1 granite '"hidden_act": "gelu"'
 	form 2 cohere2 '"hidden_act": "gelu_new"'
+	form 2 gemma '"hidden_act": "gelu"'
+	form 6 phi
 	form 4 nemotron
 	form 4 arcee
 	form 5 starcoder2 '"hidden_act": "gelu"'

@@ -197,6 +197,13 @@ void read_gemma(struct reader *r, struct model *m)
 	m->geo.embed_scale = (float)sqrt(m->geo.hidden);
 }
 
+/* The first released files say gelu, and mean its approximation */
+void read_gemma_1(struct reader *r, struct model *m)
+{
+	read_gemma(r, m);
+	if (m->base.form == MT_GEGLU) m->base.form = MT_GEGLU_TANH;
+}
+
 /* OLMo 1.7 clips q, k and v, which mt does not */
 void read_olmo(struct reader *r, struct model *m)
 {

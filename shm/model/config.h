@@ -160,6 +160,7 @@ void read_layers(struct reader *, const struct family *, struct model *);
 void check_heads(struct reader *, const struct mt_layer *);
 void read_falcon(struct reader *, struct model *); /* config.c: what rows of families.c have in `read` */
 void read_gemma(struct reader *, struct model *);
+void read_gemma_1(struct reader *, struct model *);
 void read_olmo(struct reader *, struct model *);
 void read_gemma4(struct reader *, struct model *);
 /* experts.c: m->experts and m->sparse; as `read` */

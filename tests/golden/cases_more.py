@@ -36,6 +36,34 @@ CASES = {
             rope_parameters={"rope_type": "default", "rope_theta": 50000.0}),
         "dialect": 4, "also": {"sliding_window_pattern": 2},
         "train": {"schedule": "cosine", "clip": 1.8}},
+    # cohere2 without windows: rope in all layers, neighbours
+    "cohere": {
+        "config": transformers.CohereConfig(
+            **SMALL, intermediate_size=26, num_attention_heads=4, num_key_value_heads=2, logit_scale=0.7,
+            attention_bias=True, rope_parameters=QUICK),
+        "dialect": 4,
+        "train": {"micro": 2, "seq": 24, "clip": 2.0}},
+    # attention and MLP parallel behind one LayerNorm with bias, gelu without a gate, half of each head turns, biases
+    # everywhere, of the LM head too
+    "phi": {
+        "config": transformers.PhiConfig(
+            **SMALL, intermediate_size=40, num_attention_heads=3, num_key_value_heads=1,
+            rope_parameters={**QUICK, "partial_rotary_factor": 0.5}),
+        "dialect": 5,
+        "train": {"micro": 2, "warmup": 2, "clip": 2.5, "eps": 1e-3}},
+    # gemma2 without norms after a half, caps and windows
+    "gemma": {
+        "config": transformers.GemmaConfig(
+            **SMALL, intermediate_size=36, num_attention_heads=3, num_key_value_heads=1, head_dim=10),
+        "dialect": 4, "one": True,
+        "train": {"micro": 2, "wd": 0.05, "clip": 2.8}},
+    # glm4 without norms after a half
+    "glm": {
+        "config": transformers.GlmConfig(
+            **SMALL, intermediate_size=30, num_attention_heads=3, num_key_value_heads=1, head_dim=8, pad_token_id=None,
+            rope_parameters={**QUICK, "partial_rotary_factor": 0.5}),
+        "dialect": 4,
+        "train": {"schedule": "cosine", "clip": 3.5}},
     # LayerNorm with bias, MLP without a gate, gelu, biases everywhere, a window of 6 in all layers
     "starcoder2": {
         "config": transformers.Starcoder2Config(

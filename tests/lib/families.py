@@ -68,6 +68,11 @@ FAMILIES.update({
                 "attention_multiplier": [0.015625], "logits_scaling": [16.0], "rope_scaling": [None, LINEAR]},
     "cohere2": {**TYPES, **BIAS, "sliding_window_pattern": [2], "sliding_window": [5], "logit_scale": [0.5],
                 "rope_theta": [500.0]},
+    "cohere": {**BIAS, "logit_scale": [0.5], "rope_theta": [500.0], "rope_scaling": [None, LINEAR]},
+    "phi": {"partial_rotary_factor": [0.25, 1.0], "rope_theta": [500.0], "layer_norm_eps": [0.001],
+            "rope_scaling": [None, LINEAR]},
+    "gemma": {**BIAS, "rope_theta": [500.0], "hidden_act": ["gelu", "gelu_pytorch_tanh"]},
+    "glm": {**BIAS, "partial_rotary_factor": [0.25, 1.0], "rope_theta": [500.0]},
     "starcoder2": {"use_bias": [True, False], "sliding_window": [None, 5], "rope_theta": [500.0],
                    "hidden_act": ["gelu", "gelu_pytorch_tanh"], "norm_epsilon": [0.001]},
     "stablelm": {"use_qkv_bias": [True, False], "use_parallel_residual": [True, False], "rope_scaling": [None, LINEAR],
@@ -170,7 +175,7 @@ def check_numbers(config, meant, model, facts):
     if meant.model_type == "granite":
         want.update(embed_scale=meant.embedding_multiplier, residual_scale=meant.residual_multiplier,
                     logit_scale=1 / meant.logits_scaling)
-    if meant.model_type == "cohere2":
+    if meant.model_type in ("cohere", "cohere2"):
         want["logit_scale"] = meant.logit_scale
     for name, value in want.items():
         assert abs(float(facts[name]) - value) <= 1e-6 * value, (config, name, facts[name], value)
@@ -178,7 +183,7 @@ def check_numbers(config, meant, model, facts):
 
 def epsilon(model):
     base = model.base_model
-    norm = next(getattr(base, n) for n in ("norm", "ln_f", "final_layer_norm") if hasattr(base, n))
+    norm = next(getattr(base, n) for n in ("norm", "ln_f", "final_layer_norm", "final_layernorm") if hasattr(base, n))
     return next((getattr(norm, key) for key in ("eps", "variance_epsilon") if hasattr(norm, key)), 1e-5)  # olmo: fixed
 
 
