@@ -92,16 +92,16 @@ static double update_rate(const struct plan_request *req)
 }
 
 /* Our own attention on tensor cores, of the GEMM rate, for heads of up to 64, 128, 256 and 512: two thirds of what the
- * machine code allows (../cuda/README.md), and no more than a library's */
+ * machine code allows (../cuda/README.md), and no more than nine tenths of a library's, whose rate is known better */
 static const struct own_attention {
 	int capability;
 	double forward[4], backward[4];
 } own_attention[] = {
-	{80, {0.60, 0.60, 0.54, 0.34}, {0.40, 0.40, 0.31, 0.20}},
-	{86, {0.60, 0.60, 0.60, 0.60}, {0.40, 0.40, 0.40, 0.34}},
-	{90, {0.57, 0.52, 0.30, 0.19}, {0.27, 0.27, 0.17, 0.12}},
+	{80, {0.54, 0.54, 0.54, 0.34}, {0.36, 0.36, 0.31, 0.20}},
+	{86, {0.54, 0.54, 0.54, 0.54}, {0.36, 0.36, 0.36, 0.34}},
+	{90, {0.54, 0.52, 0.30, 0.19}, {0.27, 0.27, 0.17, 0.12}},
 	{100, {0.26, 0.23, 0.14, 0.09}, {0.12, 0.12, 0.08, 0.05}}, /* assumed, as grouped_share */
-	{120, {0.60, 0.60, 0.60, 0.60}, {0.40, 0.40, 0.40, 0.34}},
+	{120, {0.54, 0.54, 0.54, 0.54}, {0.36, 0.36, 0.36, 0.34}},
 };
 
 static const struct own_attention *own_attention_of(int capability)
