@@ -147,7 +147,7 @@ static inline int rope_is_nothing(const struct rope_args *a)
 /* Causal attention inside documents: o = softmax(s) v. s = q k' scale, or with a cap s = cap tanh(q k' scale / cap).
  * Nothing of size seq x seq is kept. */
 struct attention_args {
-	int64_t n, seq, heads, kv_heads, dim; /* dim: at most 256 on cuda */
+	int64_t n, seq, heads, kv_heads, dim; /* dim: at most 512 */
 	int64_t window;                       /* a token sees itself and window - 1 tokens before it; 0: no window */
 	/* cpu, forward: tokens of the first document before the first one; their rows stand before qkv, and no output is
 	 * computed for them. A multiple of 64, or n is 1: tiles are counted from the document's start */

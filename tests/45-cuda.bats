@@ -358,13 +358,13 @@ try_with() {
 	fails_with 78 mt-stream "$RUN" --device cuda
 }
 
-@test "a model with larger heads than the cuda device computes exits 78 and names head_dim" {
-	need_emulator
-	mkdir "$T/large"
-	sed 's/"head_dim": [0-9]*/"head_dim": 512/' "$GOLDEN/qwen3/model/config.json" >"$T/large/config.json"
-	stream-drive make "$RUN" "$T/large" bf16 bf16 1024 7
-	fails_with 78 "$EMU" "$RUN" --device cuda
-	grep -q "head_dim 512 of layer 0: at most 256" "$T/fails.err"
+# bats test_tags=slow
+@test "the largest heads: the cuda device gives the cpu device's gradients" {
+	mkdir -p "$T/large/model"
+	sed 's/"head_dim": [0-9]*/"head_dim": 512/' "$GOLDEN/qwen3/model/config.json" >"$T/large/model/config.json"
+	GOLDEN=$T
+	as_on_cpu bf16 3e-2 true large
+	as_on_cpu fp32 1e-5 true large
 }
 
 @test "the kernels of the auxiliary loss and the z-loss match their definitions, with the same bits in any order" {
@@ -376,7 +376,7 @@ try_with() {
 @test "bank conflicts take at most a twentieth of the cycles of shared memory, in attention and in grouped GEMMs" {
 	need_emulator
 	cuda-banks >"$T/out" || { cat "$T/out" >&2; return 1; }
-	[ "$(grep -c '^ok' "$T/out")" = 17 ]
+	[ "$(grep -c '^ok' "$T/out")" = 27 ]
 }
 
 # (nightly: attention's, grouped GEMMs', the vocabulary's and the norms' kernels, too)

@@ -1,88 +1,169 @@
-/* attention-mma.cu: attention in bf16 on tensor cores, for heads of up to 128, after FlashAttention-2 (arXiv
+/* attention-mma.cu: attention in bf16 on tensor cores, for heads of up to 512, after FlashAttention-2 (arXiv
  * 2307.08691)
  *
- * Blocks and the tokens that a token sees are as in attention.cu; tiles are 64 queries by 64 keys. A warp computes 16
- * rows of a tile: queries in forward and for dQ, keys for dK and dV. Scores stay in its registers, in the layout that
- * the next multiplication needs. DIM is 64 or 128, as the number of registers must be known at compile time; heads of
- * another size are padded with zeros in shared memory. CAPPED is 1 for scores with a cap: they cost time.
+ * Blocks and the tokens that a token sees are as in attention.cu. A block has a tile of rows and goes through tiles of
+ * columns: queries and keys in forward and for dQ, keys and queries for dK and dV. Tiles of columns are copied to
+ * shared memory while tensor cores multiply others. Tiles are so small that every target has the shared memory.
  *
- * Products of queries and keys become scores times a unit: without a cap the scale. With a cap they become
- * tanh(product scale / cap), and the unit is the cap.
+ * A warp computes M times 16 rows: with more rows, it reads shared memory less often for the same products. Scores stay
+ * in its registers, in the layout that the next multiplication needs. DIM is 64, 128, 256 or 512, as the number of
+ * registers must be known at compile time; heads of another size are padded with zeros in shared memory.
+ *
+ * The results of 16 rows of a large head need more registers than a thread has. So SPLIT warps share their rows, and
+ * each has PART elements of the head. Scores are sums over the head: the warps add up those of all parts, through
+ * shared memory. Then each multiplies them with its own part.
+ *
+ * CAPPED is 1 for scores with a cap: they cost time. Products of queries and keys become scores times a unit: without a
+ * cap the scale. With a cap they become tanh(product scale / cap), and the unit is the cap.
  */
+#include "async.h"
 #include "attention.h"
 #include "mma.h"
 
 #define BLOCK 128
-#define TILE 64 /* queries and keys */
+#define WARPS (BLOCK / 32)
 #define LOG2E 1.4426950408889634f
 
-/* padding of a row in shared memory, so that neighbouring rows start in different banks */
+/* tiles */
+#define FORWARD_M (DIM <= 128 ? 2 : 1)
+#define FORWARD_SPLIT (DIM <= 256 ? 1 : 2)
+#define FORWARD_KEYS (DIM <= 64 ? 64 : DIM <= 256 ? 32 : 16)
+#define KV_M 1
+#define KV_SPLIT (DIM <= 128 ? 1 : DIM / 128)
+#define KV_QUERIES (DIM <= 64 ? 64 : DIM <= 128 ? 32 : 16)
+#define KV_STAGES (DIM <= 256 ? 2 : 1) /* tiles of queries in shared memory */
+#define Q_M (DIM <= 128 ? 2 : 1)
+#define Q_SPLIT (DIM <= 256 ? 1 : 4)
+#define Q_KEYS (DIM <= 256 ? 32 : 16)
+#define ROWS_OF(m, split) (16 * (m)*WARPS / (split))
+
+/* of 16 x 8 nt scores a warp in shared memory: 16 bytes a thread for each 16 x 8 */
+#define SHARED_SCORES(split, nt) ((split) > 1 ? (nt)*BLOCK : 0)
+
+/* of a row in shared memory; neighbouring rows start in different banks */
 #define STRIDE (DIM + 8)
 
-/* Load TILE rows of a head; zeros beyond `rows` and `dim` */
-template <int DIM>
-static __device__ __forceinline__ void tile_load(struct bf16 *to, const struct bf16 *from, int64_t stride, int64_t rows,
-	int64_t dim)
+/* Begin to copy ROWS rows of a head, of which `rows` exist; zeros beyond and from `dim` on */
+template <int DIM, int ROWS>
+static __device__ __forceinline__ void tile_copy(struct bf16 *to, const struct bf16 *from, int stride, int rows,
+	int dim)
 {
+	const int step = BLOCK / (DIM / 8); /* rows at once */
+	int row = threadIdx.x / (DIM / 8), column = threadIdx.x % (DIM / 8) * 8;
+	int left = column < dim ? rows - row : 0;
+	to += row * STRIDE + column;
+	from += (int64_t)row * stride + column;
 #pragma unroll
-	for (int i = threadIdx.x; i < TILE * DIM / 8; i += BLOCK) {
-		int row = i / (DIM / 8), column = i % (DIM / 8) * 8;
-		struct vec16 v = {{0, 0, 0, 0}};
-		if (row < rows && column < dim) v = load16(from + row * stride + column);
-		store16_shared(to + row * STRIDE + column, v);
+	for (int i = 0; i < ROWS; i += step) {
+		copy16_async(to + i * STRIDE, from, i < left);
+		from += (int64_t)step * stride;
 	}
 }
 
-/* s (16, 8 NT) = a b' over DIM: a's 16 rows and b's 8 NT rows lie in shared memory */
-template <int DIM, int NT>
-static __device__ __forceinline__ void scores(float s[NT][4], const struct bf16 *a, const struct bf16 *b)
+/* s (16 M, 8 NT) = a b' over PART: a's 16 M rows and b's 8 NT rows lie in shared memory. Of all such matrices, a lane
+ * holds four elements of each 16 x 8, as c in mma.h; those of 16 rows follow each other. */
+template <int DIM, int PART, int M, int NT>
+static __device__ __forceinline__ void scores(float s[M * NT][4], const struct bf16 *a, const struct bf16 *b)
 {
 #pragma unroll
-	for (int n = 0; n < NT; n++) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
-		/* fully unrolled, the compiler would hoist the loads and run out of registers */
-#pragma unroll 2
-	for (int k = 0; k < DIM; k += 16) {
-		uint32_t x[4], y[4];
-		load_a(x, a + k, STRIDE);
+	for (int n = 0; n < M * NT; n++) s[n][0] = s[n][1] = s[n][2] = s[n][3] = 0;
+#pragma unroll
+	for (int k = 0; k < PART; k += 16) {
+		uint32_t x[M][4], y[4];
+#pragma unroll
+		for (int m = 0; m < M; m++) load_a(x[m], a + m * 16 * STRIDE + k, STRIDE);
 #pragma unroll
 		for (int n = 0; n < NT; n += 2) {
 			load_b_rows(y, b + n * 8 * STRIDE + k, STRIDE);
-			mma(s[n], x, y);
-			mma(s[n + 1], x, y + 2);
+#pragma unroll
+			for (int m = 0; m < M; m++) {
+				mma(s[m * NT + n], x[m], y);
+				mma(s[m * NT + n + 1], x[m], y + 2);
+			}
 		}
 	}
 }
 
-/* out (16, DIM) += p (16, 8 NT) m, m's 8 NT rows in shared memory */
-template <int DIM, int NT>
-static __device__ __forceinline__ void accumulate(float out[DIM / 8][4], float p[NT][4], const struct bf16 *m)
+/* out (16 M, PART) += p (16 M, 8 NT) b, b's 8 NT rows in shared memory */
+template <int DIM, int PART, int M, int NT>
+static __device__ __forceinline__ void accumulate(float out[M * PART / 8][4], float p[M * NT][4], const struct bf16 *b)
 {
 #pragma unroll
 	for (int k = 0; k < NT; k += 2) {
-		uint32_t x[4], y[4];
-		round_a(x, p[k], p[k + 1]);
+		uint32_t x[M][4], y[4];
 #pragma unroll
-		for (int n = 0; n < DIM / 8; n += 2) {
-			load_b(y, m + k * 8 * STRIDE + n * 8, STRIDE);
-			mma(out[n], x, y);
-			mma(out[n + 1], x, y + 2);
+		for (int m = 0; m < M; m++) round_a(x[m], p[m * NT + k], p[m * NT + k + 1]);
+#pragma unroll
+		for (int n = 0; n < PART / 8; n += 2) {
+			load_b(y, b + k * 8 * STRIDE + n * 8, STRIDE);
+#pragma unroll
+			for (int m = 0; m < M; m++) {
+				mma(out[m * PART / 8 + n], x[m], y);
+				mma(out[m * PART / 8 + n + 1], x[m], y + 2);
+			}
 		}
 	}
 }
 
-/* Store rows g and g + 8 of a warp's tile, each times its factor, to global memory */
-template <int DIM>
-static __device__ __forceinline__ void rows_store(struct bf16 *to, int64_t stride, const float out[DIM / 8][4],
-	const float factor[2], int64_t rows, int64_t dim)
+/* A warp's scores to `all`: 16 bytes of each lane for each 16 x 8 */
+template <int N>
+static __device__ __forceinline__ void scores_put(struct vec16 *all, const float s[N][4])
 {
-	int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+	all += threadIdx.x / 32 * N * 32 + threadIdx.x % 32;
 #pragma unroll
-	for (int r = 0; r < 2; r++)
+	for (int n = 0; n < N; n++) {
+		struct vec16 v = {{as_bits(s[n][0]), as_bits(s[n][1]), as_bits(s[n][2]), as_bits(s[n][3])}};
+		store16_shared(all + n * 32, v);
+	}
+}
+
+/* After a barrier: s += the scores of the other warps that share its rows */
+template <int SPLIT, int N>
+static __device__ __forceinline__ void scores_add(float s[N][4], const struct vec16 *all)
+{
+	int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll
-		for (int n = 0; n < DIM / 8; n++)
-			if (g + 8 * r < rows && n * 8 < dim)
-				*(uint32_t *)(to + (g + 8 * r) * stride + n * 8 + 2 * t) = pack_bf16(out[n][2 * r] * factor[r],
-					out[n][2 * r + 1] * factor[r]);
+	for (int w = 1; w < SPLIT; w++)
+#pragma unroll
+		for (int n = 0; n < N; n++) {
+			struct vec16 v = load16(all + ((warp ^ w) * N + n) * 32 + lane);
+#pragma unroll
+			for (int i = 0; i < 4; i++) s[n][i] += as_float(v.w[i]);
+		}
+}
+
+/* The r-th of a lane's 2 M rows, from the warp's first on */
+static __device__ __forceinline__ int row_of(int r) { return r / 2 * 16 + r % 2 * 8 + threadIdx.x % 32 / 4; }
+
+/* A lane's row r sees columns low[r] .. high[r] - 1 of a tile: s = value in the others */
+template <int M, int NT>
+static __device__ __forceinline__ void hide(float s[M * NT][4], const int low[2 * M], const int high[2 * M],
+	float value)
+{
+	int t = threadIdx.x % 4 * 2;
+#pragma unroll
+	for (int n = 0; n < M * NT; n++)
+#pragma unroll
+		for (int i = 0; i < 4; i++) {
+			int column = n % NT * 8 + i % 2, r = n / NT * 2 + i / 2;
+			if (column < low[r] - t || column >= high[r] - t) s[n][i] = value;
+		}
+}
+
+/* Store a warp's results, each row times its factor, to global memory */
+template <int M, int PART>
+static __device__ __forceinline__ void rows_store(struct bf16 *to, int64_t stride, const float out[M * PART / 8][4],
+	const float factor[2 * M], int rows, int dim)
+{
+	int t = threadIdx.x % 4 * 2;
+#pragma unroll
+	for (int r = 0; r < 2 * M; r++)
+#pragma unroll
+		for (int n = 0; n < PART / 8; n++) {
+			const float *two = out[r / 2 * (PART / 8) + n] + r % 2 * 2;
+			if (row_of(r) < rows && n * 8 < dim)
+				*(uint32_t *)(to + row_of(r) * stride + n * 8 + t) = pack_bf16(two[0] * factor[r], two[1] * factor[r]);
+		}
 }
 
 /* 2^x in one instruction: 2 units in the last place, denormals are 0 */
@@ -109,11 +190,8 @@ static __device__ __forceinline__ float tanh_fast(float x)
 
 static __device__ __forceinline__ float quad_max(float x)
 {
-	for (int lanes = 1; lanes < 4; lanes *= 2) {
-		float other = __shfl_xor_sync(FULL, x, lanes);
-		x = other > x ? other : x;
-	}
-	return x;
+	x = fmaxf(x, __shfl_xor_sync(FULL, x, 1));
+	return fmaxf(x, __shfl_xor_sync(FULL, x, 2));
 }
 
 static __device__ __forceinline__ float quad_sum(float x)
@@ -122,200 +200,327 @@ static __device__ __forceinline__ float quad_sum(float x)
 	return x + __shfl_xor_sync(FULL, x, 2);
 }
 
-template <int DIM, int CAPPED>
-static __global__ void __launch_bounds__(BLOCK)
-	attention_forward_mma(struct attention_args a, struct bf16 *o, float *lse, const struct bf16 *qkv, int64_t tiles)
-{
-	DYNAMIC_SHARED(struct bf16, q);
-	struct bf16 *k = q + TILE * STRIDE, *v = k + TILE * STRIDE;
-	int64_t dim = a.dim, wide = (a.heads + 2 * a.kv_heads) * dim;
-	struct where at = block_where(&a, a.heads, tiles);
-	int64_t t0 = at.row + at.tile * TILE, end = at.row + a.seq, queries = end - t0 < TILE ? end - t0 : TILE;
-	int64_t kv = at.head / (a.heads / a.kv_heads), last_first = first_key(&a, at.row, t0 + queries - 1);
-	int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-	float out[DIM / 8][4] = {{0}}, s[TILE / 8][4], high[2], sum[2];
-	float unit = CAPPED ? a.cap : a.scale, to_log2 = unit * LOG2E, to_share = CAPPED ? a.scale / a.cap : 1;
-	int64_t token[2], first[2];
-
-	for (int r = 0; r < 2; r++) {
-		high[r] = a.sinks ? get(((const struct bf16 *)a.sinks)[at.head]) / unit : -INFINITY;
-		sum[r] = a.sinks ? 1 : 0;
-		token[r] = t0 + warp * 16 + g + 8 * r;
-		first[r] = token[r] < end ? first_key(&a, at.row, token[r]) : end; /* beyond the row: sees nothing */
-	}
-	tile_load<DIM>(q, qkv + t0 * wide + at.head * dim, wide, queries, dim);
-	for (int64_t k0 = first_key(&a, at.row, t0); k0 < t0 + queries; k0 += TILE) {
-		int64_t keys = t0 + queries - k0 < TILE ? t0 + queries - k0 : TILE;
-		int whole = k0 >= last_first && k0 + TILE - 1 <= t0 && queries == TILE; /* all see all */
-		tile_load<DIM>(k, qkv + k0 * wide + (a.heads + kv) * dim, wide, keys, dim);
-		tile_load<DIM>(v, qkv + k0 * wide + (a.heads + a.kv_heads + kv) * dim, wide, keys, dim);
-		__syncthreads();
-		scores<DIM, TILE / 8>(s, q + warp * 16 * STRIDE, k);
-#pragma unroll
-		for (int r = 0; r < 2; r++) {
-			float top = high[r], total = 0;
-#pragma unroll
-			for (int n = 0; n < TILE / 8; n++)
-#pragma unroll
-				for (int i = 2 * r; i < 2 * r + 2; i++) {
-					int64_t j = k0 + n * 8 + 2 * t + i % 2;
-					if (CAPPED) s[n][i] = tanh_fast(s[n][i] * to_share);
-					if (!whole && (j > token[r] || j < first[r])) s[n][i] = -INFINITY;
-					top = s[n][i] > top ? s[n][i] : top;
-				}
-			top = quad_max(top);
-			float base = top == -INFINITY ? 0 : top * to_log2; /* nothing seen yet */
-#pragma unroll
-			for (int n = 0; n < TILE / 8; n++)
-#pragma unroll
-				for (int i = 2 * r; i < 2 * r + 2; i++) total += s[n][i] = exp2_fast(s[n][i] * to_log2 - base);
-			float shrink = exp2_fast(high[r] * to_log2 - base);
-			sum[r] = sum[r] * shrink + quad_sum(total);
-			high[r] = top;
-#pragma unroll
-			for (int n = 0; n < DIM / 8; n++) {
-				out[n][2 * r] *= shrink;
-				out[n][2 * r + 1] *= shrink;
-			}
-		}
-		accumulate<DIM, TILE / 8>(out, s, v);
-		__syncthreads(); /* all threads have used k and v */
-	}
-	float factor[2] = {1 / sum[0], 1 / sum[1]};
-	rows_store<DIM>(o + ((t0 + warp * 16) * a.heads + at.head) * dim, a.heads * dim, out, factor, queries - warp * 16,
-		dim);
-	for (int r = 0; r < 2; r++)
-		if (t == 0 && token[r] < end) lse[token[r] * a.heads + at.head] = high[r] * unit + logf(sum[r]);
-}
-
 /* How products of queries and keys become scores */
 struct scoring {
-	float scale, to_log2, to_share;
+	float unit, to_log2, to_share;
 };
 
 template <int CAPPED>
 static __device__ __forceinline__ struct scoring scoring_of(const struct attention_args *a)
 {
-	struct scoring s = {a->scale, (CAPPED ? a->cap : a->scale) * LOG2E, CAPPED ? a->scale / a->cap : 1};
+	float unit = CAPPED ? a->cap : a->scale;
+	struct scoring s = {unit, unit * LOG2E, CAPPED ? a->scale / a->cap : 1};
 	return s;
 }
 
-/* With p = exp(score - lse):  ds = p (dp - delta) scale, with a cap times its derivative 1 - tanh^2; both 0 where a
- * query does not see a key. p comes in as the product of query and key, ds as dp. */
+static __device__ __forceinline__ int at_most(int64_t n, int most) { return n < most ? (int)n : most; }
+
+template <int DIM, int CAPPED>
+static __global__ void __launch_bounds__(BLOCK, 2)
+	attention_forward_mma(struct attention_args a, struct bf16 *o, float *lse, const struct bf16 *qkv, int64_t tiles)
+{
+	enum { M = FORWARD_M, SPLIT = FORWARD_SPLIT, ROWS = ROWS_OF(M, SPLIT), PART = DIM / SPLIT };
+	enum { KEYS = FORWARD_KEYS, NT = KEYS / 8 };
+	DYNAMIC_SHARED(struct bf16, q);
+	struct bf16 *k = q + ROWS * STRIDE, *v = k + KEYS * STRIDE;
+	struct vec16 *shared_scores = (struct vec16 *)(v + KEYS * STRIDE);
+	int dim = (int)a.dim, to_v = (int)a.kv_heads * dim, wide = (int)a.heads * dim + 2 * to_v, warp = threadIdx.x / 32;
+	struct where at = block_where(&a, a.heads, tiles);
+	int64_t t0 = at.row + at.tile * ROWS, kv = at.head / (a.heads / a.kv_heads);
+	int queries = at_most(at.row + a.seq - t0, ROWS);
+	int row = warp / SPLIT * 16 * M, part = warp % SPLIT * PART;
+	/* tokens from here on from t0 */
+	int key = (int)(first_key(&a, at.row, t0) - t0), all_see = (int)(first_key(&a, at.row, t0 + queries - 1) - t0);
+	int first[2 * M];
+	const struct bf16 *from = qkv + (t0 + key) * wide + (a.heads + kv) * dim; /* a tile of k; v's is to_v further */
+	float out[M * PART / 8][4] = {{0}}, s[M * NT][4], top[2 * M], sum[2 * M], factor[2 * M];
+	struct scoring form = scoring_of<CAPPED>(&a);
+
+	tile_copy<DIM, ROWS>(q, qkv + t0 * wide + at.head * dim, wide, queries, dim);
+	tile_copy<DIM, KEYS>(k, from, wide, queries - key, dim);
+	copies_commit();
+#pragma unroll
+	for (int r = 0; r < 2 * M; r++) {
+		int token = row + row_of(r);
+		top[r] = a.sinks ? get(((const struct bf16 *)a.sinks)[at.head]) / form.unit : -INFINITY;
+		sum[r] = a.sinks ? 1 : 0;
+		first[r] = token < queries ? (int)(first_key(&a, at.row, t0 + token) - t0) : 0;
+	}
+#pragma unroll 1
+	for (; key < queries; key += KEYS) {
+		copies_wait<0>();
+		__syncthreads(); /* k is there, and all threads have used v */
+		tile_copy<DIM, KEYS>(v, from + to_v, wide, queries - key, dim);
+		copies_commit();
+		scores<DIM, PART, M, NT>(s, q + row * STRIDE + part, k + part);
+		if (SPLIT > 1) scores_put<M * NT>(shared_scores, s);
+		copies_wait<0>();
+		__syncthreads(); /* v is there, and all threads have used k */
+		from += KEYS * wide;
+		if (key + KEYS < queries) tile_copy<DIM, KEYS>(k, from, wide, queries - key - KEYS, dim);
+		copies_commit();
+		if (SPLIT > 1) scores_add<SPLIT, M * NT>(s, shared_scores);
+		if (CAPPED)
+#pragma unroll
+			for (int n = 0; n < M * NT; n++)
+#pragma unroll
+				for (int i = 0; i < 4; i++) s[n][i] = tanh_fast(s[n][i] * form.to_share);
+		if (key < all_see || key + KEYS - 1 > 0) {
+			int low[2 * M], high[2 * M];
+#pragma unroll
+			for (int r = 0; r < 2 * M; r++) {
+				low[r] = first[r] - key;
+				high[r] = row + row_of(r) + 1 - key;
+			}
+			hide<M, NT>(s, low, high, -INFINITY);
+		}
+		int changed = 0;
+#pragma unroll
+		for (int r = 0; r < 2 * M; r++) {
+			float(*mine)[4] = s + r / 2 * NT, most = top[r], total = 0;
+#pragma unroll
+			for (int i = 0; i < 2 * NT; i++) most = fmaxf(most, mine[i / 2][r % 2 * 2 + i % 2]);
+			most = quad_max(most);
+			float base = most == -INFINITY ? 0 : most; /* nothing seen yet */
+			float base_log2 = base * form.to_log2;
+#pragma unroll
+			for (int i = 0; i < 2 * NT; i++) {
+				float *x = &mine[i / 2][r % 2 * 2 + i % 2];
+				total += *x = exp2_fast(*x * form.to_log2 - base_log2);
+			}
+			factor[r] = exp2_fast((top[r] - base) * form.to_log2);
+			changed |= factor[r] != 1;
+			sum[r] = sum[r] * factor[r] + quad_sum(total);
+			top[r] = most;
+		}
+		if (__ballot_sync(FULL, changed))
+#pragma unroll
+			for (int n = 0; n < M * PART / 8; n++)
+#pragma unroll
+				for (int i = 0; i < 4; i++) out[n][i] *= factor[n / (PART / 8) * 2 + i / 2];
+		accumulate<DIM, PART, M, NT>(out, s, v + part);
+	}
+#pragma unroll
+	for (int r = 0; r < 2 * M; r++) {
+		int token = row + row_of(r);
+		factor[r] = 1 / sum[r];
+		if (threadIdx.x % 4 == 0 && part == 0 && token < queries)
+			lse[(t0 + token) * a.heads + at.head] = top[r] * form.unit + logf(sum[r]);
+	}
+	rows_store<M, PART>(o + ((t0 + row) * a.heads + at.head) * dim + part, a.heads * dim, out, factor, queries - row,
+		dim - part);
+}
+
+/* With p = exp(score - lse):  ds = p (dp - delta), with a cap times its derivative 1 - tanh^2. p comes in as the
+ * product of query and key, ds as dp. The scale, by which ds must be multiplied, is left to rows_store. */
 template <int CAPPED>
-static __device__ __forceinline__ void gradient(float *p, float *ds, int sees, struct scoring s, float lse, float delta)
+static __device__ __forceinline__ void gradient(float *p, float *ds, struct scoring s, float lse_log2, float delta)
 {
 	float share = CAPPED ? tanh_fast(*p * s.to_share) : *p;
-	float x = sees ? exp2_fast(share * s.to_log2 - lse * LOG2E) : 0;
-	*p = x;
-	*ds = sees ? x * (*ds - delta) * s.scale : 0;
-	if (CAPPED && sees) *ds *= 1 - share * share;
+	*p = exp2_fast(share * s.to_log2 - lse_log2);
+	*ds = *p * (*ds - delta);
+	if (CAPPED) *ds *= 1 - share * share;
 }
 
-#define PART 32 /* queries whose scores are in registers at once */
-
-template <int DIM, int CAPPED>
-static __global__ void __launch_bounds__(BLOCK) attention_backward_kv_mma(struct attention_args a, struct bf16 *dqkv,
-	const struct bf16 *d_o, const float *lse, const float *delta, const struct bf16 *qkv, int64_t tiles)
+/* The end of the tokens of a row that see key j: first_key never decreases */
+static __device__ __forceinline__ int64_t seen_until(const struct attention_args *a, int64_t row, int64_t j)
 {
-	DYNAMIC_SHARED(struct bf16, k);
-	struct bf16 *v = k + TILE * STRIDE, *q = v + TILE * STRIDE, *d = q + TILE * STRIDE;
-	float *lse_at = (float *)(d + TILE * STRIDE), *delta_at = lse_at + TILE;
-	int *first_at = (int *)(delta_at + TILE); /* of each query, from the tile's first key on */
-	int64_t dim = a.dim, wide = (a.heads + 2 * a.kv_heads) * dim, group = a.heads / a.kv_heads;
-	struct where at = block_where(&a, a.kv_heads, tiles);
-	int64_t k0 = at.row + (tiles - 1 - at.tile) * TILE, end = at.row + a.seq, keys = end - k0 < TILE ? end - k0 : TILE;
-	int64_t to_k = (a.heads + at.head) * dim, to_v = to_k + a.kv_heads * dim;
-	int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-	float dk[DIM / 8][4] = {{0}}, dv[DIM / 8][4] = {{0}}, p[PART / 8][4], ds[PART / 8][4];
-	struct scoring form = scoring_of<CAPPED>(&a);
-
-	tile_load<DIM>(k, qkv + k0 * wide + to_k, wide, keys, dim);
-	tile_load<DIM>(v, qkv + k0 * wide + to_v, wide, keys, dim);
-	for (int64_t h = at.head * group; h < (at.head + 1) * group; h++)
-		for (int64_t t0 = k0; t0 < end && first_key(&a, at.row, t0) < k0 + keys; t0 += TILE) {
-			int64_t queries = end - t0 < TILE ? end - t0 : TILE;
-			__syncthreads(); /* all threads have used the last q and d */
-			tile_load<DIM>(q, qkv + t0 * wide + h * dim, wide, queries, dim);
-			tile_load<DIM>(d, d_o + (t0 * a.heads + h) * dim, a.heads * dim, queries, dim);
-			for (int i = threadIdx.x; i < TILE; i += BLOCK) {
-				int64_t token = t0 + i, first = TILE;
-				if (i < queries) {
-					first = first_key(&a, at.row, token) - k0;
-					first = first < 0 ? 0 : first < TILE ? first : TILE;
-				}
-				lse_at[i] = i < queries ? lse[token * a.heads + h] : 0;
-				delta_at[i] = i < queries ? delta[token * a.heads + h] : 0;
-				first_at[i] = (int)first;
-			}
-			__syncthreads();
-#pragma unroll 1
-			for (int part = 0; part < TILE; part += PART) {
-				/* keys down, queries across */
-				scores<DIM, PART / 8>(p, k + warp * 16 * STRIDE, q + part * STRIDE);
-				scores<DIM, PART / 8>(ds, v + warp * 16 * STRIDE, d + part * STRIDE);
-#pragma unroll
-				for (int n = 0; n < PART / 8; n++)
-#pragma unroll
-					for (int i = 0; i < 4; i++) {
-						int query = part + n * 8 + 2 * t + i % 2, key = warp * 16 + g + i / 2 * 8;
-						int sees = key >= first_at[query] && k0 + key <= t0 + query;
-						gradient<CAPPED>(&p[n][i], &ds[n][i], sees, form, lse_at[query], delta_at[query]);
-					}
-				accumulate<DIM, PART / 8>(dv, p, d + part * STRIDE);
-				accumulate<DIM, PART / 8>(dk, ds, q + part * STRIDE);
-			}
-		}
-	const float one[2] = {1, 1};
-	struct bf16 *to = dqkv + (k0 + warp * 16) * wide;
-	rows_store<DIM>(to + to_k, wide, dk, one, keys - warp * 16, dim);
-	rows_store<DIM>(to + to_v, wide, dv, one, keys - warp * 16, dim);
-}
-
-template <int DIM, int CAPPED>
-static __global__ void __launch_bounds__(BLOCK) attention_backward_q_mma(struct attention_args a, struct bf16 *dqkv,
-	const struct bf16 *d_o, const float *lse, const float *delta, const struct bf16 *qkv, int64_t tiles)
-{
-	DYNAMIC_SHARED(struct bf16, k);
-	struct bf16 *v = k + TILE * STRIDE, *q = v + TILE * STRIDE, *d = q + TILE * STRIDE;
-	int64_t dim = a.dim, wide = (a.heads + 2 * a.kv_heads) * dim;
-	struct where at = block_where(&a, a.heads, tiles);
-	int64_t t0 = at.row + at.tile * TILE, end = at.row + a.seq, queries = end - t0 < TILE ? end - t0 : TILE;
-	int64_t kv = at.head / (a.heads / a.kv_heads);
-	int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-	float dq[DIM / 8][4] = {{0}}, p[TILE / 8][4], ds[TILE / 8][4], my_lse[2], my_delta[2];
-	struct scoring form = scoring_of<CAPPED>(&a);
-	int64_t token[2], first[2];
-
-	for (int r = 0; r < 2; r++) {
-		token[r] = t0 + warp * 16 + g + 8 * r;
-		int there = token[r] < end;
-		first[r] = there ? first_key(&a, at.row, token[r]) : end;
-		my_lse[r] = there ? lse[token[r] * a.heads + at.head] : 0;
-		my_delta[r] = there ? delta[token[r] * a.heads + at.head] : 0;
+	int64_t low = j, high = a->window && a->window < row + a->seq - j ? j + a->window : row + a->seq;
+	while (high - low > 1) {
+		int64_t middle = (low + high) / 2;
+		if (row + a->starts[middle] <= j) low = middle;
+		else high = middle;
 	}
-	tile_load<DIM>(q, qkv + t0 * wide + at.head * dim, wide, queries, dim);
-	tile_load<DIM>(d, d_o + (t0 * a.heads + at.head) * dim, a.heads * dim, queries, dim);
-	for (int64_t k0 = first_key(&a, at.row, t0); k0 < t0 + queries; k0 += TILE) {
-		int64_t keys = t0 + queries - k0 < TILE ? t0 + queries - k0 : TILE;
-		__syncthreads();
-		tile_load<DIM>(k, qkv + k0 * wide + (a.heads + kv) * dim, wide, keys, dim);
-		tile_load<DIM>(v, qkv + k0 * wide + (a.heads + a.kv_heads + kv) * dim, wide, keys, dim);
-		__syncthreads();
-		scores<DIM, TILE / 8>(p, q + warp * 16 * STRIDE, k);
-		scores<DIM, TILE / 8>(ds, d + warp * 16 * STRIDE, v);
+	return high;
+}
+
+/* of a query: lse in base 2, and delta */
+static __device__ __forceinline__ struct vec8 query_load(const float *lse, const float *delta, int64_t i, int there)
+{
+	struct vec8 v = {{as_bits(there ? lse[i] * LOG2E : 0), as_bits(there ? delta[i] : 0)}};
+	return v;
+}
+
+/* Begin to copy q and d_o of QUERIES tokens, of which `rows` exist. qkv and d_o point to token 0, head 0 */
+template <int DIM, int QUERIES>
+static __device__ __forceinline__ void queries_copy(struct bf16 *q, struct bf16 *d, const struct bf16 *qkv,
+	const struct bf16 *d_o, const struct attention_args *a, int token, int head, int rows)
+{
+	int dim = (int)a->dim, narrow = (int)a->heads * dim, wide = narrow + 2 * (int)a->kv_heads * dim;
+	tile_copy<DIM, QUERIES>(q, qkv + (int64_t)token * wide + head * dim, wide, rows, dim);
+	tile_copy<DIM, QUERIES>(d, d_o + (int64_t)token * narrow + head * dim, narrow, rows, dim);
+	copies_commit();
+}
+
+template <int DIM, int CAPPED>
+static __global__ void __launch_bounds__(BLOCK, 2) attention_backward_kv_mma(struct attention_args a, struct bf16 *dqkv,
+	const struct bf16 *d_o, const float *lse, const float *delta, const struct bf16 *qkv, int64_t tiles)
+{
+	enum { M = KV_M, SPLIT = KV_SPLIT, ROWS = ROWS_OF(M, SPLIT), PART = DIM / SPLIT };
+	enum { QUERIES = KV_QUERIES, NT = QUERIES / 8, STAGES = KV_STAGES, TILE = QUERIES * STRIDE };
+	DYNAMIC_SHARED(struct bf16, k);
+	struct bf16 *v = k + ROWS * STRIDE, *q = v + ROWS * STRIDE, *d = q + STAGES * TILE; /* q, d: (STAGES, TILE) */
+	struct vec16 *shared_p = (struct vec16 *)(d + STAGES * TILE), *shared_ds = shared_p + SHARED_SCORES(SPLIT, M * NT);
+	struct vec8 *stat = (struct vec8 *)(shared_ds + SHARED_SCORES(SPLIT, M * NT)); /* (STAGES, QUERIES) */
+	int *until = (int *)(stat + STAGES * QUERIES);                                 /* (ROWS) */
+	int heads = (int)a.heads, kv_heads = (int)a.kv_heads, dim = (int)a.dim, wide = (heads + 2 * kv_heads) * dim;
+	int group = heads / kv_heads, warp = threadIdx.x / 32, me = threadIdx.x;
+	struct where at = block_where(&a, a.kv_heads, tiles);
+	int64_t k0 = at.row + (tiles - 1 - at.tile) * ROWS, to_k = (heads + at.head) * dim, to_v = to_k + kv_heads * dim;
+	int keys = at_most(at.row + a.seq - k0, ROWS), row = warp / SPLIT * 16 * M, part = warp % SPLIT * PART;
+	/* a tile of queries: the group's head, the first token from k0 on, its stage; and tokens from k0 on */
+	int head = 0, query = 0, stage = 0, last[2 * M];
+	float dk[M * PART / 8][4] = {{0}}, dv[M * PART / 8][4] = {{0}}, p[M * NT][4], ds[M * NT][4];
+	struct scoring form = scoring_of<CAPPED>(&a);
+
+	qkv += k0 * wide;
+	tile_copy<DIM, ROWS>(k, qkv + to_k, wide, keys, dim);
+	tile_copy<DIM, ROWS>(v, qkv + to_v, wide, keys, dim);
+	if (me < ROWS) until[me] = me < keys ? (int)(seen_until(&a, at.row, k0 + me) - k0) : 0;
+	__syncthreads();
+	int end = until[keys - 1], all_see = until[0];
 #pragma unroll
-		for (int n = 0; n < TILE / 8; n++)
+	for (int r = 0; r < 2 * M; r++) last[r] = until[row + row_of(r)];
+	qkv += at.head * group * dim;
+	d_o += (k0 * heads + at.head * group) * dim;
+	lse += k0 * heads + at.head * group;
+	delta += k0 * heads + at.head * group;
+	queries_copy<DIM, QUERIES>(q, d, qkv, d_o, &a, 0, 0, end);
+	if (me < QUERIES) stat[me] = query_load(lse, delta, (int64_t)me * heads, me < end);
+#pragma unroll 1
+	while (head < group) {
+		int rest = query + QUERIES < end, next = rest ? query + QUERIES : 0, next_head = rest ? head : head + 1;
+		int next_stage = STAGES - 1 - stage;
+		struct bf16 *my_q = q + stage * TILE + part, *my_d = d + stage * TILE + part;
+		struct bf16 *next_q = q + next_stage * TILE, *next_d = d + next_stage * TILE;
+		struct vec8 next_stat = {{0, 0}};
+		copies_wait<0>();
+		__syncthreads(); /* this tile is there, and all threads have used the last one */
+		if (STAGES > 1 && next_head < group)
+			queries_copy<DIM, QUERIES>(next_q, next_d, qkv, d_o, &a, next, next_head, end - next);
+		if (me < QUERIES && next_head < group)
+			next_stat = query_load(lse, delta, (int64_t)(next + me) * heads + next_head, next + me < end);
+		/* keys down, queries across */
+		scores<DIM, PART, M, NT>(p, k + row * STRIDE + part, my_q);
+		scores<DIM, PART, M, NT>(ds, v + row * STRIDE + part, my_d);
+		if (SPLIT > 1) {
+			scores_put<M * NT>(shared_p, p);
+			scores_put<M * NT>(shared_ds, ds);
+			__syncthreads();
+			scores_add<SPLIT, M * NT>(p, shared_p);
+			scores_add<SPLIT, M * NT>(ds, shared_ds);
+		}
+#pragma unroll
+		for (int n = 0; n < NT; n++) {
+			struct vec16 two = load16(stat + stage * QUERIES + n * 8 + threadIdx.x % 4 * 2);
+#pragma unroll
+			for (int i = 0; i < 4 * M; i++)
+				gradient<CAPPED>(&p[i / 4 * NT + n][i % 4], &ds[i / 4 * NT + n][i % 4], form,
+					as_float(two.w[i % 2 * 2]), as_float(two.w[i % 2 * 2 + 1]));
+		}
+		if (query < ROWS - 1 || query + QUERIES > all_see) {
+			int low[2 * M], high[2 * M];
+#pragma unroll
+			for (int r = 0; r < 2 * M; r++) {
+				low[r] = row + row_of(r) - query;
+				high[r] = last[r] - query;
+			}
+			hide<M, NT>(p, low, high, 0);
+			hide<M, NT>(ds, low, high, 0);
+		}
+		accumulate<DIM, PART, M, NT>(dv, p, my_d);
+		accumulate<DIM, PART, M, NT>(dk, ds, my_q);
+		if (STAGES == 1) {
+			__syncthreads(); /* all threads have used this tile */
+			if (next_head < group)
+				queries_copy<DIM, QUERIES>(next_q, next_d, qkv, d_o, &a, next, next_head, end - next);
+		}
+		if (me < QUERIES) stat[next_stage * QUERIES + me] = next_stat;
+		head = next_head;
+		query = next;
+		stage = next_stage;
+	}
+	float one[2 * M], scale[2 * M];
+#pragma unroll
+	for (int r = 0; r < 2 * M; r++) {
+		one[r] = 1;
+		scale[r] = a.scale;
+	}
+	dqkv += (k0 + row) * wide + part;
+	rows_store<M, PART>(dqkv + to_k, wide, dk, scale, keys - row, dim - part);
+	rows_store<M, PART>(dqkv + to_v, wide, dv, one, keys - row, dim - part);
+}
+
+template <int DIM, int CAPPED>
+static __global__ void __launch_bounds__(BLOCK, 2) attention_backward_q_mma(struct attention_args a, struct bf16 *dqkv,
+	const struct bf16 *d_o, const float *lse, const float *delta, const struct bf16 *qkv, int64_t tiles)
+{
+	enum { M = Q_M, SPLIT = Q_SPLIT, ROWS = ROWS_OF(M, SPLIT), PART = DIM / SPLIT, KEYS = Q_KEYS, NT = KEYS / 8 };
+	DYNAMIC_SHARED(struct bf16, q);
+	struct bf16 *d = q + ROWS * STRIDE, *k = d + ROWS * STRIDE, *v = k + KEYS * STRIDE;
+	struct vec16 *shared_p = (struct vec16 *)(v + KEYS * STRIDE), *shared_ds = shared_p + SHARED_SCORES(SPLIT, M * NT);
+	int dim = (int)a.dim, to_v = (int)a.kv_heads * dim, wide = (int)a.heads * dim + 2 * to_v, warp = threadIdx.x / 32;
+	struct where at = block_where(&a, a.heads, tiles);
+	int64_t t0 = at.row + at.tile * ROWS, kv = at.head / (a.heads / a.kv_heads);
+	int queries = at_most(at.row + a.seq - t0, ROWS);
+	int row = warp / SPLIT * 16 * M, part = warp % SPLIT * PART;
+	/* tokens from here on from t0 */
+	int key = (int)(first_key(&a, at.row, t0) - t0), all_see = (int)(first_key(&a, at.row, t0 + queries - 1) - t0);
+	int first[2 * M];
+	const struct bf16 *from = qkv + (t0 + key) * wide + (a.heads + kv) * dim; /* a tile of k; v's is to_v further */
+	float dq[M * PART / 8][4] = {{0}}, p[M * NT][4], ds[M * NT][4], scale[2 * M];
+	struct vec8 stat[2 * M];
+	struct scoring form = scoring_of<CAPPED>(&a);
+
+	queries_copy<DIM, ROWS>(q, d, qkv + t0 * wide, d_o + t0 * a.heads * dim, &a, 0, (int)at.head, queries);
+	tile_copy<DIM, KEYS>(v, from + to_v, wide, queries - key, dim);
+	copies_commit();
+#pragma unroll
+	for (int r = 0; r < 2 * M; r++) {
+		int token = row + row_of(r), there = token < queries;
+		first[r] = there ? (int)(first_key(&a, at.row, t0 + token) - t0) : 0;
+		stat[r] = query_load(lse, delta, (t0 + token) * a.heads + at.head, there);
+		scale[r] = a.scale;
+	}
+#pragma unroll 1
+	for (; key < queries; key += KEYS) {
+		copies_wait<0>();
+		__syncthreads(); /* v is there, and all threads have used k */
+		tile_copy<DIM, KEYS>(k, from, wide, queries - key, dim);
+		copies_commit();
+		scores<DIM, PART, M, NT>(ds, d + row * STRIDE + part, v + part);
+		copies_wait<0>();
+		__syncthreads(); /* k is there, and all threads have used v */
+		from += KEYS * wide;
+		if (key + KEYS < queries) tile_copy<DIM, KEYS>(v, from + to_v, wide, queries - key - KEYS, dim);
+		copies_commit();
+		scores<DIM, PART, M, NT>(p, q + row * STRIDE + part, k + part);
+		if (SPLIT > 1) {
+			scores_put<M * NT>(shared_p, p);
+			scores_put<M * NT>(shared_ds, ds);
+			__syncthreads();
+			scores_add<SPLIT, M * NT>(p, shared_p);
+			scores_add<SPLIT, M * NT>(ds, shared_ds);
+		}
+#pragma unroll
+		for (int n = 0; n < M * NT; n++)
 #pragma unroll
 			for (int i = 0; i < 4; i++) {
-				int64_t j = k0 + n * 8 + 2 * t + i % 2;
-				int r = i / 2;
-				gradient<CAPPED>(&p[n][i], &ds[n][i], j <= token[r] && j >= first[r], form, my_lse[r], my_delta[r]);
+				struct vec8 one = stat[n / NT * 2 + i / 2];
+				gradient<CAPPED>(&p[n][i], &ds[n][i], form, as_float(one.w[0]), as_float(one.w[1]));
 			}
-		accumulate<DIM, TILE / 8>(dq, ds, k);
+		if (key < all_see || key + KEYS - 1 > 0) {
+			int low[2 * M], high[2 * M];
+#pragma unroll
+			for (int r = 0; r < 2 * M; r++) {
+				low[r] = first[r] - key;
+				high[r] = row + row_of(r) + 1 - key;
+			}
+			hide<M, NT>(ds, low, high, 0);
+		}
+		accumulate<DIM, PART, M, NT>(dq, ds, k + part);
 	}
-	const float one[2] = {1, 1};
-	rows_store<DIM>(dqkv + (t0 + warp * 16) * wide + at.head * dim, wide, dq, one, queries - warp * 16, dim);
+	rows_store<M, PART>(dqkv + (t0 + row) * wide + at.head * dim + part, wide, dq, scale, queries - row, dim - part);
 }
 
 /* ---- launchers ---- */
@@ -323,39 +528,55 @@ static __global__ void __launch_bounds__(BLOCK) attention_backward_q_mma(struct 
 int attention_takes_mma(const struct cuda_queue *q, const struct attention_args *a, int backward)
 {
 	const void *x = backward ? a->dqkv : a->o, *y = backward ? a->d_o : NULL;
-	return q->elem == 2 && a->dim <= 128 && wide_rows(a->dim, a->qkv, x, y, NULL);
+	return q->elem == 2 && a->dim <= 512 && wide_rows(a->dim, a->qkv, x, y, NULL);
 }
 
-static size_t shared_bytes(int tiles, int dim)
-{
-	return (size_t)tiles * TILE * (dim + 8) * 2 + 3 * TILE * sizeof(float);
-}
+/* Bytes of shared memory for `rows` rows of a head, and SHARED_SCORES */
+static size_t shared_bytes(int dim, int rows, int scores) { return (size_t)(rows * (dim + 8) * 2 + scores * 16); }
 
 template <int DIM, int CAPPED>
 static void forward(const struct cuda_queue *q, const struct attention_args a)
 {
-	int64_t tiles = div_up(a.seq, TILE);
-	LAUNCH((attention_forward_mma<DIM, CAPPED>), a.n / a.seq * a.heads * tiles, BLOCK, shared_bytes(3, DIM), q->stream,
-		a, (struct bf16 *)a.o, a.lse, (const struct bf16 *)a.qkv, tiles);
+	enum { M = FORWARD_M, SPLIT = FORWARD_SPLIT, ROWS = ROWS_OF(M, SPLIT), KEYS = FORWARD_KEYS };
+	int64_t tiles = div_up(a.seq, ROWS);
+	size_t bytes = shared_bytes(DIM, ROWS + 2 * KEYS, SHARED_SCORES(SPLIT, M * KEYS / 8));
+	LAUNCH((attention_forward_mma<DIM, CAPPED>), a.n / a.seq * a.heads * tiles, BLOCK, bytes, q->stream, a,
+		(struct bf16 *)a.o, a.lse, (const struct bf16 *)a.qkv, tiles);
 }
 
 template <int DIM, int CAPPED>
-static void backward(const struct cuda_queue *q, const struct attention_args a, const float *delta)
+static void backward_kv(const struct cuda_queue *q, const struct attention_args a, const float *delta)
 {
-	int64_t tiles = div_up(a.seq, TILE), rows = a.n / a.seq;
-	LAUNCH((attention_backward_kv_mma<DIM, CAPPED>), rows * a.kv_heads * tiles, BLOCK, shared_bytes(4, DIM), q->stream,
-		a, (struct bf16 *)a.dqkv, (const struct bf16 *)a.d_o, a.lse, delta, (const struct bf16 *)a.qkv, tiles);
-	LAUNCH((attention_backward_q_mma<DIM, CAPPED>), rows * a.heads * tiles, BLOCK, shared_bytes(4, DIM), q->stream, a,
+	enum { M = KV_M, SPLIT = KV_SPLIT, ROWS = ROWS_OF(M, SPLIT), QUERIES = KV_QUERIES, STAGES = KV_STAGES };
+	int64_t tiles = div_up(a.seq, ROWS);
+	size_t bytes = shared_bytes(DIM, 2 * (ROWS + STAGES * QUERIES), 2 * SHARED_SCORES(SPLIT, M * QUERIES / 8));
+	bytes += STAGES * QUERIES * sizeof(struct vec8) + ROWS * sizeof(int);
+	LAUNCH((attention_backward_kv_mma<DIM, CAPPED>), a.n / a.seq * a.kv_heads * tiles, BLOCK, bytes, q->stream, a,
+		(struct bf16 *)a.dqkv, (const struct bf16 *)a.d_o, a.lse, delta, (const struct bf16 *)a.qkv, tiles);
+}
+
+template <int DIM, int CAPPED>
+static void backward_q(const struct cuda_queue *q, const struct attention_args a, const float *delta)
+{
+	enum { M = Q_M, SPLIT = Q_SPLIT, ROWS = ROWS_OF(M, SPLIT), KEYS = Q_KEYS };
+	int64_t tiles = div_up(a.seq, ROWS);
+	size_t bytes = shared_bytes(DIM, 2 * (ROWS + KEYS), 2 * SHARED_SCORES(SPLIT, M * KEYS / 8));
+	LAUNCH((attention_backward_q_mma<DIM, CAPPED>), a.n / a.seq * a.heads * tiles, BLOCK, bytes, q->stream, a,
 		(struct bf16 *)a.dqkv, (const struct bf16 *)a.d_o, a.lse, delta, (const struct bf16 *)a.qkv, tiles);
 }
 
 /* call<DIM, CAPPED>(...) for these heads */
 #define BY_HEADS(a, call, ...) \
 	do { \
-		if ((a)->dim <= 64 && (a)->cap == 0) call<64, 0>(__VA_ARGS__); \
-		else if ((a)->dim <= 64) call<64, 1>(__VA_ARGS__); \
-		else if ((a)->cap == 0) call<128, 0>(__VA_ARGS__); \
-		else call<128, 1>(__VA_ARGS__); \
+		if ((a)->cap == 0) BY_DIM(a, call, 0, __VA_ARGS__); \
+		else BY_DIM(a, call, 1, __VA_ARGS__); \
+	} while (0)
+#define BY_DIM(a, call, capped, ...) \
+	do { \
+		if ((a)->dim <= 64) call<64, capped>(__VA_ARGS__); \
+		else if ((a)->dim <= 128) call<128, capped>(__VA_ARGS__); \
+		else if ((a)->dim <= 256) call<256, capped>(__VA_ARGS__); \
+		else call<512, capped>(__VA_ARGS__); \
 	} while (0)
 
 void attention_forward_by_mma(const struct cuda_queue *q, const struct attention_args *a)
@@ -365,7 +586,8 @@ void attention_forward_by_mma(const struct cuda_queue *q, const struct attention
 
 void attention_backward_by_mma(const struct cuda_queue *q, const struct attention_args *a, const float *delta)
 {
-	BY_HEADS(a, backward, q, *a, delta);
+	BY_HEADS(a, backward_kv, q, *a, delta);
+	BY_HEADS(a, backward_q, q, *a, delta);
 }
 
 #define KERNELS(dim, capped) \
@@ -374,6 +596,7 @@ void attention_backward_by_mma(const struct cuda_queue *q, const struct attentio
 
 cudaError_t attention_mma_prepare(void)
 {
-	const void *kernels[] = {KERNELS(64, 0), KERNELS(64, 1), KERNELS(128, 0), KERNELS(128, 1)};
+	const void *kernels[] = {KERNELS(64, 0), KERNELS(64, 1), KERNELS(128, 0), KERNELS(128, 1), KERNELS(256, 0),
+		KERNELS(256, 1), KERNELS(512, 0), KERNELS(512, 1)};
 	return kernels_prepare(kernels, sizeof kernels / sizeof *kernels);
 }

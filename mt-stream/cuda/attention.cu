@@ -16,7 +16,9 @@
 #include "grouped.h"
 
 #define BLOCK 128 /* threads */
-#define TILE 16   /* queries and keys */
+
+/* TILE queries and keys: fewer for large heads, so that every target has the shared memory */
+#define TILE_OF(dim) ((dim) <= 256 ? 16 : 8)
 
 /* Pitch of a loaded tile's rows in shared memory: odd, so that the same column of all TILE rows is in different banks.
  * Threads read single floats of rows, so rows need no alignment. */
@@ -27,7 +29,7 @@
 #define SCORES (TILE + 4)
 
 /* Load `rows` rows of one head into shared memory as fp32 (TILE, PITCH(dim)); the other rows become zeros */
-template <typename T>
+template <int TILE, typename T>
 static __device__ __forceinline__ void tile_load(float *to, const T *from, int64_t stride, int64_t rows, int dim)
 {
 	for (int i = threadIdx.x; i < TILE * dim; i += BLOCK)
@@ -35,6 +37,7 @@ static __device__ __forceinline__ void tile_load(float *to, const T *from, int64
 }
 
 /* s (TILE, TILE), rows `pitch` apart, = scale a b' over dim, capped unless cap is 0 */
+template <int TILE>
 static __device__ __forceinline__ void tile_product(float *s, int pitch, const float *a, const float *b, int dim,
 	float scale, float cap)
 {
@@ -47,7 +50,7 @@ static __device__ __forceinline__ void tile_product(float *s, int pitch, const f
 	}
 }
 
-template <typename T>
+template <typename T, int TILE>
 static __global__ void __launch_bounds__(BLOCK)
 	attention_forward_plain(struct attention_args a, T *o, float *lse, const T *qkv, int64_t tiles)
 {
@@ -60,7 +63,7 @@ static __global__ void __launch_bounds__(BLOCK)
 	int64_t t0 = at.row + at.tile * TILE, end = at.row + a.seq, queries = end - t0 < TILE ? end - t0 : TILE;
 	int64_t kv = at.head / (a.heads / a.kv_heads);
 
-	tile_load(q, qkv + t0 * wide + at.head * dim, wide, queries, dim);
+	tile_load<TILE>(q, qkv + t0 * wide + at.head * dim, wide, queries, dim);
 	for (int i = threadIdx.x; i < TILE * dim; i += BLOCK) out[i] = 0;
 	for (int i = threadIdx.x; i < TILE; i += BLOCK) {
 		high[i] = a.sinks ? get(((const T *)a.sinks)[at.head]) : -INFINITY;
@@ -68,10 +71,10 @@ static __global__ void __launch_bounds__(BLOCK)
 	}
 	for (int64_t k0 = first_key(&a, at.row, t0); k0 < t0 + queries; k0 += TILE) {
 		int64_t keys = t0 + queries - k0 < TILE ? t0 + queries - k0 : TILE;
-		tile_load(k, qkv + k0 * wide + (a.heads + kv) * dim, wide, keys, dim);
-		tile_load(v, qkv + k0 * wide + (a.heads + a.kv_heads + kv) * dim, wide, keys, dim);
+		tile_load<TILE>(k, qkv + k0 * wide + (a.heads + kv) * dim, wide, keys, dim);
+		tile_load<TILE>(v, qkv + k0 * wide + (a.heads + a.kv_heads + kv) * dim, wide, keys, dim);
 		__syncthreads();
-		tile_product(s, SCORES, q, k, dim, a.scale, a.cap);
+		tile_product<TILE>(s, SCORES, q, k, dim, a.scale, a.cap);
 		__syncthreads();
 		for (int i = threadIdx.x; i < queries; i += BLOCK) {
 			int64_t first = first_key(&a, at.row, t0 + i);
@@ -100,36 +103,36 @@ static __global__ void __launch_bounds__(BLOCK)
 	for (int i = threadIdx.x; i < queries; i += BLOCK) lse[(t0 + i) * a.heads + at.head] = high[i] + logf(sum[i]);
 }
 
-/* delta (N, NH) = row sums of d_o * o. `lanes` neighbouring lanes compute one head of a token, WIDE elements each */
+/* delta (N, NH) = row sums of d_o * o. `lanes` neighbouring lanes compute one head of a token, WIDE elements at once */
 template <typename T>
 static __global__ void __launch_bounds__(BLOCK)
 	attention_delta(float *delta, const T *d_o, const T *o, int64_t items, int dim, int lanes, int wide)
 {
 	int64_t item = (int64_t)blockIdx.x * (BLOCK / lanes) + threadIdx.x / lanes;
-	int i = threadIdx.x % lanes * WIDE;
+	int lane = threadIdx.x % lanes;
 	float a[WIDE], b[WIDE], sum = 0;
-	if (item < items && i < dim) {
+	for (int i = lane * WIDE; item < items && i < dim; i += lanes * WIDE) {
 		get_wide(a, d_o + item * dim + i, dim - i, wide);
 		get_wide(b, o + item * dim + i, dim - i, wide);
 #pragma unroll
 		for (int j = 0; j < WIDE; j++) sum += a[j] * b[j];
 	}
 	for (int l = lanes / 2; l; l /= 2) sum += __shfl_xor_sync(FULL, sum, l);
-	if (item < items && i == 0) delta[item] = sum;
+	if (item < items && lane == 0) delta[item] = sum;
 }
 
 template <typename T>
 static void delta_launch(const struct cuda_queue *q, float *delta, const T *d_o, const T *o, int64_t items, int64_t dim)
 {
 	int lanes = 1, wide = wide_rows(dim, d_o, o, NULL, NULL);
-	while (lanes * WIDE < dim) /* at most 32, for heads of 256 */
-		lanes *= 2;
+	while (lanes < 32 && lanes * WIDE < dim) lanes *= 2;
 	LAUNCH(attention_delta<T>, div_up(items, BLOCK / lanes), BLOCK, 0, q->stream, delta, d_o, o, items, (int)dim, lanes,
 		wide);
 }
 
 /* p and ds (TILE queries, TILE keys) from the scores in p and dp in ds: 0 where a query does not see a key. The cap's
  * derivative is 1 - (capped score / cap)^2. */
+template <int TILE>
 static __device__ __forceinline__ void tile_gradient(float *p, float *ds, const struct attention_args *a, int64_t row,
 	int64_t t0, int64_t queries, int64_t k0, int64_t head, const float *lse, const float *delta)
 {
@@ -143,7 +146,7 @@ static __device__ __forceinline__ void tile_gradient(float *p, float *ds, const 
 	}
 }
 
-template <typename T>
+template <typename T, int TILE>
 static __global__ void __launch_bounds__(BLOCK) attention_backward_kv_plain(struct attention_args a, T *dqkv,
 	const T *d_o, const float *lse, const float *delta, const T *qkv, int64_t tiles)
 {
@@ -156,20 +159,20 @@ static __global__ void __launch_bounds__(BLOCK) attention_backward_kv_plain(stru
 	int64_t k0 = at.row + (tiles - 1 - at.tile) * TILE, end = at.row + a.seq, keys = end - k0 < TILE ? end - k0 : TILE;
 	int64_t to_k = (a.heads + at.head) * dim, to_v = to_k + a.kv_heads * dim;
 
-	tile_load(k, qkv + k0 * wide + to_k, wide, keys, dim);
-	tile_load(v, qkv + k0 * wide + to_v, wide, keys, dim);
+	tile_load<TILE>(k, qkv + k0 * wide + to_k, wide, keys, dim);
+	tile_load<TILE>(v, qkv + k0 * wide + to_v, wide, keys, dim);
 	for (int i = threadIdx.x; i < TILE * dim; i += BLOCK) dk[i] = dv[i] = 0;
 	for (int64_t h = at.head * group; h < (at.head + 1) * group; h++)
 		for (int64_t t0 = k0; t0 < end && first_key(&a, at.row, t0) < k0 + keys; t0 += TILE) {
 			int64_t queries = end - t0 < TILE ? end - t0 : TILE;
 			__syncthreads(); /* all threads have used the last q, d, p, ds */
-			tile_load(q, qkv + t0 * wide + h * dim, wide, queries, dim);
-			tile_load(d, d_o + (t0 * a.heads + h) * dim, a.heads * dim, queries, dim);
+			tile_load<TILE>(q, qkv + t0 * wide + h * dim, wide, queries, dim);
+			tile_load<TILE>(d, d_o + (t0 * a.heads + h) * dim, a.heads * dim, queries, dim);
 			__syncthreads();
-			tile_product(p, TILE, q, k, dim, a.scale, a.cap);
-			tile_product(ds, TILE, d, v, dim, 1, 0);
+			tile_product<TILE>(p, TILE, q, k, dim, a.scale, a.cap);
+			tile_product<TILE>(ds, TILE, d, v, dim, 1, 0);
 			/* a thread reads below only what it wrote itself */
-			tile_gradient(p, ds, &a, at.row, t0, queries, k0, h, lse, delta);
+			tile_gradient<TILE>(p, ds, &a, at.row, t0, queries, k0, h, lse, delta);
 			__syncthreads();
 			for (int e = threadIdx.x; e < keys * dim; e += BLOCK) {
 				int j = e / dim, c = e % dim;
@@ -189,7 +192,7 @@ static __global__ void __launch_bounds__(BLOCK) attention_backward_kv_plain(stru
 	}
 }
 
-template <typename T>
+template <typename T, int TILE>
 static __global__ void __launch_bounds__(BLOCK) attention_backward_q_plain(struct attention_args a, T *dqkv,
 	const T *d_o, const float *lse, const float *delta, const T *qkv, int64_t tiles)
 {
@@ -202,18 +205,18 @@ static __global__ void __launch_bounds__(BLOCK) attention_backward_q_plain(struc
 	int64_t t0 = at.row + at.tile * TILE, end = at.row + a.seq, queries = end - t0 < TILE ? end - t0 : TILE;
 	int64_t kv = at.head / (a.heads / a.kv_heads);
 
-	tile_load(q, qkv + t0 * wide + at.head * dim, wide, queries, dim);
-	tile_load(d, d_o + (t0 * a.heads + at.head) * dim, a.heads * dim, queries, dim);
+	tile_load<TILE>(q, qkv + t0 * wide + at.head * dim, wide, queries, dim);
+	tile_load<TILE>(d, d_o + (t0 * a.heads + at.head) * dim, a.heads * dim, queries, dim);
 	for (int i = threadIdx.x; i < TILE * dim; i += BLOCK) dq[i] = 0;
 	for (int64_t k0 = first_key(&a, at.row, t0); k0 < t0 + queries; k0 += TILE) {
 		int64_t keys = t0 + queries - k0 < TILE ? t0 + queries - k0 : TILE;
 		__syncthreads();
-		tile_load(k, qkv + k0 * wide + (a.heads + kv) * dim, wide, keys, dim);
-		tile_load(v, qkv + k0 * wide + (a.heads + a.kv_heads + kv) * dim, wide, keys, dim);
+		tile_load<TILE>(k, qkv + k0 * wide + (a.heads + kv) * dim, wide, keys, dim);
+		tile_load<TILE>(v, qkv + k0 * wide + (a.heads + a.kv_heads + kv) * dim, wide, keys, dim);
 		__syncthreads();
-		tile_product(p, TILE, q, k, dim, a.scale, a.cap);
-		tile_product(ds, TILE, d, v, dim, 1, 0);
-		tile_gradient(p, ds, &a, at.row, t0, queries, k0, at.head, lse, delta);
+		tile_product<TILE>(p, TILE, q, k, dim, a.scale, a.cap);
+		tile_product<TILE>(ds, TILE, d, v, dim, 1, 0);
+		tile_gradient<TILE>(p, ds, &a, at.row, t0, queries, k0, at.head, lse, delta);
 		__syncthreads();
 		for (int e = threadIdx.x; e < queries * dim; e += BLOCK) {
 			int i = e / dim;
@@ -252,39 +255,45 @@ static __global__ void __launch_bounds__(BLOCK)
 
 /* ---- launchers ---- */
 
-/* loaded tiles, sums (TILE, dim), and `others` times TILE floats: 98.3 KiB at most, for dK and dV of heads of 256 */
-static size_t plain_shared(int64_t tiles, int64_t sums, int64_t others, int64_t dim)
+/* loaded tiles, sums (tile, dim), and `others` times tile floats: at most 98.3 KiB, for dK and dV of heads of 256 */
+static size_t plain_shared(int64_t tile, int64_t tiles, int64_t sums, int64_t others, int64_t dim)
 {
-	return (size_t)(TILE * (tiles * PITCH(dim) + sums * dim + others)) * sizeof(float);
+	return (size_t)(tile * (tiles * PITCH(dim) + sums * dim + others)) * sizeof(float);
 }
 
-void cuda_attention_forward(const struct cuda_queue *q, const struct attention_args *attention)
+template <typename T, int TILE>
+static void forward_plain(const struct cuda_queue *q, const struct attention_args a)
 {
-	const struct attention_args a = *attention;
-	int64_t tiles = div_up(a.seq, TILE), rows = a.n / a.seq;
-	if (attention_takes_mma(q, &a, 0)) attention_forward_by_mma(q, &a);
-	else
-		BY_ELEMENT(q,
-			LAUNCH(attention_forward_plain<T>, rows * a.heads * tiles, BLOCK, plain_shared(3, 1, SCORES + 3, a.dim),
-				q->stream, a, (T *)a.o, a.lse, (const T *)a.qkv, tiles));
+	int64_t tiles = div_up(a.seq, TILE), blocks = a.n / a.seq * a.heads * tiles;
+	LAUNCH((attention_forward_plain<T, TILE>), blocks, BLOCK, plain_shared(TILE, 3, 1, SCORES + 3, a.dim), q->stream, a,
+		(T *)a.o, a.lse, (const T *)a.qkv, tiles);
 }
 
-void cuda_attention_backward(const struct cuda_queue *q, const struct attention_args *attention)
+template <typename T, int TILE>
+static void backward_plain(const struct cuda_queue *q, const struct attention_args a, const float *delta)
 {
-	const struct attention_args a = *attention;
-	int64_t tiles = div_up(a.seq, TILE), rows = a.n / a.seq, items = a.n * a.heads;
+	int64_t tiles = div_up(a.seq, TILE), blocks = a.n / a.seq * tiles;
+	LAUNCH((attention_backward_kv_plain<T, TILE>), blocks * a.kv_heads, BLOCK,
+		plain_shared(TILE, 4, 2, 2 * TILE, a.dim), q->stream, a, (T *)a.dqkv, (const T *)a.d_o, a.lse, delta,
+		(const T *)a.qkv, tiles);
+	LAUNCH((attention_backward_q_plain<T, TILE>), blocks * a.heads, BLOCK, plain_shared(TILE, 4, 1, 2 * TILE, a.dim),
+		q->stream, a, (T *)a.dqkv, (const T *)a.d_o, a.lse, delta, (const T *)a.qkv, tiles);
+}
+
+void cuda_attention_forward(const struct cuda_queue *q, const struct attention_args *a)
+{
+	if (attention_takes_mma(q, a, 0)) attention_forward_by_mma(q, a);
+	else if (TILE_OF(a->dim) == 16) BY_BYTES(q->elem, forward_plain<T, 16>(q, *a));
+	else BY_BYTES(q->elem, forward_plain<T, 8>(q, *a));
+}
+
+void cuda_attention_backward(const struct cuda_queue *q, const struct attention_args *a)
+{
 	float *delta = q->work;
-	BY_ELEMENT(q, delta_launch(q, delta, (const T *)a.d_o, (const T *)a.o, items, a.dim));
-	if (attention_takes_mma(q, &a, 1)) {
-		attention_backward_by_mma(q, &a, delta);
-		return;
-	}
-	BY_ELEMENT(q,
-		LAUNCH(attention_backward_kv_plain<T>, rows * a.kv_heads * tiles, BLOCK, plain_shared(4, 2, 2 * TILE, a.dim),
-			q->stream, a, (T *)a.dqkv, (const T *)a.d_o, a.lse, delta, (const T *)a.qkv, tiles));
-	BY_ELEMENT(q,
-		LAUNCH(attention_backward_q_plain<T>, rows * a.heads * tiles, BLOCK, plain_shared(4, 1, 2 * TILE, a.dim),
-			q->stream, a, (T *)a.dqkv, (const T *)a.d_o, a.lse, delta, (const T *)a.qkv, tiles));
+	BY_ELEMENT(q, delta_launch(q, delta, (const T *)a->d_o, (const T *)a->o, a->n * a->heads, a->dim));
+	if (attention_takes_mma(q, a, 1)) attention_backward_by_mma(q, a, delta);
+	else if (TILE_OF(a->dim) == 16) BY_BYTES(q->elem, backward_plain<T, 16>(q, *a, delta));
+	else BY_BYTES(q->elem, backward_plain<T, 8>(q, *a, delta));
 }
 
 void cuda_sinks_backward(const struct cuda_queue *q, const struct sinks_backward_args *a)
@@ -298,18 +307,15 @@ void cuda_sinks_backward(const struct cuda_queue *q, const struct sinks_backward
 	cuda_sum_partials(q, a->dsinks, a->beta, delta, parts, SINK_ROWS * a->heads, a->heads);
 }
 
+#define KERNELS(type, tile) \
+	(const void *)attention_forward_plain<type, tile>, (const void *)attention_backward_kv_plain<type, tile>, \
+		(const void *)attention_backward_q_plain<type, tile>
+
 /* More than 48 KiB of shared memory a block must be requested before the launch */
 cudaError_t cuda_kernels_prepare(void)
 {
 	cudaError_t e = attention_mma_prepare();
 	if (!e) e = grouped_mma_prepare();
-	const void *kernels[] = {
-		(const void *)attention_forward_plain<float>,
-		(const void *)attention_forward_plain<struct bf16>,
-		(const void *)attention_backward_kv_plain<float>,
-		(const void *)attention_backward_kv_plain<struct bf16>,
-		(const void *)attention_backward_q_plain<float>,
-		(const void *)attention_backward_q_plain<struct bf16>,
-	};
+	const void *kernels[] = {KERNELS(float, 16), KERNELS(float, 8), KERNELS(struct bf16, 16), KERNELS(struct bf16, 8)};
 	return e ? e : kernels_prepare(kernels, sizeof kernels / sizeof *kernels);
 }

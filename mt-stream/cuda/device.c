@@ -80,16 +80,6 @@ static int backend_find(struct cuda *c, const struct mt_geometry *geo)
 	return rc;
 }
 
-/* 0, or what of the model the kernels do not compute, in config.json's terms */
-static int refuse(const struct mt_geometry *g)
-{
-	for (uint32_t i = 0; i < g->layers; i++)
-		if (mt_layer_of(g, i)->head_dim > 256)
-			return mt_fail(MT_EX_CONFIG, "device cuda: head_dim %u of layer %u: at most 256, use --device cpu",
-				mt_layer_of(g, i)->head_dim, i);
-	return 0;
-}
-
 /* Everything whose size depends on the run; and start registering its weights */
 static int cuda_attach(struct device *d, struct mt_run *r, int slot)
 {
@@ -97,8 +87,7 @@ static int cuda_attach(struct device *d, struct mt_run *r, int slot)
 	const struct mt_control *control = mt_control(r);
 	const struct mt_geometry *geo = mt_geometry(r);
 	const struct mt_layer most = mt_layer_most(geo);
-	int rc = refuse(geo);
-	if (rc) return rc;
+	int rc;
 	c->run = r;
 	c->slot = slot;
 	gemms_attach(c->gemms, r);

@@ -551,6 +551,13 @@ static void attention(void)
 	test_attention(3, 33, 3, 3, 7, 0, 1, 0);
 	test_attention(1, 130, 2, 1, 33, 500, 129, 0);
 	test_attention(2, 190, 2, 1, 128, 0, 100, 7);
+	test_attention(1, 100, 2, 1, 40, 0, 60, 3);
+	test_attention(1, 130, 4, 2, 96, 70, 0, 0);
+	test_attention(1, 130, 2, 1, 192, 0, 75, 4);
+	test_attention(2, 65, 2, 2, 256, 40, 0, 0);
+	test_attention(1, 90, 2, 1, 512, 37, 61, 2);
+	test_attention(1, 75, 2, 2, 512, 0, 0, 0);
+	test_attention(1, 70, 2, 2, 300, 17, 0, 0);
 #ifdef MT_EMU
 	test_attention_extremes();
 #endif

@@ -125,10 +125,10 @@ static std::vector<uint32_t> numbers(uint64_t n, int elem)
 	return v;
 }
 
-/* Tiles of 16 tokens, or of 64, as in plain kernels or in those for tensor cores: at least two of queries */
+/* At least two tiles of queries and of keys: tiles have up to 16 tokens in plain kernels, up to 64 on tensor cores */
 static void attention(int elem, int64_t dim)
 {
-	const int64_t n = elem == 2 && dim <= 128 ? 80 : 32, heads = 1, kv_heads = 1;
+	const int64_t n = elem == 2 ? 80 : 32, heads = 1, kv_heads = 1;
 	struct cuda_queue q = {};
 	struct attention_args a = {};
 	std::vector<uint32_t> qkv = numbers((uint64_t)(n * (heads + 2 * kv_heads) * dim), elem), starts(n, 0), dqkv = qkv;
@@ -188,8 +188,8 @@ static void grouped(const char *form, int trans_b, int sum)
 int main(void)
 {
 	cuda_kernels_prepare();
-	for (int64_t dim : {64, 96, 128, 256}) attention(4, dim);
-	for (int64_t dim : {64, 128, 256}) attention(2, dim);
+	for (int64_t dim : {64, 96, 128, 256, 512}) attention(4, dim);
+	for (int64_t dim : {40, 64, 80, 128, 192, 256, 512}) attention(2, dim);
 	grouped("grouped GEMM", 0, 0);
 	grouped("grouped GEMM, b transposed", 1, 0);
 	grouped("grouped GEMM, gradients of weights", 0, 1);
