@@ -102,13 +102,20 @@ static int add_moments(struct loader *l, uint32_t u)
 	return rc;
 }
 
+/* Elements of tensor i that one thread reads at once: of MXFP4 whole rows of the file */
+static uint64_t part_elems(const struct loader *l, uint32_t i)
+{
+	uint64_t cols = l->s->found[ARRAY_W][i]->scales ? mt_tensor(l->run, i)->shape[0] : 1;
+	return PART_ELEMS / cols * cols;
+}
+
 static int add_all(struct loader *l)
 {
 	int rc = 0;
 	for (uint32_t u = 0; u < mt_control(l->run)->n_units && rc == 0; u++) {
 		const struct mt_unit *unit = mt_unit(l->run, u);
 		for (uint32_t i = unit->first_tensor; i < unit->first_tensor + unit->tensors && rc == 0; i++)
-			rc = add_parts(l, (struct part){WEIGHTS, ARRAY_W, i, 0, mt_tensor(l->run, i)->n}, PART_ELEMS);
+			rc = add_parts(l, (struct part){WEIGHTS, ARRAY_W, i, 0, mt_tensor(l->run, i)->n}, part_elems(l, i));
 		if (rc == 0) rc = add_moments(l, u);
 	}
 	return rc;
@@ -223,6 +230,7 @@ int ckpt_load(const char *name, const char *dir, bool weights, bool new_record)
 		warn_of_state(run, &s);
 		rc = fill(run, &s, &kept);
 	}
+	if (rc == 0) quantized_say(&s.model[ARRAY_W], &s.layout, (enum mt_dtype)mt_control(run)->dtype);
 	kept_release(&kept);
 	source_close(&s);
 	mt_run_close(run);

@@ -83,6 +83,7 @@ static int open_array(struct source *s, enum array a, enum st_dtype dtype)
 		s->model[a].base_bytes = (size_t)(strchr(embed, '.') - embed) + 1;
 		if (s->geo.flags & MT_TIED) s->model[a].head = head_tensor_name(&s->geo);
 	}
+	if (a == ARRAY_W && !s->full && (rc = quantized_config(&s->model[a], s->dirfd)) < 0) return rc;
 	s->found[a] = calloc(n, sizeof *s->found[a]);
 	if (!s->found[a]) return mt_fail(MT_EX_NOMEM, "no memory for a table of tensors");
 	rc = model_match(&s->model[a], s->layout.tensors, n, dtype, s->found[a]);

@@ -69,14 +69,55 @@ static int check_constant(struct mt_run *run, const struct mt_tensor *t)
 	return mt_fail(MT_EX_CONFIG, "tensor '%s': %g is not supported, only %g", t->name, (double)has, want);
 }
 
+/* w holds the n elements of tensor `index` from `from` on */
+static int check_finite(struct loader *l, uint32_t index, uint64_t from, const void *w, uint64_t n)
+{
+	enum mt_dtype dtype = (enum mt_dtype)mt_control(l->run)->dtype;
+	const char *name = mt_tensor(l->run, index)->name;
+	uint64_t bad = nonfinite_count(&l->seen, index, name, dtype, w, n);
+	/* Only a checkpoint may have such weights: it stores the run as it was. */
+	if (bad == n || l->s->full) return 0;
+	return mt_fail(MT_EX_DATA, "%s: tensor '%s': element %llu is not a finite %s",
+		l->s->found[ARRAY_W][index]->file->name, name, (unsigned long long)(from + bad), mt_dtype_name(dtype));
+}
+
+/* The same of a tensor in MXFP4. The file has the columns of each expert's matrix as rows: the part is whole rows. */
+static int load_mxfp4(struct loader *l, const struct part *p, void *buf)
+{
+	const struct mt_tensor *t = mt_tensor(l->run, p->index);
+	uint64_t cols = t->shape[0], rows = t->shape[1], end = (p->from + p->n) / cols;
+	uint64_t elem = mt_dtype_bytes((enum mt_dtype)mt_control(l->run)->dtype);
+	uint8_t *w = (uint8_t *)mt_at(l->run, mt_unit(l->run, t->unit)->w) + t->off * elem;
+	uint32_t *bits = buf; /* (cols, n) */
+	void *raw = (uint8_t *)buf + BLOCK_BYTES;
+	int rc = 0;
+	for (uint64_t row = p->from / cols, n; row < end && rc == 0; row += n) {
+		uint64_t first = row / rows * rows * cols + row % rows; /* element of the run's tensor */
+		n = BLOCK_ELEMS / cols;
+		if (n > end - row) n = end - row;
+		if (n > rows - row % rows) n = rows - row % rows;
+		if (mt_stopping) return mt_fail(MT_EX_BUSY, "stopped");
+		rc = mxfp4_read(l->s->found[ARRAY_W][p->index], row, n, cols, raw, bits);
+		for (uint64_t c = 0, at; c < cols && rc == 0; c++) {
+			at = first + c * rows;
+			if (elem == 2) split(l, &(struct piece){p->index, t->unit, at, t->off + at, n}, bits + c * n, raw);
+			else memcpy(w + at * elem, bits + c * n, n * elem);
+			rc = check_finite(l, p->index, at, w + at * elem, n);
+		}
+	}
+	return rc;
+}
+
 int load_weights(struct loader *l, const struct part *p, void *buf)
 {
+	if (l->s->found[ARRAY_W][p->index]->scales) return load_mxfp4(l, p, buf);
+
 	const struct mt_tensor *t = mt_tensor(l->run, p->index);
 	const struct mt_unit *unit = mt_unit(l->run, t->unit);
 	enum mt_dtype dtype = (enum mt_dtype)mt_control(l->run)->dtype;
 	uint64_t end = p->from + p->n, elem = mt_dtype_bytes(dtype);
 	int rc;
-	for (uint64_t from = p->from, at, n, bad; from < end; from += n) {
+	for (uint64_t from = p->from, at, n; from < end; from += n) {
 		mt_tensor_piece(&l->s->geo, t, from, &at, &n);
 		if (n > end - from) n = end - from;
 		if (n > BLOCK_ELEMS) n = BLOCK_ELEMS;
@@ -85,12 +126,7 @@ int load_weights(struct loader *l, const struct part *p, void *buf)
 		uint8_t *w = (uint8_t *)mt_at(l->run, unit->w) + at * elem;
 		load_populate(w, n * elem);
 		if ((rc = read_weights(l, &(struct piece){p->index, t->unit, from, at, n}, buf)) < 0) return rc;
-		bad = nonfinite_count(&l->seen, p->index, t->name, dtype, w, n);
-		/* Only a checkpoint may have such weights: it stores the run as it was. */
-		if (bad < n && !l->s->full)
-			return mt_fail(MT_EX_DATA, "%s: tensor '%s': element %llu is not a finite %s",
-				l->s->found[ARRAY_W][p->index]->file->name, t->name, (unsigned long long)(from + bad),
-				mt_dtype_name(dtype));
+		if ((rc = check_finite(l, p->index, from, w, n)) < 0) return rc;
 	}
 	return check_constant(l->run, t);
 }

@@ -154,6 +154,8 @@ int config_export(const struct mt_geometry *geo, const char *config, size_t byte
 		return memory ? mt_fail(MT_EX_NOMEM, "no memory for config.json")
 					  : mt_fail(MT_EX_DATA, "the run's config.json is damaged");
 	}
+	json_object_del(root, "quantization_config"); /* mt-ckpt load has dequantized the weights */
+	json_object_del(json_object_get(root, "text_config"), "quantization_config");
 	if (one_rope(geo)) write_rope(root, geo->family, one_rope(geo), &rc);
 	if (rope_is_by_type(geo->family)) write_ropes_by_type(root, geo->family, &rc);
 	/* older and newer classes have different names for it, and read only their own */

@@ -45,13 +45,14 @@ DIR *dir_list(int dirfd);                /* to read its entries, closed by close
 
 /* ---- safetensors.c */
 
-enum st_dtype { ST_F32 = 1, ST_BF16, ST_F16, ST_I16, ST_U8, ST_OTHER };
+enum st_dtype { ST_F32 = 1, ST_BF16, ST_F16, ST_I16, ST_U8, ST_F8, ST_E8M0, ST_OTHER }; /* F8: F8_E4M3 */
 #define ST_DIMS 8
 
 struct st_tensor {
 	const char *name; /* in the file's header */
 	const char *dtype_name;
 	enum st_dtype dtype;
+	uint32_t elem; /* bytes of an element */
 	uint32_t ndim;
 	uint64_t shape[ST_DIMS];
 	uint64_t begin, end; /* from the file's start; checked against its size */
@@ -78,6 +79,10 @@ struct st_entry {
 	struct st_file *file;
 	struct st_tensor *tensor;
 	bool used;
+	/* quantized.c: of FP8: a scale for each block, by row and column of blocks; */
+	float *scale; /* (rows of blocks, scale_cols); NULL: not FP8 */
+	uint64_t scale_cols, block[2];
+	const struct st_entry *scales; /* of MXFP4: their tensor; NULL: not MXFP4 */
 };
 
 struct model {   /* one or several safetensors files */
@@ -90,6 +95,7 @@ struct model {   /* one or several safetensors files */
 	 * and the weights of the LM head, which tied embeddings may be called */
 	const char *base, *head;
 	size_t base_bytes;
+	uint64_t block[2]; /* rows and columns of weights in FP8 that have one scale */
 };
 
 /* Open SET.safetensors, or the shards that SET.safetensors.index.json lists; SET: model, optim-m, ... */
@@ -112,6 +118,26 @@ void model_name_extras(const struct model *);
 int st_read(const struct st_entry *, uint64_t from, uint64_t n, void *data);
 /* Read n elements of a tensor, beginning with element `from`, as fp32 patterns. `raw` is a buffer of 2 n bytes. */
 int model_read(const struct st_entry *, uint64_t from, uint64_t n, void *raw, uint32_t *bits);
+
+/* ---- quantized.c */
+
+#define MXFP4_COLS (1u << 17) /* maximum of a row */
+
+int quantized_config(struct model *, int dirfd); /* model.block, by config.json */
+/* The tensor that has a weight of that name in MXFP4 is called so. */
+void mxfp4_name(char *buf, size_t n, const char *weight);
+/* Find the scales of a tensor of the model: of one in FP8, whose dtype and shape are right; in MXFP4 */
+int fp8_match(const struct model *, struct st_entry *);
+int mxfp4_match(const struct model *, struct st_entry *, const struct mt_tensor *want);
+bool is_mxfp4(const struct st_entry *);
+/* 65: a scale has no weight in FP8 or MXFP4 */
+int quantized_check(const struct model *);
+/* As model_read, of codes that have been read */
+void fp8_decode(const struct st_entry *, uint64_t from, uint64_t n, const uint8_t *codes, uint32_t *bits);
+/* Read rows of `cols` elements, beginning with `row`, as columns: bits has (cols, rows). raw: rows * cols bytes */
+int mxfp4_read(const struct st_entry *, uint64_t row, uint64_t rows, uint64_t cols, void *raw, uint32_t *bits);
+/* Say once on stderr what was read as what, and how large an export will be. */
+void quantized_say(const struct model *, const struct mt_layout *, enum mt_dtype);
 
 /* ---- shards.c */
 

@@ -29,7 +29,7 @@ static int add_entries(struct model *m)
 	for (uint32_t i = 0; i < m->n_files; i++)
 		for (size_t j = 0; j < m->files[i].n; j++)
 			if (m->files[i].tensors[j].listed)
-				m->entries[m->n++] = (struct st_entry){&m->files[i], &m->files[i].tensors[j], false};
+				m->entries[m->n++] = (struct st_entry){.file = &m->files[i], .tensor = &m->files[i].tensors[j]};
 	if (m->n) qsort(m->entries, m->n, sizeof *m->entries, by_name);
 	return 0;
 }
@@ -127,6 +127,7 @@ int model_open_sets(struct model *m, int dirfd, const char *label, char (*names)
 void model_close(struct model *m)
 {
 	for (uint32_t i = 0; i < m->n_files; i++) st_close(&m->files[i]);
+	for (size_t i = 0; i < m->n; i++) free(m->entries[i].scale);
 	free(m->files);
 	free(m->entries);
 	free(m->label);
@@ -147,8 +148,16 @@ static struct st_entry *find_as(const struct model *m, const char *name)
 	char other[2 * MT_TENSOR_NAME];
 	if (e || !m->base_bytes) return e;
 	if (!strncmp(name, m->base, m->base_bytes)) return model_find(m, name + m->base_bytes);
-	snprintf(other, sizeof other, "%.*s%s", (int)m->base_bytes, m->base, name);
-	return model_find(m, other);
+	int n = snprintf(other, sizeof other, "%.*s%s", (int)m->base_bytes, m->base, name);
+	return n < (int)sizeof other ? model_find(m, other) : NULL;
+}
+
+/* The same of one in MXFP4 */
+static struct st_entry *find_mxfp4(const struct model *m, const char *name)
+{
+	char other[2 * MT_TENSOR_NAME];
+	mxfp4_name(other, sizeof other, name);
+	return find_as(m, other);
 }
 
 static bool weight_dtype(enum st_dtype d) { return d == ST_F32 || d == ST_BF16 || d == ST_F16; }
@@ -163,14 +172,15 @@ static void shape_text(char *buf, size_t n, const uint64_t *shape, uint32_t ndim
 
 static bool dtype_fits(enum st_dtype has, const struct mt_tensor *want, enum st_dtype dtype)
 {
-	if (dtype == ST_OTHER) return weight_dtype(has);
+	if (dtype == ST_OTHER) return weight_dtype(has) || has == ST_F8;
 	if (dtype == ST_U8 && want->exact) return has == ST_F32;
 	return has == dtype || (dtype == ST_BF16 && want->exact && has == ST_F32);
 }
 
-static int match(const struct st_entry *e, const struct mt_tensor *want, enum st_dtype dtype)
+static int match(const struct model *m, struct st_entry *e, const struct mt_tensor *want, enum st_dtype dtype)
 {
 	const struct st_tensor *t = e->tensor;
+	if (is_mxfp4(e)) return mxfp4_match(m, e, want);
 	if (!dtype_fits(t->dtype, want, dtype))
 		return mt_fail(MT_EX_DATA, "%s: tensor '%s': dtype %s is not one that can be loaded here", e->file->name,
 			want->name, t->dtype_name);
@@ -183,7 +193,7 @@ static int match(const struct st_entry *e, const struct mt_tensor *want, enum st
 		return mt_fail(MT_EX_DATA, "%s: tensor '%s': shape %s where config.json says %s", e->file->name, want->name,
 			has, needs);
 	}
-	return 0;
+	return t->dtype == ST_F8 ? fp8_match(m, e) : 0;
 }
 
 /* The file may have other names for the same tensors: show two that the model does not have */
@@ -211,11 +221,12 @@ int model_match(struct model *m, const struct mt_tensor *table, uint32_t n, enum
 	for (uint32_t i = 0; i < n; i++) {
 		found[i] = find_as(m, table[i].name);
 		if (!found[i] && i == 0 && m->head) found[i] = find_as(m, m->head);
+		if (!found[i] && dtype == ST_OTHER) found[i] = find_mxfp4(m, table[i].name);
 		if (found[i]) found[i]->used = true;
 	}
 	for (uint32_t i = 0; i < n && rc == 0; i++)
-		rc = found[i] ? match(found[i], &table[i], dtype) : missing(m, table[i].name);
-	return rc;
+		rc = found[i] ? match(m, found[i], &table[i], dtype) : missing(m, table[i].name);
+	return rc == 0 && dtype == ST_OTHER ? quantized_check(m) : rc;
 }
 
 int model_match_tied(struct model *m, const char *embed_name, const char *head_name)
@@ -287,8 +298,7 @@ static uint32_t half_bits(uint16_t h)
 int st_read(const struct st_entry *e, uint64_t from, uint64_t n, void *data)
 {
 	const struct st_tensor *t = e->tensor;
-	uint64_t size = t->dtype == ST_F32 ? 4 : t->dtype == ST_U8 ? 1 : 2;
-	return file_read(e->file->fd, e->file->name, data, n * size, t->begin + from * size);
+	return file_read(e->file->fd, e->file->name, data, n * t->elem, t->begin + from * t->elem);
 }
 
 int model_read(const struct st_entry *e, uint64_t from, uint64_t n, void *raw, uint32_t *bits)
@@ -301,5 +311,6 @@ int model_read(const struct st_entry *e, uint64_t from, uint64_t n, void *raw, u
 		for (uint64_t i = 0; i < n; i++) bits[i] = (uint32_t)half[i] << 16;
 	else if (dtype == ST_F16)
 		for (uint64_t i = 0; i < n; i++) bits[i] = half_bits(half[i]);
+	else if (dtype == ST_F8) fp8_decode(e, from, n, raw, bits);
 	return 0;
 }

@@ -29,9 +29,9 @@ static const struct {
 	{"I8", 1, ST_OTHER},
 	{"U8", 1, ST_U8},
 	{"BOOL", 1, ST_OTHER},
-	{"F8_E4M3", 1, ST_OTHER},
+	{"F8_E4M3", 1, ST_F8},
 	{"F8_E5M2", 1, ST_OTHER},
-	{"F8_E8M0", 1, ST_OTHER},
+	{"F8_E8M0", 1, ST_E8M0},
 	{"C64", 8, ST_OTHER},
 };
 
@@ -56,7 +56,7 @@ static int read_dtype(const struct st_file *f, struct st_tensor *t, const json_t
 		if (!strcmp(name, dtypes[i].name)) {
 			t->dtype = dtypes[i].dtype;
 			t->dtype_name = dtypes[i].name;
-			*bytes = dtypes[i].bytes;
+			*bytes = t->elem = dtypes[i].bytes;
 			return 0;
 		}
 	return mt_fail(MT_EX_DATA, "%s: tensor '%s': unknown dtype '%s'", f->name, shown(t->name), shown(name));

@@ -86,13 +86,28 @@ static uint32_t read_dropout(struct reader *r, const struct family *family)
 	return flags;
 }
 
+/* mt-ckpt load dequantizes these forms (mt-ckpt/hf/quantized.c). */
+static void refuse_quantized(struct reader *r, const json_t *q)
+{
+	if (!is_given(q)) return;
+	const char *method = json_string_value(json_object_get(q, "quant_method"));
+	bool compressed = method && !strcmp(method, "compressed-tensors");
+	const char *key = compressed ? "format" : json_object_get(q, "quant_algo") ? "quant_algo" : "quant_method";
+	const char *is = json_string_value(json_object_get(q, key));
+	if (is && !strcmp(is, compressed ? "float-quantized" : "fp8")) return;
+	if (is && !compressed && !strcmp(is, "mxfp4")) return;
+	REFUSE(r, MT_EX_CONFIG,
+		"quantization_config is not supported: %s '%.40s', only fp8, mxfp4 and compressed-tensors' float-quantized",
+		key, is ? is : "");
+}
+
 /* Refuse keys that change a model's computation in ways that mt does not support, and dialects that disagree.
  * quantization_config, torch_dtype and dtype are PreTrainedConfig's. */
 static void refuse_foreign(struct reader *r, const struct family *family)
 {
-	static const char *const never[] = {"quantization_config", "compression_config"};
-	for (size_t i = 0; i < sizeof never / sizeof *never; i++)
-		if (is_given(json_object_get(r->root, never[i]))) REFUSE(r, MT_EX_CONFIG, "%s is not supported", never[i]);
+	refuse_quantized(r, json_object_get(r->root, "quantization_config"));
+	if (is_given(json_object_get(r->root, "compression_config")))
+		REFUSE(r, MT_EX_CONFIG, "compression_config is not supported");
 	if (!family->per_layer && is_given(json_object_get(r->root, "per_layer_config")))
 		REFUSE(r, MT_EX_CONFIG, "per_layer_config is not supported");
 	for (size_t i = 0; i < sizeof family->refused / sizeof *family->refused && family->refused[i]; i++)

@@ -6,7 +6,8 @@
     edit FILE CODE            run CODE on h (the header), d (the data, a bytearray), h's order kept; write FILE anew
     raw FILE HEADER [N]       FILE with that header text and N bytes of data
     json FILE CODE            run CODE on j, the file's JSON
-    same A B [--cast DTYPE]   tensors of A, cast (fp32 to nearest even), equal those of B, names and shapes too
+    same A B [--cast DTYPE]   tensors of A, cast (fp32 to nearest even), equal those of B, names and shapes too;
+                              DTYPE W: BF16, as a bf16 run has fp32 weights: ties away from zero
     zero DIR PREFIX           every tensor in files PREFIX* is zero
 """
 import argparse
@@ -142,8 +143,11 @@ def same(a):
         have, want = bits(y[name][0], y[name][2]), bits(x[name][0], x[name][2])
         if a.cast == "BF16":
             want = [nearest_even(b) for b in want]
-        if a.cast and y[name][0] != a.cast:
-            sys.exit(f"{name}: {y[name][0]} and not {a.cast}")
+        if a.cast == "W":
+            want = [b + 0x8000 >> 16 << 16 for b in want]
+        dtype = "BF16" if a.cast == "W" else a.cast
+        if dtype and y[name][0] != dtype:
+            sys.exit(f"{name}: {y[name][0]} and not {dtype}")
         if x[name][1] != y[name][1] or have != want:
             sys.exit(f"{name} differs")
 

@@ -1,0 +1,234 @@
+#!/usr/bin/env bats
+# mt-ckpt load: weights in FP8 and MXFP4 become the numbers that they stand for; damaged ones are refused.
+
+load helpers
+
+ST() { python3 "$TOP/tests/lib/mksafetensors.py" "$@"; }
+Q() { python3 "$TOP/tests/lib/quantize.py" "$@"; }
+create() { mt-store create "$@" 2>"$T/create.err"; }
+
+# $T/q is loaded, verified and exported, by bf16 and fp32 runs, in bf16 and fp32, as the numbers of $T/q/expect
+reads() { # KIND
+	local dtype
+	mt-ckpt verify "$T/q"
+	for dtype in bf16 fp32; do
+		create "$RUN" --config "$T/q" --dtype $dtype
+		mt-ckpt load "$RUN" "$T/q" 2>"$T/load.err"
+		grep -qx "mt-ckpt: $1 read as $dtype; the export will be $dtype, [0-9.]* GB instead of [0-9.]*" "$T/load.err"
+		[ "$(wc -l <"$T/load.err")" = 1 ]
+		mt-ckpt export "$RUN" "$T/fp32" --dtype fp32
+		mt-ckpt export "$RUN" "$T/bf16" --dtype bf16
+		mt-store rm "$RUN"
+		ST same "$T/q/expect" "$T/fp32" --cast F32
+		ST same "$T/q/expect" "$T/bf16" --cast "$([ $dtype = bf16 ] && echo W || echo BF16)"
+		no grep -q quantization_config "$T/fp32/config.json"
+		rm -r "$T/fp32" "$T/bf16"
+	done
+	rm -r "$T/q"
+}
+
+like_transformers() {
+	! has torch transformers || with_torch "$TOP/tests/lib/quantize.py" transformers "$T/q"
+}
+
+@test "FP8 in full blocks is read as transformers reads it, with every type of scales" {
+	local scale
+	for scale in F32 BF16 F8_E8M0 U8; do
+		Q fp8 "$GOLDEN/qwen3/model" "$T/q" --block 4,4 --scale $scale
+		like_transformers
+		reads FP8
+	done
+}
+
+@test "FP8 in partial blocks is divided by weight_block_size, not by the number of scales" {
+	local block
+	for block in 16,16 7,33 50,3 128,128; do
+		Q fp8 "$GOLDEN/qwen3/model" "$T/q" --block $block
+		reads FP8
+	done
+}
+
+@test "FP8 without weight_block_size is in blocks of 128 x 128" {
+	ST make "$T/in" --set hidden_size=192 --set intermediate_size=272 --set num_hidden_layers=1
+	Q fp8 "$T/in" "$T/q"
+	reads FP8
+}
+
+@test "FP8 with one scale a tensor is read as transformers reads it, and activation_scale is dropped" {
+	Q fp8 "$GOLDEN/qwen3/model" "$T/q" --form scalar --scale BF16
+	like_transformers
+	reads FP8
+}
+
+@test "FP8 of compressed-tensors with a scale for each row, or for each tensor" {
+	local form
+	for form in channel tensor; do
+		Q fp8 "$GOLDEN/qwen3/model" "$T/q" --form $form --scale BF16
+		reads FP8
+	done
+}
+
+@test "FP8 in fused tensors and of experts" {
+	Q fp8 "$GOLDEN/phi3-mini/model" "$T/q" --block 16,16
+	reads FP8
+	Q fp8 "$GOLDEN/qwen3-moe/model" "$T/q" --block 5,5
+	reads FP8
+}
+
+@test "MXFP4 of gpt-oss is read as transformers reads it" {
+	Q mxfp4 "$GOLDEN/gpt-oss/model" "$T/q"
+	like_transformers
+	reads MXFP4
+}
+
+# bats test_tags=slow
+@test "MXFP4 of many rows and columns is read in parts, by one thread or several" {
+	Q mxfp4 "$GOLDEN/gpt-oss/model" "$T/q" --hidden 8192
+	create "$RUN" --config "$T/q"
+	mt-ckpt load "$RUN" "$T/q" --threads 1
+	ckpt-dump "$RUN" >"$T/one"
+	mt-ckpt load "$RUN" "$T/q" --threads 3
+	diff "$T/one" <(ckpt-dump "$RUN")
+	mt-store rm "$RUN"
+	reads MXFP4
+}
+
+@test "shards: a scale may be in another file than its weight" {
+	Q fp8 "$GOLDEN/qwen3/model" "$T/q" --block 16,16
+	python3 - "$TOP" "$T/q" <<-'END'
+		import json, os, sys
+		sys.path.insert(0, sys.argv[1] + "/tests/lib")
+		from mksafetensors import tensors_of, write_tensors
+		q = sys.argv[2]
+		tensors = tensors_of(q)
+		os.remove(q + "/model.safetensors")
+		where = {n: f"model-{'scale' in n:d}.safetensors" for n in tensors}
+		for file in set(where.values()):
+		    write_tensors(f"{q}/{file}", {n: t for n, t in tensors.items() if where[n] == file})
+		json.dump({"metadata": {}, "weight_map": where}, open(q + "/model.safetensors.index.json", "w"))
+	END
+	reads FP8
+}
+
+# ---- damaged files
+
+# load and verify refuse $T/q with CODE and one line that contains WORDS; the run stays empty
+refused() { # CODE WORDS
+	create "$RUN" --config "$T/good"
+	fails_with "$1" mt-ckpt load "$RUN" "$T/q"
+	grep -qF "$2" "$T/fails.err" || { cat "$T/fails.err"; return 1; }
+	ckpt-dump "$RUN" | grep -q '^state 0$'
+	mt-store rm "$RUN"
+	fails_with "$1" mt-ckpt verify "$T/q"
+	grep -qF "$2" "$T/fails.err" || { cat "$T/fails.err"; return 1; }
+}
+# The same of what is found only when the weights are read
+refused_by_load() { # CODE WORDS
+	create "$RUN" --config "$T/good"
+	fails_with "$1" mt-ckpt load "$RUN" "$T/q"
+	grep -qF "$2" "$T/fails.err" || { cat "$T/fails.err"; return 1; }
+	mt-store rm "$RUN"
+}
+# A good model again
+anew() { # KIND DIR [OPTIONS]
+	rm -rf "$T/q"
+	[ -e "$T/good" ] || Q "$1" "$GOLDEN/$2/model" "$T/good" "${@:3}"
+	cp -r "$T/good" "$T/q"
+}
+EDIT() { ST edit "$T/q/model.safetensors" "$1"; }
+ADD_BYTE() { EDIT "h['$1'] = {'dtype': 'U8', 'shape': [1], 'data_offsets': [len(d), len(d) + 1]}; d.append(1)"; }
+UP=model.layers.1.mlp.up_proj.weight
+DOWN=model.layers.1.mlp.experts.down_proj
+
+@test "FP8: a missing scale, one without its weight, or of another shape or type exits 65" {
+	anew fp8 qwen3 --block 16,16
+	EDIT "h['x'] = h.pop('${UP}_scale_inv')"
+	refused 65 "tensor '$UP': is FP8, and its weight_scale_inv or weight_scale is missing"
+	anew
+	ADD_BYTE x.weight_scale
+	refused 65 "tensor 'x.weight_scale': a scale without its quantized weight"
+	anew
+	ADD_BYTE model.norm.weight_scale_inv
+	refused 65 "tensor 'model.norm.weight_scale_inv': a scale without its quantized weight"
+	anew
+	EDIT "h['${UP}_scale_inv']['shape'].reverse()"
+	refused 65 "tensor '${UP}_scale_inv': its shape is not (4, 2), the scales of '$UP'"
+	anew
+	EDIT "h['${UP}_scale_inv']['shape'] = [8]"
+	refused 65 "tensor '${UP}_scale_inv': its shape is not (4, 2)"
+	anew
+	ST json "$T/q/config.json" "j['quantization_config']['weight_block_size'] = None"
+	refused 65 "its shape is not (1, 1), the scales of"
+	anew
+	EDIT "t = h['${UP}_scale_inv']; t['dtype'] = 'I32'"
+	refused 65 "tensor '${UP}_scale_inv': a scale is F32, BF16, F8_E8M0 or U8"
+	anew
+	EDIT "h['$UP']['dtype'] = 'F8_E5M2'"
+	refused 65 "tensor '$UP': dtype F8_E5M2 is not one that can be loaded here"
+}
+
+@test "FP8: scales and weights that are not finite exit 65" {
+	anew fp8 qwen3 --block 16,16
+	EDIT "at = h['${UP}_scale_inv']['data_offsets'][0]; d[at:at + 4] = struct.pack('<I', 0x7f800000)"
+	refused 65 "tensor '${UP}_scale_inv': a scale is not finite"
+	anew
+	EDIT "d[h['$UP']['data_offsets'][0] + 5] = 0xff"
+	refused_by_load 65 "tensor '$UP': element 5 is not a finite bf16"
+	anew
+	EDIT "at = h['${UP}_scale_inv']['data_offsets'][0]; d[at:at + 4] = struct.pack('<f', 3e38)
+d[h['$UP']['data_offsets'][0]] = 0x7e"
+	refused_by_load 65 "tensor '$UP': element 0 is not a finite bf16"
+	rm -r "$T/good"
+	anew fp8 qwen3 --block 16,16 --scale F8_E8M0
+	EDIT "d[h['${UP}_scale_inv']['data_offsets'][0]] = 255"
+	refused 65 "tensor '${UP}_scale_inv': a scale is not finite"
+}
+
+@test "FP8: an invalid weight_block_size exits 65" {
+	local size
+	anew fp8 qwen3 --block 16,16
+	for size in 0 '[16]' '[16, 0]' '[16, -1]' '[16, 16, 16]' '["a", 1]' '[1e9, 1]'; do
+		ST json "$T/q/config.json" "j['quantization_config']['weight_block_size'] = $size"
+		refused 65 "config.json: weight_block_size is not two whole numbers above 0"
+	done
+}
+
+@test "MXFP4: missing or damaged scales, and other shapes than config.json's, exit 65" {
+	anew mxfp4 gpt-oss
+	EDIT "h['x'] = h.pop('${DOWN}_scales')"
+	refused 65 "tensor '${DOWN}_blocks': its _scales are missing"
+	anew
+	EDIT "h['x'] = h.pop('${DOWN}_blocks')"
+	refused 65 "tensor '$DOWN': is missing"
+	anew
+	ADD_BYTE x_proj_scales
+	refused 65 "tensor 'x_proj_scales': a scale without its quantized weight"
+	anew
+	EDIT "h['${DOWN}_scales']['shape'] = [5, 32, 2]"
+	refused 65 "tensor '${DOWN}_scales': it is not U8 (5, 64, 1), the scales of '${DOWN}_blocks'"
+	anew
+	EDIT "h['${DOWN}_blocks']['shape'] = [5, 32, 2, 16]"
+	refused 65 "tensor '${DOWN}_blocks': it is not U8 (5, 64, 1, 16), as config.json says"
+	anew
+	EDIT "h['${DOWN}_blocks']['dtype'] = 'I8'"
+	refused 65 "tensor '${DOWN}_blocks': it is not U8"
+	anew
+	EDIT "d[h['${DOWN}_scales']['data_offsets'][0] + 70] = 255"
+	refused_by_load 65 "tensor '${DOWN}_scales': a scale is 255, which is NaN"
+	anew
+	EDIT "d[h['${DOWN}_scales']['data_offsets'][0]] = 254; at = h['${DOWN}_blocks']['data_offsets'][0]
+d[at:at + 16] = b'\\x11' * 15 + b'\\x71'"
+	refused_by_load 65 "tensor '$DOWN': element 1984 is not a finite bf16"
+}
+
+@test "other quantizations exit 78 and are named" {
+	local q
+	ST make "$T/in"
+	for q in "quant_method 'gptq'" "quant_method 'awq'" "quant_method 'bitsandbytes'" "format 'pack-quantized'" \
+		"format 'nvfp4-pack-quantized'" "quant_algo 'NVFP4'" "quant_method ''"; do
+		ST json "$T/in/config.json" "key, value = \"\"\"$q\"\"\".replace(\"'\", '').split(' ')
+j['quantization_config'] = {'quant_method': 'compressed-tensors' if key == 'format' else 'modelopt'} | {key: value}"
+		fails_with 78 mt-store create "$RUN" --config "$T/in"
+		grep -qF "config.json: quantization_config is not supported: $q, only fp8, mxfp4 and" "$T/fails.err"
+	done
+}
