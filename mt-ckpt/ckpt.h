@@ -69,10 +69,40 @@ struct kept { /* the files of a directory that a run keeps */
 /* 65: a git-lfs pointer, or not a regular file. Release it after an error, too. */
 int kept_read(struct kept *, const struct source *);
 void kept_release(struct kept *);
+/* data: becomes its own, also after an error */
+int kept_add(struct kept *, const char *name, char *data, size_t bytes);
 /* A kept file's name: of a file in a directory, or of one in a directory in it */
 bool kept_name_valid(const char *name);
 int kept_directory(struct out_dir *, const char *name); /* make the directory in it that the name has, if any */
 int kept_write(const char *name, const void *data, size_t bytes, void *out_dir); /* mt_files_each */
+
+/* ---- carried.c */
+
+#define CARRIED_RECORD ".mt-carried.json" /* a kept file, which no directory gets: what a run carries, and from where */
+
+struct carried { /* what a wrapper's directory has beside the text model; zero: the run is of a text model */
+	json_t *record;
+	const char *source, *prefix, *head; /* directory; what stands before the text model's names; the LM head's name */
+	struct carried_tensor {
+		const char *name, *file; /* in the directory */
+		uint64_t begin, bytes;   /* in that file */
+		uint64_t at;             /* in the data of the new one */
+	} * v;
+	uint32_t n;
+	char *header; /* of the new file, and its length */
+	uint64_t header_bytes, bytes;
+	struct shard_other other; /* the new file, for the index */
+};
+
+/* What source's directory has beside the text model that was found in it, with checksums: into the kept files */
+int carried_note(struct kept *, const struct source *);
+int carried_say(const struct source *);                    /* only a line on stderr: how much is carried */
+int carried_open(struct carried *, const struct mt_run *); /* the same of a run */
+void carried_close(struct carried *);
+/* The tensors of the run under the names that were read, n of them; to be freed */
+int carried_table(const struct carried *, const struct mt_run *, struct mt_tensor **table, uint32_t *n);
+/* Write the file: a link to that of a checkpoint beside dir, or a copy. 66: the source is gone, or has changed */
+int carried_write(const struct carried *, struct out_dir *);
 
 /* ---- state.c */
 
@@ -145,6 +175,8 @@ struct writer { /* writes a run's arrays into a directory */
 	bool has[ARRAYS];
 	struct parts parts[ARRAYS]; /* of lo, m and v of several nodes, this one's; of m and v in int8 */
 	char set_name[ARRAYS][SET_NAME];
+	struct carried carried;
+	struct mt_tensor *table; /* w of a wrapper, under the names in the files; NULL: under the run's */
 	struct work work;
 	struct chunk *chunks; /* in the order of units */
 	uint32_t n_chunks;

@@ -79,7 +79,7 @@ static void warn_left_out(const struct kept *k)
 	else mt_say("warning: %s: it and %u more are not kept, and exports are without them", k->why, k->left_out - 1);
 }
 
-static int add(struct kept *k, const char *name, char *data, size_t bytes)
+int kept_add(struct kept *k, const char *name, char *data, size_t bytes)
 {
 	struct mt_file *files = realloc(k->file, (k->n + 1) * sizeof *files);
 	if (files) k->file = files;
@@ -115,7 +115,7 @@ static int keep(struct kept *k, int dirfd, const char *file, const char *name)
 		free(data);
 		return mt_fail(MT_EX_DATA, "%s: " HF_LFS_POINTER, shown(name));
 	}
-	return add(k, name, data, n);
+	return kept_add(k, name, data, n);
 }
 
 static void free_list(struct dirent **list, int n)
@@ -184,6 +184,7 @@ int kept_directory(struct out_dir *dir, const char *name)
 int kept_write(const char *name, const void *data, size_t bytes, void *arg)
 {
 	struct out_dir *dir = arg;
+	if (!strcmp(name, CARRIED_RECORD)) return 0;
 	if (!kept_name_valid(name)) return mt_fail(MT_EX_DATA, "kept file '%s' is not a valid file name", shown(name));
 	int rc = kept_directory(dir, name);
 	return rc < 0 ? rc : out_text(dir, name, data, bytes);

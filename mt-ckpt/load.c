@@ -197,7 +197,8 @@ static int check_source(struct mt_run *run, struct source *s, struct kept *kept)
 	if ((rc = source_config(s)) < 0 || (rc = config_same(mt_geometry(run), &s->geo)) < 0 ||
 		(rc = check_optim(run, s)) < 0 || (rc = source_checksums(s)) < 0 || (rc = source_models(s)) < 0)
 		return rc;
-	return kept_read(kept, s);
+	if ((rc = kept_read(kept, s)) < 0) return rc;
+	return *s->geo.wrapper ? carried_note(kept, s) : 0;
 }
 
 /* The optimizer's state is loaded into a run that has it in another type */
@@ -226,7 +227,7 @@ int ckpt_load(const char *name, const char *dir, bool weights, bool new_record)
 	if (rc == 0) rc = check_source(run, &s, &kept);
 	if (new_record) s.json.has_record = false;
 	if (rc == 0) {
-		model_name_extras(&s.model[ARRAY_W]);
+		if (!*s.geo.wrapper) model_name_extras(&s.model[ARRAY_W]);
 		warn_of_state(run, &s);
 		rc = fill(run, &s, &kept);
 	}

@@ -76,6 +76,8 @@ int out_sync_file(struct out_file *);
 int out_text(struct out_dir *, const char *name, const void *data, uint64_t n); /* a whole file */
 /* Move a file that another process wrote from directory `from`; its checksums are copied */
 int out_take(struct out_dir *, int from, const char *name, uint64_t bytes, const uint64_t *sums, uint64_t n_sums);
+/* Link a file of directory `from`, whose checksums as in run.json these are. 1: the file system cannot */
+int out_link(struct out_dir *, int from, const char *name, uint64_t bytes, const json_t *sums);
 void out_sort(struct out_dir *);            /* the files so far, by name: run.json lists them in this order */
 uint64_t out_bytes(const struct out_dir *); /* of the files so far */
 void out_release(struct out_dir *);         /* close them, free what is known of them */

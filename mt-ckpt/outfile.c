@@ -95,6 +95,16 @@ int out_take(struct out_dir *o, int from, const char *name, uint64_t bytes, cons
 	return keep(o, f, rc);
 }
 
+int out_link(struct out_dir *o, int from, const char *name, uint64_t bytes, const json_t *sums)
+{
+	struct out_file *f = NULL;
+	int rc = linkat(from, name, o->fd, name, 0) < 0 ? 1 : add(o, name, bytes, &f);
+	if (rc) return rc;
+	for (uint64_t i = 0; f->sums && i < f->n_sums; i++)
+		f->sums[i] = strtoull(json_string_value(json_array_get(sums, i)), NULL, 16);
+	return keep(o, f, f->name && (f->sums || o->no_sums) ? 0 : mt_fail(MT_EX_NOMEM, "no memory"));
+}
+
 void out_release(struct out_dir *o)
 {
 	for (uint32_t i = 0; i < o->n_files; i++) file_free(o->files[i]);

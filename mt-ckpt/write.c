@@ -66,6 +66,13 @@ static int begin_set(struct writer *w, enum array a, uint64_t limit)
 	uint64_t exact_roles = a == ARRAY_W ? 1ull << MT_T_CORRECTION | router << MT_T_ROUTER : 0;
 	int rc;
 	snprintf(w->set_name[a], SET_NAME, "%s", st_sets[a].name);
+	if (a == ARRAY_W && w->carried.record) {
+		uint32_t n;
+		if ((rc = carried_table(&w->carried, w->run, &w->table, &n)) < 0) return rc;
+		rc = shards_begin(&w->set[a], w->dir, w->set_name[a], dtype, exact_roles, w->table, n, limit);
+		if (rc == 0 && w->carried.n) shards_add(&w->set[a], &w->carried.other);
+		return rc;
+	}
 	if (nodes > 1) parts_set(w->set_name[a], a, node, nodes);
 	if (nodes == 1 && type != MT_INT8)
 		return shards_begin(&w->set[a], w->dir, w->set_name[a], dtype, exact_roles, mt_tensor(w->run, 0),
@@ -88,6 +95,7 @@ int writer_begin(struct writer *w, struct mt_run *run, struct out_dir *dir, enum
 	w->has[ARRAY_M] = full;
 	w->has[ARRAY_V] = full && mt_state_arrays(mt_control(run)->optim) == 2;
 	dir->no_sums = !full;
+	if (*mt_geometry(run)->wrapper && w->has[ARRAY_W]) rc = carried_open(&w->carried, run);
 	for (enum array a = 0; a < ARRAYS && rc == 0; a++)
 		if (w->has[a]) rc = begin_set(w, a, limit);
 	if (rc == 0) rc = make_chunks(w);
@@ -207,6 +215,7 @@ int writer_end(struct writer *w)
 	for (int a = 0; a < ARRAYS && rc == 0; a++) rc = shards_index(&w->set[a]);
 	if (rc == 0) rc = config_export(mt_geometry(w->run), loaded, bytes, w->dtype, &config);
 	if (rc == 0) rc = out_text(w->dir, "config.json", config, strlen(config));
+	if (rc == 0 && w->carried.n) rc = carried_write(&w->carried, w->dir);
 	if (rc == 0) rc = mt_files_each(w->run, kept_write, w->dir);
 	/* The kept files' region may have been replaced by another user's file: that must not prevent a save. */
 	if (rc == 1) {
@@ -224,8 +233,11 @@ void writer_drop(struct writer *w)
 		free(w->parts[a].v);
 		w->parts[a] = (struct parts){0};
 	}
+	carried_close(&w->carried);
+	free(w->table);
 	free(w->chunks);
 	free(w->left);
+	w->table = NULL;
 	w->chunks = NULL;
 	w->left = NULL;
 	work_end(&w->work);

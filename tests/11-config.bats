@@ -691,7 +691,7 @@ self_attention.dense.weight ln_mlp.weight ln_mlp.bias mlp.dense_h_to_4h.weight m
 	config gemma3_text '"architectures": ["Gemma3ForConditionalGeneration"]'
 	refused 78 "architectures 'Gemma3ForConditionalGeneration' is not supported, only Gemma3ForCausalLM"
 	config gemma3
-	refused 78 "model_type 'gemma3' is not supported"
+	refused 78 "text_config is missing"
 	config phi3 '"pad_token_id": null' '"resid_pdrop": 0.1'
 	refused 78 "resid_pdrop 0.1 is not supported"
 	config phi3 '"pad_token_id": null' '"rope_scaling": {"type": "linear", "factor": 2.0}'

@@ -142,6 +142,45 @@ static uint32_t experts_of(const struct mt_geometry *g)
 	return most;
 }
 
+static void write_dtype(json_t *object, const char *name, bool both, int *rc)
+{
+	static const char *const keys[] = {"torch_dtype", "dtype"};
+	for (int i = 0; i < 2; i++)
+		if (both || json_object_get(object, keys[i])) json_put(rc, object, keys[i], json_string(name));
+}
+
+/* A wrapper's config.json stays in the form in which it was read, whichever version of transformers wrote it: both read
+ * what they read before. Its parts have dtypes of their own. */
+static void write_wrapper(json_t *root, const struct mt_geometry *geo, const char *dtype, int *rc)
+{
+	static const char tie[] = "tie_word_embeddings";
+	const char *key;
+	json_t *v, *text = json_object_get(root, "text_config");
+	bool tied = geo->flags & MT_TIED;
+	json_object_foreach(root, key, v) if (json_is_object(v)) write_dtype(v, dtype, false, rc);
+	write_dtype(root, dtype, true, rc);
+	json_put(rc, root, "architectures", json_pack("[s]", family_class(geo->wrapper)));
+	json_put(rc, root, tie, json_boolean(tied));
+	if (json_object_get(text, tie)) json_put(rc, text, tie, json_boolean(tied));
+}
+
+static void write_text_model(json_t *root, const struct mt_geometry *geo, const char *dtype, int *rc)
+{
+	if (one_rope(geo)) write_rope(root, geo->family, one_rope(geo), rc);
+	if (rope_is_by_type(geo->family)) write_ropes_by_type(root, geo->family, rc);
+	/* older and newer classes have different names for it, and read only their own */
+	const char *experts = experts_key(geo->family);
+	if (experts && experts_of(geo) && !given(root, experts)) json_put(rc, root, experts, json_integer(experts_of(geo)));
+	/* the file may have come from another class, such as LlamaModel; what is written is the one with an LM head */
+	if (given(root, "architectures")) json_put(rc, root, "architectures", json_pack("[s]", family_class(geo->family)));
+	write_dtype(root, dtype, true, rc);
+	json_put(rc, root, "tie_word_embeddings", json_boolean(geo->flags & MT_TIED));
+	/* Without head_dim, transformers 4 fails for a mistral with scaled rope: it computes with None. Some families whose
+	 * files have other names compute head_dim, and refuse the key. */
+	if (geo->names == MT_NAMES_LLAMA && !given(root, "head_dim"))
+		json_put(rc, root, "head_dim", json_integer(geo->kind[0].head_dim));
+}
+
 int config_export(const struct mt_geometry *geo, const char *config, size_t bytes, enum mt_dtype dtype, char **text)
 {
 	const char *name = dtype == MT_BF16 ? "bfloat16" : "float32";
@@ -156,21 +195,8 @@ int config_export(const struct mt_geometry *geo, const char *config, size_t byte
 	}
 	json_object_del(root, "quantization_config"); /* mt-ckpt load has dequantized the weights */
 	json_object_del(json_object_get(root, "text_config"), "quantization_config");
-	if (one_rope(geo)) write_rope(root, geo->family, one_rope(geo), &rc);
-	if (rope_is_by_type(geo->family)) write_ropes_by_type(root, geo->family, &rc);
-	/* older and newer classes have different names for it, and read only their own */
-	const char *experts = experts_key(geo->family);
-	if (experts && experts_of(geo) && !given(root, experts))
-		json_put(&rc, root, experts, json_integer(experts_of(geo)));
-	/* the file may have come from another class, such as LlamaModel; what is written is the one with an LM head */
-	if (given(root, "architectures")) json_put(&rc, root, "architectures", json_pack("[s]", family_class(geo->family)));
-	json_put(&rc, root, "torch_dtype", json_string(name));
-	json_put(&rc, root, "dtype", json_string(name));
-	json_put(&rc, root, "tie_word_embeddings", json_boolean(geo->flags & MT_TIED));
-	/* Without head_dim, transformers 4 fails for a mistral with scaled rope: it computes with None. Some families whose
-	 * files have other names compute head_dim, and refuse the key. */
-	if (geo->names == MT_NAMES_LLAMA && !given(root, "head_dim"))
-		json_put(&rc, root, "head_dim", json_integer(geo->kind[0].head_dim));
+	if (*geo->wrapper) write_wrapper(root, geo, name, &rc);
+	else write_text_model(root, geo, name, &rc);
 	*text = rc == 0 ? json_text(root, 2) : NULL;
 	json_decref(root);
 	if (!*text) return rc < 0 ? rc : mt_fail(MT_EX_NOMEM, "no memory for config.json");
@@ -233,6 +259,10 @@ int config_same(const struct mt_geometry *run, const struct mt_geometry *dir)
 
 	if (strncmp(run->family, dir->family, sizeof run->family))
 		return mt_fail(MT_EX_DATA, "config.json: model_type is %.32s, the run's is %.32s", dir->family, run->family);
+	if (strncmp(run->wrapper, dir->wrapper, sizeof run->wrapper))
+		return mt_fail(MT_EX_DATA, "config.json: is of %s %.32s, the run's of %s %.32s",
+			*dir->wrapper ? "the class for images" : "the text model", *dir->wrapper ? dir->wrapper : dir->family,
+			*run->wrapper ? "the class for images" : "the text model", *run->wrapper ? run->wrapper : run->family);
 #define SAME(field, key) \
 	if (run->field != dir->field) return differs(key, run->field, dir->field)
 	SAME(layers, "num_hidden_layers");

@@ -95,6 +95,9 @@ struct model {   /* one or several safetensors files */
 	 * and the weights of the LM head, which tied embeddings may be called */
 	const char *base, *head;
 	size_t base_bytes;
+	/* what the file has in place of base, if it has neither that nor nothing; NULL: none */
+	const char *prefix;
+	int prefix_bytes;
 	uint64_t block[2]; /* rows and columns of weights in FP8 that have one scale */
 };
 
@@ -107,11 +110,18 @@ int model_shards(struct model *, int dirfd, const json_t *index);
 void model_close(struct model *);
 bool model_exists(int dirfd, const char *set); /* one file or an index */
 struct st_entry *model_find(const struct model *, const char *name);
+/* What stands before the names of the base class, by the embeddings' name, which must outlive the model. any: the files
+ * may have anything else there, as those of wrappers have */
+void model_base(struct model *, const char *embed_name, bool any);
 /* Find every tensor of the table, with its shape and dtype; found[i] belongs to table[i]. ST_OTHER: any dtype that a
  * weight may have. ST_U8: exact ones are F32. */
 int model_match(struct model *, const struct mt_tensor *table, uint32_t n, enum st_dtype, struct st_entry **found);
 /* If the file has a head for a tied model, then it must equal the embeddings. */
 int model_match_tied(struct model *, const char *embed_name, const char *head_name);
+/* Its LM head, whatever stands before the name; NULL: none */
+struct st_entry *model_head(const struct model *, const char *head_name);
+/* A constant that older files hold although the class computes it */
+bool is_constant(const char *name);
 /* Print one line on stderr about tensors that were not used, except rotary inv_freq and causal masks. */
 void model_name_extras(const struct model *);
 /* Read n elements of a tensor of 1, 2 or 4 bytes each, beginning with element `from`, as they are in the file. */
@@ -163,6 +173,12 @@ struct shards { /* one array of all tensors, in the table's order */
 	struct shard *shard;
 	uint32_t n_shards;
 	uint64_t total; /* tensor bytes of all */
+	/* one more file that the index lists, which others write, and its tensors; NULL: none */
+	const struct shard_other {
+		const char *file, **names;
+		uint32_t n;
+		uint64_t bytes;
+	} * other;
 };
 
 extern const struct st_set { /* the files of an array: NAME.safetensors, or NAME-00001-of-...; w: model, bf16 or fp32 */
@@ -173,6 +189,8 @@ extern const struct st_set { /* the files of an array: NAME.safetensors, or NAME
 /* The strings and the table must outlive it. */
 int shards_begin(struct shards *, struct out_dir *, const char *set, enum st_dtype, uint64_t exact_roles,
 	const struct mt_tensor *table, uint32_t n, uint64_t limit);
+/* After shards_begin: there is one more file */
+void shards_add(struct shards *, const struct shard_other *);
 uint64_t shards_elem(const struct shards *, uint32_t tensor); /* bytes of an element */
 int shards_open(struct shards *, uint32_t shard); /* make its file, unless it is there; one thread at a time */
 uint32_t shards_tensor(const struct shards *, uint32_t shard, uint64_t at); /* whose bytes are there in its data */

@@ -141,15 +141,45 @@ struct st_entry *model_find(const struct model *m, const char *name)
 	return m->n ? bsearch(&key, m->entries, m->n, sizeof key, by_name) : NULL;
 }
 
-/* The tensor of that name. A file of the base class has names without `base`; and lm_head.weight may have it. */
+void model_base(struct model *m, const char *embed_name, bool any)
+{
+	m->base = embed_name;
+	m->base_bytes = (size_t)(strchr(embed_name, '.') - embed_name) + 1;
+	const char *leaf = embed_name + m->base_bytes;
+	if (!any || model_find(m, embed_name) || model_find(m, leaf)) return;
+	for (size_t i = 0; i < m->n; i++) {
+		const char *name = m->entries[i].tensor->name;
+		int n = name_prefix(name, leaf);
+		if (n < 0 || (m->prefix && n >= m->prefix_bytes)) continue;
+		m->prefix = name;
+		m->prefix_bytes = n;
+	}
+}
+
+static struct st_entry *find_after(const struct model *m, const char *prefix, int bytes, const char *rest)
+{
+	char name[256];
+	int n = snprintf(name, sizeof name, "%.*s%s", bytes, prefix, rest);
+	return n < (int)sizeof name ? model_find(m, name) : NULL;
+}
+
+struct st_entry *model_head(const struct model *m, const char *head_name)
+{
+	struct st_entry *e = NULL;
+	const char *prefix = m->prefix ? m->prefix : m->base;
+	int bytes = m->prefix ? m->prefix_bytes : (int)m->base_bytes, at = 0, n;
+	while (!e && (n = name_outer(prefix, bytes, &at)) >= 0) e = find_after(m, prefix, n, head_name);
+	return e;
+}
+
+/* The tensor of that name. A file may have another prefix than `base`, or none; its LM head is in any module around. */
 static struct st_entry *find_as(const struct model *m, const char *name)
 {
-	struct st_entry *e = model_find(m, name);
-	char other[2 * MT_TENSOR_NAME];
+	struct st_entry *e = m->prefix ? NULL : model_find(m, name);
 	if (e || !m->base_bytes) return e;
-	if (!strncmp(name, m->base, m->base_bytes)) return model_find(m, name + m->base_bytes);
-	int n = snprintf(other, sizeof other, "%.*s%s", (int)m->base_bytes, m->base, name);
-	return n < (int)sizeof other ? model_find(m, other) : NULL;
+	if (strncmp(name, m->base, m->base_bytes) != 0) return model_head(m, name);
+	return m->prefix ? find_after(m, m->prefix, m->prefix_bytes, name + m->base_bytes)
+					 : model_find(m, name + m->base_bytes);
 }
 
 /* The same of one in MXFP4 */
@@ -264,7 +294,7 @@ static bool ends_with(const char *s, const char *end)
 }
 
 /* Constants that older files hold although the class computes them: frequencies, and GPT-NeoX's causal mask */
-static bool is_constant(const char *name)
+bool is_constant(const char *name)
 {
 	return ends_with(name, "rotary_emb.inv_freq") || ends_with(name, ".attention.bias") ||
 		ends_with(name, ".attention.masked_bias");

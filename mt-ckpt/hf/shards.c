@@ -14,7 +14,7 @@ static int no_memory(void) { return mt_fail(MT_EX_NOMEM, "no memory for the tabl
 
 static void file_name(const struct shards *s, uint32_t shard, char buf[96])
 {
-	if (s->n_shards == 1) snprintf(buf, 96, "%s.safetensors", s->set);
+	if (s->n_shards == 1 && !s->other) snprintf(buf, 96, "%s.safetensors", s->set);
 	else snprintf(buf, 96, "%s-%05u-of-%05u.safetensors", s->set, shard + 1, s->n_shards);
 }
 
@@ -104,6 +104,8 @@ int shards_begin(struct shards *s, struct out_dir *dir, const char *set, enum st
 	return rc;
 }
 
+void shards_add(struct shards *s, const struct shard_other *other) { s->other = other; }
+
 int shards_open(struct shards *s, uint32_t shard)
 {
 	char name[96];
@@ -130,7 +132,7 @@ int shards_index(const struct shards *s)
 	json_t *root, *map;
 	char name[96], *text;
 	int rc = 0;
-	if (s->n_shards < 2) return 0;
+	if (s->n_shards < 2 && !s->other) return 0;
 	root = json_object();
 	map = json_object();
 	for (uint32_t shard = 0; shard < s->n_shards; shard++) {
@@ -138,7 +140,10 @@ int shards_index(const struct shards *s)
 		for (uint32_t i = s->shard[shard].first; i < s->shard[shard].end; i++)
 			json_put(&rc, map, s->table[i].name, json_string(name));
 	}
-	json_put(&rc, root, "metadata", json_pack("{s:I}", "total_size", (json_int_t)s->total));
+	for (uint32_t i = 0; s->other && i < s->other->n; i++)
+		json_put(&rc, map, s->other->names[i], json_string(s->other->file));
+	json_put(&rc, root, "metadata",
+		json_pack("{s:I}", "total_size", (json_int_t)(s->total + (s->other ? s->other->bytes : 0))));
 	json_put(&rc, root, "weight_map", map);
 	text = rc == 0 ? json_dumps(root, JSON_INDENT(2)) : NULL;
 	json_decref(root);

@@ -98,7 +98,8 @@ int check_file(const char *name, const struct feed_how *how)
 
 int check_vocabulary(const char *config, struct feed_how *how)
 {
-	json_t *root = json_load_file(config, 0, NULL), *vocab = json_object_get(root, "vocab_size");
+	json_t *root = json_load_file(config, 0, NULL), *text = json_object_get(root, "text_config");
+	json_t *vocab = json_object_get(text ? text : root, "vocab_size");
 	long long n = json_is_integer(vocab) ? json_integer_value(vocab) : DEFAULT_VOCAB;
 	bool above = how->format && n >= 1ll << 8 * how->format; /* every element */
 	if (json_is_integer(vocab) && n > 0 && !above) how->vocab = (uint64_t)n;

@@ -17,6 +17,7 @@ static bool add_all(struct stops *s, const char *name, const char *text, size_t 
 {
 	json_error_t error;
 	json_t *root = json_loadb(text, bytes, 0, &error), *eos = json_object_get(root, "eos_token_id");
+	if (!eos) eos = json_object_get(json_object_get(root, "text_config"), "eos_token_id");
 	if (!root) mt_say("warning: %s: not JSON: %s", name, error.text);
 	for (size_t i = 0; i < json_array_size(eos); i++) add(s, json_array_get(eos, i));
 	add(s, eos);

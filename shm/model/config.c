@@ -49,16 +49,41 @@ static const struct act {
 	{"xielu", NO_FORM, MT_XIELU}, /* has weights, so that only classes whose default it is have it */
 };
 
-static const struct family *find_family(struct reader *r)
+/* The first name of architectures, if there is one */
+static const char *first_class(struct reader *r)
+{
+	const json_t *list = json_object_get(r->outer, "architectures");
+	if (!is_given(list)) return NULL;
+	const char *first = json_string_value(json_array_get(list, 0));
+	if (!json_is_array(list) || !first) return REFUSE(r, MT_EX_DATA, "architectures is not a list of names"), NULL;
+	return first;
+}
+
+/* The keys of the text model become those that are read. */
+static const struct family *find_text(struct reader *r, const struct wrapper *w)
+{
+	const json_t *text = key_object(r, "text_config");
+	const char *type = text ? key_string(r, text, "model_type") : NULL, *first = first_class(r);
+	if (!text && !w->at_root) return REFUSE(r, MT_EX_CONFIG, "text_config is missing"), NULL;
+	if (text) r->root = text;
+	if (!type) type = w->text;
+	const struct family *family = w->any || strcmp(type, w->text) == 0 ? family_find(type) : NULL;
+	if (family && family->inner && strcmp(type, w->text) != 0) family = NULL;
+	if (!family) return REFUSE(r, MT_EX_CONFIG, "text_config: model_type '%.40s' is not supported", type), NULL;
+	if (!first || wrapper_is_class(w, first)) return family;
+	REFUSE(r, MT_EX_CONFIG, "architectures '%.60s' is not supported, only %s", first, w->architecture);
+	return NULL;
+}
+
+static const struct family *find_family(struct reader *r, const struct wrapper **wrapper)
 {
 	const char *type = key_string(r, r->root, "model_type");
 	if (!type) return REFUSE(r, MT_EX_CONFIG, "model_type is missing"), NULL;
+	if ((*wrapper = wrapper_find(type))) return find_text(r, *wrapper);
 	const struct family *family = family_find(type);
-	if (!family) return REFUSE(r, MT_EX_CONFIG, "model_type '%.40s' is not supported", type), NULL;
-	const json_t *list = json_object_get(r->root, "architectures");
-	if (!is_given(list)) return family;
-	const char *first = json_string_value(json_array_get(list, 0));
-	if (!json_is_array(list) || !first) return REFUSE(r, MT_EX_DATA, "architectures is not a list of names"), NULL;
+	if (!family || family->inner) return REFUSE(r, MT_EX_CONFIG, "model_type '%.40s' is not supported", type), NULL;
+	const char *first = first_class(r);
+	if (!first) return family;
 	/* As transformers' AutoModelForCausalLM, which goes by model_type alone. But a class of another family is a
 	 * mistake, and models that also see have other tensors. */
 	const struct family *other = family_of_class(first);
@@ -105,8 +130,10 @@ static void refuse_quantized(struct reader *r, const json_t *q)
  * quantization_config, torch_dtype and dtype are PreTrainedConfig's. */
 static void refuse_foreign(struct reader *r, const struct family *family)
 {
-	refuse_quantized(r, json_object_get(r->root, "quantization_config"));
-	if (is_given(json_object_get(r->root, "compression_config")))
+	const json_t *outer = json_object_get(r->outer, "quantization_config");
+	refuse_quantized(r, is_given(outer) ? outer : json_object_get(r->root, "quantization_config"));
+	if (is_given(json_object_get(r->root, "compression_config")) ||
+		is_given(json_object_get(r->outer, "compression_config")))
 		REFUSE(r, MT_EX_CONFIG, "compression_config is not supported");
 	if (!family->per_layer && is_given(json_object_get(r->root, "per_layer_config")))
 		REFUSE(r, MT_EX_CONFIG, "per_layer_config is not supported");
@@ -114,7 +141,7 @@ static void refuse_foreign(struct reader *r, const struct family *family)
 		if (key_bool(r, r->root, family->refused[i], false))
 			REFUSE(r, MT_EX_CONFIG, "%s true is not supported", family->refused[i]);
 	if (!key_bool(r, r->root, "is_causal", true)) REFUSE(r, MT_EX_CONFIG, "is_causal false is not supported");
-	const char *old = key_string(r, r->root, "torch_dtype"), *now = key_string(r, r->root, "dtype");
+	const char *old = key_string(r, r->outer, "torch_dtype"), *now = key_string(r, r->outer, "dtype");
 	if (old && now && strcmp(old, now) != 0)
 		REFUSE(r, MT_EX_CONFIG, "torch_dtype '%.20s' and dtype '%.20s' disagree", old, now);
 }
@@ -159,11 +186,18 @@ static void read_form(struct reader *r, const struct family *family, struct mt_l
 	base->form = (uint32_t)form;
 }
 
+/* Of a wrapper the root's key counts, and in some classes also text_config's. */
+static bool is_tied(struct reader *r, const struct family *family, const struct wrapper *w)
+{
+	static const char key[] = "tie_word_embeddings";
+	if (!w) return key_bool(r, r->root, key, family->tied);
+	return key_bool(r, r->outer, key, w->tied) || (w->text_ties && key_bool(r, r->root, key, family->tied));
+}
+
 static void read_flags(struct reader *r, const struct family *family, struct mt_geometry *geo)
 {
 	geo->flags = family->flags;
 	geo->flags |= read_dropout(r, family);
-	if (key_bool(r, r->root, "tie_word_embeddings", family->tied)) geo->flags |= MT_TIED;
 	for (size_t i = 0; i < sizeof family->flag_key / sizeof *family->flag_key && family->flag_key[i].name; i++)
 		if (key_bool(r, r->root, family->flag_key[i].name, family->flag_key[i].missing))
 			geo->flags |= family->flag_key[i].flags;
@@ -280,13 +314,15 @@ static void read_norms(struct reader *r, const struct family *family, struct mt_
 
 static int read_geometry(const json_t *root, struct mt_geometry *geo)
 {
-	struct reader reader = {.root = root}, *r = &reader;
+	struct reader reader = {.root = root, .outer = root}, *r = &reader;
+	const struct wrapper *wrapper;
 	struct model m;
 	memset(&m, 0, sizeof m); /* padding too: kinds are compared as bytes */
 	memset(geo, 0, sizeof *geo);
-	const struct family *family = find_family(r);
+	const struct family *family = find_family(r, &wrapper);
 	if (!family) return r->rc;
 	snprintf(m.geo.family, sizeof m.geo.family, "%s", family->name);
+	if (wrapper) snprintf(m.geo.wrapper, sizeof m.geo.wrapper, "%s", wrapper->name);
 	m.geo.names = family->names;
 	refuse_foreign(r, family);
 	read_sizes(r, family, &m);
@@ -294,6 +330,7 @@ static int read_geometry(const json_t *root, struct mt_geometry *geo)
 
 	read_form(r, family, &m.base);
 	read_flags(r, family, &m.geo);
+	if (is_tied(r, family, wrapper)) m.geo.flags |= MT_TIED;
 	read_numbers(r, family, &m);
 	m.geo.pad_token = read_pad_token(r, family, m.geo.vocab);
 	read_norms(r, family, &m.geo);
@@ -442,16 +479,32 @@ const char *hf_other_format(const char *dir)
 	return text;
 }
 
+/* The directory that config.json is in */
+static void directory_of(const char *path, char dir[4096])
+{
+	struct stat st;
+	const char *slash = strrchr(path, '/');
+	if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) snprintf(dir, 4096, "%s", path);
+	else if (slash) snprintf(dir, 4096, "%.*s", slash == path ? 1 : (int)(slash - path), path);
+	else snprintf(dir, 4096, ".");
+}
+
 /* After "no such file": what the directory holds instead, or "" */
 static const char *missing_hint(const char *path)
 {
 	char dir[4096];
-	struct stat st;
-	const char *slash = strrchr(path, '/');
-	if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) snprintf(dir, sizeof dir, "%s", path);
-	else if (slash) snprintf(dir, sizeof dir, "%.*s", (int)(slash - path), path);
-	else snprintf(dir, sizeof dir, ".");
+	directory_of(path, dir);
 	return hf_other_format(dir);
+}
+
+static void look_beside(const char *path, struct mt_geometry *geo)
+{
+	char dir[4096];
+	directory_of(path, dir);
+	int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (fd < 0) return;
+	read_beside(fd, geo);
+	close(fd);
 }
 
 int mt_config_read(const char *path, struct mt_geometry *geo, char **text)
@@ -462,6 +515,7 @@ int mt_config_read(const char *path, struct mt_geometry *geo, char **text)
 	if (rc == 0) rc = read_text(fd, &buf, &bytes);
 	if (fd >= 0) close(fd);
 	if (rc == 0) rc = config_parse(buf, bytes, geo);
+	if (rc == 0 && *geo->wrapper) look_beside(path, geo);
 	if (rc == 0 && text) {
 		*text = buf;
 		return 0;

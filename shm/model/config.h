@@ -14,7 +14,8 @@
 
 /* rc and mt_errmsg() are of the first error. After it every getter returns the default. */
 struct reader {
-	const json_t *root;
+	const json_t *root;  /* of the text model's keys */
+	const json_t *outer; /* the file's root; of a wrapper, root is its text_config */
 	int rc;
 };
 
@@ -103,6 +104,8 @@ struct family {
 	bool heads_divide_hidden;      /* LlamaConfig requires it even if head_dim is given */
 	bool heads_fill_hidden;        /* o_proj is square */
 	bool tied;                     /* tie_word_embeddings, if the key is missing */
+	bool inner;                    /* only the text_config of wrappers has this model_type */
+	bool mrope;                    /* its rope has three positions, equal in texts: rope_type mrope is plain */
 	uint32_t flags;                /* that every model of the family has; */
 	struct flag_key flag_key[4];   /* and those that keys set */
 	struct number_key number[6];
@@ -144,14 +147,29 @@ struct family {
 	                                * the model has a window; those of no_rope_layers, by default each fourth */
 };
 
+/* A class for images and more too. Its text model is one of the families, and it alone is trained */
+struct wrapper {
+	const char *name, *architecture;
+	const char *text;              /* model_type of text_config, if that has none */
+	bool any;                      /* text_config may have other families' */
+	bool at_root;                  /* older files have no text_config, and its keys in the root */
+	bool tied;                     /* tie_word_embeddings, if the root does not have it */
+	bool text_ties;                /* true in text_config ties too */
+};
+
 #define PARALLEL_ONE_NORM (MT_PARALLEL | MT_ONE_NORM)
 
 const struct family *family_find(const char *model_type); /* NULL: none */
 /* Whose class this is: LLaMAForCausalLM, LlamaModel and LlamaForSequenceClassification are llama's. NULL: nobody's */
 const struct family *family_of_class(const char *architecture);
+const struct wrapper *wrapper_find(const char *model_type); /* NULL: none */
+bool wrapper_is_class(const struct wrapper *, const char *architecture);
 
 /* ---- files */
 
+/* beside.c: what the files beside a wrapper's config.json, in an open directory, say of the model: whether it is tied,
+ * and what it carries. Files that cannot be read change nothing: who loads them reports that. */
+void read_beside(int dirfd, struct mt_geometry *);
 void read_ropes(struct reader *, const struct family *, struct model *);  /* rope.c */
 /* Give the kind its frequencies, for its head_dim */
 void rope_fill(struct reader *, const struct family *, struct model *, enum rope_of, struct mt_layer *);

@@ -28,6 +28,14 @@ static const struct family families[] = {
 		.only_act = true, .window = WINDOW_QWEN},
 	{"qwen3", "Qwen3ForCausalLM", .size = {32, 4096, 22016, 151936, 32768, 32, 32, 128}, .flags = MT_QK_NORM,
 		.flag_key = {ATTENTION_BIAS}, .only_act = true, .window = WINDOW_QWEN},
+	{"qwen2_5_vl_text", "Qwen2_5_VLTextModel", .size = {80, 8192, 29568, 152064, 32768, 64, 8, DERIVED},
+		.size_name = {[S_HEAD_DIM] = ""}, .inner = true, .mrope = true, .flags = MT_QKV_BIAS, .only_act = true,
+		.eps = 1e-5, .theta = 1e6, .window = WINDOW_QWEN},
+	{"qwen2_vl_text", "Qwen2VLTextModel", .size = {80, 8192, 29568, 152064, 32768, 64, 8, DERIVED},
+		.size_name = {[S_HEAD_DIM] = ""}, .inner = true, .mrope = true, .flags = MT_QKV_BIAS, .only_act = true,
+		.eps = 1e-5, .theta = 1e6, .window = WINDOW_QWEN},
+	{"qwen3_vl_text", "Qwen3VLTextModel", .size = {32, 4096, 22016, 151936, 128000, 32, 32, 128}, .inner = true,
+		.mrope = true, .flags = MT_QK_NORM, .flag_key = {ATTENTION_BIAS}, .only_act = true, .theta = 500000},
 	{"granite", "GraniteForCausalLM", .size = {32, 4096, 11008, 32000, 2048, 32, DERIVED, DERIVED},
 		.flag_key = {ATTENTION_BIAS, MLP_BIAS},
 		.number = {{"embedding_multiplier", OF_MODEL(embed_scale), AS_IS, 1},
@@ -171,7 +179,29 @@ static const struct family families[] = {
 				"\"truncate\": false, \"original_max_position_embeddings\": 4096}",
 		.window = WINDOW_PATTERN, .tokens = 128, .pattern = 2, .read = read_gpt_oss},
 };
+
+#define GEMMA_WRAPPER(name, class) {name, class "ForConditionalGeneration", name "_text", .tied = true}
+
+static const struct wrapper wrappers[] = {
+	GEMMA_WRAPPER("gemma3", "Gemma3"),
+	GEMMA_WRAPPER("gemma4", "Gemma4"),
+	{"mistral3", "Mistral3ForConditionalGeneration", "mistral", .any = true, .tied = true},
+	{"llava", "LlavaForConditionalGeneration", "llama", .any = true, .text_ties = true},
+	{"llava_next", "LlavaNextForConditionalGeneration", "llama", .any = true},
+	{"llava_onevision", "LlavaOnevisionForConditionalGeneration", "qwen2", .any = true, .text_ties = true},
+	{"internvl", "InternVLForConditionalGeneration", "qwen2", .any = true, .tied = true},
+	{"qwen3_vl", "Qwen3VLForConditionalGeneration", "qwen3_vl_text", .any = false},
+	{"qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl_text", .at_root = true, .text_ties = true},
+	{"qwen2_vl", "Qwen2VLForConditionalGeneration", "qwen2_vl_text", .at_root = true, .text_ties = true},
+};
 /* clang-format on */
+
+const struct wrapper *wrapper_find(const char *model_type)
+{
+	for (size_t i = 0; i < sizeof wrappers / sizeof *wrappers; i++)
+		if (strcmp(model_type, wrappers[i].name) == 0) return &wrappers[i];
+	return NULL;
+}
 
 const struct family *family_find(const char *model_type)
 {
@@ -202,8 +232,17 @@ const struct family *family_of_class(const char *architecture)
 	return NULL;
 }
 
+bool wrapper_is_class(const struct wrapper *w, const char *architecture)
+{
+	char stem[64], other[64];
+	stem_of(w->architecture, stem);
+	stem_of(architecture, other);
+	return strcmp(stem, other) == 0;
+}
+
 const char *family_class(const char *model_type)
 {
 	const struct family *family = family_find(model_type);
-	return family ? family->architecture : NULL;
+	const struct wrapper *wrapper = wrapper_find(model_type);
+	return wrapper ? wrapper->architecture : family ? family->architecture : NULL;
 }

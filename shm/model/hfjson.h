@@ -19,6 +19,13 @@ const char *hfjson_odd_number(const json_t *v);
 /* Turn the marked texts in json_dumps's output into numbers again, in place. */
 void hfjson_unmark(char *text);
 
+/* beside.c: of a tensor's name that ends in `leaf`, the bytes before it; -1: it does not, or is of multi-token
+ * prediction (mtp.) */
+int name_prefix(const char *name, const char *leaf);
+/* The next module around the text model that may have the LM head, from outside: of prefix "a.b." "", "a.", "a.b.".
+ * at: 0 at first; returns the bytes of prefix, -1 after the last one */
+int name_outer(const char *prefix, int bytes, int *at);
+
 /* families.c: the class that AutoModelForCausalLM makes for a model_type; NULL: mt does not have it */
 const char *family_class(const char *model_type);
 /* rope.c: what config.json's root has instead of the key rope_theta or partial_rotary_factor, if this model_type's

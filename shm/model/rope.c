@@ -86,6 +86,8 @@ static void rope_read(struct reader *r, const struct family *family, const json_
 	if (!block) return;
 	if (by_type(block)) REFUSE(r, MT_EX_CONFIG, "%s by layer type is not supported", where);
 	const char *type = key_string(r, block, "rope_type"), *old = key_string(r, block, "type");
+	if (family->mrope && type && strcmp(type, "mrope") == 0) type = "default";
+	if (family->mrope && old && strcmp(old, "mrope") == 0) old = "default";
 	if (type && old && strcmp(type, old) != 0)
 		REFUSE(r, MT_EX_CONFIG, "%s: rope_type '%.40s' and type '%.40s' disagree", where, type, old);
 	if (!type) type = old ? old : "default";

@@ -91,7 +91,10 @@ struct mt_geometry {            /* a model family as a table; no code knows a fa
 	struct mt_layer kind[MT_KINDS];
 	float    aux_coef;          /* the loss has aux_coef times the auxiliary loss, which balances experts; 0: not */
 	float    z_coef;            /* and z_coef times the z-loss of routers; 0: not. mt-stream/balance.c defines both */
-	uint32_t reserved[30];
+	char     wrapper[32];       /* model_type of the class for images too whose text model this is; "": of none */
+	uint64_t carried_bytes;     /* of tensors beside its config.json that are not the text model's, and */
+	uint32_t carried;           /* how many; 0: none, or not known */
+	uint32_t reserved[19];
 };
 
 static inline const struct mt_layer *mt_layer_of(const struct mt_geometry *g, uint32_t layer)

@@ -1,0 +1,408 @@
+/* carried.c: what the directory of a wrapper, a class for images too, has beside its text model: vision towers,
+ * projectors, ... These tensors are in no store. load records where each is, and their checksums; every checkpoint and
+ * export gets the same bytes in a file of its own, model-carried.safetensors:
+ *
+ *     a checkpoint beside the new directory has the file      a checkpoint links it, an export copies it
+ *     otherwise                                               it is put together from the source's files
+ *
+ * A source whose bytes are not those of load any more is refused (66). The record is a kept file of the run. It also
+ * has what stood before the names of the text model, since files are written under the names that were read. */
+#include <endian.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include "ckpt.h"
+#include "model/hfjson.h"
+#include "mt/run.h"
+#include "say.h"
+
+#define FILE_NAME "model-carried.safetensors"
+
+static int no_memory(void) { return mt_fail(MT_EX_NOMEM, "no memory for the tensors that are carried"); }
+static int damaged(void) { return mt_fail(MT_EX_DATA, "the run's record of what it carries is damaged"); }
+
+/* ---- the record */
+
+/* As safetensors orders them, so that each is aligned: large elements first */
+static int by_elem(const void *a, const void *b)
+{
+	const struct st_tensor *x = (*(const struct st_entry *const *)a)->tensor,
+						   *y = (*(const struct st_entry *const *)b)->tensor;
+	return x->elem == y->elem ? strcmp(x->name, y->name) : x->elem > y->elem ? -1 : 1;
+}
+
+static json_t *tensor_json(const struct st_entry *e, int *rc)
+{
+	const struct st_tensor *t = e->tensor;
+	json_t *o = json_object(), *shape = json_array();
+	for (uint32_t d = 0; d < t->ndim; d++) json_add(rc, shape, json_integer((json_int_t)t->shape[d]));
+	json_put(rc, o, "name", json_string(t->name));
+	json_put(rc, o, "dtype", json_string(t->dtype_name));
+	json_put(rc, o, "shape", shape);
+	json_put(rc, o, "file", json_string(e->file->name));
+	json_put(rc, o, "begin", json_integer((json_int_t)t->begin));
+	json_put(rc, o, "bytes", json_integer((json_int_t)(t->end - t->begin)));
+	return o;
+}
+
+/* All that the text model did not use, but for constants that its class computes */
+static json_t *tensors_json(const struct model *m, int *rc)
+{
+	const struct st_entry **list = calloc(m->n + 1, sizeof *list);
+	json_t *all = json_array();
+	size_t n = 0;
+	if (!list) *rc = no_memory();
+	for (size_t i = 0; list && i < m->n; i++)
+		if (!m->entries[i].used && !is_constant(m->entries[i].tensor->name)) list[n++] = &m->entries[i];
+	if (n) qsort(list, n, sizeof *list, by_elem);
+	for (size_t i = 0; i < n; i++) json_add(rc, all, tensor_json(list[i], rc));
+	free(list);
+	return all;
+}
+
+/* What stands before the text model's names in the files, by those of the second tensor */
+static json_t *prefix_json(const struct source *s)
+{
+	const struct mt_tensor *t = &s->layout.tensors[1];
+	const char *name = s->found[ARRAY_W][1]->tensor->name, *rest = strchr(t->name, '.') + 1;
+	return json_stringn(name, strlen(name) - strlen(rest));
+}
+
+static json_t *record_json(const struct source *s, int *rc)
+{
+	const struct model *m = &s->model[ARRAY_W];
+	const struct st_entry *head = model_head(m, head_tensor_name(&s->geo));
+	char *path = realpath(s->path, NULL);
+	json_t *root = json_object();
+	json_put(rc, root, "source", json_string(path ? path : s->path));
+	json_put(rc, root, "prefix", prefix_json(s));
+	json_put(rc, root, "head", head ? json_string(head->tensor->name) : json_null());
+	json_put(rc, root, "tensors", tensors_json(m, rc));
+	free(path);
+	return root;
+}
+
+/* ---- the new file's header */
+
+static int make_header(struct carried *c)
+{
+	json_t *root = json_object(), *list = json_object_get(c->record, "tensors");
+	int rc = 0;
+	json_put(&rc, root, "__metadata__", json_pack("{s:s}", "format", "pt"));
+	for (uint32_t i = 0; i < c->n && rc == 0; i++) {
+		const struct carried_tensor *t = &c->v[i];
+		const json_t *in = json_array_get(list, i);
+		json_t *o = json_object();
+		json_put(&rc, o, "dtype", json_incref(json_object_get(in, "dtype")));
+		json_put(&rc, o, "shape", json_incref(json_object_get(in, "shape")));
+		json_put(&rc, o, "data_offsets", json_pack("[I, I]", (json_int_t)t->at, (json_int_t)(t->at + t->bytes)));
+		json_put(&rc, root, t->name, o);
+	}
+	char *text = rc == 0 ? json_dumps(root, JSON_COMPACT) : NULL;
+	json_decref(root);
+	if (!text) return rc < 0 ? rc : no_memory();
+	size_t n = strlen(text), padded = (n + 7) & ~(size_t)7;
+	uint64_t le = htole64(padded);
+	if ((c->header = malloc(8 + padded))) {
+		memcpy(c->header, &le, 8);
+		memcpy(c->header + 8, text, n);
+		memset(c->header + 8 + n, ' ', padded - n);
+	}
+	free(text);
+	c->header_bytes = 8 + padded;
+	return c->header ? 0 : no_memory();
+}
+
+/* Take c->record apart. */
+static int parse(struct carried *c)
+{
+	json_t *list = json_object_get(c->record, "tensors"), *o;
+	size_t i;
+	uint64_t at = 0;
+	c->source = json_string_value(json_object_get(c->record, "source"));
+	c->prefix = json_string_value(json_object_get(c->record, "prefix"));
+	c->head = json_string_value(json_object_get(c->record, "head"));
+	if (!c->source || !c->prefix || !json_is_array(list)) return damaged();
+	if (c->head && (strlen(c->head) <= strlen("weight") || strlen(c->head) >= MT_TENSOR_NAME)) return damaged();
+	c->v = calloc(json_array_size(list) + 1, sizeof *c->v);
+	c->other = (struct shard_other){.file = FILE_NAME, .names = calloc(json_array_size(list) + 1, sizeof(char *))};
+	if (!c->v || !c->other.names) return no_memory();
+	json_array_foreach(list, i, o)
+	{
+		struct carried_tensor *t = &c->v[c->n];
+		*t = (struct carried_tensor){json_string_value(json_object_get(o, "name")),
+			json_string_value(json_object_get(o, "file")), (uint64_t)json_integer_value(json_object_get(o, "begin")),
+			(uint64_t)json_integer_value(json_object_get(o, "bytes")), at};
+		if (!t->name || !t->file || !file_name_plain(t->file) || t->bytes > INT64_MAX - at) return damaged();
+		c->other.names[c->n++] = t->name;
+		at += t->bytes;
+	}
+	c->other.n = c->n;
+	c->other.bytes = at;
+	int rc = c->n ? make_header(c) : 0;
+	c->bytes = c->header_bytes + at;
+	return rc;
+}
+
+static int take_record(const char *name, const void *data, size_t bytes, void *arg)
+{
+	struct carried *c = arg;
+	json_error_t error;
+	if (!strcmp(name, CARRIED_RECORD)) c->record = hfjson_load(data, bytes, &error);
+	return 0;
+}
+
+int carried_open(struct carried *c, const struct mt_run *run)
+{
+	*c = (struct carried){0};
+	int rc = mt_files_each(run, take_record, c);
+	if (rc) return rc < 0 ? rc : mt_fail(MT_EX_NOTYOURS, "%s", mt_errmsg());
+	return c->record ? parse(c) : 0; /* a run with random weights carries nothing */
+}
+
+void carried_close(struct carried *c)
+{
+	json_decref(c->record);
+	free(c->v);
+	free(c->other.names);
+	free(c->header);
+	*c = (struct carried){0};
+}
+
+/* ---- bytes */
+
+static const struct carried_tensor *tensor_at(const struct carried *c, uint64_t at)
+{
+	uint32_t low = 0, high = c->n;
+	while (high - low > 1) { /* c->v[low].at <= at */
+		uint32_t mid = low + (high - low) / 2;
+		if (c->v[mid].at <= at) low = mid;
+		else high = mid;
+	}
+	return &c->v[low];
+}
+
+/* The bytes from `at` on of the file as put together from the source, at most n of them; *got: how many */
+static int gather(const struct carried *c, int source, uint64_t at, uint64_t n, uint8_t *buf, uint64_t *got)
+{
+	uint64_t size;
+	int fd;
+	if (at < c->header_bytes) {
+		*got = n < c->header_bytes - at ? n : c->header_bytes - at;
+		memcpy(buf, c->header + at, *got);
+		return 0;
+	}
+	at -= c->header_bytes;
+	const struct carried_tensor *t = tensor_at(c, at);
+	*got = n < t->at + t->bytes - at ? n : t->at + t->bytes - at;
+	int rc = file_open(source, t->file, &fd, &size);
+	if (rc < 0) return rc;
+	rc = file_read(fd, t->file, buf, *got, t->begin + (at - t->at));
+	close(fd);
+	return rc;
+}
+
+/* One chunk of the file from the source, or from the same file, `whole`; out: NULL: it is only hashed */
+static int pass_chunk(const struct carried *c, int source, int whole, uint64_t chunk, uint8_t *buf,
+	struct out_chunk *out, uint64_t *sum)
+{
+	uint64_t at = chunk * IO_BYTES, end = c->bytes - at < IO_BYTES ? c->bytes : at + IO_BYTES;
+	XXH3_state_t *hash = XXH3_createState();
+	int rc = hash ? 0 : no_memory();
+	if (hash) XXH3_64bits_reset(hash);
+	for (uint64_t n; rc == 0 && at < end; at += n) {
+		n = end - at < BLOCK_BYTES ? end - at : BLOCK_BYTES;
+		rc = whole >= 0 ? file_read(whole, FILE_NAME, buf, n, at) : gather(c, source, at, n, buf, &n);
+		if (rc < 0) break;
+		XXH3_64bits_update(hash, buf, n);
+		if (out) rc = out_write(out, buf, n);
+	}
+	if (hash) *sum = XXH3_64bits_digest(hash);
+	XXH3_freeState(hash);
+	return rc;
+}
+
+struct hashing {
+	const struct carried *c;
+	int source;
+	uint64_t *sums;
+};
+
+static int hash_chunk(void *arg, int64_t task, void *buf)
+{
+	struct hashing *h = arg;
+	return pass_chunk(h->c, h->source, -1, (uint64_t)task, buf, NULL, &h->sums[task]);
+}
+
+/* Checksums of the file's chunks, into the record */
+static int add_sums(struct carried *c, int source)
+{
+	uint64_t n = (c->bytes + IO_BYTES - 1) / IO_BYTES;
+	struct hashing h = {c, source, calloc(n + 1, sizeof *h.sums)};
+	struct work work = {0};
+	json_t *list = json_array();
+	int rc = h.sums ? work_begin(&work, WORK_THREADS) : no_memory();
+	if (rc == 0) rc = work_run(&work, (int64_t)n, hash_chunk, &h);
+	work_end(&work);
+	for (uint64_t i = 0; i < n && rc == 0; i++) {
+		char text[17];
+		snprintf(text, sizeof text, "%016llx", (unsigned long long)h.sums[i]);
+		json_add(&rc, list, json_string(text));
+	}
+	json_put(&rc, c->record, "xxh3", list);
+	free(h.sums);
+	return rc;
+}
+
+/* ---- load */
+
+static void say(const struct carried *c)
+{
+	uint32_t mtp = 0;
+	for (uint32_t i = 0; i < c->n; i++)
+		mtp += !strncmp(c->v[i].name, "mtp.", 4) || strstr(c->v[i].name, ".mtp.") != NULL;
+	if (c->n)
+		mt_say("%u tensor%s of %llu bytes are carried untrained, as they are in %s", c->n, mt_s(c->n),
+			(unsigned long long)c->other.bytes, c->source);
+	if (mtp)
+		mt_say("warning: %u of them are of multi-token prediction (mtp.): the more the model is trained, the less they "
+			   "fit it",
+			mtp);
+}
+
+/* All names of the text model must fit into the table of tensors. */
+static int check_names(const struct carried *c, const struct source *s)
+{
+	for (uint32_t i = 0; i < s->layout.n_tensors; i++)
+		if (strlen(c->prefix) + strlen(s->layout.tensors[i].name) >= MT_TENSOR_NAME)
+			return mt_fail(MT_EX_DATA, "%s: names of more than %d bytes", s->model[ARRAY_W].label, MT_TENSOR_NAME - 1);
+	return 0;
+}
+
+static int take_source(struct carried *c, const struct source *s)
+{
+	int rc = 0;
+	*c = (struct carried){.record = record_json(s, &rc)};
+	if (rc == 0) rc = parse(c);
+	return rc == 0 ? check_names(c, s) : rc;
+}
+
+int carried_say(const struct source *s)
+{
+	struct carried c;
+	int rc = take_source(&c, s);
+	if (rc == 0) say(&c);
+	carried_close(&c);
+	return rc;
+}
+
+int carried_note(struct kept *k, const struct source *s)
+{
+	struct carried c;
+	char *text = NULL;
+	int rc = take_source(&c, s);
+	if (rc == 0 && c.n) rc = add_sums(&c, s->dirfd);
+	if (rc == 0 && !(text = json_dumps(c.record, JSON_COMPACT))) rc = no_memory();
+	if (rc == 0) rc = kept_add(k, CARRIED_RECORD, text, strlen(text));
+	if (rc == 0) say(&c);
+	carried_close(&c);
+	return rc;
+}
+
+/* ---- write */
+
+int carried_table(const struct carried *c, const struct mt_run *run, struct mt_tensor **table, uint32_t *n)
+{
+	uint32_t all = mt_control(run)->n_tensors;
+	struct mt_tensor *v = calloc(all + 2, sizeof *v);
+	bool tied = mt_geometry(run)->flags & MT_TIED;
+	if (!v) return no_memory();
+	*table = v;
+	for (uint32_t i = 0; i < all; i++) {
+		const struct mt_tensor *t = mt_tensor(run, i);
+		const char *rest = strchr(t->name, '.');
+		*v = *t;
+		if (t->role == MT_T_HEAD) snprintf(v->name, sizeof v->name, "%s", c->head ? c->head : t->name);
+		else if (t->role == MT_T_HEADB && c->head)
+			snprintf(v->name, sizeof v->name, "%.*sbias", (int)(strlen(c->head) - strlen("weight")), c->head);
+		else if (t->role != MT_T_HEADB && rest) snprintf(v->name, sizeof v->name, "%s%s", c->prefix, rest + 1);
+		v++;
+		if (i || !tied || !c->head) continue;
+		*v = *t; /* the files had a head equal to the embeddings, and get one */
+		snprintf(v->name, sizeof v->name, "%s", c->head);
+		v++;
+	}
+	*n = (uint32_t)(v - *table);
+	return 0;
+}
+
+/* Has the directory of a checkpoint this file? Its descriptor, or -1 */
+static int open_same(const struct carried *c, int parent, const char *name)
+{
+	int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	json_t *root = NULL;
+	if (fd < 0) return -1;
+	bool read = file_exists(fd, "run.json") && file_read_json(fd, "run.json", &root) == 0;
+	const json_t *entry = json_object_get(json_object_get(root, "files"), FILE_NAME);
+	bool same = read && json_equal(json_object_get(entry, "xxh3"), json_object_get(c->record, "xxh3")) &&
+		(uint64_t)json_integer_value(json_object_get(entry, "bytes")) == c->bytes;
+	json_decref(root);
+	if (same) return fd;
+	close(fd);
+	return -1;
+}
+
+/* Of the checkpoints step-* beside the new directory one that has the file; -1: none */
+static int find_same(const struct carried *c, int parent)
+{
+	DIR *d = dir_list(parent);
+	int found = -1;
+	for (struct dirent *e; d && found < 0 && (e = readdir(d));)
+		if (!strncmp(e->d_name, "step-", 5)) found = open_same(c, parent, e->d_name);
+	if (d) closedir(d);
+	return found;
+}
+
+/* A copy, from the same file or from the source */
+static int copy(const struct carried *c, struct out_dir *dir, int source, int whole)
+{
+	const json_t *sums = json_object_get(c->record, "xxh3");
+	uint8_t *buf = malloc(BLOCK_BYTES);
+	struct out_file *f;
+	int rc = buf ? out_create(dir, FILE_NAME, c->bytes, &f) : no_memory();
+	for (uint64_t i = 0; i * IO_BYTES < c->bytes && rc == 0; i++) {
+		struct out_chunk out;
+		uint64_t sum = 0;
+		if ((rc = out_chunk_begin(&out, f, i, NULL)) < 0) break;
+		rc = out_chunk_end(&out, pass_chunk(c, source, whole, i, buf, &out, &sum));
+		const char *was = json_string_value(json_array_get(sums, i));
+		if (rc == 0 && (!was || sum != strtoull(was, NULL, 16)))
+			rc = mt_fail(MT_EX_NOINPUT, "its tensors have changed since they were loaded");
+	}
+	free(buf);
+	return rc;
+}
+
+static int copy_source(const struct carried *c, struct out_dir *dir)
+{
+	int fd, rc = dir_open(c->source, &fd);
+	if (rc < 0) return mt_fail(MT_EX_NOINPUT, "what is carried untrained was loaded from there: %s", mt_errmsg());
+	rc = copy(c, dir, fd, -1);
+	close(fd);
+	if (rc == -MT_EX_DATA || rc == -MT_EX_NOINPUT)
+		rc = mt_fail(MT_EX_NOINPUT, "what is carried untrained was loaded from there: %s: %s", shown(c->source),
+			mt_errmsg());
+	return rc;
+}
+
+int carried_write(const struct carried *c, struct out_dir *dir)
+{
+	int beside = find_same(c, dir->parent), rc = 1;
+	if (beside < 0) return copy_source(c, dir);
+	if (!dir->no_sums) rc = out_link(dir, beside, FILE_NAME, c->bytes, json_object_get(c->record, "xxh3"));
+	int whole = rc == 1 ? openat(beside, FILE_NAME, O_RDONLY | O_CLOEXEC | O_NOFOLLOW) : -1;
+	if (rc == 1) rc = whole >= 0 ? copy(c, dir, -1, whole) : copy_source(c, dir);
+	if (whole >= 0) close(whole);
+	close(beside);
+	return rc;
+}

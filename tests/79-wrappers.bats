@@ -1,0 +1,164 @@
+# Classes for images too: the text model alone is trained, and everything else comes back byte for byte.
+load helpers
+load lib/golden
+
+wrap() { python3 "$TOP/tests/lib/wrap.py" "$@"; }
+
+# 20 steps on the text model CASE inside a wrapper match PyTorch's on the text model alone: wrapped CASE KIND
+wrapped() {
+	local case=$GOLDEN/$1
+	wrap "$case/model" "$T/in" "$2"
+	make_run "$T/in" --dtype fp32
+	start_stages --compute fp32
+	# shellcheck disable=SC2046
+	mt-step "$RUN" $(cat "$case/args") <"$case/data.bin" >"$T/metrics" 2>"$T/step.err"
+	mt-ckpt export "$RUN" "$T/out" --dtype fp32
+	wrap --unwrap "$T/out" "$T/in" "$T/final"
+	python3 "$GOLDEN/compare.py" "$case" --metrics "$T/metrics" --final "$T/final"
+}
+
+@test "gemma3's text model in Gemma3ForConditionalGeneration trains as alone, and all else is exported as it was" {
+	wrapped gemma3 gemma3
+}
+@test "gemma4's text model in Gemma4ForConditionalGeneration trains as alone, and all else is exported as it was" {
+	wrapped gemma4 gemma4
+}
+@test "mistral in Mistral3ForConditionalGeneration trains as alone, though config.json ties its own head by default" {
+	wrapped mistral mistral3
+}
+@test "llama in LlavaForConditionalGeneration trains as alone, and all else is exported as it was" {
+	wrapped llama2 llava
+}
+@test "qwen3 in Qwen3VLForConditionalGeneration trains as alone, and all else is exported as it was" {
+	wrapped qwen3 qwen3_vl
+}
+@test "qwen2 in Qwen2_5_VLForConditionalGeneration, its keys in the root, trains as alone" { wrapped qwen2 qwen2_5_vl; }
+
+@test "load says how many tensors are carried untrained, and that those of multi-token prediction drift" {
+	wrap "$GOLDEN/gemma3/model" "$T/in" gemma3
+	mt-store create "$RUN" --config "$T/in" --dtype fp32 2>"$T/create"
+	mt-ckpt load "$RUN" "$T/in" 2>"$T/load"
+	grep -q "of gemma3 the text model is trained; 6 tensors of 178 bytes are carried untrained" "$T/create"
+	grep -q "^mt-ckpt: 6 tensors of 178 bytes are carried untrained, as they are in " "$T/load"
+	grep -q "^mt-ckpt: warning: 1 of them are of multi-token prediction" "$T/load"
+}
+
+@test "a checkpoint of a wrapper loads when its source is gone, and later ones share its file of carried tensors" {
+	wrap "$GOLDEN/gemma3/model" "$T/in" gemma3
+	make_run "$T/in" --dtype fp32
+	mkdir "$T/o"
+	mt-ckpt save "$RUN" "$T/o/step-00000001"
+	mv "$T/in" "$T/was"
+	mt-ckpt save "$RUN" "$T/o/step-00000002"
+	[ "$T/o/step-00000001/model-carried.safetensors" -ef "$T/o/step-00000002/model-carried.safetensors" ]
+	mt-ckpt load "$RUN" "$T/o/step-00000002"
+	rm -r "$T/o/step-00000001"
+	mt-ckpt export "$RUN" "$T/o/model"
+	wrap --unwrap "$T/o/model" "$T/was" "$T/text"
+	mt-ckpt verify "$T/o/step-00000002"
+	mt-ckpt export --from "$T/o/step-00000002" "$T/from"
+	wrap --unwrap "$T/from" "$T/was" "$T/text2"
+}
+
+@test "a wrapper's source that is gone, or whose carried tensors have changed, exits 66 and is named" {
+	wrap "$GOLDEN/gemma3/model" "$T/in" gemma3
+	make_run "$T/in" --dtype fp32
+	mv "$T/in" "$T/was"
+	fails_with 66 mt-ckpt export "$RUN" "$T/out"
+	[ ! -e "$T/out" ]
+	cp -r "$T/was" "$T/in"
+	printf x | dd of="$T/in/model.safetensors" bs=1 seek=$(($(stat -c %s "$T/in/model.safetensors") - 1)) conv=notrunc \
+		2>/dev/null
+	fails_with 66 mt-ckpt export "$RUN" "$T/out"
+	grep -q "$T/in: its tensors have changed since they were loaded" "$T/fails.err"
+	rm "$T/in/model.safetensors"
+	fails_with 66 mt-ckpt export "$RUN" "$T/out"
+}
+
+# A wrapper's head beside tied embeddings: equal: it stays, equal to the trained embeddings; other: trained on its own
+with_head() { # FIRST-BYTE
+	python3 - "$TOP/tests/lib" "$T/in" "$1" <<-'END'
+		import sys
+		sys.path.insert(0, sys.argv[1])
+		from wrap import read, write
+		tensors = read(sys.argv[2])
+		dtype, shape, data = tensors["language_model.model.embed_tokens.weight"]
+		data = bytes([int(sys.argv[3]) if sys.argv[3] else data[0]]) + data[1:]
+		tensors["language_model.lm_head.weight"] = dtype, shape, data
+		write(sys.argv[2], tensors)
+	END
+}
+
+@test "a tied wrapper whose file has an equal LM head trains one tensor and exports it under both names" {
+	wrap "$GOLDEN/gemma3/model" "$T/in" gemma3
+	with_head ''
+	make_run "$T/in" --dtype fp32
+	start_stages
+	# shellcheck disable=SC2046
+	mt-step "$RUN" $(cat "$GOLDEN/gemma3/args") --until 2 <"$GOLDEN/gemma3/data.bin" >"$T/metrics"
+	mt-ckpt export "$RUN" "$T/out"
+	wrap --unwrap "$T/out" "$T/in" "$T/text"
+	python3 - "$TOP/tests/lib" "$T/in" "$T/out" <<-'END'
+		import sys
+		sys.path.insert(0, sys.argv[1])
+		from wrap import read
+		was, now = read(sys.argv[2]), read(sys.argv[3])
+		embed, head = ("language_model." + n for n in ("model.embed_tokens.weight", "lm_head.weight"))
+		assert now[embed] == now[head] != was[head]
+	END
+	[ "$(jq .tie_word_embeddings "$T/out/config.json")" = true ]
+}
+
+@test "a wrapper whose file has an LM head other than its embeddings is untied, whatever config.json says" {
+	wrap "$GOLDEN/gemma3/model" "$T/in" gemma3
+	with_head 77
+	make_run "$T/in" --dtype fp32
+	mt-ckpt export "$RUN" "$T/out"
+	wrap --unwrap "$T/out" "$T/in" "$T/text"
+	[ "$(jq .tie_word_embeddings "$T/out/config.json")" = false ]
+	mt-store rm "$RUN"
+	make_run "$T/out" --dtype fp32
+}
+
+@test "hostile files beside a wrapper's config.json harm neither create nor load: paths, lengths, offsets, names" {
+	local i
+	wrap "$GOLDEN/gemma3/model" "$T/good" gemma3
+	for i in 'index "/etc/passwd"' 'index "../good/model.safetensors"' 'index 7' 'header 1e18' 'header 99999999' \
+		'offsets [-5,5]' 'offsets [0,1e15]' 'offsets "x"' 'offsets [5,1]'; do
+		rm -rf "$T/in"
+		cp -r "$T/good" "$T/in"
+		python3 - "$T/in" "${i%% *}" "${i#* }" <<-'END'
+			import json, os, struct, sys
+			path, what, value = sys.argv[1:]
+			file = path + "/model.safetensors"
+			with open(file, "rb") as f:
+			    n, = struct.unpack("<Q", f.read(8))
+			    header, data = json.loads(f.read(n)), f.read()
+			if what == "index":
+			    os.rename(file, path + "/a.safetensors")
+			    with open(file + ".index.json", "w") as f:
+			        json.dump({"weight_map": {name: json.loads(value) for name in header}}, f)
+			elif what == "header":
+			    with open(file, "r+b") as f:
+			        f.write(struct.pack("<Q", int(float(value))))
+			else:
+			    header["projector.weight"]["data_offsets"] = json.loads(value)
+			    text = json.dumps(header).encode()
+			    with open(file, "wb") as f:
+			        f.write(struct.pack("<Q", len(text)) + text + data)
+		END
+		mt-store create "$RUN" --config "$T/in" --dtype fp32 2>"$T/create.err"
+		fails_with 65 mt-ckpt load "$RUN" "$T/in"
+		mt-store rm "$RUN"
+	done
+}
+
+@test "a wrapper without text_config, with another class or text model, or quantized, exits 78" {
+	wrap "$GOLDEN/gemma3/model" "$T/in" gemma3
+	cp "$T/in/config.json" "$T/config.json"
+	for change in 'del(.text_config)' '.architectures = ["LlamaForCausalLM"]' '.text_config.model_type = "llama"' \
+		'.quantization_config = {"quant_method": "gptq"}' '.model_type = "gemma9"'; do
+		jq "$change" "$T/config.json" >"$T/in/config.json"
+		fails_with 78 mt-store create "$RUN" --config "$T/in"
+	done
+}
