@@ -5,6 +5,9 @@ CC     ?= cc
 CFLAGS ?= -O2 -g
 B      ?= bin#                          where programs land
 O      ?= build#                        where everything else lands
+# as make was first told: files that say what an object was built from must name it alike
+override O := $(patsubst $(CURDIR)/%,%,$(O))
+override B := $(patsubst $(CURDIR)/%,%,$(B))
 PREFIX ?= /usr/local
 SHELL   = /bin/sh
 .DEFAULT_GOAL = all
