@@ -110,6 +110,28 @@ like_transformers() {
 	reads FP8
 }
 
+@test "FP8 in a class for images: blocks as text_config or the root says, and no scale is carried" {
+	local at
+	wrap() { python3 "$TOP/tests/lib/wrap.py" "$@"; }
+	for at in text_config root; do
+		Q fp8 "$GOLDEN/mistral/model" "$T/q" --block 16,16
+		cp "$GOLDEN/mistral/model/config.json" "$T/q/expect/"
+		wrap "$T/q" "$T/in" mistral3
+		wrap "$T/q/expect" "$T/was" mistral3
+		[ $at = text_config ] || ST json "$T/in/config.json" \
+			'j["quantization_config"] = j["text_config"].pop("quantization_config")'
+		create "$RUN" --config "$T/in" --dtype fp32
+		mt-ckpt load "$RUN" "$T/in"
+		mt-ckpt export "$RUN" "$T/out"
+		mt-store rm "$RUN"
+		wrap --unwrap "$T/out" "$T/was" "$T/text"
+		wrap --unwrap "$T/was" "$T/was" "$T/expect"
+		ST same "$T/expect" "$T/text"
+		no grep -q quantization_config "$T/out/config.json"
+		rm -r "$T/q" "$T/in" "$T/was" "$T/out" "$T/text" "$T/expect"
+	done
+}
+
 # ---- damaged files
 
 # load and verify refuse $T/q with CODE and one line that contains WORDS; the run stays empty

@@ -44,10 +44,13 @@ static struct st_entry *find_beside(const struct model *m, const char *name, con
 
 int quantized_config(struct model *m, int dirfd)
 {
+	static const char key[] = "quantization_config";
 	json_t *root;
 	int rc = file_read_json(dirfd, "config.json", &root);
 	if (rc < 0) return rc;
-	const json_t *size = json_object_get(json_object_get(root, "quantization_config"), "weight_block_size");
+	const json_t *q = json_object_get(root, key);
+	if (!json_is_object(q)) q = json_object_get(json_object_get(root, "text_config"), key);
+	const json_t *size = json_object_get(q, "weight_block_size");
 	for (size_t i = 0; i < 2; i++) {
 		json_int_t n = size ? json_integer_value(json_array_get(size, i)) : 128;
 		m->block[i] = json_is_null(size) ? NO_BLOCKS : (uint64_t)n;
