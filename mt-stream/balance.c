@@ -7,7 +7,8 @@
  *
  *     auxiliary loss   E sum over experts e of f_e P_e. f_e: how many of the M vectors have e among the K largest of
  *                      their softmax, divided by M. P_e: the mean of softmax(logits)_e. In the loss
- *                      router_aux_loss_coef times, if output_router_logits is true; not for glm4_moe
+ *                      router_aux_loss_coef times, if output_router_logits is true; not for glm4_moe and
+ *                      families like it
  *     z-loss           the mean of logsumexp(logits)^2. In the loss router_z_loss_coef times, without the key not
  *
  * - E is the number of experts and K that of a token. The K largest are of the softmax also where a router selects

@@ -3,12 +3,12 @@
  *     logits = h w' + b        fp32; with corrections, exact: from w and lo
  *     scores = score(logits)   each token gets the experts with its K best scores, plus corrections
  *
- * Families whose routers have correction biases (glm4_moe, ernie4_5_moe) compute them in fp32 also in bf16 runs, as
- * transformers does. Released biases are like 6.85 to 7.06, of which bf16 leaves 8 values. So a bf16 run reads the
+ * Routers that have correction biases (glm4_moe, minimax_m2 and others) compute in fp32 also in bf16 runs,
+ * as transformers does. Released biases are like 6.85 to 7.06, of which bf16 leaves 8 values. So a bf16 run reads the
  * router's weight and the biases as their exact fp32 masters (exact in struct mt_tensor): lo of these few elements
  * comes beside w, OP_JOIN makes fp32 of both in the scratch, and the router's GEMMs, with activations that are not
- * rounded for them, and the gradient of its logits are fp32. transformers keeps the biases of both families in fp32 and
- * the weight of ernie4_5_moe; mt keeps all of them. Biases are constants: their gradient is 0.
+ * rounded for them, and the gradient of its logits are fp32. transformers keeps both in fp32, but of minimax_m2 only if
+ * the whole model is: its released files have them in F32, so mt does. Biases are constants: their gradient is 0.
  */
 #include "layers.h"
 

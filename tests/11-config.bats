@@ -192,7 +192,7 @@ inv_freq() {
 
 @test "partial_rotary_factor null exits 78 in families with a default part" {
 	local family key
-	for family in glm4 glm4_moe stablelm nemotron phi3 gpt_neox; do
+	for family in glm4 glm4_moe minimax_m2 solar_open sarvam_moe stablelm nemotron phi3 gpt_neox; do
 		key=partial_rotary_factor
 		[ $family != gpt_neox ] || key=rotary_pct
 		config $family '"head_dim": 8' '"pad_token_id": null'
@@ -221,6 +221,93 @@ inv_freq() {
 	geometry "rope_scaling 1" "pad_token 0" "qk_norm 1"
 	inv_freq 0 1 1 0.00999999978 2 0.0001 3 1e-06
 	grep -q "^tensor model.layers.0.self_attn.query_layernorm.weight " "$T/layout"
+}
+
+@test "minimax_m2: rotary_dim says which part of a head turns, and must agree with partial_rotary_factor" {
+	config minimax_m2
+	geometry "head_dim 128" "rope_dim 128" "qk_norm 1" "norm_eps 1e-06" "ffn 0"
+	grep -q "^tensor model.layers.0.block_sparse_moe.experts.255.w2.weight .* shape 32 48 " "$T/layout"
+	grep -q "^tensor model.layers.0.self_attn.q_norm.weight .* shape 512 1 " "$T/layout"
+	config minimax_m2 '"head_dim": 8' '"rope_theta": 10000.0' '"rotary_dim": 4'
+	geometry "rope_dim 4"
+	inv_freq 0 1 1 0.01
+	config minimax_m2 '"head_dim": 8' '"rotary_dim": 4' '"partial_rotary_factor": 0.5'
+	geometry "rope_dim 4"
+	config minimax_m2 '"head_dim": 8' '"rotary_dim": null'
+	geometry "rope_dim 8"
+	config minimax_m2 '"head_dim": 8' '"rotary_dim": 4' '"partial_rotary_factor": 0.25'
+	refused 78 "rotary_dim 4 of head_dim 8 and partial_rotary_factor 0.25 disagree"
+	config minimax_m2 '"head_dim": 8' '"rotary_dim": 16'
+	refused 78 "rotary_dim 16 is not between 2 and 8"
+	config minimax_m2 '"num_local_experts": 4' '"num_experts": 5'
+	refused 78 "num_local_experts 4 and num_experts 5 disagree"
+	config minimax_m2 '"router_jitter_noise": 0.1'
+	refused 78 "router_jitter_noise 0.1 is not supported, only 0"
+}
+
+@test "dots1: numbers of experts have no default; windows begin at max_window_layers, without a switch" {
+	local experts='"n_routed_experts": 4' token='"num_experts_per_tok": 2' shared='"n_shared_experts": 1'
+	config dots1 "$experts" "$token" "$shared"
+	geometry "window_layers ..." "qk_norm 1" "pad_token -1" "ffn 0"
+	grep -q "^tensor model.layers.0.mlp.shared_experts.up_proj.weight .* shape 1408 32 " "$T/layout"
+	config dots1 "$experts" "$token" "$shared" '"max_window_layers": 1' '"sliding_window": 5' \
+		'"first_k_dense_replace": 2'
+	geometry "window_layers .ww" "window 5" "ffn 48" "kind_of 012"
+	config dots1 "$experts" "$token" "$shared" '"max_window_layers": 1' '"sliding_window": null'
+	geometry "window_layers ..."
+	config dots1 "$token" "$shared" '"num_local_experts": 4'
+	geometry "layers 3"
+	config dots1 "$token" "$shared"
+	refused 78 "n_routed_experts is missing"
+	config dots1 "$experts" "$shared"
+	refused 78 "num_experts_per_tok is missing"
+	config dots1 "$experts" "$token"
+	refused 78 "n_shared_experts is missing"
+}
+
+@test "solar_open: experts in all layers, whatever intermediate_size and first_k_dense_replace say" {
+	config solar_open '"first_k_dense_replace": 2' '"attention_bias": true'
+	geometry "kinds 1" "ffn 0" "head_dim 128" "rope_dim 128" "qkv_bias 1" "o_bias 0" "qk_norm 0" "norm_eps 1e-05"
+	grep -q "^tensor model.layers.0.mlp.experts.127.gate_proj.weight .* shape 1280 32 " "$T/layout"
+}
+
+@test "exaone_moe: full layers have no rope; mlp_layer_types has precedence over first_k_dense_replace" {
+	config exaone_moe '"num_hidden_layers": 5' '"first_k_dense_replace": 2'
+	geometry "window_layers www.w" "kind_of 00121" "window 4096" "pad_token 0" "qk_norm 1"
+	grep -q "^tensor model.layers.2.mlp.e_score_correction_bias .* shape 64 1 " "$T/layout"
+	config exaone_moe '"mlp_layer_types": ["sparse", "dense", "sparse"]' '"sliding_window": null'
+	geometry "window_layers ..." "kind_of 010"
+	config exaone_moe '"mlp_layer_types": ["sparse", "dense"]'
+	refused 78 "mlp_layer_types is not a list of 3 names"
+	config exaone_moe '"mlp_layer_types": ["sparse", "dense", "linear"]'
+	refused 78 "mlp_layer_types 'linear' is not supported"
+}
+
+@test "exaone, sarvam_moe: released files' names of keys, also beside the usual ones; 78 if they disagree" {
+	config exaone -num_hidden_layers '"num_layers": 2' '"layer_norm_epsilon": 0.001' '"activation_function": "silu"' \
+		'"architectures": ["ExaoneForCausalLM"]'
+	geometry "layers 2" "norm_eps 0.001" "pad_token 0" "tied 0" "rope_dim 8"
+	grep -q "^tensor transformer.h.1.attn.attention.out_proj.weight " "$T/layout"
+	config exaone '"num_layers": 3' '"architectures": ["LlamaForCausalLM"]'
+	geometry "layers 3" "norm_eps 1e-05"
+	config exaone '"num_layers": 4'
+	refused 78 "num_hidden_layers and num_layers disagree"
+	config exaone '"activation_function": "gelu"'
+	refused 78 "hidden_act 'gelu' is not supported"
+	config exaone '"architectures": ["MistralForCausalLM"]'
+	refused 78 "architectures 'MistralForCausalLM' is not supported, only ExaoneForCausalLM and other classes of exaone"
+	config sarvam_moe '"num_experts": 4' '"num_experts_per_tok": 2' '"num_shared_experts": 2' '"use_qkv_bias": true' \
+		'"architectures": ["SarvamMoEForCausalLM"]'
+	geometry "qk_norm 1" "qkv_bias 1" "o_bias 0" "head_dim 64" "rope_dim 64" "init_range 0.006" "pad_token 0"
+	grep -q "^tensor model.layers.2.attention.query_key_value.weight .* shape 512 32 " "$T/layout"
+	grep -q "^tensor model.layers.1.mlp.shared_experts.up_proj.weight .* shape 2048 32 " "$T/layout"
+	grep -q "^tensor model.layers.1.mlp.gate.expert_bias .* shape 4 1 " "$T/layout"
+	config sarvam_moe '"num_experts": 4' '"n_routed_experts": 5'
+	refused 78 "n_routed_experts and num_experts disagree"
+	config sarvam_moe '"use_qkv_bias": true' '"attention_bias": false'
+	refused 78 "attention_bias and use_qkv_bias disagree"
+	config sarvam_moe '"architectures": ["Glm4MoeForCausalLM"]'
+	geometry "layers 3"
 }
 
 @test "falcon: the forms of 7B, 40B and 11B, and those that transformers does not compute either" {

@@ -112,6 +112,7 @@ load lib/golden
 @test "phi in bf16: results differ from PyTorch's only by rounding" { golden phi --bf16; }
 @test "gemma in fp32: losses, norms, gradients and weights match PyTorch's" { golden gemma; }
 @test "glm in fp32: losses, norms, gradients and weights match PyTorch's" { golden glm; }
+@test "exaone in fp32: losses, norms, gradients and weights match PyTorch's" { golden exaone; }
 @test "starcoder2 in fp32: losses, norms, gradients and weights match PyTorch's" { golden starcoder2; }
 @test "stablelm in fp32: losses, norms, gradients and weights match PyTorch's" { golden stablelm; }
 @test "stablelm-parallel in fp32: losses, norms, gradients and weights match PyTorch's" { golden stablelm-parallel; }
@@ -134,7 +135,8 @@ load lib/golden
 @test "neox-sequential in fp32: losses, norms, gradients and weights match PyTorch's" { golden neox-sequential; }
 
 MORE="granite cohere2 cohere2-v4 cohere phi gemma glm starcoder2 stablelm stablelm-parallel nemotron arcee apertus \
-	ernie4_5 helium hunyuan olmo olmo-tied falcon falcon-40b falcon-sequential neox neox-sequential"
+	ernie4_5 helium hunyuan olmo olmo-tied falcon falcon-40b falcon-sequential neox neox-sequential exaone minimax-m2 \
+	dots1 solar-open exaone-moe sarvam-moe"
 
 @test "rope_parameters by type of layer are exported as they are, also where all layers are of one type" {
 	python3 - "$GOLDEN/gemma4/model/config.json" "$T/config.json" <<-'EOF'

@@ -22,6 +22,19 @@ load lib/golden
 
 @test "ernie4-5-moe in fp32: losses, norms, gradients and weights match PyTorch's" { golden ernie4-5-moe; }
 @test "ernie4-5-moe in bf16: results differ from PyTorch's only by rounding" { golden ernie4-5-moe --bf16; }
+@test "minimax-m2 in fp32: the auxiliary loss, its gradients and all else match transformers'" { golden minimax-m2; }
+@test "minimax-m2 in bf16: corrections of 8 +- 0.06 choose the experts that they choose in fp32" {
+	golden minimax-m2 --bf16
+}
+
+@test "dots1 in fp32: losses, norms, gradients and weights match PyTorch's" { golden dots1; }
+@test "dots1 in bf16: results differ from PyTorch's only by rounding" { golden dots1 --bf16; }
+@test "solar-open in fp32: losses, norms, gradients and weights match PyTorch's" { golden solar-open; }
+@test "solar-open in bf16: results differ from PyTorch's only by rounding" { golden solar-open --bf16; }
+@test "exaone-moe in fp32: losses, norms, gradients and weights match PyTorch's" { golden exaone-moe; }
+@test "exaone-moe in bf16: results differ from PyTorch's only by rounding" { golden exaone-moe --bf16; }
+@test "sarvam-moe in fp32: losses, norms, gradients and weights match PyTorch's" { golden sarvam-moe; }
+@test "sarvam-moe in bf16: results differ from PyTorch's only by rounding" { golden sarvam-moe --bf16; }
 @test "gpt-oss in fp32: losses, norms, gradients and weights match PyTorch's" { golden gpt-oss; }
 @test "gpt-oss in bf16: results differ from PyTorch's only by rounding" { golden gpt-oss --bf16; }
 @test "mixtral-aux in fp32: the auxiliary loss, its gradients and all else match transformers'" { golden mixtral-aux; }

@@ -88,6 +88,7 @@ static const struct family *find_family(struct reader *r, const struct wrapper *
 	 * mistake, and models that also see have other tensors. */
 	const struct family *other = family_of_class(first);
 	bool foreign = other && other != family_of_class(family->architecture);
+	if (foreign && family->shares) foreign = other != family_find(family->shares);
 	if (!foreign && !strstr(first, "ForConditionalGeneration")) return family;
 	REFUSE(r, MT_EX_CONFIG, "architectures '%.60s' is not supported, only %s and other classes of %s", first,
 		family->architecture, family->name);
@@ -144,6 +145,18 @@ static void refuse_foreign(struct reader *r, const struct family *family)
 	const char *old = key_string(r, r->outer, "torch_dtype"), *now = key_string(r, r->outer, "dtype");
 	if (old && now && strcmp(old, now) != 0)
 		REFUSE(r, MT_EX_CONFIG, "torch_dtype '%.20s' and dtype '%.20s' disagree", old, now);
+}
+
+/* Give keys that the file has under other names their usual ones */
+static void read_aliases(struct reader *r, const struct family *family)
+{
+	json_t *root = (json_t *)r->root; /* read_geometry's */
+	for (size_t i = 0; i < sizeof family->alias / sizeof *family->alias && family->alias[i].name; i++) {
+		const char *name = family->alias[i].name, *key = family->alias[i].key;
+		json_t *v = json_object_get(root, name), *usual = json_object_get(root, key);
+		if (v && usual && !json_equal(v, usual)) REFUSE(r, MT_EX_CONFIG, "%s and %s disagree", key, name);
+		if (v && !usual && json_object_set(root, key, v)) REFUSE(r, MT_EX_NOMEM, "no memory for its JSON");
+	}
 }
 
 static void read_sizes(struct reader *r, const struct family *family, struct model *m)
@@ -312,7 +325,7 @@ static void read_norms(struct reader *r, const struct family *family, struct mt_
 	geo->init_range = (float)range;
 }
 
-static int read_geometry(const json_t *root, struct mt_geometry *geo)
+static int read_geometry(json_t *root, struct mt_geometry *geo)
 {
 	struct reader reader = {.root = root, .outer = root}, *r = &reader;
 	const struct wrapper *wrapper;
@@ -324,6 +337,7 @@ static int read_geometry(const json_t *root, struct mt_geometry *geo)
 	snprintf(m.geo.family, sizeof m.geo.family, "%s", family->name);
 	if (wrapper) snprintf(m.geo.wrapper, sizeof m.geo.wrapper, "%s", wrapper->name);
 	m.geo.names = family->names;
+	read_aliases(r, family);
 	refuse_foreign(r, family);
 	read_sizes(r, family, &m);
 	if (r->rc) return r->rc; /* the code below divides by the sizes and uses them as indices */

@@ -65,6 +65,7 @@ struct model {
 	/* what layers with full attention have instead, if not 0 */
 	uint32_t full_head_dim, full_kv_heads, full_k_is_v;
 	struct rope rope[ROPE_NONE];
+	uint32_t rotary_dim; /* elements of a head that turn, where a key says so instead of their part; 0: none does */
 	uint32_t rope_positions; /* positions that the ropes' frequencies hold for */
 	enum rope_of rope_of[MT_KINDS];
 	struct mt_layer experts; /* the MLP of layers with experts */
@@ -99,6 +100,10 @@ struct number_key {
  * LlamaForCausalLM, ... (modeling_*.py) compute. What a row leaves out is 0 or NULL, which means what llama does. */
 struct family {
 	const char *name, *architecture;
+	const char *shares;            /* the family whose classes transformers 5 has for it; NULL: it has its own */
+	struct {
+		const char *name, *key;
+	} alias[3];                    /* names that files may have for keys: transformers' attribute_map */
 	uint32_t size[SIZES];          /* defaults, in the order of size_keys */
 	const char *size_name[SIZES];  /* NULL: size_keys' */
 	bool heads_divide_hidden;      /* LlamaConfig requires it even if head_dim is given */
@@ -135,8 +140,9 @@ struct family {
 	bool type_only;                /* its class in transformers 4 wants `type` in rope_scaling, and refuses rope_type */
 	bool temperature;              /* llama_4_scaling_beta */
 	/* layers */
-	enum { WINDOW_NEVER, WINDOW_ALL, WINDOW_QWEN, WINDOW_PATTERN, WINDOW_NOPE } window;
+	enum { WINDOW_NEVER, WINDOW_ALL, WINDOW_QWEN, WINDOW_FROM, WINDOW_PATTERN, WINDOW_NOPE } window;
 	uint32_t tokens;               /* of the window, if the key is missing; 0: WINDOW_DEFAULT */
+	uint32_t from;                 /* WINDOW_FROM: default of max_window_layers */
 	bool window_missing_none;      /* without the key there is no window */
 	bool window_null_none;         /* with null there is no window; WINDOW_PATTERN only, the others always allow it */
 	uint32_t pattern;              /* WINDOW_PATTERN: each such layer is full */
@@ -184,6 +190,7 @@ void read_gemma4(struct reader *, struct model *);
 /* experts.c: m->experts and m->sparse; as `read` */
 void read_experts(struct reader *, struct model *);
 void read_olmoe(struct reader *, struct model *);
+void read_minimax(struct reader *, struct model *);
 void read_gpt_oss(struct reader *, struct model *);
 /* If layer i has experts, give them to its kind, which has been made of m->base */
 void set_experts(const struct model *, uint32_t i, struct mt_layer *);

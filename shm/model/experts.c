@@ -3,12 +3,15 @@
 #include "hfjson.h"
 #include "mt/error.h"
 
+/* In place of a default: the class has none, and the key must be there */
+#define REQUIRED UINT32_MAX
+
 /* Keys and defaults of families whose MLPs are mixtures of experts: configuration_*.py; and what their routers
  * compute */
 static const struct experts_family {
 	const char *family;
 	const char *experts_key, *per_token_key;
-	uint32_t experts, per_token; /* defaults */
+	uint32_t experts, per_token; /* defaults, or REQUIRED */
 	const char *ffn_key;         /* an expert's inner size; NULL: intermediate_size */
 	uint32_t ffn;
 	const char *shared_key; /* NULL: no shared expert */
@@ -21,13 +24,16 @@ static const struct experts_family {
 	const char *floor_key;
 	float floor;
 	const char *scale_key; /* NULL: 1 */
+	float scale;           /* its default; 0: 1 */
 	const char *alias;     /* of experts_key (attribute_map); NULL: none */
 	const char *per_token_alias;
 	bool groups; /* n_group, topk_group */
 	float aux;   /* default of router_aux_loss_coef; 0: the loss never has that term */
 	/* which layers are dense: those of mlp_only_layers and decoder_sparse_step; the first first_k_dense_replace; those
-	 * beside moe_layer_start_index .. moe_layer_end_index, and by moe_layer_interval */
-	enum { DENSE_NEVER, DENSE_LISTED, DENSE_FIRST, DENSE_RANGE } dense;
+	 * of mlp_layer_types, or if it is missing the first ones; those beside moe_layer_start_index ..
+	 * moe_layer_end_index, and by moe_layer_interval */
+	enum { DENSE_NEVER, DENSE_LISTED, DENSE_FIRST, DENSE_TYPES, DENSE_RANGE } dense;
+	bool first_none; /* the default of first_k_dense_replace is 0, not 1 */
 } experts_families[] = {
 	{"mixtral", "num_local_experts", "num_experts_per_tok", 8, 2, .flags = MT_RENORMALISE, .alias = "num_experts",
 		.aux = 0.001f},
@@ -43,9 +49,25 @@ static const struct experts_family {
 	{"glm4_moe", "n_routed_experts", "num_experts_per_tok", 128, 8, "moe_intermediate_size", 1408, "n_shared_experts",
 		1, true, MT_SIGMOID, MT_CORRECTION, "norm_topk_prob", true, .floor = 1e-20f,
 		.scale_key = "routed_scaling_factor", .alias = "num_local_experts", .groups = true, .dense = DENSE_FIRST},
+	{"dots1", "n_routed_experts", "num_experts_per_tok", REQUIRED, REQUIRED, "moe_intermediate_size", 1408,
+		"n_shared_experts", REQUIRED, true, MT_SIGMOID, MT_CORRECTION, "norm_topk_prob", false, .floor = 1e-20f,
+		.scale_key = "routed_scaling_factor", .alias = "num_local_experts", .groups = true, .dense = DENSE_FIRST,
+		.first_none = true},
+	{"solar_open", "n_routed_experts", "num_experts_per_tok", 128, 8, "moe_intermediate_size", 1280, "n_shared_experts",
+		1, true, MT_SIGMOID, MT_CORRECTION, "norm_topk_prob", true, .floor = 1e-20f,
+		.scale_key = "routed_scaling_factor", .alias = "num_local_experts", .groups = true},
+	{"exaone_moe", "num_experts", "num_experts_per_tok", 64, 8, "moe_intermediate_size", 1024, "num_shared_experts", 1,
+		true, MT_SIGMOID, MT_CORRECTION, "norm_topk_prob", true, .floor = 1e-20f, .scale_key = "routed_scaling_factor",
+		.scale = 2.5f, .groups = true, .dense = DENSE_TYPES},
+	{"sarvam_moe", "n_routed_experts", "num_experts_per_tok", 128, 6, "moe_intermediate_size", 1024, "n_shared_experts",
+		1, true, MT_SIGMOID, MT_CORRECTION, "norm_topk_prob", true, .floor = 1e-20f,
+		.scale_key = "routed_scaling_factor", .scale = 2.5f, .alias = "num_local_experts", .groups = true,
+		.dense = DENSE_FIRST},
 	{"ernie4_5_moe", "moe_num_experts", "moe_k", 64, 6, "moe_intermediate_size", 1536, "moe_num_shared_experts", 2,
 		true, .flags = MT_RENORMALISE | MT_CORRECTION, .floor_key = "moe_norm_min", .floor = 1e-12f, .aux = 0.001f,
 		.alias = "num_experts", .per_token_alias = "num_experts_per_tok", .dense = DENSE_RANGE},
+	{"minimax_m2", "num_local_experts", "num_experts_per_tok", 256, 8, .score = MT_SIGMOID,
+		.flags = MT_RENORMALISE | MT_CORRECTION, .alias = "num_experts", .aux = 0.001f},
 	{"gpt_oss", "num_local_experts", "num_experts_per_tok", 128, 4, .score = MT_TOP_SOFTMAX,
 		.flags = MT_ROUTER_BIAS | MT_EXPERT_BIAS | MT_PACKED | MT_TRANSPOSED, .alias = "num_experts", .aux = 0.001f},
 };
@@ -87,6 +109,22 @@ static void read_dense_list(struct reader *r, uint32_t layers, bool *sparse)
 	}
 }
 
+/* mlp_layer_types, which has precedence over what sparse says */
+static void read_mlp_types(struct reader *r, uint32_t layers, bool *sparse)
+{
+	const json_t *list = json_object_get(r->root, "mlp_layer_types");
+	if (!is_given(list)) return;
+	if (!json_is_array(list) || json_array_size(list) < layers)
+		return REFUSE(r, MT_EX_CONFIG, "mlp_layer_types is not a list of %u names", layers);
+	for (uint32_t i = 0; i < layers; i++) {
+		const char *type = json_string_value(json_array_get(list, i));
+		if (!type) return REFUSE(r, MT_EX_DATA, "mlp_layer_types has an entry that is not a string");
+		sparse[i] = strcmp(type, "sparse") == 0;
+		if (!sparse[i] && strcmp(type, "dense") != 0)
+			REFUSE(r, MT_EX_CONFIG, "mlp_layer_types '%.40s' is not supported", type);
+	}
+}
+
 /* -1: the last layer */
 static uint32_t last_sparse(struct reader *r, uint32_t layers)
 {
@@ -100,7 +138,8 @@ static void read_sparse(struct reader *r, const struct experts_family *x, uint32
 {
 	uint32_t first = 0, last = layers, step = 1;
 	if (x->dense == DENSE_LISTED) step = key_u32(r, "decoder_sparse_step", 1, 1, INT32_MAX);
-	if (x->dense == DENSE_FIRST) first = key_u32(r, "first_k_dense_replace", 1, 0, INT32_MAX);
+	if (x->dense == DENSE_FIRST || x->dense == DENSE_TYPES)
+		first = key_u32(r, "first_k_dense_replace", x->first_none ? 0 : 1, 0, INT32_MAX);
 	if (x->dense == DENSE_RANGE) {
 		first = key_u32(r, "moe_layer_start_index", 1, 0, INT32_MAX);
 		last = last_sparse(r, layers);
@@ -108,6 +147,7 @@ static void read_sparse(struct reader *r, const struct experts_family *x, uint32
 	}
 	for (uint32_t i = 0; i < layers; i++) sparse[i] = i >= first && i <= last && (i + 1) % step == 0;
 	if (x->dense == DENSE_LISTED) read_dense_list(r, layers, sparse);
+	if (x->dense == DENSE_TYPES) read_mlp_types(r, layers, sparse);
 }
 
 static uint32_t read_aliased(struct reader *r, const char *key, const char *alias, uint32_t missing, uint32_t most)
@@ -124,11 +164,14 @@ static void read_expert_sizes(struct reader *r, const struct experts_family *x, 
 {
 	k->experts = read_aliased(r, x->experts_key, x->alias, x->experts, MT_EXPERTS);
 	k->experts_per_token = read_aliased(r, x->per_token_key, x->per_token_alias, x->per_token, MT_EXPERTS_PER_TOKEN);
+	k->expert_ffn = x->ffn_key ? key_u32(r, x->ffn_key, x->ffn, 1, 1 << 22) : k->ffn;
+	k->shared_ffn = x->shared_key ? key_u32(r, x->shared_key, x->shared, 0, 1 << 22) : 0;
+	if (k->experts == REQUIRED) REFUSE(r, MT_EX_CONFIG, "%s is missing", x->experts_key);
+	if (k->experts_per_token == REQUIRED) REFUSE(r, MT_EX_CONFIG, "%s is missing", x->per_token_key);
+	if (k->shared_ffn == REQUIRED) REFUSE(r, MT_EX_CONFIG, "%s is missing", x->shared_key);
 	if (k->experts_per_token > k->experts)
 		REFUSE(r, MT_EX_CONFIG, "%s %u is more than %s %u", x->per_token_key, k->experts_per_token, x->experts_key,
 			k->experts);
-	k->expert_ffn = x->ffn_key ? key_u32(r, x->ffn_key, x->ffn, 1, 1 << 22) : k->ffn;
-	k->shared_ffn = x->shared_key ? key_u32(r, x->shared_key, x->shared, 0, 1 << 22) : 0;
 	if (!x->shared_counts) return;
 	if (k->shared_ffn > 64) REFUSE(r, MT_EX_CONFIG, "%s %u is more than 64", x->shared_key, k->shared_ffn);
 	else k->shared_ffn *= k->expert_ffn;
@@ -144,7 +187,8 @@ static float coefficient(struct reader *r, const char *key, float missing)
 }
 
 /* Terms of the loss. transformers adds the first one only if it returns the routers' logits (modeling_*.py), for all
- * families by the same function but for glm4_moe, which has none. The second one is in no family of transformers. */
+ * families by the same function but for those without `aux`, which have none. The second one is in no family of
+ * transformers. */
 static void read_losses(struct reader *r, const struct experts_family *x, struct model *m)
 {
 	bool balances = key_bool(r, r->root, "output_router_logits", false);
@@ -183,7 +227,7 @@ void read_experts(struct reader *r, struct model *m)
 	if (x->renormalise_key && key_bool(r, r->root, x->renormalise_key, x->renormalise))
 		k->expert_flags |= MT_RENORMALISE;
 	k->weight_floor = positive(r, x->floor_key, x->floor);
-	k->expert_scale = positive(r, x->scale_key, 1);
+	k->expert_scale = positive(r, x->scale_key, x->scale > 0 ? x->scale : 1);
 	k->groups = k->groups_per_token = 1;
 	if (x->groups) read_groups(r, k);
 	read_sparse(r, x, m->geo.layers, m->sparse);
@@ -194,6 +238,14 @@ void read_olmoe(struct reader *r, struct model *m)
 {
 	read_experts(r, m);
 	if (is_given(json_object_get(r->root, "clip_qkv"))) REFUSE(r, MT_EX_CONFIG, "clip_qkv is not supported");
+}
+
+/* Released files have the number of a head's elements that turn instead of their part */
+void read_minimax(struct reader *r, struct model *m)
+{
+	read_experts(r, m);
+	if (!is_given(json_object_get(r->root, "rotary_dim"))) return;
+	m->rotary_dim = key_u32(r, "rotary_dim", 0, 2, m->base.head_dim);
 }
 
 /* Its function is not what hidden_act says */

@@ -64,7 +64,8 @@ static bool in_window(const struct family *family, uint32_t i, uint8_t has, uint
 	switch (family->window) {
 	case WINDOW_PATTERN: return every && (i + 1) % every;
 	case WINDOW_NOPE: return !(has & HAS_ROPE);
-	case WINDOW_QWEN: return i >= from;
+	case WINDOW_QWEN:
+	case WINDOW_FROM: return i >= from;
 	case WINDOW_ALL: return true;
 	case WINDOW_NEVER: return false;
 	}
@@ -74,12 +75,13 @@ static bool in_window(const struct family *family, uint32_t i, uint8_t has, uint
 static uint32_t read_windows(struct reader *r, const struct family *family, uint32_t layers, uint8_t *has)
 {
 	uint32_t tokens = read_tokens(r, family), from = 0, every = 0;
-	if (tokens && family->window == WINDOW_QWEN)
-		from = key_u32(r, "max_window_layers", MAX_WINDOW_LAYERS_DEFAULT, 0, INT32_MAX);
+	bool ranged = family->window == WINDOW_QWEN || family->window == WINDOW_FROM;
+	if (tokens && ranged)
+		from = key_u32(r, "max_window_layers", family->from ? family->from : MAX_WINDOW_LAYERS_DEFAULT, 0, INT32_MAX);
 	if (family->window == WINDOW_PATTERN) every = read_pattern(r, family, tokens != 0);
 	for (uint32_t i = 0; i < layers; i++)
 		if (tokens && in_window(family, i, has[i], every, from)) has[i] |= HAS_WINDOW;
-	bool strict = true;
+	bool strict = family->window != WINDOW_FROM; /* whose class has had layer_types from the beginning */
 	if (family->window == WINDOW_QWEN) strict = json_object_get(r->root, "max_window_layers");
 	if (family->window == WINDOW_PATTERN)
 		strict = family->pattern_key && every && json_object_get(r->root, "sliding_window_pattern");

@@ -101,7 +101,7 @@ static const struct names {
 	struct {
 		enum mt_role_tensor role; /* 0: the end */
 		const char *name;         /* NULL: none */
-	} other[16];
+	} other[18];
 } names[MT_NAMES] = {
 	[MT_NAMES_LLAMA] = {"model.layers"},
 	[MT_NAMES_GEMMA] = {"model.layers", .other = {{MT_T_NORM2, "pre_feedforward_layernorm.weight"}}},
@@ -115,6 +115,15 @@ static const struct names {
 		.other = {{MT_T_O, "self_attn.dense.weight"}, {MT_T_OB, "self_attn.dense.bias"}, {MT_T_UP, "mlp.fc1.weight"},
 			{MT_T_UPB, "mlp.fc1.bias"}, {MT_T_DOWN, "mlp.fc2.weight"}, {MT_T_DOWNB, "mlp.fc2.bias"},
 			{MT_T_FNORM, "model.final_layernorm.weight"}, {MT_T_FNORMB, "model.final_layernorm.bias"}}},
+	[MT_NAMES_EXAONE] = {"transformer.h",
+		.other = {{MT_T_EMBED, "transformer.wte.weight"}, {MT_T_NORM1, "ln_1.weight"},
+			{MT_T_Q, "attn.attention.q_proj.weight"}, {MT_T_K, "attn.attention.k_proj.weight"},
+			{MT_T_V, "attn.attention.v_proj.weight"}, {MT_T_QB, "attn.attention.q_proj.bias"},
+			{MT_T_KB, "attn.attention.k_proj.bias"}, {MT_T_VB, "attn.attention.v_proj.bias"},
+			{MT_T_O, "attn.attention.out_proj.weight"}, {MT_T_OB, "attn.attention.out_proj.bias"},
+			{MT_T_NORM2, "ln_2.weight"}, {MT_T_GATE, "mlp.c_fc_0.weight"}, {MT_T_UP, "mlp.c_fc_1.weight"},
+			{MT_T_GATEB, "mlp.c_fc_0.bias"}, {MT_T_UPB, "mlp.c_fc_1.bias"}, {MT_T_DOWN, "mlp.c_proj.weight"},
+			{MT_T_DOWNB, "mlp.c_proj.bias"}, {MT_T_FNORM, "transformer.ln_f.weight"}}},
 	[MT_NAMES_STARCODER] = {"model.layers",
 		.other = {{MT_T_UP, "mlp.c_fc.weight"}, {MT_T_UPB, "mlp.c_fc.bias"}, {MT_T_DOWN, "mlp.c_proj.weight"},
 			{MT_T_DOWNB, "mlp.c_proj.bias"}}},
@@ -141,6 +150,15 @@ static const struct names {
 	[MT_NAMES_MIXTRAL] = {"model.layers",
 		.other = {{MT_T_ROUTER, "block_sparse_moe.gate.weight"}, {MT_T_XGATE, "block_sparse_moe.experts.*.w1.weight"},
 			{MT_T_XUP, "block_sparse_moe.experts.*.w3.weight"}, {MT_T_XDOWN, "block_sparse_moe.experts.*.w2.weight"}}},
+	[MT_NAMES_MINIMAX] = {"model.layers", .base = MT_NAMES_MIXTRAL,
+		.other = {{MT_T_CORRECTION, "block_sparse_moe.e_score_correction_bias"}}},
+	[MT_NAMES_EXAONE_MOE] = {"model.layers", .other = {{MT_T_CORRECTION, "mlp.e_score_correction_bias"}}},
+	[MT_NAMES_SARVAM] = {"model.layers",
+		.other = {{MT_T_EMBED, "model.word_embeddings.weight"}, {MT_T_Q, "attention.query_key_value.weight"},
+			{MT_T_K, NULL}, {MT_T_V, NULL}, {MT_T_QB, "attention.query_key_value.bias"}, {MT_T_KB, NULL},
+			{MT_T_VB, NULL}, {MT_T_QNORM, "attention.query_layernorm.weight"},
+			{MT_T_KNORM, "attention.key_layernorm.weight"}, {MT_T_O, "attention.dense.weight"},
+			{MT_T_CORRECTION, "mlp.gate.expert_bias"}}},
 	[MT_NAMES_QWEN_MOE] = {"model.layers",
 		.other = {{MT_T_SGATE, "mlp.shared_expert.gate_proj.weight"}, {MT_T_SUP, "mlp.shared_expert.up_proj.weight"},
 			{MT_T_SDOWN, "mlp.shared_expert.down_proj.weight"}}},

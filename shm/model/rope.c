@@ -373,8 +373,12 @@ static void read_one(struct reader *r, const struct family *family, struct model
 		REFUSE(r, MT_EX_CONFIG, "rope_scaling and rope_parameters disagree");
 	rope->theta = agreed_number(r, family, scaling, parameters, &rope->theta_key,
 		family->theta > 0 ? family->theta : ROPE_THETA_DEFAULT);
-	rope->partial = agreed_number(r, family, scaling, parameters, &rope->partial_key,
-		family->partial > 0 ? family->partial : NAN);
+	double partial = family->partial > 0 ? family->partial : NAN;
+	if (m->rotary_dim) partial = (double)m->rotary_dim / m->base.head_dim;
+	rope->partial = agreed_number(r, family, scaling, parameters, &rope->partial_key, partial);
+	if (m->rotary_dim && rope->partial != partial)
+		REFUSE(r, MT_EX_CONFIG, "rotary_dim %u of head_dim %u and %s %g disagree", m->rotary_dim, m->base.head_dim,
+			rope->partial_key, rope->partial);
 	if (family->partial > 0) {
 		refuse_null(r, r->root, rope_root_key(family->name, "partial_rotary_factor"));
 		refuse_null(r, scaling, "partial_rotary_factor");

@@ -1,8 +1,9 @@
 """Golden cases of families whose MLPs are mixtures of experts. make.py has the others and says what the keys mean. The
 models are as small as their knobs allow: the files of a case together stay below 200 kB."""
 
-from transformers import (Ernie4_5_MoeConfig, Glm4MoeConfig, GptOssConfig, GraniteMoeConfig, MixtralConfig,
-                          OlmoeConfig, Qwen2MoeConfig, Qwen3MoeConfig)
+from transformers import (Dots1Config, Ernie4_5_MoeConfig, ExaoneMoeConfig, Glm4MoeConfig, GptOssConfig,
+                          GraniteMoeConfig, MiniMaxM2Config, MixtralConfig, OlmoeConfig, Qwen2MoeConfig, Qwen3MoeConfig,
+                          SarvamMoEConfig, SolarOpenConfig)
 
 SMALL = {"vocab_size": 61, "hidden_size": 16, "intermediate_size": 12, "num_hidden_layers": 2,
          "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": None}
@@ -60,6 +61,40 @@ CASES = {
         "config": small(GptOssConfig, intermediate_size=6, head_dim=6, num_local_experts=5, num_experts_per_tok=2,
                         sliding_window=5),
         "dialect": 5, "train": TRAIN},
+    # norms of whole rows of q and k, half of each head turns, no shared expert; corrections as in released files
+    "minimax-m2": {
+        "config": small(MiniMaxM2Config, intermediate_size=6, head_dim=8, num_local_experts=7, num_experts_per_tok=3,
+                        rope_parameters={"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.5},
+                        **AUX),
+        "dialect": 4, "also": {"rotary_dim": 4}, "correction": (8, 0.06), "train": TRAIN},
+    # dense before full, full before a window of 5; weights are not divided by their sum
+    "dots1": {
+        "config": small(Dots1Config, num_hidden_layers=3, moe_intermediate_size=5, n_routed_experts=7,
+                        num_experts_per_tok=3, n_shared_experts=1, first_k_dense_replace=1, routed_scaling_factor=1.4,
+                        sliding_window=5, max_window_layers=2),
+        "dialect": 5, "correction": (7, 0.06), "train": {**TRAIN, "clip": 4.0}},
+    # yarn, biases of q, k and v, groups, all layers with experts
+    "solar-open": {
+        "config": SolarOpenConfig(
+            **{k: v for k, v in SMALL.items() if k != "intermediate_size"}, head_dim=6, attention_bias=True,
+            moe_intermediate_size=5, n_routed_experts=8, num_experts_per_tok=3, n_group=4, topk_group=2,
+            rope_parameters={"rope_type": "yarn", "rope_theta": 100.0, "factor": 4.0,
+                             "original_max_position_embeddings": 16}),
+        "dialect": 4, "correction": (7, 0.06), "train": {**TRAIN, "clip": 4.0, "micro": 3}},
+    # windows of 5 with rope, a full layer without; norms of heads; the first layer dense, by name
+    "exaone-moe": {
+        "config": small(ExaoneMoeConfig, num_hidden_layers=3, head_dim=6, moe_intermediate_size=5, num_experts=6,
+                        num_experts_per_tok=2, num_shared_experts=1, sliding_window=5, sliding_window_pattern=2,
+                        mlp_layer_types=["dense", "sparse", "sparse"],
+                        rope_parameters={"rope_type": "default", "rope_theta": 100.0}),
+        "dialect": 5, "correction": (7, 0.2), "train": {**TRAIN, "clip": 5.0}},
+    # as released: other names of keys; q, k and v in one tensor, norms of heads
+    "sarvam-moe": {
+        "config": small(SarvamMoEConfig, head_dim=6, attention_bias=True, moe_intermediate_size=5,
+                        n_routed_experts=7, num_experts_per_tok=2),
+        "dialect": 4, "both": True, "correction": (7, 0.06), "train": {**TRAIN, "clip": 4.0},
+        "names": {"num_experts": "n_routed_experts", "num_shared_experts": "n_shared_experts",
+                  "use_qkv_bias": "attention_bias"}},
     # terms of the loss: several micro-batches, whose targets are their weights; one of whole steps with padding
     "mixtral-aux": {
         "config": small(MixtralConfig, num_local_experts=4, num_experts_per_tok=2, **AUX),

@@ -157,6 +157,17 @@ CASES = {
             bias=True),
         "dialect": 5,
         "train": {"micro": 2, "warmup": 2, "schedule": "cosine", "clip": 2.3}},
+    # as EXAONE 3.5: other names of keys and tensors, llama3's rope; tied, all biases
+    "exaone": {
+        "config": transformers.ExaoneConfig(
+            **SMALL, intermediate_size=36, num_attention_heads=4, num_key_value_heads=2, attention_bias=True,
+            mlp_bias=True, tie_word_embeddings=True,
+            rope_parameters={"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0,
+                             "high_freq_factor": 4.0, "original_max_position_embeddings": 32}),
+        "dialect": 4, "both": True,
+        "names": {"num_layers": "num_hidden_layers", "layer_norm_epsilon": "rms_norm_eps",
+                  "activation_function": "hidden_act"},
+        "train": {"micro": 2, "warmup": 2, "clip": 4.0}},
     # neither parallel nor with shared keys; untied
     "falcon-sequential": {
         "config": transformers.FalconConfig(

@@ -33,10 +33,14 @@ LION = {"loss": 1e-5, "grad_norm": 1e-4, "final": 2e-2}
 LR = 1e-6  # of --lr: the transaction record holds it in fp32
 
 
+EXACT = ("glm4_moe", "ernie4_5_moe", "minimax_m2", "dots1", "solar_open", "exaone_moe", "sarvam_moe")
+
+
 def exact(model_type, name):
     """Is it a tensor that compute reads in fp32 in a bf16 run? As in transformers, where the routers of these families
-    compute in fp32: glm4_moe and ernie4_5_moe keep their corrections in fp32, ernie4_5_moe its weight as well."""
-    return model_type in ("glm4_moe", "ernie4_5_moe") and name.endswith((".gate.weight", "e_score_correction_bias"))
+    compute in fp32: most of them keep their corrections and weights in fp32, and minimax_m2's released files have
+    them so."""
+    return model_type in EXACT and name.endswith((".gate.weight", "correction_bias", "expert_bias"))
 
 
 def bf16_bounds(case, steps):

@@ -45,8 +45,9 @@ DEFAULTS = {"batch": 4, "micro": 4, "seq": 24, "lr": 2e-3, "warmup": 0, "schedul
             "wd": 0.0, "beta1": 0.9, "beta2": 0.999, "eps": 1e-4, "clip": 1.0, "pack": "docs"}
 
 # dialect: that of config.json. also: keys without effect in files of this dialect. shard: save_pretrained's
-# max_shard_size. extra: rows of data after the last step's. bf16: keep tensors of the bf16 run as well. eval: evaluate
-# before the first step and every 10. optims: other optimizers that train it in fp32, with the options that differ.
+# max_shard_size. names: keys with other names in files of dialect 4. extra: rows of data after the last step's. bf16:
+# keep tensors of the bf16 run as well. eval: evaluate before the first step and every 10. optims: other optimizers that
+# train it in fp32, with the options that differ.
 CASES = {
     # as Llama 2: every head has its own keys, untied embeddings, plain rope; 40 columns of heads for 32 hidden
     "llama2": {
@@ -211,6 +212,8 @@ def as_transformers_4(config, case):
     key = case.get("rope_type_key", "rope_type")
     old["rope_scaling"] = None if rope_type == "default" else {key: rope_type, **rope}
     old["transformers_version"] = "4.57.6"
+    for name, key in case.get("names", {}).items():
+        old[name] = old.pop(key)
     old.update(case.get("also", {}))
     return old
 

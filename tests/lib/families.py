@@ -93,11 +93,30 @@ FAMILIES.update({
                  "rope_parameters": [None, {"rope_type": "default", "rope_theta": 300.0},
                                       {**YARN, "partial_rotary_factor": 0.5}]},
 })
+MOE = {"norm_topk_prob": [True, False], "routed_scaling_factor": [1.5], "n_group": [1, 2]}
+FAMILIES.update({
+    "exaone": {**BIAS, **MLP_BIAS, "rope_theta": [500.0], "layer_norm_epsilon": [0.001], "num_layers": [4],
+               "activation_function": ["silu"], "rope_scaling": [None, LLAMA3]},
+    "minimax_m2": {"rotary_dim": [None, 2, 4], "rope_theta": [500.0], "rope_scaling": [None, LINEAR]},
+    "dots1": {**TYPES, **BIAS, **MOE, "first_k_dense_replace": [1, 2], "max_window_layers": [0, 2],
+              "sliding_window": [5, 6], "rope_scaling": [None, YARN]},
+    "solar_open": {**BIAS, **MOE, "partial_rotary_factor": [0.5], "rope_theta": [500.0], "rope_scaling": [None, YARN]},
+    "exaone_moe": {**MOE, "sliding_window": [5], "sliding_window_pattern": [2, 3], "rope_theta": [500.0],
+                   "first_k_dense_replace": [0, 2], "mlp_layer_types": [None, ["sparse", "dense", "sparse", "dense"]]},
+    "sarvam_moe": {**MOE, "use_qkv_bias": [True, False], "use_qk_norm": [True, False], "first_k_dense_replace": [0, 2],
+                   "num_shared_experts": [2], "partial_rotary_factor": [0.5], "rope_scaling": [None, LINEAR]},
+})
 FALCONS = [{}, {"num_kv_heads": 2}, {"new_decoder_architecture": True, "num_kv_heads": 2},
            {"new_decoder_architecture": True, "num_ln_in_parallel_attn": 1}, {"parallel_attn": False},
            {"multi_query": False}, {"multi_query": False, "parallel_attn": False}]
+EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 6}
 ALWAYS = {"gemma4_text": {"hidden_size_per_layer_input": 0},
-          "seed_oss": {"attention_dropout": 0, "residual_dropout": 0}}
+          "seed_oss": {"attention_dropout": 0, "residual_dropout": 0},
+          "minimax_m2": {"num_local_experts": 6, "num_experts_per_tok": 2},
+          "dots1": {**EXPERTS, "n_routed_experts": 6, "n_shared_experts": 1},
+          "solar_open": {**EXPERTS, "n_routed_experts": 6},
+          "exaone_moe": {**EXPERTS, "num_experts": 6},
+          "sarvam_moe": {**EXPERTS, "num_experts": 6}}
 
 
 def random_config(family):
@@ -121,6 +140,8 @@ def random_config(family):
         for key in ("head_dim", "num_key_value_heads", "intermediate_size"):
             del config[key]
         config.update(random.choice(FALCONS))
+    if "num_layers" in config:
+        del config["num_hidden_layers"]
     if family in ("gemma3_text", "cohere2") and config.get("layer_types"):
         config.pop("sliding_window_pattern", None)
     return config
@@ -146,7 +167,7 @@ def layout(path):
 def check_rope(config, meant, rotary, layer, i):
     """Layer i's frequencies are those that its attention gets from transformers' rotary embedding."""
     types = getattr(meant, "layer_types", None) or [None] * meant.num_hidden_layers
-    nope = meant.model_type in ("exaone4", "cohere2") and bool(meant.sliding_window) and types[i] == FULL
+    nope = meant.model_type in ("exaone4", "exaone_moe", "cohere2") and bool(meant.sliding_window) and types[i] == FULL
     nope |= meant.model_type == "smollm3" and not meant.no_rope_layers[i]
     if nope:
         assert layer["rope_dim"] == "0", (config, i)
@@ -198,9 +219,9 @@ def check(where, config):
     assert layout(saved)[0] == lines, (config, set(layout(saved)[0]) ^ set(lines))
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(meant)
-    files = revert_weight_conversion(model, dict(model.named_parameters()))
+    kept = {n: b for n, b in model.named_buffers() if n in model.state_dict()}
+    files = revert_weight_conversion(model, {**dict(model.named_parameters()), **kept})
     shapes = {name: tuple(p.shape) or (1,) for name, p in files.items()}
-    shapes.update({n: tuple(b.shape) or (1,) for n, b in model.named_buffers() if n in model.state_dict()})
     assert tensors == shapes, (config, set(tensors.items()) ^ set(shapes.items()))
     pad = model.get_input_embeddings().padding_idx
     assert int(facts["pad_token"]) == (-1 if pad is None else pad), config
