@@ -6,6 +6,7 @@
 
 #include "ahead.h"
 #include "mt/error.h"
+#include "mt/run.h"
 #include "mt/wait.h"
 
 #define SETS 2
@@ -94,8 +95,8 @@ static int make_sets(struct ahead *a)
 	return 0;
 }
 
-int ahead_start(struct ahead **out, struct mt_run *run, const struct options *o, int fd, uint32_t vocab,
-	const struct mt_position *from, uint64_t steps, bool look)
+int ahead_start(struct ahead **out, struct mt_run *run, const struct options *o, int fd, const struct mt_position *from,
+	uint64_t steps, bool look)
 {
 	struct ahead *a = calloc(1, sizeof *a);
 	if (!a) return mt_fail(MT_EX_NOMEM, "no memory");
@@ -106,9 +107,12 @@ int ahead_start(struct ahead **out, struct mt_run *run, const struct options *o,
 	a->look = look;
 	pthread_mutex_init(&a->lock, NULL);
 	pthread_cond_init(&a->room, NULL);
+	size_t bytes;
+	const char *config = mt_config_text(run, &bytes);
+	struct vocabulary vocab = vocabulary_of(o, mt_geometry(run), config, bytes);
 	int rc = make_sets(a);
 	if (!rc) rc = record_open(&a->in, fd, "stdin");
-	if (!rc) rc = packer_open(&a->packer, &a->in, o->pack, (uint32_t)o->seq, vocab);
+	if (!rc) rc = packer_open(&a->packer, &a->in, o->pack, (uint32_t)o->seq, &vocab);
 	if (rc) return rc;
 
 	pthread_t thread;

@@ -20,8 +20,8 @@ struct ahead;
 
 /* Read records from fd, skip those that `from` says were consumed, pack the rows of at most `steps` steps. look: find
  * out whether a step is the last one before it is handed out. Rings run's doorbell when a step's rows are ready. */
-int ahead_start(struct ahead **, struct mt_run *run, const struct options *, int fd, uint32_t vocab,
-	const struct mt_position *from, uint64_t steps, bool look);
+int ahead_start(struct ahead **, struct mt_run *run, const struct options *, int fd, const struct mt_position *from,
+	uint64_t steps, bool look);
 /* The next step's rows, or NULL while they are not ready. There are two sets: give one back before the third. */
 struct rows *ahead_take(struct ahead *);
 void ahead_give_back(struct ahead *); /* the oldest one taken */

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "count.h"
@@ -73,14 +74,17 @@ static int count_rows(struct packer *p, const struct options *o, uint32_t *row, 
 	return rc;
 }
 
-static int vocabulary(const struct options *o, uint32_t *vocab)
+static int vocabulary(const struct options *o, struct vocabulary *vocab)
 {
 	struct mt_geometry g;
-	*vocab = ANY_TOKEN;
+	char *text;
+	*vocab = (struct vocabulary){.size = ANY_TOKEN};
 	if (!o->config) return 0;
-	int rc = mt_config_read(o->config, &g, NULL);
-	if (rc == 0) *vocab = g.vocab;
-	return rc;
+	int rc = mt_config_read(o->config, &g, &text);
+	if (rc) return rc;
+	*vocab = vocabulary_of(o, &g, text, strlen(text));
+	free(text);
+	return 0;
 }
 
 int count_input(const struct options *o, int fd)
@@ -88,11 +92,12 @@ int count_input(const struct options *o, int fd)
 	struct record_reader in = {0};
 	struct packer packer = {0};
 	struct counted counted = {0};
-	uint32_t vocab, *row = malloc(3 * o->seq * sizeof *row);
+	struct vocabulary vocab;
+	uint32_t *row = malloc(3 * o->seq * sizeof *row);
 	int rc = row ? vocabulary(o, &vocab)
 				 : mt_fail(MT_EX_NOMEM, "no memory for a row of %u token%s", (uint32_t)o->seq, mt_s(o->seq));
 	if (!rc) rc = record_open(&in, fd, "stdin");
-	if (!rc) rc = packer_open(&packer, &in, o->pack, (uint32_t)o->seq, vocab);
+	if (!rc) rc = packer_open(&packer, &in, o->pack, (uint32_t)o->seq, &vocab);
 	if (!rc) rc = count_rows(&packer, o, row, &counted);
 	progress_clear();
 	if (!rc) rc = packer_check_any(&packer);

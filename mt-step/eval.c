@@ -19,7 +19,7 @@ static int start_over(struct eval *e)
 	packer_close(&e->packer);
 	e->at = 0;
 	int rc = record_open(&e->in, e->fd, e->o->eval);
-	return rc ? rc : packer_open(&e->packer, &e->in, e->o->pack, (uint32_t)e->o->seq, e->vocab);
+	return rc ? rc : packer_open(&e->packer, &e->in, e->o->pack, (uint32_t)e->o->seq, &e->vocab);
 }
 
 /* Pack the next row into the three arrays. 1, 0 at the end of the file, or an error. */
@@ -80,9 +80,9 @@ static int count(struct eval *e)
 	}
 }
 
-int eval_open(struct eval *e, const struct options *o, uint32_t vocab)
+int eval_open(struct eval *e, const struct options *o, const struct vocabulary *vocab)
 {
-	*e = (struct eval){.o = o, .vocab = vocab, .source = {.fill = fill_micro, .rewind = rewind_part}};
+	*e = (struct eval){.o = o, .vocab = *vocab, .source = {.fill = fill_micro, .rewind = rewind_part}};
 	struct stat st;
 	e->fd = open(o->eval, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* opening a FIFO must not wait */
 	if (e->fd < 0) return record_unopened(o->eval);

@@ -7,7 +7,7 @@
 struct eval {
 	struct row_source source; /* of one part; first, so that it can be cast back */
 	const struct options *o;
-	uint32_t vocab;
+	struct vocabulary vocab;
 	int fd;
 	struct record_reader in;
 	struct packer packer;
@@ -19,7 +19,7 @@ struct eval {
 };
 
 /* Read the whole file once: errors in it are found before the first step, and its rows are counted. */
-int eval_open(struct eval *, const struct options *, uint32_t vocab);
+int eval_open(struct eval *, const struct options *, const struct vocabulary *);
 /* Evaluate the state after `step`: one txn a part of MT_MICROS micro-batches. The caller logs the last two
  * when the result is written. The txn before the first part must be done. */
 double eval_run(struct eval *, struct driver *, uint64_t step, const struct mt_position *);

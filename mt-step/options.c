@@ -52,6 +52,8 @@ static const struct mt_opt table[] = {
 	{"input", OPT_STR, &input, "new", "stdin is other data than the run was trained on so far", NULL},
 	{"metrics", OPT_STR, &o.metrics, "FILE",
 		"write metrics to FILE too, each step once; later steps' lines are removed", NULL},
+	{"allow-image-tokens", OPT_FLAG, &o.allow_media, NULL,
+		"models with images: take records with tokens that stand for images, video or sounds", NULL},
 	{"own-metrics", OPT_FLAG, &o.own_metrics, NULL,
 		"refuse the FILE of --metrics unless it is absent or a plain file of this user, no link", NULL},
 	{"wait", OPT_DOUBLE, &o.wait, "S", "seconds to wait for a stage that is missing (default: 10)", NULL},
@@ -147,6 +149,14 @@ static void check_adam(void)
 	if (!(o.hyperparams.eps >= 0)) mt_die(MT_EX_USAGE, "--eps: 0 or more");
 	if (!(o.hyperparams.clip >= 0)) mt_die(MT_EX_USAGE, "--clip: 0 or more");
 	if (!(o.wait >= 0)) mt_die(MT_EX_USAGE, "--wait: 0 or more");
+}
+
+struct vocabulary vocabulary_of(const struct options *opt, const struct mt_geometry *g, const char *config,
+	size_t bytes)
+{
+	struct vocabulary v = {.size = g->vocab};
+	if (*g->wrapper && !opt->allow_media) mt_media_read(config, bytes, &v.media);
+	return v;
 }
 
 void options_parse(struct options *out, int argc, char **argv)

@@ -15,6 +15,7 @@ struct options {
 	double wait;
 	bool clip_given, beta2_given, input_new;
 	bool check, count;                   /* only check the options; only count what the input would train */
+	bool allow_media;                    /* records may have tokens that stand for images, ... */
 	bool own_metrics;                    /* refuse metrics unless it is a plain file of this user's */
 	const char *eval, *metrics, *config; /* files, or NULL */
 	uint64_t eval_every, ckpt_every;     /* 0: never */
@@ -25,5 +26,8 @@ struct options {
 
 /* Ends the program with 64 and one line if an option is invalid. */
 void options_parse(struct options *, int argc, char **argv);
+
+/* The vocabulary of a model with this config.json */
+struct vocabulary vocabulary_of(const struct options *, const struct mt_geometry *, const char *config, size_t bytes);
 
 #endif

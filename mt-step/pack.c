@@ -49,12 +49,12 @@ const char *pack_long_name(uint32_t pack)
 	return "?";
 }
 
-int packer_open(struct packer *p, struct record_reader *in, uint32_t pack, uint32_t seq, uint32_t vocab)
+int packer_open(struct packer *p, struct record_reader *in, uint32_t pack, uint32_t seq, const struct vocabulary *vocab)
 {
 	*p = (struct packer){.in = in,
 		.pack = pack,
 		.seq = seq,
-		.vocab = vocab,
+		.vocab = *vocab,
 		.carry = MT_NO_TARGET,
 		.raw = calloc(seq, sizeof *p->raw)};
 	if (!p->raw) return mt_fail(MT_EX_NOMEM, "no memory for a row of %u token%s", seq, mt_s(seq));
@@ -157,9 +157,15 @@ static int check_ids(const struct packer *p, uint32_t at, uint32_t n, uint64_t r
 {
 	for (uint32_t i = 0; i < n; i++) {
 		uint32_t id = p->raw[at + i] & ~MT_CONTEXT_ONLY;
-		if (id >= p->vocab)
+		if (id >= p->vocab.size)
 			return mt_fail(MT_EX_DATA, "%s: record %llu, element %llu: token %u is outside the vocabulary of %u",
-				p->in->name, (unsigned long long)record, (unsigned long long)(element + i), id, p->vocab);
+				p->in->name, (unsigned long long)record, (unsigned long long)(element + i), id, p->vocab.size);
+		const char *key = mt_media_key(&p->vocab.media, id);
+		if (key)
+			return mt_fail(MT_EX_DATA,
+				"%s: record %llu, element %llu: token %u is %s of config.json and stands for no text; "
+				"--allow-image-tokens trains on it",
+				p->in->name, (unsigned long long)record, (unsigned long long)(element + i), id, key);
 	}
 	return 0;
 }

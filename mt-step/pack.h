@@ -6,6 +6,7 @@
 #include <xxhash.h>
 
 #include "mt/memory.h"
+#include "mt/model.h"
 #include "record.h"
 
 /* mt_position.pack: how documents share rows, plus what happens to those longer than a row. */
@@ -20,10 +21,16 @@ struct answers {
 	uint64_t row; /* where the question begins */
 };
 
+struct vocabulary {        /* the tokens that records may have: */
+	uint32_t size;         /* those below it, */
+	struct mt_media media; /* but not these */
+};
+
 struct packer {
 	struct record_reader *in;
 	uint32_t pack; /* as in mt_position */
-	uint32_t seq, vocab;
+	uint32_t seq;
+	struct vocabulary vocab;
 	bool ended;                     /* the end of the input was read */
 	bool open;                      /* the header of in's current record was read, and not all of it is placed */
 	uint64_t records;               /* records placed whole: of a truncated one the part that is kept */
@@ -43,12 +50,12 @@ bool pack_long_parse(const char *name, uint32_t *pack);
 const char *pack_how_name(uint32_t pack);
 const char *pack_long_name(uint32_t pack);
 
-int packer_open(struct packer *, struct record_reader *, uint32_t pack, uint32_t seq, uint32_t vocab);
+int packer_open(struct packer *, struct record_reader *, uint32_t pack, uint32_t seq, const struct vocabulary *);
 void packer_close(struct packer *);
 /* Skip what the position says was consumed. -65: the input is shorter than that, or its hash differs. */
 int packer_skip(struct packer *, const struct mt_position *);
 /* Make a row: tokens, targets, starts, (seq) each, as a batch message has them. 1, or 0 at the end of the input. Errors
- * as the reader's, and -65 for a token outside the vocabulary. */
+ * as the reader's, and -65 for a token outside the vocabulary or of media. */
 int packer_row(struct packer *, uint32_t *tokens, uint32_t *targets, uint32_t *starts);
 /* Is there another row? Waits for input. 1, 0 or an error. */
 int packer_more(struct packer *);

@@ -1,6 +1,7 @@
 /* mt-step: reads records, opens a run's transactions, deals its micro-batches, writes metrics. */
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "count.h"
@@ -55,10 +56,13 @@ static void check_model(const struct options *o)
 	if (rc == -MT_EX_USAGE) mt_must(rc); /* its name */
 	if (rc == 0) mt_run_close(run);
 	if (!o->config) return;
-	mt_must(mt_config_read(o->config, &g, NULL));
+	char *text;
+	mt_must(mt_config_read(o->config, &g, &text));
+	struct vocabulary vocab = vocabulary_of(o, &g, text, strlen(text));
+	free(text);
 	mt_say_dropout(&g);
 	check_seq(o, &g);
-	if (o->eval) mt_must(eval_open(&eval, o, g.vocab));
+	if (o->eval) mt_must(eval_open(&eval, o, &vocab));
 }
 
 /* Do the options fit the run? */
@@ -115,7 +119,10 @@ int main(int argc, char **argv)
 	check_run(&o);
 	if (o.metrics)
 		mt_must(metrics_file_open(o.metrics, o.own_metrics, mt_run_step(driver.run), mt_txn_newest(driver.run) == 0));
-	if (o.eval) mt_must(eval_open(&eval, &o, mt_geometry(driver.run)->vocab));
+	size_t bytes;
+	const char *config = mt_config_text(driver.run, &bytes);
+	struct vocabulary vocab = vocabulary_of(&o, mt_geometry(driver.run), config, bytes);
+	if (o.eval) mt_must(eval_open(&eval, &o, &vocab));
 	train_resume(&driver, o.eval ? &eval : NULL);
 	uint64_t step = mt_run_step(driver.run);
 	if (step >= o.until) {

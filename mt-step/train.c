@@ -527,7 +527,7 @@ int train(struct driver *d, struct eval *eval, int input)
 	t.first = c.step;
 	t.from_start = !c.position.records && !c.position.offset;
 	bool look = o->ckpt_every || eval;
-	mt_must(ahead_start(&t.ahead, d->run, o, input, mt_geometry(d->run)->vocab, &c.position, o->until - c.step, look));
+	mt_must(ahead_start(&t.ahead, d->run, o, input, &c.position, o->until - c.step, look));
 	if (eval && c.step == 0 && mt_txn_newest(d->run) == 0) evaluate_alone(d, eval);
 	d->mark = mt_now();
 

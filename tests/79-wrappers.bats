@@ -162,3 +162,45 @@ with_head() { # FIRST-BYTE
 		fails_with 78 mt-store create "$RUN" --config "$T/in"
 	done
 }
+
+@test "records with tokens that stand for images exit 65 and name the key, unless --allow-image-tokens is given" {
+	local records=$GOLDEN/gemma3/data.bin options
+	wrap "$GOLDEN/gemma3/model" "$T/in" gemma3
+	# the first record is 3, 18, 32
+	jq '.boi_token_index = 18 | .eos_token_id = 32' "$T/in/config.json" >"$T/config.json"
+	mv "$T/config.json" "$T/in/config.json"
+	options="$(cat "$GOLDEN/gemma3/args") --until 1"
+	told="record 1, element 1: token 18 is boi_token_index of config.json and stands for no text"
+	make_run "$T/in" --dtype fp32
+	start_stages
+	# shellcheck disable=SC2086
+	fails_with 65 sh -c 'mt-step "$@" <"$0"' "$records" "$RUN" $options
+	grep -q "$told; --allow-image-tokens trains on it" "$T/fails.err"
+	# shellcheck disable=SC2086
+	fails_with 65 mt-step "$RUN" $options --check --config "$T/in" --eval "$records" --eval-every 1
+	grep -q "$told" "$T/fails.err"
+	fails_with 65 mt-feed --check --shuffle 1 --config "$T/in/config.json" "$records"
+	grep -q "$told" "$T/fails.err"
+	mt-feed --check --shuffle 1 --config "$T/in/config.json" --allow-image-tokens "$records"
+	# shellcheck disable=SC2086
+	mt-step "$RUN" $options --allow-image-tokens <"$records" >"$T/metrics"
+	[ "$(wc -l <"$T/metrics")" = 1 ]
+	# a model of texts alone has no such tokens
+	jq '.image_token_id = 18' "$GOLDEN/gemma3/model/config.json" >"$T/text.json"
+	mt-feed --check --shuffle 1 --config "$T/text.json" "$records"
+}
+
+@test "mt-run refuses records with image tokens before it trains, and takes them with --allow-image-tokens" {
+	wrap "$GOLDEN/gemma3/model" "$T/in" gemma3
+	jq '.image_token_index = 18' "$T/in/config.json" >"$T/config.json"
+	mv "$T/config.json" "$T/in/config.json"
+	run_it() {
+		mt-run --model "$T/in" --data "$GOLDEN/gemma3/data.bin" --out "$T/out" --steps 1 --batch 2 --seq 24 --lr 1e-3 \
+			--dtype fp32 --quiet "$@"
+	}
+	fails_with 65 run_it --dry-run
+	grep -q "token 18 is image_token_index of config.json" "$T/fails.err"
+	[ ! -e "$T/out" ]
+	run_it --allow-image-tokens >"$T/metrics"
+	[ -e "$T/out/model/config.json" ]
+}

@@ -64,7 +64,7 @@ restart='' new_input='' best='' export_best='' nodes='' net=''
 ckpt_every='' eval_every='' stop_after='' max_skipped=20 pack=docs        # mt-step's, with its defaults
 sample='' sample_every='' sample_options=''
 metrics='' show='' quiet='' dry='' json=''      # show: metrics on stdout also where that is a terminal
-feed_options='' step_options='' given=' ' count=''
+feed_options='' check_options='' step_options='' given=' ' count=''
 
 # The options are those of --help, here and of mt-step, and these of mt-feed. After one with a value there is a blank
 # and the value's name, after a flag there are more blanks. What mt-run itself asks mt-step is not for users.
@@ -134,6 +134,7 @@ set_flag() { # FLAG
 	--dry-run) dry=1 ;;
 	--resume | --restart | --quiet | --json | --nodes) eval "${1#--}=1" ;;
 	--bytes | --u16 | --u32 | --mix) feed_options=$feed_options$1$nl ;;
+	--allow-image-tokens) check_options=$1$nl step_options=$step_options$1$nl ;;
 	*) step_options=$step_options$1$nl ;;
 	esac
 }

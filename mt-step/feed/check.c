@@ -3,6 +3,7 @@
  * write the first. Nothing is written. A pipe can be read only once, so it is not opened. */
 #include <errno.h>
 #include <jansson.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -50,16 +51,27 @@ struct checked {
 	uint64_t documents, element; /* how many; the next element: of the record, or of a flat file */
 };
 
+static bool is_foreign(const struct feed_how *how, uint32_t token)
+{
+	return token >= how->vocab || mt_media_key(&how->media, token);
+}
+
 static int check_words(void *arg, const uint32_t *words, uint32_t n)
 {
 	struct checked *c = arg;
 	char record[48] = "";
 	uint32_t i = 0;
-	while (i < n && (words[i] & ~MT_CONTEXT_ONLY) < c->how->vocab) i++;
+	while (i < n && !is_foreign(c->how, words[i] & ~MT_CONTEXT_ONLY)) i++;
 	c->element += i;
 	if (i == n) return 0;
 	if (c->how->format == FEED_RECORDS)
 		snprintf(record, sizeof record, "record %llu, ", (unsigned long long)c->documents);
+	const char *key = mt_media_key(&c->how->media, words[i] & ~MT_CONTEXT_ONLY);
+	if (key)
+		return mt_fail(MT_EX_DATA,
+			"%s: %selement %llu: token %u is %s of config.json and stands for no text; "
+			"--allow-image-tokens trains on it",
+			c->file->name, record, (unsigned long long)c->element, words[i] & ~MT_CONTEXT_ONLY, key);
 	return mt_fail(MT_EX_DATA, "%s: %selement %llu: token %u is outside the vocabulary of %llu", c->file->name, record,
 		(unsigned long long)c->element, words[i] & ~MT_CONTEXT_ONLY, (unsigned long long)c->how->vocab);
 }
@@ -96,13 +108,18 @@ int check_file(const char *name, const struct feed_how *how)
 	return rc;
 }
 
-int check_vocabulary(const char *config, struct feed_how *how)
+int check_vocabulary(const char *config, bool allow_media, struct feed_how *how)
 {
 	json_t *root = json_load_file(config, 0, NULL), *text = json_object_get(root, "text_config");
 	json_t *vocab = json_object_get(text ? text : root, "vocab_size");
 	long long n = json_is_integer(vocab) ? json_integer_value(vocab) : DEFAULT_VOCAB;
 	bool above = how->format && n >= 1ll << 8 * how->format; /* every element */
 	if (json_is_integer(vocab) && n > 0 && !above) how->vocab = (uint64_t)n;
+	struct mt_geometry g;
+	char *keys = NULL;
+	if (!allow_media && !mt_config_read(config, &g, &keys) && *g.wrapper)
+		mt_media_read(keys, strlen(keys), &how->media);
+	free(keys);
 	if (!root) n = 0; /* mt-store create reports what is wrong with it */
 	json_decref(root);
 	if (how->format != FEED_BYTES || n <= BYTES_VOCAB) return 0;

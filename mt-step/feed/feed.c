@@ -10,7 +10,7 @@
 enum { MAX_FILES = 4096 };
 
 static struct feed_how how = {.epochs = 1};
-static bool bytes, u16, u32, decode;
+static bool bytes, u16, u32, decode, allow_media;
 static const char *config, *sep;
 
 static const struct mt_opt options[] = {
@@ -29,6 +29,8 @@ static const struct mt_opt options[] = {
 	{"check", OPT_FLAG, &how.check, NULL,
 		"check options and the first document of each FILE (with --shuffle, --mix: all), write nothing", NULL},
 	{"config", OPT_STR, &config, "FILE", "with --check: config.json of the model, for its vocabulary", NULL},
+	{"allow-image-tokens", OPT_FLAG, &allow_media, NULL,
+		"with --check: records may have tokens that stand for images, video or sounds", NULL},
 	{NULL, OPT_FLAG, NULL, NULL, NULL, NULL},
 };
 
@@ -110,7 +112,7 @@ static int feed_shuffled(const struct feed_sources *s)
 
 static int check_files(const struct feed_sources *s)
 {
-	int rc = config ? check_vocabulary(config, &how) : 0;
+	int rc = config ? check_vocabulary(config, allow_media, &how) : 0;
 	for (size_t i = 0; i < s->n_files && !rc; i++) rc = check_file(s->files[i], &how);
 	return rc;
 }

@@ -4,6 +4,7 @@
 
 #include "cli/cli.h"
 #include "mt/memory.h"
+#include "mt/model.h"
 #include "record.h"
 
 enum feed_format {
@@ -22,7 +23,8 @@ struct feed_how {
 	uint64_t seed, epochs;
 	bool mix; /* interleave the sources; also if one has a weight */
 	bool check;
-	uint64_t vocab; /* of the model; 0: not known */
+	uint64_t vocab;        /* of the model; 0: not known */
+	struct mt_media media; /* tokens that records must not have */
 };
 
 /* ---- sources.c: the operands */
@@ -107,8 +109,9 @@ int pipe_feed(int fd, const char *name, const struct feed_how *);
 /* 0: the first document of that FILE is valid, with shuffle or mix all documents are, or it is a pipe, which is not
  * opened. -66: no file. -65: invalid, or a token is outside the vocabulary */
 int check_file(const char *name, const struct feed_how *);
-/* Read the vocabulary of the model from its config.json. -64: it has too many tokens to be trained on bytes */
-int check_vocabulary(const char *config, struct feed_how *);
+/* Read the vocabulary of the model from its config.json, and its tokens of media unless these are allowed. -64: it has
+ * too many tokens to be trained on bytes */
+int check_vocabulary(const char *config, bool allow_media, struct feed_how *);
 
 /* ---- flat.c */
 /* Elements of a flat format as words. */

@@ -111,6 +111,25 @@ struct mt_layer mt_layer_most(const struct mt_geometry *);
  * freed. Errors: 66 not there, 65 not JSON, 78 not supported, each naming the key. */
 int mt_config_read(const char *path, struct mt_geometry *, char **text);
 
+/* Tokens that stand for images, video or sounds, and what a config.json calls each (media.c). None, if it is of text
+ * alone or cannot be read */
+enum { MT_MEDIA = 16 };
+struct mt_media {
+	uint32_t n;
+	struct {
+		uint32_t id;
+		char     key[44];
+	} token[MT_MEDIA];
+};
+void mt_media_read(const char *config, size_t bytes, struct mt_media *);
+/* The key of that token; NULL: it stands for text */
+static inline const char *mt_media_key(const struct mt_media *m, uint32_t id)
+{
+	for (uint32_t i = 0; i < m->n; i++)
+		if (m->token[i].id == id) return m->token[i].key;
+	return NULL;
+}
+
 #define MT_TENSOR_NAME 120      /* bytes of a tensor's name, NUL included */
 
 enum mt_role_tensor {           /* what a tensor is; a unit's tensors stand in this order. D: head_dim of the kind */

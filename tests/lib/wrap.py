@@ -84,7 +84,7 @@ def wrap(text, out, kind):
     config.pop("architectures", None)
     outer = {"model_type": kind, "architectures": [CLASSES[kind] + "ForConditionalGeneration"],
              "dtype": config.get("dtype") or config.get("torch_dtype"), "vision_config": {"hidden_size": 4},
-             "image_token_id": 5}
+             "image_token_id": 1000000}
     if tied != (kind in ("gemma3", "gemma4", "mistral3")) and kind != "mistral3":
         outer["tie_word_embeddings"] = tied
     if text_type:

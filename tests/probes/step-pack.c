@@ -22,7 +22,7 @@ static void open_packer(struct opened *o, const char *file, uint32_t how, uint32
 	int fd = open(file, O_RDONLY);
 	mt_must(fd < 0 ? mt_fail(MT_EX_NOINPUT, "%s", file) : 0);
 	mt_must(record_open(&o->in, fd, file));
-	mt_must(packer_open(&o->packer, &o->in, how, seq, VOCAB));
+	mt_must(packer_open(&o->packer, &o->in, how, seq, &(struct vocabulary){.size = VOCAB}));
 }
 
 static void close_packer(struct opened *o)

@@ -1,0 +1,39 @@
+/* media.c: tokens that stand for no text: the model reads an image or a sound in their place. A wrapper's config.json
+ * names them in its root: image_token_id, video_token_index, boi_token_id, ... */
+#include <jansson.h>
+#include <string.h>
+
+#include "hfjson.h"
+#include "mt/memory.h"
+#include "mt/model.h"
+
+static bool is_text(const char *key)
+{
+	static const char *const text[] = {"eos_", "bos_", "pad_", "sep_", "unk_", "decoder_start_"};
+	for (size_t i = 0; i < sizeof text / sizeof *text; i++)
+		if (!strncmp(key, text[i], strlen(text[i]))) return true;
+	return false;
+}
+
+static bool ends_with(const char *key, const char *end)
+{
+	size_t n = strlen(key), m = strlen(end);
+	return n > m && !strcmp(key + n - m, end);
+}
+
+void mt_media_read(const char *config, size_t bytes, struct mt_media *m)
+{
+	json_error_t error;
+	json_t *root = hfjson_load(config, bytes, &error), *v;
+	const char *key;
+	*m = (struct mt_media){0};
+	json_object_foreach(root, key, v)
+	{
+		json_int_t id = json_integer_value(v);
+		if (!(ends_with(key, "_token_id") || ends_with(key, "_token_index")) || is_text(key)) continue;
+		if (!json_is_integer(v) || id < 0 || id >= MT_CONTEXT_ONLY || m->n == MT_MEDIA) continue;
+		m->token[m->n].id = (uint32_t)id;
+		snprintf(m->token[m->n++].key, sizeof m->token->key, "%s", key);
+	}
+	json_decref(root);
+}
