@@ -34,6 +34,19 @@ wrapped() {
 }
 @test "qwen2 in Qwen2_5_VLForConditionalGeneration, its keys in the root, trains as alone" { wrapped qwen2 qwen2_5_vl; }
 
+@test "transformers opens exports of its own classes for images too: same keys, tensors and logits" {
+	need_transformers
+	with_torch "$GOLDEN/wrappers.py" make "$T" 2>/dev/null >"$T/names"
+	mkdir "$T/out"
+	while read -r name; do
+		make_run "$T/$name" --dtype fp32
+		mt-ckpt export "$RUN" "$T/out/$name"
+		mt-store rm "$RUN"
+	done <"$T/names"
+	[ "$(wc -l <"$T/names")" = 10 ]
+	with_torch "$GOLDEN/wrappers.py" check "$T" "$T/out"
+}
+
 @test "load says how many tensors are carried untrained, and that those of multi-token prediction drift" {
 	wrap "$GOLDEN/gemma3/model" "$T/in" gemma3
 	mt-store create "$RUN" --config "$T/in" --dtype fp32 2>"$T/create"

@@ -1,5 +1,5 @@
 /* media.c: tokens that stand for no text: the model reads an image or a sound in their place. A wrapper's config.json
- * names them in its root: image_token_id, video_token_index, boi_token_id, ... */
+ * names them in its root: image_token_id, video_token_index, visual_indicator_token_ids, ... */
 #include <jansson.h>
 #include <string.h>
 
@@ -21,6 +21,14 @@ static bool ends_with(const char *key, const char *end)
 	return n > m && !strcmp(key + n - m, end);
 }
 
+static void add(struct mt_media *m, const char *key, const json_t *v)
+{
+	json_int_t id = json_integer_value(v);
+	if (!json_is_integer(v) || id < 0 || id >= MT_CONTEXT_ONLY || m->n == MT_MEDIA) return;
+	m->token[m->n].id = (uint32_t)id;
+	snprintf(m->token[m->n++].key, sizeof m->token->key, "%s", key);
+}
+
 void mt_media_read(const char *config, size_t bytes, struct mt_media *m)
 {
 	json_error_t error;
@@ -29,11 +37,11 @@ void mt_media_read(const char *config, size_t bytes, struct mt_media *m)
 	*m = (struct mt_media){0};
 	json_object_foreach(root, key, v)
 	{
-		json_int_t id = json_integer_value(v);
-		if (!(ends_with(key, "_token_id") || ends_with(key, "_token_index")) || is_text(key)) continue;
-		if (!json_is_integer(v) || id < 0 || id >= MT_CONTEXT_ONLY || m->n == MT_MEDIA) continue;
-		m->token[m->n].id = (uint32_t)id;
-		snprintf(m->token[m->n++].key, sizeof m->token->key, "%s", key);
+		bool one = ends_with(key, "_token_id") || ends_with(key, "_token_index");
+		if (!(one || ends_with(key, "_token_ids")) || is_text(key)) continue;
+		if (one) add(m, key, v);
+		else
+			for (size_t i = 0; i < json_array_size(v); i++) add(m, key, json_array_get(v, i));
 	}
 	json_decref(root);
 }
