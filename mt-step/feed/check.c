@@ -110,16 +110,19 @@ int check_file(const char *name, const struct feed_how *how)
 
 int check_vocabulary(const char *config, bool allow_media, struct feed_how *how)
 {
-	json_t *root = json_load_file(config, 0, NULL), *text = json_object_get(root, "text_config");
-	json_t *vocab = json_object_get(text ? text : root, "vocab_size");
-	long long n = json_is_integer(vocab) ? json_integer_value(vocab) : DEFAULT_VOCAB;
-	bool above = how->format && n >= 1ll << 8 * how->format; /* every element */
-	if (json_is_integer(vocab) && n > 0 && !above) how->vocab = (uint64_t)n;
 	struct mt_geometry g;
-	char *keys = NULL;
-	if (!allow_media && !mt_config_read(config, &g, &keys) && *g.wrapper)
-		mt_media_read(keys, strlen(keys), &how->media);
-	free(keys);
+	char *text = NULL;
+	json_t *root = json_load_file(config, 0, NULL), *vocab = json_object_get(root, "vocab_size");
+	long long n = json_is_integer(vocab) ? json_integer_value(vocab) : DEFAULT_VOCAB;
+	bool known = json_is_integer(vocab) && n > 0;
+	if (!mt_config_read(config, &g, &text) && *g.wrapper) {
+		n = g.vocab;
+		known = true;
+		if (!allow_media) mt_media_read(text, strlen(text), &how->media);
+	}
+	free(text);
+	bool above = how->format && n >= 1ll << 8 * how->format; /* every element */
+	if (known && !above) how->vocab = (uint64_t)n;
 	if (!root) n = 0; /* mt-store create reports what is wrong with it */
 	json_decref(root);
 	if (how->format != FEED_BYTES || n <= BYTES_VOCAB) return 0;
