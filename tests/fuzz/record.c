@@ -15,7 +15,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	int fd = memfd_create("records", 0);
 	if (fd < 0 || (in.n && write(fd, in.p, in.n) != (ssize_t)in.n) || lseek(fd, 0, SEEK_SET)) abort();
 	if (record_open(&r, fd, "x")) abort();
-	if (packer_open(&p, &r, how, SEQ, 1000) == 0) {
+	if (packer_open(&p, &r, how, SEQ, &(struct vocabulary){.size = 1000}) == 0) {
 		while (packer_row(&p, row, row + SEQ, row + 2 * SEQ) > 0)
 			for (uint32_t t = 0; t < SEQ; t++)
 				if (row[t] >= 1000 || (row[SEQ + t] >= 1000 && row[SEQ + t] != MT_NO_TARGET) || row[2 * SEQ + t] > t)
