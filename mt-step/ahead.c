@@ -6,7 +6,6 @@
 
 #include "ahead.h"
 #include "mt/error.h"
-#include "mt/run.h"
 #include "mt/wait.h"
 
 #define SETS 2
@@ -107,9 +106,7 @@ int ahead_start(struct ahead **out, struct mt_run *run, const struct options *o,
 	a->look = look;
 	pthread_mutex_init(&a->lock, NULL);
 	pthread_cond_init(&a->room, NULL);
-	size_t bytes;
-	const char *config = mt_config_text(run, &bytes);
-	struct vocabulary vocab = vocabulary_of(o, mt_geometry(run), config, bytes);
+	struct vocabulary vocab = vocabulary_of_run(o, run);
 	int rc = make_sets(a);
 	if (!rc) rc = record_open(&a->in, fd, "stdin");
 	if (!rc) rc = packer_open(&a->packer, &a->in, o->pack, (uint32_t)o->seq, &vocab);

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "mt/error.h"
+#include "mt/run.h"
 #include "options.h"
 
 #define SEQ_MAX (1u << 26) /* keeps rows x seq x 12 bytes far from 2^64 */
@@ -157,6 +158,13 @@ struct vocabulary vocabulary_of(const struct options *opt, const struct mt_geome
 	struct vocabulary v = {.size = g->vocab};
 	if (*g->wrapper && !opt->allow_media) mt_media_read(config, bytes, &v.media);
 	return v;
+}
+
+struct vocabulary vocabulary_of_run(const struct options *opt, const struct mt_run *run)
+{
+	size_t bytes;
+	const char *config = mt_config_text(run, &bytes);
+	return vocabulary_of(opt, mt_geometry(run), config, bytes);
 }
 
 void options_parse(struct options *out, int argc, char **argv)

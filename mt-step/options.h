@@ -27,7 +27,8 @@ struct options {
 /* Ends the program with 64 and one line if an option is invalid. */
 void options_parse(struct options *, int argc, char **argv);
 
-/* The vocabulary of a model with this config.json */
+/* The vocabulary of a model with this config.json, and of a run's model */
 struct vocabulary vocabulary_of(const struct options *, const struct mt_geometry *, const char *config, size_t bytes);
+struct vocabulary vocabulary_of_run(const struct options *, const struct mt_run *);
 
 #endif

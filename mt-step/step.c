@@ -119,10 +119,10 @@ int main(int argc, char **argv)
 	check_run(&o);
 	if (o.metrics)
 		mt_must(metrics_file_open(o.metrics, o.own_metrics, mt_run_step(driver.run), mt_txn_newest(driver.run) == 0));
-	size_t bytes;
-	const char *config = mt_config_text(driver.run, &bytes);
-	struct vocabulary vocab = vocabulary_of(&o, mt_geometry(driver.run), config, bytes);
-	if (o.eval) mt_must(eval_open(&eval, &o, &vocab));
+	if (o.eval) {
+		struct vocabulary vocab = vocabulary_of_run(&o, driver.run);
+		mt_must(eval_open(&eval, &o, &vocab));
+	}
 	train_resume(&driver, o.eval ? &eval : NULL);
 	uint64_t step = mt_run_step(driver.run);
 	if (step >= o.until) {
