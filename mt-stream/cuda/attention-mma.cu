@@ -132,6 +132,18 @@ static __device__ __forceinline__ void scores_add(float s[N][4], const struct ve
 		}
 }
 
+/* Both for the two products of the backward pass */
+template <int SPLIT, int N>
+static __device__ __forceinline__ void scores_share(float p[N][4], float ds[N][4], struct vec16 *all_p,
+	struct vec16 *all_ds)
+{
+	scores_put<N>(all_p, p);
+	scores_put<N>(all_ds, ds);
+	__syncthreads();
+	scores_add<SPLIT, N>(p, all_p);
+	scores_add<SPLIT, N>(ds, all_ds);
+}
+
 /* The r-th of a lane's 2 M rows, from the warp's first on */
 static __device__ __forceinline__ int row_of(int r) { return r / 2 * 16 + r % 2 * 8 + threadIdx.x % 32 / 4; }
 
@@ -403,13 +415,7 @@ static __global__ void __launch_bounds__(BLOCK, 2) attention_backward_kv_mma(str
 		/* keys down, queries across */
 		scores<DIM, PART, M, NT>(p, k + row * STRIDE + part, my_q);
 		scores<DIM, PART, M, NT>(ds, v + row * STRIDE + part, my_d);
-		if (SPLIT > 1) {
-			scores_put<M * NT>(shared_p, p);
-			scores_put<M * NT>(shared_ds, ds);
-			__syncthreads();
-			scores_add<SPLIT, M * NT>(p, shared_p);
-			scores_add<SPLIT, M * NT>(ds, shared_ds);
-		}
+		if (SPLIT > 1) scores_share<SPLIT, M * NT>(p, ds, shared_p, shared_ds);
 #pragma unroll
 		for (int n = 0; n < NT; n++) {
 			struct vec16 two = load16(stat + stage * QUERIES + n * 8 + threadIdx.x % 4 * 2);
@@ -495,13 +501,7 @@ static __global__ void __launch_bounds__(BLOCK, 2) attention_backward_q_mma(stru
 		if (key + KEYS < queries) tile_copy<DIM, KEYS>(v, from + to_v, wide, queries - key - KEYS, dim);
 		copies_commit();
 		scores<DIM, PART, M, NT>(p, q + row * STRIDE + part, k + part);
-		if (SPLIT > 1) {
-			scores_put<M * NT>(shared_p, p);
-			scores_put<M * NT>(shared_ds, ds);
-			__syncthreads();
-			scores_add<SPLIT, M * NT>(p, shared_p);
-			scores_add<SPLIT, M * NT>(ds, shared_ds);
-		}
+		if (SPLIT > 1) scores_share<SPLIT, M * NT>(p, ds, shared_p, shared_ds);
 #pragma unroll
 		for (int n = 0; n < M * NT; n++)
 #pragma unroll
