@@ -34,6 +34,27 @@ wrapped() {
 }
 @test "qwen2 in Qwen2_5_VLForConditionalGeneration, its keys in the root, trains as alone" { wrapped qwen2 qwen2_5_vl; }
 
+# 20 steps on CASE match PyTorch's of the whole class, all but the text model frozen, on texts
+whole() {
+	local case=$GOLDEN/$1
+	make_run "$case/model" --dtype fp32
+	start_stages --compute fp32
+	# shellcheck disable=SC2046
+	mt-step "$RUN" $(cat "$case/args") <"$case/data.bin" >"$T/metrics" 2>"$T/step.err"
+	mt-ckpt export "$RUN" "$T/final" --dtype fp32
+	python3 "$GOLDEN/compare.py" "$case" --metrics "$T/metrics" --final "$T/final"
+}
+
+@test "Gemma3ForConditionalGeneration trains as in PyTorch" { whole gemma3-wrapper; }
+@test "Gemma4ForConditionalGeneration trains as in PyTorch" { whole gemma4-wrapper; }
+@test "Gemma4UnifiedForConditionalGeneration trains as in PyTorch" { whole gemma4-unified; }
+@test "Mistral3ForConditionalGeneration with an LM head that only the file has trains as in PyTorch" {
+	whole mistral3-wrapper
+}
+@test "Qwen3VLForConditionalGeneration trains as in PyTorch" { whole qwen3-vl; }
+@test "Glm4vForConditionalGeneration trains as in PyTorch" { whole glm4v; }
+@test "Glm4vMoeForConditionalGeneration trains as in PyTorch, the auxiliary loss too" { whole glm4v-moe; }
+
 @test "transformers opens exports of its own classes for images too: same keys, tensors and logits" {
 	need_transformers
 	with_torch "$GOLDEN/wrappers.py" make "$T" 2>/dev/null >"$T/names"

@@ -281,14 +281,13 @@ static void refuse_number(struct reader *r, const char *key, double missing)
 	if (x != 0 && !isnan(x)) REFUSE(r, MT_EX_CONFIG, "%s %g is not supported", key, x);
 }
 
-/* Gemma 4 without experts, embeddings by layer and shared keys (31B). q and k have norms instead of a scale; v has one
- * too. Full layers have heads of another size, and may have other key-value heads, which are values as well. */
-void read_gemma4(struct reader *r, struct model *m)
+/* Gemma 4 without shared keys (12B). q and k have norms instead of a scale; v has one too. Full layers have heads of
+ * another size, and may have other key-value heads, which are values as well. */
+void read_gemma4_unified(struct reader *r, struct model *m)
 {
 	const char *both = key_string(r, r->root, "use_bidirectional_attention");
 	if (both && strcmp(both, "vision") != 0) /* that of images, which a text model has not */
 		REFUSE(r, MT_EX_CONFIG, "use_bidirectional_attention '%.40s' is not supported", both);
-	refuse_number(r, "hidden_size_per_layer_input", 256);
 	refuse_number(r, "num_kv_shared_layers", 0);
 	read_gemma(r, m);
 	m->geo.attention_scale = 1;
@@ -297,6 +296,13 @@ void read_gemma4(struct reader *r, struct model *m)
 	m->full_head_dim = key_u32(r, "global_head_dim", 512, 2, 512);
 	if (m->full_k_is_v && is_given(json_object_get(r->root, "num_global_key_value_heads")))
 		m->full_kv_heads = key_u32(r, "num_global_key_value_heads", 0, 1, 1 << 14);
+}
+
+/* The same without embeddings by layer (31B) */
+void read_gemma4(struct reader *r, struct model *m)
+{
+	refuse_number(r, "hidden_size_per_layer_input", 256);
+	read_gemma4_unified(r, m);
 }
 
 /* As nn.Embedding: a negative padding_idx counts from the vocabulary's end. -1: none */

@@ -186,6 +186,7 @@ void read_falcon(struct reader *, struct model *); /* config.c: what rows of fam
 void read_gemma(struct reader *, struct model *);
 void read_gemma_1(struct reader *, struct model *);
 void read_olmo(struct reader *, struct model *);
+void read_gemma4_unified(struct reader *, struct model *);
 void read_gemma4(struct reader *, struct model *);
 /* experts.c: m->experts and m->sparse; as `read` */
 void read_experts(struct reader *, struct model *);

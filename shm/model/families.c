@@ -17,6 +17,12 @@
 #define GEMMA GEMMA_NAMES, .refused = {"use_bidirectional_attention"}
 #define GEMMA_FLAGS (MT_NORM_ONE | MT_POST_NORM)
 #define Q_SCALE {"query_pre_attn_scalar", OF_MODEL(attention_scale), RECIPROCAL_ROOT, 256}
+#define GEMMA_4 GEMMA_NAMES, .flags = MT_POST_NORM | MT_QK_NORM | MT_V_NORM | MT_LAYER_SCALAR, \
+	.flag_key = {ATTENTION_BIAS}, .number = {{"final_logit_softcapping", OF_MODEL(logit_cap), AS_IS, NAN}}, \
+	.theta = 1e6, .local_theta = 1e4, .window = WINDOW_PATTERN, .pattern = 6, .last_full = true, .per_layer = true, \
+	.rope = "{\"full_attention\": {\"rope_type\": \"proportional\", \"rope_theta\": 1000000.0, " \
+			"\"partial_rotary_factor\": 0.25}, " \
+			"\"sliding_attention\": {\"rope_type\": \"default\", \"rope_theta\": 10000.0}}"
 #define OLMO_FLAGS (MT_NO_PRE_NORM | MT_POST_NORM | MT_QK_NORM | MT_QK_NORM_ROW)
 
 static const struct family families[] = {
@@ -114,17 +120,16 @@ static const struct family families[] = {
 		.number = {Q_SCALE, {"final_logit_softcapping", OF_MODEL(logit_cap), AS_IS, NAN}}, .theta = 1e6,
 		.local_theta = 1e4, .local_theta_key = "rope_local_base_freq", .window = WINDOW_PATTERN, .pattern = 6,
 		.pattern_key = true},
-	{"gemma4_text", "Gemma4ForCausalLM", .size = {30, 2304, 9216, 262144, 131072, 8, 4, 256}, GEMMA_NAMES,
-		.flags = MT_POST_NORM | MT_QK_NORM | MT_V_NORM | MT_LAYER_SCALAR, .flag_key = {ATTENTION_BIAS},
-		.refused = {"enable_moe_block"}, .read = read_gemma4,
-		.number = {{"final_logit_softcapping", OF_MODEL(logit_cap), AS_IS, NAN}}, .theta = 1e6, .local_theta = 1e4,
-		.rope = "{\"full_attention\": {\"rope_type\": \"proportional\", \"rope_theta\": 1000000.0, "
-				"\"partial_rotary_factor\": 0.25}, "
-				"\"sliding_attention\": {\"rope_type\": \"default\", \"rope_theta\": 10000.0}}",
-		.window = WINDOW_PATTERN, .tokens = 512, .pattern = 6, .last_full = true, .per_layer = true},
+	{"gemma4_text", "Gemma4ForCausalLM", .size = {30, 2304, 9216, 262144, 131072, 8, 4, 256}, GEMMA_4,
+		.refused = {"enable_moe_block"}, .read = read_gemma4, .tokens = 512},
+	{"gemma4_unified_text", "Gemma4UnifiedForCausalLM", .size = {30, 2304, 9216, 262144, 262144, 8, 4, 256}, GEMMA_4,
+		.read = read_gemma4_unified, .tokens = 1024},
 	{"glm4", "Glm4ForCausalLM", .size = {40, 4096, 13696, 151552, 131072, 32, 2, 128}, .flags = MT_POST_NORM,
 		.flag_key = {{"attention_bias", MT_QKV_BIAS, true}}, .names = MT_NAMES_GLM, .eps = 1.5625e-7,
 		.pad = 1 + 151329, .partial = 0.5, .neighbours = true},
+	{"glm4v_text", "Glm4vTextModel", .size = {40, 4096, 13696, 151552, 32768, 32, 2, DERIVED},
+		.size_name = {[S_HEAD_DIM] = ""}, .inner = true, .flags = MT_POST_NORM | MT_QKV_BIAS, .names = MT_NAMES_GLM,
+		.eps = 1e-5, .partial = 1, .neighbours = true},
 	{"glm", "GlmForCausalLM", .size = {40, 4096, 13696, 151552, 131072, 32, 2, 128},
 		.flag_key = {{"attention_bias", MT_QKV_BIAS, true}}, .names = MT_NAMES_GLM, .eps = 1.5625e-7,
 		.pad = 1 + 151329, .partial = 0.5, .neighbours = true},
@@ -175,6 +180,8 @@ static const struct family families[] = {
 	{"glm4_moe", "Glm4MoeForCausalLM", .size = {46, 4096, 10944, 151552, 131072, 96, 8, DERIVED},
 		.flag_key = {{"attention_bias", MT_QKV_BIAS, false}, {"use_qk_norm", MT_QK_NORM, false}}, .eps = 1e-5,
 		.partial = 0.5, .read = read_experts},
+	{"glm4v_moe_text", "Glm4vMoeTextModel", .size = {46, 4096, 10944, 151424, 65536, 96, 8, DERIVED}, .inner = true,
+		.flag_key = {{"attention_bias", MT_QKV_BIAS, true}}, .eps = 1e-5, .partial = 0.5, .read = read_experts},
 	{"dots1", "Dots1ForCausalLM", .size = {62, 4608, 10944, 152064, 2048, 32, 32, DERIVED}, .flags = MT_QK_NORM,
 		.flag_key = {ATTENTION_BIAS}, .window = WINDOW_FROM, .from = 62, .read = read_experts},
 	{"solar_open", "SolarOpenForCausalLM", .size = {48, 4096, DERIVED, 196608, 131072, 64, 8, 128},
@@ -210,6 +217,7 @@ static const struct family families[] = {
 static const struct wrapper wrappers[] = {
 	GEMMA_WRAPPER("gemma3", "Gemma3"),
 	GEMMA_WRAPPER("gemma4", "Gemma4"),
+	GEMMA_WRAPPER("gemma4_unified", "Gemma4Unified"),
 	{"mistral3", "Mistral3ForConditionalGeneration", "mistral", .any = true, .tied = true},
 	{"llava", "LlavaForConditionalGeneration", "llama", .any = true, .text_ties = true},
 	{"llava_next", "LlavaNextForConditionalGeneration", "llama", .any = true},
@@ -219,6 +227,11 @@ static const struct wrapper wrappers[] = {
 	{"smolvlm", "SmolVLMForConditionalGeneration", "llama", .any = true},
 	{"ovis2", "Ovis2ForConditionalGeneration", "qwen2", .any = true, .tied = true},
 	{"lighton_ocr", "LightOnOcrForConditionalGeneration", "qwen3", .any = true, .tied = true},
+	{"aya_vision", "AyaVisionForConditionalGeneration", "cohere2", .any = true, .tied = true},
+	{"cohere2_vision", "Cohere2VisionForConditionalGeneration", "cohere2", .any = true, .tied = true},
+	{"glm4v", "Glm4vForConditionalGeneration", "glm4v_text", .text_ties = true},
+	{"glm46v", "Glm46VForConditionalGeneration", "glm4v_text", .any = false},
+	{"glm4v_moe", "Glm4vMoeForConditionalGeneration", "glm4v_moe_text", .text_ties = true},
 	{"qwen3_vl", "Qwen3VLForConditionalGeneration", "qwen3_vl_text", .any = false},
 	{"qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl_text", .at_root = true, .text_ties = true},
 	{"qwen2_vl", "Qwen2VLForConditionalGeneration", "qwen2_vl_text", .at_root = true, .text_ties = true},

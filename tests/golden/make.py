@@ -12,6 +12,7 @@ fp32 arithmetic, with room to spare.
 
 import argparse
 import contextlib
+import copy
 import json
 import math
 import os
@@ -28,6 +29,7 @@ from transformers.core_model_loading import revert_weight_conversion
 
 import cases_experts
 import cases_more
+import cases_wrappers
 from cases import FULL, SLIDING, FAMILIES
 from compare import exact
 from records import CONTEXT_ONLY, ids, pack, read_records, targets, write_records
@@ -136,6 +138,7 @@ CASES = {
     **FAMILIES,
     **cases_more.CASES,
     **cases_experts.CASES,
+    **cases_wrappers.KEPT,
 }
 
 
@@ -144,11 +147,35 @@ CASES = {
 EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
 
 
+def is_carried(config, name):
+    """Of a class for images too: a tensor of other parts than its text model, which is not trained"""
+    return hasattr(config, "text_config") and not any(
+        part in name for part in ("language_model.", "text_model.", "lm_head."))
+
+
+def build(config, dtype):
+    if not hasattr(config, "text_config"):
+        return transformers.AutoModelForCausalLM.from_config(config, dtype=dtype, **EAGER)
+    # a copy, since the class notes its dtype in it
+    model = transformers.AutoModelForImageTextToText.from_config(copy.deepcopy(config), dtype=dtype, **EAGER)
+    for name, p in model.named_parameters():
+        p.requires_grad_(not is_carried(config, name))
+    return with_text_scale(model)
+
+
+def with_text_scale(model):
+    """Cohere and Granite have a factor of their logits, which transformers' classes for images leave out."""
+    text = model.config.get_text_config()
+    scale = getattr(text, "logit_scale", 1) / getattr(text, "logits_scaling", 1)
+    model.lm_head.register_forward_hook(lambda _, __, logits: logits * scale)
+    return model
+
+
 def random_weights(config, seed, one=False, factors=(), correction=(1, 0.1)):
     """A model in which every tensor has an effect: no bias is 0, no norm is 1, attention is not uniform. one: norms
     multiply by 1 + weight, although transformers starts with weights of 1 (others are known by their zeros).
     factors: of tensors, by a part of their names. correction: mean and deviation of constants."""
-    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32, **EAGER)
+    model = build(config, torch.float32)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, p in trained(model).items():
@@ -173,7 +200,15 @@ def trained(model):
 
 
 def constants(model):
-    """Tensors of the model's files that are not trained."""
+    """Tensors of the model's files that are not trained, but for those that are carried."""
+    return {name: t for name, t in untrained(model).items() if not is_carried(model.config, name)}
+
+
+def carried(model):
+    return {name: t for name, t in untrained(model).items() if is_carried(model.config, name)}
+
+
+def untrained(model):
     files = model.state_dict()
     return {name: t for name, t in (*model.named_buffers(), *model.named_parameters())
             if name in files and not t.requires_grad}
@@ -230,6 +265,9 @@ def save_model(model, case, path):
     file = os.path.join(path, "model", "config.json")
     with open(file) as f:
         new = json.load(f)
+    if case.get("own_head"):
+        del new["tie_word_embeddings"]
+        write_config(file, new)
     old = as_transformers_4(new, case) if case["dialect"] == 4 or case.get("both") else None
     if case["dialect"] == 4:
         write_config(file, old)
@@ -373,13 +411,14 @@ def micro_loss(model, rows):
 
 
 def aux_coef(config):
+    config = config.get_text_config()
     if config.model_type == "glm4_moe":  # returns the logits, and adds nothing to its loss
         return 0
     return config.router_aux_loss_coef if getattr(config, "output_router_logits", False) else 0
 
 
 def z_coef(config):
-    return getattr(config, "router_z_loss_coef", 0)
+    return getattr(config.get_text_config(), "router_z_loss_coef", 0)
 
 
 def check_loss(model, rows):
@@ -415,7 +454,7 @@ def train(config, weights, rows, o, double, bf16, eval_rows, rule="adamw"):
     the exact ones, as mt does."""
     real = torch.float64 if double else torch.float32
     with fp64() if double else contextlib.nullcontext():
-        model = transformers.AutoModelForCausalLM.from_config(config, dtype=real, **EAGER)
+        model = build(config, real)
         model.load_state_dict({name: w.to(real) for name, w in weights.items()}, strict=False)
         model.train()
         params, fixed = trained(model), constants(model)
@@ -429,7 +468,7 @@ def train(config, weights, rows, o, double, bf16, eval_rows, rule="adamw"):
         def round_weights():
             for name, p in {**params, **fixed}.items():
                 master[name] = p.detach().clone()
-                if not exact(config.model_type, name):
+                if not exact(config.get_text_config().model_type, name):
                     p.data.copy_(to_bf16(p.data))
 
         def restore_weights():
@@ -522,7 +561,8 @@ def arguments(o):
                     if value or key not in ("warmup", "decay", "min_lr", "wd"))
 
 
-def make_case(name, case, write):
+def make_case(name, case, where, once=False):
+    """In the folder `where`; None: only to see the distance. once: in fp64 only, and no distance."""
     seed = sum(name.encode()) + 1000
     o = {"steps": STEPS, **DEFAULTS, **case["train"]}
     config = case["config"]
@@ -532,22 +572,27 @@ def make_case(name, case, write):
                            case.get("correction", (1, 0.1)))
     weights = {n: p.detach().clone() for n, p in (*trained(model).items(), *constants(model).items())}
 
-    data = documents(rng, config.vocab_size, o["seq"], STEPS * o["batch"] + case.get("extra", 0))
+    text, whole = config.get_text_config(), hasattr(config, "text_config")
+    data = documents(rng, text.vocab_size, o["seq"], STEPS * o["batch"] + case.get("extra", 0))
     rows = pack(data, o["seq"], o["pack"])
-    if config.pad_token_id is not None and not any(config.pad_token_id in ids(d) for d in data):
+    if text.pad_token_id is not None and not any(text.pad_token_id in ids(d) for d in data):
         raise SystemExit("%s: the data has no pad_token_id" % name)
-    held_out = documents(rng, config.vocab_size, o["seq"], 9) if case.get("eval") else []
+    held_out = documents(rng, text.vocab_size, o["seq"], 9) if case.get("eval") else []
     eval_rows = pack(held_out, o["seq"], o["pack"])
 
     def both(bf16, rule="adamw", options=o):
-        runs = [train(config, weights, rows, options, double, bf16, eval_rows, rule) for double in (False, True)]
-        return runs[0], distance(runs[0], runs[1], weights)
+        runs = [train(config, weights, rows, options, double, bf16, eval_rows, rule)
+                for double in (False, True)[once:]]
+        return runs[0], distance(runs[0], runs[-1], weights)
 
     run, reach = both(False)
-    run16, reach16 = both(True)
+    runs = {"": (run, reach, True)}
+    if not whole:
+        runs[".bf16"] = (*both(True), case.get("bf16", False))
     others = {rule: both(False, rule, {**o, **options}) for rule, options in case.get("optims", {}).items()}
     clipped = sum(s["grad_norm"] > o["clip"] > 0 for s in run["steps"])
-    for label, r in ((name, reach), (name + " bf16", reach16), *((name + " " + k, v[1]) for k, v in others.items())):
+    for label, r in (*((name + kind.replace(".", " "), v[1]) for kind, v in runs.items()),
+                     *((name + " " + k, v[1]) for k, v in others.items())):
         print("%-18s %8.1e %8.1e %8.1e %8.1e   " % (label, r["loss"], r["grad_norm"], r["grad1"], r["final"])
               + "loss %.3f to %.3f, norm %.2f to %.2f, %d clipped" % (
                   run["steps"][0]["loss"], run["steps"][-1]["loss"], min(s["grad_norm"] for s in run["steps"]),
@@ -555,12 +600,12 @@ def make_case(name, case, write):
     fixed = constants(model)
     if min(float(g.norm()) for n, g in run["grad1"].items() if n not in fixed) < 1e-4:
         raise SystemExit("%s: a tensor without a gradient proves nothing" % name)
-    if not write:
+    if not where:
         return
     if o["clip"] and not 0 < clipped < STEPS:
         raise SystemExit("%s: some steps should be clipped and some not" % name)
 
-    path = os.path.join(HERE, name)
+    path = os.path.join(where, name)
     shutil.rmtree(path, ignore_errors=True)
     os.makedirs(path)
     save_model(model, case, path)
@@ -571,12 +616,14 @@ def make_case(name, case, write):
         write_records(os.path.join(path, "eval.bin"), held_out)
     with open(os.path.join(path, "args"), "w") as f:
         f.write(arguments(o) + "\n")
-    for suffix, r, far, tensors in (("", run, reach, True), (".bf16", run16, reach16, case.get("bf16", False))):
+    for suffix, (r, far, tensors) in runs.items():
         write_json(os.path.join(path, "expect%s.json" % suffix),
                    {"args": o, "fp32_against_fp64": far, "eval": r["eval"], "steps": r["steps"]})
-        if tensors:
+        if tensors and not whole:
             save_file(as_files(model, r["grad1"]), os.path.join(path, "grad1%s.safetensors" % suffix))
-            save_file(as_files(model, r["final"]), os.path.join(path, "final%s.safetensors" % suffix))
+        if tensors:
+            final = {**r["final"], **carried(model)}
+            save_file(as_files(model, final), os.path.join(path, "final%s.safetensors" % suffix))
     for rule, (r, far) in others.items():
         options = {**o, **case["optims"][rule]}
         write_json(os.path.join(path, "expect.%s.json" % rule),
@@ -647,7 +694,7 @@ def main():
     if unknown:
         sys.exit("make.py: no such case: %s" % ", ".join(sorted(unknown)))
     for name in options.name or CASES:
-        make_case(name, CASES[name], not options.check)
+        make_case(name, CASES[name], None if options.check else HERE)
     if not options.check:
         make_schedules()
         make_packing()

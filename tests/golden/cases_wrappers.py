@@ -1,0 +1,77 @@
+"""Golden cases of classes for images too. The whole class is trained on texts, all but its text model frozen, whose
+tensors mt must carry; make.py has the other cases. Those of KEPT are in folders here; wrappers.py makes the others
+where it is called, as they share their code with these.
+
+own_head: config.json does not say that the LM head is not the embeddings, only the file does."""
+
+import transformers as hf
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+TEXT = {"vocab_size": 61, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": None, "bos_token_id": 1,
+        "eos_token_id": 2}
+VISION = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2,
+          "image_size": 8, "patch_size": 4}
+PIXTRAL = {**VISION, "model_type": "pixtral", "head_dim": 8}
+SIGLIP = {**VISION, "model_type": "siglip_vision_model", "vision_use_head": False}
+QWEN_VISION = {"depth": 1, "hidden_size": 8, "intermediate_size": 8, "num_heads": 2, "out_hidden_size": 16,
+               "patch_size": 2, "spatial_merge_size": 1, "temporal_patch_size": 1}
+GLM_VISION = {**QWEN_VISION, "out_hidden_size": 32, "image_size": 4}
+# above the vocabulary, since no text has them
+IMAGE, VIDEO = {"image_token_id": 70}, {"image_token_id": 70, "video_token_id": 71}
+TRAIN = {"micro": 2, "warmup": 2, "clip": 3.0}
+
+
+def text(kind, **more):
+    return {**TEXT, "model_type": kind, **more}
+
+
+def mrope(*section, **more):
+    return {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": section, **more}}
+
+
+def case(config, text_config, vision, train=(), **more):
+    outer = {key: more.pop(key) for key in list(more) if key not in ("own_head", "factors", "correction")}
+    return {"config": config(text_config=text_config, vision_config=vision, **outer), "dialect": 5,
+            "train": {**TRAIN, **dict(train)}, **more}
+
+
+KEPT = {
+    # two thetas, linear scaling of the full layer's
+    "gemma3-wrapper": case(
+        hf.Gemma3Config,
+        text("gemma3_text", head_dim=8, sliding_window=5, query_pre_attn_scalar=12, layer_types=[SLIDING, FULL],
+             rope_parameters={FULL: {"rope_type": "linear", "factor": 8.0, "rope_theta": 1000000.0},
+                              SLIDING: {"rope_type": "default", "rope_theta": 10000.0}}),
+        SIGLIP, mm_tokens_per_image=4, **IMAGE),
+    "gemma4-wrapper": case(
+        hf.Gemma4Config,
+        text("gemma4_text", head_dim=8, global_head_dim=16, num_global_key_value_heads=1, attention_k_eq_v=True,
+             hidden_size_per_layer_input=0, sliding_window=5, layer_types=[SLIDING, FULL], final_logit_softcapping=4.0,
+             use_bidirectional_attention="vision", pad_token_id=0),
+        {**VISION, "num_key_value_heads": 2, "head_dim": 8, "position_embedding_size": 4}, audio_config=None,
+        factors={"q_norm": 0.5, "k_norm": 0.5}, **VIDEO),
+    "gemma4-unified": case(
+        hf.Gemma4UnifiedConfig,
+        text("gemma4_unified_text", head_dim=8, global_head_dim=16, sliding_window=5, layer_types=[SLIDING, FULL],
+             final_logit_softcapping=4.0, pad_token_id=0),
+        {"patch_size": 2, "pooling_kernel_size": 1, "mm_embed_dim": 16, "mm_posemb_size": 4, "output_proj_dims": 16},
+        train={"clip": 2.5}, audio_config={"audio_embed_dim": 8}, factors={"q_norm": 0.5, "k_norm": 0.5}, **VIDEO),
+    "mistral3-wrapper": case(
+        hf.Mistral3Config, text("mistral", head_dim=6, sliding_window=None), PIXTRAL, own_head=True,
+        tie_word_embeddings=False, **IMAGE),
+    "qwen3-vl": case(
+        hf.Qwen3VLConfig, text("qwen3_vl_text", head_dim=8, **mrope(2, 1, 1)),
+        {**QWEN_VISION, "deepstack_visual_indexes": [0], "num_position_embeddings": 4}, **VIDEO),
+    # half of a head turns, neighbours pair
+    "glm4v": case(
+        hf.Glm4vConfig,
+        text("glm4v_text", hidden_size=32, intermediate_size=20, **mrope(1, 1, 0, partial_rotary_factor=0.5)),
+        GLM_VISION, {"clip": 4.0}, **VIDEO),
+    "glm4v-moe": case(
+        hf.Glm4vMoeConfig,
+        text("glm4v_moe_text", hidden_size=32, intermediate_size=20, moe_intermediate_size=5, n_routed_experts=6,
+             num_experts_per_tok=2, n_group=2, topk_group=1, routed_scaling_factor=1.5, output_router_logits=True,
+             router_aux_loss_coef=0.05, **mrope(1, 1, 0, partial_rotary_factor=0.5)),
+        GLM_VISION, **VIDEO),
+}
