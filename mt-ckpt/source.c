@@ -78,7 +78,7 @@ static int open_array(struct source *s, enum array a, enum st_dtype dtype)
 	int rc = model_open(&s->model[a], s->dirfd, st_sets[a].name);
 	if (rc < 0) return rc;
 	if (a == ARRAY_W && (!s->full || *s->geo.wrapper)) {
-		model_base(&s->model[a], s->layout.tensors[0].name, *s->geo.wrapper);
+		model_base(&s->model[a], s->layout.tensors[0].name);
 		if (s->geo.flags & MT_TIED) s->model[a].head = head_tensor_name(&s->geo);
 	}
 	if (a == ARRAY_W && !s->full && (rc = quantized_config(&s->model[a], s->dirfd)) < 0) return rc;

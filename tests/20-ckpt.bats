@@ -164,7 +164,7 @@ h["lm_head.weight"] = dict(e, data_offsets=[len(d), len(d) + n]); d += d[:n]'
 	[ -z "$output" ]
 }
 
-@test "names without the base class's prefix, and tied embeddings called lm_head, are loaded and exported as usual" {
+@test "names with another prefix or none, and tied embeddings called lm_head, are loaded and exported as usual" {
 	local edit
 	renamed() { # MKSAFETENSORS' OPTIONS
 		rm -rf "$T/in" "$T/plain" "$T/out"
@@ -180,6 +180,13 @@ h["lm_head.weight"] = dict(e, data_offsets=[len(d), len(d) + n]); d += d[:n]'
 	grep -q '"LlamaForCausalLM"' "$T/out/config.json"
 	no grep -q '"LlamaModel"' "$T/out/config.json"
 	edit='h = {n if n[0] == "_" else "model." + n.removeprefix("model."): t for n, t in h.items()}'
+	renamed
+	edit='h = {n if n[0] == "_" else "module." + n: t for n, t in h.items()}'
+	renamed
+	edit='h = {n.replace("model.", "model.language_model."): t for n, t in h.items()}'
+	renamed
+	renamed --set tie_word_embeddings=true
+	edit='h = {n if n[0] == "_" else "language_model." + n: t for n, t in h.items()}'
 	renamed
 	edit='h["lm_head.weight"] = h.pop("model.embed_tokens.weight")'
 	renamed --set tie_word_embeddings=true
@@ -254,10 +261,10 @@ END
 		fails_with 65 mt-ckpt verify "$T/in"
 		grep -qF "model.safetensors: tensor '$2" "$T/fails.err"
 	}
-	misfit 'h = {n if n[0] == "_" else "module." + n: t for n, t in h.items()}' \
-		"model.embed_tokens.weight': is missing; it has 'module.lm_head.weight' and 'module.model.embed_tokens.weight'"
-	misfit 'h = {n.replace("model.", "model.language_model."): t for n, t in h.items()}' \
-		"model.embed_tokens.weight': is missing; it has 'model.language_model.embed_tokens.weight' and 'model."
+	misfit 'h = {n.replace("embed_tokens", "tok_embeddings"): t for n, t in h.items()}' \
+		"model.embed_tokens.weight': is missing; it has 'model.tok_embeddings.weight' and 'lm_head.weight'"
+	misfit 'h = {n.replace("model.layers", "decoder.layers"): t for n, t in h.items()}' \
+		"model.layers.0.input_layernorm.weight': is missing; it has 'decoder.layers.0.input_layernorm.weight' and 'dec"
 	misfit 'h["score.weight"] = h.pop("lm_head.weight")' \
 		"lm_head.weight': is missing; mt trains the LM head too"
 	grep -qF "; it has 'score.weight' and '" "$T/fails.err"

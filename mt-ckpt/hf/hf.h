@@ -110,9 +110,8 @@ int model_shards(struct model *, int dirfd, const json_t *index);
 void model_close(struct model *);
 bool model_exists(int dirfd, const char *set); /* one file or an index */
 struct st_entry *model_find(const struct model *, const char *name);
-/* What stands before the names of the base class, by the embeddings' name, which must outlive the model. any: the files
- * may have anything else there, as those of wrappers have */
-void model_base(struct model *, const char *embed_name, bool any);
+/* What stands before the names of the base class, by the embeddings' name, which must outlive the model */
+void model_base(struct model *, const char *embed_name);
 /* Find every tensor of the table, with its shape and dtype; found[i] belongs to table[i]. ST_OTHER: any dtype that a
  * weight may have. ST_U8: exact ones are F32. */
 int model_match(struct model *, const struct mt_tensor *table, uint32_t n, enum st_dtype, struct st_entry **found);

@@ -141,12 +141,12 @@ struct st_entry *model_find(const struct model *m, const char *name)
 	return m->n ? bsearch(&key, m->entries, m->n, sizeof key, by_name) : NULL;
 }
 
-void model_base(struct model *m, const char *embed_name, bool any)
+void model_base(struct model *m, const char *embed_name)
 {
 	m->base = embed_name;
 	m->base_bytes = (size_t)(strchr(embed_name, '.') - embed_name) + 1;
 	const char *leaf = embed_name + m->base_bytes;
-	if (!any || model_find(m, embed_name) || model_find(m, leaf)) return;
+	if (model_find(m, embed_name) || model_find(m, leaf)) return;
 	for (size_t i = 0; i < m->n; i++) {
 		const char *name = m->entries[i].tensor->name;
 		int n = name_prefix(name, leaf);
