@@ -34,15 +34,20 @@ wrapped() {
 }
 @test "qwen2 in Qwen2_5_VLForConditionalGeneration, its keys in the root, trains as alone" { wrapped qwen2 qwen2_5_vl; }
 
-# 20 steps on CASE match PyTorch's of the whole class, all but the text model frozen, on texts
-whole() {
-	local case=$GOLDEN/$1
-	make_run "$case/model" --dtype fp32
+# 20 steps of the folder CASE match PyTorch's of the whole class, all but the text model frozen, on texts
+train_whole() {
+	local case=$1
 	start_stages --compute fp32
 	# shellcheck disable=SC2046
-	mt-step "$RUN" $(cat "$case/args") <"$case/data.bin" >"$T/metrics" 2>"$T/step.err"
-	mt-ckpt export "$RUN" "$T/final" --dtype fp32
-	python3 "$GOLDEN/compare.py" "$case" --metrics "$T/metrics" --final "$T/final"
+	mt-step "$RUN" $(cat "$case/args") --eval "$case/data.bin" --eval-every 20 <"$case/data.bin" >"$case/metrics" \
+		2>"$T/step.err"
+	mt-ckpt export "$RUN" "$case/final" --dtype fp32
+	python3 "$GOLDEN/compare.py" "$case" --metrics "$case/metrics" --final "$case/final"
+}
+whole() {
+	cp -r "$GOLDEN/$1" "$T/$1"
+	make_run "$T/$1/model" --dtype fp32
+	train_whole "$T/$1"
 }
 
 @test "Gemma3ForConditionalGeneration trains as in PyTorch" { whole gemma3-wrapper; }
@@ -55,17 +60,20 @@ whole() {
 @test "Glm4vForConditionalGeneration trains as in PyTorch" { whole glm4v; }
 @test "Glm4vMoeForConditionalGeneration trains as in PyTorch, the auxiliary loss too" { whole glm4v-moe; }
 
-@test "transformers opens exports of its own classes for images too: same keys, tensors and logits" {
-	need_transformers
-	with_torch "$GOLDEN/wrappers.py" make "$T" 2>/dev/null >"$T/names"
-	mkdir "$T/out"
+# bats test_tags=slow
+@test "each class trains as in PyTorch; transformers opens its exports, of both forms of names: same tensors, logits" {
+	need_torch
+	with_torch "$GOLDEN/wrappers.py" make "$T" 2>"$T/make.err" >"$T/names"
 	while read -r name; do
-		make_run "$T/$name" --dtype fp32
-		mt-ckpt export "$RUN" "$T/out/$name"
-		mt-store rm "$RUN"
+		for form in "" new; do
+			RUN=$(mt_run_name "$name$form")
+			make_run "$T/$name/${form:-model}" --dtype fp32
+			mt-ckpt export "$RUN" "$T/$name/${form:+new-}out"
+			[ "$form" ] || train_whole "$T/$name"
+			mt-store rm "$RUN" --force
+		done
 	done <"$T/names"
-	[ "$(wc -l <"$T/names")" = 10 ]
-	with_torch "$GOLDEN/wrappers.py" check "$T" "$T/out"
+	with_torch "$GOLDEN/wrappers.py" check "$T"
 }
 
 @test "load says how many tensors are carried untrained, and that those of multi-token prediction drift" {

@@ -75,3 +75,29 @@ KEPT = {
              router_aux_loss_coef=0.05, **mrope(1, 1, 0, partial_rotary_factor=0.5)),
         GLM_VISION, **VIDEO),
 }
+
+CLIP = {**VISION, "model_type": "clip_vision_model"}
+MORE = {
+    "llava": case(hf.LlavaConfig, text("llama"), CLIP, **IMAGE),
+    # as Granite Vision
+    "llava_next": case(
+        hf.LlavaNextConfig, text("granite", embedding_multiplier=3.0, logits_scaling=1.5, attention_multiplier=0.3),
+        CLIP, {"clip": 1.3}, **IMAGE),
+    "llava_onevision": case(hf.LlavaOnevisionConfig, text("qwen2"), SIGLIP, **VIDEO),
+    "internvl": case(hf.InternVLConfig, text("qwen3", head_dim=8),
+                     {**VISION, "image_size": [8, 8], "patch_size": [4, 4]}, **IMAGE),
+    "idefics3": case(hf.Idefics3Config, text("llama"), {**VISION, "model_type": "idefics3_vision"}, **IMAGE),
+    "smolvlm": case(hf.SmolVLMConfig, text("llama"), {**VISION, "model_type": "smolvlm_vision"}, **IMAGE),
+    "ovis2": case(hf.Ovis2Config, text("qwen2"), {**VISION, "vocab_size": 8, "hidden_stride": 1},
+                  visual_indicator_token_ids=[71, 72, 73, 74, 75], **IMAGE),
+    "lighton_ocr": case(hf.LightOnOcrConfig, text("qwen3", head_dim=8), PIXTRAL, **IMAGE),
+    "qwen2_5_vl": case(hf.Qwen2_5_VLConfig, text("qwen2_5_vl_text", **mrope(1, 1, 0)), QWEN_VISION, **VIDEO),
+    "qwen2_vl": case(hf.Qwen2VLConfig, text("qwen2_vl_text", **mrope(1, 1, 0)),
+                     {"depth": 1, "embed_dim": 8, "hidden_size": 16, "num_heads": 2, "patch_size": 2,
+                      "spatial_merge_size": 1, "temporal_patch_size": 1}, **VIDEO),
+    "glm46v": case(hf.Glm46VConfig, text("glm4v_text", **mrope(1, 1, 0)),
+                   {**QWEN_VISION, "model_type": "glm4v_vision", "image_size": 4}, **VIDEO),
+    "aya_vision": case(hf.AyaVisionConfig, text("cohere2", sliding_window=5, logit_scale=1.5), SIGLIP, **IMAGE),
+    "cohere2_vision": case(hf.Cohere2VisionConfig, text("cohere2", sliding_window=5, logit_scale=1.5), SIGLIP,
+                           alignment_intermediate_size=16, **IMAGE),
+}

@@ -24,8 +24,7 @@ from records import cut, ids, read_records, targets
 TOLERANCE = 2e-6
 
 
-def loss_of(path, records, seq):
-    """transformers' loss, and over how many tokens it is the mean"""
+def opened(path):
     model, report = transformers.AutoModelForCausalLM.from_pretrained(
         path, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager",
         output_loading_info=True)
@@ -33,6 +32,11 @@ def loss_of(path, records, seq):
     if odd:
         print("%s: transformers did not take the model as it is: %s" % (path, odd))
         sys.exit(1)
+    return model
+
+
+def loss_of(model, records, seq):
+    """transformers' loss, and over how many tokens it is the mean"""
     total, count = 0.0, 0
     with torch.no_grad():
         for document in read_records(records):
@@ -45,7 +49,7 @@ def loss_of(path, records, seq):
 
 
 def compare(path, records, mt, seq, tolerance):
-    loss, count = loss_of(path, records, seq)
+    loss, count = loss_of(opened(path), records, seq)
     error = abs(loss - mt) / loss
     print("transformers %s: %s: loss %.9g over %d tokens, mt %.9g, apart by %.2g (%.2g allowed)" % (
         transformers.__version__, os.path.basename(path), loss, count, mt, error, tolerance))

@@ -622,7 +622,7 @@ def make_case(name, case, where, once=False):
         if tensors and not whole:
             save_file(as_files(model, r["grad1"]), os.path.join(path, "grad1%s.safetensors" % suffix))
         if tensors:
-            final = {**r["final"], **carried(model)}
+            final = {**{n: t.to(FP32) for n, t in r["final"].items()}, **carried(model)}
             save_file(as_files(model, final), os.path.join(path, "final%s.safetensors" % suffix))
     for rule, (r, far) in others.items():
         options = {**o, **case["optims"][rule]}
