@@ -37,6 +37,9 @@ static void enter(struct options *o)
 
 static void check_seq(const struct options *o, const struct mt_geometry *g)
 {
+	if (o->seq > g->max_position && g->flags & MT_POSITIONS)
+		mt_die(MT_EX_CONFIG, "--seq %llu is above %u tokens: the model has learned no more positions",
+			(unsigned long long)o->seq, g->max_position);
 	if (o->seq > g->max_position && g->flags & MT_ROPE_DYNAMIC)
 		mt_die(MT_EX_CONFIG,
 			"--seq %llu is above %u tokens: there this model's rope (dynamic or longrope) is not supported",

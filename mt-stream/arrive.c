@@ -113,7 +113,7 @@ struct slot *weights_fetch(struct stream *s, uint32_t unit, struct weights *w)
 	const void *base[2] = {unit == 0 ? embed_rows(s) : NULL};
 	const int16_t *lo = NULL;
 	if (base[0]) {
-		*mt_counter(s->run, 2) += (uint64_t)s->now.n * s->geo->hidden * weight_elem(s);
+		*mt_counter(s->run, 2) += rows_of_embed(&s->micro->request) * s->geo->hidden * weight_elem(s);
 		weights_at(s, unit, base, NULL, w);
 		return NULL;
 	}

@@ -90,10 +90,11 @@ static void qkv_forward(const struct chunk *c, const struct mt_layer *l, const s
 	void *qkv)
 {
 	int64_t a = (int64_t)l->heads * l->head_dim, k = (int64_t)l->kv_heads * l->head_dim, h = c->geo->hidden;
+	int64_t out = l->k_is_v ? a + k : a + 2 * k;
 	struct operand in = operand_of(c, OPERAND_X, x, 0, c->n, h);
 
-	LAUNCH(c, OP_GEMM, gemm, .m = c->n, .n = l->k_is_v ? a + k : a + 2 * k, .k = h, .a = in.as, .lda = h,
-		.b = w->t[MT_T_Q], .ldb = h, .trans_b = 1, .c = qkv, .ldc = a + 2 * k, .bias = w->t[MT_T_QB]);
+	LAUNCH(c, OP_GEMM, gemm, .m = c->n, .n = out, .k = h, .a = in.as, .lda = h, .b = w->t[MT_T_Q],
+		.ldb = c->in_out ? out : h, .trans_b = !c->in_out, .c = qkv, .ldc = a + 2 * k, .bias = w->t[MT_T_QB]);
 }
 
 /* dx (N, H), and the gradients of q | k | v's weights and biases */
@@ -104,10 +105,10 @@ static void qkv_backward(const struct chunk *c, const struct mt_layer *l, const 
 	int64_t out = l->k_is_v ? a + k : a + 2 * k;
 	struct operand dy = operand_of(c, OPERAND_DY, c->s.dqkv, 0, c->n, a + 2 * k),
 				   in = operand_of(c, OPERAND_X, x, 0, c->n, h);
-	LAUNCH(c, OP_GEMM, gemm, .m = c->n, .n = h, .k = out, .a = dy.as, .lda = a + 2 * k, .b = w->t[MT_T_Q], .ldb = h,
-		.c = dx, .ldc = h);
-	LAUNCH(c, OP_GEMM, gemm, .m = out, .n = h, .k = c->n, .a = dy.as, .lda = a + 2 * k, .trans_a = 1, .b = in.as,
-		.ldb = h, .c = g->t[MT_T_Q], .ldc = h, .beta = beta, .fp32 = 1);
+	LAUNCH(c, OP_GEMM, gemm, .m = c->n, .n = h, .k = out, .a = dy.as, .lda = a + 2 * k, .b = w->t[MT_T_Q],
+		.ldb = c->in_out ? out : h, .trans_b = c->in_out, .c = dx, .ldc = h);
+	if (c->in_out) weights_gradient(c, g->t[MT_T_Q], beta, h, in.as, h, out, dy.as, a + 2 * k);
+	else weights_gradient(c, g->t[MT_T_Q], beta, out, dy.as, a + 2 * k, h, in.as, h);
 	if (g->t[MT_T_QB])
 		LAUNCH(c, OP_BIAS_BACKWARD, bias_backward, .db = g->t[MT_T_QB], .beta = beta, .dy = c->s.dqkv, .m = c->n,
 			.n = out, .ld = a + 2 * k);

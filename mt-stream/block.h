@@ -21,7 +21,7 @@ enum checkpoint {
 	KEEP_ALL,             /* also gate and up; only norms and SwiGLU are recomputed */
 };
 
-#define ROLES (MT_T_HEADB + 1)
+#define ROLES (MT_T_POSITIONS + 1)
 
 struct weights {
 	const void *t[ROLES];
@@ -93,6 +93,7 @@ struct chunk { /* whole rows that go through a layer together */
 	struct device *dev;
 	const struct mt_geometry *geo;
 	int64_t n, seq, slice;
+	int in_out;                    /* weights of linear layers are (in, out): a block's in models with MT_IN_OUT */
 	int64_t before, slices_before; /* tokens and slices of the pass before the chunk, where experts come by windows */
 	int64_t past; /* tokens before the chunk that it attends to; their q | k | v stand before saved->qkv. 0 to train */
 	const uint32_t *tokens, *targets, *starts;  /* (N) each */

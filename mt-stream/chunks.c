@@ -21,6 +21,7 @@ struct chunk chunk_of(struct stream *s, int64_t from, int64_t n)
 		.n = n,
 		.seq = s->micro->request.seq,
 		.slice = (int64_t)tokens_of_slice(&s->micro->request, &s->micro->plan),
+		.in_out = !!(s->geo->flags & MT_IN_OUT),
 		.before = from,
 		.slices_before = slices_of(s, from),
 		.tokens = at->tokens + first,

@@ -4,16 +4,24 @@
 
 /* ---- embedding ---- */
 
+static struct positions positions(const struct chunk *c)
+{
+	const struct mt_geometry *g = c->geo;
+	return (struct positions){(int64_t)g->max_position + g->position_offset, g->position_offset, c->seq, c->past,
+		c->starts};
+}
+
 void embed_forward(const struct chunk *c, const struct weights *w, void *x)
 {
 	LAUNCH(c, OP_EMBED_FORWARD, embed_forward, .x = x, .w = w->t[MT_T_EMBED], .tokens = c->tokens, .n = c->n,
-		.h = c->geo->hidden, .scale = c->geo->embed_scale);
+		.h = c->geo->hidden, .scale = c->geo->embed_scale, .table = w->t[MT_T_POSITIONS], .at = positions(c));
 }
 
 void embed_backward(const struct chunk *c, const struct grads *g, float beta, const void *dx)
 {
 	LAUNCH(c, OP_EMBED_BACKWARD, embed_backward, .dw = g->t[MT_T_EMBED], .beta = beta, .dx = dx, .tokens = c->tokens,
-		.n = c->n, .h = c->geo->hidden, .vocab = c->geo->vocab, .pad = c->geo->pad_token, .scale = c->geo->embed_scale);
+		.n = c->n, .h = c->geo->hidden, .vocab = c->geo->vocab, .pad = c->geo->pad_token, .scale = c->geo->embed_scale,
+		.dtable = g->t[MT_T_POSITIONS], .at = positions(c));
 }
 
 /* ---- final norm, LM head, cross-entropy ---- */

@@ -48,6 +48,8 @@ void linear_forward(const struct chunk *, void *y, const void *x, const void *w,
 	int64_t in, int64_t out);
 void linear_backward_input(const struct chunk *, void *dx, const struct operand *dy, const void *w, int64_t in,
 	int64_t out);
+void weights_gradient(const struct chunk *, float *dw, float beta, int64_t m, const void *a, int64_t lda, int64_t n,
+	const void *b, int64_t ldb);
 void linear_backward_weights(const struct chunk *, float *dw, float *db, float beta, const struct operand *dy,
 	const struct operand *x, int64_t in, int64_t out);
 /* The gradients of x (N, in), if dx is not NULL, and of the weights */

@@ -1,7 +1,7 @@
 /* linear.c: linear layers, norms and residuals, of which attention, MLP, experts and head are made. */
 #include "layers.h"
 
-/* ---- linear layers: weights are (out, in), as Hugging Face stores them ---- */
+/* ---- linear layers: weights are (out, in), as Hugging Face stores them, or with in_out (in, out), as of GPT-2 ---- */
 
 struct operand operand_of(const struct chunk *c, int number, const void *x, int64_t first, int64_t rows, int64_t width)
 {
@@ -18,24 +18,32 @@ void linear_forward(const struct chunk *c, void *y, const void *x, const void *w
 	int64_t in, int64_t out)
 {
 	struct operand a = operand_of(c, OPERAND_X, x, 0, c->n, in);
-	LAUNCH(c, OP_GEMM, gemm, .m = c->n, .n = out, .k = in, .a = a.as, .lda = in, .b = w, .ldb = in, .trans_b = 1,
-		.c = y, .ldc = out, .bias = b, .add = residual);
+	LAUNCH(c, OP_GEMM, gemm, .m = c->n, .n = out, .k = in, .a = a.as, .lda = in, .b = w, .ldb = c->in_out ? out : in,
+		.trans_b = !c->in_out, .c = y, .ldc = out, .bias = b, .add = residual);
 }
 
 /* dx (n, in) = dy (n, out) w */
 void linear_backward_input(const struct chunk *c, void *dx, const struct operand *dy, const void *w, int64_t in,
 	int64_t out)
 {
-	LAUNCH(c, OP_GEMM, gemm, .m = c->n, .n = in, .k = out, .a = dy->as, .lda = out, .b = w, .ldb = in, .c = dx,
-		.ldc = in);
+	LAUNCH(c, OP_GEMM, gemm, .m = c->n, .n = in, .k = out, .a = dy->as, .lda = out, .b = w, .ldb = c->in_out ? out : in,
+		.trans_b = c->in_out, .c = dx, .ldc = in);
+}
+
+/* dw (m, n) += a' b, of c->n rows each, ld* apart */
+void weights_gradient(const struct chunk *c, float *dw, float beta, int64_t m, const void *a, int64_t lda, int64_t n,
+	const void *b, int64_t ldb)
+{
+	LAUNCH(c, OP_GEMM, gemm, .m = m, .n = n, .k = c->n, .a = a, .lda = lda, .trans_a = 1, .b = b, .ldb = ldb, .c = dw,
+		.ldc = n, .beta = beta, .fp32 = 1);
 }
 
 /* dw (out, in) += dy' x;  db (out) += column sums of dy */
 void linear_backward_weights(const struct chunk *c, float *dw, float *db, float beta, const struct operand *dy,
 	const struct operand *x, int64_t in, int64_t out)
 {
-	LAUNCH(c, OP_GEMM, gemm, .m = out, .n = in, .k = c->n, .a = dy->as, .lda = out, .trans_a = 1, .b = x->as, .ldb = in,
-		.c = dw, .ldc = in, .beta = beta, .fp32 = 1);
+	if (c->in_out) weights_gradient(c, dw, beta, in, x->as, in, out, dy->as, out);
+	else weights_gradient(c, dw, beta, out, dy->as, out, in, x->as, in);
 	if (db)
 		LAUNCH(c, OP_BIAS_BACKWARD, bias_backward, .db = db, .beta = beta, .dy = dy->x, .m = c->n, .n = out, .ld = out);
 }

@@ -75,6 +75,14 @@ static int unit_forward(struct stream *s, uint32_t u)
 	return rc;
 }
 
+/* The table of positions lies beside tied embeddings, and the head has no gradient of it. */
+static void positions_clear(struct stream *s, const struct grads *g)
+{
+	uint64_t n = (uint64_t)(s->geo->max_position + s->geo->position_offset) * s->geo->hidden;
+	if (!g->t[MT_T_POSITIONS]) return;
+	launch(s, Q_COMPUTE, &(struct op){OP_ZERO, .zero = {g->t[MT_T_POSITIONS], n * sizeof(float)}});
+}
+
 /* Final norm, LM head and loss: each chunk forward and, with gradients, at once backward, so that logits of one chunk
  * are enough. Head chunks may split rows. No other weights are loaded into the head's slot afterwards, so its
  * readers need no event. */
@@ -89,11 +97,13 @@ static void head_forward_backward(struct stream *s, float *gs)
 	if (s->now.first) launch(s, Q_COMPUTE, &(struct op){OP_ZERO, .zero = {m->layout.loss, sizeof *m->layout.loss}});
 	if (gs) grads_at(s, head_unit(s), gs, &g);
 	if (gs && s->now.first) grads_clear_gaps(s, head_unit(s), gs);
+	if (gs && s->now.first) positions_clear(s, &g);
 	for (int64_t from = 0, n; from < s->now.n; from += n) {
 		n = s->now.n - from < most ? s->now.n - from : most;
 		struct chunk c = chunk_of(s, from, n);
 		const void *x = output(s, s->units - 2, from);
 
+		c.in_out = 0;
 		if (gs)
 			head_loss_backward(&c, &w, &g, beta_at(s, from), (float)s->taken.msg.batch.loss_scale, m->layout.loss, x,
 				dx_at(s, from));

@@ -17,6 +17,9 @@ static int batch_take(struct stream *s, const void *block)
 {
 	int rc = batch_fits(&s->taken.msg, mt_ring_block(s->batch));
 	if (rc) return rc;
+	if (s->geo->flags & MT_POSITIONS && s->taken.msg.batch.seq > s->geo->max_position)
+		return mt_fail(MT_EX_PEER, "rows of %u tokens: the model has %u positions", s->taken.msg.batch.seq,
+			s->geo->max_position);
 	memcpy(s->taken.host, block, (size_t)s->taken.msg.batch.rows * s->taken.msg.batch.seq * 12);
 	return batch_check(&s->taken.msg, s->taken.host, s->geo->vocab);
 }

@@ -290,6 +290,20 @@ takes() {
 	END
 }
 
+@test "init gives GPT-2 the weights of transformers: o and down smaller by the root of 2 layers" {
+	printf '{"model_type": "gpt2", "n_embd": 64, "n_layer": 8, "n_head": 4, "vocab_size": 512, "n_positions": 128}' \
+		>"$T/config.json"
+	mt-store create "$RUN" --config "$T/config.json" --dtype fp32 --step-tokens 1K 2>/dev/null
+	mt-store init "$RUN" --seed 7 2>/dev/null
+	store-peek "$RUN" >"$T/peek"
+	awk '$1 ~ /(wte|wpe|c_attn|c_fc).weight/ { n++; bad += $3 * $3 > 0.0013 ^ 2 || $4 < 0.019 || $4 > 0.021 }
+		$1 ~ /c_proj.weight/ { n++; bad += $3 * $3 > 0.0004 ^ 2 || $4 < 0.00475 || $4 > 0.00525 }
+		$1 ~ /ln_[12f].weight/ { n++; bad += $5 != 1 || $6 != 1 }
+		$1 ~ /bias/ { n++; bad += $5 != 0 || $6 != 0 }
+		END { exit !(n == 2 + 8 * 12 + 2 && !bad) }' "$T/peek"
+	grep -qx "gaps zero" "$T/peek"
+}
+
 @test "init sets the row of pad_token_id to zero, and no other row" {
 	for pad in 0 1; do
 		printf '{"model_type": "mistral", "hidden_size": 2, "head_dim": 2, "intermediate_size": 2, %s %s}' \

@@ -438,6 +438,27 @@ self_attention.dense.weight ln_mlp.weight ln_mlp.bias mlp.dense_h_to_4h.weight m
 	END
 }
 
+@test "gpt2: its names of keys, beside the usual ones too; what changes the computation exits 78" {
+	printf '{"model_type": "gpt2"}' >"$T/config.json"
+	geometry "layers 12" "hidden 768" "heads 12" "kv_heads 12" "ffn 3072" "vocab 50257" "max_position 1024" "tied 1" \
+		"form 6" "rope_dim 0" "norm_eps 1e-05" "pad_token -1" "params 124439808"
+	grep -q "^tensor transformer.wpe.weight unit 0 .* shape 1024 768 .* decay 1" "$T/layout"
+	grep -q "^tensor transformer.h.11.attn.c_attn.weight .* shape 768 2304 " "$T/layout"
+	grep -q "^tensor transformer.h.0.mlp.c_fc.weight .* shape 768 3072 " "$T/layout"
+	config gpt2 '"n_inner": null' '"n_positions": 99' '"pad_token_id": 3' '"layer_norm_epsilon": 0.001'
+	geometry "layers 3" "hidden 32" "heads 4" "ffn 128" "max_position 99" "pad_token -1" "norm_eps 0.001"
+	config gpt2 '"n_embd": 24'
+	refused 78 "n_embd and hidden_size disagree"
+	config gpt2 '"scale_attn_weights": false' '"reorder_and_upcast_attn": true'
+	geometry "attention_scale 1"
+	config gpt2 '"scale_attn_by_inverse_layer_idx": true'
+	refused 78 "scale_attn_by_inverse_layer_idx true is not supported"
+	config gpt2 '"add_cross_attention": true'
+	refused 78 "add_cross_attention true is not supported"
+	config gpt2 '"activation_function": "tanh"'
+	refused 78 "activation_function 'tanh' is not supported"
+}
+
 @test "missing sizes get the defaults of the family's transformers class" {
 	echo '{"model_type": "llama"}' >"$T/config.json"
 	geometry "layers 32" "hidden 4096" "heads 32" "kv_heads 32" "head_dim 128" "ffn 11008" "vocab 32000"
@@ -700,8 +721,8 @@ self_attention.dense.weight ln_mlp.weight ln_mlp.bias mlp.dense_h_to_4h.weight m
 # ---- 78
 
 @test "other families and other architectures exit 78" {
-	config gpt2
-	refused 78 "model_type 'gpt2' is not supported"
+	config bert
+	refused 78 "model_type 'bert' is not supported"
 	config llama -model_type
 	refused 78 "model_type is missing"
 	config llama '"architectures": ["MistralForCausalLM"]'
@@ -710,6 +731,8 @@ self_attention.dense.weight ln_mlp.weight ln_mlp.bias mlp.dense_h_to_4h.weight m
 	refused 78 "architectures 'MistralModel'"
 	config qwen2 '"architectures": ["Qwen3ForSequenceClassification"]'
 	refused 78 "architectures 'Qwen3ForSequenceClassification'"
+	config llama '"architectures": ["GPT2Model"]'
+	refused 78 "architectures 'GPT2Model'"
 	config llama '"architectures": [1]'
 	refused 65 "architectures is not a list of names"
 }
@@ -718,7 +741,8 @@ self_attention.dense.weight ln_mlp.weight ln_mlp.bias mlp.dense_h_to_4h.weight m
 	local name
 	for name in llama:LLaMAForCausalLM llama:LlamaModel llama:LlamaForSequenceClassification \
 		llama:LlamaForTokenClassification llama:OurForCausalLM mistral:MistralModel qwen2:Qwen2Model \
-		qwen2:Qwen2ForRewardModel gpt_neox:GPTNeoXModel falcon:FalconModel ernie4_5:Ernie4_5_ForCausalLM; do
+		qwen2:Qwen2ForRewardModel gpt_neox:GPTNeoXModel falcon:FalconModel ernie4_5:Ernie4_5_ForCausalLM \
+		gpt2:GPT2Model gpt2:GPT2ForSequenceClassification; do
 		config "${name%:*}" -architectures
 		store-layout "$T/config.json" >"$T/without"
 		config "${name%:*}" "\"architectures\": [\"${name#*:}\"]"
@@ -726,15 +750,19 @@ self_attention.dense.weight ln_mlp.weight ln_mlp.bias mlp.dense_h_to_4h.weight m
 	done
 }
 
-@test "seed_oss and starcoder2 files that ask for dropout are trained without it, and mt-store create warns once" {
+@test "seed_oss, starcoder2, gpt2 files that ask for dropout are trained without it, and mt-store create warns once" {
 	local family
-	for family in seed_oss starcoder2; do
+	for family in seed_oss starcoder2 gpt2; do
 		config $family '"residual_dropout": 0.1' '"attention_dropout": 0.1' '"pad_token_id": null'
 		mt-store create "$RUN" --config "$T/config.json" 2>"$T/err"
 		mt-store rm "$RUN"
 		[ "$(grep -c "^mt-store: warning: config.json asks for dropout, which mt does not do: " "$T/err")" = 1 ]
 	done
 	config seed_oss '"residual_dropout": 0' '"attention_dropout": 0' '"pad_token_id": null'
+	mt-store create "$RUN" --config "$T/config.json" 2>"$T/err"
+	mt-store rm "$RUN"
+	no grep dropout "$T/err"
+	config gpt2 '"resid_pdrop": 0' '"embd_pdrop": 0.0' '"attn_pdrop": 0'
 	mt-store create "$RUN" --config "$T/config.json" 2>"$T/err"
 	mt-store rm "$RUN"
 	no grep dropout "$T/err"

@@ -250,6 +250,7 @@ same("falcon", Model, **falcon)
 same("falcon", Causal, lambda n: "lm_head.weight" if n == "transformer.word_embeddings.weight" else n, **falcon)
 same("mixtral", Causal, lambda n: n.removeprefix("model."))
 same("gpt_oss", Model, head_dim=8, num_local_experts=4, **tied)
+same("gpt2", Causal, lambda n: n.removeprefix("transformer."))
 END
 }
 
@@ -302,7 +303,8 @@ END
 @test "load ignores rotary inv_freq and causal masks, and names other extra tensors in one line" {
 	ST make "$T/in"
 	ST edit "$T/in/model.safetensors" 'for k in ("model.layers.0.self_attn.rotary_emb.inv_freq", "one.more", "another",
-		"gpt_neox.layers.0.attention.bias", "gpt_neox.layers.0.attention.masked_bias"):
+		"gpt_neox.layers.0.attention.bias", "gpt_neox.layers.0.attention.masked_bias", "h.0.attn.bias",
+		"transformer.h.0.attn.masked_bias"):
     h[k] = {"dtype": "F32", "shape": [2], "data_offsets": [len(d), len(d) + 8]}; d += bytes(8)'
 	create "$RUN" --config "$T/in"
 	run mt-ckpt load "$RUN" "$T/in"

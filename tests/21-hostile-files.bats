@@ -342,8 +342,8 @@ j["weight_map"] = {k: b if v == a else a for k, v in j["weight_map"].items()}'
 
 # bats test_tags=slow
 @test "config.json: an unknown or missing family exits 78" {
-	CONFIG 'j["model_type"] = "gpt2"'
-	config_refused 78 "gpt2"
+	CONFIG 'j["model_type"] = "bert"'
+	config_refused 78 "bert"
 	CONFIG 'del j["model_type"]'
 	config_refused 78 "model_type"
 }

@@ -96,24 +96,31 @@ step_of() {
 }
 
 @test "--grad none sends the sum of embed and head gradient of tied embeddings" {
-	stream-drive make "$RUN" "$GOLDEN/qwen3/model" fp32 fp32 1024 7
-	step_of both "" 1 5 24 1 dump="$T/both.bin"
-	mt-store rm "$RUN"
-	stream-drive make "$RUN" "$GOLDEN/qwen3/model" fp32 none 1024 7
-	step_of none "" 1 5 24 1 dump="$T/none.bin"
-	step_of chaos "--device chaos:3" 1 5 24 1
-	same none chaos
-	[ "$(grep -c 'unit 0' "$T/none")" = 1 ]
-	python3 - "$T/both.bin" "$T/none.bin" <<-'PY'
-		import array, sys
-		both, none = (array.array("f", open(f, "rb").read()) for f in sys.argv[1:])
-		n = len(both) - len(none)           # unit 0 was sent once more
-		head, embed = both[-n:], None       # the embed gradient came last, the head gradient right after the final norm
-		norm = 64
-		end1, end0 = both[norm:norm + n], both[-n:]
-		for x, y, z in zip(end1, end0, none[-n:]):
-		    assert abs(x + y - z) <= 1e-6 * (abs(x) + abs(y)) + 1e-12, (x, y, z)
-	PY
+	for model in qwen3 gpt2; do             # gpt2: with learned positions, which the head does not have
+		stream-drive make "$RUN" "$GOLDEN/$model/model" fp32 fp32 1024 7
+		step_of both "" 1 5 24 1 dump="$T/both.bin"
+		mt-store rm "$RUN"
+		stream-drive make "$RUN" "$GOLDEN/$model/model" fp32 none 1024 7
+		step_of none "" 1 5 24 1 dump="$T/none.bin"
+		step_of chaos "--device chaos:3" 1 5 24 1
+		same none chaos
+		mt-store rm "$RUN"
+		[ "$(grep -c 'unit 0' "$T/none")" = 1 ]
+		python3 - "$T/both.bin" "$T/none.bin" $model <<-'PY'
+			import array, sys
+			both, none = (array.array("f", open(f, "rb").read()) for f in sys.argv[1:3])
+			n = len(both) - len(none)       # unit 0 was sent once more
+			# the embed gradient came last, the head gradient right after the final norm
+			norm = {"qwen3": 64, "gpt2": 128}[sys.argv[3]]
+			end1, end0 = both[norm:norm + n], both[-n:]
+			for x, y, z in zip(end1, end0, none[-n:]):
+			    assert abs(x + y - z) <= 1e-6 * (abs(x) + abs(y)) + 1e-12, (x, y, z)
+			if sys.argv[3] == "gpt2":
+			    table = 101 * 24 + 40, 101 * 24 + 40 + 64 * 24
+			    assert not any(end1[slice(*table)]) and any(end0[slice(*table)])
+			    assert not any(end0[table[0] + 24 * 24:table[1]])
+		PY
+	done
 }
 
 @test "a step that is aborted and resent under a new attempt gives the same bits" {
@@ -185,9 +192,9 @@ in_step() {
 bad_batch() {
 	local code=0 message=$1
 	shift
-	make_run llama3
+	make_run "${MODEL:-llama3}"
 	spawn stream mt-stream "$RUN"
-	timeout 1 stream-drive step "$RUN" 2 24 1 1 3 "$@" >/dev/null 2>&1 3>&- || true
+	timeout 1 stream-drive step "$RUN" 2 "${SEQ:-24}" 1 1 3 "$@" >/dev/null 2>&1 3>&- || true
 	wait "$PID" || code=$?
 	[ "$code" = 69 ]
 	[ "$(wc -l <"$T/stream.err")" = 1 ]
@@ -196,6 +203,9 @@ bad_batch() {
 
 @test "a token outside the vocabulary is refused" { bad_batch "token 100000" token=100000; }
 @test "a target outside the vocabulary is refused" { bad_batch "target 100000" target=100000; }
+@test "rows longer than learned positions are refused" {
+	MODEL=gpt2 SEQ=65 bad_batch "rows of 65 tokens: the model has 64 positions"
+}
 @test "a document start after its token is refused" { bad_batch "starts at 2" start=2; }
 @test "more rows than the block holds are refused" { bad_batch "rows of" rows=4000000000; }
 @test "a batch of zero rows is refused" { bad_batch "0 rows" rows=0; }

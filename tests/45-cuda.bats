@@ -40,7 +40,7 @@ as_on_cpu() {
 
 # bats test_tags=slow
 @test "fp32: the cuda device gives the cpu device's gradients, whichever stream is faster" {
-	as_on_cpu fp32 1e-5 true llama3 qwen2-window qwen3 llama-bias
+	as_on_cpu fp32 1e-5 true llama3 qwen2-window qwen3 llama-bias gpt2
 }
 
 # bats test_tags=slow
@@ -68,7 +68,7 @@ as_on_cpu() {
 
 @test "few rows of a large embedding are read in the registered store, with the bits of a copy of all" {
 	need_emulator
-	for model in qwen3 llama-bias; do
+	for model in qwen3 llama-bias gpt2; do
 		make_run "$model" bf16 bf16
 		ROWS=1 step_of placed "$EMU --device cuda --trace $T/placed.json"
 		make_run "$model" bf16 bf16

@@ -570,7 +570,7 @@ assert abs(json.load(sys.stdin)["lr"] - want) < 1e-9 * want, (sys.argv, want)' $
 	fails_with 64 mt-step a/b $how "$CASE/model" --seq 8
 	grep -q "run name 'a/b'" "$T/fails.err"
 	fails_with 66 mt-step demo $how "$T" --seq 8
-	sed 's/"model_type": "[^"]*"/"model_type": "gpt2"/' "$CASE/model/config.json" >"$T/config.json"
+	sed 's/"model_type": "[^"]*"/"model_type": "bert"/' "$CASE/model/config.json" >"$T/config.json"
 	fails_with 78 mt-step demo $how "$T" --seq 8
 	sed 's/^{/{"residual_dropout": 0.1,/' "$GOLDEN/seed-oss/model/config.json" |
 		sed '2,$s/"residual_dropout".*//' >"$T/config.json"
@@ -632,6 +632,19 @@ assert a == b and a["targets"] > 0, (a, b)' "$T/ck" "$T/again"
 	mt-store init "$RUN" --seed 1 2>/dev/null
 	fails_with 78 mt-step "$RUN" --steps 1 --batch 1 --seq 65 --lr 1e-3
 	grep -q dynamic "$T/fails.err"
+}
+
+@test "rows longer than learned positions exit 78, before a step and in --check; documents are cut at --seq" {
+	make_run "$GOLDEN/gpt2/model"
+	start_stages
+	fails_with 78 mt-step "$RUN" --steps 1 --batch 1 --seq 65 --lr 1e-3 <"$GOLDEN/gpt2/data.bin"
+	grep -qx "mt-step: --seq 65 is above 64 tokens: the model has learned no more positions" "$T/fails.err"
+	fails_with 78 mt-step demo --steps 1 --batch 1 --seq 65 --lr 1e-3 --check --config "$GOLDEN/gpt2/model"
+	grep -q "the model has learned no more positions" "$T/fails.err"
+	python3 -c 'import struct, sys; sys.stdout.buffer.write(struct.pack("<I150I", 150, *range(1, 101), *range(50)))' |
+		mt-step "$RUN" --steps 1 --batch 3 --seq 64 --lr 1e-3 >"$T/m" 2>"$T/err"
+	grep -q '"tokens": 149' "$T/m"
+	no grep positions "$T/err"
 }
 
 @test "mt-step(1) lists the key of every number of a step" {

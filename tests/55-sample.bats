@@ -4,7 +4,7 @@ load helpers
 CASE=$GOLDEN/llama3
 VOCAB=101
 FAMILIES="llama2 llama3 llama3-v4 llama-bias llama-linear qwen2 qwen2-window qwen3 qwen3-v4 mistral mistral-v4"
-FAMILIES="$FAMILIES gemma2 gemma4 exaone4 granite cohere2 apertus phi exaone falcon-40b neox olmo-tied"
+FAMILIES="$FAMILIES gemma2 gemma4 exaone4 granite cohere2 apertus phi exaone falcon-40b neox olmo-tied gpt2"
 FAMILIES="$FAMILIES mixtral qwen2-moe granitemoe glm4-moe gpt-oss minimax-m2 exaone-moe sarvam-moe"
 
 tokens() { python3 "$TOP/tests/lib/tokens.py" "$@"; }
@@ -471,6 +471,16 @@ drain() { timeout 60 dd bs=4096 count="$1" iflag=fullblock status=none <&9 >>"$T
 	head -c 80 "$T/out" >"$T/o"
 	exits 0 wait $!
 	[ ! -s "$T/sample.err" ]
+}
+
+@test "a document beyond the learned positions exits 78, one that has all of them does not" {
+	record 1 2 >"$T/p"
+	make_run "$GOLDEN/gpt2/model"
+	refuses 78 "$T/p" mt-sample "$RUN" --max-tokens 63
+	grep -q "record 1: 2 tokens and --max-tokens 63 are above 64 tokens: the model has learned no more positions" \
+		"$T/fails.err"
+	mt-sample "$RUN" --max-tokens 62 --stop none <"$T/p" >"$T/o"
+	[ "$(stat -c %s "$T/o")" = 252 ]
 }
 
 @test "a dynamic rope beyond max_position_embeddings exits 78" {

@@ -133,10 +133,12 @@ load lib/golden
 @test "neox in fp32: losses, norms, gradients and weights match PyTorch's" { golden neox; }
 @test "neox in bf16: results differ from PyTorch's only by rounding" { golden neox --bf16; }
 @test "neox-sequential in fp32: losses, norms, gradients and weights match PyTorch's" { golden neox-sequential; }
+@test "gpt2 in fp32: losses, norms, gradients and weights match PyTorch's" { golden gpt2; }
+@test "gpt2 in bf16: results differ from PyTorch's only by rounding" { golden gpt2 --bf16; }
 
 MORE="granite cohere2 cohere2-v4 cohere phi gemma glm starcoder2 stablelm stablelm-parallel nemotron arcee apertus \
 	ernie4_5 helium hunyuan olmo olmo-tied falcon falcon-40b falcon-sequential neox neox-sequential exaone minimax-m2 \
-	dots1 solar-open exaone-moe sarvam-moe"
+	dots1 solar-open exaone-moe sarvam-moe gpt2"
 
 @test "rope_parameters by type of layer are exported as they are, also where all layers are of one type" {
 	python3 - "$GOLDEN/gemma4/model/config.json" "$T/config.json" <<-'EOF'
@@ -220,7 +222,7 @@ d[t:t + 4] = struct.pack("<f", 0.25)'
 
 # bats test_tags=slow
 @test "recompute, threads and delays of the chaos device do not change the bits of these families' states" {
-	for c in granite cohere2 apertus falcon-40b olmo-tied; do
+	for c in granite cohere2 apertus falcon-40b olmo-tied gpt2; do
 		i=0
 		for options in "cpu --recompute full" "cpu --recompute none --threads 3" "chaos:5 --recompute none" \
 			"chaos:6 --recompute full"; do

@@ -255,6 +255,8 @@ int config_same(const struct mt_geometry *run, const struct mt_geometry *dir)
 		{"where its norms are", MT_NO_PRE_NORM | MT_POST_NORM | MT_PARALLEL | MT_ONE_NORM},
 		{"attention's sinks", MT_SINKS},
 		{"the bias of lm_head", MT_HEAD_BIAS},
+		{"the kind of its positions", MT_POSITIONS},
+		{"the order of its matrices", MT_IN_OUT},
 	};
 
 	if (strncmp(run->family, dir->family, sizeof run->family))
@@ -268,6 +270,8 @@ int config_same(const struct mt_geometry *run, const struct mt_geometry *dir)
 	SAME(layers, "num_hidden_layers");
 	SAME(hidden, "hidden_size");
 	SAME(vocab, "vocab_size");
+	if (dir->flags & MT_POSITIONS) SAME(max_position, "max_position_embeddings");
+	SAME(position_offset, "the offset of its positions");
 	SAME(norm_eps, run->flags & MT_LAYERNORM ? "layer_norm_eps" : "rms_norm_eps");
 	SAME(embed_scale, "the embedding's factor");
 	SAME(residual_scale, "the residual's factor");

@@ -293,11 +293,13 @@ static bool ends_with(const char *s, const char *end)
 	return n >= k && !strcmp(s + n - k, end);
 }
 
-/* Constants that older files hold although the class computes them: frequencies, and GPT-NeoX's causal mask */
+/* Constants that older files hold although the class computes them: frequencies, and causal masks of GPT-NeoX and
+ * GPT-2 */
 bool is_constant(const char *name)
 {
 	return ends_with(name, "rotary_emb.inv_freq") || ends_with(name, ".attention.bias") ||
-		ends_with(name, ".attention.masked_bias");
+		ends_with(name, ".attention.masked_bias") || ends_with(name, ".attn.bias") ||
+		ends_with(name, ".attn.masked_bias");
 }
 
 void model_name_extras(const struct model *m)

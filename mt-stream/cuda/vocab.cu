@@ -4,63 +4,72 @@
 /* ---- embedding ---- */
 
 template <typename T>
-static __global__ void __launch_bounds__(THREADS)
-	embed_forward_kernel(T *x, const T *w, const uint32_t *tokens, int64_t h, float scale, int wide)
+static __global__ void __launch_bounds__(THREADS) embed_forward_kernel(T *x, const T *w, const uint32_t *tokens,
+	int64_t h, float scale, const T *table, struct positions at, int wide)
 {
 	int64_t t = blockIdx.x;
-	const T *from = w + (int64_t)tokens[t] * h;
-	float v[WIDE];
+	const T *from = w + (int64_t)tokens[t] * h, *row = table ? table + position_of(&at, t) * h : NULL;
+	float v[WIDE], p[WIDE];
 
 	for (int64_t i = threadIdx.x * WIDE; i < h; i += THREADS * WIDE) {
 		get_wide(v, from + i, h - i, wide);
 #pragma unroll
 		for (int j = 0; j < WIDE; j++) v[j] *= scale;
+		if (row) get_wide(p, row + i, h - i, wide);
+#pragma unroll
+		for (int j = 0; row && j < WIDE; j++) v[j] += p[j];
 		put_wide(x + t * h + i, v, h - i, wide);
 	}
 }
 
 void cuda_embed_forward(const struct cuda_queue *q, const struct embed_forward_args *a)
 {
-	int wide = wide_rows(a->h, a->x, a->w, NULL, NULL);
+	int wide = wide_rows(a->h, a->x, a->w, a->table, NULL);
 	BY_ELEMENT(q,
 		LAUNCH(embed_forward_kernel<T>, a->n, THREADS, 0, q->stream, (T *)a->x, (const T *)a->w, a->tokens, a->h,
-			a->scale, wide));
+			a->scale, (const T *)a->table, a->at, wide));
 }
 
-/* found (THREADS / 32 words of shared memory): a bit for each of THREADS tokens from `at` on, set if it is `token` */
-static __device__ __forceinline__ void find_tokens(uint32_t *found, const uint32_t *tokens, int64_t at, int64_t end,
-	uint32_t token)
+/* The row that token t's gradient is added to: of its token, or without tokens of its position */
+static __device__ __forceinline__ uint32_t row_of(const uint32_t *tokens, const struct positions *places, int64_t t)
+{
+	return tokens ? tokens[t] : (uint32_t)position_of(places, t);
+}
+
+/* found (THREADS / 32 words of shared memory): a bit for each of THREADS tokens from `at` on, set if it has this row */
+static __device__ __forceinline__ void find_tokens(uint32_t *found, const uint32_t *tokens,
+	const struct positions *places, int64_t at, int64_t end, uint32_t row)
 {
 	int64_t t = at + threadIdx.x;
-	uint32_t votes = __ballot_sync(FULL, t < end && tokens[t] == token);
+	uint32_t votes = __ballot_sync(FULL, t < end && row_of(tokens, places, t) == row);
 	if (threadIdx.x % 32 == 0) found[threadIdx.x / 32] = votes;
 	__syncthreads();
 }
 
-/* A block computes some columns of a token's gradient: starting at the token's first occurrence, it finds the others in
- * ascending order and adds their rows. Blocks of later occurrences end when they find an earlier one. */
+/* A block computes some columns of a row's gradient: starting at the first token that has this row, it finds the others
+ * in ascending order and adds their rows of dx. Blocks of later tokens end when they find an earlier one. */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS) embed_backward_kernel(float *dw, const T *dx, const uint32_t *tokens,
-	int64_t n, int64_t h, int64_t pad, int64_t column_blocks, float scale, int wide)
+	struct positions places, int64_t n, int64_t h, int64_t pad, int64_t column_blocks, float scale, int wide)
 {
 	DYNAMIC_SHARED(uint32_t, found); /* two sets, used in turn */
 	int64_t first = blockIdx.x / column_blocks, column = (blockIdx.x % column_blocks * THREADS + threadIdx.x) * WIDE;
-	uint32_t token = tokens[first];
+	uint32_t row = row_of(tokens, &places, first);
 	float sum[WIDE], v[WIDE];
 	int turn = 0;
 
-	if ((int64_t)token == pad) return;
+	if ((int64_t)row == pad) return;
 	for (int64_t at = 0; at < first; at += THREADS, turn ^= 1) {
 		uint32_t *f = found + turn * (THREADS / 32), any = 0;
-		find_tokens(f, tokens, at, first, token);
+		find_tokens(f, tokens, &places, at, first, row);
 		for (int k = 0; k < THREADS / 32; k++) any |= f[k];
 		if (any) return;
 	}
-	float *to = dw + (int64_t)token * h + column;
+	float *to = dw + (int64_t)row * h + column;
 	if (column < h) get_wide(sum, to, h - column, wide);
 	for (int64_t at = first; at < n; at += THREADS, turn ^= 1) {
 		uint32_t *f = found + turn * (THREADS / 32);
-		find_tokens(f, tokens, at, n, token);
+		find_tokens(f, tokens, &places, at, n, row);
 		for (int k = 0; k < THREADS / 32; k++)
 			for (uint32_t bits = f[k]; bits; bits &= bits - 1) {
 				int64_t t = at + 32 * k + __ffs(bits) - 1;
@@ -72,14 +81,22 @@ static __global__ void __launch_bounds__(THREADS) embed_backward_kernel(float *d
 	if (column < h) put_wide(to, sum, h - column, wide);
 }
 
-void cuda_embed_backward(const struct cuda_queue *q, const struct embed_backward_args *a)
+/* dw (rows, H): of tokens, or without them of positions */
+static void table_backward(const struct cuda_queue *q, const struct embed_backward_args *a, float *dw, int64_t rows,
+	const uint32_t *tokens, int64_t pad, float scale)
 {
 	int64_t columns = div_up(a->h, THREADS * WIDE);
-	int wide = wide_rows(a->h, a->dx, a->dw, NULL, NULL);
-	if (a->beta == 0) cudaMemsetAsync(a->dw, 0, (size_t)(a->vocab * a->h) * sizeof *a->dw, q->stream);
+	int wide = wide_rows(a->h, a->dx, dw, NULL, NULL);
+	if (a->beta == 0) cudaMemsetAsync(dw, 0, (size_t)(rows * a->h) * sizeof *dw, q->stream);
 	BY_ELEMENT(q,
-		LAUNCH(embed_backward_kernel<T>, a->n * columns, THREADS, 2 * (THREADS / 32) * sizeof(uint32_t), q->stream,
-			a->dw, (const T *)a->dx, a->tokens, a->n, a->h, a->pad, columns, a->scale, wide));
+		LAUNCH(embed_backward_kernel<T>, a->n * columns, THREADS, 2 * (THREADS / 32) * sizeof(uint32_t), q->stream, dw,
+			(const T *)a->dx, tokens, a->at, a->n, a->h, pad, columns, scale, wide));
+}
+
+void cuda_embed_backward(const struct cuda_queue *q, const struct embed_backward_args *a)
+{
+	table_backward(q, a, a->dw, a->vocab, a->tokens, a->pad, a->scale);
+	if (a->dtable) table_backward(q, a, a->dtable, a->at.rows, NULL, -1, 1);
 }
 
 /* ---- cross-entropy: a block a row ---- */

@@ -227,7 +227,7 @@ static struct pcie pcie_of(const struct plan_request *req, const struct plan *pl
 	double n = (double)rows_of_pass(req, plan) * req->seq,
 		   in = req->zero_copy ? 0 : mt_dtype_bytes(req->dtype) / p->h2d;
 	double size = mt_dtype_bytes(req->grad), embed = (double)req->embed;
-	if (embed_in_place(req, plan)) embed = ROWS_TIMES * n * req->geo->hidden;
+	if (embed_in_place(req, plan)) embed = ROWS_TIMES * (double)rows_of_embed(req) * req->geo->hidden;
 	/* what a node adds: its part of the gradients of all streams of the run */
 	double accumulate = req->grad == MT_NONE ? 0 : 2 * size * req->streams / (update_bytes(req) * update_rate(req));
 	double out = most(most(size / p->d2h, accumulate), network_grads_time(req, 1)),
@@ -427,7 +427,7 @@ static void traffic(const struct plan_request *req, const struct plan *plan, str
 	uint64_t twice = req->train && !plan->pass_rows && layers > plan->weight_slots ? layers - plan->weight_slots : 0;
 	uint64_t kept = memory_host(req, plan), slot = slot_elems(req, plan);
 	uint64_t again = twice * slot + (req->train ? layers * (req->block - slot) : 0);
-	uint64_t embed = embed_in_place(req, plan) ? (uint64_t)req->rows * req->seq * req->geo->hidden : req->embed;
+	uint64_t embed = embed_in_place(req, plan) ? rows_of_embed(req) * req->geo->hidden : req->embed;
 	p->in = req->micros * ((embed + req->head + layers * req->block + again) * w + kept);
 	p->out = req->micros * ((req->train ? (req->embed + req->head + layers * req->block) * g : 0) + kept);
 }

@@ -213,9 +213,13 @@ static inline uint32_t rows_of_chunk(const struct plan_request *req, const struc
 /* Are the embedding's rows read in the store, one for each token, in place of copying all of them in? Then they take
  * ROWS_TIMES as long as as many bytes of a copy (assumed). */
 enum { ROWS_TIMES = 2 };
+static inline uint64_t rows_of_embed(const struct plan_request *req) /* with learned positions, a token has two */
+{
+	return (uint64_t)req->rows * req->seq * (req->geo->flags & MT_POSITIONS ? 2 : 1);
+}
 static inline bool embed_in_place(const struct plan_request *req, const struct plan *plan)
 {
-	return req->reads_rows && !plan->pass_rows && (uint64_t)req->rows * req->seq * ROWS_TIMES < req->geo->vocab;
+	return req->reads_rows && !plan->pass_rows && rows_of_embed(req) * ROWS_TIMES < req->geo->vocab;
 }
 /* Elements of a block's slot, and of a window's */
 static inline uint64_t slot_elems(const struct plan_request *req, const struct plan *plan)

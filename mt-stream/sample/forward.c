@@ -171,6 +171,7 @@ static struct chunk chunk_of(const struct forward *f, int64_t from, int64_t n)
 		.seq = n,
 		.slice = n,
 		.past = from,
+		.in_out = !!(f->geo->flags & MT_IN_OUT),
 		.starts = f->starts,
 		.host_starts = f->starts,
 		.s = f->scratch,
@@ -182,16 +183,39 @@ static struct chunk chunk_of(const struct forward *f, int64_t from, int64_t n)
 	return c;
 }
 
-/* The tokens' rows, copied and multiplied */
+/* The tensor of that role, and in *unit where it is */
+static const struct mt_tensor *tensor_of(const struct forward *f, enum mt_role_tensor role, uint32_t *unit)
+{
+	const struct mt_unit *u = mt_unit(f->weights.run,
+		*unit = role == MT_T_EMBED || role == MT_T_POSITIONS ? 0 : head_unit(f));
+	for (uint32_t i = 0; i < u->tensors; i++) {
+		const struct mt_tensor *t = mt_tensor(f->weights.run, u->first_tensor + i);
+		if (t->role == role) return t;
+	}
+	mt_bug(__FILE__, __LINE__, "the unit has the tensor");
+}
+
+/* Where in unit 0 the table of positions begins */
+static uint64_t positions_at(const struct forward *f)
+{
+	uint32_t unit;
+	return f->geo->flags & MT_POSITIONS ? tensor_of(f, MT_T_POSITIONS, &unit)->off : 0;
+}
+
+/* The tokens' rows, copied, multiplied, and those of their positions added */
 static void copy_rows(const struct forward *f, uint32_t u)
 {
 	struct weights_reader r = f->weights;
 	struct chunk c = chunk_of(f, f->from, f->n - f->from);
 	uint64_t h = f->geo->hidden;
 	float *x = f->x + f->from * h;
+	const void *positions = NULL;
 	r.in_place = false;
 	for (uint32_t i = f->from; i < f->n; i++) weights_launch(&r, u, f->tokens[i] * h, h, f->x + i * h);
-	if (f->geo->embed_scale != 1) scaled_add(&c, x, x, NULL, f->geo->embed_scale);
+	if (f->geo->flags & MT_POSITIONS)
+		positions = weights_launch(&r, u, positions_at(f) + (f->geo->position_offset + f->from) * h, (uint64_t)c.n * h,
+			f->y);
+	if (f->geo->embed_scale != 1 || positions) scaled_add(&c, x, x, positions, f->geo->embed_scale);
 }
 
 /* x = the tokens' rows of the embedding, of which all others are left alone */
@@ -202,10 +226,13 @@ static int embed(struct forward *f, uint32_t u)
 	int rc = weights_wait(&f->weights, u);
 	if (rc) return rc;
 	c.tokens = f->tokens + f->from;
+	c.starts = NULL;
 	if (f->dev->operand == f->dev->elem) {
 		copy_rows(f, u);
 	} else {
 		w.t[MT_T_EMBED] = mt_at(f->weights.run, mt_unit(f->weights.run, u)->w);
+		if (f->geo->flags & MT_POSITIONS)
+			w.t[MT_T_POSITIONS] = operands_after(f->dev, w.t[MT_T_EMBED], (int64_t)positions_at(f));
 		embed_forward(&c, &w, f->x + (uint64_t)f->from * f->geo->hidden);
 	}
 	rc = device_sync(f->dev);
@@ -247,17 +274,6 @@ static int block(struct forward *f, uint32_t u)
 	return used(f);
 }
 
-/* The tensor of that role, and in *unit where it is */
-static const struct mt_tensor *tensor_of(const struct forward *f, enum mt_role_tensor role, uint32_t *unit)
-{
-	const struct mt_unit *u = mt_unit(f->weights.run, *unit = role == MT_T_EMBED ? 0 : head_unit(f));
-	for (uint32_t i = 0; i < u->tensors; i++) {
-		const struct mt_tensor *t = mt_tensor(f->weights.run, u->first_tensor + i);
-		if (t->role == role) return t;
-	}
-	mt_bug(__FILE__, __LINE__, "the unit has the tensor");
-}
-
 /* The last token's logits, some rows of the head's weight at a time */
 static int head(struct forward *f, uint32_t u)
 {
@@ -280,6 +296,7 @@ static int head(struct forward *f, uint32_t u)
 		bias = weights_launch(&f->weights, head_unit(f), tensor_of(f, MT_T_HEADB, &norm_unit)->off, g->vocab,
 			f->head_bias);
 	if ((rc = copied(f))) return rc;
+	c.in_out = 0;
 	head_norm(&c, &w, f->x + (f->n - 1) * h);
 	for (int64_t first = 0; first < g->vocab; first += rows) {
 		rows = least(head_rows(g), g->vocab - first);

@@ -115,6 +115,12 @@ static int sampler_open(struct sampler *s)
 static int check_length(struct sampler *s, uint64_t record, uint64_t n)
 {
 	bool longer = n + max_tokens > s->geo->max_position;
+	if (longer && s->geo->flags & MT_POSITIONS)
+		return mt_fail(MT_EX_CONFIG,
+			"record %llu: %llu token%s and --max-tokens %llu are above %u tokens: the model has learned no more "
+			"positions",
+			(unsigned long long)record, (unsigned long long)n, mt_s(n), (unsigned long long)max_tokens,
+			s->geo->max_position);
 	if (longer && s->geo->flags & MT_ROPE_DYNAMIC)
 		return mt_fail(MT_EX_CONFIG,
 			"record %llu: %llu token%s and --max-tokens %llu are above %u tokens: there this model's rope (dynamic or "

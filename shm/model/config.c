@@ -100,11 +100,13 @@ static const struct family *find_family(struct reader *r, const struct wrapper *
 static uint32_t read_dropout(struct reader *r, const struct family *family)
 {
 	static const char *const keys[] = {"attention_dropout", "residual_dropout", "embedding_dropout", "hidden_dropout",
-		"resid_pdrop", "embd_pdrop"};
+		"resid_pdrop", "embd_pdrop", "attn_pdrop"};
 	uint32_t flags = 0;
 	for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
 		double dropout = key_number(r, r->root, keys[i]);
-		bool missing = i < 2 && family->dropout > 0 && !json_object_get(r->root, keys[i]);
+		bool missing = false;
+		for (size_t k = 0; k < sizeof family->dropout_key / sizeof *family->dropout_key && family->dropout_key[k]; k++)
+			missing |= !strcmp(keys[i], family->dropout_key[k]) && !json_object_get(r->root, keys[i]);
 		if (!missing && (isnan(dropout) || dropout == 0)) continue;
 		if (!family->dropout_released) REFUSE(r, MT_EX_CONFIG, "%s %g is not supported", keys[i], dropout);
 		flags = MT_DROPOUT;
@@ -271,6 +273,12 @@ void read_olmo(struct reader *r, struct model *m)
 {
 	(void)m;
 	if (is_given(json_object_get(r->root, "clip_qkv"))) REFUSE(r, MT_EX_CONFIG, "clip_qkv is not supported");
+}
+
+/* reorder_and_upcast_attn and the like say in which order and type transformers computes the same */
+void read_gpt2(struct reader *r, struct model *m)
+{
+	if (!key_bool(r, r->root, "scale_attn_weights", true)) m->geo.attention_scale = 1;
 }
 
 /* A number that must be 0: with others the model has parts that mt does not have */

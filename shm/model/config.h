@@ -79,7 +79,7 @@ enum { SIZES = 8 };
 enum { DERIVED = 0 }; /* kv_heads: as heads; head_dim: hidden / heads */
 
 /* Names that a family has instead of size_keys'. "": the family has no such key, its size is derived */
-enum size_name { S_FFN = 2, S_KV_HEADS = 6, S_HEAD_DIM = 7 };
+enum size_name { S_LAYERS, S_HIDDEN, S_FFN, S_POSITIONS = 4, S_HEADS, S_KV_HEADS, S_HEAD_DIM };
 
 struct flag_key {
 	const char *name;
@@ -103,7 +103,7 @@ struct family {
 	const char *shares;            /* the family whose classes transformers 5 has for it; NULL: it has its own */
 	struct {
 		const char *name, *key;
-	} alias[3];                    /* names that files may have for keys: transformers' attribute_map */
+	} alias[4];                    /* names that files may have for keys: transformers' attribute_map */
 	uint32_t size[SIZES];          /* defaults, in the order of size_keys */
 	const char *size_name[SIZES];  /* NULL: size_keys' */
 	bool heads_divide_hidden;      /* LlamaConfig requires it even if head_dim is given */
@@ -124,7 +124,8 @@ struct family {
 	bool no_pad;                   /* the embedding has no padding_idx, whatever pad_token_id is */
 	const char *refused[2];        /* keys that must not be true */
 	void (*read)(struct reader *, struct model *); /* what no table says; NULL: nothing */
-	double dropout;                /* of attention_dropout and residual_dropout, if they are missing */
+	double dropout;                /* of these keys, if they are missing */
+	const char *dropout_key[3];
 	bool dropout_released;         /* released files ask for dropout: MT_DROPOUT, not an error */
 	/* rope */
 	double theta, partial;         /* 0: ROPE_THETA_DEFAULT; the key partial_rotary_factor is not read */
@@ -149,8 +150,9 @@ struct family {
 	bool pattern_key;              /* unless sliding_window_pattern says another */
 	bool last_full;                /* whatever layer_types says of the last layer */
 	bool per_layer;                /* layers that per_layer_config lists have other sizes */
-	enum { NOPE_NEVER, NOPE_FULL, NOPE_BESIDE_WINDOWS, NOPE_LIST } nope; /* layers without rope: full ones; the same if
-	                                * the model has a window; those of no_rope_layers, by default each fourth */
+	enum { NOPE_NEVER, NOPE_FULL, NOPE_BESIDE_WINDOWS, NOPE_LIST } nope; /* layers without rope: full ones, which are
+	                                * all in a model without windows; the same if the model has a window; those of
+	                                * no_rope_layers, by default each fourth */
 };
 
 /* A class for images and more too. Its text model is one of the families, and it alone is trained */
@@ -187,6 +189,7 @@ void read_gemma(struct reader *, struct model *);
 void read_gemma_1(struct reader *, struct model *);
 void read_olmo(struct reader *, struct model *);
 void read_gemma4_unified(struct reader *, struct model *);
+void read_gpt2(struct reader *, struct model *);
 void read_gemma4(struct reader *, struct model *);
 /* experts.c: m->experts and m->sparse; as `read` */
 void read_experts(struct reader *, struct model *);

@@ -23,6 +23,13 @@
 	.rope = "{\"full_attention\": {\"rope_type\": \"proportional\", \"rope_theta\": 1000000.0, " \
 			"\"partial_rotary_factor\": 0.25}, " \
 			"\"sliding_attention\": {\"rope_type\": \"default\", \"rope_theta\": 10000.0}}"
+
+/* GPT-2: learned positions, LayerNorm with bias, all biases, tied */
+#define GPT2_SIZE_NAMES .size_name = {[S_LAYERS] = "n_layer", [S_HIDDEN] = "n_embd", [S_FFN] = "n_inner", \
+		[S_POSITIONS] = "n_positions", [S_HEADS] = "n_head", [S_KV_HEADS] = "", [S_HEAD_DIM] = ""}, \
+	.alias = {{"num_hidden_layers", "n_layer"}, {"hidden_size", "n_embd"}, {"max_position_embeddings", "n_positions"}, \
+		{"num_attention_heads", "n_head"}}
+#define GPT2_FLAGS (MT_LAYERNORM | MT_NORM_BIAS | ALL_BIASES | MT_POSITIONS | MT_INIT_BY_DEPTH)
 #define OLMO_FLAGS (MT_NO_PRE_NORM | MT_POST_NORM | MT_QK_NORM | MT_QK_NORM_ROW)
 
 static const struct family families[] = {
@@ -103,6 +110,11 @@ static const struct family families[] = {
 		.flag_key = {{"attention_bias", MT_QKV_BIAS | MT_O_BIAS, true}, {"use_parallel_residual", MT_PARALLEL, true}},
 		.act = "gelu", .ungated = true, .names = MT_NAMES_NEOX, .eps_key = "layer_norm_eps", .eps = 1e-5,
 		.no_pad = true, .theta_key = "rotary_emb_base", .partial = 0.25, .partial_key = "rotary_pct"},
+	{"gpt2", "GPT2LMHeadModel", .size = {12, 768, DERIVED, 50257, 1024, 12, DERIVED, DERIVED}, GPT2_SIZE_NAMES,
+		.tied = true, .flags = GPT2_FLAGS | MT_IN_OUT, .act_key = "activation_function", .act = "gelu_new",
+		.ungated = true, .names = MT_NAMES_GPT2, .eps_key = "layer_norm_epsilon", .eps = 1e-5, .no_pad = true,
+		.refused = {"add_cross_attention", "scale_attn_by_inverse_layer_idx"}, .read = read_gpt2, .dropout = 0.1,
+		.dropout_key = {"attn_pdrop", "resid_pdrop", "embd_pdrop"}, .dropout_released = true, .nope = NOPE_FULL},
 	{"phi", "PhiForCausalLM", .size = {24, 2048, 8192, 51200, 2048, 32, DERIVED, DERIVED},
 		.flags = MT_LAYERNORM | MT_NORM_BIAS | PARALLEL_ONE_NORM | ALL_BIASES | MT_HEAD_BIAS, .act = "gelu_new",
 		.ungated = true, .names = MT_NAMES_PHI_1, .eps_key = "layer_norm_eps", .eps = 1e-5,
@@ -152,7 +164,8 @@ static const struct family families[] = {
 		.nope = NOPE_LIST},
 	{"seed_oss", "SeedOssForCausalLM", .size = {64, 4096, 27648, 155136, 524288, 80, 8, 128},
 		.flag_key = {{"attention_bias", MT_QKV_BIAS, true}, {"attention_out_bias", MT_O_BIAS, false}, MLP_BIAS},
-		.pad = 1 + 1, .dropout = 0.1, .dropout_released = true},
+		.pad = 1 + 1, .dropout = 0.1, .dropout_key = {"attention_dropout", "residual_dropout"},
+		.dropout_released = true},
 	{"ministral3", "Ministral3ForCausalLM", .size = {34, 4096, 14336, 131072, 262144, 32, 8, 128}, .eps = 1e-5,
 		.pad = 1 + 11,
 		.rope = "{\"rope_type\": \"yarn\", \"rope_theta\": 1000000.0, \"factor\": 16.0, "
@@ -252,11 +265,12 @@ const struct family *family_find(const char *model_type)
 	return NULL;
 }
 
-/* The name of a class without For... or Model, in small letters, without underscores */
+/* The name of a class without For..., LMHead... or Model, in small letters, without underscores */
 static void stem_of(const char *architecture, char stem[64])
 {
 	size_t n = 0, model = strlen("Model"), all = strlen(architecture);
 	const char *end = strstr(architecture, "For");
+	if (!end) end = strstr(architecture, "LMHead");
 	if (!end && all > model && !strcmp(architecture + all - model, "Model")) end = architecture + all - model;
 	for (const char *p = architecture; *p && p != end && n < 63; p++)
 		if (*p != '_') stem[n++] = (char)tolower((unsigned char)*p);

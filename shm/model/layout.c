@@ -23,7 +23,22 @@
 #define OWN_V PART(5) /* v is not k */
 #define EXPERTS_ARE(flag) ((uint64_t)(flag) << 40)
 
-enum size { NONE, ONE, HIDDEN, VOCAB, HEADS, Q_ROWS, KV_ROWS, Q_NORM, K_NORM, FFN, EXPERTS, SHARED_FFN, EXPERT_FFN };
+enum size {
+	NONE,
+	ONE,
+	HIDDEN,
+	VOCAB,
+	POSITIONS,
+	HEADS,
+	Q_ROWS,
+	KV_ROWS,
+	Q_NORM,
+	K_NORM,
+	FFN,
+	EXPERTS,
+	SHARED_FFN,
+	EXPERT_FFN
+};
 
 /* Tensors of a block and of the other units, in the order of their roles; names are those of most families. `slab`:
  * starts at a multiple of MT_GROUP; without it, a tensor follows the one above it without a gap, so that both are one
@@ -81,7 +96,10 @@ static const struct entry expert_tensors[] = {
 	{MT_T_XDOWN, true, "mlp.experts.*.down_proj.weight", HIDDEN, EXPERT_FFN, MOE, 0},
 	{MT_T_XDOWNB, true, "mlp.experts.*.down_proj.bias", HIDDEN, NONE, MOE | EXPERTS_ARE(MT_EXPERT_BIAS), 0},
 };
-static const struct entry first_tensors[] = {{MT_T_EMBED, true, "model.embed_tokens.weight", VOCAB, HIDDEN, 0, 0}};
+static const struct entry first_tensors[] = {
+	{MT_T_EMBED, true, "model.embed_tokens.weight", VOCAB, HIDDEN, 0, 0},
+	{MT_T_POSITIONS, true, "model.embed_positions.weight", POSITIONS, HIDDEN, MT_POSITIONS, 0},
+};
 static const struct entry last_tensors[] = {
 	{MT_T_FNORM, true, "model.norm.weight", HIDDEN, NONE, 0, MT_NORM_PLAIN},
 	{MT_T_FNORMB, true, "model.norm.bias", HIDDEN, NONE, MT_NORM_BIAS, 0},
@@ -127,6 +145,13 @@ static const struct names {
 	[MT_NAMES_STARCODER] = {"model.layers",
 		.other = {{MT_T_UP, "mlp.c_fc.weight"}, {MT_T_UPB, "mlp.c_fc.bias"}, {MT_T_DOWN, "mlp.c_proj.weight"},
 			{MT_T_DOWNB, "mlp.c_proj.bias"}}},
+	[MT_NAMES_GPT2] = {"transformer.h", .base = MT_NAMES_STARCODER,
+		.other = {{MT_T_EMBED, "transformer.wte.weight"}, {MT_T_POSITIONS, "transformer.wpe.weight"},
+			{MT_T_NORM1, "ln_1.weight"}, {MT_T_NORM1B, "ln_1.bias"}, {MT_T_Q, "attn.c_attn.weight"}, {MT_T_K, NULL},
+			{MT_T_V, NULL}, {MT_T_QB, "attn.c_attn.bias"}, {MT_T_KB, NULL}, {MT_T_VB, NULL},
+			{MT_T_O, "attn.c_proj.weight"}, {MT_T_OB, "attn.c_proj.bias"}, {MT_T_NORM2, "ln_2.weight"},
+			{MT_T_NORM2B, "ln_2.bias"}, {MT_T_FNORM, "transformer.ln_f.weight"},
+			{MT_T_FNORMB, "transformer.ln_f.bias"}}},
 	[MT_NAMES_HUNYUAN] = {"model.layers",
 		.other = {{MT_T_QNORM, "self_attn.query_layernorm.weight"}, {MT_T_KNORM, "self_attn.key_layernorm.weight"}}},
 	[MT_NAMES_APERTUS] = {"model.layers",
@@ -203,6 +228,7 @@ static uint64_t size_of(const struct mt_geometry *geo, const struct mt_layer *k,
 	case ONE: return 1;
 	case HIDDEN: return geo->hidden;
 	case VOCAB: return geo->vocab;
+	case POSITIONS: return (uint64_t)geo->max_position + geo->position_offset;
 	case HEADS: return k->heads;
 	case Q_ROWS: return (uint64_t)k->heads * k->head_dim;
 	case KV_ROWS: return (uint64_t)k->kv_heads * k->head_dim;
@@ -220,14 +246,19 @@ struct shape {
 	uint64_t rows, cols;
 };
 
+/* Is it a matrix that is (in, out)? */
+static bool is_transposed(const struct mt_geometry *geo, const struct mt_layer *k, const struct entry *e)
+{
+	bool experts = e->rows == EXPERT_FFN || e->cols == EXPERT_FFN;
+	return k && e->cols != NONE && (experts ? k->expert_flags & MT_TRANSPOSED : geo->flags & MT_IN_OUT);
+}
+
 static struct shape shape_of(const struct mt_geometry *geo, const struct mt_layer *k, const struct entry *e)
 {
 	uint64_t rows = size_of(geo, k, e->rows), cols = size_of(geo, k, e->cols);
 	/* the file of an ernie has a row of them */
 	if (e->role == MT_T_CORRECTION && geo->names == MT_NAMES_ERNIE_MOE) return (struct shape){1, rows};
-	bool experts = e->rows == EXPERT_FFN || e->cols == EXPERT_FFN;
-	if (experts && cols && k->expert_flags & MT_TRANSPOSED) return (struct shape){cols, rows};
-	return (struct shape){rows, cols};
+	return is_transposed(geo, k, e) ? (struct shape){cols, rows} : (struct shape){rows, cols};
 }
 
 /* name with the expert's number in place of its * */
@@ -289,7 +320,7 @@ static int add_tensor(struct mt_layout *l, struct place *p, const struct entry *
 		t->expert = p->expert;
 		t->off = p->at;
 	}
-	extend(t, shape_of(&l->geo, p->k, e), p->experts, p->experts && p->k->expert_flags & MT_TRANSPOSED);
+	extend(t, shape_of(&l->geo, p->k, e), p->experts, is_transposed(&l->geo, p->k, e));
 	t->decay = t->ndim >= 2 && t->role != MT_T_CORRECTION;
 	t->exact = p->k && p->k->expert_flags & MT_CORRECTION && (t->role == MT_T_ROUTER || t->role == MT_T_CORRECTION);
 	int rc = count(t);
@@ -386,7 +417,7 @@ static void place_unit(struct mt_layout *l, uint32_t unit, uint64_t *at)
 static int fill(struct mt_layout *l)
 {
 	uint32_t layers = l->geo.layers;
-	int rc = add_unit(l, 0, NULL, first_tensors, 1, "");
+	int rc = add_unit(l, 0, NULL, first_tensors, sizeof first_tensors / sizeof *first_tensors, "");
 	for (uint32_t i = 0; i < layers && rc == 0; i++) {
 		char prefix[40];
 		snprintf(prefix, sizeof prefix, "%s.%u.", names[l->geo.names].blocks, i);
@@ -406,7 +437,7 @@ int mt_layout_make(struct mt_layout *l, const struct mt_geometry *geo, enum mt_d
 	memset(l, 0, sizeof *l);
 	if (geo->layers < 1 || geo->layers > 1024) return mt_fail(MT_EX_CONFIG, "%u layers are out of range", geo->layers);
 	if (geo->names >= MT_NAMES) return mt_fail(MT_EX_CONFIG, "naming %u is out of range", geo->names);
-	size_t tensors = (size_t)geo->layers * BLOCK_TENSORS + 5; /* at most */
+	size_t tensors = (size_t)geo->layers * BLOCK_TENSORS + 6; /* at most */
 	for (uint32_t i = 0; i < geo->layers; i++) {
 		if (geo->kind_of[i] >= MT_KINDS) return mt_fail(MT_EX_CONFIG, "layer %u is of no kind", i);
 		const struct mt_layer *k = mt_layer_of(geo, i);

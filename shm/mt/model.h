@@ -28,13 +28,16 @@ enum {                          /* mt_geometry.flags */
 	MT_LAYER_SCALAR = 262144,   /* a block's output is multiplied by a number that is not trained */
 	MT_DROPOUT = 524288,        /* config.json asks for dropout, which mt does not do */
 	MT_NORM_PLAIN = 1048576,    /* norms of blocks and the final one have no weight */
+	MT_POSITIONS = 2097152,     /* learned positions: a row of a table is added to a token's embedding */
+	MT_IN_OUT = 4194304,        /* matrices of blocks are (in, out), in files and here */
+	MT_INIT_BY_DEPTH = 8388608, /* random weights of o and down: init_range / sqrt(2 layers) */
 };
 
 enum mt_names {                 /* which names a block's tensors have in files; the table is in layout.c */
 	MT_NAMES_LLAMA, MT_NAMES_GEMMA, MT_NAMES_GLM, MT_NAMES_PHI, MT_NAMES_STARCODER, MT_NAMES_HUNYUAN,
 	MT_NAMES_APERTUS, MT_NAMES_FALCON, MT_NAMES_FALCON_40B, MT_NAMES_MIXTRAL, MT_NAMES_QWEN_MOE, MT_NAMES_GRANITE_MOE,
 	MT_NAMES_ERNIE_MOE, MT_NAMES_GPT_OSS, MT_NAMES_NEOX, MT_NAMES_PHI_1, MT_NAMES_MINIMAX,
-	MT_NAMES_EXAONE_MOE, MT_NAMES_SARVAM, MT_NAMES_EXAONE,
+	MT_NAMES_EXAONE_MOE, MT_NAMES_SARVAM, MT_NAMES_EXAONE, MT_NAMES_GPT2,
 	MT_NAMES,                   /* how many */
 };
 
@@ -95,7 +98,8 @@ struct mt_geometry {            /* a model family as a table; no code knows a fa
 	char     wrapper[32];       /* model_type of the class for images too whose text model this is; "": of none */
 	uint64_t carried_bytes;     /* of tensors beside its config.json that are not the text model's, and */
 	uint32_t carried;           /* how many; 0: none, or not known */
-	uint32_t reserved[19];
+	uint32_t position_offset;   /* MT_POSITIONS: rows of the table before that of a document's first token */
+	uint32_t reserved[18];
 };
 
 static inline const struct mt_layer *mt_layer_of(const struct mt_geometry *g, uint32_t layer)
@@ -170,6 +174,7 @@ enum mt_role_tensor {           /* what a tensor is; a unit's tensors stand in t
 	MT_T_FNORMB,                /* (hidden)                  its bias */
 	MT_T_HEAD,                  /* (vocab, hidden)           lm_head; absent when tied */
 	MT_T_HEADB,                 /* (vocab) */
+	MT_T_POSITIONS,             /* (max_position + position_offset, hidden)          unit 0, behind the embedding */
 };
 
 struct mt_tensor {              /* 192 bytes in the control region */

@@ -8,6 +8,8 @@ import transformers
 # softmax: with a large rope_theta the gradient of such a bias is mostly rounding errors.
 SMALL = {"vocab_size": 53, "hidden_size": 24, "num_hidden_layers": 2, "max_position_embeddings": 64}
 
+NO_DROPOUT = {"attn_pdrop": 0, "resid_pdrop": 0, "embd_pdrop": 0}
+
 QUICK = {"rope_type": "default", "rope_theta": 100.0}
 
 CASES = {
@@ -183,6 +185,12 @@ CASES = {
             rope_parameters={**QUICK, "partial_rotary_factor": 0.5}),
         "dialect": 4, "both": True,
         "train": {"micro": 2, "warmup": 2, "schedule": "cosine", "clip": 1.9, "eps": 1e-3}},
+    # learned positions, which begin anew in each document; (in, out) matrices, one for q, k and v; tied
+    "gpt2": {
+        "config": transformers.GPT2Config(
+            vocab_size=101, n_embd=24, n_layer=2, n_positions=64, n_head=3, n_inner=40, **NO_DROPOUT),
+        "dialect": 5,
+        "train": {"micro": 2, "seq": 26, "wd": 0.1, "warmup": 2, "clip": 1.7}},
     # one block after the other, as RedPajama-INCITE; biases of the MLP only; the whole head turns; tied
     "neox-sequential": {
         "config": transformers.GPTNeoXConfig(

@@ -61,7 +61,7 @@ def bf16_bounds(case, steps):
     These are root mean squares, and the bounds are three of them."""
     with open(os.path.join(case, "model", "config.json")) as f:
         config = json.load(f)
-    layers = config["num_hidden_layers"]
+    layers = config.get("num_hidden_layers") or config["n_layer"]
     first = read_model(os.path.join(case, "model"))
     last = read_safetensors(os.path.join(case, "final.safetensors"))
     grad = read_safetensors(os.path.join(case, "grad1.safetensors"))

@@ -93,6 +93,10 @@ FAMILIES.update({
                  "rope_parameters": [None, {"rope_type": "default", "rope_theta": 300.0},
                                       {**YARN, "partial_rotary_factor": 0.5}]},
 })
+FAMILIES.update({
+    "gpt2": {"n_inner": [None, 24], "activation_function": ["gelu", "gelu_pytorch_tanh"], "embd_pdrop": [0, 0.2],
+             "layer_norm_epsilon": [0.001], "scale_attn_weights": [True, False]},
+})
 MOE = {"norm_topk_prob": [True, False], "routed_scaling_factor": [1.5], "n_group": [1, 2]}
 FAMILIES.update({
     "exaone": {**BIAS, **MLP_BIAS, "rope_theta": [500.0], "layer_norm_epsilon": [0.001], "num_layers": [4],
@@ -168,7 +172,7 @@ def check_rope(config, meant, rotary, layer, i):
     """Layer i's frequencies are those that its attention gets from transformers' rotary embedding."""
     types = getattr(meant, "layer_types", None) or [None] * meant.num_hidden_layers
     nope = meant.model_type in ("exaone4", "exaone_moe", "cohere2") and bool(meant.sliding_window) and types[i] == FULL
-    nope |= meant.model_type == "smollm3" and not meant.no_rope_layers[i]
+    nope |= meant.model_type == "smollm3" and not meant.no_rope_layers[i] or rotary is None
     if nope:
         assert layer["rope_dim"] == "0", (config, i)
         return
@@ -190,8 +194,9 @@ def check_window(config, meant, facts, i):
 
 def check_numbers(config, meant, model, facts):
     """Factors, and the norms' epsilon"""
-    layers = getattr(model.base_model, "layers", None)
-    attention = layers and getattr(layers[0], "attention" if meant.model_type == "gpt_neox" else "self_attn")
+    layers = getattr(model.base_model, "layers", None) or getattr(model.base_model, "h", None)
+    attention = layers and next(getattr(layers[0], n) for n in ("attention", "self_attn", "self_attention", "attn")
+                                if hasattr(layers[0], n))
     want = {"attention_scale": getattr(attention, "scaling", None) or 8 ** -0.5, "norm_eps": epsilon(model)}
     if meant.model_type == "granite":
         want.update(embed_scale=meant.embedding_multiplier, residual_scale=meant.residual_multiplier,
@@ -225,7 +230,7 @@ def check(where, config):
     assert tensors == shapes, (config, set(tensors.items()) ^ set(shapes.items()))
     pad = model.get_input_embeddings().padding_idx
     assert int(facts["pad_token"]) == (-1 if pad is None else pad), config
-    rotary = type(model.base_model.rotary_emb)(meant)
+    rotary = type(model.base_model.rotary_emb)(meant) if hasattr(model.base_model, "rotary_emb") else None
     check_numbers(config, meant, model, facts)
     for i, layer in enumerate(layers):
         check_rope(config, meant, rotary, layer, i)

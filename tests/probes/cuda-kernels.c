@@ -200,6 +200,7 @@ void op_embed_forward(struct pool *p, const struct embed_forward_args *a)
 	for (int64_t i = 0; i < a->n; i++) vocab = a->tokens[i] >= vocab ? a->tokens[i] + 1 : vocab;
 	c.x = operand(a->x, a->n * a->h);
 	c.w = operand(a->w, vocab * a->h);
+	c.table = operand(a->table, a->at.rows * a->h);
 	cuda_embed_forward(&queue, &c);
 	back(a->x);
 }
@@ -211,6 +212,7 @@ void op_embed_backward(struct pool *p, const struct embed_backward_args *a)
 	c.dx = operand(a->dx, a->n * a->h);
 	cuda_embed_backward(&queue, &c);
 	back(a->dw);
+	back(a->dtable);
 }
 
 void op_norm_forward(struct pool *p, const struct norm_forward_args *a)
@@ -588,10 +590,12 @@ static void vocab(void)
 	test_gemm(37, 6, 19, 2 | 32);
 	test_gemm(5, 300, 40, 2 | 32);
 	test_gemm(70, 1, 24, 2 | 32);
-	test_embed(1, 1, 3, 1);
-	test_embed(500, 100, 37, 1);
-	test_embed(300, 2080, 7, 1);
-	test_embed(70, 100, 37, 22.5f);
+	test_embed(1, 1, 3, 1, 0);
+	test_embed(500, 100, 37, 1, 0);
+	test_embed(300, 2080, 7, 1, 0);
+	test_embed(70, 100, 37, 22.5f, 0);
+	test_embed(70, 100, 37, 1, 35);
+	test_embed(24, 12, 5, 22.5f, 8);
 	test_head(1, 1, 1, 0, 0);
 	test_head(7, 33, 1, 0, 0);
 	test_head(20, 1000, 1, 0, 0);

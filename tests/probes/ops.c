@@ -307,14 +307,22 @@ struct embed_case {
 	int64_t n, h, vocab, pad;
 	float scale;
 	const uint32_t *tokens;
-	const float *w, *dx, *dw;
+	const float *w, *dx, *dw, *table, *dtable;
+	struct positions at; /* seq 0: none */
 };
 
 static void run_embed(void *ctx, struct pool *pool, float **out)
 {
 	struct embed_case *s = ctx;
-	struct embed_forward_args f =
-		{.x = out[0], .w = again(s->w, s->vocab * s->h), .tokens = s->tokens, .n = s->n, .h = s->h, .scale = s->scale};
+	int64_t rows = s->at.rows * s->h;
+	struct embed_forward_args f = {.x = out[0],
+		.w = again(s->w, s->vocab * s->h),
+		.tokens = s->tokens,
+		.n = s->n,
+		.h = s->h,
+		.scale = s->scale,
+		.table = rows ? again(s->table, rows) : NULL,
+		.at = s->at};
 	struct embed_backward_args a = {.dw = out[1],
 		.dx = again(s->dx, s->n * s->h),
 		.tokens = s->tokens,
@@ -322,42 +330,19 @@ static void run_embed(void *ctx, struct pool *pool, float **out)
 		.h = s->h,
 		.vocab = s->vocab,
 		.pad = -1,
-		.scale = s->scale};
+		.scale = s->scale,
+		.dtable = rows ? out[3] : NULL,
+		.at = s->at};
 	op_embed_forward(pool, &f);
 	op_embed_backward(pool, &a);
 	memcpy(out[2], s->dw, (size_t)(s->vocab * s->h) * sizeof(float));
+	if (rows) memcpy(out[4], s->dtable, (size_t)rows * sizeof(float));
 	a.dw = out[2];
+	a.dtable = rows ? out[4] : NULL;
 	a.beta = 1;
 	a.pad = s->pad;
 	op_embed_backward(pool, &a);
 }
-
-static void test_embed(int64_t n, int64_t h, int64_t vocab, float scale)
-{
-	uint32_t *tokens = keep((size_t)n * sizeof *tokens);
-	struct embed_case s = {n, h, vocab, 1, scale, tokens, random_floats(vocab * h), random_floats(n * h),
-		random_floats(vocab * h)};
-	double *x = doubles(n * h), *set = doubles(vocab * h), *added = doubles(vocab * h);
-	for (int64_t i = 0; i < vocab * h; i++) added[i] = (double)s.dw[i];
-	for (int64_t t = 0; t < n; t++) {
-		tokens[t] = (uint32_t)(uniform() * uniform() * (double)vocab);
-		for (int64_t i = 0; i < h; i++) {
-			double d = (double)scale * (double)s.dx[t * h + i];
-			x[t * h + i] = (double)scale * (double)s.w[tokens[t] * h + i];
-			set[tokens[t] * h + i] += d;
-			added[tokens[t] * h + i] += tokens[t] == s.pad ? 0 : d;
-		}
-	}
-	char name[80];
-	snprintf(name, sizeof name, "embedding of %lld tokens, %lld wide, times %g", (long long)n, (long long)h,
-		(double)scale);
-	check(name,
-		(struct part[]){{"x", NULL, x, n * h, scale == 1 ? 0 : 1e-7}, {"dw", NULL, set, vocab * h, 1e-6},
-			{"dw added, without padding", NULL, added, vocab * h, 1e-6}},
-		3, run_embed, &s);
-}
-
-/* ---- attention ---- */
 
 /* documents of the given length (0: one a row), padding in the last `padding` tokens of a row, each a document */
 static uint32_t *documents(int64_t rows, int64_t seq, int64_t length, int64_t padding)
@@ -369,6 +354,43 @@ static uint32_t *documents(int64_t rows, int64_t seq, int64_t length, int64_t pa
 	}
 	return starts;
 }
+
+/* seq: learned positions, of rows of so many tokens, documents of 7 and some padding; 0: none */
+static void test_embed(int64_t n, int64_t h, int64_t vocab, float scale, int64_t seq)
+{
+	uint32_t *tokens = keep((size_t)n * sizeof *tokens);
+	int64_t offset = seq % 3, rows = seq ? seq + offset + 1 : 0;
+	struct embed_case s = {n, h, vocab, 1, scale, tokens, random_floats(vocab * h), random_floats(n * h),
+		random_floats(vocab * h), random_floats(rows * h), random_floats(rows * h),
+		{.rows = rows, .offset = offset, .seq = seq, .starts = seq ? documents(n / seq, seq, 7, 3) : NULL}};
+	double *x = doubles(n * h), *set = doubles(vocab * h), *added = doubles(vocab * h), *set_rows = doubles(rows * h),
+		   *added_rows = doubles(rows * h);
+	for (int64_t i = 0; i < vocab * h; i++) added[i] = (double)s.dw[i];
+	for (int64_t i = 0; i < rows * h; i++) added_rows[i] = (double)s.dtable[i];
+	for (int64_t t = 0; t < n; t++) {
+		int64_t row = seq ? t % seq - s.at.starts[t] + offset : 0;
+		tokens[t] = (uint32_t)(uniform() * uniform() * (double)vocab);
+		for (int64_t i = 0; i < h; i++) {
+			double d = (double)scale * (double)s.dx[t * h + i];
+			x[t * h + i] = (double)scale * (double)s.w[tokens[t] * h + i] + (seq ? (double)s.table[row * h + i] : 0);
+			set[tokens[t] * h + i] += d;
+			added[tokens[t] * h + i] += tokens[t] == s.pad ? 0 : d;
+			if (!seq) continue;
+			set_rows[row * h + i] += (double)s.dx[t * h + i];
+			added_rows[row * h + i] += (double)s.dx[t * h + i];
+		}
+	}
+	char name[100];
+	snprintf(name, sizeof name, "embedding of %lld tokens, %lld wide, times %g%s", (long long)n, (long long)h,
+		(double)scale, yes(seq, ", positions"));
+	check(name,
+		(struct part[]){{"x", NULL, x, n * h, scale == 1 && !seq ? 0 : 1e-7}, {"dw", NULL, set, vocab * h, 1e-6},
+			{"dw added, without padding", NULL, added, vocab * h, 1e-6}, {"dtable", NULL, set_rows, rows * h, 1e-6},
+			{"dtable added", NULL, added_rows, rows * h, 1e-6}},
+		seq ? 5 : 3, run_embed, &s);
+}
+
+/* ---- attention ---- */
 
 struct attention_case {
 	struct attention_args a;
@@ -874,10 +896,12 @@ static void test_all(void)
 	test_bias(1, 1, 1);
 	test_bias(70, 33, 33);
 	test_bias(3001, 600, 600);
-	test_embed(1, 1, 3, 1);
-	test_embed(500, 100, 37, 1);
-	test_embed(1, 1, 3, 22.5f);
-	test_embed(300, 100, 37, 22.5f);
+	test_embed(1, 1, 3, 1, 0);
+	test_embed(500, 100, 37, 1, 0);
+	test_embed(1, 1, 3, 22.5f, 0);
+	test_embed(300, 100, 37, 22.5f, 0);
+	test_embed(300, 100, 37, 1, 100);
+	test_embed(36, 24, 5, 22.5f, 12);
 	test_attention(1, 1, 1, 1, 1, 0, 0, 0);
 	test_attention(2, 5, 4, 2, 8, 0, 0, 0);
 	test_attention(2, 64, 2, 2, 32, 0, 0, 0);
