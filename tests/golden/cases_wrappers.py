@@ -89,7 +89,7 @@ MORE = {
     "idefics3": case(hf.Idefics3Config, text("llama"), {**VISION, "model_type": "idefics3_vision"}, **IMAGE),
     "smolvlm": case(hf.SmolVLMConfig, text("llama"), {**VISION, "model_type": "smolvlm_vision"}, **IMAGE),
     "ovis2": case(hf.Ovis2Config, text("qwen2"), {**VISION, "vocab_size": 8, "hidden_stride": 1},
-                  visual_indicator_token_ids=[71, 72, 73, 74, 75], **IMAGE),
+                  visual_indicator_token_ids=[71, 72, 73, 74, 75], vocab_size=61, hidden_size=16, **IMAGE),
     "lighton_ocr": case(hf.LightOnOcrConfig, text("qwen3", head_dim=8), PIXTRAL, **IMAGE),
     "qwen2_5_vl": case(hf.Qwen2_5_VLConfig, text("qwen2_5_vl_text", **mrope(1, 1, 0)), QWEN_VISION, **VIDEO),
     "qwen2_vl": case(hf.Qwen2VLConfig, text("qwen2_vl_text", **mrope(1, 1, 0)),

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Compare the geometry that mt reads from random config.json files with transformers' classes: names and shapes of all
-tensors, each layer's window, rope and heads, factors, and the padding token.
+tensors, each layer's window, rope and heads, factors, and the padding token. The same of classes for images too, with
+random keys in text_config.
 
     python3 families.py DIR        (DIR: for files; store-layout is in PATH)
 """
@@ -18,8 +19,11 @@ os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 warnings.simplefilter("ignore")
 
 import torch  # noqa: E402
-from transformers import AutoConfig, AutoModelForCausalLM  # noqa: E402
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText  # noqa: E402
 from transformers.core_model_loading import revert_weight_conversion  # noqa: E402
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "golden"))
+import cases_wrappers  # noqa: E402
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
@@ -122,19 +126,51 @@ ALWAYS = {"gemma4_text": {"hidden_size_per_layer_input": 0},
           "exaone_moe": {**EXPERTS, "num_experts": 6},
           "sarvam_moe": {**EXPERTS, "num_experts": 6}}
 
+# The same of text models that only classes for images have, and of others that these often have
+MROPE = {"type": "mrope", "mrope_section": [2, 1, 1]}
+HALF = {"rope_type": "default", "rope_theta": 300.0, "partial_rotary_factor": 0.5, "mrope_section": [1, 1, 0]}
+QWEN = {"use_sliding_window": [True, False], "sliding_window": [5], "max_window_layers": [0, 2], "rope_theta": [500.0]}
+QWEN_VL = {**QWEN, "rope_scaling": [None, MROPE], "rope_parameters": [None, {**MROPE, "rope_theta": 300.0}]}
+TEXTS = {
+    "llama": {**BIAS, **MLP_BIAS, "rope_theta": [500.0], "rope_scaling": [None, LLAMA3]},
+    "qwen2": QWEN, "qwen3": {**QWEN, **BIAS}, "qwen2_vl_text": QWEN_VL, "qwen2_5_vl_text": QWEN_VL,
+    "qwen3_vl_text": {**BIAS, "rope_theta": [500.0], "rope_scaling": [None, {**MROPE, "type": "default"}]},
+    "mistral": {"sliding_window": [None, 5], "rope_theta": [500.0]},
+    "glm4v_text": {"rope_theta": [500.0], "partial_rotary_factor": [0.5, 1.0], "rope_parameters": [None, HALF]},
+    "glm4v_moe_text": {**BIAS, **MOE, "first_k_dense_replace": [0, 2], "rope_theta": [500.0],
+                       "partial_rotary_factor": [0.25, 1.0], "rope_parameters": [None, HALF]},
+    "gemma4_unified_text": FAMILIES["gemma4_text"],
+}
+ALWAYS["glm4v_moe_text"] = {**EXPERTS, "n_routed_experts": 6, "head_dim": 8}
+# The text models of each class for images; the first one is that of a text_config without model_type
+WRAPPERS = {
+    "gemma3": ["gemma3_text"], "gemma4": ["gemma4_text"], "gemma4_unified": ["gemma4_unified_text"],
+    "mistral3": ["mistral", "ministral3", "qwen2"], "llava": ["llama", "mistral", "gemma"],
+    "llava_next": ["llama", "mistral", "granite"], "llava_onevision": ["qwen2"], "internvl": ["qwen2", "qwen3"],
+    "idefics3": ["llama"], "smolvlm": ["llama"], "ovis2": ["qwen2"], "lighton_ocr": ["qwen3"],
+    "aya_vision": ["cohere2"], "cohere2_vision": ["cohere2"], "glm4v": ["glm4v_text"], "glm46v": ["glm4v_text"],
+    "glm4v_moe": ["glm4v_moe_text"], "qwen3_vl": ["qwen3_vl_text"], "qwen2_5_vl": ["qwen2_5_vl_text"],
+    "qwen2_vl": ["qwen2_vl_text"],
+}
+SIZES = {"vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim",
+         "max_position_embeddings", "pad_token_id"}
 
-def random_config(family):
+
+def random_config(family, keys):
     config = {"model_type": family, "vocab_size": 40, "hidden_size": 32, "intermediate_size": 20,
               "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": random.choice([1, 2, 4]),
               "head_dim": 8, "max_position_embeddings": 128, "pad_token_id": random.choice([None, 3])}
     config.update(ALWAYS.get(family, {}))
-    for key, values in {**FAMILIES[family], "tie_word_embeddings": [True, False]}.items():
+    for key, values in {**keys, "tie_word_embeddings": [True, False]}.items():
         if random.random() < 0.6:
             config[key] = random.choice(values)
     if config.get("rope_parameters"):
         for key in ("rope_scaling", "rotary_pct", "rotary_emb_base"):
             config.pop(key, None)
-    if family in ("gemma4_text", "ministral3") and config.get("rope_parameters", 1) is None:
+        if family in TEXTS:
+            config.pop("rope_theta", None)
+            config.pop("partial_rotary_factor", None)
+    if family in ("gemma4_text", "gemma4_unified_text", "ministral3") and config.get("rope_parameters", 1) is None:
         del config["rope_parameters"]
     if family == "phi3" and config.get("rope_scaling") is None:
         config["partial_rotary_factor"] = random.choice([1.0, 0.5])
@@ -149,6 +185,31 @@ def random_config(family):
     if family in ("gemma3_text", "cohere2") and config.get("layer_types"):
         config.pop("sliding_window_pattern", None)
     return config
+
+
+def random_wrapper(kind):
+    """Its text_config has all keys, or few besides the class's defaults, or is the root of the file."""
+    family = random.choice(WRAPPERS[kind])
+    text = random_config(family, TEXTS.get(family) or FAMILIES[family])
+    if family == "glm4v_text":
+        del text["head_dim"]
+    if family == WRAPPERS[kind][0] and random.random() < 0.5:
+        del text["model_type"]
+    if random.random() < 0.4:
+        for key in SIZES - ALWAYS.get(family, {}).keys():
+            text.pop(key, None)
+    case, = (c for c in (cases_wrappers.KEPT | cases_wrappers.MORE).values() if c["config"].model_type == kind)
+    config = case["config"].to_dict()
+    for key in ("dtype", "text_config", "tie_word_embeddings", "architectures"):
+        config.pop(key, None)
+    if kind == "ovis2":  # whose head has the sizes of the root
+        config.update(vocab_size=text.get("vocab_size", 151936), hidden_size=text.get("hidden_size", 4096))
+    if random.random() < 0.5:
+        config["tie_word_embeddings"] = random.choice([True, False])
+    config[random.choice(["dtype", "torch_dtype"])] = "bfloat16"
+    if kind in ("qwen2_vl", "qwen2_5_vl") and random.random() < 0.5:
+        return {**text, **config}  # as in files of transformers 4.4x
+    return {**config, "text_config": text}
 
 
 def layout(path):
@@ -213,6 +274,15 @@ def epsilon(model):
     return next((getattr(norm, key) for key in ("eps", "variance_epsilon") if hasattr(norm, key)), 1e-5)  # olmo: fixed
 
 
+def text_names(tensors):
+    """Those of a class for images that are of its text model, with the names that this has alone"""
+    embed = "embed_tokens.weight"
+    prefix = min((name[:-len(embed)] for name in tensors if name.endswith(embed)), key=len)
+    head = {"lm_head.weight": t for name, t in tensors.items() if name.endswith("lm_head.weight")}
+    return {**{"model." + name[len(prefix):]: t for name, t in tensors.items()
+               if name.startswith(prefix) and not name.endswith("lm_head.weight")}, **head}
+
+
 def check(where, config):
     path = os.path.join(where, "config.json")
     with open(path, "w") as f:
@@ -222,11 +292,16 @@ def check(where, config):
     saved = os.path.join(where, "saved")
     meant.save_pretrained(saved)
     assert layout(saved)[0] == lines, (config, set(layout(saved)[0]) ^ set(lines))
+    whole = AutoModelForImageTextToText if config["model_type"] in WRAPPERS else AutoModelForCausalLM
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(meant)
+        model = whole.from_config(meant)
     kept = {n: b for n, b in model.named_buffers() if n in model.state_dict()}
     files = revert_weight_conversion(model, {**dict(model.named_parameters()), **kept})
     shapes = {name: tuple(p.shape) or (1,) for name, p in files.items()}
+    if config["model_type"] in WRAPPERS:
+        shapes = text_names(shapes)
+        meant = meant.get_text_config()
+        model, = (m for n, m in model.named_modules() if n in ("model.language_model", "model.text_model"))
     assert tensors == shapes, (config, set(tensors.items()) ^ set(shapes.items()))
     pad = model.get_input_embeddings().padding_idx
     assert int(facts["pad_token"]) == (-1 if pad is None else pad), config
@@ -242,7 +317,7 @@ def main():
     for family in FAMILIES:
         checked = 0
         while checked < 5:
-            config = random_config(family)
+            config = random_config(family, FAMILIES[family])
             try:
                 AutoConfig.for_model(**copy.deepcopy(config))
             except KeyError:            # transformers refuses some of phi3's ropes
@@ -250,6 +325,9 @@ def main():
                 continue
             check(sys.argv[1], config)
             checked += 1
+    for kind in WRAPPERS:
+        for _ in range(6):
+            check(sys.argv[1], random_wrapper(kind))
 
 
 if __name__ == "__main__":
