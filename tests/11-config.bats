@@ -138,8 +138,12 @@ inv_freq() {
 	refused 78 "hidden_act 'relu2' is not supported"
 	config nemotron '"hidden_act": "xielu"'
 	refused 78 "hidden_act 'xielu' is not supported"
-	config falcon '"activation": "relu"'
-	refused 78 "activation 'relu' is not supported"
+	form 8 opt
+	form 8 falcon '"activation": "relu"'
+	config falcon '"activation": "tanh"'
+	refused 78 "activation 'tanh' is not supported"
+	config llama '"hidden_act": "relu"'
+	refused 78 "hidden_act 'relu' is not supported"
 }
 
 @test "cohere2: layers without window have no rope; sliding_window_pattern and layer_types must agree" {
@@ -457,6 +461,26 @@ self_attention.dense.weight ln_mlp.weight ln_mlp.bias mlp.dense_h_to_4h.weight m
 	refused 78 "add_cross_attention true is not supported"
 	config gpt2 '"activation_function": "tanh"'
 	refused 78 "activation_function 'tanh' is not supported"
+}
+
+@test "opt: two more positions than its key says; norms without weight; what changes the computation exits 78" {
+	printf '{"model_type": "opt"}' >"$T/config.json"
+	geometry "layers 12" "hidden 768" "heads 12" "kv_heads 12" "ffn 3072" "vocab 50272" "max_position 2048" "tied 1" \
+		"form 8" "rope_dim 0" "norm_eps 1e-05" "pad_token 1" "params 125239296"
+	grep -q "^tensor model.decoder.embed_positions.weight unit 0 .* shape 2050 768 .* decay 1" "$T/layout"
+	config opt '"ffn_dim": 40' '"word_embed_proj_dim": 32' '"init_std": 0.006' '"layer_norm_elementwise_affine": false'
+	geometry "ffn 40" "init_range 0.006" "qkv_bias 1" "o_bias 1" "mlp_bias 1"
+	no grep norm.weight "$T/layout"
+	config opt '"enable_bias": false'
+	geometry "qkv_bias 0" "o_bias 0" "mlp_bias 0"
+	config opt '"word_embed_proj_dim": 16'
+	refused 78 "word_embed_proj_dim is not hidden_size 32, which is not supported"
+	config opt '"do_layer_norm_before": false'
+	refused 78 "do_layer_norm_before false is not supported"
+	config opt '"_remove_final_layer_norm": true'
+	refused 78 "_remove_final_layer_norm true is not supported"
+	config opt '"layerdrop": 0.1'
+	refused 78 "layerdrop 0.1 is not supported"
 }
 
 @test "missing sizes get the defaults of the family's transformers class" {

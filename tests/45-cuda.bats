@@ -40,7 +40,7 @@ as_on_cpu() {
 
 # bats test_tags=slow
 @test "fp32: the cuda device gives the cpu device's gradients, whichever stream is faster" {
-	as_on_cpu fp32 1e-5 true llama3 qwen2-window qwen3 llama-bias gpt2
+	as_on_cpu fp32 1e-5 true llama3 qwen2-window qwen3 llama-bias gpt2 opt
 }
 
 # bats test_tags=slow

@@ -135,10 +135,13 @@ load lib/golden
 @test "neox-sequential in fp32: losses, norms, gradients and weights match PyTorch's" { golden neox-sequential; }
 @test "gpt2 in fp32: losses, norms, gradients and weights match PyTorch's" { golden gpt2; }
 @test "gpt2 in bf16: results differ from PyTorch's only by rounding" { golden gpt2 --bf16; }
+@test "opt in fp32: losses, norms, gradients and weights match PyTorch's" { golden opt; }
+@test "opt in bf16: results differ from PyTorch's only by rounding" { golden opt --bf16; }
+@test "opt-plain in fp32: losses, norms, gradients and weights match PyTorch's" { golden opt-plain; }
 
 MORE="granite cohere2 cohere2-v4 cohere phi gemma glm starcoder2 stablelm stablelm-parallel nemotron arcee apertus \
 	ernie4_5 helium hunyuan olmo olmo-tied falcon falcon-40b falcon-sequential neox neox-sequential exaone minimax-m2 \
-	dots1 solar-open exaone-moe sarvam-moe gpt2"
+	dots1 solar-open exaone-moe sarvam-moe gpt2 opt opt-plain"
 
 @test "rope_parameters by type of layer are exported as they are, also where all layers are of one type" {
 	python3 - "$GOLDEN/gemma4/model/config.json" "$T/config.json" <<-'EOF'
@@ -222,7 +225,7 @@ d[t:t + 4] = struct.pack("<f", 0.25)'
 
 # bats test_tags=slow
 @test "recompute, threads and delays of the chaos device do not change the bits of these families' states" {
-	for c in granite cohere2 apertus falcon-40b olmo-tied gpt2; do
+	for c in granite cohere2 apertus falcon-40b olmo-tied gpt2 opt; do
 		i=0
 		for options in "cpu --recompute full" "cpu --recompute none --threads 3" "chaos:5 --recompute none" \
 			"chaos:6 --recompute full"; do

@@ -24,7 +24,14 @@ INLINE vf gelu_tanh(vf x, vf *slope)
 	return x / denominator;
 }
 
-/* max(x, 0)^2; NaN stays NaN */
+/* max(x, 0); NaN stays NaN */
+INLINE vf relu(vf x, vf *slope)
+{
+	*slope = v_select(x > v_set(0), v_set(1), v_set(0));
+	return v_max(v_set(0), x);
+}
+
+/* Its square */
 INLINE vf relu2(vf x, vf *slope)
 {
 	vf positive = v_max(v_set(0), x);
@@ -108,7 +115,12 @@ INLINE void gated_rows(const struct activation_args *a, int64_t first, int64_t e
 
 INLINE vf ungated(enum mt_ffn form, vf x, vf *slope)
 {
-	return form == MT_RELU2 ? relu2(x, slope) : form == MT_GELU ? gelu(x, slope) : gelu_tanh(x, slope);
+	switch (form) {
+	case MT_RELU: return relu(x, slope);
+	case MT_RELU2: return relu2(x, slope);
+	case MT_GELU: return gelu(x, slope);
+	default: return gelu_tanh(x, slope);
+	}
 }
 
 INLINE void ungated_rows(const struct activation_args *a, int64_t first, int64_t end, enum mt_ffn form, int backward)
@@ -180,6 +192,7 @@ INLINE void activation_rows(const struct activation_args *a, const float alpha[2
 	case MT_GEGLU_TANH: gated_by_order(a, first, end, MT_GEGLU_TANH, backward); break;
 	case MT_SWIGLU_CLAMPED: gated_by_order(a, first, end, MT_SWIGLU_CLAMPED, backward); break;
 	case MT_RELU2: ungated_rows(a, first, end, MT_RELU2, backward); break;
+	case MT_RELU: ungated_rows(a, first, end, MT_RELU, backward); break;
 	case MT_GELU: ungated_rows(a, first, end, MT_GELU, backward); break;
 	case MT_GELU_TANH: ungated_rows(a, first, end, MT_GELU_TANH, backward); break;
 	case MT_XIELU: xielu_rows(a, alpha, sums, first, end, backward); break;

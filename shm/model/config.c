@@ -45,7 +45,7 @@ static const struct act {
 } acts[] = {
 	{"silu", MT_SWIGLU, NO_FORM}, {"swish", MT_SWIGLU, NO_FORM}, {"gelu", MT_GEGLU, MT_GELU},
 	{"gelu_pytorch_tanh", MT_GEGLU_TANH, MT_GELU_TANH}, {"gelu_new", MT_GEGLU_TANH, MT_GELU_TANH},
-	{"gelu_fast", MT_GEGLU_TANH, MT_GELU_TANH}, {"relu2", NO_FORM, MT_RELU2},
+	{"gelu_fast", MT_GEGLU_TANH, MT_GELU_TANH}, {"relu2", NO_FORM, MT_RELU2}, {"relu", NO_FORM, MT_RELU},
 	{"xielu", NO_FORM, MT_XIELU}, /* has weights, so that only classes whose default it is have it */
 };
 
@@ -97,20 +97,22 @@ static const struct family *find_family(struct reader *r, const struct wrapper *
 
 /* mt computes without dropout, as transformers evaluates. Families whose released files ask for it are trained without
  * it, and the caller warns; in other files a dropout was somebody's wish. Returns MT_DROPOUT or 0 */
+static uint32_t dropout_of(struct reader *r, const struct family *family, const char *key, double missing)
+{
+	double dropout = json_object_get(r->root, key) ? key_number(r, r->root, key) : missing;
+	if (isnan(dropout) || dropout == 0) return 0;
+	if (!family->dropout_released) REFUSE(r, MT_EX_CONFIG, "%s %g is not supported", key, dropout);
+	return MT_DROPOUT;
+}
+
 static uint32_t read_dropout(struct reader *r, const struct family *family)
 {
 	static const char *const keys[] = {"attention_dropout", "residual_dropout", "embedding_dropout", "hidden_dropout",
-		"resid_pdrop", "embd_pdrop", "attn_pdrop"};
+		"resid_pdrop", "embd_pdrop"};
 	uint32_t flags = 0;
-	for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
-		double dropout = key_number(r, r->root, keys[i]);
-		bool missing = false;
-		for (size_t k = 0; k < sizeof family->dropout_key / sizeof *family->dropout_key && family->dropout_key[k]; k++)
-			missing |= !strcmp(keys[i], family->dropout_key[k]) && !json_object_get(r->root, keys[i]);
-		if (!missing && (isnan(dropout) || dropout == 0)) continue;
-		if (!family->dropout_released) REFUSE(r, MT_EX_CONFIG, "%s %g is not supported", keys[i], dropout);
-		flags = MT_DROPOUT;
-	}
+	for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) flags |= dropout_of(r, family, keys[i], 0);
+	for (size_t i = 0; i < sizeof family->dropout_key / sizeof *family->dropout_key && family->dropout_key[i]; i++)
+		flags |= dropout_of(r, family, family->dropout_key[i], family->dropout);
 	return flags;
 }
 
@@ -287,6 +289,20 @@ static void refuse_number(struct reader *r, const char *key, double missing)
 	const json_t *v = json_object_get(r->root, key);
 	double x = v ? key_number(r, r->root, key) : missing;
 	if (x != 0 && !isnan(x)) REFUSE(r, MT_EX_CONFIG, "%s %g is not supported", key, x);
+}
+
+/* Without word_embed_proj_dim and norms after attention and MLP, which OPT 350M has */
+void read_opt(struct reader *r, struct model *m)
+{
+	uint32_t hidden = m->geo.hidden;
+	if (is_given(json_object_get(r->root, "word_embed_proj_dim")) &&
+		key_u32(r, "word_embed_proj_dim", hidden, 1, UINT32_MAX) != hidden)
+		REFUSE(r, MT_EX_CONFIG, "word_embed_proj_dim is not hidden_size %u, which is not supported", hidden);
+	if (!key_bool(r, r->root, "do_layer_norm_before", true))
+		REFUSE(r, MT_EX_CONFIG, "do_layer_norm_before false is not supported");
+	refuse_number(r, "layerdrop", 0);
+	if (!(m->geo.flags & MT_NORM_BIAS)) m->geo.flags |= MT_NORM_PLAIN;
+	m->geo.position_offset = 2;
 }
 
 /* Gemma 4 without shared keys (12B). q and k have norms instead of a scale; v has one too. Full layers have heads of

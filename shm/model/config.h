@@ -124,8 +124,8 @@ struct family {
 	bool no_pad;                   /* the embedding has no padding_idx, whatever pad_token_id is */
 	const char *refused[2];        /* keys that must not be true */
 	void (*read)(struct reader *, struct model *); /* what no table says; NULL: nothing */
-	double dropout;                /* of these keys, if they are missing */
-	const char *dropout_key[3];
+	const char *dropout_key[3];    /* keys of dropouts that no other family has, or that are */
+	double dropout;                /* this if they are missing */
 	bool dropout_released;         /* released files ask for dropout: MT_DROPOUT, not an error */
 	/* rope */
 	double theta, partial;         /* 0: ROPE_THETA_DEFAULT; the key partial_rotary_factor is not read */
@@ -190,6 +190,7 @@ void read_gemma_1(struct reader *, struct model *);
 void read_olmo(struct reader *, struct model *);
 void read_gemma4_unified(struct reader *, struct model *);
 void read_gpt2(struct reader *, struct model *);
+void read_opt(struct reader *, struct model *);
 void read_gemma4(struct reader *, struct model *);
 /* experts.c: m->experts and m->sparse; as `read` */
 void read_experts(struct reader *, struct model *);

@@ -191,6 +191,21 @@ CASES = {
             vocab_size=101, n_embd=24, n_layer=2, n_positions=64, n_head=3, n_inner=40, **NO_DROPOUT),
         "dialect": 5,
         "train": {"micro": 2, "seq": 26, "wd": 0.1, "warmup": 2, "clip": 1.7}},
+    # learned positions behind two rows of the table, relu, pad_token_id 1 as in its class; tied
+    "opt": {
+        "config": transformers.OPTConfig(
+            vocab_size=53, hidden_size=24, num_hidden_layers=2, max_position_embeddings=64, num_attention_heads=3,
+            ffn_dim=40, dropout=0),
+        "dialect": 5,
+        "train": {"micro": 2, "schedule": "cosine", "clip": 3.0}},
+    # norms without weight and bias, matrices without bias; untied
+    "opt-plain": {
+        "config": transformers.OPTConfig(
+            vocab_size=53, hidden_size=24, num_hidden_layers=2, max_position_embeddings=64, num_attention_heads=3,
+            ffn_dim=40, dropout=0, enable_bias=False, layer_norm_elementwise_affine=False,
+            tie_word_embeddings=False, activation_function="gelu"),
+        "dialect": 5,
+        "train": {"warmup": 2, "wd": 0.1, "clip": 2.0}},
     # one block after the other, as RedPajama-INCITE; biases of the MLP only; the whole head turns; tied
     "neox-sequential": {
         "config": transformers.GPTNeoXConfig(

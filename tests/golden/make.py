@@ -31,7 +31,7 @@ import cases_experts
 import cases_more
 import cases_wrappers
 from cases import FULL, SLIDING, FAMILIES
-from compare import exact
+from compare import exact, sized_by
 from records import CONTEXT_ONLY, ids, pack, read_records, targets, write_records
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -529,7 +529,8 @@ def train(config, weights, rows, o, double, bf16, eval_rows, rule="adamw"):
 def distance(a, b, weights):
     """The difference of two runs in compare.py's four measures."""
     def tensors(key, scale):
-        return max(float((a[key][n].double() - b[key][n].double()).norm() / scale(n)) for n in a[key] if scale(n))
+        return max(float((a[key][n].double() - b[key][n].double()).norm() / scale(sized_by(n)))
+                   for n in a[key] if scale(sized_by(n)))
 
     def metric(key):
         return max(abs(x[key] - y[key]) / abs(y[key]) for x, y in zip(a["steps"], b["steps"]))
@@ -598,7 +599,7 @@ def make_case(name, case, where, once=False):
                   run["steps"][0]["loss"], run["steps"][-1]["loss"], min(s["grad_norm"] for s in run["steps"]),
                   max(s["grad_norm"] for s in run["steps"]), clipped), flush=True)
     fixed = constants(model)
-    if min(float(g.norm()) for n, g in run["grad1"].items() if n not in fixed) < 1e-4:
+    if min(float(run["grad1"][sized_by(n)].norm()) for n in run["grad1"] if n not in fixed) < 1e-4:
         raise SystemExit("%s: a tensor without a gradient proves nothing" % name)
     if not where:
         return

@@ -100,6 +100,8 @@ FAMILIES.update({
 FAMILIES.update({
     "gpt2": {"n_inner": [None, 24], "activation_function": ["gelu", "gelu_pytorch_tanh"], "embd_pdrop": [0, 0.2],
              "layer_norm_epsilon": [0.001], "scale_attn_weights": [True, False]},
+    "opt": {"ffn_dim": [24], "enable_bias": [True, False], "layer_norm_elementwise_affine": [True, False],
+            "activation_function": ["gelu"], "dropout": [0, 0.2], "word_embed_proj_dim": [None, 32]},
 })
 MOE = {"norm_topk_prob": [True, False], "routed_scaling_factor": [1.5], "n_group": [1, 2]}
 FAMILIES.update({
@@ -255,7 +257,8 @@ def check_window(config, meant, facts, i):
 
 def check_numbers(config, meant, model, facts):
     """Factors, and the norms' epsilon"""
-    layers = getattr(model.base_model, "layers", None) or getattr(model.base_model, "h", None)
+    base = getattr(model.base_model, "decoder", model.base_model)
+    layers = getattr(base, "layers", None) or getattr(base, "h", None)
     attention = layers and next(getattr(layers[0], n) for n in ("attention", "self_attn", "self_attention", "attn")
                                 if hasattr(layers[0], n))
     want = {"attention_scale": getattr(attention, "scaling", None) or 8 ** -0.5, "norm_eps": epsilon(model)}
@@ -269,7 +272,7 @@ def check_numbers(config, meant, model, facts):
 
 
 def epsilon(model):
-    base = model.base_model
+    base = getattr(model.base_model, "decoder", model.base_model)
     norm = next(getattr(base, n) for n in ("norm", "ln_f", "final_layer_norm", "final_layernorm") if hasattr(base, n))
     return next((getattr(norm, key) for key in ("eps", "variance_epsilon") if hasattr(norm, key)), 1e-5)  # olmo: fixed
 

@@ -358,7 +358,7 @@ static void test_rope(void)
 /* ---- activations ---- */
 
 static const char *const form_names[] = {"SwiGLU", "GeGLU", "GeGLU with tanh", "clamped SwiGLU", "squared ReLU", "GELU",
-	"GELU with tanh", "xIELU"};
+	"GELU with tanh", "xIELU", "ReLU"};
 
 struct active {
 	int64_t n, f;
@@ -382,6 +382,7 @@ static double active_defined(enum mt_ffn form, double g, double u, const double 
 	case MT_GEGLU_TANH: return curved * u;
 	case MT_SWIGLU_CLAMPED: return low / (1 + exp(-1.702 * low)) * (clamped + 1);
 	case MT_RELU2: return g > 0 ? g * g : 0;
+	case MT_RELU: return fmax(g, 0);
 	case MT_GELU: return normal;
 	case MT_GELU_TANH: return curved;
 	case MT_XIELU:
@@ -574,6 +575,7 @@ static void test_edges(void)
 	check_edge(MT_SWIGLU_CLAMPED, 7.0000005f, 7.0000005f, 0, 0);
 	check_edge(MT_SWIGLU_CLAMPED, 7, -7, (float)(-6 * slope7), (float)(7 * at7));
 	check_edge(MT_SWIGLU_CLAMPED, 7, -8, (float)(-6 * slope7), 0);
+	check_edge(MT_RELU, 0, 0, 0, NAN);
 	check_edge(MT_RELU2, 0, 0, 0, NAN);
 	check_edge(MT_RELU2, -3, 0, 0, NAN);
 	check_edge(MT_XIELU, 0, 0, (float)(0.5 - 0.5 - softplus_defined(0.5)), NAN);
@@ -593,7 +595,7 @@ static void test_activations(void)
 {
 	static const int64_t sizes[][2] = {{1, 1}, {3, 20}, {100, 333}, {3, 40000}};
 	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
-		for (enum mt_ffn form = MT_SWIGLU; form <= MT_XIELU; form++)
+		for (enum mt_ffn form = MT_SWIGLU; form <= MT_RELU; form++)
 			for (int interleaved = 0; interleaved <= activation_gated((int)form); interleaved++)
 				test_active(sizes[i][0], sizes[i][1], form, interleaved);
 }
