@@ -5,6 +5,8 @@
  *     a checkpoint beside the new directory has the file      a checkpoint links it, an export copies it
  *     otherwise                                               it is put together from the source's files
  *
+ * Weights in FP8 become bf16, since exports have no quantization_config.
+ *
  * A source whose bytes are not those of load any more is refused (66). The record is a kept file of the run. It also
  * has what stood before the names of the text model, since files are written under the names that were read. */
 #include <endian.h>
@@ -23,12 +25,14 @@ static int damaged(void) { return mt_fail(MT_EX_DATA, "the run's record of what 
 
 /* ---- the record */
 
+/* Bytes of an element of the new file */
+static uint32_t elem_of(const struct st_entry *e) { return e->scale ? 2 : e->tensor->elem; }
+
 /* As safetensors orders them, so that each is aligned: large elements first */
 static int by_elem(const void *a, const void *b)
 {
-	const struct st_tensor *x = (*(const struct st_entry *const *)a)->tensor,
-						   *y = (*(const struct st_entry *const *)b)->tensor;
-	return x->elem == y->elem ? strcmp(x->name, y->name) : x->elem > y->elem ? -1 : 1;
+	const struct st_entry *x = *(const struct st_entry *const *)a, *y = *(const struct st_entry *const *)b;
+	return elem_of(x) == elem_of(y) ? strcmp(x->tensor->name, y->tensor->name) : elem_of(x) > elem_of(y) ? -1 : 1;
 }
 
 static json_t *tensor_json(const struct st_entry *e, int *rc)
@@ -37,11 +41,12 @@ static json_t *tensor_json(const struct st_entry *e, int *rc)
 	json_t *o = json_object(), *shape = json_array();
 	for (uint32_t d = 0; d < t->ndim; d++) json_add(rc, shape, json_integer((json_int_t)t->shape[d]));
 	json_put(rc, o, "name", json_string(t->name));
-	json_put(rc, o, "dtype", json_string(t->dtype_name));
+	json_put(rc, o, "dtype", json_string(e->scale ? "BF16" : t->dtype_name));
 	json_put(rc, o, "shape", shape);
 	json_put(rc, o, "file", json_string(e->file->name));
 	json_put(rc, o, "begin", json_integer((json_int_t)t->begin));
-	json_put(rc, o, "bytes", json_integer((json_int_t)(t->end - t->begin)));
+	json_put(rc, o, "bytes", json_integer((json_int_t)(t->end - t->begin) * (e->scale ? 2 : 1)));
+	json_put(rc, o, "fp8", json_boolean(e->scale));
 	return o;
 }
 
@@ -58,6 +63,16 @@ static json_t *tensors_json(const struct model *m, int *rc)
 	for (size_t i = 0; i < n; i++) json_add(rc, all, tensor_json(list[i], rc));
 	free(list);
 	return all;
+}
+
+/* Find the scales of what is carried and FP8; a checkpoint has none of it. */
+static int match_fp8(const struct source *s)
+{
+	const struct model *m = &s->model[ARRAY_W];
+	int rc = 0;
+	for (size_t i = 0; i < m->n && rc == 0 && !s->full; i++)
+		if (!m->entries[i].used && fp8_has_scales(m, &m->entries[i])) rc = fp8_match(m, &m->entries[i]);
+	return rc;
 }
 
 /* What stands before the text model's names in the files, by those of the second tensor */
@@ -132,7 +147,7 @@ static int parse(struct carried *c)
 		struct carried_tensor *t = &c->v[c->n];
 		*t = (struct carried_tensor){json_string_value(json_object_get(o, "name")),
 			json_string_value(json_object_get(o, "file")), (uint64_t)json_integer_value(json_object_get(o, "begin")),
-			(uint64_t)json_integer_value(json_object_get(o, "bytes")), at};
+			(uint64_t)json_integer_value(json_object_get(o, "bytes")), at, json_is_true(json_object_get(o, "fp8"))};
 		if (!t->name || !t->file || !file_name_plain(t->file) || t->bytes > INT64_MAX - at) return damaged();
 		c->other.names[c->n++] = t->name;
 		at += t->bytes;
@@ -182,6 +197,19 @@ static const struct carried_tensor *tensor_at(const struct carried *c, uint64_t 
 	return &c->v[low];
 }
 
+/* Of a tensor in FP8 the bytes from `at` on, at most *got, which becomes how many; both are even */
+static int gather_fp8(const struct model *m, const struct carried_tensor *t, uint64_t at, uint8_t *buf, uint64_t *got)
+{
+	enum { MOST = 4096 };
+	uint8_t codes[2 * MOST];
+	uint32_t bits[MOST];
+	uint64_t n = *got / 2 < MOST ? *got / 2 : MOST;
+	int rc = model_read(model_find(m, t->name), at / 2, n, codes, bits);
+	if (rc == 0) convert_round((uint16_t *)buf, bits, n);
+	*got = 2 * n;
+	return rc;
+}
+
 /* The bytes from `at` on of the file as put together from the source, at most n of them; *got: how many */
 static int gather(const struct carried *c, int source, uint64_t at, uint64_t n, uint8_t *buf, uint64_t *got)
 {
@@ -195,6 +223,7 @@ static int gather(const struct carried *c, int source, uint64_t at, uint64_t n, 
 	at -= c->header_bytes;
 	const struct carried_tensor *t = tensor_at(c, at);
 	*got = n < t->at + t->bytes - at ? n : t->at + t->bytes - at;
+	if (t->fp8) return gather_fp8(c->model, t, at - t->at, buf, got);
 	int rc = file_open(source, t->file, &fd, &size);
 	if (rc < 0) return rc;
 	rc = file_read(fd, t->file, buf, *got, t->begin + (at - t->at));
@@ -281,8 +310,8 @@ static int check_names(const struct carried *c, const struct source *s)
 
 static int take_source(struct carried *c, const struct source *s)
 {
-	int rc = 0;
-	*c = (struct carried){.record = record_json(s, &rc)};
+	int rc = match_fp8(s);
+	*c = (struct carried){.record = record_json(s, &rc), .model = &s->model[ARRAY_W]};
 	if (rc == 0) rc = parse(c);
 	return rc == 0 ? check_names(c, s) : rc;
 }
@@ -383,11 +412,32 @@ static int copy(const struct carried *c, struct out_dir *dir, int source, int wh
 	return rc;
 }
 
+/* Open the source's model, if something of it is FP8, as it was at load. */
+static int open_fp8(const struct carried *c, int source, struct model *m)
+{
+	int rc = 0;
+	for (uint32_t i = 0; i < c->n && rc == 0; i++) {
+		if (!c->v[i].fp8) continue;
+		if (!m->label &&
+			((rc = model_open(m, source, st_sets[ARRAY_W].name)) < 0 || (rc = quantized_config(m, source)) < 0))
+			break;
+		struct st_entry *e = model_find(m, c->v[i].name);
+		bool same = e && fp8_has_scales(m, e) && (e->tensor->end - e->tensor->begin) * 2 == c->v[i].bytes;
+		rc = same ? fp8_match(m, e) : mt_fail(MT_EX_DATA, "its tensors have changed since they were loaded");
+	}
+	return rc;
+}
+
 static int copy_source(const struct carried *c, struct out_dir *dir)
 {
+	struct model model = {0};
+	struct carried with = *c;
 	int fd, rc = dir_open(c->source, &fd);
 	if (rc < 0) return mt_fail(MT_EX_NOINPUT, "what is carried untrained was loaded from there: %s", mt_errmsg());
-	rc = copy(c, dir, fd, -1);
+	rc = open_fp8(c, fd, &model);
+	with.model = &model;
+	if (rc == 0) rc = copy(&with, dir, fd, -1);
+	model_close(&model);
 	close(fd);
 	if (rc == -MT_EX_DATA || rc == -MT_EX_NOINPUT)
 		rc = mt_fail(MT_EX_NOINPUT, "what is carried untrained was loaded from there: %s: %s", shown(c->source),

@@ -87,11 +87,13 @@ struct carried { /* what a wrapper's directory has beside the text model; zero: 
 		const char *name, *file; /* in the directory */
 		uint64_t begin, bytes;   /* in that file */
 		uint64_t at;             /* in the data of the new one */
+		bool fp8;                /* there it is FP8, and `bytes` is its length as bf16 */
 	} * v;
 	uint32_t n;
 	char *header; /* of the new file, and its length */
 	uint64_t header_bytes, bytes;
-	struct shard_other other; /* the new file, for the index */
+	struct shard_other other;  /* the new file, for the index */
+	const struct model *model; /* of the directory, to read what is FP8; NULL: not opened */
 };
 
 /* What source's directory has beside the text model that was found in it, with checksums: into the kept files */

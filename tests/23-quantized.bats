@@ -132,6 +132,49 @@ like_transformers() {
 	done
 }
 
+# The projections of mistral3-wrapper's tower and of its text model are in FP8: exports have both as numbers, of the
+# tower in bf16, and transformers opens them with these.
+@test "FP8 outside of a class's text model is carried as bf16, and again from checkpoints" {
+	local form
+	for form in "blocks --block 5,7" "channel --scale BF16"; do
+		# shellcheck disable=SC2086
+		Q fp8 "$GOLDEN/mistral3-wrapper/model" "$T/q" --form $form
+		create "$RUN" --config "$T/q" --dtype fp32
+		mt-ckpt load "$RUN" "$T/q"
+		mt-ckpt verify "$T/q"
+		mt-ckpt export "$RUN" "$T/out"
+		mt-ckpt save "$RUN" "$T/step"
+		mt-store rm "$RUN"
+		create "$RUN" --config "$T/step" --dtype fp32
+		mt-ckpt load "$RUN" "$T/step"
+		mt-ckpt export "$RUN" "$T/again"
+		mt-store rm "$RUN"
+		python3 - "$TOP/tests/lib" "$T/q" "$T/out" "$T/again" <<-'END'
+			import sys
+			sys.path.insert(0, sys.argv[1])
+			from mksafetensors import bits, nearest_even, tensors_of
+			was, expect, out, again = map(tensors_of, (sys.argv[2], sys.argv[2] + "/expect", *sys.argv[3:]))
+			assert out == again and set(out) == set(expect)
+			for name, (dtype, shape, raw) in expect.items():
+			    carried_fp8 = was[name][0] == "F8_E4M3" and not name.startswith("language_model.")
+			    want = [nearest_even(b) for b in bits(dtype, raw)] if carried_fp8 else bits(dtype, raw)
+			    assert out[name][:2] == ("BF16" if carried_fp8 else "F32", shape), (name, out[name][:2])
+			    assert bits(out[name][0], out[name][2]) == want, name
+		END
+		! has torch transformers || with_torch - "$T/out" "$T/q/expect" <<-'END'
+			import sys, torch
+			from safetensors.torch import load_file
+			from transformers import AutoModelForImageTextToText
+			model = AutoModelForImageTextToText.from_pretrained(sys.argv[1], dtype=torch.float32)
+			want = load_file(sys.argv[2] + "/model.safetensors")
+			name = "layers.0.attention.q_proj.weight"
+			tower = want["vision_tower.transformer." + name].bfloat16().float()
+			assert torch.equal(dict(model.named_parameters())["model.vision_tower.transformer." + name], tower)
+		END
+		rm -r "$T/q" "$T/out" "$T/again" "$T/step"
+	done
+}
+
 # ---- damaged files
 
 # load and verify refuse $T/q with CODE and one line that contains WORDS; the run stays empty
@@ -187,6 +230,35 @@ DOWN=model.layers.1.mlp.experts.down_proj
 	anew
 	EDIT "h['$UP']['dtype'] = 'F8_E5M2'"
 	refused 65 "tensor '$UP': dtype F8_E5M2 is not one that can be loaded here"
+}
+
+@test "a tied model whose embeddings and LM head are in FP8 loads if both are the same numbers; others exit 65" {
+	mkdir -p "$T/q/expect"
+	cp "$GOLDEN/qwen2/model/config.json" "$T/q"
+	python3 - "$TOP/tests/lib" "$GOLDEN/qwen2/model" "$T/q" <<-'END'
+		import sys
+		sys.path.insert(0, sys.argv[1])
+		from mksafetensors import SIZE, tensors_of, write_tensors
+		from quantize import fp8
+		SIZE["F8_E4M3"] = 1
+		name, head = "model.embed_tokens.weight", "lm_head.weight"
+		tensors = tensors_of(sys.argv[2])
+		files, numbers = fp8(name, tensors[name][1], "blocks", (128, 128), "F32")
+		write_tensors(sys.argv[3] + "/expect/model.safetensors", tensors | {name: ("F32", tensors[name][1], numbers)})
+		tensors |= files | {n.replace(name, head): t for n, t in files.items()}
+		write_tensors(sys.argv[3] + "/model.safetensors", tensors)
+	END
+	[ "$(jq .tie_word_embeddings "$T/q/config.json")" = true ]
+	cp -r "$T/q" "$T/good"
+	cp -r "$T/q" "$T/other"
+	reads FP8
+	mv "$T/other" "$T/q"
+	EDIT "d[h['lm_head.weight_scale_inv']['data_offsets'][0]] ^= 1"
+	refused 65 "tensor 'lm_head.weight': differs from its embeddings, but config.json ties them"
+	EDIT "h['lm_head.weight_scale_inv']['shape'] = [1, 2]"
+	refused 65 "lm_head.weight_scale_inv': its shape is not (2, 1), the scales of 'lm_head.weight'"
+	EDIT "h['other'] = h.pop('lm_head.weight_scale_inv')"
+	refused 65 "tensor 'lm_head.weight': is FP8, and its weight_scale_inv or weight_scale is missing"
 }
 
 @test "FP8: scales and weights that are not finite exit 65" {

@@ -137,6 +137,7 @@ int quantized_config(struct model *, int dirfd); /* model.block, by config.json 
 void mxfp4_name(char *buf, size_t n, const char *weight);
 /* Find the scales of a tensor of the model: of one in FP8, whose dtype and shape are right; in MXFP4 */
 int fp8_match(const struct model *, struct st_entry *);
+bool fp8_has_scales(const struct model *, const struct st_entry *); /* is it in FP8, and are scales beside it? */
 int mxfp4_match(const struct model *, struct st_entry *, const struct mt_tensor *want);
 bool is_mxfp4(const struct st_entry *);
 /* 65: a scale has no weight in FP8 or MXFP4 */

@@ -267,7 +267,9 @@ int model_match_tied(struct model *m, const char *embed_name, const char *head_n
 	if (!head || !embed) return 0;
 	head->used = true;
 	const struct st_tensor *a = embed->tensor, *b = head->tensor;
-	if (!weight_dtype(b->dtype) || b->ndim != 2 || a->shape[0] != b->shape[0] || a->shape[1] != b->shape[1])
+	if (b->dtype == ST_F8 && (rc = fp8_match(m, head)) < 0) return rc;
+	if ((!weight_dtype(b->dtype) && b->dtype != ST_F8) || b->ndim != 2 || a->shape[0] != b->shape[0] ||
+		a->shape[1] != b->shape[1])
 		return mt_fail(MT_EX_DATA, "%s: tensor '%s': not of its embeddings' shape, but config.json ties them",
 			head->file->name, head_name);
 	uint64_t n = a->shape[0] * a->shape[1];

@@ -93,6 +93,12 @@ static int read_scales(struct st_entry *e, const struct st_entry *scales, uint64
 	return rc;
 }
 
+bool fp8_has_scales(const struct model *m, const struct st_entry *e)
+{
+	const struct st_tensor *t = e->tensor;
+	return t->dtype == ST_F8 && (find_beside(m, t->name, "", "_scale_inv") || find_beside(m, t->name, "", "_scale"));
+}
+
 int fp8_match(const struct model *m, struct st_entry *e)
 {
 	static const char *const inputs[] = {".activation_scale", ".input_scale"}; /* of W8A8, which mt does not compute */
