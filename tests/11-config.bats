@@ -819,6 +819,8 @@ self_attention.dense.weight ln_mlp.weight ln_mlp.bias mlp.dense_h_to_4h.weight m
 	gemma4='"hidden_size_per_layer_input": 0'
 	config gemma4_text "$gemma4" '"num_kv_shared_layers": 1'
 	refused 78 "num_kv_shared_layers 1 is not supported"
+	config gemma4_unified_text '"num_kv_shared_layers": 1' '"pad_token_id": null'
+	refused 78 "num_kv_shared_layers 1 is not supported"
 	config gemma4_text "$gemma4" '"enable_moe_block": true'
 	refused 78 "enable_moe_block true is not supported"
 	config gemma4_text "$gemma4" '"use_bidirectional_attention": "all"'

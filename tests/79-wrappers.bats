@@ -67,7 +67,7 @@ whole() {
 	while read -r name; do
 		for form in "" new; do
 			RUN=$(mt_run_name "$name$form")
-			make_run "$T/$name/${form:-model}" --dtype fp32
+			make_run "$T/$name/${form:-model}" --dtype "$([ "$form" ] && echo bf16 || echo fp32)"
 			mt-ckpt export "$RUN" "$T/$name/${form:+new-}out"
 			[ "$form" ] || train_whole "$T/$name"
 			mt-store rm "$RUN" --force

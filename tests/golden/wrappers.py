@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Small random models of transformers' classes for images too (cases_wrappers.py), and what mt makes of them.
 
-    wrappers.py make DIR     prints the names of all; in DIR/NAME a golden case; DIR/NAME/new: its model under the names
-                             of transformers 5's modules, which newer trainers write
+    wrappers.py make DIR     prints the names of all; in DIR/NAME a golden case; DIR/NAME/new: its model in bf16, under
+                             the names of transformers 5's modules, which newer trainers write
     wrappers.py check DIR    DIR/NAME/out and DIR/NAME/new-out, exported from DIR/NAME/model and DIR/NAME/new as they
                              were loaded, have the same tensors, and transformers opens them as the same class, with the
                              same logits. Of DIR/NAME/final, exported after training, it computes mt's loss.
@@ -30,10 +30,10 @@ def logits(model):
         return model(input_ids=torch.arange(3, 20)[None], use_cache=False).logits
 
 
-def opened(path):
+def opened(path, dtype=torch.float32):
     """As transformers opens it by itself"""
     model, report = transformers.AutoModelForImageTextToText.from_pretrained(
-        path, dtype=torch.float32, output_loading_info=True, **make.EAGER)
+        path, dtype=dtype, output_loading_info=True, **make.EAGER)
     assert not any(report.values()), (path, report)
     return make.with_text_scale(model.eval())
 
@@ -47,7 +47,8 @@ def make_all(where):
         else:
             make.make_case(name, case, where, once=True)
         # packed experts are tested elsewhere
-        opened(path + "/model").save_pretrained(path + "/new", save_original_format="moe" in name)
+        bf16 = opened(path + "/model", torch.bfloat16)
+        bf16.save_pretrained(path + "/new", save_original_format="moe" in name)
         print(name, file=stdout)
 
 
