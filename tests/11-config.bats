@@ -389,8 +389,8 @@ self_attention.dense.weight ln_mlp.weight ln_mlp.bias mlp.dense_h_to_4h.weight m
 	refused 78 "hidden_dropout 0.1 is not supported"
 	config gpt_neox '"attention_dropout": 0.1'
 	refused 78 "attention_dropout 0.1 is not supported"
-	config gpt_neox '"hidden_act": "relu"'
-	refused 78 "hidden_act 'relu' is not supported"
+	config gpt_neox '"hidden_act": "tanh"'
+	refused 78 "hidden_act 'tanh' is not supported"
 }
 
 @test "gpt_neox: a head_dim that is not hidden_size / num_attention_heads exits 78: only rope would have it" {
@@ -461,6 +461,20 @@ self_attention.dense.weight ln_mlp.weight ln_mlp.bias mlp.dense_h_to_4h.weight m
 	refused 78 "add_cross_attention true is not supported"
 	config gpt2 '"activation_function": "tanh"'
 	refused 78 "activation_function 'tanh' is not supported"
+}
+
+@test "gpt_bigcode: one key head unless multi_query is false; what changes the computation exits 78" {
+	printf '{"model_type": "gpt_bigcode"}' >"$T/config.json"
+	geometry "layers 12" "hidden 768" "heads 12" "kv_heads 1" "ffn 3072" "vocab 50257" "max_position 1024" "tied 1" \
+		"form 6" "rope_dim 0" "norm_eps 1e-05" "pad_token -1"
+	grep -q "^tensor transformer.h.11.attn.c_attn.weight .* shape 896 768 " "$T/layout"
+	grep -q "^tensor transformer.h.0.mlp.c_fc.weight .* shape 3072 768 " "$T/layout"
+	config gpt_bigcode '"multi_query": false' '"num_key_value_heads": 4' '"attention_softmax_in_fp32": false'
+	geometry "heads 4" "kv_heads 4"
+	config gpt_bigcode '"scale_attn_weights": false'
+	geometry "kv_heads 1" "attention_scale 1"
+	config gpt_bigcode '"multi_query": false' '"add_cross_attention": true'
+	refused 78 "add_cross_attention true is not supported"
 }
 
 @test "opt: two more positions than its key says; norms without weight; what changes the computation exits 78" {

@@ -251,6 +251,7 @@ same("falcon", Causal, lambda n: "lm_head.weight" if n == "transformer.word_embe
 same("mixtral", Causal, lambda n: n.removeprefix("model."))
 same("gpt_oss", Model, head_dim=8, num_local_experts=4, **tied)
 same("gpt2", Causal, lambda n: n.removeprefix("transformer."))
+same("gpt_bigcode", Causal, lambda n: n.removeprefix("transformer."))
 same("opt", Causal, lambda n: n.removeprefix("model."))
 END
 }

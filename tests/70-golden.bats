@@ -135,13 +135,15 @@ load lib/golden
 @test "neox-sequential in fp32: losses, norms, gradients and weights match PyTorch's" { golden neox-sequential; }
 @test "gpt2 in fp32: losses, norms, gradients and weights match PyTorch's" { golden gpt2; }
 @test "gpt2 in bf16: results differ from PyTorch's only by rounding" { golden gpt2 --bf16; }
+@test "gpt-bigcode in fp32: losses, norms, gradients and weights match PyTorch's" { golden gpt-bigcode; }
+@test "gpt-bigcode-heads in fp32: losses, norms, gradients and weights match PyTorch's" { golden gpt-bigcode-heads; }
 @test "opt in fp32: losses, norms, gradients and weights match PyTorch's" { golden opt; }
 @test "opt in bf16: results differ from PyTorch's only by rounding" { golden opt --bf16; }
 @test "opt-plain in fp32: losses, norms, gradients and weights match PyTorch's" { golden opt-plain; }
 
 MORE="granite cohere2 cohere2-v4 cohere phi gemma glm starcoder2 stablelm stablelm-parallel nemotron arcee apertus \
 	ernie4_5 helium hunyuan olmo olmo-tied falcon falcon-40b falcon-sequential neox neox-sequential exaone minimax-m2 \
-	dots1 solar-open exaone-moe sarvam-moe gpt2 opt opt-plain"
+	dots1 solar-open exaone-moe sarvam-moe gpt2 gpt-bigcode gpt-bigcode-heads opt opt-plain"
 
 @test "rope_parameters by type of layer are exported as they are, also where all layers are of one type" {
 	python3 - "$GOLDEN/gemma4/model/config.json" "$T/config.json" <<-'EOF'

@@ -283,6 +283,12 @@ void read_gpt2(struct reader *r, struct model *m)
 	if (!key_bool(r, r->root, "scale_attn_weights", true)) m->geo.attention_scale = 1;
 }
 
+void read_bigcode(struct reader *r, struct model *m)
+{
+	read_gpt2(r, m);
+	if (key_bool(r, r->root, "multi_query", true)) m->base.kv_heads = 1;
+}
+
 /* A number that must be 0: with others the model has parts that mt does not have */
 static void refuse_number(struct reader *r, const char *key, double missing)
 {

@@ -190,6 +190,7 @@ void read_gemma_1(struct reader *, struct model *);
 void read_olmo(struct reader *, struct model *);
 void read_gemma4_unified(struct reader *, struct model *);
 void read_gpt2(struct reader *, struct model *);
+void read_bigcode(struct reader *, struct model *);
 void read_opt(struct reader *, struct model *);
 void read_gemma4(struct reader *, struct model *);
 /* experts.c: m->experts and m->sparse; as `read` */

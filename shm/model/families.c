@@ -25,10 +25,14 @@
 			"\"sliding_attention\": {\"rope_type\": \"default\", \"rope_theta\": 10000.0}}"
 
 /* GPT-2: learned positions, LayerNorm with bias, all biases, tied */
-#define GPT2_SIZE_NAMES .size_name = {[S_LAYERS] = "n_layer", [S_HIDDEN] = "n_embd", [S_FFN] = "n_inner", \
-		[S_POSITIONS] = "n_positions", [S_HEADS] = "n_head", [S_KV_HEADS] = "", [S_HEAD_DIM] = ""}, \
+#define GPT2 .size = {12, 768, DERIVED, 50257, 1024, 12, DERIVED, DERIVED}, \
+	.size_name = {[S_LAYERS] = "n_layer", [S_HIDDEN] = "n_embd", [S_FFN] = "n_inner", [S_POSITIONS] = "n_positions", \
+		[S_HEADS] = "n_head", [S_KV_HEADS] = "", [S_HEAD_DIM] = ""}, \
 	.alias = {{"num_hidden_layers", "n_layer"}, {"hidden_size", "n_embd"}, {"max_position_embeddings", "n_positions"}, \
-		{"num_attention_heads", "n_head"}}
+		{"num_attention_heads", "n_head"}}, \
+	.tied = true, .act_key = "activation_function", .ungated = true, .eps_key = "layer_norm_epsilon", .eps = 1e-5, \
+	.no_pad = true, .dropout = 0.1, .dropout_key = {"attn_pdrop", "resid_pdrop", "embd_pdrop"}, \
+	.dropout_released = true, .nope = NOPE_FULL
 #define GPT2_FLAGS (MT_LAYERNORM | MT_NORM_BIAS | ALL_BIASES | MT_POSITIONS | MT_INIT_BY_DEPTH)
 #define OLMO_FLAGS (MT_NO_PRE_NORM | MT_POST_NORM | MT_QK_NORM | MT_QK_NORM_ROW)
 
@@ -110,11 +114,10 @@ static const struct family families[] = {
 		.flag_key = {{"attention_bias", MT_QKV_BIAS | MT_O_BIAS, true}, {"use_parallel_residual", MT_PARALLEL, true}},
 		.act = "gelu", .ungated = true, .names = MT_NAMES_NEOX, .eps_key = "layer_norm_eps", .eps = 1e-5,
 		.no_pad = true, .theta_key = "rotary_emb_base", .partial = 0.25, .partial_key = "rotary_pct"},
-	{"gpt2", "GPT2LMHeadModel", .size = {12, 768, DERIVED, 50257, 1024, 12, DERIVED, DERIVED}, GPT2_SIZE_NAMES,
-		.tied = true, .flags = GPT2_FLAGS | MT_IN_OUT, .act_key = "activation_function", .act = "gelu_new",
-		.ungated = true, .names = MT_NAMES_GPT2, .eps_key = "layer_norm_epsilon", .eps = 1e-5, .no_pad = true,
-		.refused = {"add_cross_attention", "scale_attn_by_inverse_layer_idx"}, .read = read_gpt2, .dropout = 0.1,
-		.dropout_key = {"attn_pdrop", "resid_pdrop", "embd_pdrop"}, .dropout_released = true, .nope = NOPE_FULL},
+	{"gpt2", "GPT2LMHeadModel", GPT2, .flags = GPT2_FLAGS | MT_IN_OUT, .act = "gelu_new", .names = MT_NAMES_GPT2,
+		.refused = {"add_cross_attention", "scale_attn_by_inverse_layer_idx"}, .read = read_gpt2},
+	{"gpt_bigcode", "GPTBigCodeForCausalLM", GPT2, .flags = GPT2_FLAGS, .act = "gelu_pytorch_tanh",
+		.names = MT_NAMES_BIGCODE, .refused = {"add_cross_attention"}, .read = read_bigcode},
 	{"opt", "OPTForCausalLM", .size = {12, 768, 3072, 50272, 2048, 12, DERIVED, DERIVED},
 		.size_name = {[S_FFN] = "ffn_dim", [S_KV_HEADS] = "", [S_HEAD_DIM] = ""},
 		.alias = {{"init_std", "initializer_range"}}, .tied = true, .flags = MT_LAYERNORM | MT_POSITIONS,

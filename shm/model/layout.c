@@ -152,6 +152,7 @@ static const struct names {
 			{MT_T_O, "attn.c_proj.weight"}, {MT_T_OB, "attn.c_proj.bias"}, {MT_T_NORM2, "ln_2.weight"},
 			{MT_T_NORM2B, "ln_2.bias"}, {MT_T_FNORM, "transformer.ln_f.weight"},
 			{MT_T_FNORMB, "transformer.ln_f.bias"}}},
+	[MT_NAMES_BIGCODE] = {"transformer.h", .base = MT_NAMES_GPT2, .by_group = true},
 	[MT_NAMES_OPT] = {"model.decoder.layers",
 		.other = {{MT_T_EMBED, "model.decoder.embed_tokens.weight"},
 			{MT_T_POSITIONS, "model.decoder.embed_positions.weight"}, {MT_T_NORM1, "self_attn_layer_norm.weight"},

@@ -191,6 +191,19 @@ CASES = {
             vocab_size=101, n_embd=24, n_layer=2, n_positions=64, n_head=3, n_inner=40, **NO_DROPOUT),
         "dialect": 5,
         "train": {"micro": 2, "seq": 26, "wd": 0.1, "warmup": 2, "clip": 1.7}},
+    # as SantaCoder: gpt2 with one key head behind the query heads in c_attn, whose matrices are (out, in)
+    "gpt-bigcode": {
+        "config": transformers.GPTBigCodeConfig(
+            vocab_size=53, n_embd=24, n_layer=2, n_positions=64, n_head=4, n_inner=40, **NO_DROPOUT),
+        "dialect": 5,
+        "train": {"micro": 2, "seq": 26, "warmup": 2, "schedule": "cosine", "clip": 2.1}},
+    # q, k and v of one head after another in c_attn; untied
+    "gpt-bigcode-heads": {
+        "config": transformers.GPTBigCodeConfig(
+            vocab_size=53, n_embd=24, n_layer=2, n_positions=64, n_head=3, multi_query=False,
+            tie_word_embeddings=False, **NO_DROPOUT),
+        "dialect": 5,
+        "train": {"wd": 0.1, "clip": 2.3}},
     # learned positions behind two rows of the table, relu, pad_token_id 1 as in its class; tied
     "opt": {
         "config": transformers.OPTConfig(

@@ -100,6 +100,8 @@ FAMILIES.update({
 FAMILIES.update({
     "gpt2": {"n_inner": [None, 24], "activation_function": ["gelu", "gelu_pytorch_tanh"], "embd_pdrop": [0, 0.2],
              "layer_norm_epsilon": [0.001], "scale_attn_weights": [True, False]},
+    "gpt_bigcode": {"n_inner": [None, 24], "multi_query": [True, False], "activation_function": ["gelu"],
+                    "attn_pdrop": [0], "scale_attn_weights": [True, False]},
     "opt": {"ffn_dim": [24], "enable_bias": [True, False], "layer_norm_elementwise_affine": [True, False],
             "activation_function": ["gelu"], "dropout": [0, 0.2], "word_embed_proj_dim": [None, 32]},
 })
