@@ -365,8 +365,8 @@ int carried_table(const struct carried *c, const struct mt_run *run, struct mt_t
 	return 0;
 }
 
-/* Has the directory of a checkpoint this file? Its descriptor, or -1 */
-static int open_same(const struct carried *c, int parent, const char *name)
+/* Has the directory of a checkpoint this file? Its descriptor, or -1; *file: that of the file */
+static int open_same(const struct carried *c, int parent, const char *name, int *file)
 {
 	int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	json_t *root = NULL;
@@ -376,19 +376,23 @@ static int open_same(const struct carried *c, int parent, const char *name)
 	bool same = read && json_equal(json_object_get(entry, "xxh3"), json_object_get(c->record, "xxh3")) &&
 		(uint64_t)json_integer_value(json_object_get(entry, "bytes")) == c->bytes;
 	json_decref(root);
-	if (same) return fd;
+	if (same) *file = openat(fd, FILE_NAME, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	if (same && *file >= 0) return fd;
 	close(fd);
 	return -1;
 }
 
-/* Of the checkpoints step-* beside the new directory one that has the file; -1: none */
-static int find_same(const struct carried *c, int parent)
+/* Of the checkpoints step-* beside the new directory one that has the file; -1: none. mt-ckpt serve may be deleting the
+ * ones that are listed, and the newest may have come after the list: so it is looked for twice. */
+static int find_same(const struct carried *c, int parent, int *file)
 {
-	DIR *d = dir_list(parent);
 	int found = -1;
-	for (struct dirent *e; d && found < 0 && (e = readdir(d));)
-		if (!strncmp(e->d_name, "step-", 5)) found = open_same(c, parent, e->d_name);
-	if (d) closedir(d);
+	for (int i = 0; i < 2 && found < 0; i++) {
+		DIR *d = dir_list(parent);
+		for (struct dirent *e; d && found < 0 && (e = readdir(d));)
+			if (!strncmp(e->d_name, "step-", 5)) found = open_same(c, parent, e->d_name, file);
+		if (d) closedir(d);
+	}
 	return found;
 }
 
@@ -405,8 +409,10 @@ static int copy(const struct carried *c, struct out_dir *dir, int source, int wh
 		if ((rc = out_chunk_begin(&out, f, i, NULL)) < 0) break;
 		rc = out_chunk_end(&out, pass_chunk(c, source, whole, i, buf, &out, &sum));
 		const char *was = json_string_value(json_array_get(sums, i));
-		if (rc == 0 && (!was || sum != strtoull(was, NULL, 16)))
-			rc = mt_fail(MT_EX_NOINPUT, "its tensors have changed since they were loaded");
+		if (rc < 0 || (was && sum == strtoull(was, NULL, 16))) continue;
+		rc = whole >= 0
+			? mt_fail(MT_EX_DATA, FILE_NAME " of a checkpoint beside it: chunk %llu is damaged", (unsigned long long)i)
+			: mt_fail(MT_EX_NOINPUT, "its tensors have changed since they were loaded");
 	}
 	free(buf);
 	return rc;
@@ -433,26 +439,26 @@ static int copy_source(const struct carried *c, struct out_dir *dir)
 	struct model model = {0};
 	struct carried with = *c;
 	int fd, rc = dir_open(c->source, &fd);
-	if (rc < 0) return mt_fail(MT_EX_NOINPUT, "what is carried untrained was loaded from there: %s", mt_errmsg());
-	rc = open_fp8(c, fd, &model);
-	with.model = &model;
-	if (rc == 0) rc = copy(&with, dir, fd, -1);
-	model_close(&model);
-	close(fd);
-	if (rc == -MT_EX_DATA || rc == -MT_EX_NOINPUT)
-		rc = mt_fail(MT_EX_NOINPUT, "what is carried untrained was loaded from there: %s: %s", shown(c->source),
-			mt_errmsg());
-	return rc;
+	if (rc == 0) {
+		rc = open_fp8(c, fd, &model);
+		with.model = &model;
+		if (rc == 0) rc = copy(&with, dir, fd, -1);
+		model_close(&model);
+		close(fd);
+		if (rc != -MT_EX_DATA && rc != -MT_EX_NOINPUT) return rc;
+		mt_fail_in(rc, "%s", shown(c->source));
+	}
+	return mt_fail(MT_EX_NOINPUT, "tensors that are carried untrained cannot be read from where they were loaded: %s",
+		mt_errmsg());
 }
 
 int carried_write(const struct carried *c, struct out_dir *dir)
 {
-	int beside = find_same(c, dir->parent), rc = 1;
+	int whole = -1, beside = find_same(c, dir->parent, &whole), rc = 1;
 	if (beside < 0) return copy_source(c, dir);
 	if (!dir->no_sums) rc = out_link(dir, beside, FILE_NAME, c->bytes, json_object_get(c->record, "xxh3"));
-	int whole = rc == 1 ? openat(beside, FILE_NAME, O_RDONLY | O_CLOEXEC | O_NOFOLLOW) : -1;
-	if (rc == 1) rc = whole >= 0 ? copy(c, dir, -1, whole) : copy_source(c, dir);
-	if (whole >= 0) close(whole);
+	if (rc == 1) rc = copy(c, dir, -1, whole);
+	close(whole);
 	close(beside);
 	return rc;
 }

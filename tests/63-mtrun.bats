@@ -17,6 +17,7 @@ trained() { [ "$(wc -l <"$T/m")" -ge "$1" ]; }
 plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 newest() { ls -d "$T"/out/step-* | tail -1; }
 emptied() { [ -z "$(ls "$1")" ]; }
+reached() { [ "$(last_step)" -ge "$1" ]; }
 last_step() { tail -1 "$T/m" | sed 's/.*"step": \([0-9]*\).*/\1/'; }
 
 # Use a script from stdin in place of mt-ckpt (or $1); what the script does not handle goes to the real program.
@@ -70,6 +71,60 @@ same_as_undisturbed() {
 		rm -r "$T/out" "$T/m"
 	done
 	[ -z "$(ls "$T/tmp")" ]
+}
+
+# bats test_tags=slow
+@test "mt-run is killed and its model deleted: --resume goes on from the checkpoint alone, twice, with the same bits" {
+	local kind
+	for kind in text gemma3 llava; do
+		CASE=$GOLDEN/gemma3
+		[ $kind != llava ] || CASE=$GOLDEN/llama2
+		if [ $kind = text ]; then cp -r "$CASE/model" "$T/was"
+		else python3 "$TOP/tests/lib/wrap.py" "$CASE/model" "$T/was" $kind; fi
+		cp -r "$T/was" "$T/in"
+		MODEL=$T/in
+		long_data
+		undisturbed --steps 300
+		start --steps 300 --ckpt-every 20
+		eventually compgen -G "$T/out/step-*"
+		kill -9 $pid
+		rm -r "$T/in"
+		eventually all_gone
+		run_it --steps 300 --until $(($(last_step) + 20)) --resume --ckpt-every 2 --keep 1
+		grep -q "^mt-run: $T/in is gone: goes on from $T/out/step-.* alone$" "$T/run.err"
+		start --steps 300 --resume --ckpt-every 7
+		eventually reached 150
+		kill -9 $pid
+		eventually all_gone
+		run_it --steps 300 --resume
+		plain "$T/out/metrics.jsonl" | diff "$T/whole/m" - >&2
+		diff -r "$T/whole/model" "$T/out/model"
+		rm -r "$T/out" "$T/m" "$T/was" "$T/whole"
+	done
+}
+
+@test "--resume without the model and without a whole checkpoint exits 66 or 65, and leaves OUT as it was" {
+	cp -r "$CASE/model" "$T/in"
+	MODEL=$T/in DATA=$CASE/data.bin
+	resume() {
+		mt-run --run "$RUN" --model "$T/in" --data "$DATA" --out "$T/out" $ARGS --steps 6 --resume "$@"
+	}
+	rm -r "$T/in"
+	fails_with 66 resume
+	grep -q "$T/in: no such file" "$T/fails.err"
+	[ ! -e "$T/out" ]
+	mkdir "$T/out"
+	fails_with 66 resume
+	grep -q "$T/in: no such file" "$T/fails.err"
+	fails_with 66 resume --dry-run
+	cp -r "$CASE/model" "$T/in"
+	run_it --steps 6 --until 3
+	rm "$T/in/config.json"
+	resume --dry-run --json >"$T/json"
+	[ "$(value fits <"$T/json")" = True ]
+	truncate -s -1 "$T/out/step-00000003/config.json"
+	exits 65 resume 2>"$T/err"
+	grep -q "no checkpoint in $T/out is whole" "$T/err"
 }
 
 @test "mt-run is killed, and a process that it leaves writes in its directory while that is deleted: it is deleted" {

@@ -276,3 +276,32 @@ tokenizer_of_words() {
 	run_it_without --sample "$T/p" --sample-tokens 3
 	grep -q '^{"step": 2, "prompt": 1, "tokens": \[5, 7, ' "$T/out/samples.jsonl"
 }
+
+# bats test_tags=slow
+@test "--resume after the model was deleted: prompts and samples have text by the tokenizer of the checkpoints" {
+	need_transformers
+	tokenizer_of_words
+	mkdir "$T/python"
+	printf '#!/bin/sh\nexec "%s" "$@"\n' "$(command -v "$PYTHON")" >"$T/python/python3"
+	chmod +x "$T/python/python3"
+	export PATH=$T/python:$PATH
+	echo 'w5 w7' >"$T/words"
+	tokens() {
+		run_it --model "$T/model" --data "$CASE/data.bin" --sample "$T/words" --sample-tokens 3 --ckpt-every 1 \
+			--keep 1 "$@"
+	}
+	tokens --steps 20 --until 2
+	rm -r "$T/model"
+	tokens --steps 20 --resume --sample-every 1
+	no grep -v '"text": "w5 w7 ' "$T/out/samples.jsonl"
+	grep -q '^{"step": 20, ' "$T/out/samples.jsonl"
+	[ "$(samples)" -ge 2 ]
+	no ls -d "$T"/out/step-*19
+	# one that lacks the tokenizer
+	cp -r "$CASE/model" "$T/model"
+	rm -r "$T/out"
+	run_it --model "$T/model" --data "$CASE/data.bin" --steps 20 --until 2
+	rm -r "$T/model"
+	exits 66 tokens --steps 20 --resume
+	grep -q "^mt-run: --sample: $T/model and its tokenizer are gone, and $T/out/step-00000002 has none" "$T/run.err"
+}

@@ -113,8 +113,66 @@ whole() {
 		2>/dev/null
 	fails_with 66 mt-ckpt export "$RUN" "$T/out"
 	grep -q "$T/in: its tensors have changed since they were loaded" "$T/fails.err"
+	touch -r "$T/was/model.safetensors" "$T/in/model.safetensors"
+	fails_with 66 mt-ckpt save "$RUN" "$T/out"
+	grep -q "cannot be read from where they were loaded: $T/in: its tensors have changed" "$T/fails.err"
+	truncate -s -1 "$T/in/model.safetensors"
+	fails_with 66 mt-ckpt export "$RUN" "$T/out"
+	grep -q "$T/in: model.safetensors: " "$T/fails.err"
 	rm "$T/in/model.safetensors"
 	fails_with 66 mt-ckpt export "$RUN" "$T/out"
+	grep -q "$T/in: model.safetensors: No such file or directory" "$T/fails.err"
+	[ ! -e "$T/out" ]
+	# trained tensors may change: they are in the run
+	cp "$T/was/model.safetensors" "$T/in/model.safetensors"
+	python3 - "$TOP/tests/lib" "$T/in" <<-'END'
+		import sys
+		sys.path.insert(0, sys.argv[1])
+		from wrap import KINDS, read, write
+		write(sys.argv[2], {name: (dtype, shape, bytes(len(data)) if name.startswith(KINDS["gemma3"][0]) else data)
+		                    for name, (dtype, shape, data) in read(sys.argv[2]).items()})
+	END
+	mt-ckpt export "$RUN" "$T/out"
+	wrap --unwrap "$T/out" "$T/was" "$T/text"
+}
+
+@test "a wrapper's source is deleted while mt-run trains: the run stays, and is saved when the source is back" {
+	wrap "$GOLDEN/gemma3/model" "$T/in" gemma3
+	local run_it=(mt-run --run "$RUN" --model "$T/in" --data "$GOLDEN/gemma3/data.bin" --out "$T/out"
+		--steps 1000000 --epochs 1000000 --batch 2 --seq 24 --lr 1e-3 --dtype fp32 --threads 1 --wait 5 --quiet)
+	spawn run "${run_it[@]}"
+	eventually grep -q '"step": 2,' "$T/run.out"
+	mv "$T/in" "$T/was"
+	kill -TERM "$PID"
+	exits 143 wait "$PID"
+	grep -q "untrained cannot be read from where they were loaded: $T/in: No such file or directory$" "$T/run.err"
+	last=$(grep "save and remove it: " "$T/run.err")
+	mv "$T/was" "$T/in"
+	eval "${last#*remove it: }"
+	gone "$RUN"
+	mt-ckpt verify "$T"/out/step-*
+	rm -r "$T/in"
+	last=$(ls "$T/out" | sed -n 's/step-0*//p')
+	"${run_it[@]}" --resume --until $((last + 2)) >"$T/m"
+	[ "$(wc -l <"$T/m")" = 2 ]
+}
+
+@test "a checkpoint whose carried tensors are damaged: exports name it, and --resume takes an older one" {
+	wrap "$GOLDEN/gemma3/model" "$T/in" gemma3
+	make_run "$T/in" --dtype fp32
+	mkdir "$T/o"
+	mt-ckpt save "$RUN" "$T/o/step-00000001"
+	file=$T/o/step-00000001/model-carried.safetensors
+	printf x | dd of="$file" bs=1 seek=$(($(stat -c %s "$file") - 1)) conv=notrunc 2>/dev/null
+	fails_with 65 mt-ckpt export "$RUN" "$T/o/model"
+	grep -q "model-carried.safetensors of a checkpoint beside it: chunk 0 is damaged" "$T/fails.err"
+	fails_with 65 mt-ckpt verify "$T/o/step-00000001"
+	mt-store rm "$RUN"
+	fails_with 65 mt-ckpt export --from "$T/o/step-00000001" "$T/o/model"
+	rm "$file"
+	fails_with 65 mt-ckpt verify "$T/o/step-00000001"
+	grep -q "model-carried.safetensors: is missing" "$T/fails.err"
+	[ "$(ls -A "$T/o")" = step-00000001 ]
 }
 
 # A wrapper's head beside tied embeddings: equal: it stays, equal to the trained embeddings; other: trained on its own

@@ -133,26 +133,38 @@ check_step() { # OPTIONS
 # A checkpoint has six times as many files as the weights: they are at most 5 GB, too
 check_descriptors() {
 	files=0
-	[ ! -d "$model" ] || files=$(find "$model/" -maxdepth 1 -name '*.safetensors' 2>/dev/null | wc -l 2>/dev/null)
+	[ ! -d "$model" ] || files=$(find "$model/" -maxdepth 1 -name '*.safetensors' ! -name 'optim-*' 2>/dev/null |
+		wc -l 2>/dev/null)
 	[ "$files" -le 1 ] || need_descriptors $((12 + 8 * files))
 }
 
+no_model() {
+	case $model in
+	/* | .* | */*/* | */ | *.json) ;;
+	*/*) die 66 "$model: no such directory; mt does not download: 'hf download $model --local-dir DIR' does" ;;
+	esac
+	die 66 "$config: no such file"
+}
+
+gone=''                                         # the model that a checkpoint stands for
+
+# When the model of a training that continues is gone, its newest checkpoint has all of it, also config.json and
+# tokenizer
 check_model() {
 	config=$model
 	[ -d "$model" ] && config=$model/config.json
 	check_access "$config"
-	if [ ! -d "$model" ] && [ ! -f "$config" ]; then
-		case $model in
-		/* | .* | */*/* | */ | *.json) ;;
-		*/*) die 66 "$model: no such directory; mt does not download: 'hf download $model --local-dir DIR' does" ;;
-		esac
-		die 66 "$config: no such file"
+	if [ ! -e "$config" ] && [ -n "$resume" ] && [ -d "$out" ]; then find_start; fi
+	if [ ! -e "$config" ] && [ -n "$newest" ]; then
+		tell "$model is gone: goes on from $newest alone"
+		gone=$model model=$newest config=$newest/config.json
 	fi
+	if [ ! -d "$model" ] && [ ! -f "$config" ]; then no_model; fi
 }
 
 check_files() {
-	check_descriptors
 	check_model
+	check_descriptors
 	[ "${node:-0}" = 0 ] || return 0
 	check_out
 	check_access "${eval:-/dev/null}"

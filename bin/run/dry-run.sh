@@ -21,8 +21,7 @@ make_plan() { # [HOST-BYTES]
 
 dry_run() {
 	[ "${node:-0}" = 0 ] || dry_run_elsewhere
-	newest=''
-	[ ! -d "$out" ] || find_checkpoint
+	find_start
 	began=$(newest_step)
 	check_start
 	countable=1

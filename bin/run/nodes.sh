@@ -101,7 +101,7 @@ hear_checkpoint() {
 
 # All nodes choose by one rule: the newest that is whole. If they see different ones, mt-link ends the run.
 find_shared_checkpoint() {
-	quiet=1 newest=''
+	quiet=1
 	[ -n "$resume" ] || return 0
 	! hear_checkpoint || return 0
 	set --

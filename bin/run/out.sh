@@ -3,6 +3,7 @@
 # shellcheck shell=sh disable=SC2034,SC2086,SC2154   # mt-run sets and uses the variables; lists have an entry a line
 
 tmp='' made='' lock_line='' run_id=''           # made: OUT is new
+newest='' looked=''                             # newest: the checkpoint to go on from; looked: it has been looked for
 
 lives() { grep -qs '^State:[[:space:]]*[^ZX[:space:]]' "/proc/$1/status"; }     # PID: is running, not a zombie
 
@@ -171,7 +172,7 @@ find_best() { # STEP
 }
 
 find_checkpoint() {
-	newest='' found=''
+	found=''
 	set +f
 	for dir in "$out"/step-*; do                # names have as many digits as it takes to sort by step
 		[ -d "$dir" ] || continue
@@ -191,12 +192,26 @@ find_checkpoint() {
 	fi
 	[ -z "$newest" ] || return 0
 	[ -z "$found" ] || die 65 "no checkpoint in $out is whole"
+	[ -e "$config" ] || no_model
 	[ -z "$resume" ] || say "no checkpoint in $out yet: starts from $model"
 	[ -z "$dry" ] || return 0
 	for file in metrics.jsonl samples.jsonl; do # an old file belongs to another run
 		[ -s "$out/$file" ] || continue
 		mv -fT "$out/$file" "$out/$file.old" || die 74 "$out/$file: cannot be renamed"
 	done
+}
+
+# Take OUT, if this is the node that uses it, and find the checkpoint to go on from. A dry run only looks.
+find_start() {
+	[ -z "$looked" ] || return 0
+	looked=1
+	if [ -n "$dry" ]; then [ ! -d "$out" ] || find_checkpoint
+	elif [ "${node:-0}" = 0 ]; then
+		take_out
+		find_checkpoint
+	else
+		find_shared_checkpoint
+	fi
 }
 
 no_room() {

@@ -13,6 +13,16 @@ text_maker() {
 	if [ -d "$model" ] && [ -n "$(find "$model/" -maxdepth 1 -name 'tokenizer*')" ]; then echo tokenizer; fi
 }
 
+# Sets with: the directory of the tokenizer: the model's or, if that is gone, the newest checkpoint
+find_tokenizer() {
+	with=$model
+	[ ! -d "$with" ] || return 0
+	set +f
+	for with in "$out"/step-*; do :; done
+	set -f
+	[ -d "$with" ]
+}
+
 make_prompts() { # the prompts as records
 	if [ "$maker" = bytes ]; then
 		while IFS= read -r line || [ -n "$line" ]; do printf %s "$line" | mt-feed --bytes - || return; done <"$sample"
@@ -41,6 +51,9 @@ check_samples() {
 	[ -f "$sample" ] || die 66 "$sample: no such file"
 	LC_ALL=C grep -qa . "$sample" || die 65 "$sample has no prompt"
 	maker=$(text_maker)
+	if [ -n "$gone" ] && [ -z "$maker" ] && is_text "$sample"; then
+		die 66 "--sample: $gone and its tokenizer are gone, and $newest has none: give the prompts as records"
+	fi
 	file=$(mktemp "${TMPDIR:-/tmp}/mt-run.XXXXXX") || exit 74
 	exec 4>"$file"                              # until there is $tmp
 	rm "$file"
@@ -142,11 +155,14 @@ write_down() {
 	head="{\"step\": $from, "
 	[ "$to" = "$from" ] || head="$head\"last_step\": $to, "
 	if [ "$maker" = tokenizer ] && [ ! -e "$tmp/no-text" ]; then
-		if beside /dev/null "$tmp/texts" /dev/null nice mt-tokens --decode --json "$model" "$tmp/sample"; then
-			awk -v head="$head" '{ print head "\"prompt\": " NR ", " substr($0, 2) }' "$tmp/texts"
-			return
-		fi
-		wanted || return
+		while find_tokenizer; do                # a checkpoint may be deleted while it is read
+			if beside /dev/null "$tmp/texts" /dev/null nice mt-tokens --decode --json "$with" "$tmp/sample"; then
+				awk -v head="$head" '{ print head "\"prompt\": " NR ", " substr($0, 2) }' "$tmp/texts"
+				return
+			fi
+			wanted || return
+			[ ! -d "$with" ] || break
+		done
 		: >"$tmp/no-text"                       # this Python cannot; tokens are written
 	fi
 	od -A n -v -t u4 -w4 "$tmp/sample" | LC_ALL=C awk -v head="$head" -v bytes="${maker#tokenizer}" "$json_of"'
