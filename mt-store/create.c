@@ -120,6 +120,17 @@ static void say_pages(struct mt_run *run)
 		gpu ? "registering it with a GPU and " : "", remount, (unsigned long long)(mt_run_bytes(run) >> 30) + 1);
 }
 
+/* What a wrapper's directory has beside its text model, and what both take on disk */
+static void say_carried(const char *name, const struct mt_control *c)
+{
+	uint64_t carried = c->geo.carried_bytes, moments = mt_state_arrays(c->optim) * mt_state_bytes(c->state, c->params);
+	mt_say("run '%s': of %s the text model is trained; %u tensor%s of %llu bytes are carried untrained; with them a "
+		   "checkpoint has %llu bytes, an export %llu",
+		name, c->geo.wrapper, c->geo.carried, mt_s(c->geo.carried), (unsigned long long)carried,
+		(unsigned long long)(4 * c->params + moments + carried), /* w and lo, or fp32 w */
+		(unsigned long long)(mt_dtype_bytes(c->dtype) * c->params + carried));
+}
+
 /* "run 'x': llama, 4877568 parameters in bf16, ..." once it stands. A look that fails does not unmake it. */
 static void say_summary(const char *name)
 {
@@ -130,9 +141,7 @@ static void say_summary(const char *name)
 	}
 	const struct mt_control *c = mt_control(run);
 	uint64_t state = store_bytes(run), all = mt_run_bytes(run);
-	if (*c->geo.wrapper)
-		mt_say("run '%s': of %s the text model is trained; %u tensors of %llu bytes are carried untrained", name,
-			c->geo.wrapper, c->geo.carried, (unsigned long long)c->geo.carried_bytes);
+	if (*c->geo.wrapper) say_carried(name, c);
 	mt_say(
 		"run '%s': %s, %llu parameters, %s, gradients %s%s%s: %llu bytes of state, %.2f a parameter; %llu bytes in all",
 		name, c->geo.family, (unsigned long long)c->params, mt_dtype_name(c->dtype), mt_dtype_name(c->grad),

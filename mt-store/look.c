@@ -238,6 +238,7 @@ void look_take(struct look *l, struct mt_run *run, const char *name)
 	run_id_text(run, l->run_id);
 	l->optim = c->optim;
 	l->params = c->params;
+	l->carried_bytes = c->geo.carried_bytes;
 	l->step_tokens = c->step_tokens;
 	l->bytes = mt_run_bytes(run);
 	l->state_bytes = store_bytes(run);

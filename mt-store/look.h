@@ -54,7 +54,7 @@ struct look {
 	char run_id[33];               /* hexadecimal digits */
 	uint32_t node, nodes;          /* this node's number, of how many */
 	uint32_t optim;                /* enum mt_optim */
-	uint64_t params, step_tokens, bytes, state_bytes, array[ARRAY_COUNT];
+	uint64_t params, carried_bytes, step_tokens, bytes, state_bytes, array[ARRAY_COUNT];
 
 	/* Of the last committed step. Its figures: NAN: unknown, or not finite; `known` says which; 0 tokens: unknown */
 	uint64_t step, trained_tokens, processed_tokens; /* tokens over the run's life: targets; of documents */

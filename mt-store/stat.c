@@ -100,6 +100,7 @@ static json_t *run_object(const struct look *l, double huge)
 		"params", number(l->params), "bytes", number(l->bytes), "state_bytes", number(l->state_bytes),
 		"bytes_per_param", (double)l->state_bytes / (double)l->params, "step", number(l->step), "step_tokens",
 		number(l->step_tokens), "numa", l->numa);
+	json_object_set_new(o, "carried_bytes", json_integer(number(l->carried_bytes)));
 	json_object_set_new(o, "node", json_integer(number(l->node)));
 	json_object_set_new(o, "nodes", json_integer(number(l->nodes)));
 	json_object_set_new(o, "huge_pages", huge < 0 ? json_null() : json_real(huge));

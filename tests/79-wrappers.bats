@@ -304,3 +304,33 @@ with_head() { # FIRST-BYTE
 	run_it --allow-image-tokens >"$T/metrics"
 	[ -e "$T/out/model/config.json" ]
 }
+
+@test "--dry-run, plans and create count the bytes that are carried: in the export, and once in all checkpoints" {
+	wrap "$GOLDEN/gemma3/model" "$T/in" gemma3
+	python3 - "$TOP/tests/lib" "$T/in" <<-'END'
+		import sys
+		sys.path.insert(0, sys.argv[1])
+		from wrap import read, write
+		write(sys.argv[2], {**read(sys.argv[2]), "vision_tower.large": ("U8", [3 << 20], bytes(3 << 20))})
+	END
+	run_it() {
+		mt-run --run "$RUN" --model "$T/in" --data "$GOLDEN/gemma3/data.bin" --out "$T/out" --steps 3 --batch 2 \
+			--seq 24 --lr 1e-3 --threads 1 --ckpt-every 1 --quiet "$@"
+	}
+	run_it --dry-run --json >"$T/json"
+	run_it >"$T/m" 2>"$T/err"
+	python3 - "$T/json" "$(du -sb "$T/out/step-00000003" | cut -f1)" "$(du -sb "$T/out" | cut -f1)" <<-'END'
+		import json, sys
+		dry, (checkpoint, all) = json.load(open(sys.argv[1])), map(int, sys.argv[2:])
+		assert 0 < checkpoint - dry["checkpoint_bytes"] < 60000, (checkpoint, dry)
+		state = dry["checkpoint_bytes"] - (3 << 20) - 178
+		assert dry["disk_bytes"] == 3 * state + 2 * ((3 << 20) + 178) + 2 * 9296, dry
+		assert 0 < all - dry["disk_bytes"] + state < 150000, (all, dry)     # the third checkpoint is not kept
+	END
+	[ "$(mt-stream --plan --config "$T/in" --seq 24 --micro 2 --json | value carried_bytes)" = $(((3 << 20) + 178)) ]
+	mt-stream --plan --config "$T/in" --seq 24 --micro 2 | grep -q "^model .*; 0.003 GB carried untrained$"
+	mt-store create "$RUN" --config "$T/in" 2>"$T/create"
+	grep -q "7 tensors of 3145906 bytes are carried untrained; with them a checkpoint has 3257458 bytes, " "$T/create"
+	grep -q "an export 3164498$" "$T/create"
+	[ "$(mt-store stat "$RUN" --json | value carried_bytes)" = 3145906 ]
+}

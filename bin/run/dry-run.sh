@@ -157,7 +157,7 @@ report() {
 			targets()
 			answers()
 		}
-		function memory(    host, own, cores, shared, disk, each, step, row, rate) {
+		function memory(    host, own, cores, shared, carried, disk, each, step, row, rate) {
 			cores = device !~ /^cuda/
 			own = of(plan, "peak_bytes")
 			shared = of(plan, "host_bytes") - of(plan, "host_activation_bytes")
@@ -171,8 +171,9 @@ report() {
 				bad = 71
 			}
 			if (!cores) line("device", gb(own) " of " gb(of(plan, "memory")) " device memory: fits")
-			each = checkpoint_bytes(of(plan, "params"), state, optim)
-			disk = kept * each + model_bytes(of(plan, "params"), dtype)
+			carried = of(plan, "carried_bytes")
+			each = checkpoint_bytes(of(plan, "params"), state, optim, carried)
+			disk = disk_bytes(kept, each, of(plan, "params"), dtype, carried)
 			line("disk", gb(disk) " of " gb(disk_free) " free: " files(kept, each) ": " fits(disk, disk_free) \
 				(disk > disk_free ? "; a smaller --keep, or another --out" : ""))
 			if (!bad && disk > disk_free) bad = 74

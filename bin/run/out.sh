@@ -289,13 +289,16 @@ checkpoints_kept() {
 	if [ "$saves" -lt "$most" ]; then echo "$saves"; else echo "$most"; fi
 }
 
-# awk: bytes of a checkpoint and of an export
+# awk: bytes of a checkpoint, and of all with an export
 sizes='
 function gb(n) { return sprintf(n < 1e8 ? "%.3f GB" : "%.1f GB", n / 1e9) }
-function checkpoint_bytes(params, state, optim) {
-	return params * (4 + (state == "bf16" ? 2 : state == "int8" ? 1 + 4 / 64 : 4) * (optim == "adamw" ? 2 : 1))
+function checkpoint_bytes(params, state, optim, carried) {
+	state = state == "bf16" ? 2 : state == "int8" ? 1 + 4 / 64 : 4
+	return params * (4 + state * (optim == "adamw" ? 2 : 1)) + carried
 }
-function model_bytes(params, dtype) { return params * (dtype == "fp32" ? 4 : 2) }
+function disk_bytes(kept, each, params, dtype, carried) { # checkpoints share the file of what is carried untrained
+	return kept * (each - carried) + params * (dtype == "fp32" ? 4 : 2) + carried * (kept ? 2 : 1)
+}
 function files(kept, each) {
 	return (kept ? kept " checkpoint" (kept > 1 ? "s" : "") " of " gb(each) " and " : "") "the model"
 }
@@ -303,9 +306,9 @@ function files(kept, each) {
 
 warn_of_disk() {
 	LC_ALL=C awk -v params="$params" -v kept="$(checkpoints_kept)" -v free="$(free_in "$out")" -v state="$state" \
-		-v optim="$optim" -v dtype="$dtype" "$sizes"'BEGIN {
-			each = checkpoint_bytes(params, state, optim)
-			need = kept * each + model_bytes(params, dtype)
+		-v optim="$optim" -v dtype="$dtype" -v carried="$(fact carried_bytes)" "$sizes"'BEGIN {
+			each = checkpoint_bytes(params, state, optim, carried)
+			need = disk_bytes(kept, each, params, dtype, carried)
 			if (need > free) print gb(free) " free, " files(kept, each) " need " gb(need) \
 				(kept && each > free ? ": no checkpoint fits" : "")
 		}' >"$tmp/disk"
