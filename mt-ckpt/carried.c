@@ -43,7 +43,7 @@ static json_t *tensor_json(const struct st_entry *e, int *rc)
 	json_put(rc, o, "name", json_string(t->name));
 	json_put(rc, o, "dtype", json_string(e->scale ? "BF16" : t->dtype_name));
 	json_put(rc, o, "shape", shape);
-	json_put(rc, o, "file", json_string(e->file->name));
+	json_put(rc, o, "file", json_string(e->file->path));
 	json_put(rc, o, "begin", json_integer((json_int_t)t->begin));
 	json_put(rc, o, "bytes", json_integer((json_int_t)(t->end - t->begin) * (e->scale ? 2 : 1)));
 	json_put(rc, o, "fp8", json_boolean(e->scale));
@@ -89,7 +89,11 @@ static json_t *record_json(const struct source *s, int *rc)
 	const struct st_entry *head = model_head(m, head_tensor_name(&s->geo));
 	char *path = realpath(s->path, NULL);
 	json_t *root = json_object();
-	json_put(rc, root, "source", json_string(path ? path : s->path));
+	json_t *source = json_string(path ? path : s->path);
+	if (!source && *rc == 0)
+		*rc = mt_fail(MT_EX_DATA, "%s: its path is not UTF-8, as the record of what is carried must be: rename it",
+			shown(s->path));
+	json_put(rc, root, "source", source);
 	json_put(rc, root, "prefix", prefix_json(s));
 	json_put(rc, root, "head", head ? json_string(head->tensor->name) : json_null());
 	json_put(rc, root, "tensors", tensors_json(m, rc));
@@ -299,12 +303,32 @@ static void say(const struct carried *c)
 			mtp);
 }
 
-/* All names of the text model must fit into the table of tensors. */
+/* The files' name of one of the text model's tensors. False: it is too long */
+static bool name_in_files(const struct carried *c, const struct mt_tensor *t, char name[MT_TENSOR_NAME])
+{
+	const char *rest = strchr(t->name, '.');
+	int n;
+	if (t->role == MT_T_HEAD && c->head) n = snprintf(name, MT_TENSOR_NAME, "%s", c->head);
+	else if (t->role == MT_T_HEADB && c->head)
+		n = snprintf(name, MT_TENSOR_NAME, "%.*sbias", (int)(strlen(c->head) - strlen("weight")), c->head);
+	else if (t->role == MT_T_HEAD || t->role == MT_T_HEADB || !rest) n = snprintf(name, MT_TENSOR_NAME, "%s", t->name);
+	else n = snprintf(name, MT_TENSOR_NAME, "%s%s", c->prefix, rest + 1);
+	return n < MT_TENSOR_NAME;
+}
+
+/* All names of the text model must fit into the table of tensors, and what is carried must have others. */
 static int check_names(const struct carried *c, const struct source *s)
 {
-	for (uint32_t i = 0; i < s->layout.n_tensors; i++)
-		if (strlen(c->prefix) + strlen(s->layout.tensors[i].name) >= MT_TENSOR_NAME)
-			return mt_fail(MT_EX_DATA, "%s: names of more than %d bytes", s->model[ARRAY_W].label, MT_TENSOR_NAME - 1);
+	const struct model *m = &s->model[ARRAY_W];
+	char name[MT_TENSOR_NAME];
+	for (uint32_t i = 0; i < s->layout.n_tensors; i++) {
+		if (!name_in_files(c, &s->layout.tensors[i], name))
+			return mt_fail(MT_EX_DATA, "%s: names of more than %d bytes", m->label, MT_TENSOR_NAME - 1);
+		const struct st_entry *e = model_find(m, name);
+		if (e && !e->used)
+			return mt_fail(MT_EX_DATA, "%s: tensor '%s': the text model has it twice, here and in another form",
+				e->file->name, name);
+	}
 	return 0;
 }
 
@@ -349,12 +373,8 @@ int carried_table(const struct carried *c, const struct mt_run *run, struct mt_t
 	*table = v;
 	for (uint32_t i = 0; i < all; i++) {
 		const struct mt_tensor *t = mt_tensor(run, i);
-		const char *rest = strchr(t->name, '.');
 		*v = *t;
-		if (t->role == MT_T_HEAD) snprintf(v->name, sizeof v->name, "%s", c->head ? c->head : t->name);
-		else if (t->role == MT_T_HEADB && c->head)
-			snprintf(v->name, sizeof v->name, "%.*sbias", (int)(strlen(c->head) - strlen("weight")), c->head);
-		else if (t->role != MT_T_HEADB && rest) snprintf(v->name, sizeof v->name, "%s%s", c->prefix, rest + 1);
+		if (!name_in_files(c, t, v->name)) return damaged();
 		v++;
 		if (i || !tied || !c->head) continue;
 		*v = *t; /* the files had a head equal to the embeddings, and get one */

@@ -141,7 +141,7 @@ static void say_summary(const char *name)
 	}
 	const struct mt_control *c = mt_control(run);
 	uint64_t state = store_bytes(run), all = mt_run_bytes(run);
-	if (*c->geo.wrapper) say_carried(name, c);
+	if (c->geo.carried) say_carried(name, c);
 	mt_say(
 		"run '%s': %s, %llu parameters, %s, gradients %s%s%s: %llu bytes of state, %.2f a parameter; %llu bytes in all",
 		name, c->geo.family, (unsigned long long)c->params, mt_dtype_name(c->dtype), mt_dtype_name(c->grad),

@@ -253,6 +253,136 @@ with_head() { # FIRST-BYTE
 	done
 }
 
+# Change the header and the data of $T/in's file by Python code on h and d: edit CODE
+edit() {
+	python3 - "$T/in/model.safetensors" "$1" <<-'END'
+		import json, struct, sys
+		with open(sys.argv[1], "rb") as f:
+		    n, = struct.unpack("<Q", f.read(8))
+		    h, d = json.loads(f.read(n)), f.read()
+		def add(name, dtype, shape, data):
+		    global d
+		    h[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(d), len(d) + len(data)]}
+		    d += data
+		exec(sys.argv[2])
+		text = h if isinstance(h, bytes) else json.dumps(h).encode()
+		with open(sys.argv[1], "wb") as f:
+		    f.write(struct.pack("<Q", len(text)) + text + d)
+	END
+}
+
+# load and verify refuse $T/in, which create takes, with 65 and WORDS: damaged CODE WORDS
+damaged() {
+	edit "$1"
+	mt-store create "$RUN" --config "$T/in" --dtype fp32 2>"$T/create.err"
+	fails_with 65 mt-ckpt load "$RUN" "$T/in"
+	grep -qF -- "$2" "$T/fails.err"
+	ckpt-dump "$RUN" | grep -q '^state 0$'
+	fails_with 65 mt-ckpt verify "$T/in"
+	mt-store rm "$RUN"
+}
+
+@test "carried tensors of unknown dtypes, impossible sizes or names that are not unique exit 65, and are not counted" {
+	local i
+	wrap "$GOLDEN/gemma3/model" "$T/good" gemma3
+	for i in 'add("x", "F4", [2], b"a");tensor '"'x': unknown dtype 'F4'" \
+		'add("x", "U8", [1] * 9, b"a");more than 8 dimensions' \
+		'add("x", "U8", [2], b"a");1 byte for a shape that needs 2' \
+		'h["projector.weight"].update(shape=[1 << 40], data_offsets=[0, 1 << 40]);offsets past end of file' \
+		'h["projector.weight"].update(shape=[1 << 62, 8], data_offsets=[0, 1 << 62]);shape overflows' \
+		'h["projector.weight"].update(data_offsets=[-15, 0]);data_offsets are not two whole numbers' \
+		'add("x.embed_tokens.weight", "F32", [1], b"abcd");tensor '"'x.embed_tokens.weight': shape (1) where config" \
+		'h = json.dumps(h)[:-1].encode() + b", \"mtp.fc.weight\": 7}";duplicate object key' \
+		'h = json.dumps(h).replace("mtp.fc", "\\u0000").encode();NUL byte in object key' \
+		'h = json.dumps(h).replace("mtp.fc", "\\ud800").encode();invalid Unicode'; do
+		rm -rf "$T/in"
+		cp -r "$T/good" "$T/in"
+		damaged "${i%%;*}" "${i#*;}"
+		no grep -E '[0-9]{6} bytes are carried|[0-9]{10}' "$T/create.err"
+	done
+}
+
+@test "a text model that has a tensor twice, under the name of an export and another, exits 65 and names it" {
+	wrap "$GOLDEN/phi/model" "$T/in" llava
+	jq '.text_config.model_type = "phi"' "$T/in/config.json" >"$T/config.json"
+	mv "$T/config.json" "$T/in/config.json"
+	# wrap.py takes the bias for one of the text model's other tensors
+	damaged 'h["model.lm_head.weight"] = h.pop("lm_head.weight"); h["lm_head.bias"] = h.pop("model.language_model.bias")
+add("model.lm_head.bias", "F32", [1], b"abcd")' \
+		"tensor 'model.lm_head.bias': the text model has it twice, here and in another form"
+}
+
+@test "odd but valid carried tensors come back: without elements, of odd and long names, thousands, in odd files" {
+	wrap "$GOLDEN/gemma3/model" "$T/in" gemma3
+	edit 'add("none", "F32", [0, 5], b""); add("x\n\x1b[31m\"\\\u2028", "U8", [1], b"a"); add("", "U8", [1], b"b")
+add("n" * 5000, "U8", [1], b"c")
+for i in range(5000): add("t.%d" % i, "U8", [i % 2], b"d" * (i % 2))'
+	python3 - "$TOP/tests/lib" "$T/in" <<-'END'
+		import json, os, sys
+		sys.path.insert(0, sys.argv[1])
+		from wrap import read, write
+		tensors, shards, index = read(sys.argv[2]), ["n" * 200 + ".safetensors", "a\n\x1b[31m.safetensors"], {}
+		where = list(tensors).index("projector.weight") % 2
+		for i, shard in enumerate(shards):
+		    part = dict(list(tensors.items())[i::2])
+		    # a tensor that the index does not list here is not of the model
+		    write(sys.argv[2], {**part, **({"projector.weight": ("U8", [1], b"x")} if i != where else {})}, shard)
+		    index |= {name: shard for name in part}
+		os.remove(sys.argv[2] + "/model.safetensors")
+		with open(sys.argv[2] + "/model.safetensors.index.json", "w") as f:
+		    json.dump({"weight_map": index}, f)
+		write(sys.argv[2] + "/..", tensors, "want.safetensors")
+	END
+	make_run "$T/in" --dtype fp32
+	no grep -P '[\x00-\x08\x0b-\x1f]' "$T/create.err" "$T/load.err"
+	mt-ckpt export "$RUN" "$T/out"
+	python3 - "$TOP/tests/lib" "$T" <<-'END'
+		import json, os, sys
+		sys.path.insert(0, sys.argv[1])
+		from wrap import read
+		os.mkdir(sys.argv[2] + "/want")
+		os.rename(sys.argv[2] + "/want.safetensors", sys.argv[2] + "/want/model.safetensors")
+		assert read(sys.argv[2] + "/want") == read(sys.argv[2] + "/out")
+	END
+}
+
+@test "a wrapper in a directory whose path is not UTF-8 exits 65 with a line that says so" {
+	wrap "$GOLDEN/gemma3/model" "$T/in" gemma3
+	mv "$T/in" "$T/"$'caf\xe9'
+	mt-store create "$RUN" --config "$T/"$'caf\xe9' 2>"$T/create.err"
+	fails_with 65 mt-ckpt load "$RUN" "$T/"$'caf\xe9'
+	grep -aq ": its path is not UTF-8" "$T/fails.err"
+}
+
+@test "text_config that is missing, empty, no object, too large, too deep or another class's exits 65 or 78" {
+	local i
+	wrap "$GOLDEN/gemma3/model" "$T/in" gemma3
+	cp "$T/in/config.json" "$T/config.json"
+	refused() { # CODE WORDS
+		fails_with "$1" mt-store create "$RUN" --config "$T/in"
+		grep -qF -- "config.json: $2" "$T/fails.err"
+		fails_with "$1" mt-ckpt verify "$T/in"
+		gone "$RUN"
+	}
+	for i in '.text_config = [1];65 text_config is not an object' '.text_config = "x";65 text_config is not an object' \
+		'.text_config = null;78 text_config is missing' '.text_config = {};78 text_config is missing' \
+		".text_config = .;78 text_config: model_type 'gemma3' is not supported" \
+		'.text_config.model_type = 7;65 model_type is not a string' \
+		'.architectures = {};65 architectures is not a list' \
+		'.text_config.num_hidden_layers = 1e12;78 num_hidden_layers' \
+		'.text_config.x = "y" * 17000000;65 larger than 16 MiB'; do
+		jq "${i%%;*}" "$T/config.json" >"$T/in/config.json"
+		i=${i#*;}
+		refused "${i%% *}" "${i#* }"
+	done
+	sed "s/\"text_config\": {/&\"x\": $(printf '%03000d' 0 | tr 0 '[')$(printf '%03000d' 0 | tr 0 ']'), /" \
+		"$T/config.json" >"$T/in/config.json"
+	refused 65 "line 1: not JSON: maximum parsing depth reached"
+	# one in it is an unknown key
+	jq '.text_config.text_config = (.text_config | .hidden_size = 99)' "$T/config.json" >"$T/in/config.json"
+	mt-ckpt verify "$T/in"
+}
+
 @test "a wrapper without text_config, with another class or text model, or quantized, exits 78" {
 	wrap "$GOLDEN/gemma3/model" "$T/in" gemma3
 	cp "$T/in/config.json" "$T/config.json"

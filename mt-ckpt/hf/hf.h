@@ -61,7 +61,8 @@ struct st_tensor {
 
 struct st_file {
 	int fd;
-	char *name;
+	char *name; /* as shown() has it */
+	char *path; /* in its directory */
 	json_t *header;
 	struct st_tensor *tensors;
 	size_t n; /* sorted by name */

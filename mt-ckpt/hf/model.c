@@ -213,14 +213,14 @@ static int match(const struct model *m, struct st_entry *e, const struct mt_tens
 	if (is_mxfp4(e)) return mxfp4_match(m, e, want);
 	if (!dtype_fits(t->dtype, want, dtype))
 		return mt_fail(MT_EX_DATA, "%s: tensor '%s': dtype %s is not one that can be loaded here", e->file->name,
-			want->name, t->dtype_name);
+			shown(t->name), t->dtype_name);
 	uint64_t needed[3];
 	mt_tensor_dims(want, needed);
 	if (t->ndim != want->ndim || memcmp(t->shape, needed, want->ndim * sizeof *needed)) {
 		char has[220], needs[64];
 		shape_text(has, sizeof has, t->shape, t->ndim);
 		shape_text(needs, sizeof needs, needed, want->ndim);
-		return mt_fail(MT_EX_DATA, "%s: tensor '%s': shape %s where config.json says %s", e->file->name, want->name,
+		return mt_fail(MT_EX_DATA, "%s: tensor '%s': shape %s where config.json says %s", e->file->name, shown(t->name),
 			has, needs);
 	}
 	return t->dtype == ST_F8 ? fp8_match(m, e) : 0;

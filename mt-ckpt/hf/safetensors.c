@@ -206,7 +206,8 @@ int st_open(struct st_file *f, int dirfd, const char *name)
 		return rc;
 	}
 	f->name = strdup(shown(name));
-	rc = f->name ? read_header(f, size) : mt_fail(MT_EX_NOMEM, "%s: no memory", shown(name));
+	f->path = strdup(name);
+	rc = f->name && f->path ? read_header(f, size) : mt_fail(MT_EX_NOMEM, "%s: no memory", shown(name));
 	if (rc < 0) st_close(f);
 	return rc;
 }
@@ -217,6 +218,7 @@ void st_close(struct st_file *f)
 	json_decref(f->header);
 	free(f->tensors);
 	free(f->name);
+	free(f->path);
 	*f = (struct st_file){.fd = -1};
 }
 

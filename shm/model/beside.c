@@ -69,7 +69,7 @@ struct files {
 		const char *name;
 		int fd;
 		json_t *header;
-		uint64_t data;
+		uint64_t data, bytes; /* where it begins; of all that follows */
 	} * file;
 	size_t n;
 };
@@ -89,6 +89,7 @@ static bool add_file(struct files *f, const char *name)
 	f->file[f->n].name = name;
 	f->file[f->n].fd = fd;
 	f->file[f->n].header = header;
+	f->file[f->n].bytes = (uint64_t)lseek(fd, 0, SEEK_END) - data;
 	f->file[f->n++].data = data;
 	return true;
 }
@@ -123,7 +124,9 @@ static bool next(const struct files *f, size_t *file, void **at, struct found *t
 			t->entry = json_object_iter_value(*at);
 			const json_t *off = json_object_get(t->entry, "data_offsets");
 			uint64_t begin = (uint64_t)json_integer_value(json_array_get(off, 0));
-			t->bytes = (uint64_t)json_integer_value(json_array_get(off, 1)) - begin;
+			uint64_t end = (uint64_t)json_integer_value(json_array_get(off, 1));
+			if (begin > end || end > f->file[*file].bytes) continue; /* mt-ckpt refuses the file */
+			t->bytes = end - begin;
 			t->begin = f->file[*file].data + begin;
 			return true;
 		}
