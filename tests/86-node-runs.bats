@@ -355,6 +355,27 @@ cut_off() {
 	no ls -d "$T"/out/.*tmp*
 }
 
+# bats test_tags=slow
+@test "two nodes with a class for images: --resume from checkpoints alone ends with the checkpoint of one machine" {
+	local file ENDLESS="--model $T/in --data $GOLDEN/gemma3/data.bin --steps 1000000 --epochs 1000000"
+	python3 "$TOP/tests/lib/wrap.py" "$GOLDEN/gemma3/model" "$T/was" gemma3
+	cp -r "$T/was" "$T/in"
+	cut_off 1
+	rm -r "$T/in"
+	endless --resume --until $((AT + 4))
+	wait "$PID"
+	all_gone
+	grep -q "^mt-run: $T/in is gone: goes on from $T/out/step-$(printf %08d "$AT") alone" "$T/nodes.err"
+	[ "$(newest_saved)" = $((AT + 4)) ]
+	python3 "$TOP/tests/lib/wrap.py" --unwrap "$T/out/model" "$T/was" "$T/text"
+	mv "$T/was" "$T/in"
+	alone 2 $ENDLESS --until $((AT + 4))
+	diff -r "$T/alone/model" "$T/out/model"
+	for file in "$T/alone/step-$(printf %08d $((AT + 4)))"/model*; do
+		cmp "$file" "$T/out/step-$(printf %08d $((AT + 4)))/${file##*/}"
+	done
+}
+
 @test "two nodes with --ckpt-every, killed: --resume on one machine ends with the bits of an undisturbed run" {
 	cut_off 0
 	mkdir -p "$T/out/.step-00000009.mt-tmp-node-1" # the kill may leave such a part
