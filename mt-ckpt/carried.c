@@ -78,7 +78,7 @@ static int match_fp8(const struct source *s)
 /* What stands before the text model's names in the files, by those of the second tensor */
 static json_t *prefix_json(const struct source *s)
 {
-	const struct mt_tensor *t = &s->layout.tensors[1];
+	const struct mt_tensor *t = &s->as_read.tensors[1];
 	const char *name = s->found[ARRAY_W][1]->tensor->name, *rest = strchr(t->name, '.') + 1;
 	return json_stringn(name, strlen(name) - strlen(rest));
 }
@@ -321,8 +321,8 @@ static int check_names(const struct carried *c, const struct source *s)
 {
 	const struct model *m = &s->model[ARRAY_W];
 	char name[MT_TENSOR_NAME];
-	for (uint32_t i = 0; i < s->layout.n_tensors; i++) {
-		if (!name_in_files(c, &s->layout.tensors[i], name))
+	for (uint32_t i = 0; i < s->as_read.n_tensors; i++) {
+		if (!name_in_files(c, &s->as_read.tensors[i], name))
 			return mt_fail(MT_EX_DATA, "%s: names of more than %d bytes", m->label, MT_TENSOR_NAME - 1);
 		const struct st_entry *e = model_find(m, name);
 		if (e && !e->used)
@@ -364,15 +364,15 @@ int carried_note(struct kept *k, const struct source *s)
 
 /* ---- write */
 
-int carried_table(const struct carried *c, const struct mt_run *run, struct mt_tensor **table, uint32_t *n)
+int carried_table(const struct carried *c, const struct mt_layout *files, struct mt_tensor **table, uint32_t *n)
 {
-	uint32_t all = mt_control(run)->n_tensors;
+	uint32_t all = files->n_tensors;
 	struct mt_tensor *v = calloc(all + 2, sizeof *v);
-	bool tied = mt_geometry(run)->flags & MT_TIED;
+	bool tied = files->geo.flags & MT_TIED;
 	if (!v) return no_memory();
 	*table = v;
 	for (uint32_t i = 0; i < all; i++) {
-		const struct mt_tensor *t = mt_tensor(run, i);
+		const struct mt_tensor *t = &files->tensors[i];
 		*v = *t;
 		if (!name_in_files(c, t, v->name)) return damaged();
 		v++;

@@ -30,13 +30,15 @@ struct source { /* a directory to load or verify */
 	const char *path;
 	int dirfd; /* path: for messages, and for config.json */
 	struct mt_geometry geo;
-	struct mt_layout layout; /* layout.tensors: those that must be there */
+	struct mt_layout layout; /* layout.tensors: those of lo, m and v; as_read.tensors: those of w */
+	struct mt_layout as_read;
 	bool full;
 	struct run_json json; /* of run.json, if `full` */
 	json_t *root, *files;
-	struct model model[ARRAYS];      /* lo, m, v: if `full` */
-	struct parts parts[ARRAYS];      /* lo, m, v of several nodes, m, v in int8; v NULL: tensors as in layout */
-	struct st_entry **found[ARRAYS]; /* (layout.n_tensors) or (parts.n); NULL: no such array */
+	struct model model[ARRAYS]; /* lo, m, v: if `full` */
+	struct parts parts[ARRAYS]; /* lo, m, v of several nodes, m, v in int8; v NULL: tensors as in layout */
+	/* w: (as_read.n_tensors); others: (layout.n_tensors) or (parts.n); NULL: no such array */
+	struct st_entry **found[ARRAYS];
 };
 
 /* Open the directory and run.json; `weights`: ignore run.json. 65: it has the name or the optimizer files of a
@@ -101,8 +103,8 @@ int carried_note(struct kept *, const struct source *);
 int carried_say(const struct source *);                    /* only a line on stderr: how much is carried */
 int carried_open(struct carried *, const struct mt_run *); /* the same of a run */
 void carried_close(struct carried *);
-/* The tensors of the run under the names that were read, n of them; to be freed */
-int carried_table(const struct carried *, const struct mt_run *, struct mt_tensor **table, uint32_t *n);
+/* The tensors of the files under the names that were read, n of them; to be freed */
+int carried_table(const struct carried *, const struct mt_layout *files, struct mt_tensor **table, uint32_t *n);
 /* Write the file: a link to that of a checkpoint beside dir, or a copy. 66: the source is gone, or has changed */
 int carried_write(const struct carried *, struct out_dir *);
 
@@ -178,7 +180,8 @@ struct writer { /* writes a run's arrays into a directory */
 	struct parts parts[ARRAYS]; /* of lo, m and v of several nodes, this one's; of m and v in int8 */
 	char set_name[ARRAYS][SET_NAME];
 	struct carried carried;
-	struct mt_tensor *table; /* w of a wrapper, under the names in the files; NULL: under the run's */
+	struct mt_layout files;  /* w, in the form in which it was loaded */
+	struct mt_tensor *table; /* the same of a wrapper, under the names in the files; NULL: it is of none */
 	struct work work;
 	struct chunk *chunks; /* in the order of units */
 	uint32_t n_chunks;

@@ -35,9 +35,12 @@ static int load_part(void *arg, int64_t task, void *buf)
 	const struct part *p = &l->parts[task];
 	if (p->what != ZERO)
 		mt_stage_activity(l->run, MT_ACT_FILL,
-			p->what == COPY || p->what == CODES ? p->index : mt_tensor(l->run, p->index)->unit);
+			p->what == COPY || p->what == CODES ? p->index
+				: p->what == WEIGHTS            ? l->s->as_read.tensors[p->index].unit
+												: mt_tensor(l->run, p->index)->unit);
 	switch (p->what) {
 	case WEIGHTS: return load_weights(l, p, buf);
+	case LOW: return load_low(l, p, buf);
 	case MOMENTS: return load_moments(l, p, buf);
 	case COPY: return copy_codes(l, p);
 	case CODES: return load_codes(l, p, buf);
@@ -102,10 +105,11 @@ static int add_moments(struct loader *l, uint32_t u)
 	return rc;
 }
 
-/* Elements of tensor i that one thread reads at once: of MXFP4 whole rows of the file */
+/* Elements of the files' tensor i that one thread reads at once: whole rows of the file, if they are columns here */
 static uint64_t part_elems(const struct loader *l, uint32_t i)
 {
-	uint64_t cols = l->s->found[ARRAY_W][i]->scales ? mt_tensor(l->run, i)->shape[0] : 1;
+	const struct mt_tensor *t = &l->s->as_read.tensors[i];
+	uint64_t cols = l->s->found[ARRAY_W][i]->scales ? t->shape[0] : t->transposed ? t->shape[1] : 1;
 	return PART_ELEMS / cols * cols;
 }
 
@@ -113,20 +117,39 @@ static int add_all(struct loader *l)
 {
 	int rc = 0;
 	for (uint32_t u = 0; u < mt_control(l->run)->n_units && rc == 0; u++) {
-		const struct mt_unit *unit = mt_unit(l->run, u);
+		const struct mt_unit *unit = &l->s->as_read.units[u];
 		for (uint32_t i = unit->first_tensor; i < unit->first_tensor + unit->tensors && rc == 0; i++)
-			rc = add_parts(l, (struct part){WEIGHTS, ARRAY_W, i, 0, mt_tensor(l->run, i)->n}, part_elems(l, i));
+			rc = add_parts(l, (struct part){WEIGHTS, ARRAY_W, i, 0, l->s->as_read.tensors[i].n}, part_elems(l, i));
 		if (rc == 0) rc = add_moments(l, u);
 	}
 	return rc;
 }
 
+/* Has the checkpoint this tensor's exact master weights in its model files? */
+static bool has_exact(const struct source *s, const struct mt_tensor *t)
+{
+	for (uint32_t i = 0; i < s->as_read.n_tensors && t->exact; i++)
+		if (s->as_read.tensors[i].unit == t->unit && s->as_read.tensors[i].off == t->off)
+			return s->found[ARRAY_W][i]->tensor->dtype == ST_F32;
+	return false;
+}
+
+static int add_low(struct loader *l)
+{
+	int rc = 0;
+	l->n = 0;
+	for (uint32_t i = 0; i < mt_control(l->run)->n_tensors && l->s->found[ARRAY_LO] && rc == 0; i++)
+		if (!has_exact(l->s, mt_tensor(l->run, i)))
+			rc = add_parts(l, (struct part){LOW, ARRAY_LO, i, 0, mt_tensor(l->run, i)->n}, PART_ELEMS);
+	return rc;
+}
+
 /* Of exact routers in the files: fp32, unless all are bf16 */
-static enum mt_dtype router_dtype(struct mt_run *run, const struct source *s)
+static enum mt_dtype router_dtype(const struct source *s)
 {
 	bool bf16 = true;
-	for (uint32_t i = 0; i < mt_control(run)->n_tensors; i++)
-		if (mt_tensor(run, i)->exact && mt_tensor(run, i)->role == MT_T_ROUTER)
+	for (uint32_t i = 0; i < s->as_read.n_tensors; i++)
+		if (s->as_read.tensors[i].exact && s->as_read.tensors[i].role == MT_T_ROUTER)
 			bf16 = bf16 && s->found[ARRAY_W][i]->tensor->dtype == ST_BF16;
 	return bf16 ? MT_BF16 : MT_FP32;
 }
@@ -138,6 +161,8 @@ static int load_arrays(struct mt_run *run, const struct source *s)
 	struct work work = {0};
 	int rc = add_all(&l);
 	if (rc == 0) rc = work_begin(&work, WORK_THREADS);
+	if (rc == 0) rc = work_run(&work, l.n, load_part, &l);
+	if (rc == 0) rc = add_low(&l);
 	if (rc == 0) rc = work_run(&work, l.n, load_part, &l);
 	if (rc == 0) nonfinite_warn(&l.seen);
 	work_end(&work);
@@ -174,7 +199,8 @@ static int fill(struct mt_run *run, const struct source *s, const struct kept *k
 		mt_run_reset(run, s->full ? s->json.step : 0, s->full ? s->json.t : 0, s->full ? &s->json.position : &none);
 		memcpy(mt_control(run)->unlogged, s->json.unlogged, sizeof s->json.unlogged);
 		mt_control(run)->hyper[s->json.step & 1] = s->json.hyper;
-		mt_control(run)->router_dtype = router_dtype(run, s);
+		mt_control(run)->router_dtype = router_dtype(s);
+		mt_control(run)->form = s->as_read.form;
 		if (s->json.has_record && (rc = set_choices(run, s->json.choices)) == 0) mt_record_set(run, &s->json.record);
 	}
 	mt_fill_end(run, rc < 0 ? MT_EMPTY : MT_FILLED);
@@ -231,7 +257,7 @@ int ckpt_load(const char *name, const char *dir, bool weights, bool new_record)
 		warn_of_state(run, &s);
 		rc = fill(run, &s, &kept);
 	}
-	if (rc == 0) quantized_say(&s.model[ARRAY_W], &s.layout, (enum mt_dtype)mt_control(run)->dtype);
+	if (rc == 0) quantized_say(&s.model[ARRAY_W], &s.as_read, (enum mt_dtype)mt_control(run)->dtype);
 	kept_release(&kept);
 	source_close(&s);
 	mt_run_close(run);

@@ -4,10 +4,11 @@
 
 #include "ckpt.h"
 
-/* What one thread reads at once: at most PART_ELEMS elements of a tensor; COPY: of m or v of a unit, int8 in the run
- * and in the files; CODES: m or v of a whole unit, int8 in the run alone; ZERO: bytes of an array that become zero */
+/* What one thread reads at once, at most PART_ELEMS elements: WEIGHTS: of a tensor of the model's files; LOW, MOMENTS:
+ * of a tensor of the run; COPY: of m or v of a unit, int8 in the run and in the files; CODES: m or v of a whole unit,
+ * int8 in the run alone; ZERO: bytes of an array that become zero */
 struct part {
-	enum { WEIGHTS, MOMENTS, COPY, CODES, ZERO } what;
+	enum { WEIGHTS, LOW, MOMENTS, COPY, CODES, ZERO } what;
 	enum array array; /* of MOMENTS, COPY and CODES */
 	uint32_t index;   /* of the tensor; of the unit for COPY and CODES */
 	uint64_t from, n; /* ZERO: place in the run, and bytes */
@@ -27,7 +28,7 @@ struct loader {
 
 /* Elements of a tensor, or of a part of it that follow one another both in the file and in the run */
 struct piece {
-	uint32_t index, unit;
+	uint32_t index, unit; /* index: as of the part */
 	uint64_t from, at, n; /* the first one in the file, and in the unit's arrays */
 };
 
@@ -36,7 +37,9 @@ void load_populate(void *p, uint64_t bytes);
 /* Of m, v and most of lo this node has what it owns: cut the piece to that. Nothing may be left. */
 struct piece load_owned(const struct loader *, struct piece);
 
-int load_weights(struct loader *, const struct part *, void *buf); /* weights.c: w and lo */
+/* weights.c: w, and lo of what no checkpoint has it of; */
+int load_weights(struct loader *, const struct part *, void *buf);
+int load_low(const struct loader *, const struct part *, void *buf); /* a checkpoint's lo, when all w are there */
 /* moments.c: m and v */
 int load_moments(const struct loader *, const struct part *, void *buf);
 int load_codes(const struct loader *, const struct part *, void *buf); /* int8 in the run, not in the files */

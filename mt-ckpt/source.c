@@ -1,5 +1,6 @@
 /* source.c: a directory to load or verify: a Hugging Face model or, if it has a run.json, a run's full state. */
 #include <fcntl.h>
+#include <math.h>
 #include <stdlib.h>
 #include <unistd.h>
 #include "ckpt.h"
@@ -72,20 +73,41 @@ static int check_listed(const struct source *s, const struct model *m)
 	return 0;
 }
 
-static int open_array(struct source *s, enum array a, enum st_dtype dtype)
+static int match_array(struct source *s, enum array a, const struct mt_layout *l, enum st_dtype dtype)
 {
-	uint32_t n = s->layout.n_tensors;
-	int rc = model_open(&s->model[a], s->dirfd, st_sets[a].name);
-	if (rc < 0) return rc;
-	if (a == ARRAY_W && (!s->full || *s->geo.wrapper)) {
-		model_base(&s->model[a], s->layout.tensors[0].name);
-		if (s->geo.flags & MT_TIED) s->model[a].head = head_tensor_name(&s->geo);
-	}
-	if (a == ARRAY_W && !s->full && (rc = quantized_config(&s->model[a], s->dirfd)) < 0) return rc;
-	s->found[a] = calloc(n, sizeof *s->found[a]);
+	s->found[a] = calloc(l->n_tensors, sizeof *s->found[a]);
 	if (!s->found[a]) return mt_fail(MT_EX_NOMEM, "no memory for a table of tensors");
-	rc = model_match(&s->model[a], s->layout.tensors, n, dtype, s->found[a]);
+	int rc = model_match(&s->model[a], l->tensors, l->n_tensors, dtype, s->found[a]);
 	return rc == 0 && s->full ? check_listed(s, &s->model[a]) : rc;
+}
+
+/* Try all forms: as_read is of the one that fits best. */
+static int find_form(struct source *s)
+{
+	double best = HUGE_VAL;
+	uint32_t form = 0;
+	int rc = 0;
+	for (uint32_t i = 0; i < mt_forms(&s->geo) && best > 0 && rc == 0; i++) {
+		if ((rc = mt_layout_files(&s->as_read, &s->geo, i)) < 0) return rc;
+		double misfit = model_misfit(&s->model[ARRAY_W], s->as_read.tensors, s->as_read.n_tensors);
+		mt_layout_release(&s->as_read);
+		if (misfit < best) best = misfit, form = i;
+	}
+	return mt_layout_files(&s->as_read, &s->geo, form);
+}
+
+static int open_weights(struct source *s, enum st_dtype dtype)
+{
+	struct model *m = &s->model[ARRAY_W];
+	int rc = model_open(m, s->dirfd, st_sets[ARRAY_W].name);
+	if (rc < 0) return rc;
+	if (!s->full || *s->geo.wrapper) {
+		model_base(m, s->layout.tensors[0].name);
+		if (s->geo.flags & MT_TIED) m->head = head_tensor_name(&s->geo);
+	}
+	if (!s->full && (rc = quantized_config(m, s->dirfd)) < 0) return rc;
+	if ((rc = find_form(s)) < 0 || (rc = match_array(s, ARRAY_W, &s->as_read, dtype)) < 0) return rc;
+	return model_check_experts(m, s->as_read.tensors, s->as_read.n_tensors, s->found[ARRAY_W]);
 }
 
 /* A file of each node that has a part */
@@ -119,15 +141,17 @@ static int open_state(struct source *s, enum array a)
 {
 	bool codes = a >= ARRAY_M && s->json.codes, bf16 = a >= ARRAY_M && s->json.state == MT_BF16;
 	enum st_dtype dtype = codes ? ST_U8 : bf16 ? ST_BF16 : st_sets[a].dtype;
-	return codes || s->json.nodes > 1 ? open_parts(s, a, dtype) : open_array(s, a, dtype);
+	if (codes || s->json.nodes > 1) return open_parts(s, a, dtype);
+	int rc = model_open(&s->model[a], s->dirfd, st_sets[a].name);
+	return rc < 0 ? rc : match_array(s, a, &s->layout, dtype);
 }
 
 int source_models(struct source *s)
 {
 	bool bf16 = s->json.dtype == MT_BF16;
-	int rc = open_array(s, ARRAY_W, !s->full ? ST_OTHER : bf16 ? ST_BF16 : ST_F32);
+	int rc = open_weights(s, !s->full ? ST_OTHER : bf16 ? ST_BF16 : ST_F32);
 	if (rc == 0 && s->geo.flags & MT_TIED)
-		rc = model_match_tied(&s->model[ARRAY_W], s->layout.tensors[0].name, head_tensor_name(&s->geo));
+		rc = model_match_tied(&s->model[ARRAY_W], s->as_read.tensors[0].name, head_tensor_name(&s->geo));
 	enum array last = mt_state_arrays(s->json.optim) == 2 ? ARRAY_V : ARRAY_M;
 	for (enum array a = bf16 ? ARRAY_LO : ARRAY_M; rc == 0 && s->full && a <= last; a++) rc = open_state(s, a);
 	return rc;
@@ -213,6 +237,7 @@ void source_close(struct source *s)
 		model_close(&s->model[a]);
 	}
 	mt_layout_release(&s->layout);
+	mt_layout_release(&s->as_read);
 	json_decref(s->root);
 	if (s->dirfd >= 0) close(s->dirfd);
 	*s = (struct source){.dirfd = -1};

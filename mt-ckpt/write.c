@@ -66,10 +66,12 @@ static int begin_set(struct writer *w, enum array a, uint64_t limit)
 	uint64_t exact_roles = a == ARRAY_W ? 1ull << MT_T_CORRECTION | router << MT_T_ROUTER : 0;
 	int rc;
 	snprintf(w->set_name[a], SET_NAME, "%s", st_sets[a].name);
-	if (a == ARRAY_W && w->carried.record) {
-		uint32_t n;
-		if ((rc = carried_table(&w->carried, w->run, &w->table, &n)) < 0) return rc;
-		rc = shards_begin(&w->set[a], w->dir, w->set_name[a], dtype, exact_roles, w->table, n, limit);
+	if (a == ARRAY_W) {
+		if ((rc = mt_layout_files(&w->files, mt_geometry(w->run), (uint32_t)mt_control(w->run)->form)) < 0) return rc;
+		uint32_t n = w->files.n_tensors;
+		if (w->carried.record && (rc = carried_table(&w->carried, &w->files, &w->table, &n)) < 0) return rc;
+		rc = shards_begin(&w->set[a], w->dir, w->set_name[a], dtype, exact_roles,
+			w->table ? w->table : w->files.tensors, n, limit);
 		if (rc == 0 && w->carried.n) shards_add(&w->set[a], &w->carried.other);
 		return rc;
 	}
@@ -106,17 +108,45 @@ int writer_begin(struct writer *w, struct mt_run *run, struct out_dir *dir, enum
 
 /* ---- one piece */
 
-/* n weights of a unit, from element `at`, in the dtype of their file: in the run, or converted in buf */
-static const void *weights(const struct writer *w, const struct mt_unit *unit, uint64_t at, uint64_t n,
-	enum mt_dtype dtype, void *buf)
+/* n elements of the file's tensor, from `from` on, of the array that begins with the tensor's first element in the run:
+ * there, or of matrices that are transposed in the file, in `out` */
+static const void *in_order(const struct writer *w, const struct mt_tensor *t, uint64_t from, uint64_t n,
+	const void *array, uint64_t elem, void *out)
 {
+	uint64_t rows = t->shape[0], cols = t->shape[1], base, end = from + n, at, some; /* of the file */
+	if (!t->transposed) {
+		mt_tensor_piece(mt_geometry(w->run), t, from, &at, &some);
+		return (const uint8_t *)array + at * elem;
+	}
+	for (uint64_t i = from; i < end; i = at) { /* an expert */
+		uint64_t first = i / (rows * cols) * rows * cols;
+		at = first + rows * cols < end ? first + rows * cols : end;
+		mt_tensor_piece(mt_geometry(w->run), t, first, &base, &some);
+		for (uint64_t c = 0; c < cols; c++)
+			for (uint64_t r = (i - first + cols - 1 - c) / cols; first + r * cols + c < at; r++) {
+				uint64_t to = first + r * cols + c - from, of = base + c * rows + r;
+				if (elem == 2) ((uint16_t *)out)[to] = ((const uint16_t *)array)[of];
+				else ((uint32_t *)out)[to] = ((const uint32_t *)array)[of];
+			}
+	}
+	return out;
+}
+
+/* n weights of the file's tensor, in the file's dtype: in the run, or converted in buf */
+static const void *weights(const struct writer *w, const struct mt_tensor *t, uint64_t from, uint64_t n,
+	enum mt_dtype dtype, uint8_t *buf)
+{
+	const struct mt_unit *unit = mt_unit(w->run, t->unit);
 	bool bf16 = mt_control(w->run)->dtype == MT_BF16;
-	const uint16_t *hi = (const uint16_t *)mt_at(w->run, unit->w) + at; /* (n) */
-	const int16_t *lo = bf16 ? (const int16_t *)mt_at(w->run, unit->lo) + at : NULL;
-	const uint32_t *full = (const uint32_t *)mt_at(w->run, unit->w) + at;
-	if (mt_control(w->run)->dtype == dtype) return bf16 ? (const void *)hi : full;
-	if (bf16) convert_join(buf, hi, lo, n);
-	else convert_round(buf, full, n);
+	uint64_t elem = bf16 ? 2 : 4;
+	const uint8_t *array = (const uint8_t *)mt_at(w->run, unit->w) + t->off * elem;
+	uint8_t *low = buf + BLOCK_BYTES + BLOCK_BYTES / 2;
+	const void *own = in_order(w, t, from, n, array, elem, buf + BLOCK_BYTES);
+	if (mt_control(w->run)->dtype == dtype) return own;
+	if (!bf16) convert_round((uint16_t *)buf, own, n);
+	else
+		convert_join((uint32_t *)buf, own,
+			in_order(w, t, from, n, (const int16_t *)mt_at(w->run, unit->lo) + t->off, 2, low), n);
 	return buf;
 }
 
@@ -132,10 +162,11 @@ static int write_piece(struct writer *w, enum array a, uint32_t tensor, struct o
 	const void *data;
 	mt_tensor_piece(mt_geometry(w->run), t, from / elem, &at, &n);
 	at += t->off;
+	if (t->transposed) n = BLOCK_BYTES / 4;
 	if (n > bytes / elem) n = bytes / elem;
 	if (a == ARRAY_W) {
 		enum mt_dtype dtype = elem == 4 ? MT_FP32 : MT_BF16;
-		data = weights(w, unit, at, n, dtype, buf);
+		data = weights(w, t, from / elem, n, dtype, buf);
 		nonfinite_count(&w->seen, tensor, t->name, dtype, data, n);
 	} else
 		data = array + (w->parts[a].each == 2 && t->exact ? unit->elems : 0) + at * elem; /* scales follow the codes */
@@ -234,6 +265,7 @@ void writer_drop(struct writer *w)
 		w->parts[a] = (struct parts){0};
 	}
 	carried_close(&w->carried);
+	mt_layout_release(&w->files);
 	free(w->table);
 	free(w->chunks);
 	free(w->left);

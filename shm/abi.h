@@ -24,7 +24,7 @@
 	F(mt_control, numa, 336, 64) F(mt_control, geo, 400, 10216) F(mt_control, optim, 10616, 4) \
 	F(mt_control, router_dtype, 10620, 4) \
 	F(mt_control, attempts, 10624, 8) \
-	F(mt_control, fills, 10632, 8) \
+	F(mt_control, fills, 10632, 8) F(mt_control, form, 10640, 8) \
 	F(mt_control, record, 10688, 320) F(mt_control, snap, 11008, 192) F(mt_control, slots, 11200, 18432) \
 	F(mt_control, txn, 29632, 197248) F(mt_control, unlogged, 226880, 16 * MT_FIGURES_WORDS) \
 	F(mt_control, hyper, 226880 + 16 * MT_FIGURES_WORDS, 160) F(mt_control, nodes, 227200, 1600) \
@@ -50,6 +50,7 @@
 	F(mt_tensor, name, 0, 120) F(mt_tensor, role, 120, 4) F(mt_tensor, unit, 124, 4) F(mt_tensor, ndim, 128, 4) \
 	F(mt_tensor, decay, 132, 4) F(mt_tensor, shape, 136, 16) F(mt_tensor, off, 152, 8) F(mt_tensor, n, 160, 8) \
 	F(mt_tensor, expert, 168, 4) F(mt_tensor, experts, 172, 4) F(mt_tensor, exact, 176, 4) \
+	F(mt_tensor, transposed, 180, 4) \
 	F(mt_unit, elems, 0, 8) F(mt_unit, params, 8, 8) F(mt_unit, w, 16, 8) F(mt_unit, lo, 24, 8) F(mt_unit, m, 32, 8) \
 	F(mt_unit, v, 40, 8) F(mt_unit, g, 48, 16) F(mt_unit, first_tensor, 64, 4) F(mt_unit, tensors, 68, 4) \
 	F(mt_unit, applied, 72, 8) F(mt_unit, updated, 80, 8) F(mt_unit, version, 128, 8) F(mt_unit, pin, 192, 8) \
@@ -107,9 +108,9 @@
 /* R(struct, field, size): bytes for later fields. With those above they fill each struct, so that a new field must take
  * its bytes from one of them, and be listed. */
 #define MT_ABI_RESERVED(R) \
-	R(mt_header, reserved, 64) R(mt_control, reserved0, 56) R(mt_control, reserved1, 48) \
+	R(mt_header, reserved, 64) R(mt_control, reserved0, 56) R(mt_control, reserved1, 40) \
 	R(mt_control, reserved2, 160 - 16 * MT_FIGURES_WORDS) \
-	R(mt_layer, reserved, 16) R(mt_geometry, reserved, 72) R(mt_tensor, reserved, 12) \
+	R(mt_layer, reserved, 16) R(mt_geometry, reserved, 72) R(mt_tensor, reserved, 8) \
 	R(mt_unit, reserved0, 40) R(mt_unit, reserved1, 56) R(mt_unit, reserved2, 56) R(mt_slot, reserved, 136) \
 	R(mt_position, reserved, 8) R(mt_txn, reserved0, 56) \
 	R(mt_txn, reserved1, 40 - 8 * MT_FIGURES_IN_TXN) R(mt_txn, reserved2, 4) \

@@ -58,7 +58,7 @@ load helpers
 	compiles() { "${CC:-cc}" -std=gnu17 -D_GNU_SOURCE -I"$T/shm" -fsyntax-only "$T/shm/abi.c" 2>"$T/err"; }
 	cp -r "$TOP/shm" "$T/shm"
 	compiles
-	for change in 's/n, reserved\[31\];/n, news, reserved[30];/' 's/reserved1\[6\];/reserved1[5], news;/' \
+	for change in 's/n, reserved\[31\];/n, news, reserved[30];/' 's/reserved1\[5\];/reserved1[4], news;/' \
 		's/double   aux, z;/double news, aux, z;/' 's/micros, reserved0; uint64/micros, news; uint64/'; do
 		cp "$TOP"/shm/mt/*.h "$T/shm/mt/"
 		sed -i "$change" "$T"/shm/mt/*.h

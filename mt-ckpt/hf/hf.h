@@ -80,9 +80,9 @@ struct st_entry {
 	struct st_file *file;
 	struct st_tensor *tensor;
 	bool used;
-	/* quantized.c: of FP8: a scale for each block, by row and column of blocks; */
-	float *scale; /* (rows of blocks, scale_cols); NULL: not FP8 */
-	uint64_t scale_cols, block[2];
+	/* quantized.c: of FP8: a scale for each block, by row and column of blocks, of each matrix of `rows`; */
+	float *scale; /* (matrices, scale_rows, scale_cols); NULL: not FP8 */
+	uint64_t rows, scale_rows, scale_cols, block[2];
 	const struct st_entry *scales; /* of MXFP4: their tensor; NULL: not MXFP4 */
 };
 
@@ -116,6 +116,11 @@ void model_base(struct model *, const char *embed_name);
 /* Find every tensor of the table, with its shape and dtype; found[i] belongs to table[i]. ST_OTHER: any dtype that a
  * weight may have. ST_U8: exact ones are F32. */
 int model_match(struct model *, const struct mt_tensor *table, uint32_t n, enum st_dtype, struct st_entry **found);
+/* How little the files fit the table, in names and shapes: 0: they have all of it. A missing expert counts less than
+ * another tensor. */
+double model_misfit(const struct model *, const struct mt_tensor *table, uint32_t n);
+/* 65: the layers of the table have more experts than the table, or have them in a second form */
+int model_check_experts(const struct model *, const struct mt_tensor *table, uint32_t n, struct st_entry *const *found);
 /* If the file has a head for a tied model, then it must equal the embeddings. */
 int model_match_tied(struct model *, const char *embed_name, const char *head_name);
 /* Its LM head, whatever stands before the name; NULL: none */
@@ -131,7 +136,8 @@ int model_read(const struct st_entry *, uint64_t from, uint64_t n, void *raw, ui
 
 /* ---- quantized.c */
 
-#define MXFP4_COLS (1u << 17) /* maximum of a row */
+#define MXFP4_COLS (1u << 17)      /* maximum of a row */
+#define TRANSPOSED_COLS (1u << 16) /* the same of transposed matrices */
 
 int quantized_config(struct model *, int dirfd); /* model.block, by config.json */
 /* The tensor that has a weight of that name in MXFP4 is called so. */

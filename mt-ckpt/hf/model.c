@@ -207,6 +207,12 @@ static bool dtype_fits(enum st_dtype has, const struct mt_tensor *want, enum st_
 	return has == dtype || (dtype == ST_BF16 && want->exact && has == ST_F32);
 }
 
+static bool shape_fits(const struct st_tensor *t, const struct mt_tensor *want, uint64_t needed[3])
+{
+	mt_tensor_dims(want, needed);
+	return t->ndim == want->ndim && memcmp(t->shape, needed, want->ndim * sizeof *needed) == 0;
+}
+
 static int match(const struct model *m, struct st_entry *e, const struct mt_tensor *want, enum st_dtype dtype)
 {
 	const struct st_tensor *t = e->tensor;
@@ -215,14 +221,16 @@ static int match(const struct model *m, struct st_entry *e, const struct mt_tens
 		return mt_fail(MT_EX_DATA, "%s: tensor '%s': dtype %s is not one that can be loaded here", e->file->name,
 			shown(t->name), t->dtype_name);
 	uint64_t needed[3];
-	mt_tensor_dims(want, needed);
-	if (t->ndim != want->ndim || memcmp(t->shape, needed, want->ndim * sizeof *needed)) {
+	if (!shape_fits(t, want, needed)) {
 		char has[220], needs[64];
 		shape_text(has, sizeof has, t->shape, t->ndim);
 		shape_text(needs, sizeof needs, needed, want->ndim);
 		return mt_fail(MT_EX_DATA, "%s: tensor '%s': shape %s where config.json says %s", e->file->name, shown(t->name),
 			has, needs);
 	}
+	if (want->transposed && needed[2] > TRANSPOSED_COLS)
+		return mt_fail(MT_EX_DATA, "%s: tensor '%s': rows of more than %u elements", e->file->name, want->name,
+			TRANSPOSED_COLS);
 	return t->dtype == ST_F8 ? fp8_match(m, e) : 0;
 }
 
@@ -242,6 +250,44 @@ static int missing(const struct model *m, const char *name)
 				  ".from_pretrained(DIR).save_pretrained(NEW) adds a random one"
 				: "",
 		has);
+}
+
+double model_misfit(const struct model *m, const struct mt_tensor *table, uint32_t n)
+{
+	double all = 0, experts = 0, other = 0, shapes = 0;
+	uint64_t needed[3];
+	for (uint32_t i = 0; i < n; i++) {
+		bool expert = table[i].role >= MT_T_XGATE && table[i].role <= MT_T_XDOWNB;
+		const struct st_entry *e = find_as(m, table[i].name);
+		bool there = e || find_mxfp4(m, table[i].name) || (i == 0 && m->head);
+		all += expert;
+		if (!there) *(expert ? &experts : &other) += 1;
+		if (e && !shape_fits(e->tensor, &table[i], needed)) shapes += 1;
+	}
+	return other + (experts > 0 ? experts / all : 0) + shapes / n / 1e3;
+}
+
+int model_check_experts(const struct model *m, const struct mt_tensor *table, uint32_t n, struct st_entry *const *found)
+{
+	static const char layers[] = "layers.";
+	uint32_t last = 0;
+	const char *name = NULL;
+	for (uint32_t i = 0; i < n; i++) {
+		if (table[i].unit > last) last = table[i].unit; /* the one after the layers */
+		if (table[i].role >= MT_T_XGATE && table[i].role <= MT_T_XDOWNB) name = found[i]->tensor->name;
+	}
+	const char *at = name ? strstr(name, layers) : NULL;
+	for (size_t i = 0; at && i < m->n; i++) {
+		const struct st_entry *e = &m->entries[i];
+		size_t lead = (size_t)(at - name) + strlen(layers);
+		char *end;
+		if (e->used || strncmp(e->tensor->name, name, lead) != 0 || !strstr(e->tensor->name + lead, ".experts."))
+			continue;
+		if (strtoul(e->tensor->name + lead, &end, 10) + 1 >= last || *end != '.') continue;
+		return mt_fail(MT_EX_DATA, "%s: tensor '%s': the model's experts are complete without it", e->file->name,
+			shown(e->tensor->name));
+	}
+	return 0;
 }
 
 int model_match(struct model *m, const struct mt_tensor *table, uint32_t n, enum st_dtype dtype,

@@ -113,9 +113,11 @@ enum {
 
 /* Where a family's files differ: another name; or no tensor of that role, because the one before it is both */
 static const struct names {
-	const char *blocks; /* what a block is called, before its number */
-	enum mt_names base; /* roles that are not below have the names of this row */
-	bool by_group;      /* in files q | k | v is cut by kv head: its query heads, its k, its v */
+	const char *blocks;  /* what a block is called, before its number */
+	enum mt_names base;  /* roles that are not below have the names of this row */
+	bool by_group;       /* in files q | k | v is cut by kv head: its query heads, its k, its v */
+	bool matrix;         /* files have a row of corrections, not a vector */
+	const char *experts; /* the module of all experts in transformers 5; NULL: mlp.experts. */
 	struct {
 		enum mt_role_tensor role; /* 0: the end */
 		const char *name;         /* NULL: none */
@@ -196,15 +198,33 @@ static const struct names {
 	[MT_NAMES_QWEN_MOE] = {"model.layers",
 		.other = {{MT_T_SGATE, "mlp.shared_expert.gate_proj.weight"}, {MT_T_SUP, "mlp.shared_expert.up_proj.weight"},
 			{MT_T_SDOWN, "mlp.shared_expert.down_proj.weight"}}},
-	[MT_NAMES_GRANITE_MOE] = {"model.layers",
+	[MT_NAMES_GRANITE_MOE] = {"model.layers", .experts = "block_sparse_moe.experts.",
 		.other = {{MT_T_ROUTER, "block_sparse_moe.router.layer.weight"},
 			{MT_T_XGATE, "block_sparse_moe.input_linear.weight"}, {MT_T_XUP, NULL},
 			{MT_T_XDOWN, "block_sparse_moe.output_linear.weight"}}},
-	[MT_NAMES_ERNIE_MOE] = {"model.layers", .other = {{MT_T_CORRECTION, "mlp.moe_statics.e_score_correction_bias"}}},
+	[MT_NAMES_GRANITE_MOE_5] = {"model.layers", .base = MT_NAMES_GRANITE_MOE, .experts = "block_sparse_moe.experts.",
+		.other = {{MT_T_ROUTER, "block_sparse_moe.router.weight"},
+			{MT_T_XGATE, "block_sparse_moe.experts.gate_up_proj"}, {MT_T_XDOWN, "block_sparse_moe.experts.down_proj"}}},
+	[MT_NAMES_ERNIE_MOE] = {"model.layers", .matrix = true,
+		.other = {{MT_T_CORRECTION, "mlp.moe_statics.e_score_correction_bias"}}},
+	[MT_NAMES_ERNIE_MOE_5] = {"model.layers", .matrix = true,
+		.other = {{MT_T_CORRECTION, "mlp.gate.moe_statics.e_score_correction_bias"}}},
 	[MT_NAMES_GPT_OSS] = {"model.layers",
 		.other = {{MT_T_ROUTER, "mlp.router.weight"}, {MT_T_ROUTERB, "mlp.router.bias"},
 			{MT_T_XGATE, "mlp.experts.gate_up_proj"}, {MT_T_XUP, NULL}, {MT_T_XGATEB, "mlp.experts.gate_up_proj_bias"},
 			{MT_T_XUPB, NULL}, {MT_T_XDOWN, "mlp.experts.down_proj"}, {MT_T_XDOWNB, "mlp.experts.down_proj_bias"}}},
+};
+
+/* MT_FORM_NEW: the names of transformers 5's classes, where they are not those of released files */
+static const struct {
+	enum mt_names own, now;
+} renamed[] = {
+	{MT_NAMES_MIXTRAL, MT_NAMES_LLAMA},
+	{MT_NAMES_MINIMAX, MT_NAMES_EXAONE_MOE},
+	{MT_NAMES_EXAONE_MOE, MT_NAMES_LLAMA},
+	{MT_NAMES_SARVAM, MT_NAMES_LLAMA},
+	{MT_NAMES_GRANITE_MOE, MT_NAMES_GRANITE_MOE_5},
+	{MT_NAMES_ERNIE_MOE, MT_NAMES_ERNIE_MOE_5},
 };
 
 static const char *name_of(const struct mt_geometry *geo, const struct entry *e)
@@ -265,8 +285,7 @@ static bool is_transposed(const struct mt_geometry *geo, const struct mt_layer *
 static struct shape shape_of(const struct mt_geometry *geo, const struct mt_layer *k, const struct entry *e)
 {
 	uint64_t rows = size_of(geo, k, e->rows), cols = size_of(geo, k, e->cols);
-	/* the file of an ernie has a row of them */
-	if (e->role == MT_T_CORRECTION && geo->names == MT_NAMES_ERNIE_MOE) return (struct shape){1, rows};
+	if (e->role == MT_T_CORRECTION && names[geo->names].matrix) return (struct shape){1, rows};
 	return is_transposed(geo, k, e) ? (struct shape){cols, rows} : (struct shape){rows, cols};
 }
 
@@ -348,15 +367,68 @@ static int add_tensors(struct mt_layout *l, struct place *p, const struct entry 
 	return rc;
 }
 
+/* Elements from an expert's gate or down to the next one's */
+static uint64_t expert_stride(const struct mt_geometry *geo, const struct mt_layer *k, enum mt_role_tensor role)
+{
+	uint64_t each = (uint64_t)k->expert_ffn * geo->hidden;
+	if (k->expert_flags & MT_PACKED) return role == MT_T_XDOWN ? each : 2 * each;
+	return round_up(2 * each, MT_GROUP) + round_up(each, MT_GROUP);
+}
+
+/* The tensor of one expert, or with `experts` of all, in a form of files that is not the family's own */
+static int add_form(struct mt_layout *l, const struct place *p, uint32_t form, struct mt_tensor t, const char *leaf)
+{
+	const char *module = names[l->geo.names].experts ? names[l->geo.names].experts : "mlp.experts.";
+	uint64_t rows = t.shape[0];
+	if (form == MT_FORM_SINGLE) snprintf(t.name, sizeof t.name, "%s%s%u.%s.weight", p->prefix, module, t.expert, leaf);
+	else snprintf(t.name, sizeof t.name, "%s%s%s", p->prefix, module, leaf);
+	t.unit = p->unit;
+	t.decay = 1;
+	t.ndim = t.experts ? 3 : 2;
+	if ((t.transposed = form == MT_FORM_TRANSPOSED)) t.shape[0] = t.shape[1], t.shape[1] = rows;
+	l->tensors[l->n_tensors++] = t;
+	return count(&l->tensors[l->n_tensors - 1]);
+}
+
+/* In place of the tensors of experts from `first` on, those of another form */
+static int add_forms(struct mt_layout *l, const struct place *p, uint32_t first, uint32_t form)
+{
+	uint64_t hidden = l->geo.hidden, ffn = p->k->expert_ffn, gate = l->tensors[first].off, down = gate;
+	uint32_t all = p->k->experts;
+	int rc = 0;
+	for (uint32_t i = l->n_tensors; i-- > first;)
+		if (l->tensors[i].role == MT_T_XDOWN) down = l->tensors[i].off;
+	struct mt_tensor x = {.role = MT_T_XGATE, .shape = {2 * ffn, hidden}, .off = gate, .experts = all},
+					 y = {.role = MT_T_XDOWN, .shape = {hidden, ffn}, .off = down, .experts = all};
+	memset(&l->tensors[first], 0, (l->n_tensors - first) * sizeof *l->tensors);
+	l->n_tensors = first;
+	if (form != MT_FORM_SINGLE)
+		return (rc = add_form(l, p, form, x, "gate_up_proj")) ? rc : add_form(l, p, form, y, "down_proj");
+	x.experts = y.experts = 0;
+	x.shape[0] = ffn;
+	for (; x.expert < all && rc == 0; y.expert = ++x.expert) {
+		x.role = MT_T_XGATE;
+		x.off = gate + x.expert * expert_stride(&l->geo, p->k, MT_T_XGATE);
+		y.off = down + y.expert * expert_stride(&l->geo, p->k, MT_T_XDOWN);
+		rc = add_form(l, p, form, x, "gate_proj");
+		x.role = MT_T_XUP;
+		x.off += ffn * hidden;
+		if (rc == 0) rc = add_form(l, p, form, x, "up_proj");
+		if (rc == 0) rc = add_form(l, p, form, y, "down_proj");
+	}
+	return rc;
+}
+
 /* The tensors of all experts, which come last in their unit: each expert's are one range of the store */
 static int add_experts(struct mt_layout *l, struct place *p)
 {
-	uint32_t packed = p->k->expert_flags & MT_PACKED;
+	uint32_t packed = p->k->expert_flags & MT_PACKED, first = l->n_tensors;
 	int rc = 0;
 	p->experts = packed ? p->k->experts : 0;
 	for (p->expert = 0; p->expert < (packed ? 1 : p->k->experts) && rc == 0; p->expert++)
 		rc = add_tensors(l, p, expert_tensors, EXPERT_TENSORS);
-	return rc;
+	uint32_t form = l->form & ~(uint32_t)MT_FORM_NEW;
+	return rc == 0 && form ? add_forms(l, p, first, form) : rc;
 }
 
 /* Append a unit's tensors to the tables. k: the block's kind; NULL for the other units */
@@ -379,11 +451,22 @@ static int add_unit(struct mt_layout *l, uint32_t unit, const struct mt_layer *k
 	return 0;
 }
 
+/* Of a tensor of all experts: each expert's matrix is one piece, or if it is transposed each element */
+static void expert_piece(const struct mt_geometry *geo, const struct mt_tensor *t, uint64_t from, uint64_t *at,
+	uint64_t *n)
+{
+	uint64_t each = t->shape[0] * t->shape[1], in = from % each;
+	uint64_t base = from / each * expert_stride(geo, mt_layer_of(geo, t->unit - 1), t->role);
+	*at = base + (t->transposed ? in % t->shape[1] * t->shape[0] + in / t->shape[1] : in);
+	*n = t->transposed ? 1 : each - in;
+}
+
 /* With by_group, the file has for each kv head: the rows of its query heads, of its k, of its v. */
 void mt_tensor_piece(const struct mt_geometry *geo, const struct mt_tensor *t, uint64_t from, uint64_t *at, uint64_t *n)
 {
 	*at = from;
 	*n = t->n - from;
+	if (t->ndim == 3) return expert_piece(geo, t, from, at, n);
 	if (!names[geo->names].by_group || (t->role != MT_T_Q && t->role != MT_T_QB)) return;
 	const struct mt_layer *k = mt_layer_of(geo, t->unit - 1);
 	uint64_t head = k->head_dim * t->shape[1], queries = k->heads / k->kv_heads * head; /* elements */
@@ -440,10 +523,10 @@ static int fill(struct mt_layout *l)
 	return 0;
 }
 
-int mt_layout_make(struct mt_layout *l, const struct mt_geometry *geo, enum mt_dtype dtype, enum mt_dtype grad,
-	enum mt_dtype state, enum mt_optim optim)
+static int make(struct mt_layout *l, const struct mt_geometry *geo, uint32_t form, enum mt_dtype dtype,
+	enum mt_dtype grad, enum mt_dtype state, enum mt_optim optim)
 {
-	memset(l, 0, sizeof *l);
+	*l = (struct mt_layout){.form = form};
 	if (geo->layers < 1 || geo->layers > 1024) return mt_fail(MT_EX_CONFIG, "%u layers are out of range", geo->layers);
 	if (geo->names >= MT_NAMES) return mt_fail(MT_EX_CONFIG, "naming %u is out of range", geo->names);
 	size_t tensors = (size_t)geo->layers * BLOCK_TENSORS + 6; /* at most */
@@ -472,6 +555,32 @@ int mt_layout_make(struct mt_layout *l, const struct mt_geometry *geo, enum mt_d
 	int rc = fill(l);
 	if (rc) mt_layout_release(l);
 	return rc;
+}
+
+int mt_layout_make(struct mt_layout *l, const struct mt_geometry *geo, enum mt_dtype dtype, enum mt_dtype grad,
+	enum mt_dtype state, enum mt_optim optim)
+{
+	return make(l, geo, 0, dtype, grad, state, optim);
+}
+
+uint32_t mt_forms(const struct mt_geometry *geo)
+{
+	bool experts = false, own = false;
+	for (uint32_t i = 0; i < geo->n_kinds; i++) {
+		const struct mt_layer *k = &geo->kind[i];
+		experts |= k->experts != 0;
+		own |= k->experts && (k->expert_flags & (MT_EXPERT_BIAS | MT_TRANSPOSED) || k->form >= MT_RELU2);
+	}
+	return experts && !own ? MT_FORMS : 1;
+}
+
+int mt_layout_files(struct mt_layout *l, const struct mt_geometry *geo, uint32_t form)
+{
+	struct mt_geometry as = *geo;
+	if (form >= mt_forms(geo)) return mt_fail(MT_EX_DATA, "form %u of files is out of range", form);
+	for (size_t i = 0; i < sizeof renamed / sizeof *renamed; i++)
+		if (form & MT_FORM_NEW && renamed[i].own == geo->names) as.names = renamed[i].now;
+	return make(l, &as, form, MT_FP32, MT_NONE, MT_FP32, MT_ADAMW);
 }
 
 void mt_layout_release(struct mt_layout *l)

@@ -56,7 +56,8 @@ struct mt_control {
 	uint32_t router_dtype;      /* enum mt_dtype: of exact routers in bf16 files, as the loaded ones had; 0: fp32 */
 	_Alignas(64) _Atomic uint64_t attempts;  /* the run's attempt counter: opening and aborting take a new one */
 	_Atomic uint64_t fills;     /* fillings begun plus fillings ended: odd while init or load is at work */
-	uint64_t reserved1[6];
+	uint64_t form;              /* of the loaded files (mt/layout.h), in which files are written */
+	uint64_t reserved1[5];
 	struct mt_record record;
 	struct mt_snapshot snap;
 	struct mt_slot slots[MT_SLOTS];

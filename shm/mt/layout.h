@@ -36,6 +36,7 @@ struct mt_unit {                /* 256 bytes in the control region, the words th
 struct mt_layout {              /* what create allocates and --plan reasons about; plain process memory */
 	struct mt_geometry geo;
 	enum mt_dtype dtype, grad, state; enum mt_optim optim;
+	uint32_t form;              /* of mt_layout_files; 0: the store's own */
 	uint32_t n_units, n_tensors;
 	struct mt_unit *units; struct mt_tensor *tensors;
 	uint64_t store_bytes;       /* of the store region */
@@ -51,8 +52,25 @@ static inline uint64_t mt_state_bytes(uint32_t state, uint64_t elems)
 int mt_layout_make(struct mt_layout *, const struct mt_geometry *, enum mt_dtype dtype, enum mt_dtype grad,
 	enum mt_dtype state, enum mt_optim optim);
 void mt_layout_release(struct mt_layout *);
+
+/* How files name, pack and transpose a model's tensors: MT_FORM_NEW or not, plus one of the others. 0: as the family's
+ * released files do */
+enum mt_form {
+	MT_FORM_NEW = 1,            /* names are those of transformers 5's classes */
+	MT_FORM_SINGLE = 2,         /* of each expert gate_proj, up_proj, down_proj */
+	MT_FORM_PACKED = 4,         /* of all gate_up_proj (experts, 2 ffn, hidden), down_proj (experts, hidden, ffn) */
+	MT_FORM_TRANSPOSED = 6,     /* the same of transposed matrices: (experts, hidden, 2 ffn), (experts, ffn, hidden) */
+	MT_FORMS = 8,
+};
+/* How many forms files of this model may have: all forms below that number */
+uint32_t mt_forms(const struct mt_geometry *);
+/* The layout of which `tensors` are those of files in this form. `off` is still where the store has the first element,
+ * mt_tensor_piece says where it has the others. */
+int mt_layout_files(struct mt_layout *, const struct mt_geometry *, uint32_t form);
+
 /* Some files have the rows of q | k | v in another order. Element `from` of the tensor in its file is the tensor's
- * element *at here, and so on for *n elements; from < t->n. Other tensors: *at is `from`, *n is all that follow. */
+ * element *at here, and so on for *n elements; from < t->n. Of experts *at may go beyond the tensor of the first one.
+ * Other tensors: *at is `from`, *n is all that follow. */
 void mt_tensor_piece(const struct mt_geometry *, const struct mt_tensor *t, uint64_t from, uint64_t *at, uint64_t *n);
 
 /* The part of a unit of `elems` elements that one of several nodes owns: elements [first, end). Its borders are

@@ -38,7 +38,7 @@ enum mt_names {                 /* which names a block's tensors have in files; 
 	MT_NAMES_APERTUS, MT_NAMES_FALCON, MT_NAMES_FALCON_40B, MT_NAMES_MIXTRAL, MT_NAMES_QWEN_MOE, MT_NAMES_GRANITE_MOE,
 	MT_NAMES_ERNIE_MOE, MT_NAMES_GPT_OSS, MT_NAMES_NEOX, MT_NAMES_PHI_1, MT_NAMES_MINIMAX,
 	MT_NAMES_EXAONE_MOE, MT_NAMES_SARVAM, MT_NAMES_EXAONE, MT_NAMES_GPT2,
-	MT_NAMES_OPT, MT_NAMES_BIGCODE,
+	MT_NAMES_OPT, MT_NAMES_BIGCODE, MT_NAMES_ERNIE_MOE_5, MT_NAMES_GRANITE_MOE_5,
 	MT_NAMES,                   /* how many */
 };
 
@@ -49,7 +49,7 @@ enum {                          /* mt_layer.expert_flags */
 								 * it and the router's weight are exact (mt_tensor) */
 	MT_SHARED_GATE = 8,         /* the shared expert's output is multiplied by sigmoid(x w') */
 	MT_EXPERT_BIAS = 16,
-	MT_PACKED = 32,             /* files have one tensor of all experts, not one for each */
+	MT_PACKED = 32,             /* the store has one tensor of all experts, not one for each */
 	MT_TRANSPOSED = 64,         /* experts' weights are (in, out), and gate and up alternate */
 };
 
@@ -189,7 +189,8 @@ struct mt_tensor {              /* 192 bytes in the control region */
 	uint32_t expert;            /* whose tensor it is, 0 in all others; */
 	uint32_t experts;           /* or how many experts' tensors it is, one after another; 0: no such tensor */
 	uint32_t exact;             /* 1: bf16 runs compute with w and lo: routers with corrections, and these */
-	uint32_t reserved[3];
+	uint32_t transposed;        /* 1: files have the transpose of each expert's matrix (mt_layout_files); 0 in runs */
+	uint32_t reserved[2];
 };
 
 /* The tensor's dimensions in files: ndim of these */
