@@ -75,6 +75,32 @@ like_transformers() {
 	reads FP8
 }
 
+@test "FP8 of compressed-tensors in blocks, and scales under other names" {
+	local form
+	for form in grid short qscale; do
+		Q fp8 "$GOLDEN/qwen3/model" "$T/q" --form $form --block 7,33
+		reads FP8
+	done
+}
+
+@test "FP8 of packed experts: in full blocks as transformers reads it, and in partial ones, of gate and up apart too" {
+	local form
+	for form in packed transposed; do
+		python3 "$TOP/tests/lib/forms.py" "$GOLDEN/qwen3-moe/model" "$T/in" $form
+		Q fp8 "$T/in" "$T/q" --block 2,2
+		like_transformers
+		reads FP8
+		Q fp8 "$T/in" "$T/q" --block 5,5
+		reads FP8
+		Q fp8 "$T/in" "$T/q" --form scalar
+		reads FP8
+		rm -r "$T/in"
+	done
+	python3 "$TOP/tests/lib/forms.py" "$GOLDEN/qwen3-moe/model" "$T/in" packed
+	Q fp8 "$T/in" "$T/q" --form halves --block 4,4
+	reads FP8
+}
+
 @test "MXFP4 of gpt-oss is read as transformers reads it" {
 	Q mxfp4 "$GOLDEN/gpt-oss/model" "$T/q"
 	like_transformers

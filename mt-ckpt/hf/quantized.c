@@ -5,7 +5,10 @@
  *
  *     X.weight_scale_inv (ceil(R / r), ceil(C / c))    quant_method fp8: blocks of r x c, weight_block_size of
  *                                                      config.json; where that is null, one number for all
- *     X.weight_scale (R, 1), or one number             compressed-tensors
+ *     X.weight_scale (R, 1), one number, or blocks     compressed-tensors: block_structure of config.json
+ *     X.scale, X.qscale_weight                         as weight_scale_inv; as weight_scale
+ *
+ * Of packed experts X (E, R, C), X_scale_inv has the experts as first dimension, too.
  *
  * The last blocks of a row and of a column may be partial. transformers 5.24 divides the weight evenly by the scales'
  * shape instead, which is wrong for these.
@@ -42,6 +45,19 @@ static struct st_entry *find_beside(const struct model *m, const char *name, con
 	return n < (int)sizeof beside ? model_find(m, beside) : NULL;
 }
 
+/* weight_block_size, which compressed-tensors has in a group as block_structure; NULL: neither */
+static const json_t *block_size(const json_t *q)
+{
+	json_t *size = json_object_get(q, "weight_block_size"), *group;
+	const char *key;
+	json_object_foreach(json_object_get(q, "config_groups"), key, group)
+	{
+		json_t *structure = json_object_get(json_object_get(group, "weights"), "block_structure");
+		if (!size && json_is_array(structure)) size = structure;
+	}
+	return size;
+}
+
 int quantized_config(struct model *m, int dirfd)
 {
 	static const char key[] = "quantization_config";
@@ -50,7 +66,7 @@ int quantized_config(struct model *m, int dirfd)
 	if (rc < 0) return rc;
 	const json_t *q = json_object_get(root, key);
 	if (!json_is_object(q)) q = json_object_get(json_object_get(root, "text_config"), key);
-	const json_t *size = json_object_get(q, "weight_block_size");
+	const json_t *size = block_size(q);
 	for (size_t i = 0; i < 2; i++) {
 		json_int_t n = size ? json_integer_value(json_array_get(size, i)) : 128;
 		m->block[i] = json_is_null(size) ? NO_BLOCKS : (uint64_t)n;
@@ -93,34 +109,71 @@ static int read_scales(struct st_entry *e, const struct st_entry *scales, uint64
 	return rc;
 }
 
+/* The scales of an FP8 weight; `row`: of each row or of all, else of blocks */
+static struct st_entry *find_scales(const struct model *m, const char *name, bool *row)
+{
+	static const struct {
+		const char *weight, *scale;
+	} names[] = {{"", "_scale_inv"}, {"", "_scale"}, {".weight", ".scale"}, {".weight", ".qscale_weight"}};
+	struct st_entry *e = NULL;
+	for (size_t i = 0; i < sizeof names / sizeof *names && !e; i++) {
+		if (ends_with(name, names[i].weight)) e = find_beside(m, name, names[i].weight, names[i].scale);
+		*row = i % 2;
+	}
+	return e;
+}
+
+static uint64_t blocks_of(uint64_t n, uint64_t block) { return (n - 1) / block + 1; }
+
+/* How the scales s divide the weight: e->rows, e->block. A third dimension, of experts, is in both. */
+static void divide(const struct model *m, struct st_entry *e, const struct st_tensor *s, uint64_t scales, bool row)
+{
+	const uint64_t *dims = e->tensor->shape + (e->tensor->ndim - 2), *grid = s->shape + (s->ndim > 2);
+	bool by_row = row && (scales == 1 || (s->ndim == e->tensor->ndim && grid[0] == dims[0] && grid[1] == 1));
+	bool same = s->ndim == 3 && e->tensor->ndim == 3;
+	for (size_t i = 0; i < 2; i++) e->block[i] = by_row ? NO_BLOCKS : m->block[i];
+	if (by_row && scales > 1) e->block[0] = 1;
+	e->rows = dims[0];
+	/* gate and up may have been divided before they became one: then each has blocks of its own */
+	if (same && ends_with(e->tensor->name, ".gate_up_proj") && dims[0] % 2 == 0 &&
+		grid[0] != blocks_of(dims[0], e->block[0]) && grid[0] == 2 * blocks_of(dims[0] / 2, e->block[0]))
+		e->rows = dims[0] / 2;
+}
+
 bool fp8_has_scales(const struct model *m, const struct st_entry *e)
 {
-	const struct st_tensor *t = e->tensor;
-	return t->dtype == ST_F8 && (find_beside(m, t->name, "", "_scale_inv") || find_beside(m, t->name, "", "_scale"));
+	bool row;
+	return e->tensor->dtype == ST_F8 && find_scales(m, e->tensor->name, &row);
 }
 
 int fp8_match(const struct model *m, struct st_entry *e)
 {
-	static const char *const inputs[] = {".activation_scale", ".input_scale"}; /* of W8A8, which mt does not compute */
+	static const char *const inputs[] = {"activation_scale", "input_scale"}; /* of W8A8, which mt does not compute */
 	const struct st_tensor *w = e->tensor;
-	struct st_entry *blocks = find_beside(m, w->name, "", "_scale_inv"), *s = blocks;
-	if (!s) s = find_beside(m, w->name, "", "_scale");
+	bool row, weight = ends_with(w->name, ".weight");
+	struct st_entry *s = find_scales(m, w->name, &row);
 	if (!s) return bad(e, "is FP8, and its weight_scale_inv or weight_scale is missing");
-	if (w->ndim != 2) return bad(e, "FP8 weights have two dimensions");
+	if (w->ndim != 2 && w->ndim != 3) return bad(e, "FP8 weights have two dimensions, or three");
 	const struct st_tensor *t = s->tensor;
-	uint64_t n = 1;
+	uint64_t n = 1, experts = w->ndim == 3 ? w->shape[0] : 1, rows = w->shape[w->ndim - 2];
 	for (uint32_t d = 0; d < t->ndim; d++) n *= t->shape[d]; /* safetensors.c has checked that it is in the file */
-	e->block[0] = blocks ? m->block[0] : n == 1 ? NO_BLOCKS : 1;
-	e->block[1] = blocks ? m->block[1] : NO_BLOCKS;
-	uint64_t rows = (w->shape[0] - 1) / e->block[0] + 1, cols = (w->shape[1] - 1) / e->block[1] + 1;
-	bool one = rows * cols == 1 && n == 1;
-	if (!one && (t->ndim != 2 || t->shape[0] != rows || t->shape[1] != cols))
-		return mt_fail(MT_EX_DATA, "%s: tensor '%s': its shape is not (%llu, %llu), the scales of '%s'", s->file->name,
-			shown(t->name), (unsigned long long)rows, (unsigned long long)cols, shown(w->name));
-	e->scale_cols = cols;
+	divide(m, e, t, n, row);
+	e->scale_rows = blocks_of(e->rows, e->block[0]);
+	e->scale_cols = blocks_of(w->shape[w->ndim - 1], e->block[1]);
+	const uint64_t needed[3] = {experts, rows / e->rows * e->scale_rows, e->scale_cols};
+	bool one = needed[1] * needed[2] == 1 && n == experts;
+	if (!one && (t->ndim != w->ndim || memcmp(t->shape, needed + 3 - w->ndim, w->ndim * sizeof *needed) != 0)) {
+		char first[24] = "";
+		if (w->ndim == 3) snprintf(first, sizeof first, "%llu, ", (unsigned long long)experts);
+		return mt_fail(MT_EX_DATA, "%s: tensor '%s': its shape is not (%s%llu, %llu), the scales of '%s'",
+			s->file->name, shown(t->name), first, (unsigned long long)needed[1], (unsigned long long)needed[2],
+			shown(w->name));
+	}
 	s->used = true;
-	for (size_t i = 0; i < 2 && ends_with(w->name, ".weight"); i++) {
-		struct st_entry *input = find_beside(m, w->name, ".weight", inputs[i]);
+	for (size_t i = 0; i < 2; i++) {
+		char name[32];
+		snprintf(name, sizeof name, "%s%s", weight ? "." : "_", inputs[i]);
+		struct st_entry *input = find_beside(m, w->name, weight ? ".weight" : "", name);
 		if (input) input->used = true;
 	}
 	return read_scales(e, s, n);
@@ -128,13 +181,14 @@ int fp8_match(const struct model *m, struct st_entry *e)
 
 void fp8_decode(const struct st_entry *e, uint64_t from, uint64_t n, const uint8_t *codes, uint32_t *bits)
 {
-	uint64_t cols = e->tensor->shape[1], row = from / cols, col = from % cols;
+	uint64_t cols = e->tensor->shape[e->tensor->ndim - 1], row = from / cols, col = from % cols;
 	float value[256];
 	for (unsigned i = 0; i < 256; i++) value[i] = fp8((uint8_t)i);
 	for (uint64_t i = 0, end; i < n; i = end) { /* a row of a block at a time */
 		uint64_t in = col % e->block[1], left = cols - col;
 		if (left > e->block[1] - in) left = e->block[1] - in;
-		float scale = e->scale[row / e->block[0] * e->scale_cols + col / e->block[1]];
+		uint64_t above = row / e->rows * e->scale_rows + row % e->rows / e->block[0];
+		float scale = e->scale[above * e->scale_cols + col / e->block[1]];
 		end = n - i < left ? n : i + left;
 		for (uint64_t j = i; j < end; j++) bits[j] = mt_bits(value[codes[j]] * scale);
 		col += left;
@@ -195,6 +249,7 @@ int quantized_check(const struct model *m)
 	} pairs[] = {
 		{".weight_scale_inv", ".weight", ST_F8},
 		{".weight_scale", ".weight", ST_F8},
+		{"_proj_scale_inv", "_proj", ST_F8},
 		{"_proj_scales", "_proj_blocks", ST_U8},
 	};
 	for (size_t i = 0; i < m->n; i++)

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Make a quantized model of random numbers from a Hugging Face directory, and what its numbers are, by the definition.
 
-    quantize.py fp8 IN OUT [--form blocks|scalar|channel|tensor] [--block R,C] [--scale F32|BF16|F8_E8M0|U8]
+    quantize.py fp8 IN OUT [--form blocks|halves|scalar|channel|tensor|grid|short|qscale] [--block R,C]
+                    [--scale F32|BF16|F8_E8M0|U8]
             blocks: of R x C, weight_scale_inv; without --block the config has no weight_block_size
-            scalar: weight_block_size null, one weight_scale_inv, and an activation_scale
-            channel, tensor: of compressed-tensors, weight_scale (R, 1) or one number
+            halves: the same, but of packed experts gate and up have blocks of their own; short: named .scale
+            scalar: weight_block_size null, one weight_scale_inv, and an activation_scale; qscale: named .qscale_weight
+            channel, tensor, grid: of compressed-tensors, weight_scale (R, 1), or one number, or blocks
     quantize.py mxfp4 IN OUT [--hidden N]       IN: the golden gpt-oss
     quantize.py transformers OUT                transformers' own dequantization of OUT gives OUT/expect
 
@@ -46,34 +48,44 @@ def random_scale(dtype):
 
 def fp8(name, shape, form, block, scale_dtype):
     """The tensors that are in the file for a weight, and its numbers"""
-    rows, cols = shape
-    r, c = {"blocks": block, "channel": (1, cols)}.get(form, shape)
-    grid = [-(-rows // r), -(-cols // c)]
-    scales = [random_scale(scale_dtype) for _ in range(grid[0] * grid[1])]
-    codes = bytes(rnd.choice([i for i in range(256) if i & 0x7F != 0x7F]) for _ in range(rows * cols))
-    scale_at = [scales[i // r * grid[1] + j // c][1] for i in range(rows) for j in range(cols)]
+    *experts, rows, cols = shape
+    r, c = (1, cols) if form == "channel" else shape[-2:] if form in ("scalar", "tensor", "qscale") else block
+    parts = count(experts) * (2 if form == "halves" and "gate_up" in name else 1)
+    height = rows * count(experts) // parts
+    grid = [-(-height // r), -(-cols // c)]
+    scales = [[random_scale(scale_dtype) for _ in range(grid[0] * grid[1])] for _ in range(parts)]
+    codes = bytes(rnd.choice([i for i in range(256) if i & 0x7F != 0x7F]) for _ in range(count(shape)))
+    scale_at = [s[i // r * grid[1] + j // c][1] for s in scales for i in range(height) for j in range(cols)]
     numbers = [FP8[code] * scale for code, scale in zip(codes, scale_at)]
-    suffix = "_scale" if form in ("channel", "tensor") else "_scale_inv"
-    scale_shape = grid if form in ("blocks", "channel") else []
-    scale_bytes = b"".join(s[0] for s in scales)
-    files = {name: ("F8_E4M3", shape, codes), name + suffix: (scale_dtype, scale_shape, scale_bytes)}
+    old, new = {"short": ("weight", "scale"), "qscale": ("weight", "qscale_weight")}.get(
+        form, ("", "_scale" if form in ("channel", "tensor", "grid") else "_scale_inv"))
+    scale_shape = [*experts, grid[0] * parts // count(experts), grid[1]]
+    if form in ("scalar", "tensor", "qscale"):
+        scale_shape = experts
+    scale_bytes = b"".join(s[0] for part in scales for s in part)
+    files = {name: ("F8_E4M3", shape, codes), name.removesuffix(old) + new: (scale_dtype, scale_shape, scale_bytes)}
     if form == "scalar":
-        files[name.removesuffix("weight") + "activation_scale"] = ("BF16", [], b"\x80\x3f")
-    return files, struct.pack(f"<{rows * cols}f", *numbers)
+        at = name.removesuffix("weight") if name.endswith("weight") else name + "_"
+        files[at + "activation_scale"] = ("BF16", [], b"\x80\x3f")
+    return files, struct.pack(f"<{len(numbers)}f", *numbers)
 
 
 def quantize_fp8(source, form="blocks", block=None, scale="F32"):
     tensors, expect = {}, {}
     for name, (dtype, shape, raw) in tensors_of(source).items():
         tensors[name] = expect[name] = dtype, shape, raw
-        if name.endswith("_proj.weight"):
+        if name.endswith("_proj.weight") or len(shape) == 3:
             files, numbers = fp8(name, shape, form, block or (128, 128), scale)
             tensors |= files
             expect[name] = "F32", shape, numbers
     q = {"quant_method": "fp8", "activation_scheme": "dynamic", "modules_to_not_convert": ["lm_head"]}
     if form in ("channel", "tensor"):
         q = {"quant_method": "compressed-tensors", "format": "float-quantized"}
-    elif form == "scalar" or block:
+    elif form == "grid":
+        weights = {"strategy": "block", "block_structure": block, "num_bits": 8, "type": "float"}
+        q = {"quant_method": "compressed-tensors", "format": "float-quantized",
+             "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}}}
+    elif form in ("scalar", "qscale") or block:
         q["weight_block_size"] = block
     return tensors, expect, q
 
