@@ -48,6 +48,24 @@ FAMILIES="mixtral qwen2-moe qwen3-moe olmoe granitemoe glm4-moe dots1 solar-open
 	with_torch "$GOLDEN/packed.py" check "$T/in" "$T/out" $FAMILIES gpt-oss 2>/dev/null
 }
 
+@test "Qwen3-VL-MoE: experts packed and transposed, as released, or in other forms, and all else as it was" {
+	local form
+	make_run "$GOLDEN/qwen3-vl-moe/model" --dtype fp32
+	ckpt-dump "$RUN" >"$T/own"
+	mt-store rm "$RUN"
+	mkdir "$T/in" "$T/out"
+	for form in transposed packed single; do
+		forms "$GOLDEN/qwen3-vl-moe/model" "$T/in/$form" $form
+		mt-ckpt verify "$T/in/$form" 2>"$T/verify.err"
+		make_run "$T/in/$form" --dtype fp32
+		ckpt-dump "$RUN" | diff "$T/own" -
+		mt-ckpt export "$RUN" "$T/out/$form"
+		mt-store rm "$RUN"
+		forms same "$T/in/$form" "$T/out/$form"
+	done
+	! has torch transformers || with_torch "$GOLDEN/packed.py" check "$T/in" "$T/out" packed transposed 2>/dev/null
+}
+
 # Two steps on $T/in, of the golden data of CASE: metrics in $T/NAME, the model in $T/model.NAME: two_steps CASE NAME
 two_steps() {
 	make_run "$T/in" --dtype bf16

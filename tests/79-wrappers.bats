@@ -57,6 +57,7 @@ whole() {
 	whole mistral3-wrapper
 }
 @test "Qwen3VLForConditionalGeneration trains as in PyTorch" { whole qwen3-vl; }
+@test "Qwen3VLMoeForConditionalGeneration trains as in PyTorch, the auxiliary loss too" { whole qwen3-vl-moe; }
 @test "Glm4vForConditionalGeneration trains as in PyTorch" { whole glm4v; }
 @test "Glm4vMoeForConditionalGeneration trains as in PyTorch, the auxiliary loss too" { whole glm4v-moe; }
 

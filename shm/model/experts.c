@@ -42,6 +42,8 @@ static const struct experts_family {
 		.aux = 0.001f, .dense = DENSE_LISTED},
 	{"qwen3_moe", "num_experts", "num_experts_per_tok", 128, 8, "moe_intermediate_size", 768,
 		.renormalise_key = "norm_topk_prob", .alias = "num_local_experts", .aux = 0.001f, .dense = DENSE_LISTED},
+	{"qwen3_vl_moe_text", "num_experts", "num_experts_per_tok", 60, 4, "moe_intermediate_size", 1408,
+		.flags = MT_RENORMALISE, .alias = "num_local_experts", .aux = 0.001f, .dense = DENSE_LISTED},
 	{"olmoe", "num_experts", "num_experts_per_tok", 64, 8, .renormalise_key = "norm_topk_prob",
 		.alias = "num_local_experts", .aux = 0.01f},
 	{"granitemoe", "num_local_experts", "num_experts_per_tok", 8, 2, .score = MT_TOP_SOFTMAX, .flags = MT_PACKED,

@@ -59,6 +59,9 @@ static const struct family families[] = {
 		.eps = 1e-5, .theta = 1e6, .window = WINDOW_QWEN},
 	{"qwen3_vl_text", "Qwen3VLTextModel", .size = {32, 4096, 22016, 151936, 128000, 32, 32, 128}, .inner = true,
 		.mrope = true, .flags = MT_QK_NORM, .flag_key = {ATTENTION_BIAS}, .only_act = true, .theta = 500000},
+	{"qwen3_vl_moe_text", "Qwen3VLMoeTextModel", .size = {24, 2048, 5632, 151936, 128000, 16, 16, DERIVED},
+		.inner = true, .mrope = true, .flags = MT_QK_NORM, .flag_key = {ATTENTION_BIAS}, .theta = 500000,
+		.read = read_experts},
 	{"granite", "GraniteForCausalLM", .size = {32, 4096, 11008, 32000, 2048, 32, DERIVED, DERIVED},
 		.flag_key = {ATTENTION_BIAS, MLP_BIAS},
 		.number = {{"embedding_multiplier", OF_MODEL(embed_scale), AS_IS, 1},
@@ -256,6 +259,7 @@ static const struct wrapper wrappers[] = {
 	{"glm46v", "Glm46VForConditionalGeneration", "glm4v_text", .any = false},
 	{"glm4v_moe", "Glm4vMoeForConditionalGeneration", "glm4v_moe_text", .text_ties = true},
 	{"qwen3_vl", "Qwen3VLForConditionalGeneration", "qwen3_vl_text", .any = false},
+	{"qwen3_vl_moe", "Qwen3VLMoeForConditionalGeneration", "qwen3_vl_moe_text", .any = false},
 	{"qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl_text", .at_root = true, .text_ties = true},
 	{"qwen2_vl", "Qwen2VLForConditionalGeneration", "qwen2_vl_text", .at_root = true, .text_ties = true},
 };

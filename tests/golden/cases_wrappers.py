@@ -63,6 +63,13 @@ KEPT = {
     "qwen3-vl": case(
         hf.Qwen3VLConfig, text("qwen3_vl_text", head_dim=8, **mrope(2, 1, 1)),
         {**QWEN_VISION, "deepstack_visual_indexes": [0], "num_position_embeddings": 4}, **VIDEO),
+    # norm_topk_prob is not a key of this class
+    "qwen3-vl-moe": case(
+        hf.Qwen3VLMoeConfig,
+        text("qwen3_vl_moe_text", head_dim=8, moe_intermediate_size=6, num_experts=6, num_experts_per_tok=2,
+             norm_topk_prob=False, mlp_only_layers=[0], num_hidden_layers=3, output_router_logits=True,
+             router_aux_loss_coef=0.05, **mrope(2, 1, 1)),
+        {**QWEN_VISION, "deepstack_visual_indexes": [0], "num_position_embeddings": 4}, **VIDEO),
     # half of a head turns, neighbours pair
     "glm4v": case(
         hf.Glm4vConfig,

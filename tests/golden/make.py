@@ -404,7 +404,8 @@ def micro_loss(model, rows):
     aux = 0
     if aux_coef(model.config):
         balancing = getattr(sys.modules[type(model).__module__], "load_balancing_loss_func")
-        aux = balancing(layers, model.num_experts, model.num_experts_per_tok)
+        of = model if hasattr(model, "num_experts") else model.config.get_text_config()
+        aux = balancing(layers, of.num_experts, of.num_experts_per_tok)
     # ST-MoE, arXiv 2202.08906, equation 5
     z = torch.logsumexp(torch.cat(layers), dim=-1).square().mean()
     return total, count, aux, z

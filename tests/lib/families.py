@@ -139,12 +139,16 @@ TEXTS = {
     "llama": {**BIAS, **MLP_BIAS, "rope_theta": [500.0], "rope_scaling": [None, LLAMA3]},
     "qwen2": QWEN, "qwen3": {**QWEN, **BIAS}, "qwen2_vl_text": QWEN_VL, "qwen2_5_vl_text": QWEN_VL,
     "qwen3_vl_text": {**BIAS, "rope_theta": [500.0], "rope_scaling": [None, {**MROPE, "type": "default"}]},
+    "qwen3_vl_moe_text": {**BIAS, "norm_topk_prob": [True, False], "mlp_only_layers": [[], [1, 2]],
+                          "decoder_sparse_step": [2], "rope_theta": [500.0],
+                          "rope_scaling": [None, {**MROPE, "type": "default"}]},
     "mistral": {"sliding_window": [None, 5], "rope_theta": [500.0]},
     "glm4v_text": {"rope_theta": [500.0], "partial_rotary_factor": [0.5, 1.0], "rope_parameters": [None, HALF]},
     "glm4v_moe_text": {**BIAS, **MOE, "first_k_dense_replace": [0, 2], "rope_theta": [500.0],
                        "partial_rotary_factor": [0.25, 1.0], "rope_parameters": [None, HALF]},
     "gemma4_unified_text": FAMILIES["gemma4_text"],
 }
+ALWAYS["qwen3_vl_moe_text"] = {**EXPERTS, "num_experts": 6}
 ALWAYS["glm4v_moe_text"] = {**EXPERTS, "n_routed_experts": 6, "head_dim": 8}
 # The text models of each class for images; the first one is that of a text_config without model_type
 WRAPPERS = {
@@ -153,8 +157,8 @@ WRAPPERS = {
     "llava_next": ["llama", "mistral", "granite"], "llava_onevision": ["qwen2"], "internvl": ["qwen2", "qwen3"],
     "idefics3": ["llama"], "smolvlm": ["llama"], "ovis2": ["qwen2"], "lighton_ocr": ["qwen3"],
     "aya_vision": ["cohere2"], "cohere2_vision": ["cohere2"], "glm4v": ["glm4v_text"], "glm46v": ["glm4v_text"],
-    "glm4v_moe": ["glm4v_moe_text"], "qwen3_vl": ["qwen3_vl_text"], "qwen2_5_vl": ["qwen2_5_vl_text"],
-    "qwen2_vl": ["qwen2_vl_text"],
+    "glm4v_moe": ["glm4v_moe_text"], "qwen3_vl": ["qwen3_vl_text"], "qwen3_vl_moe": ["qwen3_vl_moe_text"],
+    "qwen2_5_vl": ["qwen2_5_vl_text"], "qwen2_vl": ["qwen2_vl_text"],
 }
 SIZES = {"vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim",
          "max_position_embeddings", "pad_token_id"}
@@ -288,6 +292,22 @@ def text_names(tensors):
                if name.startswith(prefix) and not name.endswith("lm_head.weight")}, **head}
 
 
+def one_by_one(tensors):
+    """Packed experts as mt has them"""
+    out = {}
+    for name, shape in tensors.items():
+        module, _, leaf = name.rpartition(".")
+        if leaf == "gate_up_proj" and len(shape) == 3:
+            n, rows, cols = shape
+            out.update({f"{module}.{e}.{half}_proj.weight": (rows // 2, cols)
+                        for e in range(n) for half in ("gate", "up")})
+        elif leaf == "down_proj" and len(shape) == 3:
+            out.update({f"{module}.{e}.down_proj.weight": shape[1:] for e in range(shape[0])})
+        else:
+            out[name] = shape
+    return out
+
+
 def check(where, config):
     path = os.path.join(where, "config.json")
     with open(path, "w") as f:
@@ -304,7 +324,7 @@ def check(where, config):
     files = revert_weight_conversion(model, {**dict(model.named_parameters()), **kept})
     shapes = {name: tuple(p.shape) or (1,) for name, p in files.items()}
     if config["model_type"] in WRAPPERS:
-        shapes = text_names(shapes)
+        shapes = one_by_one(text_names(shapes))
         meant = meant.get_text_config()
         model, = (m for n, m in model.named_modules() if n in ("model.language_model", "model.text_model"))
     assert tensors == shapes, (config, set(tensors.items()) ^ set(shapes.items()))
