@@ -69,6 +69,14 @@ enum op_code {
 	OP_COMBINE_BACKWARD,
 	OP_BALANCE_FORWARD,
 	OP_BALANCE_BACKWARD,
+	OP_CONV_FORWARD,
+	OP_CONV_BACKWARD,
+	OP_DELTA_FORWARD,
+	OP_DELTA_BACKWARD,
+	OP_GATED_NORM_FORWARD,
+	OP_GATED_NORM_BACKWARD,
+	OP_GATE_FORWARD,
+	OP_GATE_BACKWARD,
 	OP_GRADS_FINAL,
 };
 
@@ -136,6 +144,10 @@ struct op {
 		struct combine_args combine;
 		struct combine_backward_args combine_backward;
 		struct balance_args balance;
+		struct conv_args conv;
+		struct delta_args delta;
+		struct gated_norm_args gated_norm;
+		struct gate_args gate;
 	};
 };
 

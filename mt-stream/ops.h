@@ -401,6 +401,118 @@ struct cross_entropy_args {
 	float logit_scale, cap;
 };
 
+/* ---- mixers beside attention: gated DeltaNet (arXiv 2412.06464), as Qwen3-Next and Qwen3.5 have it, and gates ----
+ *
+ * Letters: HK key heads, HV value heads, DK and DV their sizes. R = HV / HK value heads, one after another, share a key
+ * head. State and convolution begin at zero with each document. */
+
+/* y = f(u), u_t = bias + the sum over j < width of w_j x_(t - width + 1 + j), each channel alone, inside the document;
+ * f: silu, or nothing. Then the first heads of y, `dim` elements each, are normed: y / sqrt(y . y + 1e-6); q heads come
+ * first and are multiplied by dim^-1/2, too. All other channels stay as f leaves them.
+ * Backward: the gradients of the q and k heads come for each value head: the R of a key head are added in their order.
+ * dx = gradient; dw = beta dw + gradient; dbias likewise. */
+struct conv_args {
+	int64_t n, seq, channels, width; /* seq: tokens of a row; width: at most 4 */
+	int64_t q_heads, k_heads, dim;   /* 0 heads: none; backward: q_heads is k_heads; dim: at most 256 */
+	int silu;
+	const void *x; /* (N, channels), rows ld apart */
+	int64_t ld;
+	const void *w;          /* (channels, width) */
+	const void *bias;       /* (channels), or NULL: zeros */
+	const uint32_t *starts; /* (N): where in its row the token's document starts */
+	void *y;                /* (N, channels), forward */
+	/* cpu, forward (mt-sample): tokens of the first document before the first one; their rows stand before x. y of the
+	 * last `redo` of them is computed, too, and stands before y. */
+	int64_t past, redo;
+	int64_t value_heads; /* backward: HV, a multiple of k_heads */
+	const void *dq, *dk; /* (N, HV, dim), backward */
+	const void *dv;      /* (N, channels - (q_heads + k_heads) dim), backward */
+	void *dx;            /* (N, channels), rows dx_ld apart, backward; NULL: forward */
+	int64_t dx_ld;
+	float *dw;    /* (channels, width) */
+	float *dbias; /* (channels), with bias */
+	float beta;
+};
+
+/* The gated delta rule. Of each value head, S (DK, DV) the state, fp32:
+ *     S_t = e^g_t S_(t-1) + k_t d_t',  d_t = beta_t (v_t - e^g_t S_(t-1)' k_t),  o_t = S_t' q_t
+ *     beta = sigmoid(b), g = -exp(A_log) softplus(a + dt_bias)
+ * It is computed by chunks of DELTA_CHUNK tokens, counted from the document's start.
+ * Backward recomputes all it needs from q, k, v, a and b. da_log = beta da_log + gradient; ddt_bias likewise. */
+enum {
+	DELTA_CHUNK = 64,
+	DELTA_SEGMENT = 1024 /* tokens: backward keeps the state before each segment of a document but the first */
+};
+struct delta_args {
+	int64_t n, seq, key_heads, value_heads, key_dim, value_dim; /* DK, DV: at most 256 */
+	const void *qkv;   /* (N, 2 HK DK + HV DV): q | k | v, as conv leaves them */
+	const void *a, *b; /* (N, HV) each, rows ld apart */
+	int64_t ld;
+	const void *a_log, *dt_bias; /* (HV) */
+	const uint32_t *starts;      /* (N): where in its row the token's document starts */
+	const uint32_t *host_starts; /* host: the same as starts; valid until the micro-batch ends */
+	void *o;                     /* (N, HV, DV), forward */
+	/* cpu, forward (mt-sample): tokens of the first document before the first one. The last past % DELTA_CHUNK rows of
+	 * them stand before qkv, a and b; no output is computed for them. `state` holds S after the last whole chunk before
+	 * the first token, if past is at least a chunk; it becomes S after the last whole chunk of the last document. */
+	int64_t past;
+	float *state;    /* (HV, DK, DV), or NULL: the states are not wanted, and past is 0 */
+	const void *d_o; /* (N, HV, DV), backward */
+	void *dq, *dk;   /* (N, HV, DK), backward; dq NULL: forward */
+	void *dv;        /* (N, HV, DV), backward */
+	void *da, *db;   /* (N, HV), rows d_ld apart, backward */
+	int64_t d_ld;
+	float *da_log, *ddt_bias; /* (HV), backward */
+	float beta;
+	float *work; /* (delta_work_elems()): of backward; of a GPU, forward's, too */
+};
+
+/* States of all heads that backward keeps. A document that starts at token `begin` has those before its segments from
+ * state begin / DELTA_SEGMENT on: no two documents share one. */
+static inline ON_DEVICE int64_t delta_kept(const struct delta_args *a) { return (a->n - 1) / DELTA_SEGMENT; }
+/* Elements of `work`: these states (.., HV, DK, DV), and the gradient of g (N, HV). A GPU computes DELTA_SEGMENT tokens
+ * at a time, and DELTA_CHUNK - 1 more where the last chunk ends later. Of these it keeps (.., HV, 64) twice, (.., HV,
+ * 4), and (.., HV, DV) twice; for all their chunks two states; and where the chunks and documents begin. */
+static inline int64_t delta_work_elems(const struct delta_args *a, int gpu)
+{
+	int64_t tokens = DELTA_SEGMENT + DELTA_CHUNK, chunks = tokens / DELTA_CHUNK;
+	int64_t state = a->value_heads * a->key_dim * a->value_dim, elems = delta_kept(a) * state + a->n * a->value_heads;
+	if (!gpu) return elems;
+	return elems + tokens * a->value_heads * (2 * DELTA_CHUNK + 4 + 2 * a->value_dim) + 2 * chunks * state +
+		2 * (tokens + 1);
+}
+
+/* Head by head: y = w o rstd silu(z), rstd = 1 / sqrt(mean(o^2) + eps).
+ * Backward: d_o and dz = gradients, dw = beta dw + gradient */
+struct gated_norm_args {
+	int64_t n, heads, dim;
+	float eps;
+	const void *o; /* (N, heads dim) */
+	const void *z; /* (N, heads dim), rows ld apart */
+	int64_t ld;
+	const void *w;  /* (dim) */
+	void *y;        /* (N, heads dim); backward: forward's output again, which may be dy; NULL: not wanted */
+	const void *dy; /* (N, heads dim), backward */
+	void *d_o;      /* (N, heads dim), backward; may be dy if y is not. NULL: forward */
+	void *dz;       /* (N, heads dim), rows dz_ld apart, backward */
+	int64_t dz_ld;
+	float *dw; /* (dim), backward */
+	float beta;
+};
+
+/* y = o sigmoid(gate). Backward: d_o = dy s, dgate = dy o s (1 - s), s = sigmoid(gate) */
+struct gate_args {
+	int64_t n, width;
+	const void *o;    /* (N, width) */
+	const void *gate; /* (N, width), rows ld apart */
+	int64_t ld;
+	void *y;        /* (N, width); forward: may be o; backward: as of gated_norm_args */
+	const void *dy; /* (N, width), backward */
+	void *d_o;      /* (N, width), backward; may be dy if y is not. NULL: forward */
+	void *dgate;    /* (N, width), rows dgate_ld apart, backward; may be gate */
+	int64_t dgate_ld;
+};
+
 /* The operations of a layer but for GEMM: the code (OP_...), the function (op_... of the cpu, cuda_... of a GPU), its
  * arguments (their type, and their name in struct op), and the name in traces and messages */
 /* clang-format off */
@@ -434,6 +546,16 @@ struct cross_entropy_args {
 #define BALANCE_OPS(f) \
 	f(BALANCE_FORWARD, balance_forward, balance, "balance forward") \
 	f(BALANCE_BACKWARD, balance_backward, balance, "balance backward")
+/* Those of mixers beside attention, and of gates */
+#define MIXER_OPS(f) \
+	f(CONV_FORWARD, conv_forward, conv, "convolution forward") \
+	f(CONV_BACKWARD, conv_backward, conv, "convolution backward") \
+	f(DELTA_FORWARD, delta_forward, delta, "delta rule forward") \
+	f(DELTA_BACKWARD, delta_backward, delta, "delta rule backward") \
+	f(GATED_NORM_FORWARD, gated_norm_forward, gated_norm, "gated norm forward") \
+	f(GATED_NORM_BACKWARD, gated_norm_backward, gated_norm, "gated norm backward") \
+	f(GATE_FORWARD, gate_forward, gate, "gate forward") \
+	f(GATE_BACKWARD, gate_backward, gate, "gate backward")
 /* What an operation writes and does not read: its code, its arguments `a`, when it does so, where, how many elements of
  * how many bytes: elem of the device's, operand of operands, 4 of fp32. Device chaos overwrites all of it before. What
  * is not here is partly kept, or read too. */
@@ -482,7 +604,27 @@ struct cross_entropy_args {
 	W(GROUPED_BIAS_BACKWARD, grouped_bias_backward, a->beta == 0, a->db, a->n, 4) \
 	W(COMBINE, combine, a->y != a->add && a->y != a->sum, a->y, a->n * a->h, elem) \
 	/* with slots, the rows may be a window's, whose slots are anywhere */ \
-	W(COMBINE_BACKWARD, combine_backward, !a->slot, a->dweight, a->rows, 4)
+	W(COMBINE_BACKWARD, combine_backward, !a->slot, a->dweight, a->rows, 4) \
+	W(CONV_FORWARD, conv, !a->past, a->y, a->n * a->channels, elem) \
+	W(CONV_BACKWARD, conv, a->dx_ld == a->channels, a->dx, a->n * a->channels, elem) \
+	W(CONV_BACKWARD, conv, a->beta == 0, a->dw, a->channels * a->width, 4) \
+	W(CONV_BACKWARD, conv, a->beta == 0 && a->dbias, a->dbias, a->channels, 4) \
+	W(DELTA_FORWARD, delta, 1, a->o, a->n * a->value_heads * a->value_dim, elem) \
+	W(DELTA_BACKWARD, delta, 1, a->dq, a->n * a->value_heads * a->key_dim, elem) \
+	W(DELTA_BACKWARD, delta, 1, a->dk, a->n * a->value_heads * a->key_dim, elem) \
+	W(DELTA_BACKWARD, delta, 1, a->dv, a->n * a->value_heads * a->value_dim, elem) \
+	W(DELTA_BACKWARD, delta, a->beta == 0, a->da_log, a->value_heads, 4) \
+	W(DELTA_BACKWARD, delta, a->beta == 0, a->ddt_bias, a->value_heads, 4) \
+	W(DELTA_BACKWARD, delta, 1, a->work, delta_work_elems(a, 0), 4) \
+	W(GATED_NORM_FORWARD, gated_norm, 1, a->y, a->n * a->heads * a->dim, elem) \
+	W(GATED_NORM_BACKWARD, gated_norm, a->d_o != a->dy, a->d_o, a->n * a->heads * a->dim, elem) \
+	W(GATED_NORM_BACKWARD, gated_norm, a->y && a->y != a->dy, a->y, a->n * a->heads * a->dim, elem) \
+	W(GATED_NORM_BACKWARD, gated_norm, a->dz_ld == a->heads * a->dim, a->dz, a->n * a->heads * a->dim, elem) \
+	W(GATED_NORM_BACKWARD, gated_norm, a->beta == 0, a->dw, a->dim, 4) \
+	W(GATE_FORWARD, gate, a->y != a->o, a->y, a->n * a->width, elem) \
+	W(GATE_BACKWARD, gate, a->d_o != a->dy, a->d_o, a->n * a->width, elem) \
+	W(GATE_BACKWARD, gate, a->y && a->y != a->dy, a->y, a->n * a->width, elem) \
+	W(GATE_BACKWARD, gate, a->dgate != a->gate && a->dgate_ld == a->width, a->dgate, a->n * a->width, elem)
 /* clang-format on */
 
 /* ---- the cpu device ---- */
@@ -510,6 +652,7 @@ void op_gemm(struct pool *, const struct gemm_args *);
 OPS(OP_PROTOTYPE)
 EXPERT_OPS(OP_PROTOTYPE)
 BALANCE_OPS(OP_PROTOTYPE)
+MIXER_OPS(OP_PROTOTYPE)
 void op_copy(struct pool *, void *dst, const void *src, size_t bytes);
 void op_widen(struct pool *, float *dst, const uint16_t *src, int64_t n);  /* bf16 -> fp32, exact */
 void op_narrow(struct pool *, uint16_t *dst, const float *src, int64_t n); /* fp32 -> bf16, nearest even */

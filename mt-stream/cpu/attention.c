@@ -2,8 +2,6 @@
  * document of one key-value head, and only it adds to that head's dk and dv. The sinks' gradient is a sum over rows. */
 #include "cpu.h"
 
-#include <stdbool.h>
-
 struct job {
 	struct pool *pool;
 	const struct attention_args *a;
@@ -11,20 +9,10 @@ struct job {
 	int64_t count;
 };
 
-/* Spans of at most `longest` queries, each inside one document. A document starts where `starts` says, or with a row;
- * the first one starts `past` tokens before its first query. */
-static void documents_split(struct job *w, int64_t longest)
+static void split(struct job *w, int64_t longest)
 {
 	const struct attention_args *a = w->a;
-	int64_t begin = 0;
-	w->queries = op_shared(w->pool, (size_t)a->n * sizeof *w->queries);
-	for (int64_t t = 0; t < a->n; t++) {
-		int64_t in_row = t % a->seq;
-		bool first = !in_row || a->starts[t] == in_row;
-		if (first) begin = t ? t : -a->past;
-		if (first || (t - begin) % longest == 0) w->queries[w->count++] = (struct queries){begin, t, t};
-		w->queries[w->count - 1].end = t + 1;
-	}
+	w->count = documents_split(w->pool, a->n, a->seq, a->starts, a->past, longest, &w->queries);
 }
 
 static float *scratch(const struct job *w, int thread)
@@ -43,7 +31,7 @@ static void forward_task(void *arg, int64_t task, int thread)
 void op_attention_forward(struct pool *pool, const struct attention_args *a)
 {
 	struct job w = {.pool = pool, .a = a};
-	documents_split(&w, ATTENTION_GROUP);
+	split(&w, ATTENTION_GROUP);
 	pool_run(pool, w.count * a->heads, forward_task, &w);
 }
 
@@ -57,7 +45,7 @@ static void backward_task(void *arg, int64_t task, int thread)
 void op_attention_backward(struct pool *pool, const struct attention_args *a)
 {
 	struct job w = {.pool = pool, .a = a};
-	documents_split(&w, a->seq);
+	split(&w, a->seq);
 	pool_run(pool, w.count * a->kv_heads, backward_task, &w);
 }
 

@@ -65,6 +65,10 @@ void gemm_tile(struct pool *, int thread, const struct gemm_tiles *, int64_t til
 struct queries {
 	int64_t begin, first, end;
 };
+/* Split n tokens, rows of seq, into runs of at most `longest`. A document starts where `starts` says, or with a row; the
+ * first one starts `past` tokens before its first token. Returns their number. In the pool's shared scratch. reduce.c */
+int64_t documents_split(struct pool *, int64_t n, int64_t seq, const uint32_t *starts, int64_t past, int64_t longest,
+	struct queries **);
 enum { ATTENTION_GROUP = 256 }; /* queries of a forward task, at most */
 
 struct kernels {
@@ -103,6 +107,19 @@ struct kernels {
 	void (*narrow)(uint16_t *dst, const float *src, int64_t n);
 	/* dst (cols, rows) = the transposed src (rows, cols) */
 	void (*transpose)(float *dst, int64_t dst_ld, const float *src, int64_t src_ld, int64_t rows, int64_t cols);
+	/* tokens first .. end - 1; dw (channels, width), dbias (channels) +=; dbias NULL where there is none */
+	void (*conv_forward)(const struct conv_args *, int64_t first, int64_t end);
+	void (*conv_backward)(const struct conv_args *, float *dw, float *dbias, int64_t first, int64_t end);
+	void (*gated_norm_forward)(const struct gated_norm_args *, int64_t first, int64_t end);
+	void (*gated_norm_backward)(const struct gated_norm_args *, float *dw, int64_t first, int64_t end);
+	void (*gate_forward)(const struct gate_args *, int64_t first, int64_t end);
+	void (*gate_backward)(const struct gate_args *, int64_t first, int64_t end);
+	/* one value head of a document; bytes of scratch, with room for some states: backward, of a segment's chunks */
+	size_t (*delta_scratch)(const struct delta_args *, int64_t states);
+	void (*delta_forward)(const struct delta_args *, const struct queries *, int64_t head, float *scratch);
+	void (*delta_backward)(const struct delta_args *, const struct queries *, int64_t head, float *scratch);
+	/* tokens first .. end - 1, from dg, which delta_backward left in work; da_log, ddt_bias (HV) += */
+	void (*delta_gates_backward)(const struct delta_args *, float *da_log, float *ddt_bias, int64_t first, int64_t end);
 };
 extern const struct kernels cpu_kernels_plain;
 #if defined(__x86_64__)

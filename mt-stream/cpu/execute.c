@@ -49,6 +49,7 @@ static void execute_op(struct pool *p, const struct op *o, bool bf16)
 		OPS(RUN)
 		EXPERT_OPS(RUN)
 		BALANCE_OPS(RUN)
+		MIXER_OPS(RUN)
 	}
 }
 

@@ -8,6 +8,9 @@
 #include "kernel-attention.h"
 #include "kernel-head.h"
 #include "kernel-misc.h"
+#include "kernel-conv.h"
+#include "kernel-gate.h"
+#include "kernel-delta.h"
 
 #define KERNELS(set) \
 	const struct kernels set = { \
@@ -33,4 +36,14 @@
 		.widen = widen, \
 		.narrow = narrow, \
 		.transpose = transpose, \
+		.conv_forward = conv_forward, \
+		.conv_backward = conv_backward, \
+		.gated_norm_forward = gated_norm_forward, \
+		.gated_norm_backward = gated_norm_backward, \
+		.gate_forward = gate_forward, \
+		.gate_backward = gate_backward, \
+		.delta_scratch = delta_scratch, \
+		.delta_forward = delta_forward, \
+		.delta_backward = delta_backward, \
+		.delta_gates_backward = delta_gates_backward, \
 	}

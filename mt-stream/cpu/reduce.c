@@ -92,6 +92,22 @@ void sum_rows(struct pool *pool, int64_t rows, rows_fn *fn, const void *args, fl
 	sum_rows_each(pool, rows, fn, args, &(struct sums){dst, n}, 1, beta);
 }
 
+int64_t documents_split(struct pool *pool, int64_t n, int64_t seq, const uint32_t *starts, int64_t past,
+	int64_t longest, struct queries **queries)
+{
+	struct queries *run = op_shared(pool, (size_t)n * sizeof *run);
+	int64_t begin = 0, count = 0;
+	for (int64_t t = 0; t < n; t++) {
+		int64_t in_row = t % seq;
+		bool first = !in_row || starts[t] == in_row;
+		if (first) begin = t ? t : -past;
+		if (first || (t - begin) % longest == 0) run[count++] = (struct queries){begin, t, t};
+		run[count - 1].end = t + 1;
+	}
+	*queries = run;
+	return count;
+}
+
 static void bias_rows(const void *args, int64_t first, int64_t end, float *sum)
 {
 	const struct bias_backward_args *a = args;

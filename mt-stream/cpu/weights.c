@@ -41,6 +41,16 @@ static struct arrays of(struct op *o)
 	READS(ACTIVATION_BACKWARD, activation.slope[0], 1);
 	READS(ACTIVATION_BACKWARD, activation.slope[1], 1);
 	READS(SCALED_ADD, scaled_add.factor, 1);
+	READS(CONV_FORWARD, conv.w, o->conv.channels * o->conv.width);
+	READS(CONV_FORWARD, conv.bias, o->conv.channels);
+	READS(CONV_BACKWARD, conv.w, o->conv.channels * o->conv.width);
+	READS(CONV_BACKWARD, conv.bias, o->conv.channels);
+	READS(DELTA_FORWARD, delta.a_log, o->delta.value_heads);
+	READS(DELTA_FORWARD, delta.dt_bias, o->delta.value_heads);
+	READS(DELTA_BACKWARD, delta.a_log, o->delta.value_heads);
+	READS(DELTA_BACKWARD, delta.dt_bias, o->delta.value_heads);
+	READS(GATED_NORM_FORWARD, gated_norm.w, o->gated_norm.dim);
+	READS(GATED_NORM_BACKWARD, gated_norm.w, o->gated_norm.dim);
 #undef READS
 	if (o->code == OP_ROUTE_FORWARD && !o->route.exact) add(&a, &o->route.correction, o->route.experts);
 	return a;

@@ -136,7 +136,7 @@ static bool run_by_backend(struct cuda *c, const struct op *o)
 	const struct attention_args *a = &o->attention;
 	int rc = 0;
 	if (o->code != OP_ATTENTION_FORWARD && o->code != OP_ATTENTION_BACKWARD) return false;
-	MT_ASSERT(!a->past); /* which the cpu alone computes */
+	MT_ASSERT(!a->past);
 	rows_find(c, (uint32_t)a->seq);
 	if (!c->backend || !c->rows.with) return false;
 	MT_ASSERT(a->cap == 0 && !a->sinks);
@@ -164,6 +164,8 @@ static void op_run(struct cuda *c, struct cuda_stream *s, const struct op *o)
 {
 	const struct cuda_queue *q = &c->compute;
 	int rc = 0;
+	/* what the cpu alone computes */
+	MT_ASSERT(!(o->code == OP_CONV_FORWARD && o->conv.past) && !(o->code == OP_DELTA_FORWARD && o->delta.past));
 	if (run_by_backend(c, o)) return;
 	switch (o->code) {
 	case OP_NONE:
@@ -184,6 +186,7 @@ static void op_run(struct cuda *c, struct cuda_stream *s, const struct op *o)
 		BALANCE_OPS(RUN)
 		OPS(RUN)
 		EXPERT_OPS(RUN)
+		MIXER_OPS(RUN)
 	}
 	if (rc) error_keep(c, -rc, mt_errmsg());
 }

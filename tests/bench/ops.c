@@ -47,6 +47,7 @@ static void run_gemm(const void *args) { op_gemm(pool, args); }
 #define RUN(code, op, args, name) \
 	static __attribute__((unused)) void run_##op(const void *args_of) { op_##op(pool, args_of); }
 OPS(RUN)
+MIXER_OPS(RUN)
 
 /* forward y = x w', backward dx = dy w, dw = dy' x */
 static void bench_linear(const char *name, int64_t rows, int64_t in, int64_t out)
@@ -188,11 +189,85 @@ static float *floats(int64_t count)
 	return x;
 }
 
+/* A quarter of the heads of Qwen3.5-9B */
+static void bench_mixer(void)
+{
+	enum { N = 2048, HK = 4, HV = 8, D = 128, CHANNELS = (2 * HK + HV) * D, WIDE = CHANNELS + HV * D + 2 * HV };
+	struct conv_args conv = {.n = N,
+		.seq = N,
+		.channels = CHANNELS,
+		.width = 4,
+		.q_heads = HK,
+		.k_heads = HK,
+		.dim = D,
+		.silu = 1,
+		.x = floats(N * WIDE),
+		.ld = WIDE,
+		.w = floats(CHANNELS * 4),
+		.starts = array(N * sizeof(uint32_t)),
+		.y = floats(N * CHANNELS),
+		.value_heads = HV,
+		.dq = floats(N * HV * D),
+		.dk = floats(N * HV * D),
+		.dv = floats(N * HV * D),
+		.dx = floats(N * WIDE),
+		.dx_ld = WIDE,
+		.dw = floats(CHANNELS * 4)};
+	struct delta_args delta = {.n = N,
+		.seq = N,
+		.key_heads = HK,
+		.value_heads = HV,
+		.key_dim = D,
+		.value_dim = D,
+		.qkv = conv.y,
+		.a = (const float *)conv.x + WIDE - HV,
+		.b = (const float *)conv.x + WIDE - 2 * HV,
+		.ld = WIDE,
+		.a_log = floats(HV),
+		.dt_bias = floats(HV),
+		.starts = conv.starts,
+		.o = floats(N * HV * D),
+		.d_o = floats(N * HV * D),
+		.dv = floats(N * HV * D),
+		.dk = floats(N * HV * D),
+		.da = floats(N * HV),
+		.db = floats(N * HV),
+		.d_ld = HV,
+		.da_log = floats(HV),
+		.ddt_bias = floats(HV)};
+	struct gated_norm_args norm = {.n = N,
+		.heads = HV,
+		.dim = D,
+		.eps = 1e-6f,
+		.o = delta.o,
+		.z = (const float *)conv.x + CHANNELS,
+		.ld = WIDE,
+		.w = floats(D),
+		.y = floats(N * HV * D),
+		.dy = delta.d_o,
+		.dz = (float *)conv.dx + CHANNELS,
+		.dz_ld = WIDE,
+		.dw = floats(D)};
+	struct gate_args gate = {.n = N, .width = HV * D, .o = delta.o, .gate = norm.z, .ld = WIDE, .y = norm.y};
+	printf("gated DeltaNet, %d tokens, %d and %d heads of %d\n", N, HK, HV, D);
+	report("convolution forward", run_conv_forward, &conv, 0);
+	report("convolution backward", run_conv_backward, &conv, 0);
+	report("delta rule forward", run_delta_forward, &delta, 156e3 * N * HV);
+	delta.dq = floats(N * HV * D);
+	delta.work = floats(delta_work_elems(&delta, 0));
+	report("delta rule backward", run_delta_backward, &delta, 467e3 * N * HV);
+	report("gated norm forward", run_gated_norm_forward, &norm, 0);
+	norm.d_o = floats(N * HV * D);
+	report("gated norm backward", run_gated_norm_backward, &norm, 0);
+	report("gate forward", run_gate_forward, &gate, 0);
+}
+
 int main(int argc, char **argv)
 {
 	pool = pool_create(argc > 1 ? atoi(argv[1]) : 2, POOL_SPINS, NULL);
 	runs = argc > 2 ? atoi(argv[2]) : 9;
 	if (!pool) return 71;
+	bench_mixer();
 	for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
 		m = &models[i];
 		n = m->rows * m->seq;

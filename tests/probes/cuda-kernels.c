@@ -610,6 +610,134 @@ static void vocab(void)
 #endif
 }
 
+void op_conv_forward(struct pool *p, const struct conv_args *a)
+{
+	struct conv_args c = *a;
+	begin(p);
+	c.x = operand(a->x, a->n * a->ld);
+	c.w = operand(a->w, a->channels * a->width);
+	c.bias = operand(a->bias, a->channels);
+	c.y = operand(a->y, a->n * a->channels);
+	cuda_conv_forward(&queue, &c);
+	back(a->y);
+}
+
+void op_conv_backward(struct pool *p, const struct conv_args *a)
+{
+	struct conv_args c = *a;
+	int64_t keys = a->n * a->value_heads * a->dim;
+	begin(p);
+	c.x = operand(a->x, a->n * a->ld);
+	c.w = operand(a->w, a->channels * a->width);
+	c.bias = operand(a->bias, a->channels);
+	c.dq = operand(a->dq, keys);
+	c.dk = operand(a->dk, keys);
+	c.dv = operand(a->dv, a->n * (a->channels - (a->q_heads + a->k_heads) * a->dim));
+	c.dx = operand(a->dx, a->n * a->dx_ld);
+	cuda_conv_backward(&queue, &c);
+	back(a->dx);
+}
+
+/* b is in a's rows, behind a; so are their gradients */
+static struct delta_args delta_operands(const struct delta_args *a)
+{
+	struct delta_args c = *a;
+	int64_t gates = (a->n - 1) * a->ld + 2 * a->value_heads;
+	c.qkv = operand(a->qkv, a->n * (2 * a->key_heads * a->key_dim + a->value_heads * a->value_dim));
+	c.a = operand(a->a, gates);
+	c.b = (const char *)c.a + a->value_heads * queue.elem;
+	c.a_log = operand(a->a_log, a->value_heads);
+	c.dt_bias = operand(a->dt_bias, a->value_heads);
+	return c;
+}
+
+void op_delta_forward(struct pool *p, const struct delta_args *a)
+{
+	begin(p);
+	struct delta_args c = delta_operands(a);
+	c.work = keep((size_t)delta_work_elems(a, 1) * sizeof(float));
+	memset(c.work, 0xff, (size_t)delta_work_elems(a, 1) * sizeof(float));
+	c.o = operand(a->o, a->n * a->value_heads * a->value_dim);
+	cuda_delta_forward(&queue, &c);
+	back(a->o);
+}
+
+void op_delta_backward(struct pool *p, const struct delta_args *a)
+{
+	int64_t gates = (a->n - 1) * a->d_ld + 2 * a->value_heads;
+	begin(p);
+	struct delta_args c = delta_operands(a);
+	c.d_o = operand(a->d_o, a->n * a->value_heads * a->value_dim);
+	c.dq = operand(a->dq, a->n * a->value_heads * a->key_dim);
+	c.dk = operand(a->dk, a->n * a->value_heads * a->key_dim);
+	c.dv = operand(a->dv, a->n * a->value_heads * a->value_dim);
+	c.da = operand(a->da, gates);
+	c.db = (char *)c.da + a->value_heads * queue.elem;
+	cuda_delta_backward(&queue, &c);
+	back(a->dq);
+	back(a->dk);
+	back(a->dv);
+	back(a->da);
+}
+
+void op_gated_norm_forward(struct pool *p, const struct gated_norm_args *a)
+{
+	struct gated_norm_args c = *a;
+	int64_t width = a->heads * a->dim;
+	begin(p);
+	c.o = operand(a->o, a->n * width);
+	c.z = operand(a->z, (a->n - 1) * a->ld + width);
+	c.w = operand(a->w, a->dim);
+	c.y = operand(a->y, a->n * width);
+	cuda_gated_norm_forward(&queue, &c);
+	back(a->y);
+}
+
+void op_gated_norm_backward(struct pool *p, const struct gated_norm_args *a)
+{
+	struct gated_norm_args c = *a;
+	int64_t width = a->heads * a->dim;
+	begin(p);
+	c.o = operand(a->o, a->n * width);
+	c.z = operand(a->z, (a->n - 1) * a->ld + width);
+	c.w = operand(a->w, a->dim);
+	c.dy = operand(a->dy, a->n * width);
+	c.y = operand(a->y, a->n * width);
+	c.d_o = operand(a->d_o, a->n * width);
+	c.dz = operand(a->dz, (a->n - 1) * a->dz_ld + width);
+	cuda_gated_norm_backward(&queue, &c);
+	back(a->y);
+	back(a->d_o);
+	back(a->dz);
+}
+
+void op_gate_forward(struct pool *p, const struct gate_args *a)
+{
+	struct gate_args c = *a;
+	begin(p);
+	c.o = operand(a->o, a->n * a->width);
+	c.gate = operand(a->gate, (a->n - 1) * a->ld + a->width);
+	c.y = operand(a->y, a->n * a->width);
+	cuda_gate_forward(&queue, &c);
+	back(a->y);
+}
+
+void op_gate_backward(struct pool *p, const struct gate_args *a)
+{
+	struct gate_args c = *a;
+	begin(p);
+	c.o = operand(a->o, a->n * a->width);
+	c.gate = operand(a->gate, (a->n - 1) * a->ld + a->width);
+	c.dy = operand(a->dy, a->n * a->width);
+	c.y = operand(a->y, a->n * a->width);
+	c.d_o = operand(a->d_o, a->n * a->width);
+	c.dgate = operand(a->dgate, (a->n - 1) * a->dgate_ld + a->width);
+	cuda_gate_backward(&queue, &c);
+	back(a->y);
+	back(a->d_o);
+	back(a->dgate);
+}
+
 void op_join(struct pool *p, const struct join_args *a)
 {
 	begin(p);
@@ -668,7 +796,7 @@ static const struct {
 	void (*run)(void);
 } topics[] = {{"vocab", vocab}, {"rows", rows}, {"norm", norms}, {"rope", rope}, {"attention", attention},
 	{"activation", activation}, {"route", route}, {"grouped", test_grouped_gemms}, {"combine", test_rows_of_experts},
-	{"balance", balance}};
+	{"balance", balance}, {"delta", test_deltas}};
 
 static int is_wanted(const char *topic, char **wanted)
 {
@@ -680,7 +808,7 @@ static int is_wanted(const char *topic, char **wanted)
 int main(int argc, char **argv)
 {
 	queue.work_bytes = cuda_work_bytes(4096, 64);
-	brief = 1;
+	brief = on_gpu = 1;
 #ifdef MT_EMU
 	queue.work = malloc(queue.work_bytes);
 	cuda_kernels_prepare();

@@ -4,7 +4,7 @@
  * the same. Then the results are compared with the definition: the norm of the error against the norm of the result.
  * Backward definitions are gradients written out, or finite differences of the forward definition.
  *
- *     ops [experts | balance]      all cases, or those of ops-experts.h or ops-balance.h alone
+ *     ops [experts | balance | delta]      all cases, or those of ops-experts.h, ops-balance.h or ops-delta.h alone
  */
 #include "../../mt-stream/ops.h"
 #include "pool.h"
@@ -21,6 +21,7 @@ static int failures;
 static struct pool *pools[POOLS]; /* of 1, 2 and 3 threads */
 static uint64_t seed = 1;
 static double slack; /* least bound: for devices that round elements (cuda-kernels.c) */
+static int on_gpu;   /* the operations are those of a GPU (cuda-kernels.c) */
 static int brief;    /* large cases in fewer forms, as an emulator is slow */
 
 __attribute__((format(printf, 2, 3))) static void say(int ok, const char *format, ...)
@@ -885,6 +886,7 @@ static void test_pool(void)
 #include "ops-knobs.h"
 #include "ops-experts.h"
 #include "ops-balance.h"
+#include "ops-delta.h"
 
 static void test_all(void)
 {
@@ -959,6 +961,8 @@ static void test_all(void)
 	test_bias(257, 48, 72);
 	test_join();
 	test_balance();
+	test_deltas();
+	test_mixer_pasts();
 }
 
 int main(int argc, char **argv)
@@ -968,6 +972,7 @@ int main(int argc, char **argv)
 		if (!(pools[i] = pool_create(i + 1, POOL_SPINS, NULL))) return 1;
 	if (!strcmp(only, "experts")) test_experts();
 	else if (!strcmp(only, "balance")) test_balance();
+	else if (!strcmp(only, "delta")) test_deltas(), test_mixer_pasts();
 	else test_all();
 	for (int i = 0; i < POOLS; i++) pool_free(pools[i]);
 	return failures != 0;

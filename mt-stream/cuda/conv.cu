@@ -1,0 +1,285 @@
+/* conv.cu: a short causal convolution, silu, and the norm of q and k heads
+ *
+ * A few neighbouring lanes compute a head, or as many other channels, WIDE channels each, for some tokens one after
+ * another: the last tokens' x, and backward their gradients of u, stay in registers. Before a document's first token x
+ * counts as zeros. */
+#include "common.h"
+
+#define BLOCK 128
+#define W 4    /* the most taps */
+#define RUN 32 /* tokens of a lane, at least */
+#define NORM_EPS 1e-6f
+
+/* The lanes' channels, and where they lie: group `item` of all */
+struct channels {
+	int64_t first, n, head; /* of this lane: channels, how many exist; head: -1: not normed */
+};
+
+/* How channels are split: heads of `dim` by `lanes` lanes each, then parts of lanes * WIDE channels */
+struct split {
+	int64_t heads, dim, groups;
+	int lanes, wide;
+};
+
+static struct split split_of(const struct conv_args *a, const void *second, int64_t second_ld)
+{
+	struct split s = {a->q_heads + a->k_heads, a->dim, 0, 1, 0};
+	int64_t normed = s.heads * s.dim, width = s.heads ? s.dim : 32 * WIDE;
+	while (s.lanes < 32 && s.lanes * WIDE < width) s.lanes *= 2;
+	s.groups = s.heads + div_up(a->channels - normed, s.lanes * WIDE);
+	s.wide = wide_rows(a->channels | a->ld | second_ld | (s.heads ? s.dim : 0), a->x, second, NULL, NULL);
+	return s;
+}
+
+static __device__ __forceinline__ struct channels channels_of(const struct split *s, int64_t channels, int64_t group,
+	int lane)
+{
+	struct channels c = {group * s->dim + lane * WIDE, s->dim - lane * WIDE, group};
+	if (group < s->heads) return c;
+	c.first = s->heads * s->dim + ((group - s->heads) * s->lanes + lane) * WIDE;
+	c.n = channels - c.first;
+	c.head = -1;
+	return c;
+}
+
+/* The sum over a head's lanes */
+static __device__ __forceinline__ float lanes_sum(float x, int lanes)
+{
+	for (int l = lanes / 2; l; l /= 2) x += __shfl_xor_sync(FULL, x, l);
+	return x;
+}
+
+/* Of the channels: w (W taps, the first W - width are zeros), bias */
+template <typename T>
+struct taps {
+	float w[W][WIDE], bias[WIDE];
+};
+
+template <typename T>
+static __device__ __forceinline__ void taps_get(struct taps<T> *p, const struct conv_args *a, struct channels c)
+{
+#pragma unroll
+	for (int i = 0; i < WIDE; i++) {
+		int64_t at = c.first + i;
+		p->bias[i] = a->bias && i < c.n ? get(((const T *)a->bias)[at]) : 0;
+#pragma unroll
+		for (int j = 0; j < W; j++) {
+			int64_t tap = j - (W - a->width);
+			p->w[j][i] = tap >= 0 && i < c.n ? get(((const T *)a->w)[at * a->width + tap]) : 0;
+		}
+	}
+}
+
+static __device__ __forceinline__ int64_t tokens_before(const struct conv_args *a, int64_t t)
+{
+	return t % a->seq - a->starts[t];
+}
+
+/* x's last W tokens up to t, after those up to t - 1 */
+template <typename T>
+static __device__ __forceinline__ void history_next(float x[W][WIDE], const struct conv_args *a, struct channels c,
+	int64_t t, int64_t before, int wide)
+{
+#pragma unroll
+	for (int j = 0; j + 1 < W; j++)
+#pragma unroll
+		for (int i = 0; i < WIDE; i++) x[j][i] = before == 0 ? 0 : x[j + 1][i];
+	get_wide(x[W - 1], (const T *)a->x + t * a->ld + c.first, c.n, wide);
+}
+
+/* Those up to first - 1 */
+template <typename T>
+static __device__ __forceinline__ void history_begin(float x[W][WIDE], const struct conv_args *a, struct channels c,
+	int64_t first, int wide)
+{
+	int64_t before = tokens_before(a, first);
+#pragma unroll
+	for (int j = 0; j < W; j++) {
+		int64_t back = W - j; /* from `first` */
+#pragma unroll
+		for (int i = 0; i < WIDE; i++) x[j][i] = 0;
+		if (back <= before && back < W) get_wide(x[j], (const T *)a->x + (first - back) * a->ld + c.first, c.n, wide);
+	}
+}
+
+/* y = f(u), slope = f'(u) */
+template <typename T>
+static __device__ __forceinline__ void conv_act(float y[WIDE], float slope[WIDE], const struct taps<T> *p,
+	float x[W][WIDE], int silu)
+{
+#pragma unroll
+	for (int i = 0; i < WIDE; i++) {
+		float u = p->bias[i];
+#pragma unroll
+		for (int j = 0; j < W; j++) u += p->w[j][i] * x[j][i];
+		float denominator = 1.0f + expf(-u), s = 1.0f / denominator;
+		y[i] = silu ? u / denominator : u;
+		slope[i] = silu ? s * (1.0f + u * (1.0f - s)) : 1.0f;
+	}
+}
+
+static __device__ __forceinline__ float q_scale(const struct conv_args *a, int64_t head)
+{
+	return head < a->q_heads ? 1.0f / sqrtf((float)a->dim) : 1.0f;
+}
+
+template <typename T>
+static __global__ void __launch_bounds__(BLOCK) conv_forward_kernel(struct conv_args a, struct split s)
+{
+	int64_t item = (int64_t)blockIdx.x * (BLOCK / s.lanes) + threadIdx.x / s.lanes, group = item % s.groups;
+	int64_t first = item / s.groups * RUN, end = first + RUN < a.n ? first + RUN : a.n;
+	struct channels c = channels_of(&s, a.channels, group, threadIdx.x % s.lanes);
+	struct taps<T> p;
+	float x[W][WIDE], y[WIDE], slope[WIDE];
+
+	if (first >= a.n) c.n = 0;
+	int there = c.n > 0;
+	if (there) {
+		taps_get(&p, &a, c);
+		history_begin<T>(x, &a, c, first, s.wide);
+	}
+	for (int64_t t = first; t < first + RUN; t++) { /* all lanes of a warp, for its sums */
+		float sum = 0;
+		int now = there && t < end;
+		if (now) {
+			history_next<T>(x, &a, c, t, tokens_before(&a, t), s.wide);
+			conv_act(y, slope, &p, x, a.silu);
+#pragma unroll
+			for (int i = 0; i < WIDE; i++) sum += i < c.n ? y[i] * y[i] : 0;
+		}
+		sum = lanes_sum(sum, s.lanes);
+		if (!now) continue;
+		float r = c.head < 0 ? 1.0f : 1.0f / sqrtf(sum + NORM_EPS) * q_scale(&a, c.head);
+#pragma unroll
+		for (int i = 0; i < WIDE; i++) y[i] *= r;
+		put_wide((T *)a.y + t * a.channels + c.first, y, c.n, s.wide);
+	}
+}
+
+/* The gradient of y (as f leaves it) of token t: of a normed head from the sum of its value heads' */
+template <typename T>
+static __device__ __forceinline__ void y_gradient(float d[WIDE], const float y[WIDE], const struct conv_args *a,
+	const struct split *s, struct channels c, int64_t t, int there)
+{
+	float sum = 0, dot = 0, v[WIDE];
+	if (there && c.head < 0) {
+		int64_t normed = s->heads * s->dim;
+		get_wide(d, (const T *)a->dv + t * (a->channels - normed) + c.first - normed, c.n, s->wide);
+	}
+	if (there && c.head >= 0) {
+		int64_t share = a->value_heads / a->k_heads, at = t * a->value_heads + c.head % a->k_heads * share;
+		const T *from = (const T *)(c.head < a->q_heads ? a->dq : a->dk) + at * a->dim + (a->dim - c.n);
+		float scale = q_scale(a, c.head);
+		get_wide(d, from, c.n, s->wide);
+		for (int64_t k = 1; k < share; k++) {
+			get_wide(v, from + k * a->dim, c.n, s->wide);
+#pragma unroll
+			for (int i = 0; i < WIDE; i++) d[i] += v[i];
+		}
+#pragma unroll
+		for (int i = 0; i < WIDE; i++) {
+			d[i] *= scale;
+			sum += i < c.n ? y[i] * y[i] : 0;
+			dot += i < c.n ? y[i] * d[i] : 0;
+		}
+	}
+	sum = lanes_sum(sum, s->lanes);
+	dot = lanes_sum(dot, s->lanes);
+	float r = 1.0f / sqrtf(sum + NORM_EPS);
+#pragma unroll
+	for (int i = 0; i < WIDE; i++)
+		if (there && c.head >= 0) d[i] = r * (d[i] - y[i] * r * (dot * r));
+}
+
+/* `rows` tokens a part; their dx needs the gradients of u of the next W - 1 tokens, too. partial (parts, channels (width
+ * + 1)): dw, then dbias */
+template <typename T>
+static __global__ void __launch_bounds__(BLOCK)
+	conv_backward_kernel(struct conv_args a, struct split s, float *partial, int64_t rows)
+{
+	int64_t item = (int64_t)blockIdx.x * (BLOCK / s.lanes) + threadIdx.x / s.lanes, group = item % s.groups;
+	int64_t part = item / s.groups, first = part * rows, end = first + rows < a.n ? first + rows : a.n;
+	struct channels c = channels_of(&s, a.channels, group, threadIdx.x % s.lanes);
+	struct taps<T> p;
+	float x[W][WIDE], du[W][WIDE] = {{0}}, dw[W][WIDE] = {{0}}, dbias[WIDE] = {0}, y[WIDE], slope[WIDE], d[WIDE];
+	int64_t before[W] = {0};
+
+	if (first >= a.n) c.n = 0;
+	int there = c.n > 0;
+	if (there) {
+		taps_get(&p, &a, c);
+		history_begin<T>(x, &a, c, first, s.wide);
+	}
+	for (int64_t t = first; t < first + rows + W - 1; t++) {
+		int64_t now = there && t < a.n ? tokens_before(&a, t) : -1;
+		int used = now >= 0 && (t < end || now > t - end);
+#pragma unroll
+		for (int j = 0; j + 1 < W; j++) {
+			before[j] = before[j + 1];
+#pragma unroll
+			for (int i = 0; i < WIDE; i++) du[j][i] = du[j + 1][i];
+		}
+		before[W - 1] = now;
+		if (used) {
+			history_next<T>(x, &a, c, t, now, s.wide);
+			conv_act(y, slope, &p, x, a.silu);
+		}
+		y_gradient<T>(d, y, &a, &s, c, t, used);
+#pragma unroll
+		for (int i = 0; i < WIDE; i++) du[W - 1][i] = used ? d[i] * slope[i] : 0;
+		if (!there) continue;
+		if (t < end) {
+#pragma unroll
+			for (int i = 0; i < WIDE; i++) {
+				dbias[i] += du[W - 1][i];
+#pragma unroll
+				for (int j = 0; j < W; j++) dw[j][i] += x[j][i] * du[W - 1][i];
+			}
+		}
+		int64_t to = t - (W - 1);
+		if (to < first || to >= end) continue;
+#pragma unroll
+		for (int i = 0; i < WIDE; i++) d[i] = 0;
+#pragma unroll
+		for (int back = 0; back < W; back++)
+			if (before[back] >= back) {
+#pragma unroll
+				for (int i = 0; i < WIDE; i++) d[i] += p.w[W - 1 - back][i] * du[back][i];
+			}
+		put_wide((T *)a.dx + to * a.dx_ld + c.first, d, c.n, s.wide);
+	}
+	if (!there) return;
+	partial += part * a.channels * (a.width + 1);
+#pragma unroll
+	for (int i = 0; i < WIDE; i++) {
+		if (i >= c.n) continue;
+		partial[a.channels * a.width + c.first + i] = dbias[i];
+#pragma unroll
+		for (int j = 0; j < W; j++)
+			if (j >= W - a.width) partial[(c.first + i) * a.width + j - (W - a.width)] = dw[j][i];
+	}
+}
+
+template <typename T>
+static void forward(const struct cuda_queue *q, const struct conv_args a)
+{
+	struct split s = split_of(&a, a.y, 0);
+	LAUNCH(conv_forward_kernel<T>, div_up(div_up(a.n, RUN) * s.groups, BLOCK / s.lanes), BLOCK, 0, q->stream, a, s);
+}
+
+template <typename T>
+static void backward(const struct cuda_queue *q, const struct conv_args a)
+{
+	int64_t width = a.channels * (a.width + 1), parts = partial_blocks(div_up(a.n, RUN), width);
+	int64_t rows = div_up(a.n, parts);
+	struct split s = split_of(&a, a.dx, a.dx_ld);
+	s.wide = s.wide && wide_rows(WIDE, a.dq, a.dk, a.dv, NULL);
+	parts = div_up(a.n, rows);
+	LAUNCH(conv_backward_kernel<T>, div_up(parts * s.groups, BLOCK / s.lanes), BLOCK, 0, q->stream, a, s, q->work,
+		rows);
+	cuda_sum_partials(q, a.dw, a.beta, q->work, parts, width, a.channels * a.width);
+	if (a.bias) cuda_sum_partials(q, a.dbias, a.beta, q->work + a.channels * a.width, parts, width, a.channels);
+}
+
+void cuda_conv_forward(const struct cuda_queue *q, const struct conv_args *a) { BY_ELEMENT(q, forward<T>(q, *a)); }
+void cuda_conv_backward(const struct cuda_queue *q, const struct conv_args *a) { BY_ELEMENT(q, backward<T>(q, *a)); }
