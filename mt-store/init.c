@@ -46,6 +46,18 @@ static void fill_random(struct fill *f, uint32_t index, uint64_t from, uint64_t 
 	}
 }
 
+/* A_log: logarithms of numbers that are uniform between 0.01 and 16. Of two normal numbers, exp(-(a^2 + b^2) / 2) is
+ * uniform between 0 and 1. */
+static void fill_decay(struct fill *f, uint32_t index, uint64_t from, uint64_t to)
+{
+	double z[2];
+	for (uint64_t i = from; i < to; i++) {
+		normal_pair(f->seed, index, i, z);
+		double uniform = exp(-(z[0] * z[0] + z[1] * z[1]) / 2);
+		store_weight(f->run, mt_tensor(f->run, index), i, (float)log(0.01 + (16 - 0.01) * uniform));
+	}
+}
+
 /* Initial value of a vector, as in transformers' modules. NAN: random */
 static float first_value(const struct mt_geometry *geo, uint32_t role)
 {
@@ -58,6 +70,8 @@ static float first_value(const struct mt_geometry *geo, uint32_t role)
 	case MT_T_QNORM:
 	case MT_T_KNORM: /* a factor of 1 where it is RMSNorm; Nemotron's LayerNorms begin with a factor of 2 */
 		return geo->flags & MT_NORM_ONE && !(geo->flags & MT_LAYERNORM) ? 0 : 1;
+	case MT_T_DT_BIAS:
+	case MT_T_DNORM:
 	case MT_T_SCALAR: return 1;
 	case MT_T_SINKS: return NAN;
 	case MT_T_SLOPE_P: return (float)log(expm1(0.8)); /* XIELUActivation: softplus of it is 0.8 */
@@ -79,7 +93,8 @@ static void fill_tensor(struct fill *f, uint32_t index, uint64_t from, uint64_t 
 	const struct mt_tensor *t = mt_tensor(f->run, index);
 	const struct mt_geometry *geo = mt_geometry(f->run);
 	float first = t->ndim >= 2 && !is_vector(t->role) ? NAN : first_value(geo, t->role);
-	if (isnan(first)) fill_random(f, index, from, to);
+	if (t->role == MT_T_A_LOG) fill_decay(f, index, from, to);
+	else if (isnan(first)) fill_random(f, index, from, to);
 	else if (first != 0)
 		for (uint64_t i = from; i < to; i++) store_weight(f->run, t, i, first);
 	if (t->role != MT_T_EMBED || geo->pad_token < 0) return;

@@ -1,4 +1,5 @@
-/* attention.c: softmax attention with rope. Forward and backward are pairs. */
+/* attention.c: softmax attention with rope, in some families with a gate on its output. Forward and backward are
+ * pairs. */
 #include <math.h>
 
 #include "layers.h"
@@ -12,20 +13,6 @@ void rope_table(const struct mt_layer *l, uint32_t from, uint32_t to, float *cos
 			cosines[(size_t)p * half + i] = cosf(angle) * l->rope_scaling;
 			sines[(size_t)p * half + i] = sinf(angle) * l->rope_scaling;
 		}
-}
-
-void attention_take(struct saved *s, const struct kept *k, take_fn *take, void *where)
-{
-	const struct mt_layer *l = k->layer;
-	uint64_t dim = l->head_dim, fp32 = sizeof(float);
-	if (k->level < KEEP_ATTENTION) return;
-	s->o = take(where, k->n * l->heads * dim, k->elem);
-	s->lse = take(where, k->n * l->heads, fp32);
-	if (k->level < KEEP_ALL_BUT_GATE_UP) return;
-	s->qkv = take(where, k->n * (l->heads + 2ull * l->kv_heads) * dim, k->elem);
-	if (!(k->geo->flags & MT_QK_NORM)) return;
-	s->pre = take(where, k->n * (uint64_t)pre_width(k->geo, l), k->elem);
-	s->qk_rstd = take(where, k->n * (uint64_t)rstd_width(k->geo, l), fp32);
 }
 
 static struct op rope_op(const struct chunk *c, enum op_code code, uint32_t layer, const struct weights *w,
@@ -85,6 +72,9 @@ static struct op attention_op(const struct chunk *c, enum op_code code, uint32_t
 			.work_bytes = c->s.attention_bytes}};
 }
 
+/* Rows of q_proj before those of q: the gate's */
+static int64_t gate_rows(const struct mt_layer *l) { return l->output_gate ? (int64_t)l->heads * l->head_dim : 0; }
+
 /* (N, out) rows of q | k | v. k_is_v: rows of q | k, and room for v behind each, which rope's operation fills */
 static void qkv_forward(const struct chunk *c, const struct mt_layer *l, const struct weights *w, const void *x,
 	void *qkv)
@@ -93,53 +83,63 @@ static void qkv_forward(const struct chunk *c, const struct mt_layer *l, const s
 	int64_t out = l->k_is_v ? a + k : a + 2 * k;
 	struct operand in = operand_of(c, OPERAND_X, x, 0, c->n, h);
 
-	LAUNCH(c, OP_GEMM, gemm, .m = c->n, .n = out, .k = h, .a = in.as, .lda = h, .b = w->t[MT_T_Q],
-		.ldb = c->in_out ? out : h, .trans_b = !c->in_out, .c = qkv, .ldc = a + 2 * k, .bias = w->t[MT_T_QB]);
+	LAUNCH(c, OP_GEMM, gemm, .m = c->n, .n = out, .k = h, .a = in.as, .lda = h,
+		.b = operands_after(c->dev, w->t[MT_T_Q], gate_rows(l) * h), .ldb = c->in_out ? out : h, .trans_b = !c->in_out,
+		.c = qkv, .ldc = a + 2 * k, .bias = operands_after(c->dev, w->t[MT_T_QB], gate_rows(l)));
 }
 
-/* dx (N, H), and the gradients of q | k | v's weights and biases */
+/* dx (N, H), to which a gate has given its part, and the gradients of q | k | v's weights and biases */
 static void qkv_backward(const struct chunk *c, const struct mt_layer *l, const struct weights *w,
 	const struct grads *g, float beta, const void *x, void *dx)
 {
 	int64_t a = (int64_t)l->heads * l->head_dim, k = (int64_t)l->kv_heads * l->head_dim, h = c->geo->hidden;
-	int64_t out = l->k_is_v ? a + k : a + 2 * k;
+	int64_t out = l->k_is_v ? a + k : a + 2 * k, gate = gate_rows(l);
 	struct operand dy = operand_of(c, OPERAND_DY, c->s.dqkv, 0, c->n, a + 2 * k),
 				   in = operand_of(c, OPERAND_X, x, 0, c->n, h);
-	LAUNCH(c, OP_GEMM, gemm, .m = c->n, .n = h, .k = out, .a = dy.as, .lda = a + 2 * k, .b = w->t[MT_T_Q],
-		.ldb = c->in_out ? out : h, .trans_b = c->in_out, .c = dx, .ldc = h);
-	if (c->in_out) weights_gradient(c, g->t[MT_T_Q], beta, h, in.as, h, out, dy.as, a + 2 * k);
-	else weights_gradient(c, g->t[MT_T_Q], beta, out, dy.as, a + 2 * k, h, in.as, h);
+	float *dw = g->t[MT_T_Q] + gate * h;
+	LAUNCH(c, OP_GEMM, gemm, .m = c->n, .n = h, .k = out, .a = dy.as, .lda = a + 2 * k,
+		.b = operands_after(c->dev, w->t[MT_T_Q], gate * h), .ldb = c->in_out ? out : h, .trans_b = c->in_out, .c = dx,
+		.ldc = h, .beta = gate ? 1 : 0);
+	if (c->in_out) weights_gradient(c, dw, beta, h, in.as, h, out, dy.as, a + 2 * k);
+	else weights_gradient(c, dw, beta, out, dy.as, a + 2 * k, h, in.as, h);
 	if (g->t[MT_T_QB])
-		LAUNCH(c, OP_BIAS_BACKWARD, bias_backward, .db = g->t[MT_T_QB], .beta = beta, .dy = c->s.dqkv, .m = c->n,
+		LAUNCH(c, OP_BIAS_BACKWARD, bias_backward, .db = g->t[MT_T_QB] + gate, .beta = beta, .dy = c->s.dqkv, .m = c->n,
 			.n = out, .ld = a + 2 * k);
 }
 
-void attention_forward(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x, struct saved *s,
-	bool have_attention)
+static void attention_forward(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x,
+	struct saved *s, bool have_o)
 {
 	const struct mt_layer *l = mt_layer_of(c->geo, layer);
 	struct op rope = rope_op(c, OP_ROPE_FORWARD, layer, w, s);
 	struct op attention = attention_op(c, OP_ATTENTION_FORWARD, layer, w, s);
-	qkv_forward(c, l, w, input_of(c, x, w, norm1), s->qkv);
+	const void *in = input_of(c, x, w, norm1);
+	if (l->output_gate) linear_forward(c, s->gate, in, w->t[MT_T_Q], w->t[MT_T_QB], NULL, c->geo->hidden, gate_rows(l));
+	qkv_forward(c, l, w, in, s->qkv);
 	launch(c, &rope);
-	if (!have_attention) launch(c, &attention);
-	residual_forward(c, s->x2, s->o, w, MT_T_O, MT_T_OB, post1, x, (int64_t)l->heads * l->head_dim);
+	if (!have_o) launch(c, &attention);
 }
 
-void output_backward(const struct chunk *c, const struct mt_layer *l, const struct weights *w, const struct grads *g,
-	float beta, const struct saved *s, const void *dx)
+static const void *attention_out(const struct chunk *c, uint32_t layer, const struct weights *w, const struct saved *s)
 {
-	int64_t a = (int64_t)l->heads * l->head_dim;
-	const void *dsub = residual_backward(c, dx, s->o, w, g, beta, MT_T_O, MT_T_OB, post1, a);
-	linear_backward(c, c->s.d_o, g->t[MT_T_O], g->t[MT_T_OB], beta, dsub, s->o, w->t[MT_T_O], a, c->geo->hidden);
+	const struct mt_layer *l = mt_layer_of(c->geo, layer);
+	int64_t a = gate_rows(l);
+	(void)w;
+	if (!l->output_gate) return s->o;
+	LAUNCH(c, OP_GATE_FORWARD, gate, .n = c->n, .width = a, .o = s->o, .gate = s->gate, .ld = a, .y = c->s.mixed);
+	return c->s.mixed;
 }
 
-void attention_backward(const struct chunk *c, uint32_t layer, const struct weights *w, const struct grads *g,
+static void attention_backward(const struct chunk *c, uint32_t layer, const struct weights *w, const struct grads *g,
 	float beta, float norm_beta, const void *x, struct saved *s, void *dx)
 {
 	const struct mt_layer *l = mt_layer_of(c->geo, layer);
 	struct op attention = attention_op(c, OP_ATTENTION_BACKWARD, layer, w, s);
 	struct op rope = rope_op(c, OP_ROPE_BACKWARD, layer, w, s);
+	int64_t gate = gate_rows(l);
+	if (gate)
+		LAUNCH(c, OP_GATE_BACKWARD, gate, .n = c->n, .width = gate, .o = s->o, .gate = s->gate, .ld = gate,
+			.dy = c->s.d_o, .d_o = c->s.d_o, .dgate = s->gate, .dgate_ld = gate);
 	attention.attention.d_o = c->s.d_o;
 	attention.attention.dqkv = c->s.dqkv;
 	launch(c, &attention);
@@ -152,6 +152,11 @@ void attention_backward(const struct chunk *c, uint32_t layer, const struct weig
 	rope.rope.dknorm = g->t[MT_T_KNORM];
 	rope.rope.beta = beta;
 	launch(c, &rope);
-	qkv_backward(c, l, w, g, beta, input_of(c, x, w, norm1), c->s.dh);
+	const void *in = input_of(c, x, w, norm1);
+	if (gate)
+		linear_backward(c, c->s.dh, g->t[MT_T_Q], g->t[MT_T_QB], beta, s->gate, in, w->t[MT_T_Q], c->geo->hidden, gate);
+	qkv_backward(c, l, w, g, beta, in, c->s.dh);
 	input_backward(c, dx, g, norm_beta, x, w, norm1);
 }
+
+const struct mixer attention_mixer = {attention_forward, attention_out, attention_backward};

@@ -62,18 +62,57 @@ void *walk_take_fn(void *where, uint64_t count, uint64_t size) { return walk_tak
 
 /* ---- a block ---- */
 
+static const struct mixer *mixer_of(const struct mt_layer *l)
+{
+	return l->mixer == MT_DELTA ? &delta_mixer : &attention_mixer;
+}
+
+/* What mixers keep: those of one kind of layers, or of all kinds together (mt_layer_most) */
+static void mixer_take(struct saved *s, const struct kept *k, take_fn *take, void *where)
+{
+	const struct mt_layer *l = k->layer;
+	if (k->level < KEEP_ATTENTION) return;
+	s->o = take(where, k->n * (uint64_t)mixer_width(l), k->elem);
+	if (l->heads) s->lse = take(where, k->n * l->heads, sizeof(float));
+	if (k->level < KEEP_ALL_BUT_GATE_UP) return;
+	s->qkv = take(where, k->n * (uint64_t)proj_width(l), k->elem);
+	if (l->output_gate) s->gate = take(where, k->n * l->heads * l->head_dim, k->elem);
+	if (!(k->geo->flags & MT_QK_NORM) || !l->heads) return;
+	s->pre = take(where, k->n * (uint64_t)pre_width(k->geo, l), k->elem);
+	s->qk_rstd = take(where, k->n * (uint64_t)rstd_width(k->geo, l), sizeof(float));
+}
+
 void block_take(struct saved *s, const struct kept *k, take_fn *take, void *where)
 {
 	*s = (struct saved){0};
-	attention_take(s, k, take, where);
+	mixer_take(s, k, take, where);
 	if (k->level >= KEEP_ALL_BUT_GATE_UP) s->x2 = take(where, k->n * k->geo->hidden, k->elem);
 	mlp_take(s, k, take, where);
+}
+
+void mixer_forward(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x, struct saved *s,
+	bool have_o)
+{
+	const struct mt_layer *l = mt_layer_of(c->geo, layer);
+	mixer_of(l)->forward(c, layer, w, x, s, have_o);
+	residual_forward(c, s->x2, mixer_of(l)->out(c, layer, w, s), w, MT_T_O, MT_T_OB, post1, x, mixer_width(l));
+}
+
+/* dx, the gradient of x2, becomes in the scratch's d_o the gradient of what the output projection read */
+static void output_backward(const struct chunk *c, uint32_t layer, const struct weights *w, const struct grads *g,
+	float beta, const struct saved *s, const void *dx)
+{
+	const struct mt_layer *l = mt_layer_of(c->geo, layer);
+	const void *out = mixer_of(l)->out(c, layer, w, s);
+	const void *dsub = residual_backward(c, dx, out, w, g, beta, MT_T_O, MT_T_OB, post1, mixer_width(l));
+	linear_backward(c, c->s.d_o, g->t[MT_T_O], g->t[MT_T_OB], beta, dsub, out, w->t[MT_T_O], mixer_width(l),
+		c->geo->hidden);
 }
 
 void block_forward(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x, struct saved *s,
 	void *y)
 {
-	attention_forward(c, layer, w, x, s, false);
+	mixer_forward(c, layer, w, x, s, false);
 	mlp_forward(c, layer, w, x, s, y);
 }
 
@@ -99,11 +138,11 @@ void block_backward_rest(const struct chunk *c, uint32_t layer, const struct wei
 	no_gradient(c, g, MT_T_SCALAR);
 	no_gradient(c, g, MT_T_XIELU_BETA);
 	no_gradient(c, g, MT_T_XIELU_EPS);
-	/* parallel: attention's gradients are taken from dx before the MLP adds to it */
-	if (parallel) output_backward(c, l, w, g, beta, s, dx);
+	/* parallel: the mixer's gradients are taken from dx before the MLP adds to it */
+	if (parallel) output_backward(c, layer, w, g, beta, s, dx);
 	mlp_backward(c, layer, w, g, beta, x, s, dx);
-	if (!parallel) output_backward(c, l, w, g, beta, s, dx);
-	attention_backward(c, layer, w, g, beta, c->geo->flags & MT_ONE_NORM ? 1 : beta, x, s, dx);
+	if (!parallel) output_backward(c, layer, w, g, beta, s, dx);
+	mixer_of(l)->backward(c, layer, w, g, beta, c->geo->flags & MT_ONE_NORM ? 1 : beta, x, s, dx);
 }
 
 void block_backward(const struct chunk *c, uint32_t layer, const struct weights *w, const struct grads *g, float beta,

@@ -1,9 +1,9 @@
 /* block.h: stateless layer templates: the layers, as functions of (geometry, weights, input, saved activations) that
  * own nothing. They launch operations on the device's compute queue and return.
  *
- * Letters: N tokens of the chunk, P of a slice, H hidden, V vocabulary; of the layer's kind: A = heads x D,
- * K = kv_heads x D, F the MLP's inner size, G: 2 F where the MLP is gated, else F. The MLP computes a chunk in slices,
- * which are smaller than the chunk if one row is a large chunk.
+ * Letters: N tokens of the chunk, P of a slice, H hidden, V vocabulary; of the layer's kind: A = heads x D, of gated
+ * DeltaNet value_heads x value_dim, K = kv_heads x D, F the MLP's inner size, G: 2 F where the MLP is gated, else F.
+ * The MLP computes a chunk in slices, which are smaller than the chunk if one row is a large chunk.
  * dx is the gradient of the residual stream: a layer's backward reads the gradient of its output there and writes the
  * gradient of its input. beta is 0 for a unit's first chunk, then 1: weight gradients add up in fp32.
  */
@@ -61,21 +61,26 @@ struct scratch {  /* valid only within one call */
 	void *sub;    /* (N, H)      what attention or MLP adds to the residual, where it is not added as it is */
 	void *act;    /* (P, F)      the MLP's inner output or its gradient */
 	void *d_o;    /* (N, A)      gradient of attention's output */
-	void *dqkv;   /* (N, A + 2K) */
+	void *dqkv;   /* (N, proj_width()) */
 	void *gu;     /* (P, G)      gate | up of blocks that do not keep it */
 	void *logits; /* (N', V)     N' the tokens of a head chunk */
 	struct experts_scratch x; /* of a slice; models with experts only */
 	void *operand[2];         /* room for operands x and dy; NULL where activations are operands as they are */
 	void *attention;          /* work memory of the device's attention backend; NULL: none */
 	uint64_t attention_bytes;
+	void *mixed;  /* (N, mixed_width()) gated DeltaNet's convolution; then what the output projection reads, if not o */
+	void *dmixed; /* (N, dmixed_width()) the gradients of q | k of value heads | v */
+	float *delta; /* the delta rule's work memory */
 };
 
 struct saved {      /* what a block's backward needs from its forward, beside the block's input */
-	void *qkv;      /* (N, A + 2K) after rope */
+	void *qkv;      /* (N, proj_width()): q | k | v after rope; of gated DeltaNet qkv | z | b | a */
+	void *gate;     /* (N, A) output_gate: before its sigmoid; backward writes its gradient here */
 	void *pre;      /* (N, pre_width())  q, k before their norms; qk-norm models only */
 	float *qk_rstd; /* (N, rstd_width()) */
-	void *o;        /* (N, A)      attention's output */
-	float *lse;     /* (N, heads)  its log-sum-exps */
+	void *o;        /* (N, A)      attention's output, or the delta rule's */
+	float *lse;     /* (N, heads)  attention's log-sum-exps */
+	float *state;   /* (value_heads, key_dim, value_dim) mt-sample's; NULL to train */
 	void *x2;       /* (N, H)      the second residual */
 	void *gu;       /* (N, kept_width())  gate | up; backward writes its gradient here. NULL: recomputed */
 };
@@ -95,7 +100,7 @@ struct chunk { /* whole rows that go through a layer together */
 	int64_t n, seq, slice;
 	int in_out;                    /* weights of linear layers are (in, out): a block's in models with MT_IN_OUT */
 	int64_t before, slices_before; /* tokens and slices of the pass before the chunk, where experts come by windows */
-	int64_t past; /* tokens before the chunk that it attends to; their q | k | v stand before saved->qkv. 0 to train */
+	int64_t past; /* tokens of its document before the chunk; their rows stand before saved->qkv. 0 to train */
 	const uint32_t *tokens, *targets, *starts;  /* (N) each */
 	const uint32_t *host_starts;                /* host: as starts */
 	const float *cos[MT_KINDS], *sin[MT_KINDS]; /* (positions, rope_dim / 2), by kind of layer */
@@ -110,9 +115,9 @@ void embed_backward(const struct chunk *, const struct grads *, float beta, cons
 /* y (N, H) = block(x); *saved is filled. */
 void block_forward(const struct chunk *, uint32_t layer, const struct weights *, const void *x, struct saved *,
 	void *y);
-/* Its first half, which also recomputes *saved, except gu; o and lse are there already if have_attention. */
-void attention_forward(const struct chunk *, uint32_t layer, const struct weights *, const void *x, struct saved *,
-	bool have_attention);
+/* Its first half, which also recomputes *saved, except gu; o and lse are there already if have_o. */
+void mixer_forward(const struct chunk *, uint32_t layer, const struct weights *, const void *x, struct saved *,
+	bool have_o);
 /* Its second half: y = x2 + what the MLP adds */
 void mlp_forward(const struct chunk *, uint32_t layer, const struct weights *, const void *x, const struct saved *,
 	void *y);
@@ -120,7 +125,7 @@ void block_backward(const struct chunk *, uint32_t layer, const struct weights *
 	const void *x, struct saved *, void *dx);
 
 /* A block whose experts come by windows, all chunks of a pass through one step before the next one begins. Forward:
- * attention_forward, block_route; each window, in ascending order; mlp_forward gives y. Backward: the same *saved and
+ * mixer_forward, block_route; each window, in ascending order; mlp_forward gives y. Backward: the same *saved and
  * block_backward_route; each window; block_backward_rest. A token's sum goes in the order of experts, so
  * the bits are those of block_forward and block_backward. */
 struct window {
@@ -187,6 +192,35 @@ struct experts_sizes {
 };
 void experts_take(struct experts_scratch *, const struct experts_sizes *, take_fn *take, void *where);
 
+static inline uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+/* Elements of a token, of one kind of layers, or the most of several kinds (mt_layer_most): in saved->o; in saved->qkv;
+ * in the scratch's mixed and dmixed */
+static inline int64_t mixer_width(const struct mt_layer *l)
+{
+	return (int64_t)larger((uint64_t)l->heads * l->head_dim, (uint64_t)l->value_heads * l->value_dim);
+}
+static inline int64_t conv_width(const struct mt_layer *l)
+{
+	return 2ll * l->key_heads * l->key_dim + (int64_t)l->value_heads * l->value_dim;
+}
+static inline int64_t delta_width(const struct mt_layer *l)
+{
+	return conv_width(l) + (int64_t)l->value_heads * (l->value_dim + 2ll);
+}
+static inline int64_t proj_width(const struct mt_layer *l)
+{
+	return (int64_t)larger((l->heads + 2ull * l->kv_heads) * l->head_dim, (uint64_t)delta_width(l));
+}
+static inline int64_t mixed_width(const struct mt_layer *l)
+{
+	return (int64_t)larger(l->output_gate ? (uint64_t)l->heads * l->head_dim : 0, (uint64_t)conv_width(l));
+}
+static inline int64_t dmixed_width(const struct mt_layer *l)
+{
+	return (int64_t)l->value_heads * (2ll * l->key_dim + l->value_dim);
+}
+
 static inline bool mlp_gated(const struct mt_layer *l) { return activation_gated((int)l->form); }
 static inline int64_t gate_up_width(const struct mt_layer *l) { return (mlp_gated(l) ? 2ll : 1ll) * l->ffn; }
 /* The MLP's inner size: of all its experts together; and of those that a token uses */
@@ -224,8 +258,6 @@ static inline bool residual_apart(const struct mt_geometry *g)
 {
 	return g->flags & MT_POST_NORM || g->residual_scale != 1;
 }
-
-static inline uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 /* `elements` after p, in elements of the device */
 static inline void *elements_after(const struct device *d, const void *p, int64_t elements)

@@ -60,11 +60,11 @@ struct saved saved_at(const struct stream *s, uint32_t layer, int64_t from)
 	const struct mt_geometry *g = s->geo;
 	const struct mt_layer *l = mt_layer_of(g, layer);
 	const struct memory_layout *at = &s->micro->layout;
-	int64_t a = (int64_t)l->heads * l->head_dim, k = (int64_t)l->kv_heads * l->head_dim;
 	struct saved own = is_offloaded(s, layer) ? at->away[layer & 1] : at->saved[layer], v = at->chunk;
 	bool windows = s->micro->plan.expert_window;
 	if (windows && !own.qkv) {
 		own.qkv = v.qkv;
+		own.gate = v.gate;
 		own.pre = v.pre;
 		own.qk_rstd = v.qk_rstd;
 		own.x2 = v.x2;
@@ -74,14 +74,15 @@ struct saved saved_at(const struct stream *s, uint32_t layer, int64_t from)
 		own.lse = v.lse;
 	}
 	if (own.qkv) {
-		v.qkv = elements_after(s->dev, own.qkv, from * (a + 2 * k));
+		v.qkv = elements_after(s->dev, own.qkv, from * proj_width(l));
+		v.gate = elements_after(s->dev, own.gate, from * mixer_width(l));
 		v.pre = elements_after(s->dev, own.pre, from * pre_width(g, l));
 		v.qk_rstd = own.qk_rstd ? own.qk_rstd + from * rstd_width(g, l) : NULL;
 		v.x2 = elements_after(s->dev, own.x2, from * g->hidden);
 	}
 	if (own.o) {
-		v.o = elements_after(s->dev, own.o, from * a);
-		v.lse = own.lse + from * l->heads;
+		v.o = elements_after(s->dev, own.o, from * mixer_width(l));
+		v.lse = own.lse ? own.lse + from * l->heads : NULL;
 	}
 	v.gu = elements_after(s->dev, own.gu, from * kept_width(l));
 	return v;

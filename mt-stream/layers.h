@@ -1,5 +1,5 @@
-/* layers.h: what the layers share: block.c, attention.c, mlp.c, experts.c, head.c; and linear.c, of which they are
- * made. */
+/* layers.h: what the layers share: block.c, attention.c, delta.c, mlp.c, experts.c, head.c; and linear.c, of which they
+ * are made. */
 #ifndef MT_STREAM_LAYERS_H
 #define MT_STREAM_LAYERS_H
 
@@ -81,15 +81,19 @@ const void *residual_backward(const struct chunk *, const void *dy, const void *
 	const struct grads *, float beta, enum mt_role_tensor weight, enum mt_role_tensor bias, struct norm post,
 	int64_t in);
 
-/* ---- attention.c ---- */
+/* ---- attention.c, delta.c: mixers, which combine the tokens of a document ---- */
 
-void attention_take(struct saved *, const struct kept *, take_fn *take, void *where); /* as block_take */
-/* dx, the gradient of x2, becomes in the scratch's d_o the gradient of attention's output */
-void output_backward(const struct chunk *, const struct mt_layer *, const struct weights *, const struct grads *,
-	float beta, const struct saved *, const void *dx);
-/* From the gradient of attention's output to that of x, which is added to dx */
-void attention_backward(const struct chunk *, uint32_t layer, const struct weights *, const struct grads *, float beta,
-	float norm_beta, const void *x, struct saved *, void *dx);
+struct mixer {
+	/* From x, the block's input: fills *saved but x2; o and lse are there already if have_o */
+	void (*forward)(const struct chunk *, uint32_t layer, const struct weights *, const void *x, struct saved *,
+		bool have_o);
+	/* (N, A): what the output projection reads: o, or in the scratch's mixed what becomes of it */
+	const void *(*out)(const struct chunk *, uint32_t layer, const struct weights *, const struct saved *);
+	/* From the gradient of that, in the scratch's d_o, to that of x, which is added to dx */
+	void (*backward)(const struct chunk *, uint32_t layer, const struct weights *, const struct grads *, float beta,
+		float norm_beta, const void *x, struct saved *, void *dx);
+};
+extern const struct mixer attention_mixer, delta_mixer;
 
 /* ---- mlp.c ---- */
 

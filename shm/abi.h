@@ -21,13 +21,13 @@
 	F(mt_control, step_tokens, 264, 8) F(mt_control, piece_elems, 272, 8) F(mt_control, params, 280, 8) \
 	F(mt_control, off_units, 288, 8) F(mt_control, off_tensors, 296, 8) F(mt_control, off_choices, 304, 8) \
 	F(mt_control, off_journal, 312, 8) F(mt_control, off_config, 320, 8) F(mt_control, config_bytes, 328, 8) \
-	F(mt_control, numa, 336, 64) F(mt_control, geo, 400, 10216) F(mt_control, optim, 10616, 4) \
-	F(mt_control, router_dtype, 10620, 4) \
-	F(mt_control, attempts, 10624, 8) \
-	F(mt_control, fills, 10632, 8) F(mt_control, form, 10640, 8) \
-	F(mt_control, record, 10688, 320) F(mt_control, snap, 11008, 192) F(mt_control, slots, 11200, 18432) \
-	F(mt_control, txn, 29632, 197248) F(mt_control, unlogged, 226880, 16 * MT_FIGURES_WORDS) \
-	F(mt_control, hyper, 226880 + 16 * MT_FIGURES_WORDS, 160) F(mt_control, nodes, 227200, 1600) \
+	F(mt_control, numa, 336, 64) F(mt_control, geo, 400, 10728) F(mt_control, optim, 11128, 4) \
+	F(mt_control, router_dtype, 11132, 4) \
+	F(mt_control, attempts, 11136, 8) \
+	F(mt_control, fills, 11144, 8) F(mt_control, form, 11152, 8) \
+	F(mt_control, record, 11200, 320) F(mt_control, snap, 11520, 192) F(mt_control, slots, 11712, 18432) \
+	F(mt_control, txn, 30144, 197248) F(mt_control, unlogged, 227392, 16 * MT_FIGURES_WORDS) \
+	F(mt_control, hyper, 227392 + 16 * MT_FIGURES_WORDS, 160) F(mt_control, nodes, 227712, 1600) \
 	F(mt_nodes, node, 0, 4) F(mt_nodes, nodes, 4, 4) F(mt_nodes, proposed, 8, 4) \
 	F(mt_nodes, streams, 12, 4) F(mt_nodes, done, 64, 512) F(mt_nodes, snap, 576, 512) F(mt_nodes, token, 1088, 512) \
 	F(mt_layer, heads, 0, 4) F(mt_layer, kv_heads, 4, 4) F(mt_layer, head_dim, 8, 4) F(mt_layer, ffn, 12, 4) \
@@ -36,7 +36,9 @@
 	F(mt_layer, experts, 1064, 4) F(mt_layer, experts_per_token, 1068, 4) F(mt_layer, expert_ffn, 1072, 4) \
 	F(mt_layer, shared_ffn, 1076, 4) F(mt_layer, score, 1080, 4) F(mt_layer, expert_flags, 1084, 4) \
 	F(mt_layer, groups, 1088, 4) F(mt_layer, groups_per_token, 1092, 4) F(mt_layer, expert_scale, 1096, 4) \
-	F(mt_layer, weight_floor, 1100, 4) \
+	F(mt_layer, weight_floor, 1100, 4) F(mt_layer, mixer, 1104, 4) F(mt_layer, key_heads, 1108, 4) \
+	F(mt_layer, value_heads, 1112, 4) F(mt_layer, key_dim, 1116, 4) F(mt_layer, value_dim, 1120, 4) \
+	F(mt_layer, conv_width, 1124, 4) F(mt_layer, output_gate, 1128, 4) \
 	F(mt_geometry, family, 0, 32) F(mt_geometry, layers, 32, 4) F(mt_geometry, hidden, 36, 4) \
 	F(mt_geometry, vocab, 40, 4) F(mt_geometry, max_position, 44, 4) F(mt_geometry, flags, 48, 4) \
 	F(mt_geometry, names, 52, 4) F(mt_geometry, pad_token, 56, 4) F(mt_geometry, norm_eps, 60, 4) \
@@ -44,9 +46,9 @@
 	F(mt_geometry, attention_scale, 76, 4) F(mt_geometry, attention_cap, 80, 4) F(mt_geometry, logit_scale, 84, 4) \
 	F(mt_geometry, logit_cap, 88, 4) F(mt_geometry, temperature, 92, 4) \
 	F(mt_geometry, temperature_positions, 96, 4) F(mt_geometry, n_kinds, 100, 4) F(mt_geometry, kind_of, 104, 1024) \
-	F(mt_geometry, kind, 1128, 8960) F(mt_geometry, aux_coef, 10088, 4) F(mt_geometry, z_coef, 10092, 4) \
-	F(mt_geometry, wrapper, 10096, 32) F(mt_geometry, carried_bytes, 10128, 8) F(mt_geometry, carried, 10136, 4) \
-	F(mt_geometry, position_offset, 10140, 4) \
+	F(mt_geometry, kind, 1128, 9472) F(mt_geometry, aux_coef, 10600, 4) F(mt_geometry, z_coef, 10604, 4) \
+	F(mt_geometry, wrapper, 10608, 32) F(mt_geometry, carried_bytes, 10640, 8) F(mt_geometry, carried, 10648, 4) \
+	F(mt_geometry, position_offset, 10652, 4) \
 	F(mt_tensor, name, 0, 120) F(mt_tensor, role, 120, 4) F(mt_tensor, unit, 124, 4) F(mt_tensor, ndim, 128, 4) \
 	F(mt_tensor, decay, 132, 4) F(mt_tensor, shape, 136, 16) F(mt_tensor, off, 152, 8) F(mt_tensor, n, 160, 8) \
 	F(mt_tensor, expert, 168, 4) F(mt_tensor, experts, 172, 4) F(mt_tensor, exact, 176, 4) \
@@ -97,7 +99,7 @@
 	F(mt_msg, grad.off, 32, 8) F(mt_msg, grad.n, 40, 8) F(mt_msg, grad.zero, 48, 4)
 
 #define MT_ABI_SIZES(S) \
-	S(mt_header, 128) S(mt_control, 228800) S(mt_layer, 1120) S(mt_geometry, 10216) S(mt_tensor, 192) S(mt_unit, 256) \
+	S(mt_header, 128) S(mt_control, 229312) S(mt_layer, 1184) S(mt_geometry, 10728) S(mt_tensor, 192) S(mt_unit, 256) \
 	S(mt_slot, 256) \
 	S(mt_position, 72) S(mt_txn, 98624) S(mt_loss, 24) S(mt_figures, 8 * MT_FIGURES_WORDS) \
 	S(mt_hyper, 80) S(mt_nodes, 1600) \
@@ -110,7 +112,7 @@
 #define MT_ABI_RESERVED(R) \
 	R(mt_header, reserved, 64) R(mt_control, reserved0, 56) R(mt_control, reserved1, 40) \
 	R(mt_control, reserved2, 160 - 16 * MT_FIGURES_WORDS) \
-	R(mt_layer, reserved, 16) R(mt_geometry, reserved, 72) R(mt_tensor, reserved, 8) \
+	R(mt_layer, reserved, 52) R(mt_geometry, reserved, 72) R(mt_tensor, reserved, 8) \
 	R(mt_unit, reserved0, 40) R(mt_unit, reserved1, 56) R(mt_unit, reserved2, 56) R(mt_slot, reserved, 136) \
 	R(mt_position, reserved, 8) R(mt_txn, reserved0, 56) \
 	R(mt_txn, reserved1, 40 - 8 * MT_FIGURES_IN_TXN) R(mt_txn, reserved2, 4) \

@@ -1292,3 +1292,40 @@ END
 	need_torch
 	with_torch "$BATS_TEST_DIRNAME/lib/families.py" "$T"
 }
+
+@test "gated DeltaNet: the class's defaults, each kind of layers, and keys that are refused" {
+	config qwen3_5_text '"num_hidden_layers": 5' '"hidden_size": 64'
+	store-layout "$T/config.json" >"$T/layout"
+	grep -q "^kind_of 00010$" "$T/layout"
+	grep -q "^rope_dim 64$" "$T/layout" # a quarter of 256
+	# 16 key heads and 32 value heads of 128
+	grep -q "layers.0.linear_attn.in_proj_qkv.weight unit 1 .* shape 8192 64 " "$T/layout"
+	grep -q "layers.0.linear_attn.in_proj_b.weight unit 1 .* shape 32 64 " "$T/layout"
+	grep -q "layers.0.linear_attn.conv1d.weight unit 1 .* shape 8192 4 .* decay 1" "$T/layout"
+	grep -q "layers.0.linear_attn.A_log unit 1 .* decay 0" "$T/layout"
+	grep -q "layers.3.self_attn.q_proj.weight unit 4 .* shape 2048 64 " "$T/layout" # of four heads, with their gates
+	config qwen3_5_text '"full_attention_interval": 2'
+	store-layout "$T/config.json" | grep -q "^kind_of 010$"
+	config qwen3_5_text '"layer_types": ["full_attention", "linear_attention", "linear_attention"]'
+	store-layout "$T/config.json" | grep -q "^kind_of 011$"
+	config qwen3_5_text '"layer_types": ["full_attention", "sliding_attention", "linear_attention"]'
+	refused 78 "layer_types: layer 1 is sliding_attention, but no window is in force"
+	config qwen3 '"layer_types": ["full_attention", "linear_attention", "full_attention"]'
+	refused 78 "layer_types 'linear_attention' is not supported"
+	config qwen3_5_text '"layer_types": ["linear_attention"]'
+	refused 78 "layer_types has 1 entries for 3 layers"
+	config qwen3_5_text '"linear_num_key_heads": 3'
+	refused 78 "linear_num_value_heads 32 is not a multiple of linear_num_key_heads 3"
+	config qwen3_5_text '"linear_key_head_dim": 257'
+	refused 78 "linear_key_head_dim"
+	config qwen3_5_text '"linear_conv_kernel_dim": 0'
+	refused 78 "linear_conv_kernel_dim"
+	config qwen3_5_text '"attn_output_gate": false'
+	refused 78 "attn_output_gate false is not supported"
+	config qwen3_5_text '"output_gate_type": "sigmoid"'
+	refused 78 "output_gate_type 'sigmoid' is not supported"
+	config qwen3_5_text '"mamba_ssm_dtype": "bfloat16"'
+	refused 78 "mamba_ssm_dtype 'bfloat16' is not supported"
+	config qwen3_5_text '"hidden_act": "gelu"'
+	refused 78 "hidden_act 'gelu' is not supported"
+}

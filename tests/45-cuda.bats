@@ -53,6 +53,12 @@ as_on_cpu() {
 	as_on_cpu fp32 1e-5 true mixtral qwen2-moe gpt-oss-aux
 }
 
+# bats test_tags=slow
+@test "gated DeltaNet on the cuda device gives the cpu device's gradients, in any order of streams" {
+	as_on_cpu fp32 1e-5 true qwen3-5 qwen3-5-moe
+	as_on_cpu bf16 3e-2 true qwen3-5 qwen3-next
+}
+
 @test "a GPU whose memory is the host's reads weights in place and offloads nothing, with the same bits" {
 	need_emulator
 	for model in qwen3 mixtral; do
@@ -234,6 +240,9 @@ trained() {
 
 # bats test_tags=slow
 @test "20 training steps on the cuda device match PyTorch's" { trained qwen3; }
+
+# bats test_tags=slow
+@test "20 training steps of gated DeltaNet on the cuda device match PyTorch's" { trained qwen3-next; }
 
 # bats test_tags=slow
 @test "20 training steps of a mixture of experts on the cuda device match PyTorch's" { trained gpt-oss; }

@@ -178,7 +178,7 @@ static void write_text_model(json_t *root, const struct mt_geometry *geo, const 
 	/* Without head_dim, transformers 4 fails for a mistral with scaled rope: it computes with None. Some families whose
 	 * files have other names compute head_dim, and refuse the key. */
 	if (geo->names == MT_NAMES_LLAMA && !given(root, "head_dim"))
-		json_put(rc, root, "head_dim", json_integer(geo->kind[0].head_dim));
+		json_put(rc, root, "head_dim", json_integer(mt_layer_most(geo).head_dim));
 }
 
 int config_export(const struct mt_geometry *geo, const char *config, size_t bytes, enum mt_dtype dtype, char **text)
@@ -221,6 +221,13 @@ static int layer_same(const struct mt_layer *run, const struct mt_layer *dir, ui
 	SAME(rope_dim, "the number of rotary dimensions");
 	SAME(neighbours, "the pairing of rotary dimensions");
 	SAME(k_is_v, "attention_k_eq_v");
+	SAME(mixer, "layer_types");
+	SAME(key_heads, "linear_num_key_heads");
+	SAME(value_heads, "linear_num_value_heads");
+	SAME(key_dim, "linear_key_head_dim");
+	SAME(value_dim, "linear_value_head_dim");
+	SAME(conv_width, "linear_conv_kernel_dim");
+	SAME(output_gate, "attn_output_gate");
 	SAME(rope_scaling, "the rope's attention factor");
 	SAME(experts, "the number of experts");
 	SAME(experts_per_token, "the number of experts of a token");

@@ -154,6 +154,7 @@ static int64_t group_rows(struct backend *b, int64_t seq)
 static struct attention_call call_need(struct backend *b, const struct mt_layer *l, int64_t seq, bool packed,
 	bool train)
 {
+	if (!l->heads) return (struct attention_call){0};
 	heads_set(b, l->heads, l->kv_heads, l->head_dim);
 	uint64_t row = row_bytes(b, seq, packed);
 	if (!row) return (struct attention_call){0};

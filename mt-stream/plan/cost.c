@@ -16,12 +16,14 @@
 #define ATTENTION_FORWARD 0.60  /* of the measured GEMM rate, by a library: published benchmarks */
 #define ATTENTION_BACKWARD 0.40 /* of cuDNN and FlashAttention on H100; deterministic backward a third less */
 #define PLAIN_ATTENTION 0.08    /* of the GEMM rate in fp32: our own kernels that use no tensor cores */
+#define PLAIN_DELTA 0.15        /* the same of the delta rule: by its kernels' multiply-adds; nothing was measured */
 #define PLAIN_GROUPED 0.2       /* the same of experts' GEMMs */
 #define GROUPED_SPARE 64        /* rows that an expert's last tile of 128 lacks */
 #define CORES_GEMM 0.78 /* these four as above, of the host's cores: measured; attention's GEMM rate is of fp32 */
 #define CORES_GEMM_HALF 16.0
 #define CORES_ATTENTION_FORWARD 0.50
 #define CORES_ATTENTION_BACKWARD 0.60
+#define CORES_DELTA 0.50
 #define CORES_OF_NODES 1.3 /* factor on several nodes: mt-link and MPI share the cores (one core a node) */
 #define LAUNCH 5e-6        /* s that a kernel takes at least. Kernels that a chunk or a slice launches: */
 #define FORWARD_CHUNK 6    /* norm, q k v, rope, attention, output, residual */
@@ -111,9 +113,9 @@ static const struct own_attention *own_attention_of(int capability)
 	return &own_attention[i];
 }
 
-struct attention {            /* of one layer, the mean of all: */
-	double flops;             /* multiplications and additions of its two products, forward, of all rows */
-	double forward, backward; /* seconds; the backward pass has 2.5 times the operations */
+struct attention {            /* attention or the delta rule, of one layer, the mean of all: */
+	double flops;             /* multiplications and additions, forward, of all rows */
+	double forward, backward; /* seconds; attention's backward pass has 2.5 times the operations */
 };
 
 static void attention_add(const struct plan_request *req, const struct plan *plan, uint32_t kind, double layers,
@@ -139,13 +141,35 @@ static void attention_add(const struct plan_request *req, const struct plan *pla
 	sum->backward += 2.5 * flops / backward;
 }
 
+/* Operations of the delta rule, forward, of a token: k k', q k', k S, q S, P d, and (1 + A)^-1 r and k' d, by chunks.
+ * Backward has three times as many. */
+static double delta_flops(const struct mt_layer *l)
+{
+	double dk = l->key_dim, dv = l->value_dim;
+	return 2.0 * l->value_heads * (2 * DELTA_CHUNK * dk + 3 * dk * dv + 1.5 * DELTA_CHUNK * dv);
+}
+
+static void delta_add(const struct plan_request *req, const struct mt_layer *l, double layers, struct attention *sum)
+{
+	const struct profile *p = &req->profile;
+	double rate = p->flops * p->fp32 * (p->cores ? CORES_DELTA / cores_shared(req) : PLAIN_DELTA);
+	double flops = layers * req->seq * delta_flops(l);
+	sum->flops += flops;
+	sum->forward += flops / rate;
+	sum->backward += 3 * flops / rate;
+}
+
 static struct attention attention_of(const struct plan_request *req, const struct plan *plan, double rows)
 {
 	const struct mt_geometry *g = req->geo;
 	uint32_t layers[MT_KINDS] = {0};
 	struct attention a = {0};
 	for (uint32_t i = 0; i < g->layers; i++) layers[g->kind_of[i]]++;
-	for (uint32_t k = 0; k < g->n_kinds; k++) attention_add(req, plan, k, rows * layers[k] / g->layers, &a);
+	for (uint32_t k = 0; k < g->n_kinds; k++) {
+		double share = rows * layers[k] / g->layers;
+		if (g->kind[k].mixer == MT_DELTA) delta_add(req, &g->kind[k], share, &a);
+		else attention_add(req, plan, k, share, &a);
+	}
 	return a;
 }
 
@@ -166,8 +190,8 @@ struct times unit_times(const struct plan_request *req, const struct plan *plan,
 	const struct mt_geometry *g = req->geo;
 	const struct mt_layer *l = &req->most;
 	const struct profile *p = &req->profile;
-	double n = (double)rows * req->seq, h = g->hidden, a = (double)l->heads * l->head_dim;
-	double k = (double)l->kv_heads * l->head_dim, e = (double)req->elem, w = (double)req->operand;
+	double n = (double)rows * req->seq, h = g->hidden, a = (double)mixer_width(l);
+	double k = ((double)proj_width(l) - a) / 2, e = (double)req->elem, w = (double)req->operand;
 	double block = (double)req->block, narrow = w < e ? n * (e + w) / p->hbm : 0;
 	/* of mixtures of experts, GEMMs are of those that a token uses, but a slice reads the weights of all */
 	int wide = mlp_gated(l) ? 2 : 1;

@@ -49,7 +49,7 @@ static struct attention_call cudnn_call(const struct plan_request *req, const st
 {
 	const struct cudnn_heads *c = cudnn_of(req->profile.capability);
 	uint64_t t = req->seq, dim = l->head_dim, row;
-	if (dim % 8 || (dim > c->most && dim != c->also) ||
+	if (!l->heads || dim % 8 || (dim > c->most && dim != c->also) ||
 		__builtin_mul_overflow(t * l->heads, (c->square ? 2 * t : 0) + 12 * dim, &row))
 		return (struct attention_call){0};
 	uint32_t of_call = kv_heads_of_call(row, l->kv_heads);

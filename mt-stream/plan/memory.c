@@ -6,7 +6,7 @@
 
 struct sizes {
 	const struct mt_layer *most; /* the request's */
-	uint64_t h, a, k, f, gu, elem, pass, chunk, slice, head, either;
+	uint64_t h, a, proj, f, gu, elem, pass, chunk, slice, head, either;
 	uint64_t saved; /* tokens of which a block has what it recomputes: windows go through all chunks of a pass */
 };
 
@@ -17,8 +17,8 @@ static struct sizes sizes_of(const struct plan_request *req, const struct plan *
 	struct sizes z = {
 		.most = most,
 		.h = g->hidden,
-		.a = (uint64_t)most->heads * most->head_dim,
-		.k = (uint64_t)most->kv_heads * most->head_dim,
+		.a = (uint64_t)mixer_width(most),
+		.proj = (uint64_t)proj_width(most),
 		.f = most->ffn,
 		.gu = (uint64_t)gate_up_width(most),
 		.elem = req->elem,
@@ -80,11 +80,23 @@ static void take_operands(struct walk *w, const struct plan_request *req, const 
 	uint64_t slots = z->slice * l->experts_per_token, gated = mlp_gated(l) ? 2 : 1;
 	uint64_t inner = larger(slots * l->expert_ffn, z->slice * l->shared_ffn);
 	uint64_t x = larger(larger(z->chunk * larger(z->h, z->a), z->slice * z->f), z->head * z->h);
-	uint64_t dy = larger(larger(z->chunk * (z->a + 2 * z->k), z->chunk * z->h), z->slice * z->gu);
+	uint64_t dy = larger(larger(z->chunk * z->proj, z->chunk * z->h), z->slice * z->gu);
 	if (req->operand == req->elem) return;
 	dy = larger(larger(dy, z->head * req->geo->vocab), larger(gated * inner, z->slice * l->experts));
 	t->operand[0] = walk_take(w, larger(x, larger(slots * z->h, inner)), 1, req->operand);
 	if (req->train) t->operand[1] = walk_take(w, larger(dy, slots * z->h), 1, req->operand);
+}
+
+/* Elements of the delta rule's work memory. On cores, the forward pass needs none. */
+static uint64_t delta_elems(const struct plan_request *req, const struct sizes *z)
+{
+	const struct delta_args a = {.n = (int64_t)z->chunk,
+		.seq = req->seq,
+		.value_heads = z->most->value_heads,
+		.key_dim = z->most->key_dim,
+		.value_dim = z->most->value_dim};
+	if (!a.value_heads || (req->profile.cores && !req->train)) return 0;
+	return (uint64_t)delta_work_elems(&a, !req->profile.cores);
 }
 
 static void take_scratch(struct walk *w, const struct plan_request *req, const struct plan *plan, const struct sizes *z,
@@ -110,11 +122,16 @@ static void take_scratch(struct walk *w, const struct plan_request *req, const s
 				.train = req->train,
 				.dtype = req->dtype},
 			walk_take_fn, w);
+	uint64_t mixed = (uint64_t)mixed_width(z->most), dmixed = (uint64_t)dmixed_width(z->most);
+	uint64_t delta = delta_elems(req, z);
+	t->mixed = mixed ? walk_take(w, z->chunk, mixed, z->elem) : NULL;
+	t->delta = delta ? walk_take(w, delta, 1, sizeof(float)) : NULL;
 	take_operands(w, req, z, t);
 	if (!req->train) return;
 	t->dh = walk_take(w, z->either, z->h, z->elem);
 	t->d_o = walk_take(w, z->chunk, z->a, z->elem);
-	t->dqkv = walk_take(w, z->chunk, z->a + 2 * z->k, z->elem);
+	t->dqkv = walk_take(w, z->chunk, z->proj, z->elem);
+	t->dmixed = dmixed ? walk_take(w, z->chunk, dmixed, z->elem) : NULL;
 }
 
 /* Embedding and head share one slot; pass-major, each has its own */

@@ -1,8 +1,9 @@
 /* forward.c: logits of the next token: one pass forward through all units, by mt-stream's layers, on the cpu device.
  *
  * q, k and v of all tokens so far stay in a cache, so that a pass computes only the tokens that are new, as long as the
- * run is at the same step. When a step is committed, the cache is of no use any more: the next pass computes all
- * tokens.
+ * run is at the same step. Layers of gated DeltaNet have a state instead, and their last rows, which the convolution
+ * and a chunk that is not complete read again. When a step is committed, the cache is of no use any more: the next pass
+ * computes all tokens.
  *
  * A step that is committed during a pass makes the pass begin again. In a run whose steps are shorter than a pass it
  * would never end. So after ATTEMPTS it is computed with each unit at the step that is the newest when its turn comes:
@@ -18,16 +19,30 @@
 
 enum {
 	ATTEMPTS = 8,
-	CHUNK = 512,         /* tokens that go through a block together; a multiple of 64 (attention_args.past) */
-	HEAD_ELEMS = 4 << 20 /* elements of the LM head that are multiplied at once, about: 16 MB as fp32 */
+	CHUNK = 512,          /* tokens that go through a block together; a multiple of 64 (attention_args.past) */
+	HEAD_ELEMS = 4 << 20, /* elements of the LM head that are multiplied at once, about: 16 MB as fp32 */
+	TAIL = DELTA_CHUNK - 1 + MT_CONV_WIDTH - 1 /* rows that gated DeltaNet reads again, at most */
 };
 
-/* Elements of a token in the cache of a layer: as many in each layer as in the largest */
-static int64_t qkv_row(const struct mt_geometry *g)
+/* Rows that the cache of a layer has room for. Those of gated DeltaNet move to its beginning when it is full. */
+static uint64_t cache_rows(const struct mt_layer *l, uint32_t room)
 {
-	const struct mt_layer most = mt_layer_most(g);
-	return (int64_t)(most.heads + 2 * most.kv_heads) * most.head_dim;
+	return l->mixer == MT_DELTA ? (uint64_t)least(room, TAIL + 2 * CHUNK) : room;
 }
+
+static uint64_t state_elems(const struct mt_layer *l) { return (uint64_t)l->value_heads * l->key_dim * l->value_dim; }
+
+/* Elements in the cache of the layers before this one, behind which its own rows stand, and then its state */
+static uint64_t cache_before(const struct mt_geometry *g, uint32_t layer, uint32_t room)
+{
+	uint64_t elems = 0;
+	for (uint32_t i = 0; i < layer; i++) {
+		const struct mt_layer *l = mt_layer_of(g, i);
+		elems += cache_rows(l, room) * (uint64_t)proj_width(l) + state_elems(l);
+	}
+	return elems;
+}
+
 static uint32_t head_unit(const struct forward *f) { return f->geo->layers + 1; }
 
 static int64_t head_rows(const struct mt_geometry *g)
@@ -62,7 +77,7 @@ static uint64_t slot_elems(const struct forward *f)
 /* Elements of a token in what GEMMs read, at most */
 static uint64_t widest_operand(const struct mt_geometry *g, const struct mt_layer *most)
 {
-	uint64_t a = (uint64_t)most->heads * most->head_dim;
+	uint64_t a = (uint64_t)mixer_width(most);
 	uint64_t experts = most->experts_per_token * (uint64_t)larger(g->hidden, most->expert_ffn);
 	return larger(larger(larger(g->hidden, a), most->ffn), larger(experts, most->shared_ffn));
 }
@@ -71,7 +86,8 @@ static void lay_out(struct forward *f, struct walk *w, uint32_t room)
 {
 	const struct mt_geometry *g = f->geo;
 	const struct mt_layer most = mt_layer_most(g);
-	uint64_t n = (uint64_t)least(CHUNK, room), a = (uint64_t)most.heads * most.head_dim;
+	uint64_t n = (uint64_t)least(CHUNK, room), a = (uint64_t)mixer_width(&most);
+	uint64_t mixed = (uint64_t)mixed_width(&most);
 	bool norms = g->flags & MT_QK_NORM;
 	f->x = take(w, room, g->hidden);
 	f->y = take(w, room, g->hidden);
@@ -79,7 +95,7 @@ static void lay_out(struct forward *f, struct walk *w, uint32_t room)
 		f->cos[k] = take(w, room, g->kind[k].rope_dim / 2);
 		f->sin[k] = take(w, room, g->kind[k].rope_dim / 2);
 	}
-	f->qkv = take(w, (uint64_t)room * g->layers, (uint64_t)qkv_row(g));
+	f->qkv = take(w, cache_before(g, g->layers, room), 1);
 	f->slot = take(w, slot_elems(f), 1);
 	f->norm = take(w, g->hidden, 1);
 	f->norm_bias = g->flags & MT_NORM_BIAS ? take(w, g->hidden, 1) : NULL;
@@ -89,6 +105,8 @@ static void lay_out(struct forward *f, struct walk *w, uint32_t room)
 	f->saved.qk_rstd = norms ? take(w, n, (uint64_t)rstd_width(g, &most)) : NULL;
 	f->saved.o = take(w, n, a);
 	f->saved.lse = take(w, n, most.heads);
+	f->saved.gate = most.output_gate ? take(w, n, a) : NULL;
+	f->mixed_rows = mixed ? take(w, n + DELTA_CHUNK, mixed) : NULL;
 	f->saved.x2 = take(w, n, g->hidden);
 	f->scratch.h = take(w, n, g->hidden);
 	f->scratch.rstd = take(w, n, 1);
@@ -251,12 +269,23 @@ static const int16_t *lo_launch(const struct forward *f, const struct mt_unit *u
 	return dst;
 }
 
+/* The row of the layer's cache from which on n more have room */
+static uint32_t make_room(const struct forward *f, const struct mt_layer *l, float *cache, uint32_t row, int64_t n)
+{
+	int64_t width = proj_width(l);
+	if (row + (uint64_t)n <= cache_rows(l, f->room)) return row;
+	f->dev->launch(f->dev, Q_COMPUTE,
+		&(struct op){OP_COPY, .copy = {cache, cache + (row - TAIL) * width, TAIL * (size_t)width * sizeof *cache}});
+	return TAIL;
+}
+
 static int block(struct forward *f, uint32_t u)
 {
 	const struct mt_unit *unit = mt_unit(f->weights.run, u);
 	const struct mt_layer *l = mt_layer_of(f->geo, u - 1);
-	int64_t h = f->geo->hidden, row = (int64_t)(l->heads + 2 * l->kv_heads) * l->head_dim;
-	float *qkv = f->qkv + (int64_t)(u - 1) * f->room * qkv_row(f->geo);
+	int64_t h = f->geo->hidden;
+	float *cache = f->qkv + cache_before(f->geo, u - 1, f->room);
+	uint32_t row = l->mixer == MT_DELTA ? f->delta_row : f->from;
 	struct weights w = {0};
 	int rc = weights_wait(&f->weights, u);
 	if (rc) return rc;
@@ -268,9 +297,14 @@ static int block(struct forward *f, uint32_t u)
 		struct chunk c = chunk_of(f, from, n);
 		struct saved s = f->saved;
 
-		s.qkv = qkv + from * row;
+		row = make_room(f, l, cache, row, n);
+		s.qkv = cache + row * proj_width(l);
+		s.state = l->mixer == MT_DELTA ? cache + cache_rows(l, f->room) * (uint64_t)proj_width(l) : NULL;
+		if (f->mixed_rows) c.s.mixed = f->mixed_rows + (int64_t)DELTA_CHUNK * conv_width(l);
 		block_forward(&c, u - 1, &w, f->x + from * h, &s, f->y + from * h);
+		row += (uint32_t)n;
 	}
+	if (l->mixer == MT_DELTA) f->delta_end = row;
 	return used(f);
 }
 
@@ -338,10 +372,12 @@ static int pass(struct forward *f, bool mixed)
 	f->weights.in_place = !mixed &&
 		f->dev->zero_copy(f->dev, f->arena, (enum mt_dtype)mt_control(f->weights.run)->dtype);
 	f->from = f->cached;
+	if (!f->from) f->delta_row = 0;
 	f->cached = 0;
 	for (uint32_t u = 0; !rc && u <= head_unit(f); u++) rc = unit_forward(f, u);
 	if (rc || mixed) return rc;
 	f->cached = f->n;
+	f->delta_row = f->delta_end;
 	f->fills = f->weights.fills;
 	f->step = f->weights.step;
 	return 0;

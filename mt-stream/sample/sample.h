@@ -39,6 +39,8 @@ struct forward {
 	uint64_t fills, step; /* what the cache was computed with */
 	uint32_t cached;      /* tokens whose q | k | v the cache has; 0: none */
 	uint32_t from, n;     /* this pass computes tokens from .. n - 1 */
+	uint32_t delta_row;   /* where the pass's rows begin in the caches of gated DeltaNet, */
+	uint32_t delta_end;   /* and where they end */
 	const uint32_t *tokens;
 
 	/* device memory, one allocation, for `room` tokens */
@@ -47,13 +49,14 @@ struct forward {
 	uint32_t room, positions;             /* rows of cos and sin that are filled */
 	float *x, *y;                         /* (room, H): a unit's input and output */
 	float *cos[MT_KINDS], *sin[MT_KINDS]; /* (room, rope_dim / 2), by kind of layers */
-	float *qkv;                           /* (layers, room, A + 2K): the cache */
-	float *slot;                          /* weights that are not read in place: of a block, or of a part of the head */
-	float *norm, *norm_bias;              /* (H) each: the final norm's weight and bias, likewise */
-	float *head_bias;                     /* (V) */
-	uint32_t *starts;                     /* (CHUNK): zeros, one document */
-	struct saved saved;                   /* of a chunk; all but qkv */
-	struct scratch scratch;               /* logits (V) */
+	float *qkv;                           /* the cache: of each layer (rows, proj_width()), and its state */
+	float *mixed_rows;       /* (DELTA_CHUNK + CHUNK, mixed_width()): the scratch's mixed, and rows before */
+	float *slot;             /* weights that are not read in place: of a block, or of a part of the head */
+	float *norm, *norm_bias; /* (H) each: the final norm's weight and bias, likewise */
+	float *head_bias;        /* (V) */
+	uint32_t *starts;        /* (CHUNK): zeros, one document */
+	struct saved saved;      /* of a chunk; all but qkv */
+	struct scratch scratch;  /* logits (V) */
 };
 
 /* compute: the type that GEMMs multiply. 0, 71 or 78: not bf16 here, or not with these weights */

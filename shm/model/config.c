@@ -335,6 +335,34 @@ void read_gemma4(struct reader *r, struct model *m)
 	read_gemma4_unified(r, m);
 }
 
+/* A key of one word, which must be one of two */
+static void refuse_word(struct reader *r, const char *key, const char *only, const char * or)
+{
+	const char *is = key_string(r, r->root, key);
+	if (is && strcmp(is, only) != 0 && strcmp(is, or) != 0)
+		REFUSE(r, MT_EX_CONFIG, "%s '%.40s' is not supported", key, is);
+}
+
+/* Qwen3.5 and Qwen3-Next: gated DeltaNet, and attention whose output has a gate, of which q_proj has the rows too */
+void read_delta(struct reader *r, struct model *m)
+{
+	struct mt_layer *d = &m->delta;
+	d->mixer = MT_DELTA;
+	d->key_heads = key_u32(r, "linear_num_key_heads", 16, 1, 1 << 14);
+	d->value_heads = key_u32(r, "linear_num_value_heads", 32, 1, 1 << 14);
+	d->key_dim = key_u32(r, "linear_key_head_dim", 128, 1, MT_DELTA_DIM);
+	d->value_dim = key_u32(r, "linear_value_head_dim", 128, 1, MT_DELTA_DIM);
+	d->conv_width = key_u32(r, "linear_conv_kernel_dim", 4, 1, MT_CONV_WIDTH);
+	if (!r->rc && d->value_heads % d->key_heads)
+		REFUSE(r, MT_EX_CONFIG, "linear_num_value_heads %u is not a multiple of linear_num_key_heads %u",
+			d->value_heads, d->key_heads);
+	if (!key_bool(r, r->root, "attn_output_gate", true))
+		REFUSE(r, MT_EX_CONFIG, "attn_output_gate false is not supported");
+	refuse_word(r, "output_gate_type", "swish", "silu");
+	refuse_word(r, "mamba_ssm_dtype", "float32", "float32");
+	m->base.output_gate = 1;
+}
+
 /* As nn.Embedding: a negative padding_idx counts from the vocabulary's end. -1: none */
 static int32_t read_pad_token(struct reader *r, const struct family *family, uint32_t vocab)
 {

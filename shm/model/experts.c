@@ -44,6 +44,11 @@ static const struct experts_family {
 		.renormalise_key = "norm_topk_prob", .alias = "num_local_experts", .aux = 0.001f, .dense = DENSE_LISTED},
 	{"qwen3_vl_moe_text", "num_experts", "num_experts_per_tok", 60, 4, "moe_intermediate_size", 1408,
 		.flags = MT_RENORMALISE, .alias = "num_local_experts", .aux = 0.001f, .dense = DENSE_LISTED},
+	{"qwen3_next", "num_experts", "num_experts_per_tok", 512, 10, "moe_intermediate_size", 512,
+		"shared_expert_intermediate_size", 512, .flags = MT_SHARED_GATE, .renormalise_key = "norm_topk_prob",
+		.renormalise = true, .aux = 0.001f, .dense = DENSE_LISTED},
+	{"qwen3_5_moe_text", "num_experts", "num_experts_per_tok", 256, 8, "moe_intermediate_size", 512,
+		"shared_expert_intermediate_size", 512, .flags = MT_SHARED_GATE | MT_RENORMALISE, .aux = 0.001f},
 	{"olmoe", "num_experts", "num_experts_per_tok", 64, 8, .renormalise_key = "norm_topk_prob",
 		.alias = "num_local_experts", .aux = 0.01f},
 	{"granitemoe", "num_local_experts", "num_experts_per_tok", 8, 2, .score = MT_TOP_SOFTMAX, .flags = MT_PACKED,
@@ -244,6 +249,12 @@ void read_olmoe(struct reader *r, struct model *m)
 {
 	read_experts(r, m);
 	if (is_given(json_object_get(r->root, "clip_qkv"))) REFUSE(r, MT_EX_CONFIG, "clip_qkv is not supported");
+}
+
+void read_delta_experts(struct reader *r, struct model *m)
+{
+	read_delta(r, m);
+	read_experts(r, m);
 }
 
 /* Released files have the number of a head's elements that turn instead of their part */

@@ -20,7 +20,9 @@
 #define SHARED PART(2) /* of a mixture of experts */
 #define GATED PART(3)
 #define XIELU PART(4)
-#define OWN_V PART(5) /* v is not k */
+#define OWN_V PART(5)     /* v is not k */
+#define ATTENTION PART(6) /* which mixer the layer has */
+#define DELTA PART(7)
 #define EXPERTS_ARE(flag) ((uint64_t)(flag) << 40)
 
 enum size {
@@ -31,9 +33,15 @@ enum size {
 	POSITIONS,
 	HEADS,
 	Q_ROWS,
+	Q_PROJ_ROWS,
 	KV_ROWS,
 	Q_NORM,
 	K_NORM,
+	D_QKV_ROWS,
+	D_VALUE_ROWS,
+	D_HEADS,
+	D_DIM,
+	D_WIDTH,
 	FFN,
 	EXPERTS,
 	SHARED_FFN,
@@ -53,17 +61,26 @@ static const struct entry {
 } block_tensors[] = {
 	{MT_T_NORM1, true, "input_layernorm.weight", HIDDEN, NONE, 0, MT_NO_PRE_NORM | MT_NORM_PLAIN},
 	{MT_T_NORM1B, true, "input_layernorm.bias", HIDDEN, NONE, MT_NORM_BIAS, MT_NO_PRE_NORM},
-	{MT_T_Q, true, "self_attn.q_proj.weight", Q_ROWS, HIDDEN, 0, 0},
-	{MT_T_K, false, "self_attn.k_proj.weight", KV_ROWS, HIDDEN, 0, 0},
-	{MT_T_V, false, "self_attn.v_proj.weight", KV_ROWS, HIDDEN, OWN_V, 0},
-	{MT_T_QB, true, "self_attn.q_proj.bias", Q_ROWS, NONE, MT_QKV_BIAS, 0},
-	{MT_T_KB, false, "self_attn.k_proj.bias", KV_ROWS, NONE, MT_QKV_BIAS, 0},
-	{MT_T_VB, false, "self_attn.v_proj.bias", KV_ROWS, NONE, MT_QKV_BIAS | OWN_V, 0},
-	{MT_T_QNORM, true, "self_attn.q_norm.weight", Q_NORM, NONE, MT_QK_NORM, 0},
-	{MT_T_KNORM, true, "self_attn.k_norm.weight", K_NORM, NONE, MT_QK_NORM, 0},
-	{MT_T_SINKS, true, "self_attn.sinks", HEADS, NONE, MT_SINKS, 0},
-	{MT_T_O, true, "self_attn.o_proj.weight", HIDDEN, Q_ROWS, 0, 0},
-	{MT_T_OB, true, "self_attn.o_proj.bias", HIDDEN, NONE, MT_O_BIAS, 0},
+	{MT_T_Q, true, "self_attn.q_proj.weight", Q_PROJ_ROWS, HIDDEN, ATTENTION, 0},
+	{MT_T_K, false, "self_attn.k_proj.weight", KV_ROWS, HIDDEN, ATTENTION, 0},
+	{MT_T_V, false, "self_attn.v_proj.weight", KV_ROWS, HIDDEN, ATTENTION | OWN_V, 0},
+	{MT_T_QB, true, "self_attn.q_proj.bias", Q_PROJ_ROWS, NONE, ATTENTION | MT_QKV_BIAS, 0},
+	{MT_T_KB, false, "self_attn.k_proj.bias", KV_ROWS, NONE, ATTENTION | MT_QKV_BIAS, 0},
+	{MT_T_VB, false, "self_attn.v_proj.bias", KV_ROWS, NONE, ATTENTION | MT_QKV_BIAS | OWN_V, 0},
+	{MT_T_QNORM, true, "self_attn.q_norm.weight", Q_NORM, NONE, ATTENTION | MT_QK_NORM, 0},
+	{MT_T_KNORM, true, "self_attn.k_norm.weight", K_NORM, NONE, ATTENTION | MT_QK_NORM, 0},
+	{MT_T_SINKS, true, "self_attn.sinks", HEADS, NONE, ATTENTION | MT_SINKS, 0},
+	{MT_T_DQKV, true, "linear_attn.in_proj_qkv.weight", D_QKV_ROWS, HIDDEN, DELTA, 0},
+	{MT_T_DZ, false, "linear_attn.in_proj_z.weight", D_VALUE_ROWS, HIDDEN, DELTA, 0},
+	{MT_T_DB, false, "linear_attn.in_proj_b.weight", D_HEADS, HIDDEN, DELTA, 0},
+	{MT_T_DA, false, "linear_attn.in_proj_a.weight", D_HEADS, HIDDEN, DELTA, 0},
+	{MT_T_CONV, true, "linear_attn.conv1d.weight", D_QKV_ROWS, D_WIDTH, DELTA, 0},
+	{MT_T_DT_BIAS, true, "linear_attn.dt_bias", D_HEADS, NONE, DELTA, 0},
+	{MT_T_A_LOG, true, "linear_attn.A_log", D_HEADS, NONE, DELTA, 0},
+	{MT_T_DNORM, true, "linear_attn.norm.weight", D_DIM, NONE, DELTA, 0},
+	{MT_T_O, true, "self_attn.o_proj.weight", HIDDEN, Q_ROWS, ATTENTION, 0},
+	{MT_T_O, true, "linear_attn.out_proj.weight", HIDDEN, D_VALUE_ROWS, DELTA, 0},
+	{MT_T_OB, true, "self_attn.o_proj.bias", HIDDEN, NONE, ATTENTION | MT_O_BIAS, 0},
 	{MT_T_POST1, true, "post_attention_layernorm.weight", HIDDEN, NONE, MT_POST_NORM, MT_NORM_PLAIN},
 	{MT_T_NORM2, true, "post_attention_layernorm.weight", HIDDEN, NONE, 0,
 		MT_NO_PRE_NORM | MT_ONE_NORM | MT_NORM_PLAIN},
@@ -198,6 +215,9 @@ static const struct names {
 	[MT_NAMES_QWEN_MOE] = {"model.layers",
 		.other = {{MT_T_SGATE, "mlp.shared_expert.gate_proj.weight"}, {MT_T_SUP, "mlp.shared_expert.up_proj.weight"},
 			{MT_T_SDOWN, "mlp.shared_expert.down_proj.weight"}}},
+	[MT_NAMES_QWEN_NEXT] = {"model.layers", .base = MT_NAMES_QWEN_MOE,
+		.other = {{MT_T_DQKV, "linear_attn.in_proj_qkvz.weight"}, {MT_T_DZ, NULL},
+			{MT_T_DB, "linear_attn.in_proj_ba.weight"}, {MT_T_DA, NULL}}},
 	[MT_NAMES_GRANITE_MOE] = {"model.layers", .experts = "block_sparse_moe.experts.",
 		.other = {{MT_T_ROUTER, "block_sparse_moe.router.layer.weight"},
 			{MT_T_XGATE, "block_sparse_moe.input_linear.weight"}, {MT_T_XUP, NULL},
@@ -245,6 +265,7 @@ static bool has(const struct mt_geometry *geo, const struct mt_layer *k, const s
 		is |= (k->experts ? MOE : DENSE) | EXPERTS_ARE(k->expert_flags);
 		is |= (k->experts && k->shared_ffn ? SHARED : 0) | (k->form < MT_RELU2 ? GATED : 0);
 		is |= (k->form == MT_XIELU ? XIELU : 0) | (k->k_is_v ? 0 : OWN_V);
+		is |= k->mixer == MT_DELTA ? DELTA : ATTENTION;
 	}
 	return (is & e->needs) == e->needs && !(is & e->without);
 }
@@ -260,9 +281,15 @@ static uint64_t size_of(const struct mt_geometry *geo, const struct mt_layer *k,
 	case POSITIONS: return (uint64_t)geo->max_position + geo->position_offset;
 	case HEADS: return k->heads;
 	case Q_ROWS: return (uint64_t)k->heads * k->head_dim;
+	case Q_PROJ_ROWS: return (k->output_gate ? 2 : 1) * size_of(geo, k, Q_ROWS);
 	case KV_ROWS: return (uint64_t)k->kv_heads * k->head_dim;
 	case Q_NORM: return row ? size_of(geo, k, Q_ROWS) : k->head_dim;
 	case K_NORM: return row ? size_of(geo, k, KV_ROWS) : k->head_dim;
+	case D_QKV_ROWS: return 2ull * k->key_heads * k->key_dim + size_of(geo, k, D_VALUE_ROWS);
+	case D_VALUE_ROWS: return (uint64_t)k->value_heads * k->value_dim;
+	case D_HEADS: return k->value_heads;
+	case D_DIM: return k->value_dim;
+	case D_WIDTH: return k->conv_width;
 	case FFN: return k->ffn;
 	case EXPERTS: return k->experts;
 	case SHARED_FFN: return k->shared_ffn;
@@ -317,7 +344,8 @@ static void extend(struct mt_tensor *t, struct shape size, uint32_t experts, boo
 static int count(struct mt_tensor *t)
 {
 	if (__builtin_mul_overflow(t->shape[0], t->shape[1], &t->n) ||
-		(t->ndim == 3 && __builtin_mul_overflow(t->n, t->experts, &t->n)) || t->n == 0 || t->n > UNIT_ELEMS)
+		(t->ndim == 3 && t->experts && __builtin_mul_overflow(t->n, t->experts, &t->n)) || t->n == 0 ||
+		t->n > UNIT_ELEMS)
 		return mt_fail(MT_EX_CONFIG, "tensor '%s' of %llu x %llu is out of range", t->name,
 			(unsigned long long)t->shape[0], (unsigned long long)t->shape[1]);
 	return 0;
@@ -349,6 +377,7 @@ static int add_tensor(struct mt_layout *l, struct place *p, const struct entry *
 		t->off = p->at;
 	}
 	extend(t, shape_of(&l->geo, p->k, e), p->experts, is_transposed(&l->geo, p->k, e));
+	if (t->role == MT_T_CONV) t->ndim = 3; /* in files its middle one is 1 */
 	t->decay = t->ndim >= 2 && t->role != MT_T_CORRECTION;
 	t->exact = p->k && p->k->expert_flags & MT_CORRECTION && (t->role == MT_T_ROUTER || t->role == MT_T_CORRECTION);
 	int rc = count(t);
@@ -461,24 +490,48 @@ static void expert_piece(const struct mt_geometry *geo, const struct mt_tensor *
 	*n = t->transposed ? 1 : each - in;
 }
 
-/* With by_group, the file has for each kv head: the rows of its query heads, of its k, of its v. */
+/* In some files a matrix's rows are cut by head, of which each has rows of several parts. */
+struct cut {
+	uint64_t heads, parts, rows[4]; /* of a head */
+	bool last_first;                /* in the store, the last part stands first; else they are in the file's order */
+};
+
+static struct cut cut_of(const struct mt_geometry *geo, const struct mt_tensor *t)
+{
+	if (t->unit == 0 || t->unit > geo->layers) return (struct cut){0};
+	const struct mt_layer *k = mt_layer_of(geo, t->unit - 1);
+	bool q = t->role == MT_T_Q || t->role == MT_T_QB;
+	/* for each kv head: the rows of its query heads, of its k, of its v */
+	if (q && names[geo->names].by_group)
+		return (struct cut){k->kv_heads, 3, {k->heads / k->kv_heads * k->head_dim, k->head_dim, k->head_dim}, false};
+	/* for each head: q, gate */
+	if (q && k->output_gate) return (struct cut){k->heads, 2, {k->head_dim, k->head_dim}, true};
+	if (geo->names != MT_NAMES_QWEN_NEXT || k->mixer != MT_DELTA) return (struct cut){0};
+	/* for each key head: q, k, v, z; and b, a */
+	uint64_t heads = k->value_heads / k->key_heads, values = heads * k->value_dim;
+	if (t->role == MT_T_DQKV) return (struct cut){k->key_heads, 4, {k->key_dim, k->key_dim, values, values}, false};
+	if (t->role == MT_T_DB) return (struct cut){k->key_heads, 2, {heads, heads}, false};
+	return (struct cut){0};
+}
+
 void mt_tensor_piece(const struct mt_geometry *geo, const struct mt_tensor *t, uint64_t from, uint64_t *at, uint64_t *n)
 {
+	const struct cut c = cut_of(geo, t);
+	uint64_t head = 0, before = 0, part = 0;
 	*at = from;
 	*n = t->n - from;
-	if (t->ndim == 3) return expert_piece(geo, t, from, at, n);
-	if (!names[geo->names].by_group || (t->role != MT_T_Q && t->role != MT_T_QB)) return;
-	const struct mt_layer *k = mt_layer_of(geo, t->unit - 1);
-	uint64_t head = k->head_dim * t->shape[1], queries = k->heads / k->kv_heads * head; /* elements */
-	uint64_t group = from / (queries + 2 * head), in = from % (queries + 2 * head);
-	if (in < queries) {
-		*at = group * queries + in;
-		*n = queries - in;
-		return;
+	if (t->ndim == 3 && t->role != MT_T_CONV) return expert_piece(geo, t, from, at, n);
+	if (!c.heads) return;
+	for (uint64_t i = 0; i < c.parts; i++) head += c.rows[i] * t->shape[1];
+	uint64_t in = from % head;
+	for (; in >= c.rows[part] * t->shape[1]; part++) {
+		in -= c.rows[part] * t->shape[1];
+		before += c.rows[part] * t->shape[1];
 	}
-	uint64_t v = in >= queries + head, in_head = in - queries - v * head;
-	*at = (k->heads + v * k->kv_heads + group) * head + in_head;
-	*n = head - in_head;
+	uint64_t elems = c.rows[part] * t->shape[1], last = c.rows[c.parts - 1] * t->shape[1];
+	if (c.last_first) before = part == c.parts - 1 ? 0 : before + last;
+	*at = c.heads * before + from / head * elems + in;
+	*n = elems - in;
 }
 
 /* ---- arrays */
@@ -613,6 +666,12 @@ struct mt_layer mt_layer_most(const struct mt_geometry *g)
 		MOST(experts_per_token);
 		MOST(expert_ffn);
 		MOST(shared_ffn);
+		MOST(key_heads);
+		MOST(value_heads);
+		MOST(key_dim);
+		MOST(value_dim);
+		MOST(conv_width);
+		MOST(output_gate);
 		most.expert_flags |= g->kind[i].expert_flags;
 		if (g->kind[i].form < MT_RELU2) most.form = g->kind[i].form;
 	}

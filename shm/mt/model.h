@@ -38,7 +38,7 @@ enum mt_names {                 /* which names a block's tensors have in files; 
 	MT_NAMES_APERTUS, MT_NAMES_FALCON, MT_NAMES_FALCON_40B, MT_NAMES_MIXTRAL, MT_NAMES_QWEN_MOE, MT_NAMES_GRANITE_MOE,
 	MT_NAMES_ERNIE_MOE, MT_NAMES_GPT_OSS, MT_NAMES_NEOX, MT_NAMES_PHI_1, MT_NAMES_MINIMAX,
 	MT_NAMES_EXAONE_MOE, MT_NAMES_SARVAM, MT_NAMES_EXAONE, MT_NAMES_GPT2,
-	MT_NAMES_OPT, MT_NAMES_BIGCODE, MT_NAMES_ERNIE_MOE_5, MT_NAMES_GRANITE_MOE_5,
+	MT_NAMES_OPT, MT_NAMES_BIGCODE, MT_NAMES_ERNIE_MOE_5, MT_NAMES_GRANITE_MOE_5, MT_NAMES_QWEN_NEXT,
 	MT_NAMES,                   /* how many */
 };
 
@@ -52,6 +52,13 @@ enum {                          /* mt_layer.expert_flags */
 	MT_PACKED = 32,             /* the store has one tensor of all experts, not one for each */
 	MT_TRANSPOSED = 64,         /* experts' weights are (in, out), and gate and up alternate */
 };
+
+enum mt_mixer {                 /* what combines the tokens of a block */
+	MT_ATTENTION,               /* softmax attention */
+	MT_DELTA,                   /* gated DeltaNet (arXiv 2412.06464): a state of each head instead of keys and values */
+};
+
+enum { MT_DELTA_DIM = 256, MT_CONV_WIDTH = 4 }; /* at most */
 
 enum { MT_KINDS = 8 };          /* kinds of layers at most */
 
@@ -72,7 +79,12 @@ struct mt_layer {                /* what all layers of a kind have in common */
 	uint32_t groups, groups_per_token; /* a token's experts are of its best groups (by their two best); 1: no groups */
 	float    expert_scale;      /* factor on the experts' weights */
 	float    weight_floor;      /* MT_RENORMALISE: the sum counts as this at least */
-	uint32_t reserved[4];
+	uint32_t mixer;             /* enum mt_mixer. MT_DELTA: heads, kv_heads, head_dim and rope_dim are 0, but these: */
+	uint32_t key_heads, value_heads; /* value_heads: a multiple of key_heads */
+	uint32_t key_dim, value_dim; /* of a head */
+	uint32_t conv_width;        /* tokens that its convolution reads */
+	uint32_t output_gate;       /* MT_ATTENTION, 1: o is multiplied by sigmoid(x w'); q_proj has the rows of w, too */
+	uint32_t reserved[13];
 };
 
 struct mt_geometry {            /* a model family as a table; no code knows a family by name but config.c */
@@ -142,11 +154,16 @@ enum mt_role_tensor {           /* what a tensor is; a unit's tensors stand in t
 	MT_T_NORM1,                 /* (hidden)                  before attention        blocks */
 	MT_T_NORM1B,                /* (hidden)                  its bias */
 	MT_T_Q, MT_T_K, MT_T_V,     /* (heads D, hidden) (kv D, hidden) x 2: one slab, one GEMM; in some files one tensor,
-								 * which has MT_T_Q's role */
+								 * which has MT_T_Q's role. output_gate: q is (2 heads D, hidden), gate's rows first */
 	MT_T_QB, MT_T_KB, MT_T_VB,  /* (heads D) (kv D) x 2: one slab */
 	MT_T_QNORM, MT_T_KNORM,     /* (D) each, or (heads D) and (kv D); separate slabs */
 	MT_T_SINKS,                 /* (heads) */
-	MT_T_O,                     /* (hidden, heads D) */
+	MT_T_DQKV, MT_T_DZ, MT_T_DB, MT_T_DA, /* gated DeltaNet's: (2 key_heads key_dim + value_heads value_dim, hidden)
+								 * (value_heads value_dim, hidden) (value_heads, hidden) x 2: one slab, one GEMM */
+	MT_T_CONV,                  /* (2 key_heads key_dim + value_heads value_dim, conv_width); files: (..., 1, width) */
+	MT_T_DT_BIAS, MT_T_A_LOG,   /* (value_heads) each */
+	MT_T_DNORM,                 /* (value_dim)               the norm behind it, without 1 + */
+	MT_T_O,                     /* (hidden, heads D), or (hidden, value_heads value_dim) */
 	MT_T_OB,                    /* (hidden) */
 	MT_T_POST1,                 /* (hidden)                  after attention */
 	MT_T_NORM2,                 /* (hidden)                  before the MLP */
@@ -181,7 +198,7 @@ enum mt_role_tensor {           /* what a tensor is; a unit's tensors stand in t
 struct mt_tensor {              /* 192 bytes in the control region */
 	char     name[MT_TENSOR_NAME]; /* Hugging Face's */
 	uint32_t role, unit;
-	uint32_t ndim;              /* 0 to 2, or 3: (experts, rows, columns) */
+	uint32_t ndim;              /* 0 to 2, or 3: (experts, rows, columns), or MT_T_CONV's (rows, 1, columns) */
 	uint32_t decay;             /* 1: weight decay applies (two dimensions and more) */
 	uint64_t shape[2];          /* (rows, columns), (n, 1), or (1, 1) */
 	uint64_t off;               /* first element, counted in the unit's arrays */
@@ -196,10 +213,11 @@ struct mt_tensor {              /* 192 bytes in the control region */
 /* The tensor's dimensions in files: ndim of these */
 static inline void mt_tensor_dims(const struct mt_tensor *t, uint64_t dims[3])
 {
-	uint32_t first = t->ndim == 3;
+	uint32_t first = t->ndim == 3 && t->experts;
 	dims[0] = t->experts;
 	dims[first] = t->shape[0];
-	dims[first + 1] = t->shape[1];
+	if (t->ndim == 3 && !t->experts) dims[1] = 1;
+	dims[t->ndim == 3 ? 2 : 1] = t->shape[1];
 }
 
 /* clang-format on */

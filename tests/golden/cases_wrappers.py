@@ -6,6 +6,8 @@ own_head: config.json does not say that the LM head is not the embeddings, only 
 
 import transformers as hf
 
+import cases_mixers
+
 FULL, SLIDING = "full_attention", "sliding_attention"
 TEXT = {"vocab_size": 61, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
         "num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": None, "bos_token_id": 1,
@@ -17,9 +19,17 @@ SIGLIP = {**VISION, "model_type": "siglip_vision_model", "vision_use_head": Fals
 QWEN_VISION = {"depth": 1, "hidden_size": 8, "intermediate_size": 8, "num_heads": 2, "out_hidden_size": 16,
                "patch_size": 2, "spatial_merge_size": 1, "temporal_patch_size": 1}
 GLM_VISION = {**QWEN_VISION, "out_hidden_size": 32, "image_size": 4}
+QWEN3_5_VISION = {**QWEN_VISION, "num_position_embeddings": 4}
+# of gated DeltaNet
+DELTA = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 6, "linear_value_head_dim": 10,
+         "rms_norm_eps": 1e-2}
+MIXERS = {"double": True, "one": True, "factors": cases_mixers.FACTORS, "uniform": cases_mixers.UNIFORM}
 # above the vocabulary, since no text has them
 IMAGE, VIDEO = {"image_token_id": 70}, {"image_token_id": 70, "video_token_id": 71}
 TRAIN = {"micro": 2, "warmup": 2, "clip": 3.0}
+
+
+OF_CASE = ("own_head", "factors", "correction", "uniform", "one", "double")
 
 
 def text(kind, **more):
@@ -31,7 +41,7 @@ def mrope(*section, **more):
 
 
 def case(config, text_config, vision, train=(), **more):
-    outer = {key: more.pop(key) for key in list(more) if key not in ("own_head", "factors", "correction")}
+    outer = {key: more.pop(key) for key in list(more) if key not in OF_CASE}
     return {"config": config(text_config=text_config, vision_config=vision, **outer), "dialect": 5,
             "train": {**TRAIN, **dict(train)}, **more}
 
@@ -81,6 +91,11 @@ KEPT = {
              num_experts_per_tok=2, n_group=2, topk_group=1, routed_scaling_factor=1.5, output_router_logits=True,
              router_aux_loss_coef=0.05, **mrope(1, 1, 0, partial_rotary_factor=0.5)),
         GLM_VISION, **VIDEO),
+    "qwen3-5-wrapper": case(
+        hf.Qwen3_5Config,
+        text("qwen3_5_text", head_dim=16, layer_types=["linear_attention", FULL], **DELTA,
+             **mrope(1, 1, 0, partial_rotary_factor=0.25, mrope_interleaved=True)),
+        QWEN3_5_VISION, {"clip": 2.0}, **MIXERS, **VIDEO),
 }
 
 CLIP = {**VISION, "model_type": "clip_vision_model"}
@@ -98,6 +113,12 @@ MORE = {
     "ovis2": case(hf.Ovis2Config, text("qwen2"), {**VISION, "vocab_size": 8, "hidden_stride": 1},
                   visual_indicator_token_ids=[71, 72, 73, 74, 75], vocab_size=61, hidden_size=16, **IMAGE),
     "lighton_ocr": case(hf.LightOnOcrConfig, text("qwen3", head_dim=8), PIXTRAL, **IMAGE),
+    "qwen3_5_moe": case(
+        hf.Qwen3_5MoeConfig,
+        text("qwen3_5_moe_text", head_dim=16, layer_types=["linear_attention", FULL], moe_intermediate_size=6,
+             shared_expert_intermediate_size=10, num_experts=5, num_experts_per_tok=2, **DELTA,
+             **mrope(1, 1, 0, partial_rotary_factor=0.25, mrope_interleaved=True)),
+        QWEN3_5_VISION, {"clip": 2.0}, **MIXERS, **VIDEO),
     "qwen2_5_vl": case(hf.Qwen2_5_VLConfig, text("qwen2_5_vl_text", **mrope(1, 1, 0)), QWEN_VISION, **VIDEO),
     "qwen2_vl": case(hf.Qwen2VLConfig, text("qwen2_vl_text", **mrope(1, 1, 0)),
                      {"depth": 1, "embed_dim": 8, "hidden_size": 16, "num_heads": 2, "patch_size": 2,

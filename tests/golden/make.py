@@ -28,6 +28,7 @@ from transformers import optimization
 from transformers.core_model_loading import revert_weight_conversion
 
 import cases_experts
+import cases_mixers
 import cases_more
 import cases_wrappers
 from cases import FULL, SLIDING, FAMILIES
@@ -49,7 +50,8 @@ DEFAULTS = {"batch": 4, "micro": 4, "seq": 24, "lr": 2e-3, "warmup": 0, "schedul
 # dialect: that of config.json. also: keys without effect in files of this dialect. shard: save_pretrained's
 # max_shard_size. names: keys with other names in files of dialect 4. extra: rows of data after the last step's. bf16:
 # keep tensors of the bf16 run as well. eval: evaluate before the first step and every 10. optims: other optimizers that
-# train it in fp32, with the options that differ.
+# train it in fp32, with the options that differ. double: the results are fp64's, where transformers computes with less
+# care than fp32 allows.
 CASES = {
     # as Llama 2: every head has its own keys, untied embeddings, plain rope; 40 columns of heads for 32 hidden
     "llama2": {
@@ -139,6 +141,7 @@ CASES = {
     **cases_more.CASES,
     **cases_experts.CASES,
     **cases_wrappers.KEPT,
+    **cases_mixers.CASES,
 }
 
 
@@ -171,10 +174,11 @@ def with_text_scale(model):
     return model
 
 
-def random_weights(config, seed, one=False, factors=(), correction=(1, 0.1)):
+def random_weights(config, seed, one=False, factors=(), correction=(1, 0.1), uniform=()):
     """A model in which every tensor has an effect: no bias is 0, no norm is 1, attention is not uniform. one: norms
     multiply by 1 + weight, although transformers starts with weights of 1 (others are known by their zeros).
-    factors: of tensors, by a part of their names. correction: mean and deviation of constants."""
+    factors: of tensors, by a part of their names; uniform: bounds of others. correction: mean and deviation of
+    constants."""
     model = build(config, torch.float32)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -186,6 +190,10 @@ def random_weights(config, seed, one=False, factors=(), correction=(1, 0.1)):
                 p.copy_(noise * 0.1)
             else:
                 p.copy_((1 if p.any() and not one else 0) + noise * 0.2)
+            for part in uniform:
+                if part in name:
+                    low, high = uniform[part]
+                    p.copy_(low + (high - low) * torch.rand(p.shape, generator=generator))
             for part in factors:
                 if part in name:
                     p.mul_(factors[part])
@@ -571,7 +579,7 @@ def make_case(name, case, where, once=False):
     rng = random.Random(seed)
     torch.manual_seed(seed)
     model = random_weights(config, seed, case.get("one", False), case.get("factors", {}),
-                           case.get("correction", (1, 0.1)))
+                           case.get("correction", (1, 0.1)), case.get("uniform", {}))
     weights = {n: p.detach().clone() for n, p in (*trained(model).items(), *constants(model).items())}
 
     text, whole = config.get_text_config(), hasattr(config, "text_config")
@@ -585,7 +593,10 @@ def make_case(name, case, where, once=False):
     def both(bf16, rule="adamw", options=o):
         runs = [train(config, weights, rows, options, double, bf16, eval_rows, rule)
                 for double in (False, True)[once:]]
-        return runs[0], distance(runs[0], runs[-1], weights)
+        expected = runs[0]
+        if case.get("double"):
+            expected = {**runs[-1], **{k: {n: t.to(FP32) for n, t in runs[-1][k].items()} for k in ("grad1", "final")}}
+        return expected, distance(runs[0], runs[-1], weights)
 
     run, reach = both(False)
     runs = {"": (run, reach, True)}

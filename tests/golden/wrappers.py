@@ -46,9 +46,8 @@ def make_all(where):
             shutil.copytree(os.path.join(make.HERE, name), path)
         else:
             make.make_case(name, case, where, once=True)
-        # packed experts are tested elsewhere
         bf16 = opened(path + "/model", torch.bfloat16)
-        bf16.save_pretrained(path + "/new", save_original_format="moe" in name)
+        bf16.save_pretrained(path + "/new", save_original_format=False)
         print(name, file=stdout)
 
 
@@ -64,7 +63,9 @@ def check_same(was, now):
     assert read(was) == read(now), now
     a, b = opened(was), opened(now)
     assert type(a) is type(b) and keys(a.config) == keys(b.config), now
-    assert torch.equal(logits(a), logits(b)), now
+    # torch's GEMMs may round otherwise where memory is aligned otherwise
+    one, other = logits(a), logits(b)
+    assert (one - other).abs().max() <= 2e-7 * one.abs().max(), (now, (one - other).abs().max(), one.abs().max())
 
 
 def check(where):

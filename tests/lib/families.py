@@ -25,7 +25,7 @@ from transformers.core_model_loading import revert_weight_conversion  # noqa: E4
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "golden"))
 import cases_wrappers  # noqa: E402
 
-FULL, SLIDING = "full_attention", "sliding_attention"
+FULL, SLIDING, DELTA = "full_attention", "sliding_attention", "linear_attention"
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 LINEAR = {"rope_type": "linear", "factor": 8.0}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -118,17 +118,26 @@ FAMILIES.update({
     "sarvam_moe": {**MOE, "use_qkv_bias": [True, False], "use_qk_norm": [True, False], "first_k_dense_replace": [0, 2],
                    "num_shared_experts": [2], "partial_rotary_factor": [0.5], "rope_scaling": [None, LINEAR]},
 })
+HYBRID = {**BIAS, "layer_types": [None, [DELTA, FULL, FULL, DELTA]], "full_attention_interval": [2, 3, 8],
+          "linear_conv_kernel_dim": [3], "rope_theta": [500.0], "partial_rotary_factor": [0.5, 1.0]}
+FAMILIES.update({
+    "qwen3_5_text": HYBRID, "qwen3_5_moe_text": {**HYBRID, "shared_expert_intermediate_size": [10]},
+    "qwen3_next": {**HYBRID, "mlp_only_layers": [[1]], "decoder_sparse_step": [2], "norm_topk_prob": [False]},
+})
 FALCONS = [{}, {"num_kv_heads": 2}, {"new_decoder_architecture": True, "num_kv_heads": 2},
            {"new_decoder_architecture": True, "num_ln_in_parallel_attn": 1}, {"parallel_attn": False},
            {"multi_query": False}, {"multi_query": False, "parallel_attn": False}]
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 6}
+HEADS = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 6, "linear_value_head_dim": 10}
 ALWAYS = {"gemma4_text": {"hidden_size_per_layer_input": 0},
           "seed_oss": {"attention_dropout": 0, "residual_dropout": 0},
           "minimax_m2": {"num_local_experts": 6, "num_experts_per_tok": 2},
           "dots1": {**EXPERTS, "n_routed_experts": 6, "n_shared_experts": 1},
           "solar_open": {**EXPERTS, "n_routed_experts": 6},
           "exaone_moe": {**EXPERTS, "num_experts": 6},
-          "sarvam_moe": {**EXPERTS, "num_experts": 6}}
+          "sarvam_moe": {**EXPERTS, "num_experts": 6},
+          "qwen3_5_text": HEADS, "qwen3_5_moe_text": {**HEADS, **EXPERTS, "num_experts": 6},
+          "qwen3_next": {**HEADS, **EXPERTS, "num_experts": 6}}
 
 # The same of text models that only classes for images have, and of others that these often have
 MROPE = {"type": "mrope", "mrope_section": [2, 1, 1]}
@@ -158,7 +167,8 @@ WRAPPERS = {
     "idefics3": ["llama"], "smolvlm": ["llama"], "ovis2": ["qwen2"], "lighton_ocr": ["qwen3"],
     "aya_vision": ["cohere2"], "cohere2_vision": ["cohere2"], "glm4v": ["glm4v_text"], "glm46v": ["glm4v_text"],
     "glm4v_moe": ["glm4v_moe_text"], "qwen3_vl": ["qwen3_vl_text"], "qwen3_vl_moe": ["qwen3_vl_moe_text"],
-    "qwen2_5_vl": ["qwen2_5_vl_text"], "qwen2_vl": ["qwen2_vl_text"],
+    "qwen2_5_vl": ["qwen2_5_vl_text"], "qwen2_vl": ["qwen2_vl_text"], "qwen3_5": ["qwen3_5_text"],
+    "qwen3_5_moe": ["qwen3_5_moe_text"],
 }
 SIZES = {"vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim",
          "max_position_embeddings", "pad_token_id"}
@@ -241,6 +251,7 @@ def check_rope(config, meant, rotary, layer, i):
     """Layer i's frequencies are those that its attention gets from transformers' rotary embedding."""
     types = getattr(meant, "layer_types", None) or [None] * meant.num_hidden_layers
     nope = meant.model_type in ("exaone4", "exaone_moe", "cohere2") and bool(meant.sliding_window) and types[i] == FULL
+    nope |= types[i] == DELTA
     nope |= meant.model_type == "smollm3" and not meant.no_rope_layers[i] or rotary is None
     if nope:
         assert layer["rope_dim"] == "0", (config, i)
@@ -265,8 +276,8 @@ def check_numbers(config, meant, model, facts):
     """Factors, and the norms' epsilon"""
     base = getattr(model.base_model, "decoder", model.base_model)
     layers = getattr(base, "layers", None) or getattr(base, "h", None)
-    attention = layers and next(getattr(layers[0], n) for n in ("attention", "self_attn", "self_attention", "attn")
-                                if hasattr(layers[0], n))
+    names = ("attention", "self_attn", "self_attention", "attn")
+    attention = layers and next((getattr(layer, n) for layer in layers for n in names if hasattr(layer, n)), None)
     want = {"attention_scale": getattr(attention, "scaling", None) or 8 ** -0.5, "norm_eps": epsilon(model)}
     if meant.model_type == "granite":
         want.update(embed_scale=meant.embedding_multiplier, residual_scale=meant.residual_multiplier,
@@ -322,7 +333,7 @@ def check(where, config):
         model = whole.from_config(meant)
     kept = {n: b for n, b in model.named_buffers() if n in model.state_dict()}
     files = revert_weight_conversion(model, {**dict(model.named_parameters()), **kept})
-    shapes = {name: tuple(p.shape) or (1,) for name, p in files.items()}
+    shapes = {name: tuple(p.squeeze(1).shape if "conv1d" in name else p.shape) or (1,) for name, p in files.items()}
     if config["model_type"] in WRAPPERS:
         shapes = one_by_one(text_names(shapes))
         meant = meant.get_text_config()

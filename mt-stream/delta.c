@@ -1,0 +1,125 @@
+/* delta.c: gated DeltaNet (arXiv 2412.06464), as Qwen3.5 and Qwen3-Next have it. Forward and backward are pairs.
+ *
+ *     qkv | z | b | a = W norm(x)        a short convolution of qkv, silu, and norms of q and k
+ *     o = delta rule(q, k, v, a, b)      out projection of norm(o) silu(z), by head
+ *
+ * State and convolution begin at zero with each document.
+ */
+#include "layers.h"
+
+/* Where z, b and a begin in a row of saved->qkv */
+static int64_t z_at(const struct mt_layer *l) { return conv_width(l); }
+static int64_t b_at(const struct mt_layer *l) { return z_at(l) + (int64_t)l->value_heads * l->value_dim; }
+static int64_t a_at(const struct mt_layer *l) { return b_at(l) + l->value_heads; }
+
+/* The convolution into the scratch's mixed, where in a document's middle the open chunk's rows stand before it */
+static void conv_forward(const struct chunk *c, const struct mt_layer *l, const struct weights *w,
+	const struct saved *s)
+{
+	LAUNCH(c, OP_CONV_FORWARD, conv, .n = c->n, .seq = c->seq, .channels = conv_width(l), .width = l->conv_width,
+		.q_heads = l->key_heads, .k_heads = l->key_heads, .dim = l->key_dim, .silu = 1, .x = s->qkv,
+		.ld = delta_width(l), .w = w->t[MT_T_CONV], .starts = c->starts, .y = c->s.mixed, .past = c->past,
+		.redo = c->past % DELTA_CHUNK);
+}
+
+static struct op delta_op(const struct chunk *c, enum op_code code, const struct mt_layer *l, const struct weights *w,
+	const struct saved *s)
+{
+	return (struct op){code,
+		.delta = {.n = c->n,
+			.seq = c->seq,
+			.key_heads = l->key_heads,
+			.value_heads = l->value_heads,
+			.key_dim = l->key_dim,
+			.value_dim = l->value_dim,
+			.qkv = c->s.mixed,
+			.a = elements_after(c->dev, s->qkv, a_at(l)),
+			.b = elements_after(c->dev, s->qkv, b_at(l)),
+			.ld = delta_width(l),
+			.a_log = w->t[MT_T_A_LOG],
+			.dt_bias = w->t[MT_T_DT_BIAS],
+			.starts = c->starts,
+			.host_starts = c->host_starts,
+			.o = s->o,
+			.work = c->s.delta,
+			.past = c->past,
+			.state = s->state}};
+}
+
+static void delta_forward(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x,
+	struct saved *s, bool have_o)
+{
+	const struct mt_layer *l = mt_layer_of(c->geo, layer);
+	struct op delta = delta_op(c, OP_DELTA_FORWARD, l, w, s);
+	linear_forward(c, s->qkv, input_of(c, x, w, norm1), w->t[MT_T_DQKV], NULL, NULL, c->geo->hidden, delta_width(l));
+	if (have_o) return;
+	conv_forward(c, l, w, s);
+	launch(c, &delta);
+}
+
+static struct op norm_op(const struct chunk *c, enum op_code code, const struct mt_layer *l, const struct weights *w,
+	const struct saved *s)
+{
+	return (struct op){code,
+		.gated_norm = {.n = c->n,
+			.heads = l->value_heads,
+			.dim = l->value_dim,
+			.eps = c->geo->norm_eps,
+			.o = s->o,
+			.z = elements_after(c->dev, s->qkv, z_at(l)),
+			.ld = delta_width(l),
+			.w = w->t[MT_T_DNORM]}};
+}
+
+static const void *delta_out(const struct chunk *c, uint32_t layer, const struct weights *w, const struct saved *s)
+{
+	struct op norm = norm_op(c, OP_GATED_NORM_FORWARD, mt_layer_of(c->geo, layer), w, s);
+	norm.gated_norm.y = c->s.mixed;
+	launch(c, &norm);
+	return c->s.mixed;
+}
+
+static void conv_backward(const struct chunk *c, const struct mt_layer *l, const struct weights *w,
+	const struct grads *g, float beta, const struct saved *s)
+{
+	int64_t keys = c->n * l->value_heads * l->key_dim;
+	LAUNCH(c, OP_CONV_BACKWARD, conv, .n = c->n, .seq = c->seq, .channels = conv_width(l), .width = l->conv_width,
+		.q_heads = l->key_heads, .k_heads = l->key_heads, .dim = l->key_dim, .silu = 1, .x = s->qkv,
+		.ld = delta_width(l), .w = w->t[MT_T_CONV], .starts = c->starts, .value_heads = l->value_heads,
+		.dq = c->s.dmixed, .dk = elements_after(c->dev, c->s.dmixed, keys),
+		.dv = elements_after(c->dev, c->s.dmixed, 2 * keys), .dx = c->s.dqkv, .dx_ld = delta_width(l),
+		.dw = g->t[MT_T_CONV], .beta = beta);
+}
+
+static void delta_backward(const struct chunk *c, uint32_t layer, const struct weights *w, const struct grads *g,
+	float beta, float norm_beta, const void *x, struct saved *s, void *dx)
+{
+	const struct mt_layer *l = mt_layer_of(c->geo, layer);
+	struct op norm = norm_op(c, OP_GATED_NORM_BACKWARD, l, w, s);
+	struct op delta = delta_op(c, OP_DELTA_BACKWARD, l, w, s);
+	int64_t keys = c->n * l->value_heads * l->key_dim;
+	norm.gated_norm.dy = norm.gated_norm.d_o = c->s.d_o;
+	norm.gated_norm.dz = elements_after(c->dev, c->s.dqkv, z_at(l));
+	norm.gated_norm.dz_ld = delta_width(l);
+	norm.gated_norm.dw = g->t[MT_T_DNORM];
+	norm.gated_norm.beta = beta;
+	launch(c, &norm);
+	conv_forward(c, l, w, s);
+	delta.delta.d_o = c->s.d_o;
+	delta.delta.dq = c->s.dmixed;
+	delta.delta.dk = elements_after(c->dev, c->s.dmixed, keys);
+	delta.delta.dv = elements_after(c->dev, c->s.dmixed, 2 * keys);
+	delta.delta.da = elements_after(c->dev, c->s.dqkv, a_at(l));
+	delta.delta.db = elements_after(c->dev, c->s.dqkv, b_at(l));
+	delta.delta.d_ld = delta_width(l);
+	delta.delta.da_log = g->t[MT_T_A_LOG];
+	delta.delta.ddt_bias = g->t[MT_T_DT_BIAS];
+	delta.delta.beta = beta;
+	launch(c, &delta);
+	conv_backward(c, l, w, g, beta, s);
+	linear_backward(c, c->s.dh, g->t[MT_T_DQKV], NULL, beta, c->s.dqkv, input_of(c, x, w, norm1), w->t[MT_T_DQKV],
+		c->geo->hidden, delta_width(l));
+	input_backward(c, dx, g, norm_beta, x, w, norm1);
+}
+
+const struct mixer delta_mixer = {delta_forward, delta_out, delta_backward};

@@ -1,0 +1,113 @@
+# Layers that combine tokens otherwise than by softmax attention alone: gated DeltaNet, gates on attention's output.
+# tests/golden/compare.py has the bounds and their reasons.
+load helpers
+load lib/golden
+
+@test "qwen3-5 in fp32: losses, norms, gradients and weights match PyTorch's" { golden qwen3-5; }
+@test "qwen3-5 in bf16: results differ from PyTorch's only by rounding" { golden qwen3-5 --bf16; }
+@test "qwen3-5-moe in fp32: losses, norms, gradients and weights match PyTorch's" { golden qwen3-5-moe; }
+@test "qwen3-5-moe in bf16: results differ from PyTorch's only by rounding" { golden qwen3-5-moe --bf16; }
+@test "qwen3-next in fp32: losses, norms, gradients and weights match PyTorch's" { golden qwen3-next; }
+@test "qwen3-next in bf16: results differ from PyTorch's only by rounding" { golden qwen3-next --bf16; }
+
+@test "models with gated DeltaNet are exported as they were loaded: names, shapes, values, and the same geometry" {
+	same_export qwen3-5 qwen3-5-moe qwen3-next
+}
+
+# bats test_tags=slow
+@test "transformers computes the loss of mt on exported models with gated DeltaNet" {
+	need_torch
+	for c in qwen3-5 qwen3-5-moe qwen3-next; do
+		loss_on "$GOLDEN/$c/data.bin" "$c" --until 2 --eval-every 2
+	done
+	transformers_agrees
+}
+
+# The first two steps of CASE by mt-stream's OPTIONS: its state's hash in $T/NAME. two_steps NAME CASE "OPTIONS"
+two_steps() {
+	RUN=$(mt_run_name "$1")
+	make_run "$GOLDEN/$2/model"
+	# shellcheck disable=SC2086
+	spawn stream mt-stream "$RUN" $3
+	spawn optim mt-optim "$RUN" --threads 1
+	# shellcheck disable=SC2046
+	mt-step "$RUN" $(cat "$GOLDEN/$2/args") --until 2 <"$GOLDEN/$2/data.bin" >"$T/metrics" 2>"$T/step.err"
+	state_of "$RUN" | grep -E '^unit [0-9]+ (w|lo|m|v) ' >"$T/$1"
+	mt-store rm "$RUN" --force
+	[ -s "$T/$1" ]
+}
+
+@test "threads, recompute levels and delays of the chaos device change no bit of gated DeltaNet" {
+	for c in qwen3-5 qwen3-next; do
+		two_steps one $c "--device cpu --threads 1 --recompute none"
+		for options in "cpu --recompute full" "cpu --recompute none --threads 3" "chaos:5 --recompute none" \
+			"chaos:6 --recompute full" chaos:7 chaos:8 chaos:9; do
+			two_steps other $c "--device $options"
+			cmp "$T/one" "$T/other"
+		done
+	done
+}
+
+@test "windows of experts change no bit of layers with gated DeltaNet" {
+	for c in qwen3-5-moe qwen3-next; do
+		two_steps whole $c "--expert-window 99 --threads 1"
+		two_steps one $c "--expert-window 1 --recompute none"
+		cmp "$T/whole" "$T/one"
+		two_steps two $c "--expert-window 2 --recompute full --threads 3"
+		cmp "$T/whole" "$T/two"
+		two_steps chaos $c "--expert-window 3 --device chaos:4"
+		cmp "$T/whole" "$T/chaos"
+	done
+}
+
+# The loss of CASE on RECORDS, and their tokens that are predicted. Weights stay as they are: the learning rate is 0.
+loss_alone() {
+	step=$((${step:-0} + 1))
+	# shellcheck disable=SC2046
+	mt-step "$RUN" $(with "$(cat "$GOLDEN/$1/args")" --lr 0 --wd 0 --seq 250 --warmup 0 --steps 11 --batch 1 \
+		--micro 1) --until $step --eval "$2" --eval-every $step <"$GOLDEN/$1/data.bin" 2>"$T/step.err" | tail -1 |
+		sed 's/.*"eval_loss": \([^,}]*\).*/\1/'
+}
+
+@test "packed documents do not see each other: their loss is that of each alone, in any order" {
+	tokens() { python3 "$TOP/tests/lib/tokens.py" "$@"; }
+	for c in qwen3-5 qwen3-next; do
+		step=0
+		make_run "$GOLDEN/$c/model" --dtype fp32
+		start_stages
+		lengths="2 63 64 65 130 3 200 128"
+		true >"$T/alone"
+		for n in $lengths; do
+			tokens prompts "$T/$n.rec" "$n" 53 "$n"
+			loss=$(loss_alone $c "$T/$n.rec")
+			step=$((step + 1))
+			echo "$loss $((n - 1))" >>"$T/alone"
+		done
+		for order in "2 63 64 65 130 3 200 128" "200 130 128 65 64 63 3 2" "128 3 65 2 200 64 130 63"; do
+			# shellcheck disable=SC2086
+			(cd "$T" && cat $(printf '%s.rec ' $order)) >"$T/all.rec"
+			loss=$(loss_alone $c "$T/all.rec")
+			step=$((step + 1))
+			python3 - "$T/alone" "$loss" <<-'END'
+				import sys
+				each = [tuple(map(float, line.split())) for line in open(sys.argv[1])]
+				mean = sum(loss * n for loss, n in each) / sum(n for _, n in each)
+				assert abs(mean - float(sys.argv[2])) <= 1e-8 * mean, (mean, sys.argv[2])
+			END
+		done
+		mt-store rm "$RUN" --force
+	done
+}
+
+@test "mt-sample continues a document of gated DeltaNet as a pass over all of it does" {
+	tokens() { python3 "$TOP/tests/lib/tokens.py" "$@"; }
+	for case in qwen3-5 qwen3-next; do
+		make_run "$GOLDEN/$case/model" --dtype bf16
+		tokens prompts "$T/p" 1 53 1 63 64 120 600
+		mt-sample "$RUN" --compute fp32 --temperature 0 --max-tokens 70 --stop none --logits "$T/l" <"$T/p" >"$T/o"
+		tokens prefixes "$T/prefixes" "$T/p" "$T/o"
+		mt-sample "$RUN" --compute fp32 --temperature 0 --max-tokens 1 --logits "$T/l2" <"$T/prefixes" >"$T/o2"
+		tokens close "$T/l" "$T/l2" 53
+		mt-store rm "$RUN"
+	done
+}

@@ -1,0 +1,49 @@
+"""Cases of make.py whose blocks have other mixers than softmax attention alone."""
+
+import math
+
+import transformers
+
+# As make.py's CASES. one: norms multiply by 1 + weight, so their weights are around 0; uniform: tensors with other
+# bounds. As the classes start them (A up to 16, dt_bias 1), a state forgets within a token, and A_log's gradient is
+# noise. The gated norm of a document's first token divides by almost nothing where its q and k are almost orthogonal:
+# with a small eps, or a residual stream that consists of such outputs, fp32 and fp64 soon differ.
+SMALL = {"vocab_size": 53, "hidden_size": 24, "max_position_embeddings": 256, "rms_norm_eps": 1e-2}
+FACTORS = {"embed": 3.0, "out_proj": 0.3}
+UNIFORM = {"A_log": (math.log(0.2), math.log(2.0)), "dt_bias": (-3.0, 0.5), "linear_attn.norm": (0.6, 1.4)}
+ROPE = {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.25}
+
+CASES = {
+    # two layers of gated DeltaNet before each of attention, three value heads to a key head, heads of unlike sizes; a
+    # quarter of a head turns, gates. Documents longer than two chunks of 64
+    "qwen3-5": {
+        "config": transformers.Qwen3_5TextConfig(
+            **SMALL, intermediate_size=30, num_hidden_layers=4, num_attention_heads=3, num_key_value_heads=1,
+            head_dim=16, linear_num_key_heads=2, linear_num_value_heads=6, linear_key_head_dim=8,
+            linear_value_head_dim=6, rope_parameters=ROPE,
+            layer_types=["linear_attention", "linear_attention", "full_attention", "linear_attention"]),
+        "dialect": 5, "double": True, "one": True, "factors": FACTORS, "uniform": UNIFORM,
+        "train": {"micro": 2, "seq": 140, "warmup": 2, "wd": 0.1, "clip": 1.5}},
+    # their mixture: a shared expert with a gate, and weights that are divided by their sum; a bias of q, gate, k, v, o
+    "qwen3-5-moe": {
+        "config": transformers.Qwen3_5MoeTextConfig(
+            **SMALL, num_hidden_layers=3, num_attention_heads=2, num_key_value_heads=1, head_dim=16,
+            attention_bias=True, linear_num_key_heads=1, linear_num_value_heads=2, linear_key_head_dim=6,
+            linear_value_head_dim=10, moe_intermediate_size=6, shared_expert_intermediate_size=10, num_experts=7,
+            num_experts_per_tok=3, rope_parameters=ROPE,
+            layer_types=["full_attention", "linear_attention", "linear_attention"]),
+        "dialect": 5, "double": True, "one": True, "factors": FACTORS, "uniform": UNIFORM,
+        "train": {"micro": 1, "batch": 3, "seq": 70, "warmup": 2, "clip": 1.5}},
+    # in files, the rows of q, k, v and z, and those of b and a, are cut by key head; a dense layer
+    "qwen3-next": {
+        "config": transformers.Qwen3NextConfig(
+            **SMALL, intermediate_size=20, num_hidden_layers=3, num_attention_heads=2, num_key_value_heads=2,
+            head_dim=8, linear_num_key_heads=3, linear_num_value_heads=6, linear_key_head_dim=4,
+            linear_value_head_dim=6, linear_conv_kernel_dim=3, moe_intermediate_size=6,
+            shared_expert_intermediate_size=8, num_experts=6, num_experts_per_tok=2, mlp_only_layers=[2],
+            rope_parameters={**ROPE, "partial_rotary_factor": 0.5}, layer_types=[
+                "linear_attention", "full_attention", "linear_attention"]),
+        "dialect": 4, "also": {"full_attention_interval": 2}, "double": True, "one": True, "factors": FACTORS,
+        "uniform": UNIFORM,
+        "train": {"micro": 3, "batch": 3, "seq": 66, "schedule": "cosine", "clip": 2.0}},
+}
