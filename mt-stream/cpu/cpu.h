@@ -65,8 +65,9 @@ void gemm_tile(struct pool *, int thread, const struct gemm_tiles *, int64_t til
 struct queries {
 	int64_t begin, first, end;
 };
-/* Split n tokens, rows of seq, into runs of at most `longest`. A document starts where `starts` says, or with a row; the
- * first one starts `past` tokens before its first token. Returns their number. In the pool's shared scratch. reduce.c */
+/* Split n tokens, rows of seq, into runs of at most `longest`. A document starts where `starts` says, or with a row;
+ * the first one starts `past` tokens before its first token. Returns their number. In the pool's shared scratch.
+ * reduce.c */
 int64_t documents_split(struct pool *, int64_t n, int64_t seq, const uint32_t *starts, int64_t past, int64_t longest,
 	struct queries **);
 enum { ATTENTION_GROUP = 256 }; /* queries of a forward task, at most */

@@ -191,8 +191,8 @@ static __device__ __forceinline__ void y_gradient(float d[WIDE], const float y[W
 		if (there && c.head >= 0) d[i] = r * (d[i] - y[i] * r * (dot * r));
 }
 
-/* `rows` tokens a part; their dx needs the gradients of u of the next W - 1 tokens, too. partial (parts, channels (width
- * + 1)): dw, then dbias */
+/* `rows` tokens a part; their dx needs the gradients of u of the next W - 1 tokens, too.
+ * partial (parts, channels (width + 1)): dw, then dbias */
 template <typename T>
 static __global__ void __launch_bounds__(BLOCK)
 	conv_backward_kernel(struct conv_args a, struct split s, float *partial, int64_t rows)

@@ -9,14 +9,18 @@
  *     gradients  one chunk and head: dq, dk, db and the gradient of g
  * Backward first scans all waves but the last for the states between them.
  *
- * These kernels use plain multiplications. All is fp32 but for the elements of tensors.
+ * All is fp32 but for the elements of tensors. In fp32 runs the kernels use plain multiplications, in bf16 runs tensor
+ * cores: there an fp32 number is the sum of two of bf16, which leaves 2^-17 of it; of the product of two such sums the
+ * smallest part is left out. What comes from a tensor of bf16 is one.
  */
-#include "common.h"
+#include "mma.h"
 
 #define TILE DELTA_CHUNK
-#define PITCH (TILE + 1)               /* of a tile's rows in shared memory: no two rows begin in the same bank */
-#define SLICE 32                       /* columns of a state in a block of a scan */
-#define ACROSS (SLICE + 1)             /* their pitch */
+#define SLICE 32 /* columns of a state in a block of a scan */
+/* Distances of rows in shared memory, so that the pairs of rows and the columns that a warp reads at once lie in
+ * different banks */
+#define PITCH (TILE + 8)
+#define ACROSS (SLICE + 4)
 #define ALL (TILE * PITCH)             /* floats of a tile */
 #define PART (TILE * ACROSS)           /* of a tile of SLICE columns */
 #define FACTORS 4                      /* of a token: */
@@ -36,6 +40,7 @@ struct room {
 	float *factors;          /* (tokens, HV, FACTORS) */
 	float *d, *r;            /* (tokens, HV, DV) */
 	float *states, *dstates; /* (chunks, HV, DK, DV): before a chunk; the gradient of the same */
+	int wide;                /* all rows begin at multiples of 16 bytes */
 	uint32_t *chunk, *piece; /* (chunks + 1): first tokens; (pieces + 1): first chunks */
 };
 
@@ -44,16 +49,17 @@ static struct room room_of(const struct delta_args *a)
 	int64_t tokens = DELTA_SEGMENT + TILE, heads = a->value_heads, state = heads * a->key_dim * a->value_dim;
 	struct room r = {};
 	r.kept = a->work;
-	r.dg = r.kept + delta_kept(a) * state;
-	r.T = r.dg + a->n * heads;
+	r.T = r.kept + delta_kept(a) * state;
 	r.P = r.T + tokens * heads * TILE;
 	r.factors = r.P + tokens * heads * TILE;
 	r.d = r.factors + tokens * heads * FACTORS;
 	r.r = r.d + tokens * heads * a->value_dim;
 	r.states = r.r + tokens * heads * a->value_dim;
 	r.dstates = r.states + tokens / TILE * state;
-	r.chunk = (uint32_t *)(r.dstates + tokens / TILE * state);
+	r.dg = r.dstates + tokens / TILE * state;
+	r.chunk = (uint32_t *)(r.dg + a->n * heads);
 	r.piece = r.chunk + tokens + 1;
+	r.wide = wide_rows(a->key_dim | a->value_dim, a->qkv, a->d_o, a->work, NULL);
 	return r;
 }
 
@@ -128,74 +134,128 @@ static __device__ __forceinline__ float *kept_at(const struct delta_args *a, con
 	return r->kept + (number * a->value_heads + head) * a->key_dim * a->value_dim;
 }
 
-/* ---- tiles. A thread has 4 rows, 4 y .. 4 y + 3, and of a tile columns x, x + 16, x + 32, x + 48, of a part x, x + 16
- * ---- */
+/* ---- tiles. Each of 8 warps has 16 rows and half the columns of a result, in pieces of 16 x 8 as mma.h has them: c[n]
+ * is a lane's part of piece n ---- */
 
-#define Y (threadIdx.x / 16)
-#define X (threadIdx.x % 16)
+#define ROW(e) ((int)threadIdx.x / 32 % 4 * 16 + (int)threadIdx.x % 32 / 4 + (e) / 2 * 8)
+#define COLUMN(n, e) ((int)threadIdx.x / 128 * 32 + (n)*8 + (int)threadIdx.x % 4 * 2 + (e) % 2)
+#define PART_COLUMN(n, e) ((int)threadIdx.x / 128 * 16 + (n)*8 + (int)threadIdx.x % 4 * 2 + (e) % 2)
 
-/* to (TILE, PITCH) = rows of from, times their factors (FACTORS apart; NULL: 1); zeros where there are none */
+/* to (TILE, PITCH) = rows of `from`, zeros where there are none; wide: as of get_wide */
 template <typename T>
 static __device__ __forceinline__ void tile_load(float *to, const T *from, int64_t stride, int64_t rows,
-	int64_t columns)
+	int64_t columns, int wide)
 {
-	for (int e = threadIdx.x; e < TILE * TILE; e += THREADS) {
-		int r = e / TILE, c = e % TILE;
-		to[r * PITCH + c] = r < rows && c < columns ? get(from[r * stride + c]) : 0;
+	for (int e = threadIdx.x; e < TILE * TILE / WIDE; e += THREADS) {
+		int r = e / (TILE / WIDE), c = e % (TILE / WIDE) * WIDE;
+		float v[WIDE] = {0};
+		struct vec16 w[2];
+		if (r < rows && c < columns) get_wide(v, from + r * stride + c, columns - c, wide);
+		memcpy(w, v, sizeof w);
+		store16_shared(to + r * PITCH + c, w[0]);
+		store16_shared(to + r * PITCH + c + 4, w[1]);
 	}
 }
 
-template <typename T>
-static __device__ __forceinline__ void tile_load_times(float *to, const T *from, int64_t stride, int64_t rows,
-	int64_t columns, const float *factor)
+/* Two floats as sums of two of bf16 each */
+static __device__ __forceinline__ void split(uint32_t *high, uint32_t *low, float a, float b)
 {
-	for (int e = threadIdx.x; e < TILE * TILE; e += THREADS) {
-		int r = e / TILE, c = e % TILE;
-		to[r * PITCH + c] = r < rows && c < columns ? get(from[r * stride + c]) * factor[r] : 0;
+	*high = pack_bf16(a, b);
+	*low = pack_bf16(a - as_float(*high << 16), b - as_float(*high & 0xffff0000u));
+}
+
+/* Elements (i, k), (i, k + 1) of a matrix with rows `pitch` apart, or of its transposed */
+template <int TURNED>
+static __device__ __forceinline__ void split_pair(uint32_t *high, uint32_t *low, const float *m, int pitch, int i,
+	int k)
+{
+	if (TURNED) {
+		split(high, low, m[k * pitch + i], m[(k + 1) * pitch + i]);
+	} else {
+		struct vec8 v = *(const struct vec8 *)(m + i * pitch + k);
+		split(high, low, as_float(v.w[0]), as_float(v.w[1]));
 	}
 }
 
-/* c += x y (TILE deep), or with x or y transposed */
-template <int TX, int TY>
-static __device__ __forceinline__ void tile_add(float c[4][4], const float *x, const float *y)
+/* c (16 rows, 8 N columns of the warp) += x y, TILE deep, from row `row` of x and column `column` of y, or with x or y
+ * transposed (TX, TY). EX, EY: x, y are of bf16 */
+template <int N, int TX, int TY, int EX, int EY>
+static __device__ __forceinline__ void add_products(float c[N][4], const float *x, int row, const float *y, int column,
+	int pitch)
 {
-#pragma unroll 4
-	for (int m = 0; m < TILE; m++) {
-		float p[4], q[4];
-#pragma unroll
-		for (int i = 0; i < 4; i++) {
-			p[i] = TX ? x[m * PITCH + 4 * Y + i] : x[(4 * Y + i) * PITCH + m];
-			q[i] = TY ? y[(X + 16 * i) * PITCH + m] : y[m * PITCH + X + 16 * i];
-		}
+	int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#pragma unroll 2
+	for (int k0 = 0; k0 < TILE; k0 += 16) {
+		uint32_t a[2][4], b[2][2];
 #pragma unroll
 		for (int i = 0; i < 4; i++)
+			split_pair<TX>(&a[0][i], &a[1][i], x, PITCH, row + g + i % 2 * 8, k0 + 2 * t + i / 2 * 8);
 #pragma unroll
-			for (int j = 0; j < 4; j++) c[i][j] += p[i] * q[j];
+		for (int n = 0; n < N; n++) {
+#pragma unroll
+			for (int i = 0; i < 2; i++)
+				split_pair<!TY>(&b[0][i], &b[1][i], y, pitch, column + n * 8 + g, k0 + 2 * t + i * 8);
+			mma(c[n], a[0], b[0]);
+			if (!EX) mma(c[n], a[1], b[0]);
+			if (!EY) mma(c[n], a[0], b[1]);
+		}
 	}
+}
+
+/* The same by plain multiplications, of this lane's elements */
+template <int N, int TX, int TY>
+static __device__ __forceinline__ void add_products_plain(float c[N][4], const float *x, int row, const float *y,
+	int column, int pitch)
+{
+	row += threadIdx.x % 32 / 4;
+	column += threadIdx.x % 4 * 2;
+#pragma unroll 4
+	for (int m = 0; m < TILE; m++) {
+		float p[2], q[2 * N];
+#pragma unroll
+		for (int i = 0; i < 2; i++) p[i] = TX ? x[m * PITCH + row + 8 * i] : x[(row + 8 * i) * PITCH + m];
+#pragma unroll
+		for (int i = 0; i < 2 * N; i++) {
+			int at = column + i / 2 * 8 + i % 2;
+			q[i] = TY ? y[at * pitch + m] : y[m * pitch + at];
+		}
+#pragma unroll
+		for (int n = 0; n < N; n++)
+#pragma unroll
+			for (int e = 0; e < 4; e++) c[n][e] += p[e / 2] * q[2 * n + e % 2];
+	}
+}
+
+/* c += x y of tiles */
+template <typename T, int TX, int TY, int EX, int EY>
+static __device__ __forceinline__ void tile_add(float c[4][4], const float *x, const float *y)
+{
+	int row = threadIdx.x / 32 % 4 * 16, column = threadIdx.x / 128 * 32;
+	if (sizeof(T) == 2) add_products<4, TX, TY, EX, EY>(c, x, row, y, column, PITCH);
+	else add_products_plain<4, TX, TY>(c, x, row, y, column, PITCH);
 }
 
 /* The same with SLICE columns of y */
-template <int TX>
-static __device__ __forceinline__ void part_add(float c[4][2], const float *x, const float *y)
+template <typename T, int TX, int EX>
+static __device__ __forceinline__ void part_add(float c[2][4], const float *x, const float *y)
 {
-#pragma unroll 4
-	for (int m = 0; m < TILE; m++) {
-		float p[4], q[2] = {y[m * ACROSS + X], y[m * ACROSS + X + 16]};
-#pragma unroll
-		for (int i = 0; i < 4; i++) p[i] = TX ? x[m * PITCH + 4 * Y + i] : x[(4 * Y + i) * PITCH + m];
-#pragma unroll
-		for (int i = 0; i < 4; i++)
-#pragma unroll
-			for (int j = 0; j < 2; j++) c[i][j] += p[i] * q[j];
-	}
+	int row = threadIdx.x / 32 % 4 * 16, column = threadIdx.x / 128 * 16;
+	if (sizeof(T) == 2) add_products<2, TX, 0, EX, 0>(c, x, row, y, column, ACROSS);
+	else add_products_plain<2, TX, 0>(c, x, row, y, column, ACROSS);
 }
 
-static __device__ __forceinline__ void part_store(float *to, const float c[4][2])
+static __device__ __forceinline__ void part_store(float *to, const float c[2][4])
 {
 #pragma unroll
-	for (int i = 0; i < 4; i++)
+	for (int n = 0; n < 2; n++)
 #pragma unroll
-		for (int j = 0; j < 2; j++) to[(4 * Y + i) * ACROSS + X + 16 * j] = c[i][j];
+		for (int e = 0; e < 4; e++) to[ROW(e) * ACROSS + PART_COLUMN(n, e)] = c[n][e];
+}
+
+/* A part's rows times their factors */
+static __device__ __forceinline__ void part_scale(float *part, const float *factor)
+{
+	for (int e = threadIdx.x; e < TILE * SLICE; e += THREADS) part[e / SLICE * ACROSS + e % SLICE] *= factor[e / SLICE];
 }
 
 /* A head's q, k and v rows, from the chunk's first token on */
@@ -217,17 +277,16 @@ static __device__ __forceinline__ struct head_rows<T> head_rows_of(const struct 
 	return h;
 }
 
-/* D of 4 rows from 4 Y on, in a column. The exponents are sums of g, not differences of sums, which may be large */
+/* D. The exponents are sums of g, not differences of sums, which may be large */
 static __device__ __forceinline__ void
-decay_of(float d[4], const float *g, int column)
+decay_tile(float *to, const float *g)
 {
+	int column = threadIdx.x % TILE, row = threadIdx.x / TILE * 16, end = row + 16;
 	float x = 0;
-	int row = 4 * Y;
 	for (int m = column + 1; m < row; m++) x += g[m];
-#pragma unroll
-	for (int i = 0; i < 4; i++, row++) {
+	for (; row < end; row++) {
 		if (row > column) x += g[row];
-		d[i] = row >= column ? expf(x) : 0;
+		to[row * PITCH + column] = row >= column ? expf(x) : 0;
 	}
 }
 
@@ -280,7 +339,7 @@ static __global__ void __launch_bounds__(THREADS) delta_chunk_kernel(struct delt
 	int64_t head = blockIdx.x % a.value_heads;
 	struct chunk c = chunk_at(&a, &r, &w, w.from_chunk + blockIdx.x / a.value_heads);
 	struct head_rows<T> h = head_rows_of<T>(&a, head, c.first);
-	float kk[4][4] = {{0}}, qk[4][4] = {{0}}, decay[4];
+	float kk[4][4] = {{0}}, qk[4][4] = {{0}};
 
 	if (threadIdx.x < TILE) {
 		int i = threadIdx.x;
@@ -294,25 +353,24 @@ static __global__ void __launch_bounds__(THREADS) delta_chunk_kernel(struct delt
 	}
 	for (int64_t c0 = 0; c0 < a.key_dim; c0 += TILE) {
 		__syncthreads();
-		tile_load(k, h.k + c0, h.stride, c.n, a.key_dim - c0);
-		tile_load(q, h.q + c0, h.stride, c.n, a.key_dim - c0);
+		tile_load(k, h.k + c0, h.stride, c.n, a.key_dim - c0, r.wide);
+		tile_load(q, h.q + c0, h.stride, c.n, a.key_dim - c0, r.wide);
 		__syncthreads();
-		tile_add<0, 1>(kk, k, k);
-		tile_add<0, 1>(qk, q, k);
+		tile_add<T, 0, 1, 1, 1>(kk, k, k);
+		tile_add<T, 0, 1, 1, 1>(qk, q, k);
 	}
+	decay_tile(t, g);
 	__syncthreads();
 #pragma unroll
-	for (int j = 0; j < 4; j++) {
-		int column = X + 16 * j;
-		decay_of(decay, g, column);
+	for (int n = 0; n < 4; n++)
 #pragma unroll
-		for (int i = 0; i < 4; i++) {
-			int row = 4 * Y + i;
-			k[row * PITCH + column] = row > column ? beta[row] * decay[i] * kk[i][j] : 0;
+		for (int e = 0; e < 4; e++) {
+			int row = ROW(e), column = COLUMN(n, e);
+			float decay = t[row * PITCH + column];
+			k[row * PITCH + column] = row > column ? beta[row] * decay * kk[n][e] : 0;
 			if (row < c.n)
-				r.P[((c.at + row) * a.value_heads + head) * TILE + column] = row >= column ? decay[i] * qk[i][j] : 0;
+				r.P[((c.at + row) * a.value_heads + head) * TILE + column] = row >= column ? decay * qk[n][e] : 0;
 		}
-	}
 	if (threadIdx.x < c.n) {
 		int i = threadIdx.x;
 		float *to = r.factors + ((c.at + i) * a.value_heads + head) * FACTORS, from = 0, left = 0;
@@ -341,9 +399,9 @@ static __device__ __forceinline__ void factors_load(float *to, const struct delt
 
 /* T or P of the chunk */
 static __device__ __forceinline__ void matrix_load(float *to, const float *from, const struct delta_args *a,
-	const struct chunk *c, int64_t head)
+	const struct room *r, const struct chunk *c, int64_t head)
 {
-	tile_load(to, from + (c->at * a->value_heads + head) * TILE, a->value_heads * TILE, c->n, TILE);
+	tile_load(to, from + (c->at * a->value_heads + head) * TILE, a->value_heads * TILE, c->n, TILE, r->wide);
 }
 
 /* ---- scans ---- */
@@ -387,90 +445,106 @@ static __device__ __forceinline__ void state_store(float *to, const float *s, co
 
 /* c += x s: x (n rows, DK) by tiles in `tile` */
 template <typename T>
-static __device__ __forceinline__ void rows_times_state(float c[4][2], float *tile, const T *x, int64_t stride,
-	int64_t n, const float *s, int64_t dim)
+static __device__ __forceinline__ void rows_times_state(float c[2][4], float *tile, const T *x, int64_t stride,
+	int64_t n, const float *s, int64_t dim, int wide)
 {
 	for (int64_t c0 = 0; c0 < dim; c0 += TILE) {
 		__syncthreads();
-		tile_load(tile, x + c0, stride, n, dim - c0);
+		tile_load(tile, x + c0, stride, n, dim - c0, wide);
 		__syncthreads();
-		part_add<0>(c, tile, s + c0 * ACROSS);
+		part_add<T, 0, 1>(c, tile, s + c0 * ACROSS);
 	}
+}
+
+/* The columns of x (n rows, DK) from c0 on as a tile, and c = factor of the same rows of s, or zeros (not there) */
+template <typename T>
+static __device__ __forceinline__ void state_rows(float c[2][4], float *tile, const T *x, int64_t stride, int64_t n,
+	const float *s, float factor, int there, int64_t c0, int64_t dim, int wide)
+{
+	__syncthreads();
+	tile_load(tile, x + c0, stride, n, dim - c0, wide);
+	__syncthreads();
+#pragma unroll
+	for (int m = 0; m < 2; m++)
+#pragma unroll
+		for (int e = 0; e < 4; e++) c[m][e] = there ? factor * s[(c0 + ROW(e)) * ACROSS + PART_COLUMN(m, e)] : 0;
+}
+
+static __device__ __forceinline__ void part_zero(float c[2][4])
+{
+#pragma unroll
+	for (int n = 0; n < 2; n++)
+#pragma unroll
+		for (int e = 0; e < 4; e++) c[n][e] = 0;
+}
+
+/* to (n rows, value_dim of each head) = factor of each row (NULL: 1) times c */
+template <typename T>
+static __device__ __forceinline__ void part_put(T *to, int64_t stride, const float c[2][4], const float *factor,
+	int64_t rows, int64_t columns)
+{
+#pragma unroll
+	for (int n = 0; n < 2; n++)
+#pragma unroll
+		for (int e = 0; e < 4; e++)
+			if (ROW(e) < rows && PART_COLUMN(n, e) < columns)
+				put(to + ROW(e) * stride + PART_COLUMN(n, e), factor ? factor[ROW(e)] * c[n][e] : c[n][e]);
 }
 
 /* MODE 0: forward. 1: the state behind the wave alone; 2: d, and the states before chunks */
 template <typename T, int MODE>
-static __global__ void __launch_bounds__(THREADS, 2) delta_scan_kernel(struct delta_args a, struct room r, struct wave w)
+static __global__ void __launch_bounds__(THREADS, 2)
+	delta_scan_kernel(struct delta_args a, struct room r, struct wave w)
 {
 	DYNAMIC_SHARED(float, x);
 	float *m = x + ALL, *d = m + ALL, *f = d + PART, *s = f + FACTORS * TILE;
 	struct strip at = strip_of(&a, &r, &w);
 	struct chunk c = chunk_at(&a, &r, &w, at.from);
+	int64_t values = a.value_heads * a.value_dim, value = at.head * a.value_dim + at.column;
 
 	state_load(s, c.begins ? NULL : kept_at(&a, &r, w.number - 1, at.head), &a, &at);
 	for (int i = at.from; i < at.to; i++) {
 		c = chunk_at(&a, &r, &w, i);
 		struct head_rows<T> h = head_rows_of<T>(&a, at.head, c.first);
-		float sum[4][2] = {{0}};
+		float sum[2][4] = {{0}};
 		__syncthreads();
 		factors_load(f, &a, &r, &c, at.head);
-		matrix_load(m, r.T, &a, &c, at.head);
+		matrix_load(m, r.T, &a, &r, &c, at.head);
 		if (MODE == 2 && !c.begins) state_store(state_at(&a, r.states, c.at, at.head), s, &a, &at);
-		if (!c.begins) rows_times_state(sum, x, h.k, h.stride, c.n, s, a.key_dim);
+		if (!c.begins) rows_times_state(sum, x, h.k, h.stride, c.n, s, a.key_dim, r.wide);
 		__syncthreads();
 #pragma unroll
-		for (int j = 0; j < 4; j++) /* beta (v - e k S) */
+		for (int n = 0; n < 2; n++) /* beta (v - e k S) */
 #pragma unroll
-			for (int l = 0; l < 2; l++) {
-				int row = 4 * Y + j, column = X + 16 * l;
+			for (int e = 0; e < 4; e++) {
+				int row = ROW(e), column = PART_COLUMN(n, e);
 				float v = row < c.n && column < at.columns ? get(h.v[row * h.stride + at.column + column]) : 0;
-				d[row * ACROSS + column] = f[BETA * TILE + row] * (v - f[DECAY * TILE + row] * sum[j][l]);
-				sum[j][l] = 0;
+				d[row * ACROSS + column] = f[BETA * TILE + row] * (v - f[DECAY * TILE + row] * sum[n][e]);
 			}
+		part_zero(sum);
 		__syncthreads();
-		part_add<0>(sum, m, d);
+		part_add<T, 0, 0>(sum, m, d);
 		__syncthreads();
 		part_store(d, sum);
-#pragma unroll
-		for (int j = 0; MODE == 2 && j < 4; j++)
-#pragma unroll
-			for (int l = 0; l < 2; l++) {
-				int row = 4 * Y + j, column = X + 16 * l;
-				if (row < c.n && column < at.columns)
-					r.d[((c.at + row) * a.value_heads + at.head) * a.value_dim + at.column + column] = sum[j][l];
-			}
+		if (MODE == 2) part_put(r.d + c.at * values + value, values, sum, NULL, c.n, at.columns);
 		if (MODE == 0) {
-			matrix_load(m, r.P, &a, &c, at.head);
+			matrix_load(m, r.P, &a, &r, &c, at.head);
+			part_zero(sum);
+			if (!c.begins) rows_times_state(sum, x, h.q, h.stride, c.n, s, a.key_dim, r.wide);
 #pragma unroll
-			for (int j = 0; j < 4; j++) sum[j][0] = sum[j][1] = 0;
-			if (!c.begins) rows_times_state(sum, x, h.q, h.stride, c.n, s, a.key_dim);
+			for (int n = 0; n < 2; n++)
 #pragma unroll
-			for (int j = 0; j < 4; j++)
-#pragma unroll
-				for (int l = 0; l < 2; l++) sum[j][l] *= f[DECAY * TILE + 4 * Y + j];
+				for (int e = 0; e < 4; e++) sum[n][e] *= f[DECAY * TILE + ROW(e)];
 			__syncthreads();
-			part_add<0>(sum, m, d);
-#pragma unroll
-			for (int j = 0; j < 4; j++)
-#pragma unroll
-				for (int l = 0; l < 2; l++) {
-					int row = 4 * Y + j, column = X + 16 * l;
-					if (row < c.n && column < at.columns)
-						put((T *)a.o + ((c.first + row) * a.value_heads + at.head) * a.value_dim + at.column + column,
-							sum[j][l]);
-				}
+			part_add<T, 0, 0>(sum, m, d);
+			part_put((T *)a.o + c.first * values + value, values, sum, NULL, c.n, at.columns);
 		}
-		float whole = f[DECAY * TILE + c.n - 1];
-		for (int64_t c0 = 0; c.goes_on && c0 < a.key_dim; c0 += TILE) { /* S = e_C S + (l k)' d */
-			__syncthreads();
-			tile_load_times(x, h.k + c0, h.stride, c.n, a.key_dim - c0, f + LEFT * TILE);
-			__syncthreads();
-#pragma unroll
-			for (int j = 0; j < 4; j++)
-#pragma unroll
-				for (int l = 0; l < 2; l++)
-					sum[j][l] = c.begins ? 0 : whole * s[(c0 + 4 * Y + j) * ACROSS + X + 16 * l];
-			part_add<1>(sum, x, d);
+		if (!c.goes_on) continue;
+		__syncthreads();
+		part_scale(d, f + LEFT * TILE);
+		for (int64_t c0 = 0; c0 < a.key_dim; c0 += TILE) { /* S = e_C S + k' (l d) */
+			state_rows(sum, x, h.k, h.stride, c.n, s, f[DECAY * TILE + c.n - 1], !c.begins, c0, a.key_dim, r.wide);
+			part_add<T, 1, 1>(sum, x, d);
 			part_store(s + c0 * ACROSS, sum);
 		}
 	}
@@ -479,80 +553,60 @@ static __global__ void __launch_bounds__(THREADS, 2) delta_scan_kernel(struct de
 }
 
 template <typename T>
-static __global__ void __launch_bounds__(THREADS)
+static __global__ void __launch_bounds__(THREADS, 2)
 	delta_scan_back_kernel(struct delta_args a, struct room r, struct wave w)
 {
 	DYNAMIC_SHARED(float, x);
 	float *m = x + ALL, *g = m + ALL, *y = g + PART, *f = y + PART, *s = f + FACTORS * TILE; /* s: dS; g: d_o; y: r */
 	struct strip at = strip_of(&a, &r, &w);
 	struct chunk c = chunk_at(&a, &r, &w, at.to - 1);
-	int64_t values = a.value_heads * a.value_dim;
+	int64_t values = a.value_heads * a.value_dim, value = at.head * a.value_dim + at.column;
 
 	state_load(s, c.goes_on ? kept_at(&a, &r, w.number, at.head) : NULL, &a, &at);
 	for (int i = at.to - 1; i >= at.from; i--) {
 		c = chunk_at(&a, &r, &w, i);
 		struct head_rows<T> h = head_rows_of<T>(&a, at.head, c.first);
-		int64_t value = at.head * a.value_dim + at.column;
-		float sum[4][2] = {{0}};
+		float sum[2][4] = {{0}}, minus[2][4];
 		__syncthreads();
 		factors_load(f, &a, &r, &c, at.head);
-		matrix_load(m, r.P, &a, &c, at.head);
+		matrix_load(m, r.P, &a, &r, &c, at.head);
 		if (c.goes_on) state_store(state_at(&a, r.dstates, c.at + c.n, at.head), s, &a, &at);
 		for (int e = threadIdx.x; e < TILE * SLICE; e += THREADS) {
 			int row = e / SLICE, column = e % SLICE;
-			g[row * ACROSS + column] = row < c.n && column < at.columns
-				? get(((const T *)a.d_o)[(c.first + row) * values + value + column])
-				: 0;
+			const T *from = (const T *)a.d_o + (c.first + row) * values + value + column;
+			g[row * ACROSS + column] = row < c.n && column < at.columns ? get(*from) : 0;
 		}
-		if (c.goes_on) rows_times_state(sum, x, h.k, h.stride, c.n, s, a.key_dim);
+		if (c.goes_on) rows_times_state(sum, x, h.k, h.stride, c.n, s, a.key_dim, r.wide);
 		__syncthreads();
 #pragma unroll
-		for (int j = 0; j < 4; j++)
+		for (int n = 0; n < 2; n++)
 #pragma unroll
-			for (int l = 0; l < 2; l++) sum[j][l] *= f[LEFT * TILE + 4 * Y + j];
-		part_add<1>(sum, m, g);
+			for (int e = 0; e < 4; e++) sum[n][e] *= f[LEFT * TILE + ROW(e)];
+		part_add<T, 1, 0>(sum, m, g);
 		part_store(y, sum);
 		__syncthreads();
-		matrix_load(m, r.T, &a, &c, at.head);
-#pragma unroll
-		for (int j = 0; j < 4; j++) sum[j][0] = sum[j][1] = 0;
+		matrix_load(m, r.T, &a, &r, &c, at.head);
+		part_zero(sum);
 		__syncthreads();
-		part_add<1>(sum, m, y);
+		part_add<T, 1, 0>(sum, m, y);
 		__syncthreads();
 		part_store(y, sum);
-#pragma unroll
-		for (int j = 0; j < 4; j++)
-#pragma unroll
-			for (int l = 0; l < 2; l++) {
-				int row = 4 * Y + j, column = X + 16 * l;
-				if (row >= c.n || column >= at.columns) continue;
-				r.r[(c.at + row) * values + value + column] = sum[j][l];
-				put((T *)a.dv + (c.first + row) * values + value + column, f[BETA * TILE + row] * sum[j][l]);
-			}
+		part_put(r.r + c.at * values + value, values, sum, NULL, c.n, at.columns);
+		part_put((T *)a.dv + c.first * values + value, values, sum, f + BETA * TILE, c.n, at.columns);
 		if (c.begins) continue;
-		float whole = f[DECAY * TILE + c.n - 1];
-		for (int64_t c0 = 0; c0 < a.key_dim; c0 += TILE) { /* dS = e_C dS + (e q)' do - (beta e k)' r */
-			float minus[4][2] = {{0}};
-			__syncthreads();
-			tile_load_times(x, h.q + c0, h.stride, c.n, a.key_dim - c0, f + DECAY * TILE);
-			if (c0 == 0)
-				for (int e = threadIdx.x; e < TILE * SLICE; e += THREADS) /* r's rows get their factors */
-					y[e / SLICE * ACROSS + e % SLICE] *= f[BETA * TILE + e / SLICE] * f[DECAY * TILE + e / SLICE];
+		__syncthreads();
+		part_scale(g, f + DECAY * TILE);
+		part_scale(y, f + DECAY * TILE);
+		part_scale(y, f + BETA * TILE);
+		for (int64_t c0 = 0; c0 < a.key_dim; c0 += TILE) { /* dS = e_C dS + q' (e do) - k' (beta e r) */
+			state_rows(sum, x, h.q, h.stride, c.n, s, f[DECAY * TILE + c.n - 1], c.goes_on, c0, a.key_dim, r.wide);
+			part_add<T, 1, 1>(sum, x, g);
+			state_rows(minus, x, h.k, h.stride, c.n, s, 0, 0, c0, a.key_dim, r.wide);
+			part_add<T, 1, 1>(minus, x, y);
 #pragma unroll
-			for (int j = 0; j < 4; j++)
+			for (int n = 0; n < 2; n++)
 #pragma unroll
-				for (int l = 0; l < 2; l++)
-					sum[j][l] = c.goes_on ? whole * s[(c0 + 4 * Y + j) * ACROSS + X + 16 * l] : 0;
-			__syncthreads();
-			part_add<1>(sum, x, g);
-			__syncthreads();
-			tile_load(x, h.k + c0, h.stride, c.n, a.key_dim - c0);
-			__syncthreads();
-			part_add<1>(minus, x, y);
-#pragma unroll
-			for (int j = 0; j < 4; j++)
-#pragma unroll
-				for (int l = 0; l < 2; l++) sum[j][l] -= minus[j][l];
+				for (int e = 0; e < 4; e++) sum[n][e] -= minus[n][e];
 			part_store(s + c0 * ACROSS, sum);
 		}
 	}
@@ -562,37 +616,32 @@ static __global__ void __launch_bounds__(THREADS)
 
 /* ---- the gradients of a chunk ---- */
 
-/* The sum over the 16 threads of a row, in each of them */
-static __device__ __forceinline__ float row_sum(float x)
-{
-#pragma unroll
-	for (int lanes = 8; lanes; lanes /= 2) x += __shfl_xor_sync(FULL, x, lanes);
-	return x;
-}
-
-/* A chunk's arrays in shared memory */
+/* A chunk's arrays in shared memory: its factors; what goes from the state to each token and from it to the next state,
+ * each as the sums of two warps; what goes from token to token */
 struct chunk_sums {
-	float *f, *reads, *writes, *column; /* (FACTORS, TILE), (TILE) each */
+	float *f, *reads, *writes, *column; /* (FACTORS, TILE), (2, TILE) x 2, (TILE) */
 };
+#define SUMS (FACTORS + 5)
 
-/* dP and dA as tiles; db; and of the gradient of g what goes from token to token, in `column`. u, v: room for tiles */
+/* dP and dA as tiles; db; and s->column. u, v: room for tiles */
 template <typename T>
 static __device__ __forceinline__ void chunk_pairs(float *dP, float *dA, float *u, float *v, const struct chunk_sums *s,
 	const struct delta_args *a, const struct room *r, const struct chunk *c, int64_t head)
 {
 	int64_t values = a->value_heads * a->value_dim, value = head * a->value_dim;
 	struct head_rows<T> h = head_rows_of<T>(a, head, c->first);
-	float p[4][4] = {{0}}, b[4][4] = {{0}}, kk[4][4] = {{0}}, qk[4][4] = {{0}}, decay[4], db = 0;
+	float p[4][4] = {{0}}, b[4][4] = {{0}}, kk[4][4] = {{0}}, qk[4][4] = {{0}}, db = 0;
 	for (int64_t c0 = 0; c0 < a->value_dim; c0 += TILE) {
+		int64_t left = a->value_dim - c0;
 		__syncthreads();
-		tile_load(u, (const T *)a->d_o + c->first * values + value + c0, values, c->n, a->value_dim - c0);
-		tile_load(v, r->d + c->at * values + value + c0, values, c->n, a->value_dim - c0);
+		tile_load(u, (const T *)a->d_o + c->first * values + value + c0, values, c->n, left, r->wide);
+		tile_load(v, r->d + c->at * values + value + c0, values, c->n, left, r->wide);
 		__syncthreads();
-		tile_add<0, 1>(p, u, v);
+		tile_add<T, 0, 1, 1, 0>(p, u, v);
 		__syncthreads();
-		tile_load(u, r->r + c->at * values + value + c0, values, c->n, a->value_dim - c0);
+		tile_load(u, r->r + c->at * values + value + c0, values, c->n, left, r->wide);
 		__syncthreads();
-		tile_add<0, 1>(b, u, v);
+		tile_add<T, 0, 1, 0, 0>(b, u, v);
 		if (threadIdx.x < TILE)
 			for (int m = 0; m < TILE; m++) db += u[threadIdx.x * PITCH + m] * v[threadIdx.x * PITCH + m];
 	}
@@ -600,25 +649,25 @@ static __device__ __forceinline__ void chunk_pairs(float *dP, float *dA, float *
 		put((T *)a->db + (c->first + threadIdx.x) * a->d_ld + head, (1.0f - s->f[BETA * TILE + threadIdx.x]) * db);
 	for (int64_t c0 = 0; c0 < a->key_dim; c0 += TILE) {
 		__syncthreads();
-		tile_load(u, h.k + c0, h.stride, c->n, a->key_dim - c0);
-		tile_load(v, h.q + c0, h.stride, c->n, a->key_dim - c0);
+		tile_load(u, h.k + c0, h.stride, c->n, a->key_dim - c0, r->wide);
+		tile_load(v, h.q + c0, h.stride, c->n, a->key_dim - c0, r->wide);
 		__syncthreads();
-		tile_add<0, 1>(kk, u, u);
-		tile_add<0, 1>(qk, v, u);
+		tile_add<T, 0, 1, 1, 1>(kk, u, u);
+		tile_add<T, 0, 1, 1, 1>(qk, v, u);
 	}
 	__syncthreads();
+	decay_tile(v, s->f + LOG_DECAY * TILE);
+	__syncthreads();
 #pragma unroll
-	for (int j = 0; j < 4; j++) {
-		int column = X + 16 * j;
-		decay_of(decay, s->f + LOG_DECAY * TILE, column);
+	for (int n = 0; n < 4; n++)
 #pragma unroll
-		for (int i = 0; i < 4; i++) {
-			int row = 4 * Y + i, at = row * PITCH + column;
-			dP[at] = row >= column ? p[i][j] * decay[i] : 0;
-			dA[at] = row > column ? -b[i][j] * s->f[BETA * TILE + row] * decay[i] : 0;
-			u[at] = row > column ? dP[at] * qk[i][j] + dA[at] * kk[i][j] : 0;
+		for (int e = 0; e < 4; e++) {
+			int row = ROW(e), column = COLUMN(n, e), at = row * PITCH + column;
+			float decay = v[at];
+			dP[at] = row >= column ? p[n][e] * decay : 0;
+			dA[at] = row > column ? -b[n][e] * s->f[BETA * TILE + row] * decay : 0;
+			u[at] = row > column ? dP[at] * qk[n][e] + dA[at] * kk[n][e] : 0;
 		}
-	}
 	__syncthreads();
 	if (threadIdx.x < TILE) { /* [i, l]: the sum over j < l */
 		float sum = 0;
@@ -636,7 +685,7 @@ static __device__ __forceinline__ void chunk_pairs(float *dP, float *dA, float *
 	}
 }
 
-/* The products of a chunk with states, TILE columns of keys from c0 on: q = do S', k = - (beta e r) S', w = d dS1' */
+/* The products of a chunk with states, TILE columns of keys from c0 on: q = do S', k = r S', w = d dS1' */
 template <typename T>
 static __device__ __forceinline__ void chunk_by_states(float q[4][4], float k[4][4], float w[4][4], float *u, float *v,
 	const float *S, const float *dS1, const struct delta_args *a, const struct room *r, const struct chunk *c,
@@ -647,22 +696,55 @@ static __device__ __forceinline__ void chunk_by_states(float q[4][4], float k[4]
 		int64_t left = a->value_dim - j0;
 		if (S) {
 			__syncthreads();
-			tile_load(v, S + c0 * a->value_dim + j0, a->value_dim, a->key_dim - c0, left);
-			tile_load(u, (const T *)a->d_o + c->first * values + value + j0, values, c->n, left);
+			tile_load(v, S + c0 * a->value_dim + j0, a->value_dim, a->key_dim - c0, left, r->wide);
+			tile_load(u, (const T *)a->d_o + c->first * values + value + j0, values, c->n, left, r->wide);
 			__syncthreads();
-			tile_add<0, 1>(q, u, v);
+			tile_add<T, 0, 1, 1, 0>(q, u, v);
 			__syncthreads();
-			tile_load(u, r->r + c->at * values + value + j0, values, c->n, left);
+			tile_load(u, r->r + c->at * values + value + j0, values, c->n, left, r->wide);
 			__syncthreads();
-			tile_add<0, 1>(k, u, v);
+			tile_add<T, 0, 1, 0, 0>(k, u, v);
 		}
 		if (dS1) {
 			__syncthreads();
-			tile_load(v, dS1 + c0 * a->value_dim + j0, a->value_dim, a->key_dim - c0, left);
-			tile_load(u, r->d + c->at * values + value + j0, values, c->n, left);
+			tile_load(v, dS1 + c0 * a->value_dim + j0, a->value_dim, a->key_dim - c0, left, r->wide);
+			tile_load(u, r->d + c->at * values + value + j0, values, c->n, left, r->wide);
 			__syncthreads();
-			tile_add<0, 1>(w, u, v);
+			tile_add<T, 0, 1, 0, 0>(w, u, v);
 		}
+	}
+}
+
+/* q = e q, k = dkS S', w = l w; their parts of the gradient of g, with k in u and q in v, are added to the sums; k += w
+ */
+static __device__ __forceinline__ void chunk_reads_writes(float q[4][4], float k[4][4], float w[4][4], const float *u,
+	const float *v, const struct chunk_sums *s)
+{
+	float reads[2] = {0, 0}, writes[2] = {0, 0};
+#pragma unroll
+	for (int n = 0; n < 4; n++)
+#pragma unroll
+		for (int e = 0; e < 4; e++) {
+			int row = ROW(e), at = row * PITCH + COLUMN(n, e);
+			float decay = s->f[DECAY * TILE + row];
+			q[n][e] *= decay;
+			k[n][e] *= -s->f[BETA * TILE + row] * decay;
+			w[n][e] *= s->f[LEFT * TILE + row];
+			reads[e / 2] += q[n][e] * v[at] + k[n][e] * u[at]; /* k.(dkS S') is dkS.(k S) */
+			writes[e / 2] += w[n][e] * u[at];
+			k[n][e] += w[n][e];
+		}
+#pragma unroll
+	for (int i = 0; i < 2; i++) {
+		int at = threadIdx.x / 128 * TILE + ROW(2 * i);
+#pragma unroll
+		for (int lanes = 2; lanes; lanes /= 2) {
+			reads[i] += __shfl_xor_sync(FULL, reads[i], lanes);
+			writes[i] += __shfl_xor_sync(FULL, writes[i], lanes);
+		}
+		if (threadIdx.x % 4 > 0) continue;
+		s->reads[at] += reads[i];
+		s->writes[at] += writes[i];
 	}
 }
 
@@ -671,9 +753,8 @@ static __global__ void __launch_bounds__(THREADS, 1)
 	delta_gradients_kernel(struct delta_args a, struct room r, struct wave w)
 {
 	DYNAMIC_SHARED(float, dP);
-	float *dA = dP + ALL, *u = dA + ALL, *v = u + ALL, *scratch = v + ALL + (FACTORS + 3) * TILE;
-	struct chunk_sums s = {v + ALL, v + ALL + FACTORS * TILE, v + ALL + (FACTORS + 1) * TILE,
-		v + ALL + (FACTORS + 2) * TILE};
+	float *dA = dP + ALL, *u = dA + ALL, *v = u + ALL, *f = v + ALL, *scratch = f + SUMS * TILE;
+	struct chunk_sums s = {f, f + FACTORS * TILE, f + (FACTORS + 2) * TILE, f + (FACTORS + 4) * TILE};
 	int64_t head = blockIdx.x % a.value_heads;
 	struct chunk c = chunk_at(&a, &r, &w, blockIdx.x / a.value_heads);
 	struct head_rows<T> h = head_rows_of<T>(&a, head, c.first);
@@ -681,64 +762,43 @@ static __global__ void __launch_bounds__(THREADS, 1)
 	const float *dS1 = c.goes_on ? state_at(&a, r.dstates, c.at + c.n, head) : NULL;
 	float through = 0;
 
-	factors_load(s.f, &a, &r, &c, head);
-	if (threadIdx.x < TILE) s.reads[threadIdx.x] = s.writes[threadIdx.x] = 0;
+	factors_load(f, &a, &r, &c, head);
+	if (threadIdx.x < 2 * TILE) s.reads[threadIdx.x] = s.writes[threadIdx.x] = 0;
 	__syncthreads();
 	chunk_pairs<T>(dP, dA, u, v, &s, &a, &r, &c, head);
 	if (S && dS1) {
 		for (int64_t e = threadIdx.x; e < a.key_dim * a.value_dim; e += THREADS) through += S[e] * dS1[e];
-		through = block_sum(through, scratch) * s.f[DECAY * TILE + c.n - 1];
+		through = block_sum(through, scratch) * f[DECAY * TILE + c.n - 1];
 	}
 	for (int64_t c0 = 0; c0 < a.key_dim; c0 += TILE) {
 		float q[4][4] = {{0}}, k[4][4] = {{0}}, x[4][4] = {{0}};
 		chunk_by_states<T>(q, k, x, u, v, S, dS1, &a, &r, &c, head, c0);
 		__syncthreads();
-		tile_load(u, h.k + c0, h.stride, c.n, a.key_dim - c0);
-		tile_load(v, h.q + c0, h.stride, c.n, a.key_dim - c0);
+		tile_load(u, h.k + c0, h.stride, c.n, a.key_dim - c0, r.wide);
+		tile_load(v, h.q + c0, h.stride, c.n, a.key_dim - c0, r.wide);
 		__syncthreads();
+		chunk_reads_writes(q, k, x, u, v, &s);
+		tile_add<T, 0, 0, 0, 1>(q, dP, u);
+		tile_add<T, 0, 0, 0, 1>(k, dA, u);
+		tile_add<T, 1, 0, 0, 1>(k, dA, u);
+		tile_add<T, 1, 0, 0, 1>(k, dP, v);
 #pragma unroll
-		for (int i = 0; i < 4; i++) {
-			int row = 4 * Y + i;
-			float e = s.f[DECAY * TILE + row], back = -s.f[BETA * TILE + row] * e, left = s.f[LEFT * TILE + row];
-			float reads = 0, writes = 0;
+		for (int n = 0; n < 4; n++)
 #pragma unroll
-			for (int j = 0; j < 4; j++) {
-				int at = row * PITCH + X + 16 * j;
-				q[i][j] *= e;
-				k[i][j] *= back;
-				x[i][j] *= left;
-				reads += q[i][j] * v[at] + k[i][j] * u[at]; /* k.(dkS S') is dkS.(k S) */
-				writes += x[i][j] * u[at];
-				k[i][j] += x[i][j];
-			}
-			reads = row_sum(reads);
-			writes = row_sum(writes);
-			if (X == 0) {
-				s.reads[row] += reads;
-				s.writes[row] += writes;
-			}
-		}
-		tile_add<0, 0>(q, dP, u);
-		tile_add<0, 0>(k, dA, u);
-		tile_add<1, 0>(k, dA, u);
-		tile_add<1, 0>(k, dP, v);
-#pragma unroll
-		for (int i = 0; i < 4; i++)
-#pragma unroll
-			for (int j = 0; j < 4; j++) {
-				int64_t row = 4 * Y + i, column = c0 + X + 16 * j;
+			for (int e = 0; e < 4; e++) {
+				int64_t row = ROW(e), column = c0 + COLUMN(n, e);
 				int64_t to = ((c.first + row) * a.value_heads + head) * a.key_dim + column;
 				if (row >= c.n || column >= a.key_dim) continue;
-				put((T *)a.dq + to, q[i][j]);
-				put((T *)a.dk + to, k[i][j]);
+				put((T *)a.dq + to, q[n][e]);
+				put((T *)a.dk + to, k[n][e]);
 			}
 	}
 	__syncthreads();
 	if (threadIdx.x < c.n) {
 		int l = threadIdx.x;
 		float sum = s.column[l], reads = 0, writes = 0;
-		for (int i = (int)c.n - 1; i >= l; i--) reads += s.reads[i];
-		for (int i = 0; i < l; i++) writes += s.writes[i];
+		for (int i = (int)c.n - 1; i >= l; i--) reads += s.reads[i] + s.reads[TILE + i];
+		for (int i = 0; i < l; i++) writes += s.writes[i] + s.writes[TILE + i];
 		r.dg[(c.first + l) * a.value_heads + head] = sum + reads + (through + writes);
 	}
 }
@@ -800,7 +860,7 @@ static size_t scan_shared(const struct delta_args *a, int parts)
 }
 
 #define CHUNK_SHARED ((3 * ALL + 2 * TILE) * sizeof(float))
-#define GRADIENTS_SHARED ((4 * ALL + (FACTORS + 3) * TILE + THREADS / 32) * sizeof(float))
+#define GRADIENTS_SHARED ((4 * ALL + SUMS * TILE + THREADS / 32) * sizeof(float))
 
 template <typename T, int MODE>
 static void wave_scan(const struct cuda_queue *q, const struct delta_args a, const struct room r, const struct wave w)
