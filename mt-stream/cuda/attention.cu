@@ -117,15 +117,14 @@ static __global__ void __launch_bounds__(BLOCK)
 #pragma unroll
 		for (int j = 0; j < WIDE; j++) sum += a[j] * b[j];
 	}
-	for (int l = lanes / 2; l; l /= 2) sum += __shfl_xor_sync(FULL, sum, l);
+	sum = lanes_sum(sum, lanes);
 	if (item < items && lane == 0) delta[item] = sum;
 }
 
 template <typename T>
 static void delta_launch(const struct cuda_queue *q, float *delta, const T *d_o, const T *o, int64_t items, int64_t dim)
 {
-	int lanes = 1, wide = wide_rows(dim, d_o, o, NULL, NULL);
-	while (lanes < 32 && lanes * WIDE < dim) lanes *= 2;
+	int lanes = lanes_of(dim), wide = wide_rows(dim, d_o, o, NULL, NULL);
 	LAUNCH(attention_delta<T>, div_up(items, BLOCK / lanes), BLOCK, 0, q->stream, delta, d_o, o, items, (int)dim, lanes,
 		wide);
 }

@@ -172,6 +172,13 @@ static __device__ __forceinline__ float warp_sum(float x)
 	return x;
 }
 
+/* The sum over `lanes` neighbouring lanes, a power of two, in each of them */
+static __device__ __forceinline__ float lanes_sum(float x, int lanes)
+{
+	for (int l = lanes / 2; l; l /= 2) x += __shfl_xor_sync(FULL, x, l);
+	return x;
+}
+
 /* The sum over a block of THREADS, in every thread. scratch: THREADS / 32 floats of shared memory, free again after the
  * caller's next barrier. */
 static __device__ __forceinline__ float block_sum(float x, float *scratch)
@@ -209,6 +216,14 @@ static __device__ __forceinline__ float column_sum(float *sums, const T *dy, int
 }
 
 /* ---- host ---- */
+
+/* Lanes that share a row of `dim` elements, WIDE each at a time */
+static inline int lanes_of(int64_t dim)
+{
+	int lanes = 1;
+	while (lanes < 32 && lanes * WIDE < dim) lanes *= 2;
+	return lanes;
+}
 
 /* May rows of `length` elements that start at these pointers be accessed 16 bytes at a time? */
 static inline int wide_rows(int64_t length, const void *a, const void *b, const void *c, const void *d)

@@ -10,9 +10,9 @@
 #define RUN 32 /* tokens of a lane, at least */
 #define NORM_EPS 1e-6f
 
-/* The lanes' channels, and where they lie: group `item` of all */
+/* A lane's channels: from `first` on, of which n are there; head: -1: not normed */
 struct channels {
-	int64_t first, n, head; /* of this lane: channels, how many exist; head: -1: not normed */
+	int64_t first, n, head;
 };
 
 /* How channels are split: heads of `dim` by `lanes` lanes each, then parts of lanes * WIDE channels */
@@ -23,9 +23,9 @@ struct split {
 
 static struct split split_of(const struct conv_args *a, const void *second, int64_t second_ld)
 {
-	struct split s = {a->q_heads + a->k_heads, a->dim, 0, 1, 0};
-	int64_t normed = s.heads * s.dim, width = s.heads ? s.dim : 32 * WIDE;
-	while (s.lanes < 32 && s.lanes * WIDE < width) s.lanes *= 2;
+	struct split s = {a->q_heads + a->k_heads, a->dim, 0, 32, 0};
+	int64_t normed = s.heads * s.dim;
+	if (s.heads) s.lanes = lanes_of(s.dim);
 	s.groups = s.heads + div_up(a->channels - normed, s.lanes * WIDE);
 	s.wide = wide_rows(a->channels | a->ld | second_ld | (s.heads ? s.dim : 0), a->x, second, NULL, NULL);
 	return s;
@@ -40,13 +40,6 @@ static __device__ __forceinline__ struct channels channels_of(const struct split
 	c.n = channels - c.first;
 	c.head = -1;
 	return c;
-}
-
-/* The sum over a head's lanes */
-static __device__ __forceinline__ float lanes_sum(float x, int lanes)
-{
-	for (int l = lanes / 2; l; l /= 2) x += __shfl_xor_sync(FULL, x, l);
-	return x;
 }
 
 /* Of the channels: w (W taps, the first W - width are zeros), bias */

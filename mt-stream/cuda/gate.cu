@@ -11,19 +11,6 @@ static __device__ __forceinline__ float silu(float x, float *slope)
 
 /* ---- the gated norm: `lanes` neighbouring lanes compute a head, WIDE elements each at a time ---- */
 
-static int lanes_of(int64_t dim)
-{
-	int lanes = 1;
-	while (lanes < 32 && lanes * WIDE < dim) lanes *= 2;
-	return lanes;
-}
-
-static __device__ __forceinline__ float lanes_sum(float x, int lanes)
-{
-	for (int l = lanes / 2; l; l /= 2) x += __shfl_xor_sync(FULL, x, l);
-	return x;
-}
-
 /* 1 / sqrt(mean(o^2) + eps) of the lanes' head, which may not be there */
 template <typename T>
 static __device__ __forceinline__ float head_rstd(const T *o, int there, int64_t dim, float eps, int lanes, int wide)

@@ -35,13 +35,6 @@ static __device__ __forceinline__ struct rope_lane lane_of(const struct rope_arg
 	return l;
 }
 
-/* The sum over a head's lanes, in all of them */
-static __device__ __forceinline__ float lanes_sum(float x, int lanes)
-{
-	for (int k = lanes / 2; k; k /= 2) x += __shfl_xor_sync(FULL, x, k);
-	return x;
-}
-
 /* The block's sums (heads, n) are added in order, to its partial gradients of the norms' weights */
 static __device__ __forceinline__ void add_heads(float *partial, const float *sums, int heads, int64_t n)
 {
