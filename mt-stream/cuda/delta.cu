@@ -764,7 +764,6 @@ static __global__ void __launch_bounds__(THREADS, 1)
 
 	factors_load(f, &a, &r, &c, head);
 	if (threadIdx.x < 2 * TILE) s.reads[threadIdx.x] = s.writes[threadIdx.x] = 0;
-	__syncthreads();
 	chunk_pairs<T>(dP, dA, u, v, &s, &a, &r, &c, head);
 	if (S && dS1) {
 		for (int64_t e = threadIdx.x; e < a.key_dim * a.value_dim; e += THREADS) through += S[e] * dS1[e];

@@ -796,7 +796,7 @@ static const struct {
 	void (*run)(void);
 } topics[] = {{"vocab", vocab}, {"rows", rows}, {"norm", norms}, {"rope", rope}, {"attention", attention},
 	{"activation", activation}, {"route", route}, {"grouped", test_grouped_gemms}, {"combine", test_rows_of_experts},
-	{"balance", balance}, {"delta", test_deltas}};
+	{"balance", balance}, {"delta", test_deltas}, {"documents", test_documents}};
 
 static int is_wanted(const char *topic, char **wanted)
 {

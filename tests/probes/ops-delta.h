@@ -679,7 +679,7 @@ static void test_gates(void)
 
 static void test_deltas(void)
 {
-	static const int64_t one[] = {0}, mixed[] = {1, 2, 3, 63, 64, 65, 130, 0}, long_ones[] = {1025, 2, 1500, 0};
+	static const int64_t one[] = {0}, mixed[] = {1, 2, 3, 63, 64, 65, 130, 0}, two[] = {900, 0};
 	const struct shape small = {2, 4, 16, 8}, odd = {1, 3, 20, 33}, whole = {1, 2, 128, 128}, flat = {2, 2, 7, 50};
 	test_conv(1, 200, mixed, small, 4, 0);
 	test_conv(2, 40, one, odd, 4, 1);
@@ -687,24 +687,32 @@ static void test_deltas(void)
 	test_conv(1, 1, one, small, 2, 0);
 	test_conv(1, 67, one, (struct shape){0, 3, 0, 700}, 3, 2);
 	test_conv(1, 130, one, whole, 4, 0);
+	test_gates();
+	test_delta(1, 328, mixed, (struct shape){1, 2, 16, 8}, wide_decay);
+	test_delta(2, 150, mixed, odd, common);
+	test_delta(1, 70, one, flat, common);
+	test_delta(1, 1, one, small, common);
+	test_delta(1, 200, one, whole, common);
+	test_delta(1, 70, one, (struct shape){1, 1, 256, 200}, common);
+	test_delta(1, 1100, two, (struct shape){1, 2, 8, 12}, common);
+}
+
+static void test_documents(void)
+{
+	static const int64_t one[] = {0}, long_ones[] = {1025, 2, 1500, 0},
+						 by_one[] = {1, 1, 1, 2, 63, 64, 65, 130, 1, 1, 0};
+	static const int64_t other[] = {64, 130, 1, 65, 63, 2, 64, 1, 0}, longer[] = {70, 1100, 64, 1026, 0};
+	const struct shape small = {2, 4, 16, 8}, few = {1, brief ? 1 : 2, 16, 8};
 	test_delta(1, 200, one, small, common);
-	test_delta(1, 328, mixed, small, wide_decay);
 	test_delta(1, 300, one, small, slow);
 	test_delta(1, 100, one, small, fast);
 	test_delta(1, 150, one, small, alike);
 	test_delta(1, 150, one, small, quiet);
-	test_delta(2, 150, mixed, odd, common);
-	test_delta(1, 70, one, flat, common);
-	test_delta(1, 1, one, small, common);
-	test_delta(1, 2600, long_ones, (struct shape){1, brief ? 1 : 2, 16, 8}, common);
+	test_delta(1, 2600, long_ones, few, common);
 	if (!brief) test_delta(2, 1100, one, (struct shape){1, 1, 8, 12}, slow);
-	test_delta(1, 200, one, whole, common);
-	test_delta(1, 70, one, (struct shape){1, 1, 256, 200}, common);
-	test_gates();
-	static const int64_t by_one[] = {1, 1, 1, 2, 63, 64, 65, 130, 1, 1, 0}, other[] = {64, 130, 1, 65, 63, 2, 64, 1, 0};
 	test_mixer_isolation(1, 400, by_one, small);
-	test_mixer_isolation(2, 195, other, odd);
-	test_mixer_isolation(1, 2400, (const int64_t[]){70, 1100, 64, 1026, 0}, (struct shape){1, brief ? 1 : 2, 16, 8});
+	test_mixer_isolation(2, 195, other, (struct shape){1, 3, 20, 33});
+	test_mixer_isolation(1, 2400, longer, few);
 }
 
 /* What the cpu alone computes */

@@ -962,6 +962,7 @@ static void test_all(void)
 	test_join();
 	test_balance();
 	test_deltas();
+	test_documents();
 	test_mixer_pasts();
 }
 
@@ -972,7 +973,7 @@ int main(int argc, char **argv)
 		if (!(pools[i] = pool_create(i + 1, POOL_SPINS, NULL))) return 1;
 	if (!strcmp(only, "experts")) test_experts();
 	else if (!strcmp(only, "balance")) test_balance();
-	else if (!strcmp(only, "delta")) test_deltas(), test_mixer_pasts();
+	else if (!strcmp(only, "delta")) test_deltas(), test_documents(), test_mixer_pasts();
 	else test_all();
 	for (int i = 0; i < POOLS; i++) pool_free(pools[i]);
 	return failures != 0;
