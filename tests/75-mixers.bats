@@ -111,3 +111,19 @@ loss_alone() {
 		mt-store rm "$RUN"
 	done
 }
+
+@test "Qwen3.5 and Qwen3-Next have their sizes, and plans for an H200, also of several nodes" {
+	for m in "qwen3.5-9b 8.95" "qwen3.5-27b 26.90" "qwen3.5-35b-a3b 34.66" "qwen3-next-80b 79.67"; do
+		for more in "" "--nodes 2 --net 50" "--device-memory 24G --state int8"; do
+			# shellcheck disable=SC2086
+			mt-plan --config "$TOP/tests/configs/${m% *}.json" --profile H200 --seq 8192 --batch 8 --grad bf16 \
+				--host-memory 4000G $more --json >"$T/plan"
+			python3 - "$T/plan" "${m#* }" <<-'END'
+				import json, sys
+				p = json.load(open(sys.argv[1]))
+				assert round(p["params"] / 1e9, 2) == float(sys.argv[2]), p["params"]
+				assert p["least_bytes"] <= p["peak_bytes"] <= p["memory"]
+			END
+		done
+	done
+}

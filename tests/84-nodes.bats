@@ -56,6 +56,14 @@ load lib/nodes
 	same_as_one
 }
 
+@test "layers of gated DeltaNet on 2 nodes" {
+	local MODEL=$GOLDEN/qwen3-5/model
+	cp "$GOLDEN/qwen3-5/data.bin" "$T/records"
+	one 2 "${ARGS[@]}"
+	nodes 2 "${ARGS[@]}"
+	same_as_one
+}
+
 @test "a bf16 run with exact routers on 3 nodes: each node has lo of all of them" {
 	local MODEL=$GOLDEN/glm4-moe-bias/model
 	cp "$GOLDEN/glm4-moe-bias/data.bin" "$T/records"

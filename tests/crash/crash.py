@@ -64,6 +64,7 @@ CASES = {
     "lion": dict(dtype="fp32", optim="lion", state="bf16", micros=3, streams=2, save=4),
     "none-sgd": dict(dtype="bf16", grad="none", optim="sgd", state="int8", save=2, vocab=8000),
     "windows": dict(dtype="bf16", experts=6, windows=3, micros=3, streams=2, save=3),
+    "hybrid": dict(dtype="bf16", hybrid=True, micros=3, streams=2, save=3),
 }
 STEPS = 24
 HOWS = ("kill", "again", "two", "all", "stop", "hold", "term", "load", "replace", "fds", "ns", "lied", "pause")
@@ -447,6 +448,10 @@ def make_model(where, case):
     if "experts" in case:
         config.update(architectures=["Qwen3MoeForCausalLM"], model_type="qwen3_moe", head_dim=16, mlp_only_layers=[1],
                       num_experts=case["experts"], num_experts_per_tok=2, moe_intermediate_size=64)
+    if "hybrid" in case:  # gated DeltaNet beside attention
+        config.update(architectures=["Qwen3_5ForCausalLM"], model_type="qwen3_5_text", head_dim=16,
+                      full_attention_interval=2, linear_num_key_heads=2, linear_num_value_heads=4,
+                      linear_key_head_dim=16, linear_value_head_dim=16)
     with open(os.path.join(where, "config.json"), "w") as f:
         json.dump(config, f)
     words = random.Random(3)
