@@ -16,14 +16,15 @@
 #define ATTENTION_FORWARD 0.60  /* of the measured GEMM rate, by a library: published benchmarks */
 #define ATTENTION_BACKWARD 0.40 /* of cuDNN and FlashAttention on H100; deterministic backward a third less */
 #define PLAIN_ATTENTION 0.08    /* of the GEMM rate in fp32: our own kernels that use no tensor cores */
-#define PLAIN_DELTA 0.15        /* the same of the delta rule: by its kernels' multiply-adds; nothing was measured */
-#define PLAIN_GROUPED 0.2       /* the same of experts' GEMMs */
-#define GROUPED_SPARE 64        /* rows that an expert's last tile of 128 lacks */
-#define CORES_GEMM 0.78 /* these four as above, of the host's cores: measured; attention's GEMM rate is of fp32 */
+#define DELTA_BF16 0.03   /* of the GEMM rate: our delta rule on tensor cores: assumed, a quarter of fla's on H200 */
+#define PLAIN_DELTA 0.15  /* of the GEMM rate in fp32: the same without tensor cores: assumed */
+#define PLAIN_GROUPED 0.2 /* the same of experts' GEMMs */
+#define GROUPED_SPARE 64  /* rows that an expert's last tile of 128 lacks */
+#define CORES_GEMM 0.78   /* these four as above, of the host's cores: measured; attention's GEMM rate is of fp32 */
 #define CORES_GEMM_HALF 16.0
 #define CORES_ATTENTION_FORWARD 0.50
 #define CORES_ATTENTION_BACKWARD 0.60
-#define CORES_DELTA 0.50
+#define CORES_DELTA 0.70
 #define CORES_OF_NODES 1.3 /* factor on several nodes: mt-link and MPI share the cores (one core a node) */
 #define LAUNCH 5e-6        /* s that a kernel takes at least. Kernels that a chunk or a slice launches: */
 #define FORWARD_CHUNK 6    /* norm, q k v, rope, attention, output, residual */
@@ -152,7 +153,9 @@ static double delta_flops(const struct mt_layer *l)
 static void delta_add(const struct plan_request *req, const struct mt_layer *l, double layers, struct attention *sum)
 {
 	const struct profile *p = &req->profile;
-	double rate = p->flops * p->fp32 * (p->cores ? CORES_DELTA / cores_shared(req) : PLAIN_DELTA);
+	double rate = p->cores      ? p->flops * p->fp32 * CORES_DELTA / cores_shared(req)
+		: req->dtype == MT_BF16 ? p->flops * DELTA_BF16
+								: p->flops * p->fp32 * PLAIN_DELTA;
 	double flops = layers * req->seq * delta_flops(l);
 	sum->flops += flops;
 	sum->forward += flops / rate;

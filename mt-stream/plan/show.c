@@ -95,7 +95,7 @@ static uint32_t kind_by_library(const struct plan_request *req)
 static bool some_by_own(const struct plan_request *req)
 {
 	for (uint32_t k = 0; k < req->geo->n_kinds; k++)
-		if (!req->attention.kind[k].rows) return true;
+		if (req->geo->kind[k].heads && !req->attention.kind[k].rows) return true;
 	return false;
 }
 
