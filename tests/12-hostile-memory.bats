@@ -288,7 +288,7 @@ late_waits() {
 	mt-store ls >"$T/ls"
 	rm "$SHM/mt.$(id -u).$RUN"$'\033'* "$SHM/mt.$(id -u).${RUN}other.control"
 	grep -q "^$RUN " "$T/ls"
-	no grep -q "other" "$T/ls"
+	no grep -q "${RUN}other" "$T/ls"
 	[ "$(tr -d '\n -~' <"$T/ls" | wc -c)" = 0 ]
 }
 

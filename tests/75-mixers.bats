@@ -42,8 +42,8 @@ two_steps() {
 		two_steps one $c "--device cpu --threads 1 --recompute none"
 		for options in "cpu --recompute full" "cpu --recompute none --threads 3" "chaos:5 --recompute none" \
 			"chaos:6 --recompute full" chaos:7 chaos:8 chaos:9; do
-			two_steps other $c "--device $options"
-			cmp "$T/one" "$T/other"
+			two_steps second $c "--device $options"
+			cmp "$T/one" "$T/second"
 		done
 	done
 }
