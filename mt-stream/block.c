@@ -64,7 +64,7 @@ void *walk_take_fn(void *where, uint64_t count, uint64_t size) { return walk_tak
 
 static const struct mixer *mixer_of(const struct mt_layer *l)
 {
-	return l->mixer == MT_DELTA ? &delta_mixer : &attention_mixer;
+	return l->mixer == MT_DELTA ? &delta_mixer : l->mixer == MT_CONV ? &conv_mixer : &attention_mixer;
 }
 
 /* What mixers keep: those of one kind of layers, or of all kinds together (mt_layer_most) */

@@ -2,7 +2,8 @@
  * own nothing. They launch operations on the device's compute queue and return.
  *
  * Letters: N tokens of the chunk, P of a slice, H hidden, V vocabulary; of the layer's kind: A = heads x D, of gated
- * DeltaNet value_heads x value_dim, K = kv_heads x D, F the MLP's inner size, G: 2 F where the MLP is gated, else F.
+ * DeltaNet value_heads x value_dim, of a short convolution conv_dim, K = kv_heads x D, F the MLP's inner size, G: 2 F
+ * where the MLP is gated, else F.
  * The MLP computes a chunk in slices, which are smaller than the chunk if one row is a large chunk.
  * dx is the gradient of the residual stream: a layer's backward reads the gradient of its output there and writes the
  * gradient of its input. beta is 0 for a unit's first chunk, then 1: weight gradients add up in fp32.
@@ -74,11 +75,12 @@ struct scratch {  /* valid only within one call */
 };
 
 struct saved {      /* what a block's backward needs from its forward, beside the block's input */
-	void *qkv;      /* (N, proj_width()): q | k | v after rope; of gated DeltaNet qkv | z | b | a */
+	void *qkv;      /* (N, proj_width()): q | k | v after rope; of gated DeltaNet qkv | z | b | a; of a short
+	                 * convolution B | C | x */
 	void *gate;     /* (N, A) output_gate: before its sigmoid; backward writes its gradient here */
 	void *pre;      /* (N, pre_width())  q, k before their norms; qk-norm models only */
 	float *qk_rstd; /* (N, rstd_width()) */
-	void *o;        /* (N, A)      attention's output, or the delta rule's */
+	void *o;        /* (N, A)      the output of attention, of the delta rule or of the convolution */
 	float *lse;     /* (N, heads)  attention's log-sum-exps */
 	float *state;   /* (value_heads, key_dim, value_dim) mt-sample's; NULL to train */
 	void *x2;       /* (N, H)      the second residual */
@@ -198,7 +200,8 @@ static inline uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
  * in the scratch's mixed and dmixed */
 static inline int64_t mixer_width(const struct mt_layer *l)
 {
-	return (int64_t)larger((uint64_t)l->heads * l->head_dim, (uint64_t)l->value_heads * l->value_dim);
+	return (
+		int64_t)larger(larger((uint64_t)l->heads * l->head_dim, (uint64_t)l->value_heads * l->value_dim), l->conv_dim);
 }
 static inline int64_t conv_width(const struct mt_layer *l)
 {
@@ -210,7 +213,8 @@ static inline int64_t delta_width(const struct mt_layer *l)
 }
 static inline int64_t proj_width(const struct mt_layer *l)
 {
-	return (int64_t)larger((l->heads + 2ull * l->kv_heads) * l->head_dim, (uint64_t)delta_width(l));
+	return (int64_t)larger(larger((l->heads + 2ull * l->kv_heads) * l->head_dim, (uint64_t)delta_width(l)),
+		3ull * l->conv_dim);
 }
 static inline int64_t mixed_width(const struct mt_layer *l)
 {

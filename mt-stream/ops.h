@@ -410,17 +410,19 @@ struct cross_entropy_args {
  * f: silu, or nothing. Then the first heads of y, `dim` elements each, are normed: y / sqrt(y . y + 1e-6); q heads come
  * first and are multiplied by dim^-1/2, too. All other channels stay as f leaves them.
  * Backward: the gradients of the q and k heads come for each value head: the R of a key head are added in their order.
- * dx = gradient; dw = beta dw + gradient; dbias likewise. */
+ * dx = gradient; dw = beta dw + gradient; dbias likewise.
+ * With factors (LFM2, no heads): x counts times `before`, and y times `after`. */
 struct conv_args {
 	int64_t n, seq, channels, width; /* seq: tokens of a row; width: at most 4 */
 	int64_t q_heads, k_heads, dim;   /* 0 heads: none; backward: q_heads is k_heads; dim: at most 256 */
 	int silu;
 	const void *x; /* (N, channels), rows ld apart */
 	int64_t ld;
-	const void *w;          /* (channels, width) */
-	const void *bias;       /* (channels), or NULL: zeros */
-	const uint32_t *starts; /* (N): where in its row the token's document starts */
-	void *y;                /* (N, channels), forward */
+	const void *before, *after; /* as x; both or NULL */
+	const void *w;              /* (channels, width) */
+	const void *bias;           /* (channels), or NULL: zeros */
+	const uint32_t *starts;     /* (N): where in its row the token's document starts */
+	void *y;                    /* (N, channels), forward */
 	/* cpu, forward (mt-sample): tokens of the first document before the first one; their rows stand before x. y of the
 	 * last `redo` of them is computed, too, and stands before y. */
 	int64_t past, redo;
@@ -429,8 +431,9 @@ struct conv_args {
 	const void *dv;      /* (N, channels - (q_heads + k_heads) dim), backward */
 	void *dx;            /* (N, channels), rows dx_ld apart, backward; NULL: forward */
 	int64_t dx_ld;
-	float *dw;    /* (channels, width) */
-	float *dbias; /* (channels), with bias */
+	void *dbefore, *dafter; /* as dx */
+	float *dw;              /* (channels, width) */
+	float *dbias;           /* (channels), with bias */
 	float beta;
 };
 

@@ -1329,3 +1329,31 @@ END
 	config qwen3_5_text '"hidden_act": "gelu"'
 	refused 78 "hidden_act 'gelu' is not supported"
 }
+
+@test "LFM2: short convolutions, the MLP's size, and keys that are refused" {
+	config lfm2 '"num_hidden_layers": 4' '"hidden_size": 64' '"full_attn_idxs": [2, 9]' '"intermediate_size": 1000'
+	store-layout "$T/config.json" >"$T/layout"
+	grep -q "^kind_of 0010$" "$T/layout"
+	grep -q "layers.0.conv.in_proj.weight unit 1 .* shape 192 64 " "$T/layout"
+	grep -q "layers.0.conv.conv.weight unit 1 .* shape 64 3 .* decay 1" "$T/layout"
+	grep -q "layers.2.self_attn.out_proj.weight unit 3 .* shape 64 64 " "$T/layout"
+	grep -q "layers.0.feed_forward.w1.weight unit 1 .* shape 768 64 " "$T/layout" # 666, rounded up
+	config lfm2 '"block_auto_adjust_ff_dim": false' '"intermediate_size": 1000'
+	store-layout "$T/config.json" >"$T/layout"
+	grep -q "^kind_of 000$" "$T/layout" # attention alone
+	grep -q "layers.0.feed_forward.w2.weight unit 1 .* 1000 " "$T/layout"
+	config lfm2 '"layer_types": ["full_attention", "conv", "linear_attention"]'
+	refused 78 "layer_types 'linear_attention' is not supported"
+	config lfm2 '"full_attn_idxs": 3'
+	refused 65 "full_attn_idxs is not a list"
+	config lfm2 '"full_attn_idxs": [1.5]'
+	refused 65 "full_attn_idxs has an entry that is not an integer"
+	config lfm2 '"conv_bias": true'
+	refused 78 "conv_bias true is not supported"
+	config lfm2 '"conv_L_cache": 5'
+	refused 78 "conv_L_cache"
+	config lfm2 '"block_ffn_dim_multiplier": -1'
+	refused 78 "block_ffn_dim_multiplier -1 is out of range"
+	config lfm2 '"block_ff_dim": 100' '"intermediate_size": 1000'
+	refused 78 "intermediate_size and block_ff_dim disagree"
+}

@@ -1,4 +1,5 @@
-# Layers that combine tokens otherwise than by softmax attention alone: gated DeltaNet, gates on attention's output.
+# Layers that combine tokens otherwise than by softmax attention alone: gated DeltaNet, gates on attention's output,
+# short convolutions.
 # tests/golden/compare.py has the bounds and their reasons.
 load helpers
 load lib/golden
@@ -9,15 +10,17 @@ load lib/golden
 @test "qwen3-5-moe in bf16: results differ from PyTorch's only by rounding" { golden qwen3-5-moe --bf16; }
 @test "qwen3-next in fp32: losses, norms, gradients and weights match PyTorch's" { golden qwen3-next; }
 @test "qwen3-next in bf16: results differ from PyTorch's only by rounding" { golden qwen3-next --bf16; }
+@test "lfm2 in fp32: losses, norms, gradients and weights match PyTorch's" { golden lfm2; }
+@test "lfm2 in bf16: results differ from PyTorch's only by rounding" { golden lfm2 --bf16; }
 
-@test "models with gated DeltaNet are exported as they were loaded: names, shapes, values, and the same geometry" {
-	same_export qwen3-5 qwen3-5-moe qwen3-next
+@test "models with other mixers are exported as they were loaded: names, shapes, values, and the same geometry" {
+	same_export qwen3-5 qwen3-5-moe qwen3-next lfm2
 }
 
 # bats test_tags=slow
-@test "transformers computes the loss of mt on exported models with gated DeltaNet" {
+@test "transformers computes the loss of mt on exported models with other mixers" {
 	need_torch
-	for c in qwen3-5 qwen3-5-moe qwen3-next; do
+	for c in qwen3-5 qwen3-5-moe qwen3-next lfm2; do
 		loss_on "$GOLDEN/$c/data.bin" "$c" --until 2 --eval-every 2
 	done
 	transformers_agrees
@@ -37,8 +40,8 @@ two_steps() {
 	[ -s "$T/$1" ]
 }
 
-@test "threads, recompute levels and delays of the chaos device change no bit of gated DeltaNet" {
-	for c in qwen3-5 qwen3-next; do
+@test "threads, recompute levels and delays of the chaos device change no bit of other mixers" {
+	for c in qwen3-5 qwen3-next lfm2; do
 		two_steps one $c "--device cpu --threads 1 --recompute none"
 		for options in "cpu --recompute full" "cpu --recompute none --threads 3" "chaos:5 --recompute none" \
 			"chaos:6 --recompute full" chaos:7 chaos:8 chaos:9; do
@@ -71,7 +74,7 @@ loss_alone() {
 
 @test "packed documents do not see each other: their loss is that of each alone, in any order" {
 	tokens() { python3 "$TOP/tests/lib/tokens.py" "$@"; }
-	for c in qwen3-5 qwen3-next; do
+	for c in qwen3-5 qwen3-next lfm2; do
 		step=0
 		make_run "$GOLDEN/$c/model" --dtype fp32
 		start_stages
@@ -99,9 +102,9 @@ loss_alone() {
 	done
 }
 
-@test "mt-sample continues a document of gated DeltaNet as a pass over all of it does" {
+@test "mt-sample continues a document of other mixers as a pass over all of it does" {
 	tokens() { python3 "$TOP/tests/lib/tokens.py" "$@"; }
-	for case in qwen3-5 qwen3-next; do
+	for case in qwen3-5 qwen3-next lfm2; do
 		make_run "$GOLDEN/$case/model" --dtype bf16
 		tokens prompts "$T/p" 1 53 1 63 64 120 600
 		mt-sample "$RUN" --compute fp32 --temperature 0 --max-tokens 70 --stop none --logits "$T/l" <"$T/p" >"$T/o"

@@ -226,7 +226,8 @@ static int layer_same(const struct mt_layer *run, const struct mt_layer *dir, ui
 	SAME(value_heads, "linear_num_value_heads");
 	SAME(key_dim, "linear_key_head_dim");
 	SAME(value_dim, "linear_value_head_dim");
-	SAME(conv_width, "linear_conv_kernel_dim");
+	SAME(conv_width, run->mixer == MT_CONV ? "conv_L_cache" : "linear_conv_kernel_dim");
+	SAME(conv_dim, "hidden_size");
 	SAME(output_gate, "attn_output_gate");
 	SAME(rope_scaling, "the rope's attention factor");
 	SAME(experts, "the number of experts");

@@ -32,15 +32,32 @@ INLINE int64_t conv_before(const struct conv_args *a, int64_t t)
 	return before == t ? t + a->past : before;
 }
 
-/* u (n) of a token whose row of x is at `x` */
-INLINE void conv_sum(float *u, const struct conv_args *a, const struct conv_group *g, const float *x, int64_t before)
+/* Channels from i on of a token's row of p, which is x or a factor, or those of dx */
+INLINE const float *conv_at(const void *p, const struct conv_args *a, const struct conv_group *g, int64_t t, int64_t i)
+{
+	return (const float *)p + t * a->ld + g->first + i;
+}
+INLINE float *conv_to(void *p, const struct conv_args *a, const struct conv_group *g, int64_t t, int64_t i)
+{
+	return (float *)p + t * a->dx_ld + g->first + i;
+}
+
+/* What counts as x */
+INLINE vf conv_x(const struct conv_args *a, const struct conv_group *g, int64_t t, int64_t i)
+{
+	vf x = v_get(conv_at(a->x, a, g, t, i), g->n - i);
+	return a->before ? x * v_get(conv_at(a->before, a, g, t, i), g->n - i) : x;
+}
+
+/* u (n) of token t */
+INLINE void conv_sum(float *u, const struct conv_args *a, const struct conv_group *g, int64_t t, int64_t before)
 {
 	const float *bias = a->bias ? (const float *)a->bias + g->first : NULL;
 	int64_t most = least(before, a->width - 1);
 	for (int64_t i = 0; i < g->n; i += VW) {
 		vf sum = bias ? v_get(bias + i, g->n - i) : v_set(0);
 		for (int64_t back = most; back >= 0; back--)
-			sum = v_fma(v_load(g->w[a->width - 1 - back] + i), v_get(x - back * a->ld + i, g->n - i), sum);
+			sum = v_fma(v_load(g->w[a->width - 1 - back] + i), conv_x(a, g, t - back, i), sum);
 		v_store(u + i, sum);
 	}
 }
@@ -85,14 +102,17 @@ static void conv_forward(const struct conv_args *a, int64_t first, int64_t end)
 		conv_group_at(&g, a, c);
 		for (int64_t t = first; t < end; t++) {
 			float *to = (float *)a->y + t * a->channels + c;
-			conv_sum(y, a, &g, (const float *)a->x + t * a->ld + c, conv_before(a, t));
+			conv_sum(y, a, &g, t, conv_before(a, t));
 			conv_act(y, NULL, y, a->silu, g.n);
 			for (int64_t h = 0; g.dim && h < g.n; h += g.dim) {
 				float r = 1.0f / sqrtf(head_dot(y + h, y + h, g.dim) + CONV_NORM_EPS) * conv_scale(a, (c + h) / g.dim);
 				for (int64_t i = 0; i < g.dim; i += VW)
 					v_put(to + h + i, g.dim - i, v_get(y + h + i, g.dim - i) * v_set(r));
 			}
-			for (int64_t i = 0; !g.dim && i < g.n; i += VW) v_put(to + i, g.n - i, v_load(y + i));
+			for (int64_t i = 0; !g.dim && i < g.n; i += VW) {
+				vf v = v_load(y + i);
+				v_put(to + i, g.n - i, a->after ? v * v_get(conv_at(a->after, a, &g, t, i), g.n - i) : v);
+			}
 		}
 	}
 }
@@ -119,16 +139,22 @@ INLINE void conv_head_back(float *dy, const struct conv_args *a, const float *y,
 	}
 }
 
-/* du (n), the gradient of u at token t */
-INLINE void conv_back_u(float *du, const struct conv_args *a, const struct conv_group *g, int64_t t, int64_t before)
+/* du (n), the gradient of u at token t; own: write that of the factor, too */
+INLINE void conv_back_u(float *du, const struct conv_args *a, const struct conv_group *g, int64_t t, int64_t before,
+	bool own)
 {
 	float y[CONV_GROUP], slope[CONV_GROUP];
 	int64_t normed = (a->q_heads + a->k_heads) * a->dim;
-	conv_sum(y, a, g, (const float *)a->x + t * a->ld + g->first, before);
+	conv_sum(y, a, g, t, before);
 	conv_act(y, slope, y, a->silu, g->n);
 	if (!g->dim) {
 		const float *dv = (const float *)a->dv + t * (a->channels - normed) + g->first - normed;
-		for (int64_t i = 0; i < g->n; i += VW) v_store(du + i, v_get(dv + i, g->n - i) * v_load(slope + i));
+		for (int64_t i = 0; i < g->n; i += VW) {
+			vf d = v_get(dv + i, g->n - i);
+			if (a->after && own) v_put(conv_to(a->dafter, a, g, t, i), g->n - i, d * v_load(y + i));
+			if (a->after) d *= v_get(conv_at(a->after, a, g, t, i), g->n - i);
+			v_store(du + i, d * v_load(slope + i));
+		}
 		return;
 	}
 	for (int64_t h = 0; h < g->n; h += g->dim) conv_head_back(du + h, a, y + h, (g->first + h) / g->dim, t);
@@ -140,14 +166,17 @@ INLINE void conv_back_u(float *du, const struct conv_args *a, const struct conv_
 INLINE void conv_back_x(const struct conv_args *a, const struct conv_group *g, int64_t t,
 	const float du[CONV_WIDTH][CONV_GROUP])
 {
-	float *dx = (float *)a->dx + t * a->dx_ld + g->first;
 	int64_t n = 1;
 	while (n < a->width && t + n < a->n && conv_before(a, t + n) >= n) n++;
 	for (int64_t i = 0; i < g->n; i += VW) {
 		vf sum = {0};
 		for (int64_t back = 0; back < n; back++)
 			sum = v_fma(v_load(g->w[a->width - 1 - back] + i), v_load(du[(t + back) % CONV_WIDTH] + i), sum);
-		v_put(dx + i, g->n - i, sum);
+		if (a->before) {
+			v_put(conv_to(a->dbefore, a, g, t, i), g->n - i, sum * v_get(conv_at(a->x, a, g, t, i), g->n - i));
+			sum *= v_get(conv_at(a->before, a, g, t, i), g->n - i);
+		}
+		v_put(conv_to(a->dx, a, g, t, i), g->n - i, sum);
 	}
 }
 
@@ -155,13 +184,12 @@ INLINE void conv_back_x(const struct conv_args *a, const struct conv_group *g, i
 INLINE void conv_back_w(float dw[CONV_WIDTH][CONV_GROUP], float *dbias, const struct conv_args *a,
 	const struct conv_group *g, int64_t t, int64_t before, const float *du)
 {
-	const float *x = (const float *)a->x + t * a->ld + g->first;
 	int64_t most = least(before, a->width - 1);
 	for (int64_t i = 0; i < g->n; i += VW) {
 		vf d = v_load(du + i);
 		for (int64_t back = most; back >= 0; back--) {
 			float *to = dw[a->width - 1 - back] + i;
-			v_store(to, v_fma(v_get(x - back * a->ld + i, g->n - i), d, v_load(to)));
+			v_store(to, v_fma(conv_x(a, g, t - back, i), d, v_load(to)));
 		}
 		if (dbias) v_put(dbias + i, g->n - i, v_get(dbias + i, g->n - i) + d);
 	}
@@ -178,7 +206,7 @@ static void conv_backward(const struct conv_args *a, float *dw, float *dbias, in
 		memset(sum, 0, sizeof sum);
 		for (int64_t t = first; t < end + far; t++) {
 			int64_t before = t < a->n ? conv_before(a, t) : 0;
-			if (t < end || (t < a->n && before > t - end)) conv_back_u(du[t % CONV_WIDTH], a, &g, t, before);
+			if (t < end || (t < a->n && before > t - end)) conv_back_u(du[t % CONV_WIDTH], a, &g, t, before, t < end);
 			if (t < end) conv_back_w(sum, dbias ? dbias + c : NULL, a, &g, t, before, du[t % CONV_WIDTH]);
 			if (t - far >= first) conv_back_x(a, &g, t - far, du);
 		}

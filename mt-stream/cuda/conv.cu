@@ -27,7 +27,7 @@ static struct split split_of(const struct conv_args *a, const void *second, int6
 	int64_t normed = s.heads * s.dim;
 	if (s.heads) s.lanes = lanes_of(s.dim);
 	s.groups = s.heads + div_up(a->channels - normed, s.lanes * WIDE);
-	s.wide = wide_rows(a->channels | a->ld | second_ld | (s.heads ? s.dim : 0), a->x, second, NULL, NULL);
+	s.wide = wide_rows(a->channels | a->ld | second_ld | (s.heads ? s.dim : 0), a->x, second, a->before, a->after);
 	return s;
 }
 
@@ -68,6 +68,19 @@ static __device__ __forceinline__ int64_t tokens_before(const struct conv_args *
 	return t % a->seq - a->starts[t];
 }
 
+/* What counts as token t's x */
+template <typename T>
+static __device__ __forceinline__ void x_get(float x[WIDE], const struct conv_args *a, struct channels c, int64_t t,
+	int wide)
+{
+	float factor[WIDE];
+	get_wide(x, (const T *)a->x + t * a->ld + c.first, c.n, wide);
+	if (!a->before) return;
+	get_wide(factor, (const T *)a->before + t * a->ld + c.first, c.n, wide);
+#pragma unroll
+	for (int i = 0; i < WIDE; i++) x[i] *= factor[i];
+}
+
 /* x's last W tokens up to t, after those up to t - 1 */
 template <typename T>
 static __device__ __forceinline__ void history_next(float x[W][WIDE], const struct conv_args *a, struct channels c,
@@ -77,7 +90,7 @@ static __device__ __forceinline__ void history_next(float x[W][WIDE], const stru
 	for (int j = 0; j + 1 < W; j++)
 #pragma unroll
 		for (int i = 0; i < WIDE; i++) x[j][i] = before == 0 ? 0 : x[j + 1][i];
-	get_wide(x[W - 1], (const T *)a->x + t * a->ld + c.first, c.n, wide);
+	x_get<T>(x[W - 1], a, c, t, wide);
 }
 
 /* Those up to first - 1 */
@@ -91,7 +104,7 @@ static __device__ __forceinline__ void history_begin(float x[W][WIDE], const str
 		int64_t back = W - j; /* from `first` */
 #pragma unroll
 		for (int i = 0; i < WIDE; i++) x[j][i] = 0;
-		if (back <= before && back < W) get_wide(x[j], (const T *)a->x + (first - back) * a->ld + c.first, c.n, wide);
+		if (back <= before && back < W) x_get<T>(x[j], a, c, first - back, wide);
 	}
 }
 
@@ -123,7 +136,7 @@ static __global__ void __launch_bounds__(BLOCK) conv_forward_kernel(struct conv_
 	int64_t first = item / s.groups * RUN, end = first + RUN < a.n ? first + RUN : a.n;
 	struct channels c = channels_of(&s, a.channels, group, threadIdx.x % s.lanes);
 	struct taps<T> p;
-	float x[W][WIDE], y[WIDE], slope[WIDE];
+	float x[W][WIDE], y[WIDE], slope[WIDE], after[WIDE];
 
 	if (first >= a.n) c.n = 0;
 	int there = c.n > 0;
@@ -145,6 +158,11 @@ static __global__ void __launch_bounds__(BLOCK) conv_forward_kernel(struct conv_
 		float r = c.head < 0 ? 1.0f : 1.0f / sqrtf(sum + NORM_EPS) * q_scale(&a, c.head);
 #pragma unroll
 		for (int i = 0; i < WIDE; i++) y[i] *= r;
+		if (a.after) {
+			get_wide(after, (const T *)a.after + t * a.ld + c.first, c.n, s.wide);
+#pragma unroll
+			for (int i = 0; i < WIDE; i++) y[i] *= after[i];
+		}
 		put_wide((T *)a.y + t * a.channels + c.first, y, c.n, s.wide);
 	}
 }
@@ -184,6 +202,37 @@ static __device__ __forceinline__ void y_gradient(float d[WIDE], const float y[W
 		if (there && c.head >= 0) d[i] = r * (d[i] - y[i] * r * (dot * r));
 }
 
+/* d, the gradient of y times its factor, becomes that of y; own: write that of the factor */
+template <typename T>
+static __device__ __forceinline__ void after_gradient(float d[WIDE], const float y[WIDE], const struct conv_args *a,
+	struct channels c, int64_t t, int own, int wide)
+{
+	float after[WIDE], gradient[WIDE];
+	get_wide(after, (const T *)a->after + t * a->ld + c.first, c.n, wide);
+#pragma unroll
+	for (int i = 0; i < WIDE; i++) {
+		gradient[i] = d[i] * y[i];
+		d[i] *= after[i];
+	}
+	if (own) put_wide((T *)a->dafter + t * a->dx_ld + c.first, gradient, c.n, wide);
+}
+
+/* d, the gradient of what counts as x, becomes that of x; that of its factor is written */
+template <typename T>
+static __device__ __forceinline__ void before_gradient(float d[WIDE], const struct conv_args *a, struct channels c,
+	int64_t t, int wide)
+{
+	float x[WIDE], before[WIDE];
+	get_wide(x, (const T *)a->x + t * a->ld + c.first, c.n, wide);
+	get_wide(before, (const T *)a->before + t * a->ld + c.first, c.n, wide);
+#pragma unroll
+	for (int i = 0; i < WIDE; i++) {
+		x[i] *= d[i];
+		d[i] *= before[i];
+	}
+	put_wide((T *)a->dbefore + t * a->dx_ld + c.first, x, c.n, wide);
+}
+
 /* `rows` tokens a part; their dx needs the gradients of u of the next W - 1 tokens, too.
  * partial (parts, channels (width + 1)): dw, then dbias */
 template <typename T>
@@ -218,6 +267,7 @@ static __global__ void __launch_bounds__(BLOCK)
 			conv_act(y, slope, &p, x, a.silu);
 		}
 		y_gradient<T>(d, y, &a, &s, c, t, used);
+		if (used && a.after) after_gradient<T>(d, y, &a, c, t, t < end, s.wide);
 #pragma unroll
 		for (int i = 0; i < WIDE; i++) du[W - 1][i] = used ? d[i] * slope[i] : 0;
 		if (!there) continue;
@@ -239,6 +289,7 @@ static __global__ void __launch_bounds__(BLOCK)
 #pragma unroll
 				for (int i = 0; i < WIDE; i++) d[i] += p.w[W - 1 - back][i] * du[back][i];
 			}
+		if (a.before) before_gradient<T>(d, &a, c, to, s.wide);
 		put_wide((T *)a.dx + to * a.dx_ld + c.first, d, c.n, s.wide);
 	}
 	if (!there) return;
@@ -266,7 +317,7 @@ static void backward(const struct cuda_queue *q, const struct conv_args a)
 	int64_t width = a.channels * (a.width + 1), parts = partial_blocks(div_up(a.n, RUN), width);
 	int64_t rows = div_up(a.n, parts);
 	struct split s = split_of(&a, a.dx, a.dx_ld);
-	s.wide = s.wide && wide_rows(WIDE, a.dq, a.dk, a.dv, NULL);
+	s.wide = s.wide && wide_rows(WIDE, a.dq, a.dk, a.dv, NULL) && wide_rows(WIDE, a.dbefore, a.dafter, NULL, NULL);
 	parts = div_up(a.n, rows);
 	LAUNCH(conv_backward_kernel<T>, div_up(parts * s.groups, BLOCK / s.lanes), BLOCK, 0, q->stream, a, s, q->work,
 		rows);

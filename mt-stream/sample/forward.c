@@ -1,9 +1,9 @@
 /* forward.c: logits of the next token: one pass forward through all units, by mt-stream's layers, on the cpu device.
  *
  * q, k and v of all tokens so far stay in a cache, so that a pass computes only the tokens that are new, as long as the
- * run is at the same step. Layers of gated DeltaNet have a state instead, and their last rows, which the convolution
- * and a chunk that is not complete read again. When a step is committed, the cache is of no use any more: the next pass
- * computes all tokens.
+ * run is at the same step. Layers without attention have their last rows instead, which a convolution and a chunk of
+ * gated DeltaNet that is not complete read again, and the latter a state. When a step is committed, the cache is of no
+ * use any more: the next pass computes all tokens.
  *
  * A step that is committed during a pass makes the pass begin again. In a run whose steps are shorter than a pass it
  * would never end. So after ATTEMPTS it is computed with each unit at the step that is the newest when its turn comes:
@@ -24,10 +24,10 @@ enum {
 	TAIL = DELTA_CHUNK - 1 + MT_CONV_WIDTH - 1 /* rows that gated DeltaNet reads again, at most */
 };
 
-/* Rows that the cache of a layer has room for. Those of gated DeltaNet move to its beginning when it is full. */
+/* Rows that the cache of a layer has room for. Without attention they move to its beginning when it is full. */
 static uint64_t cache_rows(const struct mt_layer *l, uint32_t room)
 {
-	return l->mixer == MT_DELTA ? (uint64_t)least(room, TAIL + 2 * CHUNK) : room;
+	return l->mixer == MT_ATTENTION ? room : (uint64_t)least(room, TAIL + 2 * CHUNK);
 }
 
 static uint64_t state_elems(const struct mt_layer *l) { return (uint64_t)l->value_heads * l->key_dim * l->value_dim; }
@@ -285,7 +285,7 @@ static int block(struct forward *f, uint32_t u)
 	const struct mt_layer *l = mt_layer_of(f->geo, u - 1);
 	int64_t h = f->geo->hidden;
 	float *cache = f->qkv + cache_before(f->geo, u - 1, f->room);
-	uint32_t row = l->mixer == MT_DELTA ? f->delta_row : f->from;
+	uint32_t row = l->mixer == MT_ATTENTION ? f->from : f->tail_row;
 	struct weights w = {0};
 	int rc = weights_wait(&f->weights, u);
 	if (rc) return rc;
@@ -304,7 +304,7 @@ static int block(struct forward *f, uint32_t u)
 		block_forward(&c, u - 1, &w, f->x + from * h, &s, f->y + from * h);
 		row += (uint32_t)n;
 	}
-	if (l->mixer == MT_DELTA) f->delta_end = row;
+	if (l->mixer != MT_ATTENTION) f->tail_end = row;
 	return used(f);
 }
 
@@ -372,12 +372,12 @@ static int pass(struct forward *f, bool mixed)
 	f->weights.in_place = !mixed &&
 		f->dev->zero_copy(f->dev, f->arena, (enum mt_dtype)mt_control(f->weights.run)->dtype);
 	f->from = f->cached;
-	if (!f->from) f->delta_row = 0;
+	if (!f->from) f->tail_row = 0;
 	f->cached = 0;
 	for (uint32_t u = 0; !rc && u <= head_unit(f); u++) rc = unit_forward(f, u);
 	if (rc || mixed) return rc;
 	f->cached = f->n;
-	f->delta_row = f->delta_end;
+	f->tail_row = f->tail_end;
 	f->fills = f->weights.fills;
 	f->step = f->weights.step;
 	return 0;

@@ -39,8 +39,8 @@ struct forward {
 	uint64_t fills, step; /* what the cache was computed with */
 	uint32_t cached;      /* tokens whose q | k | v the cache has; 0: none */
 	uint32_t from, n;     /* this pass computes tokens from .. n - 1 */
-	uint32_t delta_row;   /* where the pass's rows begin in the caches of gated DeltaNet, */
-	uint32_t delta_end;   /* and where they end */
+	uint32_t tail_row;    /* where the pass's rows begin in the caches of layers without attention, */
+	uint32_t tail_end;    /* and where they end */
 	const uint32_t *tokens;
 
 	/* device memory, one allocation, for `room` tokens */

@@ -346,7 +346,7 @@ static void refuse_word(struct reader *r, const char *key, const char *only, con
 /* Qwen3.5 and Qwen3-Next: gated DeltaNet, and attention whose output has a gate, of which q_proj has the rows too */
 void read_delta(struct reader *r, struct model *m)
 {
-	struct mt_layer *d = &m->delta;
+	struct mt_layer *d = &m->mixer;
 	d->mixer = MT_DELTA;
 	d->key_heads = key_u32(r, "linear_num_key_heads", 16, 1, 1 << 14);
 	d->value_heads = key_u32(r, "linear_num_value_heads", 32, 1, 1 << 14);
@@ -361,6 +361,27 @@ void read_delta(struct reader *r, struct model *m)
 	refuse_word(r, "output_gate_type", "swish", "silu");
 	refuse_word(r, "mamba_ssm_dtype", "float32", "float32");
 	m->base.output_gate = 1;
+}
+
+/* LFM2: a short convolution, whose channels are those of the residual stream */
+void read_conv(struct reader *r, struct model *m)
+{
+	m->mixer.mixer = MT_CONV;
+	m->mixer.conv_dim = m->geo.hidden;
+	m->mixer.conv_width = key_u32(r, "conv_L_cache", 3, 1, MT_CONV_WIDTH);
+}
+
+/* The MLP's inner size is two thirds of intermediate_size, rounded up */
+void read_lfm2(struct reader *r, struct model *m)
+{
+	uint32_t multiple = key_u32(r, "block_multiple_of", 256, 1, 1 << 22), most = 1 << 22;
+	double factor = key_number(r, r->root, "block_ffn_dim_multiplier");
+	read_conv(r, m);
+	if (r->rc || !key_bool(r, r->root, "block_auto_adjust_ff_dim", true)) return;
+	double ffn = floor((isnan(factor) ? 1 : factor) * (2 * m->base.ffn / 3));
+	if (!(ffn >= 1 && ffn <= most))
+		return REFUSE(r, MT_EX_CONFIG, "block_ffn_dim_multiplier %g is out of range", factor);
+	m->base.ffn = ((uint32_t)ffn + multiple - 1) / multiple * multiple;
 }
 
 /* As nn.Embedding: a negative padding_idx counts from the vocabulary's end. -1: none */

@@ -68,7 +68,7 @@ struct model {
 	uint32_t rotary_dim; /* elements of a head that turn, where a key says so instead of their part; 0: none does */
 	uint32_t rope_positions; /* positions that the ropes' frequencies hold for */
 	enum rope_of rope_of[MT_KINDS];
-	struct mt_layer delta;   /* gated DeltaNet, of layers that have it instead of attention */
+	struct mt_layer mixer;   /* gated DeltaNet or a convolution, of layers that have it instead of attention */
 	struct mt_layer experts; /* the MLP of layers with experts */
 	bool sparse[1024];       /* does this layer have them? */
 };
@@ -152,6 +152,8 @@ struct family {
 	bool last_full;                /* whatever layer_types says of the last layer */
 	bool delta;                    /* linear_attention of layer_types is gated DeltaNet; without this key, all but each
 	                                * full_attention_interval-th layer have it */
+	bool conv;                     /* conv of layer_types is a short convolution; without this key, all layers beside
+	                                * full_attn_idxs have it */
 	bool per_layer;                /* layers that per_layer_config lists have other sizes */
 	enum { NOPE_NEVER, NOPE_FULL, NOPE_BESIDE_WINDOWS, NOPE_LIST } nope; /* layers without rope: full ones, which are
 	                                * all in a model without windows; the same if the model has a window; those of
@@ -197,6 +199,8 @@ void read_bigcode(struct reader *, struct model *);
 void read_opt(struct reader *, struct model *);
 void read_gemma4(struct reader *, struct model *);
 void read_delta(struct reader *, struct model *);
+void read_conv(struct reader *, struct model *);
+void read_lfm2(struct reader *, struct model *);
 /* experts.c: m->experts and m->sparse; as `read` */
 void read_experts(struct reader *, struct model *);
 void read_olmoe(struct reader *, struct model *);

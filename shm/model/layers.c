@@ -6,7 +6,7 @@
 enum { WINDOW_DEFAULT = 4096, MAX_WINDOW_LAYERS_DEFAULT = 28, NOPE_INTERVAL_DEFAULT = 4 };
 
 /* What differs from layer to layer: bits of a layer's word */
-enum { HAS_WINDOW = 1, HAS_ROPE = 2, HAS_DELTA = 4 };
+enum { HAS_WINDOW = 1, HAS_ROPE = 2, HAS_MIXER = 4 };
 
 /* ---- windows */
 
@@ -24,14 +24,15 @@ static void read_layer_types(struct reader *r, const struct family *family, uint
 		const char *type = json_string_value(json_array_get(types, i));
 		if (!type) return REFUSE(r, MT_EX_DATA, "layer_types has an entry that is not a string");
 		bool sliding = strcmp(type, "sliding_attention") == 0;
-		bool delta = family->delta && strcmp(type, "linear_attention") == 0;
-		if (!sliding && !delta && strcmp(type, "full_attention") != 0)
+		bool mixer = (family->delta && strcmp(type, "linear_attention") == 0) ||
+			(family->conv && strcmp(type, "conv") == 0);
+		if (!sliding && !mixer && strcmp(type, "full_attention") != 0)
 			REFUSE(r, MT_EX_CONFIG, "layer_types '%.40s' is not supported", type);
 		if (sliding && !window_given)
 			REFUSE(r, MT_EX_CONFIG, "layer_types: layer %u is sliding_attention, but no window is in force", i);
 		if (strict && sliding != !!(has[i] & HAS_WINDOW))
 			REFUSE(r, MT_EX_CONFIG, "layer_types of layer %u disagrees with the keys of transformers 4", i);
-		has[i] = (uint8_t)((has[i] & HAS_ROPE) | (sliding ? HAS_WINDOW : 0) | (delta ? HAS_DELTA : 0));
+		has[i] = (uint8_t)((has[i] & HAS_ROPE) | (sliding ? HAS_WINDOW : 0) | (mixer ? HAS_MIXER : 0));
 	}
 }
 
@@ -92,7 +93,7 @@ static uint32_t read_windows(struct reader *r, const struct family *family, uint
 	return tokens;
 }
 
-/* ---- gated DeltaNet */
+/* ---- mixers beside attention */
 
 /* Without layer_types, which says it otherwise */
 static void read_interval(struct reader *r, uint32_t layers, uint8_t *has)
@@ -100,18 +101,35 @@ static void read_interval(struct reader *r, uint32_t layers, uint8_t *has)
 	if (is_given(json_object_get(r->root, "layer_types"))) return;
 	uint32_t every = key_u32(r, "full_attention_interval", 4, 1, INT32_MAX);
 	for (uint32_t i = 0; i < layers; i++)
-		if ((i + 1) % every) has[i] |= HAS_DELTA;
+		if ((i + 1) % every) has[i] |= HAS_MIXER;
 }
 
-static void set_delta(const struct model *m, struct mt_layer *k)
+/* The same of convolutions */
+static void read_full_layers(struct reader *r, uint32_t layers, uint8_t *has)
 {
-	k->mixer = m->delta.mixer;
+	const json_t *list = json_object_get(r->root, "full_attn_idxs"), *v;
+	size_t at;
+	if (is_given(json_object_get(r->root, "layer_types")) || !is_given(list)) return;
+	if (!json_is_array(list)) return REFUSE(r, MT_EX_DATA, "full_attn_idxs is not a list");
+	for (uint32_t i = 0; i < layers; i++) has[i] |= HAS_MIXER;
+	json_array_foreach((json_t *)list, at, v)
+	{
+		json_int_t i = json_integer_value(v);
+		if (!json_is_integer(v)) return REFUSE(r, MT_EX_DATA, "full_attn_idxs has an entry that is not an integer");
+		if (i >= 0 && i < (json_int_t)layers) has[i] &= (uint8_t)~HAS_MIXER;
+	}
+}
+
+static void set_mixer(const struct model *m, struct mt_layer *k)
+{
+	k->mixer = m->mixer.mixer;
 	k->heads = k->kv_heads = k->head_dim = k->window = k->output_gate = 0;
-	k->key_heads = m->delta.key_heads;
-	k->value_heads = m->delta.value_heads;
-	k->key_dim = m->delta.key_dim;
-	k->value_dim = m->delta.value_dim;
-	k->conv_width = m->delta.conv_width;
+	k->key_heads = m->mixer.key_heads;
+	k->value_heads = m->mixer.value_heads;
+	k->key_dim = m->mixer.key_dim;
+	k->value_dim = m->mixer.value_dim;
+	k->conv_width = m->mixer.conv_width;
+	k->conv_dim = m->mixer.conv_dim;
 }
 
 /* ---- NoPE */
@@ -195,6 +213,7 @@ void read_layers(struct reader *r, const struct family *family, struct model *m)
 	if (family->nope == NOPE_LIST) read_nope_list(r, m->geo.layers, has);
 	uint32_t tokens = read_windows(r, family, m->geo.layers, has);
 	if (family->delta) read_interval(r, m->geo.layers, has);
+	if (family->conv) read_full_layers(r, m->geo.layers, has);
 	bool nope = family->nope == NOPE_FULL || (family->nope == NOPE_BESIDE_WINDOWS && tokens);
 
 	for (uint32_t i = 0; i < m->geo.layers; i++) {
@@ -204,8 +223,8 @@ void read_layers(struct reader *r, const struct family *family, struct model *m)
 		k.window = window ? tokens : 0;
 		set_sizes(r, family, m, i, &k);
 		set_experts(m, i, &k);
-		if (has[i] & HAS_DELTA) set_delta(m, &k);
-		if (!(has[i] & HAS_ROPE) || (nope && !window) || has[i] & HAS_DELTA) rope = ROPE_NONE;
+		if (has[i] & HAS_MIXER) set_mixer(m, &k);
+		if (!(has[i] & HAS_ROPE) || (nope && !window) || has[i] & HAS_MIXER) rope = ROPE_NONE;
 		m->geo.kind_of[i] = kind_number(r, m, &k, rope);
 	}
 	for (uint32_t i = 0; i < m->geo.n_kinds && !r->rc; i++) rope_fill(r, family, m, m->rope_of[i], &m->geo.kind[i]);

@@ -23,7 +23,8 @@
 #define OWN_V PART(5)     /* v is not k */
 #define ATTENTION PART(6) /* which mixer the layer has */
 #define DELTA PART(7)
-#define EXPERTS_ARE(flag) ((uint64_t)(flag) << 40)
+#define CONV PART(8)
+#define EXPERTS_ARE(flag) ((uint64_t)(flag) << 41)
 
 enum size {
 	NONE,
@@ -42,6 +43,8 @@ enum size {
 	D_HEADS,
 	D_DIM,
 	D_WIDTH,
+	C_DIM,
+	C_PROJ_ROWS,
 	FFN,
 	EXPERTS,
 	SHARED_FFN,
@@ -78,8 +81,11 @@ static const struct entry {
 	{MT_T_DT_BIAS, true, "linear_attn.dt_bias", D_HEADS, NONE, DELTA, 0},
 	{MT_T_A_LOG, true, "linear_attn.A_log", D_HEADS, NONE, DELTA, 0},
 	{MT_T_DNORM, true, "linear_attn.norm.weight", D_DIM, NONE, DELTA, 0},
+	{MT_T_DQKV, true, "conv.in_proj.weight", C_PROJ_ROWS, HIDDEN, CONV, 0},
+	{MT_T_CONV, true, "conv.conv.weight", C_DIM, D_WIDTH, CONV, 0},
 	{MT_T_O, true, "self_attn.o_proj.weight", HIDDEN, Q_ROWS, ATTENTION, 0},
 	{MT_T_O, true, "linear_attn.out_proj.weight", HIDDEN, D_VALUE_ROWS, DELTA, 0},
+	{MT_T_O, true, "conv.out_proj.weight", HIDDEN, C_DIM, CONV, 0},
 	{MT_T_OB, true, "self_attn.o_proj.bias", HIDDEN, NONE, ATTENTION | MT_O_BIAS, 0},
 	{MT_T_POST1, true, "post_attention_layernorm.weight", HIDDEN, NONE, MT_POST_NORM, MT_NORM_PLAIN},
 	{MT_T_NORM2, true, "post_attention_layernorm.weight", HIDDEN, NONE, 0,
@@ -218,6 +224,14 @@ static const struct names {
 	[MT_NAMES_QWEN_NEXT] = {"model.layers", .base = MT_NAMES_QWEN_MOE,
 		.other = {{MT_T_DQKV, "linear_attn.in_proj_qkvz.weight"}, {MT_T_DZ, NULL},
 			{MT_T_DB, "linear_attn.in_proj_ba.weight"}, {MT_T_DA, NULL}}},
+	[MT_NAMES_LFM2] = {"model.layers", .experts = "feed_forward.experts.",
+		.other = {{MT_T_NORM1, "operator_norm.weight"}, {MT_T_QNORM, "self_attn.q_layernorm.weight"},
+			{MT_T_KNORM, "self_attn.k_layernorm.weight"}, {MT_T_O, "self_attn.out_proj.weight"},
+			{MT_T_NORM2, "ffn_norm.weight"}, {MT_T_GATE, "feed_forward.w1.weight"}, {MT_T_UP, "feed_forward.w3.weight"},
+			{MT_T_DOWN, "feed_forward.w2.weight"}, {MT_T_ROUTER, "feed_forward.gate.weight"},
+			{MT_T_CORRECTION, "feed_forward.expert_bias"}, {MT_T_XGATE, "feed_forward.experts.*.w1.weight"},
+			{MT_T_XUP, "feed_forward.experts.*.w3.weight"}, {MT_T_XDOWN, "feed_forward.experts.*.w2.weight"},
+			{MT_T_FNORM, "model.embedding_norm.weight"}}},
 	[MT_NAMES_GRANITE_MOE] = {"model.layers", .experts = "block_sparse_moe.experts.",
 		.other = {{MT_T_ROUTER, "block_sparse_moe.router.layer.weight"},
 			{MT_T_XGATE, "block_sparse_moe.input_linear.weight"}, {MT_T_XUP, NULL},
@@ -249,6 +263,7 @@ static const struct {
 
 static const char *name_of(const struct mt_geometry *geo, const struct entry *e)
 {
+	if (e->needs & CONV) return e->name; /* attention's out_proj has the same role */
 	for (enum mt_names row = geo->names; row != MT_NAMES_LLAMA; row = names[row].base)
 		for (size_t i = 0; i < sizeof names->other / sizeof *names->other && names[row].other[i].role; i++)
 			if (names[row].other[i].role == e->role) return names[row].other[i].name;
@@ -265,7 +280,7 @@ static bool has(const struct mt_geometry *geo, const struct mt_layer *k, const s
 		is |= (k->experts ? MOE : DENSE) | EXPERTS_ARE(k->expert_flags);
 		is |= (k->experts && k->shared_ffn ? SHARED : 0) | (k->form < MT_RELU2 ? GATED : 0);
 		is |= (k->form == MT_XIELU ? XIELU : 0) | (k->k_is_v ? 0 : OWN_V);
-		is |= k->mixer == MT_DELTA ? DELTA : ATTENTION;
+		is |= k->mixer == MT_DELTA ? DELTA : k->mixer == MT_CONV ? CONV : ATTENTION;
 	}
 	return (is & e->needs) == e->needs && !(is & e->without);
 }
@@ -290,6 +305,8 @@ static uint64_t size_of(const struct mt_geometry *geo, const struct mt_layer *k,
 	case D_HEADS: return k->value_heads;
 	case D_DIM: return k->value_dim;
 	case D_WIDTH: return k->conv_width;
+	case C_DIM: return k->conv_dim;
+	case C_PROJ_ROWS: return 3ull * k->conv_dim;
 	case FFN: return k->ffn;
 	case EXPERTS: return k->experts;
 	case SHARED_FFN: return k->shared_ffn;
@@ -671,6 +688,7 @@ struct mt_layer mt_layer_most(const struct mt_geometry *g)
 		MOST(key_dim);
 		MOST(value_dim);
 		MOST(conv_width);
+		MOST(conv_dim);
 		MOST(output_gate);
 		most.expert_flags |= g->kind[i].expert_flags;
 		if (g->kind[i].form < MT_RELU2) most.form = g->kind[i].form;

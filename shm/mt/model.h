@@ -39,6 +39,7 @@ enum mt_names {                 /* which names a block's tensors have in files; 
 	MT_NAMES_ERNIE_MOE, MT_NAMES_GPT_OSS, MT_NAMES_NEOX, MT_NAMES_PHI_1, MT_NAMES_MINIMAX,
 	MT_NAMES_EXAONE_MOE, MT_NAMES_SARVAM, MT_NAMES_EXAONE, MT_NAMES_GPT2,
 	MT_NAMES_OPT, MT_NAMES_BIGCODE, MT_NAMES_ERNIE_MOE_5, MT_NAMES_GRANITE_MOE_5, MT_NAMES_QWEN_NEXT,
+	MT_NAMES_LFM2,
 	MT_NAMES,                   /* how many */
 };
 
@@ -56,6 +57,7 @@ enum {                          /* mt_layer.expert_flags */
 enum mt_mixer {                 /* what combines the tokens of a block */
 	MT_ATTENTION,               /* softmax attention */
 	MT_DELTA,                   /* gated DeltaNet (arXiv 2412.06464): a state of each head instead of keys and values */
+	MT_CONV,                    /* a short convolution between two gates (LFM2) */
 };
 
 enum { MT_DELTA_DIM = 256, MT_CONV_WIDTH = 4 }; /* at most */
@@ -79,12 +81,13 @@ struct mt_layer {                /* what all layers of a kind have in common */
 	uint32_t groups, groups_per_token; /* a token's experts are of its best groups (by their two best); 1: no groups */
 	float    expert_scale;      /* factor on the experts' weights */
 	float    weight_floor;      /* MT_RENORMALISE: the sum counts as this at least */
-	uint32_t mixer;             /* enum mt_mixer. MT_DELTA: heads, kv_heads, head_dim and rope_dim are 0, but these: */
+	uint32_t mixer;             /* enum mt_mixer. Not attention: heads, kv_heads, head_dim, rope_dim are 0. MT_DELTA: */
 	uint32_t key_heads, value_heads; /* value_heads: a multiple of key_heads */
 	uint32_t key_dim, value_dim; /* of a head */
-	uint32_t conv_width;        /* tokens that its convolution reads */
+	uint32_t conv_width;        /* MT_DELTA, MT_CONV: tokens that the convolution reads */
 	uint32_t output_gate;       /* MT_ATTENTION, 1: o is multiplied by sigmoid(x w'); q_proj has the rows of w, too */
-	uint32_t reserved[13];
+	uint32_t conv_dim;          /* MT_CONV: channels */
+	uint32_t reserved[12];
 };
 
 struct mt_geometry {            /* a model family as a table; no code knows a family by name but config.c */
@@ -159,11 +162,13 @@ enum mt_role_tensor {           /* what a tensor is; a unit's tensors stand in t
 	MT_T_QNORM, MT_T_KNORM,     /* (D) each, or (heads D) and (kv D); separate slabs */
 	MT_T_SINKS,                 /* (heads) */
 	MT_T_DQKV, MT_T_DZ, MT_T_DB, MT_T_DA, /* gated DeltaNet's: (2 key_heads key_dim + value_heads value_dim, hidden)
-								 * (value_heads value_dim, hidden) (value_heads, hidden) x 2: one slab, one GEMM */
-	MT_T_CONV,                  /* (2 key_heads key_dim + value_heads value_dim, conv_width); files: (..., 1, width) */
+								 * (value_heads value_dim, hidden) (value_heads, hidden) x 2: one slab, one GEMM.
+								 * MT_CONV: only the first one, (3 conv_dim, hidden) */
+	MT_T_CONV,                  /* (2 key_heads key_dim + value_heads value_dim, conv_width), or (conv_dim, conv_width);
+								 * files: (..., 1, width) */
 	MT_T_DT_BIAS, MT_T_A_LOG,   /* (value_heads) each */
 	MT_T_DNORM,                 /* (value_dim)               the norm behind it, without 1 + */
-	MT_T_O,                     /* (hidden, heads D), or (hidden, value_heads value_dim) */
+	MT_T_O,                     /* (hidden, heads D), (hidden, value_heads value_dim) or (hidden, conv_dim) */
 	MT_T_OB,                    /* (hidden) */
 	MT_T_POST1,                 /* (hidden)                  after attention */
 	MT_T_NORM2,                 /* (hidden)                  before the MLP */

@@ -46,4 +46,14 @@ CASES = {
         "dialect": 4, "also": {"full_attention_interval": 2}, "double": True, "one": True, "factors": FACTORS,
         "uniform": UNIFORM,
         "train": {"micro": 3, "batch": 3, "seq": 66, "schedule": "cosine", "clip": 2.0}},
+    # short convolutions of 3 tokens before and behind attention, tied; the MLP's size is 2 / 3 of intermediate_size,
+    # times a factor, rounded up
+    "lfm2": {
+        "config": transformers.Lfm2Config(
+            vocab_size=59, hidden_size=28, intermediate_size=40, num_hidden_layers=4, num_attention_heads=2,
+            num_key_value_heads=1, norm_eps=1e-3, max_position_embeddings=128, pad_token_id=None, block_multiple_of=6,
+            block_ffn_dim_multiplier=1.2, rope_parameters={"rope_type": "default", "rope_theta": 1000.0},
+            full_attn_idxs=[2]),
+        "dialect": 4, "double": True,
+        "train": {"micro": 2, "seq": 40, "warmup": 2, "wd": 0.1, "clip": 5.5}},
 }

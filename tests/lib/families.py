@@ -25,7 +25,7 @@ from transformers.core_model_loading import revert_weight_conversion  # noqa: E4
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "golden"))
 import cases_wrappers  # noqa: E402
 
-FULL, SLIDING, DELTA = "full_attention", "sliding_attention", "linear_attention"
+FULL, SLIDING, DELTA, CONV = "full_attention", "sliding_attention", "linear_attention", "conv"
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 LINEAR = {"rope_type": "linear", "factor": 8.0}
 LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -124,6 +124,10 @@ FAMILIES.update({
     "qwen3_5_text": HYBRID, "qwen3_5_moe_text": {**HYBRID, "shared_expert_intermediate_size": [10]},
     "qwen3_next": {**HYBRID, "mlp_only_layers": [[1]], "decoder_sparse_step": [2], "norm_topk_prob": [False]},
 })
+FAMILIES["lfm2"] = {"layer_types": [None, [CONV, FULL, FULL, CONV]], "full_attn_idxs": [[0, 2], [3]],
+                    "conv_L_cache": [2, 4], "block_auto_adjust_ff_dim": [True, False], "block_multiple_of": [4],
+                    "block_ffn_dim_multiplier": [1.3], "block_ff_dim": [24], "rope_theta": [500.0],
+                    "tie_embedding": [True, False], "norm_eps": [0.001]}
 FALCONS = [{}, {"num_kv_heads": 2}, {"new_decoder_architecture": True, "num_kv_heads": 2},
            {"new_decoder_architecture": True, "num_ln_in_parallel_attn": 1}, {"parallel_attn": False},
            {"multi_query": False}, {"multi_query": False, "parallel_attn": False}]
@@ -251,7 +255,7 @@ def check_rope(config, meant, rotary, layer, i):
     """Layer i's frequencies are those that its attention gets from transformers' rotary embedding."""
     types = getattr(meant, "layer_types", None) or [None] * meant.num_hidden_layers
     nope = meant.model_type in ("exaone4", "exaone_moe", "cohere2") and bool(meant.sliding_window) and types[i] == FULL
-    nope |= types[i] == DELTA
+    nope |= types[i] in (DELTA, CONV)
     nope |= meant.model_type == "smollm3" and not meant.no_rope_layers[i] or rotary is None
     if nope:
         assert layer["rope_dim"] == "0", (config, i)
@@ -290,7 +294,8 @@ def check_numbers(config, meant, model, facts):
 
 def epsilon(model):
     base = getattr(model.base_model, "decoder", model.base_model)
-    norm = next(getattr(base, n) for n in ("norm", "ln_f", "final_layer_norm", "final_layernorm") if hasattr(base, n))
+    norms = ("norm", "ln_f", "final_layer_norm", "final_layernorm", "embedding_norm")
+    norm = next(getattr(base, n) for n in norms if hasattr(base, n))
     return next((getattr(norm, key) for key in ("eps", "variance_epsilon") if hasattr(norm, key)), 1e-5)  # olmo: fixed
 
 
@@ -333,7 +338,8 @@ def check(where, config):
         model = whole.from_config(meant)
     kept = {n: b for n, b in model.named_buffers() if n in model.state_dict()}
     files = revert_weight_conversion(model, {**dict(model.named_parameters()), **kept})
-    shapes = {name: tuple(p.squeeze(1).shape if "conv1d" in name else p.shape) or (1,) for name, p in files.items()}
+    shapes = {name: tuple(p.squeeze(1).shape if ".conv" in name and p.dim() == 3 else p.shape) or (1,)
+              for name, p in files.items()}
     if config["model_type"] in WRAPPERS:
         shapes = one_by_one(text_names(shapes))
         meant = meant.get_text_config()

@@ -617,6 +617,8 @@ void op_conv_forward(struct pool *p, const struct conv_args *a)
 	c.x = operand(a->x, a->n * a->ld);
 	c.w = operand(a->w, a->channels * a->width);
 	c.bias = operand(a->bias, a->channels);
+	c.before = operand(a->before, a->n * a->ld);
+	c.after = operand(a->after, a->n * a->ld);
 	c.y = operand(a->y, a->n * a->channels);
 	cuda_conv_forward(&queue, &c);
 	back(a->y);
@@ -633,9 +635,15 @@ void op_conv_backward(struct pool *p, const struct conv_args *a)
 	c.dq = operand(a->dq, keys);
 	c.dk = operand(a->dk, keys);
 	c.dv = operand(a->dv, a->n * (a->channels - (a->q_heads + a->k_heads) * a->dim));
+	c.before = operand(a->before, a->n * a->ld);
+	c.after = operand(a->after, a->n * a->ld);
 	c.dx = operand(a->dx, a->n * a->dx_ld);
+	c.dbefore = operand(a->dbefore, a->n * a->dx_ld);
+	c.dafter = operand(a->dafter, a->n * a->dx_ld);
 	cuda_conv_backward(&queue, &c);
 	back(a->dx);
+	back(a->dbefore);
+	back(a->dafter);
 }
 
 /* b is in a's rows, behind a; so are their gradients */

@@ -39,8 +39,14 @@ static uint32_t *documents_of(int64_t n, int64_t seq, const int64_t *lengths)
 struct conv_case {
 	struct conv_args a;
 	int64_t value_channels;
-	const float *x, *dq, *dk, *dv, *dw, *dbias;
+	const float *x, *before, *after, *dq, *dk, *dv, *dw, *dbias; /* before, after: NULL: no factors */
 };
+
+static float *not_numbers(int64_t n)
+{
+	float *x = keep((size_t)n * sizeof *x);
+	return memset(x, 0xff, (size_t)n * sizeof *x);
+}
 
 static void run_conv(void *ctx, struct pool *pool, float **out)
 {
@@ -49,19 +55,25 @@ static void run_conv(void *ctx, struct pool *pool, float **out)
 	int64_t heads = a.n * a.value_heads * a.dim;
 	a.x = apart(s->x, a.n, a.channels, a.ld);
 	a.w = again(s->a.w, a.channels * a.width);
+	if (s->before) {
+		a.before = apart(s->before, a.n, a.channels, a.ld);
+		a.after = apart(s->after, a.n, a.channels, a.ld);
+		a.dbefore = not_numbers(a.n * a.dx_ld);
+		a.dafter = not_numbers(a.n * a.dx_ld);
+	}
 	if (a.bias) a.bias = again(s->a.bias, a.channels);
 	a.y = out[0];
 	op_conv_forward(pool, &a);
 	a.dq = again(s->dq, heads);
 	a.dk = again(s->dk, heads);
 	a.dv = again(s->dv, a.n * s->value_channels);
-	float *dx = keep((size_t)(a.n * a.dx_ld) * sizeof *dx);
-	memset(dx, 0xff, (size_t)(a.n * a.dx_ld) * sizeof *dx);
-	a.dx = dx;
+	a.dx = not_numbers(a.n * a.dx_ld);
 	a.dw = out[2];
 	a.dbias = out[4];
 	op_conv_backward(pool, &a);
-	together(out[1], dx, a.n, a.channels, a.dx_ld);
+	together(out[1], a.dx, a.n, a.channels, a.dx_ld);
+	if (a.before) together(out[6], a.dbefore, a.n, a.channels, a.dx_ld);
+	if (a.before) together(out[7], a.dafter, a.n, a.channels, a.dx_ld);
 	memcpy(out[3], s->dw, (size_t)(a.channels * a.width) * sizeof(float));
 	memcpy(out[5], s->dbias, (size_t)a.channels * sizeof(float));
 	a.dw = out[3];
@@ -70,6 +82,8 @@ static void run_conv(void *ctx, struct pool *pool, float **out)
 	op_conv_backward(pool, &a);
 	if (!a.bias) memset(out[4], 0, (size_t)a.channels * sizeof(float));
 }
+
+static double factor_of(const float *factor, int64_t at) { return factor ? (double)factor[at] : 1; }
 
 /* f(u) of a token in y, f'(u) in slope, and the normed heads; r: 1 / |y| of each head, 0 without norm */
 static void conv_token_defined(const struct conv_case *s, int64_t t, double *y, double *slope, double *r)
@@ -80,7 +94,8 @@ static void conv_token_defined(const struct conv_case *s, int64_t t, double *y, 
 	for (int64_t c = 0; c < a->channels; c++) {
 		double u = bias ? (double)bias[c] : 0;
 		for (int64_t back = 0; back <= before && back < a->width; back++)
-			u += (double)w[c * a->width + a->width - 1 - back] * (double)s->x[(t - back) * a->channels + c];
+			u += (double)w[c * a->width + a->width - 1 - back] * (double)s->x[(t - back) * a->channels + c] *
+				factor_of(s->before, (t - back) * a->channels + c);
 		double g = sigmoid_of(u);
 		y[c] = a->silu ? u * g : u;
 		slope[c] = a->silu ? g * (1 + u * (1 - g)) : 1;
@@ -93,7 +108,8 @@ static void conv_token_defined(const struct conv_case *s, int64_t t, double *y, 
 	}
 }
 
-static void conv_defined(const struct conv_case *s, double *want_y, double *dx, double *dw, double *dbias)
+static void conv_defined(const struct conv_case *s, double *want_y, double *dx, double *dw, double *dbias,
+	double *dbefore, double *dafter)
 {
 	const struct conv_args *a = &s->a;
 	const float *w = a->w;
@@ -104,7 +120,8 @@ static void conv_defined(const struct conv_case *s, double *want_y, double *dx, 
 		int64_t before = t % a->seq - a->starts[t];
 		conv_token_defined(s, t, y, slope, r);
 		for (int64_t c = 0; c < a->channels; c++)
-			want_y[t * a->channels + c] = y[c] * (c < a->q_heads * a->dim ? 1 / sqrt((double)a->dim) : 1);
+			want_y[t * a->channels + c] = y[c] * (c < a->q_heads * a->dim ? 1 / sqrt((double)a->dim) : 1) *
+				factor_of(s->after, t * a->channels + c);
 		for (int64_t c = normed; c < a->channels; c++) d[c] = (double)s->dv[t * s->value_channels + c - normed];
 		for (int64_t h = 0; h < a->q_heads + a->k_heads; h++) {
 			double along = 0, scale = h < a->q_heads ? 1 / sqrt((double)a->dim) : 1;
@@ -121,12 +138,14 @@ static void conv_defined(const struct conv_case *s, double *want_y, double *dx, 
 				d[h * a->dim + i] = r[h] * (d[h * a->dim + i] - along * y[h * a->dim + i]);
 		}
 		for (int64_t c = 0; c < a->channels; c++) {
-			double du = d[c] * slope[c];
+			double du = d[c] * slope[c] * factor_of(s->after, t * a->channels + c);
+			dafter[t * a->channels + c] = d[c] * y[c];
 			dbias[c] += du;
 			for (int64_t back = 0; back <= before && back < a->width; back++) {
 				int64_t j = c * a->width + a->width - 1 - back, at = (t - back) * a->channels + c;
-				dx[at] += (double)w[j] * du;
-				dw[j] += (double)s->x[at] * du;
+				dx[at] += (double)w[j] * du * factor_of(s->before, at);
+				dbefore[at] += (double)w[j] * du * (double)s->x[at];
+				dw[j] += (double)s->x[at] * du * factor_of(s->before, at);
 			}
 		}
 	}
@@ -136,7 +155,7 @@ struct shape {
 	int64_t key_heads, value_heads, key_dim, value_dim;
 };
 
-/* form: bits 1: bias; 2: no silu */
+/* form: bits 1: bias; 2: no silu; 4: factors */
 static void test_conv(int64_t rows, int64_t seq, const int64_t *lengths, struct shape of, int64_t width, int form)
 {
 	int64_t n = rows * seq, channels = 2 * of.key_heads * of.key_dim + of.value_heads * of.value_dim;
@@ -156,6 +175,8 @@ static void test_conv(int64_t rows, int64_t seq, const int64_t *lengths, struct 
 							  .dx_ld = channels + 3},
 		.value_channels = of.value_heads * of.value_dim,
 		.x = random_elements(n * channels),
+		.before = form & 4 ? random_elements(n * channels) : NULL,
+		.after = form & 4 ? random_elements(n * channels) : NULL,
 		.dq = random_elements(n * of.value_heads * of.key_dim),
 		.dk = random_elements(n * of.value_heads * of.key_dim),
 		.dv = random_elements(n * of.value_heads * of.value_dim),
@@ -163,23 +184,27 @@ static void test_conv(int64_t rows, int64_t seq, const int64_t *lengths, struct 
 		.dbias = random_floats(channels)};
 	double *y = doubles(n * channels), *dx = doubles(n * channels), *dw = doubles(channels * width);
 	double *dbias = doubles(channels), *dw_added = doubles(channels * width), *dbias_added = doubles(channels);
-	conv_defined(&s, y, dx, dw, dbias);
+	double *dbefore = doubles(n * channels), *dafter = doubles(n * channels);
+	conv_defined(&s, y, dx, dw, dbias, dbefore, dafter);
 	for (int64_t i = 0; i < channels * width; i++) dw_added[i] = dw[i] + (double)s.dw[i];
 	for (int64_t i = 0; i < channels; i++) {
 		dbias_added[i] = (double)s.dbias[i] + (form & 1 ? dbias[i] : 0);
 		if (!(form & 1)) dbias[i] = 0;
 	}
-	char name[120];
-	snprintf(name, sizeof name, "convolution of %lld x %lld, %lld + %lld heads of %lld and %lld, %lld wide%s%s",
+	char name[140];
+	snprintf(name, sizeof name, "convolution of %lld x %lld, %lld + %lld heads of %lld and %lld, %lld wide%s%s%s",
 		(long long)rows, (long long)seq, (long long)of.key_heads, (long long)of.value_heads, (long long)of.key_dim,
-		(long long)of.value_dim, (long long)width, yes(form & 1, ", bias"), yes(form & 2, ", no silu"));
+		(long long)of.value_dim, (long long)width, yes(form & 1, ", bias"), yes(form & 2, ", no silu"),
+		yes(form & 4, ", factors"));
 	check(name,
 		(struct part[]){{"y", NULL, y, n * channels, 1e-6}, {"dx", NULL, dx, n * channels, 2e-6},
 			{"dw", NULL, dw, channels * width, IN_FP32(2e-6)},
 			{"dw added", NULL, dw_added, channels * width, IN_FP32(2e-6)},
 			{"dbias", NULL, dbias, channels, IN_FP32(2e-6)},
-			{"dbias added", NULL, dbias_added, channels, IN_FP32(2e-6)}},
-		6, run_conv, &s);
+			{"dbias added", NULL, dbias_added, channels, IN_FP32(2e-6)},
+			{"gradient of before", NULL, dbefore, n * channels, 2e-6},
+			{"gradient of after", NULL, dafter, n * channels, 2e-6}},
+		form & 4 ? 8 : 6, run_conv, &s);
 }
 
 /* ---- the delta rule ---- */
@@ -687,6 +712,9 @@ static void test_deltas(void)
 	test_conv(1, 1, one, small, 2, 0);
 	test_conv(1, 67, one, (struct shape){0, 3, 0, 700}, 3, 2);
 	test_conv(1, 130, one, whole, 4, 0);
+	test_conv(1, 200, mixed, (struct shape){0, 1, 0, 40}, 3, 6);
+	test_conv(2, 70, one, (struct shape){0, 1, 0, 700}, 3, 6);
+	test_conv(1, 5, one, (struct shape){0, 1, 0, 33}, 4, 7);
 	test_gates();
 	test_delta(1, 328, mixed, (struct shape){1, 2, 16, 8}, wide_decay);
 	test_delta(2, 150, mixed, odd, common);
