@@ -230,13 +230,13 @@ struct join_args {
 /* Forward: from logits to each token's experts and their weights, and the rows of experts. Scores are softmax or
  * sigmoid of the logits; the best K experts by score + correction are chosen, of the best `groups_used` of `groups`
  * groups (by the sum of their two best); equal ones by their number. Their weights are the scores; divided by their
- * sum, which counts as `floor` at least, if renormalise; times scale. MT_TOP_SOFTMAX: the best K by logit, weights are
- * the softmax of theirs. Backward: from the gradient of the weights to that of the logits. */
+ * sum, which counts as `floor` at least, plus eps, if renormalise; times scale. MT_TOP_SOFTMAX: the best K by logit,
+ * weights are the softmax of theirs. Backward: from the gradient of the weights to that of the logits. */
 struct route_args {
 	int64_t n, experts, per_token;
 	enum mt_score score;
 	int renormalise;
-	float floor, scale;
+	float floor, eps, scale;
 	int64_t groups, groups_used; /* groups 1 or less: no groups */
 	const void *correction;      /* (E), or NULL: zeros; exact: fp32 */
 	float *scores;        /* (N, E): forward reads logits and writes scores (MT_TOP_SOFTMAX: leaves the logits) */

@@ -26,6 +26,7 @@ static struct op route_op(const struct slice *p, enum op_code code)
 			.score = (enum mt_score)l->score,
 			.renormalise = !!(l->expert_flags & MT_RENORMALISE),
 			.floor = l->weight_floor,
+			.eps = l->weight_eps,
 			.scale = l->expert_scale,
 			.groups = l->groups,
 			.groups_used = l->groups_per_token,

@@ -1356,4 +1356,11 @@ END
 	refused 78 "block_ffn_dim_multiplier -1 is out of range"
 	config lfm2 '"block_ff_dim": 100' '"intermediate_size": 1000'
 	refused 78 "intermediate_size and block_ff_dim disagree"
+	config lfm2_moe '"layer_types": ["conv", "full_attention", "conv"]' '"num_experts": 4' '"moe_intermediate_size": 10'
+	store-layout "$T/config.json" >"$T/layout"
+	grep -q "layers.1.feed_forward.w1.weight unit 2 .* shape 48 32 " "$T/layout"
+	grep -q "layers.2.feed_forward.experts.3.w2.weight unit 3 .* shape 32 10 " "$T/layout"
+	grep -q "layers.2.feed_forward.expert_bias unit 3 .* shape 4 1 .* decay 0" "$T/layout"
+	config lfm2_moe '"num_experts": 4'
+	refused 78 "layer_types is missing"
 }

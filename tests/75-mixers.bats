@@ -12,15 +12,17 @@ load lib/golden
 @test "qwen3-next in bf16: results differ from PyTorch's only by rounding" { golden qwen3-next --bf16; }
 @test "lfm2 in fp32: losses, norms, gradients and weights match PyTorch's" { golden lfm2; }
 @test "lfm2 in bf16: results differ from PyTorch's only by rounding" { golden lfm2 --bf16; }
+@test "lfm2-moe in fp32: losses, norms, gradients and weights match PyTorch's" { golden lfm2-moe; }
+@test "lfm2-moe in bf16: results differ from PyTorch's only by rounding" { golden lfm2-moe --bf16; }
 
 @test "models with other mixers are exported as they were loaded: names, shapes, values, and the same geometry" {
-	same_export qwen3-5 qwen3-5-moe qwen3-next lfm2
+	same_export qwen3-5 qwen3-5-moe qwen3-next lfm2 lfm2-moe
 }
 
 # bats test_tags=slow
 @test "transformers computes the loss of mt on exported models with other mixers" {
 	need_torch
-	for c in qwen3-5 qwen3-5-moe qwen3-next lfm2; do
+	for c in qwen3-5 qwen3-5-moe qwen3-next lfm2 lfm2-moe; do
 		loss_on "$GOLDEN/$c/data.bin" "$c" --until 2 --eval-every 2
 	done
 	transformers_agrees
@@ -51,8 +53,8 @@ two_steps() {
 	done
 }
 
-@test "windows of experts change no bit of layers with gated DeltaNet" {
-	for c in qwen3-5-moe qwen3-next; do
+@test "windows of experts change no bit of layers with other mixers" {
+	for c in qwen3-5-moe qwen3-next lfm2-moe; do
 		two_steps whole $c "--expert-window 99 --threads 1"
 		two_steps one $c "--expert-window 1 --recompute none"
 		cmp "$T/whole" "$T/one"

@@ -240,6 +240,7 @@ static int layer_same(const struct mt_layer *run, const struct mt_layer *dir, ui
 	SAME(groups_per_token, "the number of groups of a token");
 	SAME(expert_scale, "the factor of its experts");
 	SAME(weight_floor, "the smallest sum of experts' weights");
+	SAME(weight_eps, "what is added to the sum of experts' weights");
 #undef SAME
 	if (run->window != dir->window)
 		return mt_fail(MT_EX_DATA, "config.json: the sliding window of layer %u is not the run's", layer);

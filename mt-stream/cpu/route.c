@@ -59,7 +59,7 @@ static void weigh(const struct route_args *a, const float *score, const uint32_t
 {
 	double sum = 0;
 	for (int64_t k = 0; k < a->per_token; k++) sum += score[chosen[k]];
-	if (a->renormalise) sum = fmax(sum, a->floor);
+	if (a->renormalise) sum = fmax(sum, a->floor) + a->eps;
 	else sum = 1;
 	for (int64_t k = 0; k < a->per_token; k++) weight[k] = (float)(score[chosen[k]] / sum * a->scale);
 }
@@ -126,9 +126,11 @@ static void scores_backward(const struct route_args *a, const float *score, cons
 {
 	double sum = 0, dot = 0;
 	for (int64_t k = 0; k < a->per_token; k++) sum += score[chosen[k]];
+	bool constant = a->renormalise && sum <= a->floor; /* the sum counts as one */
+	sum += a->eps;
 	for (int64_t k = 0; k < a->per_token; k++) dot += d[k] * score[chosen[k]] / sum;
-	if (a->renormalise && sum <= a->floor) { /* the sum counts as a constant */
-		sum = a->floor;
+	if (constant) {
+		sum = a->floor + a->eps;
 		dot = 0;
 	}
 	for (int64_t k = 0; k < a->per_token; k++) d[k] = a->renormalise ? (d[k] - dot) / sum * a->scale : d[k] * a->scale;

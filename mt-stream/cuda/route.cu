@@ -46,7 +46,7 @@ static __device__ __forceinline__ float weight_of(const struct route_args *a, co
 		return (float)(exp((double)score[chosen[k]] - most) / sum) * a->scale;
 	}
 	for (int i = 0; i < a->per_token; i++) sum += (double)score[chosen[i]];
-	sum = a->renormalise ? fmax(sum, (double)a->floor) : 1;
+	sum = a->renormalise ? fmax(sum, (double)a->floor) + (double)a->eps : 1;
 	return (float)((double)score[chosen[k]] / sum * (double)a->scale);
 }
 
@@ -181,10 +181,10 @@ static __device__ __forceinline__ void token_sums(const struct route_args *a, st
 		sum += p;
 		dot += (double)t->dw[k] * p;
 	}
-	if (sum <= (double)a->floor) t->factor /= (double)a->floor; /* the sum counts as a constant */
+	if (sum <= (double)a->floor) t->factor /= (double)a->floor + (double)a->eps; /* the sum counts as a constant */
 	else {
-		t->factor /= sum;
-		t->dot = dot / sum;
+		t->factor /= sum + (double)a->eps;
+		t->dot = dot / (sum + (double)a->eps);
 	}
 }
 

@@ -207,6 +207,7 @@ void read_olmoe(struct reader *, struct model *);
 void read_minimax(struct reader *, struct model *);
 void read_gpt_oss(struct reader *, struct model *);
 void read_delta_experts(struct reader *, struct model *);
+void read_lfm2_experts(struct reader *, struct model *);
 /* If layer i has experts, give them to its kind, which has been made of m->base */
 void set_experts(const struct model *, uint32_t i, struct mt_layer *);
 

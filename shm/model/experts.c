@@ -22,7 +22,7 @@ static const struct experts_family {
 	const char *renormalise_key; /* and MT_RENORMALISE by this key, */
 	bool renormalise;            /* whose default is this */
 	const char *floor_key;
-	float floor;
+	float floor, eps;      /* weight_floor, weight_eps */
 	const char *scale_key; /* NULL: 1 */
 	float scale;           /* its default; 0: 1 */
 	const char *alias;     /* of experts_key (attribute_map); NULL: none */
@@ -31,8 +31,8 @@ static const struct experts_family {
 	float aux;   /* default of router_aux_loss_coef; 0: the loss never has that term */
 	/* which layers are dense: those of mlp_only_layers and decoder_sparse_step; the first first_k_dense_replace; those
 	 * of mlp_layer_types, or if it is missing the first ones; those beside moe_layer_start_index ..
-	 * moe_layer_end_index, and by moe_layer_interval */
-	enum { DENSE_NEVER, DENSE_LISTED, DENSE_FIRST, DENSE_TYPES, DENSE_RANGE } dense;
+	 * moe_layer_end_index, and by moe_layer_interval; the first num_dense_layers */
+	enum { DENSE_NEVER, DENSE_LISTED, DENSE_FIRST, DENSE_TYPES, DENSE_RANGE, DENSE_NUMBER } dense;
 	bool first_none; /* the default of first_k_dense_replace is 0, not 1 */
 } experts_families[] = {
 	{"mixtral", "num_local_experts", "num_experts_per_tok", 8, 2, .flags = MT_RENORMALISE, .alias = "num_experts",
@@ -79,6 +79,9 @@ static const struct experts_family {
 		.alias = "num_experts", .per_token_alias = "num_experts_per_tok", .dense = DENSE_RANGE},
 	{"minimax_m2", "num_local_experts", "num_experts_per_tok", 256, 8, .score = MT_SIGMOID,
 		.flags = MT_RENORMALISE | MT_CORRECTION, .alias = "num_experts", .aux = 0.001f},
+	{"lfm2_moe", "num_experts", "num_experts_per_tok", 32, 4, "moe_intermediate_size", 1792, .score = MT_SIGMOID,
+		.renormalise_key = "norm_topk_prob", .renormalise = true, .eps = 1e-6f, .scale_key = "routed_scaling_factor",
+		.dense = DENSE_NUMBER},
 	{"gpt_oss", "num_local_experts", "num_experts_per_tok", 128, 4, .score = MT_TOP_SOFTMAX,
 		.flags = MT_ROUTER_BIAS | MT_EXPERT_BIAS | MT_PACKED | MT_TRANSPOSED, .alias = "num_experts", .aux = 0.001f},
 };
@@ -151,6 +154,7 @@ static void read_sparse(struct reader *r, const struct experts_family *x, uint32
 	if (x->dense == DENSE_LISTED) step = key_u32(r, "decoder_sparse_step", 1, 1, INT32_MAX);
 	if (x->dense == DENSE_FIRST || x->dense == DENSE_TYPES)
 		first = key_u32(r, "first_k_dense_replace", x->first_none ? 0 : 1, 0, INT32_MAX);
+	if (x->dense == DENSE_NUMBER) first = key_u32(r, "num_dense_layers", 2, 0, INT32_MAX);
 	if (x->dense == DENSE_RANGE) {
 		first = key_u32(r, "moe_layer_start_index", 1, 0, INT32_MAX);
 		last = last_sparse(r, layers);
@@ -238,6 +242,7 @@ void read_experts(struct reader *r, struct model *m)
 	if (x->renormalise_key && key_bool(r, r->root, x->renormalise_key, x->renormalise))
 		k->expert_flags |= MT_RENORMALISE;
 	k->weight_floor = positive(r, x->floor_key, x->floor);
+	k->weight_eps = x->eps;
 	k->expert_scale = positive(r, x->scale_key, x->scale > 0 ? x->scale : 1);
 	k->groups = k->groups_per_token = 1;
 	if (x->groups) read_groups(r, k);
@@ -265,6 +270,14 @@ void read_minimax(struct reader *r, struct model *m)
 	m->rotary_dim = key_u32(r, "rotary_dim", 0, 2, m->base.head_dim);
 }
 
+void read_lfm2_experts(struct reader *r, struct model *m)
+{
+	read_conv(r, m);
+	read_experts(r, m);
+	if (key_bool(r, r->root, "use_expert_bias", true)) m->experts.expert_flags |= MT_CORRECTION;
+	if (!is_given(json_object_get(r->root, "layer_types"))) REFUSE(r, MT_EX_CONFIG, "layer_types is missing");
+}
+
 /* Its function is not what hidden_act says */
 void read_gpt_oss(struct reader *r, struct model *m)
 {
@@ -289,4 +302,5 @@ void set_experts(const struct model *m, uint32_t i, struct mt_layer *k)
 	k->groups_per_token = m->experts.groups_per_token;
 	k->expert_scale = m->experts.expert_scale;
 	k->weight_floor = m->experts.weight_floor;
+	k->weight_eps = m->experts.weight_eps;
 }

@@ -87,7 +87,8 @@ struct mt_layer {                /* what all layers of a kind have in common */
 	uint32_t conv_width;        /* MT_DELTA, MT_CONV: tokens that the convolution reads */
 	uint32_t output_gate;       /* MT_ATTENTION, 1: o is multiplied by sigmoid(x w'); q_proj has the rows of w, too */
 	uint32_t conv_dim;          /* MT_CONV: channels */
-	uint32_t reserved[12];
+	float    weight_eps;        /* MT_RENORMALISE: is added to the sum */
+	uint32_t reserved[11];
 };
 
 struct mt_geometry {            /* a model family as a table; no code knows a family by name but config.c */

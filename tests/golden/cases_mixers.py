@@ -56,4 +56,15 @@ CASES = {
             full_attn_idxs=[2]),
         "dialect": 4, "double": True,
         "train": {"micro": 2, "seq": 40, "warmup": 2, "wd": 0.1, "clip": 5.5}},
+    # their mixture: sigmoid and corrections, weights divided by their sum, to which 1e-6 is added; a dense first layer
+    "lfm2-moe": {
+        "config": transformers.Lfm2MoeConfig(
+            vocab_size=59, hidden_size=16, intermediate_size=20, num_hidden_layers=4, num_attention_heads=4,
+            num_key_value_heads=2, norm_eps=1e-3, max_position_embeddings=128, pad_token_id=None, conv_L_cache=4,
+            moe_intermediate_size=6, num_experts=6, num_experts_per_tok=2, num_dense_layers=1,
+            routed_scaling_factor=1.5, tie_word_embeddings=False,
+            rope_parameters={"rope_type": "default", "rope_theta": 1000.0},
+            layer_types=["conv", "conv", "full_attention", "conv"]),
+        "dialect": 5, "double": True,
+        "train": {"micro": 1, "batch": 3, "seq": 26, "warmup": 2, "clip": 4.5}},
 }

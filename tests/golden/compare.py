@@ -33,7 +33,8 @@ LION = {"loss": 1e-5, "grad_norm": 1e-4, "final": 2e-2}
 LR = 1e-6  # of --lr: the transaction record holds it in fp32
 
 
-EXACT = ("glm4_moe", "ernie4_5_moe", "minimax_m2", "dots1", "solar_open", "exaone_moe", "sarvam_moe")
+EXACT = ("glm4_moe", "ernie4_5_moe", "minimax_m2", "dots1", "solar_open", "exaone_moe", "sarvam_moe",
+         "lfm2_moe")
 
 
 def exact(model_type, name):

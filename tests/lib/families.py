@@ -128,6 +128,9 @@ FAMILIES["lfm2"] = {"layer_types": [None, [CONV, FULL, FULL, CONV]], "full_attn_
                     "conv_L_cache": [2, 4], "block_auto_adjust_ff_dim": [True, False], "block_multiple_of": [4],
                     "block_ffn_dim_multiplier": [1.3], "block_ff_dim": [24], "rope_theta": [500.0],
                     "tie_embedding": [True, False], "norm_eps": [0.001]}
+FAMILIES["lfm2_moe"] = {"norm_topk_prob": [True, False], "routed_scaling_factor": [1.5], "num_dense_layers": [0, 1],
+                        "use_expert_bias": [True, False], "conv_L_cache": [2, 4], "rope_theta": [500.0],
+                        "tie_embedding": [True, False], "norm_eps": [0.001]}
 FALCONS = [{}, {"num_kv_heads": 2}, {"new_decoder_architecture": True, "num_kv_heads": 2},
            {"new_decoder_architecture": True, "num_ln_in_parallel_attn": 1}, {"parallel_attn": False},
            {"multi_query": False}, {"multi_query": False, "parallel_attn": False}]
@@ -141,7 +144,8 @@ ALWAYS = {"gemma4_text": {"hidden_size_per_layer_input": 0},
           "exaone_moe": {**EXPERTS, "num_experts": 6},
           "sarvam_moe": {**EXPERTS, "num_experts": 6},
           "qwen3_5_text": HEADS, "qwen3_5_moe_text": {**HEADS, **EXPERTS, "num_experts": 6},
-          "qwen3_next": {**HEADS, **EXPERTS, "num_experts": 6}}
+          "qwen3_next": {**HEADS, **EXPERTS, "num_experts": 6},
+          "lfm2_moe": {**EXPERTS, "num_experts": 6, "layer_types": [CONV, FULL, FULL, CONV]}}
 
 # The same of text models that only classes for images have, and of others that these often have
 MROPE = {"type": "mrope", "mrope_section": [2, 1, 1]}
@@ -283,6 +287,8 @@ def check_numbers(config, meant, model, facts):
     names = ("attention", "self_attn", "self_attention", "attn")
     attention = layers and next((getattr(layer, n) for layer in layers for n in names if hasattr(layer, n)), None)
     want = {"attention_scale": getattr(attention, "scaling", None) or 8 ** -0.5, "norm_eps": epsilon(model)}
+    if layers and not attention:  # gated DeltaNet alone
+        del want["attention_scale"]
     if meant.model_type == "granite":
         want.update(embed_scale=meant.embedding_multiplier, residual_scale=meant.residual_multiplier,
                     logit_scale=1 / meant.logits_scaling)
@@ -347,7 +353,8 @@ def check(where, config):
     assert tensors == shapes, (config, set(tensors.items()) ^ set(shapes.items()))
     pad = model.get_input_embeddings().padding_idx
     assert int(facts["pad_token"]) == (-1 if pad is None else pad), config
-    rotary = type(model.base_model.rotary_emb)(meant) if hasattr(model.base_model, "rotary_emb") else None
+    rotary = next((type(getattr(model.base_model, n))(meant) for n in ("rotary_emb", "pos_emb")
+                   if hasattr(model.base_model, n)), None)
     check_numbers(config, meant, model, facts)
     for i, layer in enumerate(layers):
         check_rope(config, meant, rotary, layer, i)

@@ -93,7 +93,7 @@ static void weights_defined(const struct route_args *a, const double *x, const u
 		p[k] = a->score == MT_SIGMOID ? 1 / (1 + exp(-x[chosen[k]])) : exp(x[chosen[k]] - most) / all;
 		sum += p[k];
 	}
-	if (a->score != MT_TOP_SOFTMAX) sum = a->renormalise ? fmax(sum, (double)a->floor) : 1;
+	if (a->score != MT_TOP_SOFTMAX) sum = a->renormalise ? fmax(sum, (double)a->floor) + (double)a->eps : 1;
 	for (int64_t k = 0; k < a->per_token; k++) weight[k] = p[k] / sum * (double)a->scale;
 }
 
@@ -191,10 +191,10 @@ static void test_routed(struct route_args a, enum logits kind, int corrected)
 			dlogits[t * a.experts + e] = difference(token.logit + e, 1e-5, weights_sum, &token);
 	}
 	char name[160];
-	snprintf(name, sizeof name, "routing %lld tokens to %lld of %lld experts, %s%s%s%s%s%s", (long long)a.n,
+	snprintf(name, sizeof name, "routing %lld tokens to %lld of %lld experts, %s%s%s%s%s%s%s", (long long)a.n,
 		(long long)a.per_token, (long long)a.experts, scores[a.score], yes(a.renormalise, ", divided by their sum"),
-		yes(a.floor > 1e-3f, ", which is less than the floor"), yes(corrected, ", corrected"),
-		yes(a.groups > 1, ", of groups"), kinds[kind]);
+		yes(a.eps > 0, " and a number"), yes(a.floor > 1e-3f, ", which is less than the floor"),
+		yes(corrected, ", corrected"), yes(a.groups > 1, ", of groups"), kinds[kind]);
 	check(name,
 		(struct part[]){{"experts and rows", NULL, no_mistakes, 1, 0},
 			{"weights", NULL, weight, a.n * a.per_token, 1e-6}, {"dlogits", NULL, dlogits, a.n * a.experts, 1e-6}},
@@ -214,6 +214,11 @@ static void test_routing(void)
 	a.renormalise = 1;
 	a.floor = 10;
 	test_routed(a, RANDOM, 0);
+	a.eps = 0.5f;
+	test_routed(a, RANDOM, 0);
+	a.floor = 0;
+	test_routed(a, RANDOM, 1);
+	a.eps = 0;
 	a.floor = 1e-20f;
 	a.per_token = 1;
 	test_routed(a, TO_ONE, 0);
