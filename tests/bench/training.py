@@ -18,11 +18,11 @@ MODELS = [
     ("demo", "demo.json", 8, 256, 8),
     ("97M", "bench-97m.json", 2, 512, 3),
     ("MoE", "bench-moe.json", 2, 512, 3),
-    ("Qwen3.5", "bench-qwen3.5.json", 2, 512, 3),
+    ("Qwen3-5", "bench-qwen3.5.json", 2, 512, 3),
 ]
 LEARNING_RATE = 1e-4
 BARS = {("demo", "PyTorch"): 1.6, ("demo", "PyTorch compiled"): 1.3, ("97M", "PyTorch"): 1.6,
-        ("97M", "PyTorch compiled"): 1.5, ("MoE", "PyTorch"): 1.5, ("Qwen3.5", "PyTorch"): 2.0,
+        ("97M", "PyTorch compiled"): 1.5, ("MoE", "PyTorch"): 1.5, ("Qwen3-5", "PyTorch"): 2.0,
         ("demo", "PyTorch autocast"): 1.3, ("97M", "PyTorch autocast"): 1.3}
 
 
