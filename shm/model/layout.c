@@ -533,11 +533,12 @@ static struct cut cut_of(const struct mt_geometry *geo, const struct mt_tensor *
 
 void mt_tensor_piece(const struct mt_geometry *geo, const struct mt_tensor *t, uint64_t from, uint64_t *at, uint64_t *n)
 {
-	const struct cut c = cut_of(geo, t);
 	uint64_t head = 0, before = 0, part = 0;
 	*at = from;
 	*n = t->n - from;
+	/* first: of transposed experts, each element is a piece */
 	if (t->ndim == 3 && t->role != MT_T_CONV) return expert_piece(geo, t, from, at, n);
+	const struct cut c = cut_of(geo, t);
 	if (!c.heads) return;
 	for (uint64_t i = 0; i < c.parts; i++) head += c.rows[i] * t->shape[1];
 	uint64_t in = from % head;
