@@ -95,13 +95,13 @@ static void check_run(struct options *o)
 
 static int finish(int code)
 {
+	if ((code == 0 || mt_stopping) && driver.save_failed) {
+		mt_say("a save has failed, as said above: not every checkpoint of this run is there");
+		return MT_EX_IO;
+	}
 	if (mt_stopping) {
 		leave();
 		mt_die_of_signal(mt_stopping);
-	}
-	if (code == 0 && driver.save_failed) {
-		mt_say("a save has failed, as said above: not every checkpoint of this run is there");
-		code = MT_EX_IO;
 	}
 	if (code == 0 && (metrics_file_failed() || metrics_failed())) code = MT_EX_IO;
 	return code;

@@ -472,6 +472,22 @@ cut_off() {
 	mt-store rm "$RUN"
 }
 
+@test "USR1 to mpirun, and its save fails: 74, the runs of all nodes stay, and the lines say how to save them" {
+	local node step
+	mkdir "$T/out"
+	for step in $(seq -f %08g 400); do : >"$T/out/step-$step"; done # which no directory can replace
+	endless --ckpt-every 1000000
+	eventually trained 2
+	kill -USR1 "$PID"
+	exits 74 wait "$PID"
+	for node in 0 1; do
+		no gone "$RUN-$node"
+		grep -q "mt-ckpt save --part $RUN-$node $T/out/step-[0-9]*; remove it" "$T/nodes.err"
+		mt-store rm "$RUN-$node" --force
+	done
+	all_gone
+}
+
 @test "OUT that another node does not see: the run ends with 78 and a line that says so" {
 	replace mt-ckpt <<-EOF
 		if [ "\$1 \$2" = "serve $RUN-1" ]; then

@@ -378,7 +378,7 @@ static void close_turn(void)
 	char text[64];
 	struct stage *link = s.node ? NULL : link_stage();
 	if (link && !s.stopping) {
-		bool in_order = s.code == 0 || s.signal;
+		bool in_order = s.code == 0 || (s.signal && s.code != MT_EX_IO); /* the last save may have failed */
 		if (in_order && !s.failed && ((s.signal == SIGUSR1 && !is_connected()) || (s.memory && updates()))) return;
 		if (!in_order && s.code == MT_EX_PEER && !past(s.until)) return; /* a stage was killed, which mt-link tells */
 		snprintf(text, sizeof text, s.code == MT_EX_PEER ? "a stage was killed" : "mt-run ends with exit code %d",
