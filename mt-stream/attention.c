@@ -48,7 +48,7 @@ static struct op rope_op(const struct chunk *c, enum op_code code, uint32_t laye
 			.rstd = s->qk_rstd}};
 }
 
-static struct op attention_op(const struct chunk *c, enum op_code code, uint32_t layer, const struct weights *w,
+struct op attention_op(const struct chunk *c, enum op_code code, uint32_t layer, const struct weights *w,
 	const struct saved *s)
 {
 	const struct mt_layer *l = mt_layer_of(c->geo, layer);
@@ -58,6 +58,7 @@ static struct op attention_op(const struct chunk *c, enum op_code code, uint32_t
 			.heads = l->heads,
 			.kv_heads = l->kv_heads,
 			.dim = l->head_dim,
+			.dim_v = l->v_dim,
 			.window = l->window,
 			.past = c->past,
 			.scale = c->geo->attention_scale,

@@ -64,7 +64,10 @@ void *walk_take_fn(void *where, uint64_t count, uint64_t size) { return walk_tak
 
 static const struct mixer *mixer_of(const struct mt_layer *l)
 {
-	return l->mixer == MT_DELTA ? &delta_mixer : l->mixer == MT_CONV ? &conv_mixer : &attention_mixer;
+	return l->mixer == MT_DELTA ? &delta_mixer
+		: l->mixer == MT_CONV   ? &conv_mixer
+		: l->mixer == MT_MLA    ? &mla_mixer
+								: &attention_mixer;
 }
 
 /* What mixers keep: those of one kind of layers, or of all kinds together (mt_layer_most) */
@@ -77,7 +80,7 @@ static void mixer_take(struct saved *s, const struct kept *k, take_fn *take, voi
 	if (k->level < KEEP_ALL_BUT_GATE_UP) return;
 	s->qkv = take(where, k->n * (uint64_t)proj_width(l), k->elem);
 	if (l->output_gate) s->gate = take(where, k->n * l->heads * l->head_dim, k->elem);
-	if (!(k->geo->flags & MT_QK_NORM) || !l->heads) return;
+	if (!has_norms(k->geo, l)) return;
 	s->pre = take(where, k->n * (uint64_t)pre_width(k->geo, l), k->elem);
 	s->qk_rstd = take(where, k->n * (uint64_t)rstd_width(k->geo, l), sizeof(float));
 }

@@ -78,7 +78,7 @@ struct saved {      /* what a block's backward needs from its forward, beside th
 	void *qkv;      /* (N, proj_width()): q | k | v after rope; of gated DeltaNet qkv | z | b | a; of a short
 	                 * convolution B | C | x */
 	void *gate;     /* (N, A) output_gate: before its sigmoid; backward writes its gradient here */
-	void *pre;      /* (N, pre_width())  q, k before their norms; qk-norm models only */
+	void *pre;      /* (N, pre_width())  q, k before their norms; qk-norm models only. MLA: latents before theirs */
 	float *qk_rstd; /* (N, rstd_width()) */
 	void *o;        /* (N, A)      the output of attention, of the delta rule or of the convolution */
 	float *lse;     /* (N, heads)  attention's log-sum-exps */
@@ -198,10 +198,13 @@ static inline uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 /* Elements of a token, of one kind of layers, or the most of several kinds (mt_layer_most): in saved->o; in saved->qkv;
  * in the scratch's mixed and dmixed */
+static inline int64_t value_width(const struct mt_layer *l)
+{
+	return (int64_t)l->heads * (l->v_dim ? l->v_dim : l->head_dim);
+}
 static inline int64_t mixer_width(const struct mt_layer *l)
 {
-	return (
-		int64_t)larger(larger((uint64_t)l->heads * l->head_dim, (uint64_t)l->value_heads * l->value_dim), l->conv_dim);
+	return (int64_t)larger(larger((uint64_t)value_width(l), (uint64_t)l->value_heads * l->value_dim), l->conv_dim);
 }
 static inline int64_t conv_width(const struct mt_layer *l)
 {
@@ -213,16 +216,30 @@ static inline int64_t delta_width(const struct mt_layer *l)
 }
 static inline int64_t proj_width(const struct mt_layer *l)
 {
-	return (int64_t)larger(larger((l->heads + 2ull * l->kv_heads) * l->head_dim, (uint64_t)delta_width(l)),
-		3ull * l->conv_dim);
+	uint64_t values = (uint64_t)l->kv_heads * (l->v_dim ? l->v_dim : l->head_dim);
+	uint64_t attention = ((uint64_t)l->heads + l->kv_heads) * l->head_dim + values;
+	return (int64_t)larger(larger(attention, (uint64_t)delta_width(l)), 3ull * l->conv_dim);
+}
+/* MLA, else 0: elements of a token in its latents and in the part of k that all heads share; in the larger latent; in
+ * what kv's latent becomes: for each head the other part of k, and v */
+static inline int64_t latent_width(const struct mt_layer *l)
+{
+	return l->kv_rank ? (int64_t)l->q_rank + l->kv_rank + l->rope_dim : 0;
+}
+static inline int64_t rank_most(const struct mt_layer *l) { return (int64_t)larger(l->q_rank, l->kv_rank); }
+static inline int64_t pair_width(const struct mt_layer *l)
+{
+	return l->kv_rank ? (int64_t)l->heads * (l->head_dim - l->rope_dim + l->v_dim) : 0;
 }
 static inline int64_t mixed_width(const struct mt_layer *l)
 {
-	return (int64_t)larger(l->output_gate ? (uint64_t)l->heads * l->head_dim : 0, (uint64_t)conv_width(l));
+	uint64_t other = l->output_gate ? (uint64_t)l->heads * l->head_dim : (uint64_t)(rank_most(l) + pair_width(l));
+	return (int64_t)larger(other, (uint64_t)conv_width(l));
 }
 static inline int64_t dmixed_width(const struct mt_layer *l)
 {
-	return (int64_t)l->value_heads * (2ll * l->key_dim + l->value_dim);
+	uint64_t values = (uint64_t)l->value_heads * (2ull * l->key_dim + l->value_dim);
+	return (int64_t)larger(values, (uint64_t)(latent_width(l) + rank_most(l)));
 }
 
 static inline bool mlp_gated(const struct mt_layer *l) { return activation_gated((int)l->form); }
@@ -242,11 +259,17 @@ static inline int64_t kept_width(const struct mt_layer *l) { return (mlp_gated(l
 /* Elements of a token in saved->pre and in saved->qk_rstd */
 static inline int64_t pre_width(const struct mt_geometry *g, const struct mt_layer *l)
 {
+	if (l->kv_rank) return latent_width(l);
 	return (int64_t)(l->heads + (g->flags & MT_V_NORM ? 2 : 1) * l->kv_heads) * l->head_dim;
 }
 static inline int64_t rstd_width(const struct mt_geometry *g, const struct mt_layer *l)
 {
-	return g->flags & MT_QK_NORM_ROW ? 2 : l->heads + (g->flags & MT_V_NORM ? 2ll : 1ll) * l->kv_heads;
+	return g->flags & MT_QK_NORM_ROW || l->kv_rank ? 2 : l->heads + (g->flags & MT_V_NORM ? 2ll : 1ll) * l->kv_heads;
+}
+/* Do q and k have norms, of heads or of latents? */
+static inline bool has_norms(const struct mt_geometry *g, const struct mt_layer *l)
+{
+	return (g->flags & MT_QK_NORM && l->heads) || l->kv_rank;
 }
 /* Have scores neither a cap nor sinks? An attention backend computes nothing else. */
 static inline bool attention_plain(const struct mt_geometry *g)

@@ -77,6 +77,8 @@ enum op_code {
 	OP_GATED_NORM_BACKWARD,
 	OP_GATE_FORWARD,
 	OP_GATE_BACKWARD,
+	OP_MLA_FORWARD,
+	OP_MLA_BACKWARD,
 	OP_GRADS_FINAL,
 };
 
@@ -147,6 +149,7 @@ struct op {
 		struct conv_args conv;
 		struct delta_args delta;
 		struct gated_norm_args gated_norm;
+		struct mla_args mla;
 		struct gate_args gate;
 	};
 };

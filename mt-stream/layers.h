@@ -1,5 +1,5 @@
-/* layers.h: what the layers share: block.c, attention.c, delta.c, conv.c, mlp.c, experts.c, head.c; and linear.c, of
- * which they are made. */
+/* layers.h: what the layers share: block.c, attention.c, delta.c, conv.c, mla.c, mlp.c, experts.c, head.c; and
+ * linear.c, of which they are made. */
 #ifndef MT_STREAM_LAYERS_H
 #define MT_STREAM_LAYERS_H
 
@@ -81,7 +81,7 @@ const void *residual_backward(const struct chunk *, const void *dy, const void *
 	const struct grads *, float beta, enum mt_role_tensor weight, enum mt_role_tensor bias, struct norm post,
 	int64_t in);
 
-/* ---- attention.c, delta.c, conv.c: mixers, which combine the tokens of a document ---- */
+/* ---- attention.c, delta.c, conv.c, mla.c: mixers, which combine the tokens of a document ---- */
 
 struct mixer {
 	/* From x, the block's input: fills *saved but x2; o and lse are there already if have_o */
@@ -93,7 +93,10 @@ struct mixer {
 	void (*backward)(const struct chunk *, uint32_t layer, const struct weights *, const struct grads *, float beta,
 		float norm_beta, const void *x, struct saved *, void *dx);
 };
-extern const struct mixer attention_mixer, delta_mixer, conv_mixer;
+extern const struct mixer attention_mixer, delta_mixer, conv_mixer, mla_mixer;
+/* Softmax attention over saved->qkv */
+struct op attention_op(const struct chunk *, enum op_code, uint32_t layer, const struct weights *,
+	const struct saved *);
 
 /* ---- mlp.c ---- */
 

@@ -104,6 +104,7 @@ struct norm_forward_args {
 	float *mean;   /* (N), written by LayerNorm; NULL: RMSNorm */
 	const void *b; /* (H), LayerNorm only; NULL: zeros */
 	int one;       /* multiply by 1 + w, not w */
+	int64_t ld;    /* cpu: from a row of x to the next one; 0: h */
 };
 
 /* dx = gradient, or dx += gradient where add_dx; dw = beta dw + gradient; db likewise */
@@ -120,6 +121,7 @@ struct norm_backward_args {
 	const float *mean; /* (N), as forward wrote it; NULL: RMSNorm */
 	float *db;         /* (H); NULL: without b */
 	int one;
+	int64_t ld; /* cpu: as above, of x and dx */
 };
 
 /* Rotary positions (arXiv 2104.09864) of q and k, in place, and the RMSNorms that some families have before or after
@@ -166,17 +168,18 @@ static inline int rope_is_nothing(const struct rope_args *a)
  * Nothing of size seq x seq is kept. */
 struct attention_args {
 	int64_t n, seq, heads, kv_heads, dim; /* dim: at most 512 */
+	int64_t dim_v;                        /* of a head of v and o, at most 512; 0: dim */
 	int64_t window;                       /* a token sees itself and window - 1 tokens before it; 0: no window */
 	/* cpu, forward: tokens of the first document before the first one; their rows stand before qkv, and no output is
 	 * computed for them. A multiple of 64, or n is 1: tiles are counted from the document's start */
 	int64_t past;
 	float scale;
 	const uint32_t *starts; /* (N): where in its row the token's document starts */
-	const void *qkv;        /* (N, (NH + 2 NKV) D) */
-	void *o;                /* (N, NH D); forward writes it, backward reads it */
+	const void *qkv;        /* (N, (NH + NKV) D + NKV DV); DV: dim_v */
+	void *o;                /* (N, NH DV); forward writes it, backward reads it */
 	float *lse;             /* (N, NH): log-sum-exp of the scaled scores, likewise */
-	const void *d_o;        /* (N, NH D), backward */
-	void *dqkv;             /* (N, (NH + 2 NKV) D), backward; NULL: forward */
+	const void *d_o;        /* (N, NH DV), backward */
+	void *dqkv;             /* as qkv, backward; NULL: forward */
 	float cap;              /* 0: none */
 	const void
 		*sinks; /* (NH): each is one more score of every query of its head, of a token whose v is 0; NULL: none */
@@ -185,6 +188,13 @@ struct attention_args {
 	void *work;                  /* (work_bytes), as attention_need reported; NULL: no backend was selected */
 	size_t work_bytes;
 };
+
+static inline ON_DEVICE int64_t attention_dim_v(const struct attention_args *a) { return a->dim_v ? a->dim_v : a->dim; }
+/* Elements of a token in qkv */
+static inline ON_DEVICE int64_t attention_row(const struct attention_args *a)
+{
+	return (a->heads + a->kv_heads) * a->dim + a->kv_heads * attention_dim_v(a);
+}
 
 /* dsinks = beta dsinks + gradient: of head j, minus the sum over tokens of exp(sinks[j] - lse) (d_o . o) */
 struct sinks_backward_args {
@@ -516,6 +526,25 @@ struct gate_args {
 	int64_t dgate_ld;
 };
 
+/* Between the projections of multi-head latent attention (arXiv 2405.04434) and attention, whose k has parts that do
+ * not turn, and one part of rope_dim elements that does and that all heads share. kv has, head by head, k's first part
+ * and v. Forward: q's last rope_dim elements turn, all of q is multiplied by the temperature (rope_args), and k and v
+ * are written. Backward: the gradients of q, k and v become those of q before it, of kv and of kr, to which the heads
+ * add in their order. */
+struct mla_args {
+	int64_t n, seq, heads, dim, rope_dim, dim_v; /* of a head of q and k: dim, of which rope_dim turn; of v: dim_v */
+	int neighbours;                              /* these, and temperature, and past: as of rope_args */
+	const float *cos, *sin;
+	const uint32_t *starts;
+	float temperature;
+	int64_t temperature_positions;
+	int64_t past;
+	void *qkv; /* (N, heads (2 dim + dim_v)): q | k | v, or their gradients */
+	void *kv;  /* (N, heads (dim - rope_dim + dim_v)): forward reads it, backward writes its gradient */
+	void *kr;  /* (N, rope_dim), rows ld apart: likewise */
+	int64_t ld;
+};
+
 /* The operations of a layer but for GEMM: the code (OP_...), the function (op_... of the cpu, cuda_... of a GPU), its
  * arguments (their type, and their name in struct op), and the name in traces and messages */
 /* clang-format off */
@@ -559,6 +588,10 @@ struct gate_args {
 	f(GATED_NORM_BACKWARD, gated_norm_backward, gated_norm, "gated norm backward") \
 	f(GATE_FORWARD, gate_forward, gate, "gate forward") \
 	f(GATE_BACKWARD, gate_backward, gate, "gate backward")
+/* Those of multi-head latent attention; cpu only */
+#define LATENT_OPS(f) \
+	f(MLA_FORWARD, mla_forward, mla, "latents forward") \
+	f(MLA_BACKWARD, mla_backward, mla, "latents backward")
 /* What an operation writes and does not read: its code, its arguments `a`, when it does so, where, how many elements of
  * how many bytes: elem of the device's, operand of operands, 4 of fp32. Device chaos overwrites all of it before. What
  * is not here is partly kept, or read too. */
@@ -575,16 +608,16 @@ struct gate_args {
 	W(NORM_FORWARD, norm_forward, 1, a->y, a->n * a->h, elem) \
 	W(NORM_FORWARD, norm_forward, 1, a->rstd, a->n, 4) \
 	W(NORM_FORWARD, norm_forward, 1, a->mean, a->n, 4) \
-	W(NORM_BACKWARD, norm_backward, !a->add_dx, a->dx, a->n * a->h, elem) \
+	W(NORM_BACKWARD, norm_backward, !a->add_dx && !a->ld, a->dx, a->n * a->h, elem) \
 	W(NORM_BACKWARD, norm_backward, a->beta == 0 && a->w, a->dw, a->h, 4) \
 	W(NORM_BACKWARD, norm_backward, a->beta == 0 && a->mean, a->db, a->h, 4) \
 	W(ROPE_FORWARD, rope, a->qnorm, a->pre, a->n * rope_normed(a) * a->dim, elem) \
 	W(ROPE_FORWARD, rope, a->qnorm, a->rstd, a->n * (a->row_norm ? 2 : rope_normed(a)), 4) \
 	W(ROPE_BACKWARD, rope, a->qnorm && a->beta == 0, a->dqnorm, rope_q_weights(a), 4) \
 	W(ROPE_BACKWARD, rope, a->qnorm && a->beta == 0, a->dknorm, rope_k_weights(a), 4) \
-	W(ATTENTION_FORWARD, attention, 1, a->o, a->n * a->heads * a->dim, elem) \
+	W(ATTENTION_FORWARD, attention, 1, a->o, a->n * a->heads * attention_dim_v(a), elem) \
 	W(ATTENTION_FORWARD, attention, 1, a->lse, a->n * a->heads, 4) \
-	W(ATTENTION_BACKWARD, attention, 1, a->dqkv, a->n * (a->heads + 2 * a->kv_heads) * a->dim, elem) \
+	W(ATTENTION_BACKWARD, attention, 1, a->dqkv, a->n * attention_row(a), elem) \
 	W(ACTIVATION_FORWARD, activation, 1, a->y, a->n * a->f, elem) \
 	W(ACTIVATION_BACKWARD, activation, a->dgu != a->gu, a->dgu, \
 		a->n * (activation_gated(a->form) ? 2 : 1) * a->f, elem) \
@@ -624,6 +657,7 @@ struct gate_args {
 	W(GATED_NORM_BACKWARD, gated_norm, a->y && a->y != a->dy, a->y, a->n * a->heads * a->dim, elem) \
 	W(GATED_NORM_BACKWARD, gated_norm, a->dz_ld == a->heads * a->dim, a->dz, a->n * a->heads * a->dim, elem) \
 	W(GATED_NORM_BACKWARD, gated_norm, a->beta == 0, a->dw, a->dim, 4) \
+	W(MLA_BACKWARD, mla, 1, a->kv, a->n * a->heads * (a->dim - a->rope_dim + a->dim_v), elem) \
 	W(GATE_FORWARD, gate, a->y != a->o, a->y, a->n * a->width, elem) \
 	W(GATE_BACKWARD, gate, a->d_o != a->dy, a->d_o, a->n * a->width, elem) \
 	W(GATE_BACKWARD, gate, a->y && a->y != a->dy, a->y, a->n * a->width, elem) \
@@ -656,6 +690,7 @@ OPS(OP_PROTOTYPE)
 EXPERT_OPS(OP_PROTOTYPE)
 BALANCE_OPS(OP_PROTOTYPE)
 MIXER_OPS(OP_PROTOTYPE)
+LATENT_OPS(OP_PROTOTYPE)
 void op_copy(struct pool *, void *dst, const void *src, size_t bytes);
 void op_widen(struct pool *, float *dst, const uint16_t *src, int64_t n);  /* bf16 -> fp32, exact */
 void op_narrow(struct pool *, uint16_t *dst, const float *src, int64_t n); /* fp32 -> bf16, nearest even */

@@ -80,7 +80,7 @@ written() {
 @test "mt-stream's top level has only the driver's files; all others are in plan/, cpu/ and cuda/" {
 	files mt-stream | grep -E '^mt-stream/[^/]+$' | grep -vE \
 		'/((README|FAMILIES)\.md|build\.mk|mt-stream\.1|(device|ops|layers)\.h)$' |
-		grep -vE '/(arrive|attention|balance|chunks|conv|delta|experts|head|leave|linear|mlp|offload|parts)\.c$' |
+		grep -vE '/(arrive|attention|balance|chunks|conv|delta|experts|head|leave|linear|mla|mlp|offload|parts)\.c$' |
 		grep -vE '/(record|request|router|windows)\.c$' |
 		grep -vE '/(block|split|stream|serve|wait|schedule|trace)\.[ch]$' \
 		>"$T/found" || true

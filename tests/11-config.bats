@@ -1364,3 +1364,41 @@ END
 	config lfm2_moe '"num_experts": 4'
 	refused 78 "layer_types is missing"
 }
+
+@test "MLA: the class's defaults, with and without a latent of q, the factor of scores, and keys that are refused" {
+	heads='"num_key_value_heads": 4'
+	config deepseek_v3 "$heads" '"num_hidden_layers": 4'
+	store-layout "$T/config.json" >"$T/layout"
+	grep -q "^kind_of 0001$" "$T/layout" # three dense layers first
+	grep -q "^head_dim 192$" "$T/layout"
+	grep -q "^rope_dim 64$" "$T/layout"
+	grep -q "^neighbours 1$" "$T/layout"
+	grep -q "layers.0.self_attn.q_a_proj.weight unit 1 .* shape 1536 32 " "$T/layout"
+	grep -q "layers.0.self_attn.kv_a_proj_with_mqa.weight unit 1 .* shape 576 32 " "$T/layout"
+	grep -q "layers.0.self_attn.q_b_proj.weight unit 1 .* shape 768 1536 " "$T/layout"
+	grep -q "layers.0.self_attn.kv_b_proj.weight unit 1 .* shape 1024 512 " "$T/layout"
+	grep -q "layers.0.self_attn.o_proj.weight unit 1 .* shape 32 512 " "$T/layout"
+	grep -q "^attention_scale 0.0721687824$" "$T/layout" # 192^-1/2
+	config deepseek_v3 "$heads" '"q_lora_rank": null' '"attention_bias": true' '"rope_interleave": false'
+	store-layout "$T/config.json" >"$T/layout"
+	grep -q "^neighbours 0$" "$T/layout"
+	grep -q "layers.0.self_attn.q_proj.weight unit 1 .* shape 768 32 " "$T/layout"
+	grep -q "layers.0.self_attn.kv_a_proj_with_mqa.bias" "$T/layout"
+	! grep -q "layers.0.self_attn.q_.*bias\|q_a_layernorm\|q_b_proj" "$T/layout"
+	config deepseek_v3 "$heads" '"rope_scaling": {"type": "yarn", "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0}'
+	store-layout "$T/config.json" | grep -q "^attention_scale 0.1352337" # times (0.1 log(40) + 1)^2
+	config glm4_moe_lite "$heads"
+	store-layout "$T/config.json" | grep -q "^head_dim 256$"
+	config mistral4 "$heads"
+	store-layout "$T/config.json" | grep -q "^kind_of 000$"
+	config deepseek_v3
+	refused 78 "num_key_value_heads 2 is not num_attention_heads 4"
+	config deepseek_v3 "$heads" '"head_dim": 100'
+	refused 78 "head_dim 100 is not qk_rope_head_dim 64 or, with qk_nope_head_dim, 192"
+	config deepseek_v3 "$heads" '"qk_nope_head_dim": 500'
+	refused 78 "head_dim 564 is not an even number up to 512"
+	config deepseek_v3 "$heads" '"v_head_dim": 0'
+	refused 78 "v_head_dim"
+	config deepseek_v3 "$heads" '"partial_rotary_factor": 0.5'
+	refused 78 "partial_rotary_factor 0.5 is not supported"
+}

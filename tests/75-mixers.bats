@@ -1,5 +1,5 @@
 # Layers that combine tokens otherwise than by softmax attention alone: gated DeltaNet, gates on attention's output,
-# short convolutions.
+# short convolutions; and those whose q, k and v are made of latents (MLA).
 # tests/golden/compare.py has the bounds and their reasons.
 load helpers
 load lib/golden
@@ -15,14 +15,21 @@ load lib/golden
 @test "lfm2-moe in fp32: losses, norms, gradients and weights match PyTorch's" { golden lfm2-moe; }
 @test "lfm2-moe in bf16: results differ from PyTorch's only by rounding" { golden lfm2-moe --bf16; }
 
+@test "deepseek-v3 in fp32: losses, norms, gradients and weights match PyTorch's" { golden deepseek-v3; }
+@test "deepseek-v3 in bf16: results differ from PyTorch's only by rounding" { golden deepseek-v3 --bf16; }
+@test "moonlight in fp32: losses, norms, gradients and weights match PyTorch's" { golden moonlight; }
+@test "moonlight in bf16: results differ from PyTorch's only by rounding" { golden moonlight --bf16; }
+@test "glm4-moe-lite in fp32: losses, norms, gradients and weights match PyTorch's" { golden glm4-moe-lite; }
+@test "glm4-moe-lite in bf16: results differ from PyTorch's only by rounding" { golden glm4-moe-lite --bf16; }
+
 @test "models with other mixers are exported as they were loaded: names, shapes, values, and the same geometry" {
-	same_export qwen3-5 qwen3-5-moe qwen3-next lfm2 lfm2-moe
+	same_export qwen3-5 qwen3-5-moe qwen3-next lfm2 lfm2-moe deepseek-v3 moonlight glm4-moe-lite
 }
 
 # bats test_tags=slow
 @test "transformers computes the loss of mt on exported models with other mixers" {
 	need_torch
-	for c in qwen3-5 qwen3-5-moe qwen3-next lfm2 lfm2-moe; do
+	for c in qwen3-5 qwen3-5-moe qwen3-next lfm2 lfm2-moe deepseek-v3 moonlight glm4-moe-lite; do
 		loss_on "$GOLDEN/$c/data.bin" "$c" --until 2 --eval-every 2
 	done
 	transformers_agrees
@@ -43,7 +50,7 @@ two_steps() {
 }
 
 @test "threads, recompute levels and delays of the chaos device change no bit of other mixers" {
-	for c in qwen3-5 qwen3-next lfm2; do
+	for c in qwen3-5 qwen3-next lfm2 deepseek-v3 moonlight; do
 		two_steps one $c "--device cpu --threads 1 --recompute none"
 		for options in "cpu --recompute full" "cpu --recompute none --threads 3" "chaos:5 --recompute none" \
 			"chaos:6 --recompute full" chaos:7 chaos:8 chaos:9; do
@@ -54,7 +61,7 @@ two_steps() {
 }
 
 @test "windows of experts change no bit of layers with other mixers" {
-	for c in qwen3-5-moe qwen3-next lfm2-moe; do
+	for c in qwen3-5-moe qwen3-next lfm2-moe glm4-moe-lite; do
 		two_steps whole $c "--expert-window 99 --threads 1"
 		two_steps one $c "--expert-window 1 --recompute none"
 		cmp "$T/whole" "$T/one"
@@ -76,7 +83,7 @@ loss_alone() {
 
 @test "packed documents do not see each other: their loss is that of each alone, in any order" {
 	tokens() { python3 "$TOP/tests/lib/tokens.py" "$@"; }
-	for c in qwen3-5 qwen3-next lfm2; do
+	for c in qwen3-5 qwen3-next lfm2 moonlight; do
 		step=0
 		make_run "$GOLDEN/$c/model" --dtype fp32
 		start_stages
@@ -106,7 +113,7 @@ loss_alone() {
 
 @test "mt-sample continues a document of other mixers as a pass over all of it does" {
 	tokens() { python3 "$TOP/tests/lib/tokens.py" "$@"; }
-	for case in qwen3-5 qwen3-next lfm2; do
+	for case in qwen3-5 qwen3-next lfm2 deepseek-v3 moonlight; do
 		make_run "$GOLDEN/$case/model" --dtype bf16
 		tokens prompts "$T/p" 1 53 1 63 64 120 600
 		mt-sample "$RUN" --compute fp32 --temperature 0 --max-tokens 70 --stop none --logits "$T/l" <"$T/p" >"$T/o"

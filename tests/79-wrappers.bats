@@ -61,6 +61,7 @@ whole() {
 @test "Glm4vForConditionalGeneration trains as in PyTorch" { whole glm4v; }
 @test "Glm4vMoeForConditionalGeneration trains as in PyTorch, the auxiliary loss too" { whole glm4v-moe; }
 @test "Qwen3_5ForConditionalGeneration trains as in PyTorch" { whole qwen3-5-wrapper; }
+@test "Mistral3ForConditionalGeneration with MLA trains as in PyTorch" { whole mistral4-wrapper; }
 
 # bats test_tags=slow
 @test "each class trains as in PyTorch; transformers opens its exports, of both forms of names: same tensors, logits" {

@@ -177,7 +177,7 @@ static void write_text_model(json_t *root, const struct mt_geometry *geo, const 
 	json_put(rc, root, "tie_word_embeddings", json_boolean(geo->flags & MT_TIED));
 	/* Without head_dim, transformers 4 fails for a mistral with scaled rope: it computes with None. Some families whose
 	 * files have other names compute head_dim, and refuse the key. */
-	if (geo->names == MT_NAMES_LLAMA && !given(root, "head_dim"))
+	if (geo->names == MT_NAMES_LLAMA && !mt_layer_most(geo).kv_rank && !given(root, "head_dim"))
 		json_put(rc, root, "head_dim", json_integer(mt_layer_most(geo).head_dim));
 }
 
@@ -226,6 +226,9 @@ static int layer_same(const struct mt_layer *run, const struct mt_layer *dir, ui
 	SAME(value_heads, "linear_num_value_heads");
 	SAME(key_dim, "linear_key_head_dim");
 	SAME(value_dim, "linear_value_head_dim");
+	SAME(q_rank, "q_lora_rank");
+	SAME(kv_rank, "kv_lora_rank");
+	SAME(v_dim, "v_head_dim");
 	SAME(conv_width, run->mixer == MT_CONV ? "conv_L_cache" : "linear_conv_kernel_dim");
 	SAME(conv_dim, "hidden_size");
 	SAME(output_gate, "attn_output_gate");

@@ -17,7 +17,8 @@ static void split(struct job *w, int64_t longest)
 
 static float *scratch(const struct job *w, int thread)
 {
-	return op_scratch(w->pool, thread, cpu_kernels()->attention_scratch(w->a->dim));
+	int64_t dim = w->a->dim, dim_v = attention_dim_v(w->a);
+	return op_scratch(w->pool, thread, cpu_kernels()->attention_scratch(dim > dim_v ? dim : dim_v));
 }
 
 /* The last queries of a document see the most keys, so their tasks run first. */

@@ -113,6 +113,8 @@ struct kernels {
 	void (*conv_backward)(const struct conv_args *, float *dw, float *dbias, int64_t first, int64_t end);
 	void (*gated_norm_forward)(const struct gated_norm_args *, int64_t first, int64_t end);
 	void (*gated_norm_backward)(const struct gated_norm_args *, float *dw, int64_t first, int64_t end);
+	void (*mla_forward)(const struct mla_args *, int64_t first, int64_t end);
+	void (*mla_backward)(const struct mla_args *, int64_t first, int64_t end);
 	void (*gate_forward)(const struct gate_args *, int64_t first, int64_t end);
 	void (*gate_backward)(const struct gate_args *, int64_t first, int64_t end);
 	/* one value head of a document; bytes of scratch, with room for some states: backward, of a segment's chunks */

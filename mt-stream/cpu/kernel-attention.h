@@ -228,19 +228,20 @@ static size_t attention_scratch(int64_t dim)
 
 /* A head, in both passes: where its keys and values begin, and the distance between tokens */
 struct head {
-	int64_t dim, ld, stride, keys, values, window;
+	int64_t dim, ld, dim_v, ld_v, stride, keys, values, window;
 	float cap;
 };
 
 INLINE struct head head_of(const struct attention_args *a, int64_t begin, int64_t kv_head)
 {
-	int64_t stride = (a->heads + 2 * a->kv_heads) * a->dim;
-	int64_t keys = begin * stride + (a->heads + kv_head) * a->dim;
+	int64_t stride = attention_row(a), at = begin * stride + a->heads * a->dim, dim_v = attention_dim_v(a);
 	return (struct head){.dim = a->dim,
 		.ld = round_up(a->dim, VW),
+		.dim_v = dim_v,
+		.ld_v = round_up(dim_v, VW),
 		.stride = stride,
-		.keys = keys,
-		.values = keys + a->kv_heads * a->dim,
+		.keys = at + kv_head * a->dim,
+		.values = at + a->kv_heads * a->dim + kv_head * dim_v,
 		.window = a->window ? a->window : INT64_MAX,
 		.cap = a->cap};
 }
@@ -263,9 +264,9 @@ static void pack_keys(const struct head *h, const float *qkv, int64_t k0, int64_
 	const float *keys = qkv + h->keys + k0 * h->stride, *values = qkv + h->values + k0 * h->stride;
 	int64_t n = least(KT, end - k0), next = least(KT, end - k0 - KT), far = KT * h->stride;
 	pack(k, h->ld, keys, h->stride, n, h->dim, 1);
-	pack(v, h->ld, values, h->stride, n, h->dim, 1);
+	pack(v, h->ld_v, values, h->stride, n, h->dim_v, 1);
 	foresee(keys + far, 0, h->stride, next, h->dim);
-	foresee(values + far, 0, h->stride, next, h->dim);
+	foresee(values + far, 0, h->stride, next, h->dim_v);
 }
 
 /* Do the queries of the tile see any of its keys? */
@@ -279,9 +280,9 @@ static void attention_tile(const struct tile *t, const float *qt, const float *k
 	if (h->cap != 0) cap_scores(t, s, h->cap);
 	softmax_columns(t, s, high, sum, rescale);
 	for (int64_t r = 0; r < t->nq; r++)
-		for (int64_t i = 0; i < h->ld; i += VW)
-			v_store(sum_v + r * h->ld + i, v_load(sum_v + r * h->ld + i) * v_set(rescale[r]));
-	queries_by_keys(t, sum_v, s, v, h->ld);
+		for (int64_t i = 0; i < h->ld_v; i += VW)
+			v_store(sum_v + r * h->ld_v + i, v_load(sum_v + r * h->ld_v + i) * v_set(rescale[r]));
+	queries_by_keys(t, sum_v, s, v, h->ld_v);
 }
 
 static void attention_forward(const struct attention_args *a, const struct queries *queries, int64_t head,
@@ -291,27 +292,29 @@ static void attention_forward(const struct attention_args *a, const struct queri
 	float *out = a->o;
 	struct head h = head_of(a, queries->begin, head / (a->heads / a->kv_heads));
 	int64_t q0 = queries->first - queries->begin, n = queries->end - queries->first, tile = QT * h.ld;
-	float *qt = scratch, *sum_v = qt + BLOCKS * tile, *high = sum_v + BLOCKS * tile, *sum = high + BLOCKS * QT;
-	float *k = sum + BLOCKS * QT, *v = k + KT * h.ld, *q = v + KT * h.ld, *s = q + tile, *rescale = s + KT * QT;
+	int64_t tile_v = QT * h.ld_v;
+	float *qt = scratch, *sum_v = qt + BLOCKS * tile, *high = sum_v + BLOCKS * tile_v, *sum = high + BLOCKS * QT;
+	float *k = sum + BLOCKS * QT, *v = k + KT * h.ld, *q = v + KT * h.ld_v, *s = q + tile, *rescale = s + KT * QT;
 	for (int64_t b = 0; b * QT < n; b++) {
 		int64_t nq = least(QT, n - b * QT);
 		pack(q, h.ld, qkv + (queries->first + b * QT) * h.stride + head * h.dim, h.stride, nq, h.dim, a->scale);
 		turn(qt + b * tile, q, h.ld, nq);
 	}
-	memset(sum_v, 0, (size_t)(BLOCKS * tile) * sizeof *sum_v);
+	memset(sum_v, 0, (size_t)(BLOCKS * tile_v) * sizeof *sum_v);
 	softmax_begin(a, head, high, sum);
 	for (int64_t k0 = first_tile(q0, h.window); k0 < q0 + n; k0 += KT) {
 		pack_keys(&h, qkv, k0, q0 + n, k, v);
 		for (int64_t b = 0; b * QT < n; b++)
 			if (meets(q0 + b * QT, k0, h.window)) {
 				struct tile t = tile_at(q0 + b * QT, least(QT, n - b * QT), k0, h.window);
-				attention_tile(&t, qt + b * tile, k, v, &h, s, high + b * QT, sum + b * QT, rescale, sum_v + b * tile);
+				attention_tile(&t, qt + b * tile, k, v, &h, s, high + b * QT, sum + b * QT, rescale,
+					sum_v + b * tile_v);
 			}
 	}
 	for (int64_t r = 0; r < n; r++) {
-		float *row = out + ((queries->first + r) * a->heads + head) * h.dim;
-		for (int64_t i = 0; i < h.dim; i += VW)
-			v_put(row + i, h.dim - i, v_load(sum_v + r * h.ld + i) * v_set(1.0f / sum[r]));
+		float *row = out + ((queries->first + r) * a->heads + head) * h.dim_v;
+		for (int64_t i = 0; i < h.dim_v; i += VW)
+			v_put(row + i, h.dim_v - i, v_load(sum_v + r * h.ld_v + i) * v_set(1.0f / sum[r]));
 		a->lse[(queries->first + r) * a->heads + head] = high[r] + logf(sum[r]);
 	}
 }
@@ -373,21 +376,21 @@ struct query_group {
 	float *q, *qt, *g, *gt, *dq, *lse, *delta, *k, *v, *dk, *dv, *s, *dp;
 };
 
-static struct query_group group_in(float *scratch, int64_t ld)
+static struct query_group group_in(float *scratch, int64_t ld, int64_t ld_v)
 {
-	int64_t all = BLOCKS * QT * ld;
+	int64_t all = BLOCKS * QT * ld, all_v = BLOCKS * QT * ld_v;
 	struct query_group p = {.q = scratch};
 	p.qt = p.q + all;
 	p.g = p.qt + all;
-	p.gt = p.g + all;
-	p.dq = p.gt + all;
+	p.gt = p.g + all_v;
+	p.dq = p.gt + all_v;
 	p.lse = p.dq + all;
 	p.delta = p.lse + BLOCKS * QT;
 	p.k = p.delta + BLOCKS * QT;
 	p.v = p.k + KT * ld;
-	p.dk = p.v + KT * ld;
+	p.dk = p.v + KT * ld_v;
 	p.dv = p.dk + KT * ld;
-	p.s = p.dv + KT * ld;
+	p.s = p.dv + KT * ld_v;
 	p.dp = p.s + KT * QT;
 	return p;
 }
@@ -404,17 +407,18 @@ static void gather_queries(const struct query_group *p, const struct attention_a
 	int64_t head, const struct head *h)
 {
 	const float *qkv = a->qkv, *d_o = a->d_o, *o = a->o;
-	int64_t n = queries->end - queries->first, stride = a->heads * h->dim, at = queries->first * stride + head * h->dim;
+	int64_t n = queries->end - queries->first, stride = a->heads * h->dim_v;
+	int64_t at = queries->first * stride + head * h->dim_v;
 	pack(p->q, h->ld, qkv + queries->first * h->stride + head * h->dim, h->stride, n, h->dim, a->scale);
-	pack(p->g, h->ld, d_o + at, stride, n, h->dim, 1);
+	pack(p->g, h->ld_v, d_o + at, stride, n, h->dim_v, 1);
 	for (int64_t b = 0; b * QT < n; b++) {
-		int64_t nq = least(QT, n - b * QT), tile = b * QT * h->ld;
+		int64_t nq = least(QT, n - b * QT), tile = b * QT * h->ld, tile_v = b * QT * h->ld_v;
 		turn(p->qt + tile, p->q + tile, h->ld, nq);
-		turn(p->gt + tile, p->g + tile, h->ld, nq);
+		turn(p->gt + tile_v, p->g + tile_v, h->ld_v, nq);
 	}
 	memset(p->lse, 0, 2 * BLOCKS * QT * sizeof *p->lse);
 	for (int64_t r = 0; r < n; r++) {
-		p->delta[r] = dot(p->g + r * h->ld, o + at + r * stride, h->dim);
+		p->delta[r] = dot(p->g + r * h->ld_v, o + at + r * stride, h->dim_v);
 		p->lse[r] = a->lse[(queries->first + r) * a->heads + head];
 	}
 	memset(p->dq, 0, (size_t)(BLOCKS * QT * h->ld) * sizeof *p->dq);
@@ -428,29 +432,30 @@ static void attention_back_group(const struct attention_args *a, const struct qu
 	const float *qkv = a->qkv;
 	float *dqkv = a->dqkv;
 	struct head h = head_of(a, queries->begin, head / (a->heads / a->kv_heads));
-	struct query_group p = group_in(scratch, h.ld);
+	struct query_group p = group_in(scratch, h.ld, h.ld_v);
 	int64_t q0 = queries->first - queries->begin, n = queries->end - queries->first, tile = QT * h.ld;
+	int64_t tile_v = QT * h.ld_v;
 	gather_queries(&p, a, queries, head, &h);
 	for (int64_t k0 = first_tile(q0, h.window); k0 < q0 + n; k0 += KT) {
 		int64_t nk = least(KT, q0 + n - k0), keys = h.keys + k0 * h.stride, values = h.values + k0 * h.stride;
 		int gain = !(begin && k0 >= q0);
 		foresee(dqkv + keys, 1, h.stride, nk, h.dim);
-		foresee(dqkv + values, 1, h.stride, nk, h.dim);
+		foresee(dqkv + values, 1, h.stride, nk, h.dim_v);
 		pack_keys(&h, qkv, k0, q0 + n, p.k, p.v);
-		memset(p.dk, 0, (size_t)(2 * KT * h.ld) * sizeof *p.dk);
+		memset(p.dk, 0, (size_t)(KT * (h.ld + h.ld_v)) * sizeof *p.dk);
 		for (int64_t b = 0; b * QT < n; b++) {
 			if (!meets(q0 + b * QT, k0, h.window)) continue;
 			struct tile t = tile_at(q0 + b * QT, least(QT, n - b * QT), k0, h.window);
 			keys_by_queries(&t, p.s, p.k, p.qt + b * tile, h.ld, h.dim);
-			keys_by_queries(&t, p.dp, p.v, p.gt + b * tile, h.ld, h.dim);
+			keys_by_queries(&t, p.dp, p.v, p.gt + b * tile_v, h.ld_v, h.dim_v);
 			if (h.cap != 0) softmax_back_capped(&t, p.s, p.dp, p.lse + b * QT, p.delta + b * QT, h.cap);
 			else softmax_back(&t, p.s, p.dp, p.lse + b * QT, p.delta + b * QT, 0);
 			queries_by_keys(&t, p.dq + b * tile, p.dp, p.k, h.ld);
-			keys_gain(&t, p.dv, p.s, p.g + b * tile, h.ld);
+			keys_gain(&t, p.dv, p.s, p.g + b * tile_v, h.ld_v);
 			keys_gain(&t, p.dk, p.dp, p.q + b * tile, h.ld);
 		}
 		spread(dqkv + keys, h.stride, gain, p.dk, h.ld, nk, h.dim, 1);
-		spread(dqkv + values, h.stride, gain, p.dv, h.ld, nk, h.dim, 1);
+		spread(dqkv + values, h.stride, gain, p.dv, h.ld_v, nk, h.dim_v, 1);
 	}
 	spread(dqkv + queries->first * h.stride + head * h.dim, h.stride, 0, p.dq, h.ld, n, h.dim, a->scale);
 }

@@ -95,16 +95,16 @@ INLINE void norm_back(int layer, float *dx, int add_dx, float *dw, float *db, co
 INLINE void norm_rows(const struct norm_forward_args *a, enum weight kind, int64_t first, int64_t end)
 {
 	const float *x = a->x;
-	float *y = a->y;
-	int64_t h = a->h;
-	for (int64_t r = first; r < end; r++)
+	float *y = (float *)a->y + first * a->h;
+	int64_t h = a->h, ld = a->ld ? a->ld : h;
+	for (int64_t r = first; r < end; r++, y += h)
 		if (a->mean) {
-			a->mean[r] = mean_of(x + r * h, h);
-			a->rstd[r] = rstd_of(1, x + r * h, a->mean[r], h, a->eps);
-			norm_scale(1, y + r * h, x + r * h, kind, a->w, a->b, a->mean[r], a->rstd[r], h);
+			a->mean[r] = mean_of(x + r * ld, h);
+			a->rstd[r] = rstd_of(1, x + r * ld, a->mean[r], h, a->eps);
+			norm_scale(1, y, x + r * ld, kind, a->w, a->b, a->mean[r], a->rstd[r], h);
 		} else {
-			a->rstd[r] = rstd_of(0, x + r * h, 0, h, a->eps);
-			norm_scale(0, y + r * h, x + r * h, kind, a->w, NULL, 0, a->rstd[r], h);
+			a->rstd[r] = rstd_of(0, x + r * ld, 0, h, a->eps);
+			norm_scale(0, y, x + r * ld, kind, a->w, NULL, 0, a->rstd[r], h);
 		}
 }
 
@@ -122,10 +122,11 @@ INLINE void norm_rows_back(const struct norm_backward_args *a, enum weight kind,
 {
 	const float *x = a->x, *dy = a->dy;
 	float *dx = a->dx;
-	int64_t h = a->h;
-	for (int64_t r = first, at = r * h; r < end; r++, at += h)
-		if (a->mean) norm_back(1, dx + at, a->add_dx, dw, db, dy + at, x + at, kind, a->w, a->mean[r], a->rstd[r], h);
-		else norm_back(0, dx + at, a->add_dx, dw, NULL, dy + at, x + at, kind, a->w, 0, a->rstd[r], h);
+	int64_t h = a->h, ld = a->ld ? a->ld : h;
+	dy += first * h;
+	for (int64_t r = first, at = r * ld; r < end; r++, at += ld, dy += h)
+		if (a->mean) norm_back(1, dx + at, a->add_dx, dw, db, dy, x + at, kind, a->w, a->mean[r], a->rstd[r], h);
+		else norm_back(0, dx + at, a->add_dx, dw, NULL, dy, x + at, kind, a->w, 0, a->rstd[r], h);
 }
 
 static void norm_backward(const struct norm_backward_args *a, float *dw, float *db, int64_t first, int64_t end)

@@ -4,6 +4,7 @@
 
 #include "kernel-norm.h"
 #include "kernel-rope.h"
+#include "kernel-mla.h"
 #include "kernel-activation.h"
 #include "kernel-attention.h"
 #include "kernel-head.h"
@@ -21,6 +22,8 @@
 		.activation = activation, \
 		.rope_forward = rope_forward, \
 		.rope_backward = rope_backward, \
+		.mla_forward = mla_forward, \
+		.mla_backward = mla_backward, \
 		.attention_scratch = attention_scratch, \
 		.attention_forward = attention_forward, \
 		.attention_backward = attention_backward, \

@@ -169,6 +169,8 @@ static void op_run(struct cuda *c, struct cuda_stream *s, const struct op *o)
 	if (run_by_backend(c, o)) return;
 	switch (o->code) {
 	case OP_NONE:
+	case OP_MLA_FORWARD: /* not of models that attach */
+	case OP_MLA_BACKWARD:
 	case OP_NARROW: /* activations are operands */
 	case OP_DISCARD: break;
 	case OP_COPY: copy_any(c, s, o->copy.dst, o->copy.src, o->copy.bytes); break;

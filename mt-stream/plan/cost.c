@@ -125,7 +125,8 @@ static void attention_add(const struct plan_request *req, const struct plan *pla
 	const struct mt_layer *l = &req->geo->kind[kind];
 	const struct profile *p = &req->profile;
 	double t = req->seq, w = l->window && l->window < req->seq ? l->window : t;
-	double flops = layers * 4 * l->heads * l->head_dim * (w * t - w * w / 2);
+	double dims = (double)l->heads * l->head_dim + (double)value_width(l);
+	double flops = layers * 2 * dims * (w * t - w * w / 2);
 	double forward = p->flops * ATTENTION_FORWARD, backward = p->flops * ATTENTION_BACKWARD;
 	bool library = plan->library_attention && req->attention.kind[kind].rows;
 	bool tensor_cores = req->dtype == MT_BF16 && l->head_dim % 8 == 0 && l->head_dim <= 512;

@@ -79,8 +79,9 @@ static void take_operands(struct walk *w, const struct plan_request *req, const 
 	const struct mt_layer *l = z->most;
 	uint64_t slots = z->slice * l->experts_per_token, gated = mlp_gated(l) ? 2 : 1;
 	uint64_t inner = larger(slots * l->expert_ffn, z->slice * l->shared_ffn);
-	uint64_t x = larger(larger(z->chunk * larger(z->h, z->a), z->slice * z->f), z->head * z->h);
-	uint64_t dy = larger(larger(z->chunk * z->proj, z->chunk * z->h), z->slice * z->gu);
+	uint64_t x = larger(larger(z->chunk * larger(larger(z->h, z->a), (uint64_t)rank_most(l)), z->slice * z->f),
+		z->head * z->h);
+	uint64_t dy = larger(z->chunk * larger(larger(z->proj, z->h), (uint64_t)latent_width(l)), z->slice * z->gu);
 	if (req->operand == req->elem) return;
 	dy = larger(larger(dy, z->head * req->geo->vocab), larger(gated * inner, z->slice * l->experts));
 	t->operand[0] = walk_take(w, larger(x, larger(slots * z->h, inner)), 1, req->operand);

@@ -79,7 +79,8 @@ static uint64_t widest_operand(const struct mt_geometry *g, const struct mt_laye
 {
 	uint64_t a = (uint64_t)mixer_width(most);
 	uint64_t experts = most->experts_per_token * (uint64_t)larger(g->hidden, most->expert_ffn);
-	return larger(larger(larger(g->hidden, a), most->ffn), larger(experts, most->shared_ffn));
+	return larger(larger(larger(g->hidden, a), larger(most->ffn, (uint64_t)rank_most(most))),
+		larger(experts, most->shared_ffn));
 }
 
 static void lay_out(struct forward *f, struct walk *w, uint32_t room)
@@ -88,7 +89,7 @@ static void lay_out(struct forward *f, struct walk *w, uint32_t room)
 	const struct mt_layer most = mt_layer_most(g);
 	uint64_t n = (uint64_t)least(CHUNK, room), a = (uint64_t)mixer_width(&most);
 	uint64_t mixed = (uint64_t)mixed_width(&most);
-	bool norms = g->flags & MT_QK_NORM;
+	bool norms = has_norms(g, &most);
 	f->x = take(w, room, g->hidden);
 	f->y = take(w, room, g->hidden);
 	for (uint32_t k = 0; k < g->n_kinds; k++) {

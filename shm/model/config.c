@@ -384,6 +384,32 @@ void read_lfm2(struct reader *r, struct model *m)
 	m->base.ffn = ((uint32_t)ffn + multiple - 1) / multiple * multiple;
 }
 
+/* Multi-head latent attention. base's head_dim is that of the part that turns, until here. */
+void read_latents(struct reader *r, struct model *m)
+{
+	const struct family *family = family_find(m->geo.family);
+	struct mt_layer *k = &m->base;
+	bool direct = json_is_null(json_object_get(r->root, "q_lora_rank"));
+	uint32_t nope = key_u32(r, "qk_nope_head_dim", family->latent[2], 1, 512);
+	k->mixer = MT_MLA;
+	k->q_rank = direct ? 0 : key_u32(r, "q_lora_rank", family->latent[0], 1, 1 << 20);
+	k->kv_rank = key_u32(r, "kv_lora_rank", family->latent[1], 1, 1 << 20);
+	k->v_dim = key_u32(r, "v_head_dim", family->latent[3], 1, 512);
+	k->rope_dim = k->head_dim;
+	k->head_dim += nope;
+	if (is_given(json_object_get(r->root, "head_dim"))) {
+		uint32_t dim = key_u32(r, "head_dim", 0, 1, INT32_MAX);
+		if (dim != k->rope_dim && dim != k->head_dim)
+			REFUSE(r, MT_EX_CONFIG, "head_dim %u is not qk_rope_head_dim %u or, with qk_nope_head_dim, %u", dim,
+				k->rope_dim, k->head_dim);
+	}
+	k->neighbours = key_bool(r, r->root, "rope_interleave", true);
+	if (k->kv_heads != k->heads)
+		REFUSE(r, MT_EX_CONFIG, "num_key_value_heads %u is not num_attention_heads %u", k->kv_heads, k->heads);
+	check_heads(r, k);
+	m->geo.attention_scale = (float)(1 / sqrt(k->head_dim));
+}
+
 /* As nn.Embedding: a negative padding_idx counts from the vocabulary's end. -1: none */
 static int32_t read_pad_token(struct reader *r, const struct family *family, uint32_t vocab)
 {

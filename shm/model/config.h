@@ -136,7 +136,9 @@ struct family {
 	const char *local_theta_key;   /* in the file's root; NULL: none */
 	const char *rope;              /* rope_parameters of a file that has neither these nor rope_scaling; NULL: plain */
 	uint32_t original;             /* default of original_max_position_embeddings in the file's root; 0: no such key */
-	bool neighbours;
+	bool neighbours;               /* of MLA, by the key rope_interleave */
+	uint32_t latent[4];            /* MLA: defaults of q_lora_rank, kv_lora_rank, qk_nope_head_dim, v_head_dim; the
+	                                * size head_dim is its qk_rope_head_dim; 0: softmax attention */
 	bool alpha;                    /* rope_type dynamic has a fixed alpha */
 	bool longrope;                 /* older names of rope_type longrope are "su" and "yarn", and no others are used */
 	bool type_only;                /* its class in transformers 4 wants `type` in rope_scaling, and refuses rope_type */
@@ -201,6 +203,7 @@ void read_gemma4(struct reader *, struct model *);
 void read_delta(struct reader *, struct model *);
 void read_conv(struct reader *, struct model *);
 void read_lfm2(struct reader *, struct model *);
+void read_latents(struct reader *, struct model *);
 /* experts.c: m->experts and m->sparse; as `read` */
 void read_experts(struct reader *, struct model *);
 void read_olmoe(struct reader *, struct model *);
@@ -208,6 +211,7 @@ void read_minimax(struct reader *, struct model *);
 void read_gpt_oss(struct reader *, struct model *);
 void read_delta_experts(struct reader *, struct model *);
 void read_lfm2_experts(struct reader *, struct model *);
+void read_mla(struct reader *, struct model *);
 /* If layer i has experts, give them to its kind, which has been made of m->base */
 void set_experts(const struct model *, uint32_t i, struct mt_layer *);
 

@@ -27,13 +27,13 @@ static const struct experts_family {
 	float scale;           /* its default; 0: 1 */
 	const char *alias;     /* of experts_key (attribute_map); NULL: none */
 	const char *per_token_alias;
-	bool groups; /* n_group, topk_group */
-	float aux;   /* default of router_aux_loss_coef; 0: the loss never has that term */
+	uint32_t groups, groups_used; /* defaults of n_group and topk_group; 0: no such keys; 1 */
+	float aux;                    /* default of router_aux_loss_coef; 0: the loss never has that term */
 	/* which layers are dense: those of mlp_only_layers and decoder_sparse_step; the first first_k_dense_replace; those
 	 * of mlp_layer_types, or if it is missing the first ones; those beside moe_layer_start_index ..
 	 * moe_layer_end_index, and by moe_layer_interval; the first num_dense_layers */
 	enum { DENSE_NEVER, DENSE_LISTED, DENSE_FIRST, DENSE_TYPES, DENSE_RANGE, DENSE_NUMBER } dense;
-	bool first_none; /* the default of first_k_dense_replace is 0, not 1 */
+	uint32_t first; /* DENSE_FIRST, DENSE_TYPES: the default of first_k_dense_replace */
 } experts_families[] = {
 	{"mixtral", "num_local_experts", "num_experts_per_tok", 8, 2, .flags = MT_RENORMALISE, .alias = "num_experts",
 		.aux = 0.001f},
@@ -55,25 +55,36 @@ static const struct experts_family {
 		.aux = 0.001f},
 	{"glm4_moe", "n_routed_experts", "num_experts_per_tok", 128, 8, "moe_intermediate_size", 1408, "n_shared_experts",
 		1, true, MT_SIGMOID, MT_CORRECTION, "norm_topk_prob", true, .floor = 1e-20f,
-		.scale_key = "routed_scaling_factor", .alias = "num_local_experts", .groups = true, .dense = DENSE_FIRST},
+		.scale_key = "routed_scaling_factor", .alias = "num_local_experts", .groups = 1, .dense = DENSE_FIRST,
+		.first = 1},
 	{"glm4v_moe_text", "n_routed_experts", "num_experts_per_tok", 128, 8, "moe_intermediate_size", 1408,
 		"n_shared_experts", 1, true, MT_SIGMOID, MT_CORRECTION, "norm_topk_prob", true, .floor = 1e-20f,
-		.scale_key = "routed_scaling_factor", .alias = "num_local_experts", .groups = true, .aux = 0.0001f,
-		.dense = DENSE_FIRST},
+		.scale_key = "routed_scaling_factor", .alias = "num_local_experts", .groups = 1, .aux = 0.0001f,
+		.dense = DENSE_FIRST, .first = 1},
+	{"glm4_moe_lite", "n_routed_experts", "num_experts_per_tok", 64, 4, "moe_intermediate_size", 1536,
+		"n_shared_experts", 1, true, MT_SIGMOID, MT_CORRECTION, "norm_topk_prob", true, .floor = 1e-20f,
+		.scale_key = "routed_scaling_factor", .scale = 1.8f, .alias = "num_local_experts", .groups = 1,
+		.dense = DENSE_TYPES, .first = 1},
+	{"deepseek_v3", "n_routed_experts", "num_experts_per_tok", 256, 8, "moe_intermediate_size", 2048,
+		"n_shared_experts", 1, true, MT_SIGMOID, MT_CORRECTION, "norm_topk_prob", true, .floor = 1e-20f,
+		.scale_key = "routed_scaling_factor", .scale = 2.5f, .alias = "num_local_experts", .groups = 8,
+		.groups_used = 4, .dense = DENSE_FIRST, .first = 3},
+	{"mistral4", "n_routed_experts", "num_experts_per_tok", 128, 4, "moe_intermediate_size", 2048, "n_shared_experts",
+		1, true, .renormalise_key = "norm_topk_prob", .renormalise = true, .floor = 1e-20f,
+		.scale_key = "routed_scaling_factor", .alias = "num_local_experts", .groups = 1, .dense = DENSE_FIRST},
 	{"dots1", "n_routed_experts", "num_experts_per_tok", REQUIRED, REQUIRED, "moe_intermediate_size", 1408,
 		"n_shared_experts", REQUIRED, true, MT_SIGMOID, MT_CORRECTION, "norm_topk_prob", false, .floor = 1e-20f,
-		.scale_key = "routed_scaling_factor", .alias = "num_local_experts", .groups = true, .dense = DENSE_FIRST,
-		.first_none = true},
+		.scale_key = "routed_scaling_factor", .alias = "num_local_experts", .groups = 1, .dense = DENSE_FIRST},
 	{"solar_open", "n_routed_experts", "num_experts_per_tok", 128, 8, "moe_intermediate_size", 1280, "n_shared_experts",
 		1, true, MT_SIGMOID, MT_CORRECTION, "norm_topk_prob", true, .floor = 1e-20f,
-		.scale_key = "routed_scaling_factor", .alias = "num_local_experts", .groups = true},
+		.scale_key = "routed_scaling_factor", .alias = "num_local_experts", .groups = 1},
 	{"exaone_moe", "num_experts", "num_experts_per_tok", 64, 8, "moe_intermediate_size", 1024, "num_shared_experts", 1,
 		true, MT_SIGMOID, MT_CORRECTION, "norm_topk_prob", true, .floor = 1e-20f, .scale_key = "routed_scaling_factor",
-		.scale = 2.5f, .groups = true, .dense = DENSE_TYPES},
+		.scale = 2.5f, .groups = 1, .dense = DENSE_TYPES, .first = 1},
 	{"sarvam_moe", "n_routed_experts", "num_experts_per_tok", 128, 6, "moe_intermediate_size", 1024, "n_shared_experts",
 		1, true, MT_SIGMOID, MT_CORRECTION, "norm_topk_prob", true, .floor = 1e-20f,
-		.scale_key = "routed_scaling_factor", .scale = 2.5f, .alias = "num_local_experts", .groups = true,
-		.dense = DENSE_FIRST},
+		.scale_key = "routed_scaling_factor", .scale = 2.5f, .alias = "num_local_experts", .groups = 1,
+		.dense = DENSE_FIRST, .first = 1},
 	{"ernie4_5_moe", "moe_num_experts", "moe_k", 64, 6, "moe_intermediate_size", 1536, "moe_num_shared_experts", 2,
 		true, .flags = MT_RENORMALISE | MT_CORRECTION, .floor_key = "moe_norm_min", .floor = 1e-12f, .aux = 0.001f,
 		.alias = "num_experts", .per_token_alias = "num_experts_per_tok", .dense = DENSE_RANGE},
@@ -95,10 +106,10 @@ static float positive(struct reader *r, const char *key, float missing)
 	return (float)v;
 }
 
-static void read_groups(struct reader *r, struct mt_layer *k)
+static void read_groups(struct reader *r, const struct experts_family *x, struct mt_layer *k)
 {
-	k->groups = key_u32(r, "n_group", 1, 1, MT_EXPERTS);
-	k->groups_per_token = key_u32(r, "topk_group", 1, 1, MT_EXPERTS);
+	k->groups = key_u32(r, "n_group", x->groups, 1, MT_EXPERTS);
+	k->groups_per_token = key_u32(r, "topk_group", x->groups_used ? x->groups_used : 1, 1, MT_EXPERTS);
 	if (k->experts % k->groups)
 		REFUSE(r, MT_EX_CONFIG, "%u experts are not a multiple of n_group %u", k->experts, k->groups);
 	else if (k->groups_per_token > k->groups)
@@ -153,7 +164,7 @@ static void read_sparse(struct reader *r, const struct experts_family *x, uint32
 	uint32_t first = 0, last = layers, step = 1;
 	if (x->dense == DENSE_LISTED) step = key_u32(r, "decoder_sparse_step", 1, 1, INT32_MAX);
 	if (x->dense == DENSE_FIRST || x->dense == DENSE_TYPES)
-		first = key_u32(r, "first_k_dense_replace", x->first_none ? 0 : 1, 0, INT32_MAX);
+		first = key_u32(r, "first_k_dense_replace", x->first, 0, INT32_MAX);
 	if (x->dense == DENSE_NUMBER) first = key_u32(r, "num_dense_layers", 2, 0, INT32_MAX);
 	if (x->dense == DENSE_RANGE) {
 		first = key_u32(r, "moe_layer_start_index", 1, 0, INT32_MAX);
@@ -245,7 +256,7 @@ void read_experts(struct reader *r, struct model *m)
 	k->weight_eps = x->eps;
 	k->expert_scale = positive(r, x->scale_key, x->scale > 0 ? x->scale : 1);
 	k->groups = k->groups_per_token = 1;
-	if (x->groups) read_groups(r, k);
+	if (x->groups) read_groups(r, x, k);
 	read_sparse(r, x, m->geo.layers, m->sparse);
 	read_losses(r, x, m);
 }
@@ -254,6 +265,12 @@ void read_olmoe(struct reader *r, struct model *m)
 {
 	read_experts(r, m);
 	if (is_given(json_object_get(r->root, "clip_qkv"))) REFUSE(r, MT_EX_CONFIG, "clip_qkv is not supported");
+}
+
+void read_mla(struct reader *r, struct model *m)
+{
+	read_latents(r, m);
+	read_experts(r, m);
 }
 
 void read_delta_experts(struct reader *r, struct model *m)

@@ -222,6 +222,18 @@ static const struct family families[] = {
 		.partial = 0.5, .read = read_experts},
 	{"glm4v_moe_text", "Glm4vMoeTextModel", .size = {46, 4096, 10944, 151424, 65536, 96, 8, DERIVED}, .inner = true,
 		.flag_key = {{"attention_bias", MT_QKV_BIAS, true}}, .eps = 1e-5, .partial = 0.5, .read = read_experts},
+	{"glm4_moe_lite", "Glm4MoeLiteForCausalLM", .alias = {{"head_dim", "qk_rope_head_dim"}},
+		.size = {47, 2048, 10240, 154880, 202752, 20, 20, 64}, .size_name = {[S_HEAD_DIM] = "qk_rope_head_dim"},
+		.flag_key = {ATTENTION_BIAS}, .eps = 1e-5, .latent = {768, 512, 192, 256}, .read = read_mla},
+	{"deepseek_v3", "DeepseekV3ForCausalLM", .size = {61, 7168, 18432, 129280, 4096, 128, 128, 64},
+		.size_name = {[S_HEAD_DIM] = "qk_rope_head_dim"}, .flag_key = {ATTENTION_BIAS},
+		.latent = {1536, 512, 128, 128}, .read = read_mla},
+	{"mistral4", "Mistral4ForCausalLM", .size = {36, 4096, 12288, 131072, 1048576, 32, 32, 64},
+		.size_name = {[S_HEAD_DIM] = "qk_rope_head_dim"}, .flag_key = {ATTENTION_BIAS}, .pad = 1 + 11,
+		.rope = "{\"type\": \"yarn\", \"rope_theta\": 10000.0, \"factor\": 128.0, "
+				"\"original_max_position_embeddings\": 8192, \"beta_fast\": 32.0, \"beta_slow\": 1.0, "
+				"\"mscale_all_dim\": 1.0, \"mscale\": 1.0, \"llama_4_scaling_beta\": 0.1}",
+		.temperature = true, .latent = {1024, 256, 64, 128}, .read = read_mla},
 	{"dots1", "Dots1ForCausalLM", .size = {62, 4608, 10944, 152064, 2048, 32, 32, DERIVED}, .flags = MT_QK_NORM,
 		.flag_key = {ATTENTION_BIAS}, .window = WINDOW_FROM, .from = 62, .read = read_experts},
 	{"solar_open", "SolarOpenForCausalLM", .size = {48, 4096, DERIVED, 196608, 131072, 64, 8, 128},

@@ -24,6 +24,10 @@
 #define ATTENTION PART(6) /* which mixer the layer has */
 #define DELTA PART(7)
 #define CONV PART(8)
+#define MLA PART(16)
+#define SOFTMAX PART(17)  /* attention or MLA */
+#define Q_LATENT PART(18) /* of MLA */
+#define Q_DIRECT PART(19)
 #define EXPERTS_ARE(flag) ((uint64_t)(flag) << 41)
 
 enum size {
@@ -38,6 +42,11 @@ enum size {
 	KV_ROWS,
 	Q_NORM,
 	K_NORM,
+	O_COLS,
+	Q_RANK,
+	KV_RANK,
+	KV_DOWN_ROWS,
+	KV_UP_ROWS,
 	D_QKV_ROWS,
 	D_VALUE_ROWS,
 	D_HEADS,
@@ -72,6 +81,17 @@ static const struct entry {
 	{MT_T_VB, false, "self_attn.v_proj.bias", KV_ROWS, NONE, ATTENTION | MT_QKV_BIAS | OWN_V, 0},
 	{MT_T_QNORM, true, "self_attn.q_norm.weight", Q_NORM, NONE, ATTENTION | MT_QK_NORM, 0},
 	{MT_T_KNORM, true, "self_attn.k_norm.weight", K_NORM, NONE, ATTENTION | MT_QK_NORM, 0},
+	/* MLA; two of one role, of which a model has one: the one above it must be there, too */
+	{MT_T_Q, true, "self_attn.q_proj.weight", Q_ROWS, HIDDEN, MLA | Q_DIRECT, 0},
+	{MT_T_K, false, "self_attn.kv_a_proj_with_mqa.weight", KV_DOWN_ROWS, HIDDEN, MLA | Q_DIRECT, 0},
+	{MT_T_Q, true, "self_attn.q_a_proj.weight", Q_RANK, HIDDEN, MLA | Q_LATENT, 0},
+	{MT_T_K, false, "self_attn.kv_a_proj_with_mqa.weight", KV_DOWN_ROWS, HIDDEN, MLA | Q_LATENT, 0},
+	{MT_T_QB, true, "self_attn.q_a_proj.bias", Q_RANK, NONE, MLA | Q_LATENT | MT_QKV_BIAS, 0},
+	{MT_T_KB, false, "self_attn.kv_a_proj_with_mqa.bias", KV_DOWN_ROWS, NONE, MLA | MT_QKV_BIAS, 0},
+	{MT_T_QNORM, true, "self_attn.q_a_layernorm.weight", Q_RANK, NONE, MLA | Q_LATENT, 0},
+	{MT_T_KNORM, true, "self_attn.kv_a_layernorm.weight", KV_RANK, NONE, MLA, 0},
+	{MT_T_QUP, true, "self_attn.q_b_proj.weight", Q_ROWS, Q_RANK, MLA | Q_LATENT, 0},
+	{MT_T_KVUP, true, "self_attn.kv_b_proj.weight", KV_UP_ROWS, KV_RANK, MLA, 0},
 	{MT_T_SINKS, true, "self_attn.sinks", HEADS, NONE, ATTENTION | MT_SINKS, 0},
 	{MT_T_DQKV, true, "linear_attn.in_proj_qkv.weight", D_QKV_ROWS, HIDDEN, DELTA, 0},
 	{MT_T_DZ, false, "linear_attn.in_proj_z.weight", D_VALUE_ROWS, HIDDEN, DELTA, 0},
@@ -83,10 +103,10 @@ static const struct entry {
 	{MT_T_DNORM, true, "linear_attn.norm.weight", D_DIM, NONE, DELTA, 0},
 	{MT_T_DQKV, true, "conv.in_proj.weight", C_PROJ_ROWS, HIDDEN, CONV, 0},
 	{MT_T_CONV, true, "conv.conv.weight", C_DIM, D_WIDTH, CONV, 0},
-	{MT_T_O, true, "self_attn.o_proj.weight", HIDDEN, Q_ROWS, ATTENTION, 0},
+	{MT_T_O, true, "self_attn.o_proj.weight", HIDDEN, O_COLS, SOFTMAX, 0},
 	{MT_T_O, true, "linear_attn.out_proj.weight", HIDDEN, D_VALUE_ROWS, DELTA, 0},
 	{MT_T_O, true, "conv.out_proj.weight", HIDDEN, C_DIM, CONV, 0},
-	{MT_T_OB, true, "self_attn.o_proj.bias", HIDDEN, NONE, ATTENTION | MT_O_BIAS, 0},
+	{MT_T_OB, true, "self_attn.o_proj.bias", HIDDEN, NONE, SOFTMAX | MT_O_BIAS, 0},
 	{MT_T_POST1, true, "post_attention_layernorm.weight", HIDDEN, NONE, MT_POST_NORM, MT_NORM_PLAIN},
 	{MT_T_NORM2, true, "post_attention_layernorm.weight", HIDDEN, NONE, 0,
 		MT_NO_PRE_NORM | MT_ONE_NORM | MT_NORM_PLAIN},
@@ -280,7 +300,10 @@ static bool has(const struct mt_geometry *geo, const struct mt_layer *k, const s
 		is |= (k->experts ? MOE : DENSE) | EXPERTS_ARE(k->expert_flags);
 		is |= (k->experts && k->shared_ffn ? SHARED : 0) | (k->form < MT_RELU2 ? GATED : 0);
 		is |= (k->form == MT_XIELU ? XIELU : 0) | (k->k_is_v ? 0 : OWN_V);
-		is |= k->mixer == MT_DELTA ? DELTA : k->mixer == MT_CONV ? CONV : ATTENTION;
+		is |= k->mixer == MT_DELTA ? DELTA
+			: k->mixer == MT_CONV  ? CONV
+								   : SOFTMAX | (k->mixer == MT_MLA ? MLA : ATTENTION);
+		is |= k->q_rank ? Q_LATENT : Q_DIRECT;
 	}
 	return (is & e->needs) == e->needs && !(is & e->without);
 }
@@ -300,6 +323,11 @@ static uint64_t size_of(const struct mt_geometry *geo, const struct mt_layer *k,
 	case KV_ROWS: return (uint64_t)k->kv_heads * k->head_dim;
 	case Q_NORM: return row ? size_of(geo, k, Q_ROWS) : k->head_dim;
 	case K_NORM: return row ? size_of(geo, k, KV_ROWS) : k->head_dim;
+	case O_COLS: return (uint64_t)k->heads * (k->mixer == MT_MLA ? k->v_dim : k->head_dim);
+	case Q_RANK: return k->q_rank;
+	case KV_RANK: return k->kv_rank;
+	case KV_DOWN_ROWS: return (uint64_t)k->kv_rank + k->rope_dim;
+	case KV_UP_ROWS: return (uint64_t)k->heads * (k->head_dim - k->rope_dim + k->v_dim);
 	case D_QKV_ROWS: return 2ull * k->key_heads * k->key_dim + size_of(geo, k, D_VALUE_ROWS);
 	case D_VALUE_ROWS: return (uint64_t)k->value_heads * k->value_dim;
 	case D_HEADS: return k->value_heads;
@@ -691,6 +719,9 @@ struct mt_layer mt_layer_most(const struct mt_geometry *g)
 		MOST(conv_width);
 		MOST(conv_dim);
 		MOST(output_gate);
+		MOST(q_rank);
+		MOST(kv_rank);
+		MOST(v_dim);
 		most.expert_flags |= g->kind[i].expert_flags;
 		if (g->kind[i].form < MT_RELU2) most.form = g->kind[i].form;
 	}

@@ -329,8 +329,14 @@ void rope_fill(struct reader *r, const struct family *family, struct model *m, e
 	if (rope.unclear)
 		return REFUSE(r, MT_EX_CONFIG, "rope_theta %g without rope_parameters of sliding_attention is not supported",
 			m->rope[ROPE_FULL].theta);
-	k->rope_dim = rope_dim(r, family, &rope, k->head_dim);
-	k->neighbours = family->neighbours;
+	if (k->mixer == MT_MLA) {
+		/* which part turns is known: of its own dimensions all do */
+		if (!isnan(rope.partial) && rope.partial != 1 && rope.partial * k->head_dim != k->rope_dim)
+			REFUSE(r, MT_EX_CONFIG, "%s %g is not supported", rope.partial_key, rope.partial);
+	} else {
+		k->rope_dim = rope_dim(r, family, &rope, k->head_dim);
+		k->neighbours = family->neighbours;
+	}
 	if (family->alpha && rope.v[R_ALPHA] > 0) {
 		rope.theta = alpha_base(rope.theta, rope.v[R_ALPHA], k->rope_dim);
 		rope.kind = &rope_kinds[0];
@@ -460,8 +466,12 @@ void read_ropes(struct reader *r, const struct family *family, struct model *m)
 	if (family->local_theta > 0) read_by_type(r, family, m, scaling, parameters);
 	else read_one(r, family, m, scaling, parameters);
 	json_decref(missing);
-	if (!family->temperature) return;
 	const struct rope *rope = &m->rope[ROPE_FULL];
+	if (m->base.mixer == MT_MLA && rope->v[R_MSCALE_ALL] > 0 && rope->v[R_FACTOR] > 1) {
+		double m_scale = 0.1 * rope->v[R_MSCALE_ALL] * log(rope->v[R_FACTOR]) + 1;
+		m->geo.attention_scale = (float)(m_scale * m_scale / sqrt(m->base.head_dim));
+	}
+	if (!family->temperature) return;
 	if (isnan(rope->v[R_BETA])) REFUSE(r, MT_EX_CONFIG, "%s is missing", rope_keys[R_BETA]);
 	m->geo.temperature = (float)rope->v[R_BETA];
 	m->geo.temperature_positions = (uint32_t)rope->v[R_ORIGINAL];

@@ -58,6 +58,7 @@ enum mt_mixer {                 /* what combines the tokens of a block */
 	MT_ATTENTION,               /* softmax attention */
 	MT_DELTA,                   /* gated DeltaNet (arXiv 2412.06464): a state of each head instead of keys and values */
 	MT_CONV,                    /* a short convolution between two gates (LFM2) */
+	MT_MLA,                     /* multi-head latent attention (arXiv 2405.04434): q, k and v are made of latents */
 };
 
 enum { MT_DELTA_DIM = 256, MT_CONV_WIDTH = 4 }; /* at most */
@@ -88,7 +89,9 @@ struct mt_layer {                /* what all layers of a kind have in common */
 	uint32_t output_gate;       /* MT_ATTENTION, 1: o is multiplied by sigmoid(x w'); q_proj has the rows of w, too */
 	uint32_t conv_dim;          /* MT_CONV: channels */
 	float    weight_eps;        /* MT_RENORMALISE: is added to the sum */
-	uint32_t reserved[11];
+	uint32_t q_rank, kv_rank;   /* MT_MLA: elements of its latents; q_rank 0: q has none */
+	uint32_t v_dim;             /* MT_MLA: of a head of v; the last rope_dim elements of one of q and k turn */
+	uint32_t reserved[8];
 };
 
 struct mt_geometry {            /* a model family as a table; no code knows a family by name but config.c */
@@ -161,6 +164,10 @@ enum mt_role_tensor {           /* what a tensor is; a unit's tensors stand in t
 								 * which has MT_T_Q's role. output_gate: q is (2 heads D, hidden), gate's rows first */
 	MT_T_QB, MT_T_KB, MT_T_VB,  /* (heads D) (kv D) x 2: one slab */
 	MT_T_QNORM, MT_T_KNORM,     /* (D) each, or (heads D) and (kv D); separate slabs */
+								/* MT_MLA: q is (q_rank, hidden), or (heads D, hidden) without a latent, k (kv_rank +
+								 * rope_dim, hidden), of their biases, and of the norms of both latents; no v */
+	MT_T_QUP,                   /* (heads D, q_rank) */
+	MT_T_KVUP,                  /* (heads (D - rope_dim + v_dim), kv_rank): of each head k's rows, then v's */
 	MT_T_SINKS,                 /* (heads) */
 	MT_T_DQKV, MT_T_DZ, MT_T_DB, MT_T_DA, /* gated DeltaNet's: (2 key_heads key_dim + value_heads value_dim, hidden)
 								 * (value_heads value_dim, hidden) (value_heads, hidden) x 2: one slab, one GEMM.
@@ -169,7 +176,8 @@ enum mt_role_tensor {           /* what a tensor is; a unit's tensors stand in t
 								 * files: (..., 1, width) */
 	MT_T_DT_BIAS, MT_T_A_LOG,   /* (value_heads) each */
 	MT_T_DNORM,                 /* (value_dim)               the norm behind it, without 1 + */
-	MT_T_O,                     /* (hidden, heads D), (hidden, value_heads value_dim) or (hidden, conv_dim) */
+	MT_T_O,                     /* (hidden, heads D); its columns in MT_MLA: heads v_dim; in MT_DELTA: value_heads
+								 * value_dim; in MT_CONV: conv_dim */
 	MT_T_OB,                    /* (hidden) */
 	MT_T_POST1,                 /* (hidden)                  after attention */
 	MT_T_NORM2,                 /* (hidden)                  before the MLP */

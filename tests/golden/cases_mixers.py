@@ -67,4 +67,39 @@ CASES = {
             layer_types=["conv", "conv", "full_attention", "conv"]),
         "dialect": 5, "double": True,
         "train": {"micro": 1, "batch": 3, "seq": 26, "warmup": 2, "clip": 4.5}},
+    # multi-head latent attention: latents of q, and of k and v, with norms of their own (whose eps is 1e-6 always);
+    # heads of 8 + 4 elements of q and k, 6 of v. A dense layer first; experts of the best groups, a correction. Yarn,
+    # whose factor of scores is counted twice
+    "deepseek-v3": {
+        "config": transformers.DeepseekV3Config(
+            **SMALL, intermediate_size=30, num_hidden_layers=3, num_attention_heads=3, num_key_value_heads=3,
+            q_lora_rank=14, kv_lora_rank=10, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=6,
+            attention_bias=True, moe_intermediate_size=6, n_shared_experts=2, n_routed_experts=8,
+            num_experts_per_tok=3, n_group=4, topk_group=2, first_k_dense_replace=1, rope_parameters={
+                "rope_type": "yarn", "rope_theta": 100.0, "factor": 8.0, "original_max_position_embeddings": 32,
+                "beta_fast": 4.0, "beta_slow": 1.0, "mscale": 0.7, "mscale_all_dim": 1.0}),
+        "dialect": 4, "double": True, "factors": {"embed": 3.0, "gate.weight": 3.0, "q_b_proj": 0.6},
+        "correction": (0, 0.4),
+        "train": {"micro": 2, "seq": 70, "warmup": 2, "wd": 0.1, "clip": 2.2}},
+    # q without a latent, rope of halves
+    "moonlight": {
+        "config": transformers.DeepseekV3Config(
+            **SMALL, intermediate_size=20, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2,
+            q_lora_rank=None, kv_lora_rank=12, qk_nope_head_dim=6, qk_rope_head_dim=6, v_head_dim=8,
+            rope_interleave=False, moe_intermediate_size=6, n_shared_experts=1, n_routed_experts=6,
+            num_experts_per_tok=2, n_group=1, topk_group=1, first_k_dense_replace=1,
+            rope_parameters={"rope_type": "default", "rope_theta": 100.0}),
+        "dialect": 5, "double": True, "factors": {"gate.weight": 4.0}, "correction": (0, 0.2),
+        "train": {"micro": 1, "batch": 3, "seq": 66, "warmup": 2, "clip": 3.0}},
+    # values as wide as keys, of which a part turns; one group, and mlp_layer_types
+    "glm4-moe-lite": {
+        "config": transformers.Glm4MoeLiteConfig(
+            **SMALL, intermediate_size=26, num_hidden_layers=3, num_attention_heads=2, num_key_value_heads=2,
+            q_lora_rank=8, kv_lora_rank=12, qk_nope_head_dim=12, qk_rope_head_dim=4, v_head_dim=16,
+            moe_intermediate_size=6, n_shared_experts=1, n_routed_experts=7, num_experts_per_tok=2,
+            mlp_layer_types=["sparse", "dense", "sparse"],
+            rope_parameters={"rope_type": "default", "rope_theta": 100.0}),
+        "dialect": 5, "double": True, "factors": {"embed": 3.0, "gate.weight": 3.0, "q_b_proj": 0.6},
+        "correction": (0, 0.4),
+        "train": {"micro": 2, "seq": 40, "warmup": 2, "clip": 2.2}},
 }

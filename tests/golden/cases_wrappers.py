@@ -96,6 +96,16 @@ KEPT = {
         text("qwen3_5_text", head_dim=16, layer_types=["linear_attention", FULL], **DELTA,
              **mrope(1, 1, 0, partial_rotary_factor=0.25, mrope_interleaved=True)),
         QWEN3_5_VISION, {"clip": 2.0}, **MIXERS, **VIDEO),
+    # MLA, routers by softmax, groups without a correction; q grows with the position
+    "mistral4-wrapper": case(
+        hf.Mistral3Config,
+        text("mistral4", num_key_value_heads=4, q_lora_rank=12, kv_lora_rank=8, qk_nope_head_dim=6, qk_rope_head_dim=6,
+             v_head_dim=8, moe_intermediate_size=8, n_shared_experts=1, n_routed_experts=6, num_experts_per_tok=2,
+             n_group=3, topk_group=2, rms_norm_eps=1e-2,
+             rope_parameters={"rope_type": "yarn", "rope_theta": 100.0, "factor": 8.0, "mscale": 1.0,
+                              "original_max_position_embeddings": 8, "beta_fast": 4.0, "beta_slow": 1.0,
+                              "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.3, "partial_rotary_factor": 0.5}),
+        PIXTRAL, {"clip": 5.0}, double=True, factors={"gate.weight": 3.0, "q_b_proj": 0.6}, **IMAGE),
 }
 
 CLIP = {**VISION, "model_type": "clip_vision_model"}

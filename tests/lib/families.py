@@ -131,6 +131,13 @@ FAMILIES["lfm2"] = {"layer_types": [None, [CONV, FULL, FULL, CONV]], "full_attn_
 FAMILIES["lfm2_moe"] = {"norm_topk_prob": [True, False], "routed_scaling_factor": [1.5], "num_dense_layers": [0, 1],
                         "use_expert_bias": [True, False], "conv_L_cache": [2, 4], "rope_theta": [500.0],
                         "tie_embedding": [True, False], "norm_eps": [0.001]}
+LATENT = {**BIAS, **MOE, "q_lora_rank": [None, 12], "kv_lora_rank": [10], "qk_nope_head_dim": [6], "v_head_dim": [10],
+          "rope_interleave": [True, False], "rope_theta": [500.0]}
+LATENT_ROPE = {"rope_scaling": [None, YARN, {**YARN, "mscale": 0.7, "mscale_all_dim": 1.0}]}
+FAMILIES.update({
+    "deepseek_v3": {**LATENT, **LATENT_ROPE, "first_k_dense_replace": [0, 2]},
+    "glm4_moe_lite": {**LATENT, **LATENT_ROPE, "mlp_layer_types": [["sparse", "dense", "sparse", "dense"]]},
+})
 FALCONS = [{}, {"num_kv_heads": 2}, {"new_decoder_architecture": True, "num_kv_heads": 2},
            {"new_decoder_architecture": True, "num_ln_in_parallel_attn": 1}, {"parallel_attn": False},
            {"multi_query": False}, {"multi_query": False, "parallel_attn": False}]
@@ -165,12 +172,17 @@ TEXTS = {
                        "partial_rotary_factor": [0.25, 1.0], "rope_parameters": [None, HALF]},
     "gemma4_unified_text": FAMILIES["gemma4_text"],
 }
+TEXTS["mistral4"] = {**LATENT, "rope_theta": [10000.0], "rope_parameters": [
+    {**YARN, "rope_theta": 100.0, "llama_4_scaling_beta": 0.2, "mscale_all_dim": 1.0}]}
+for family in ("deepseek_v3", "glm4_moe_lite", "mistral4"):
+    ALWAYS[family] = {**EXPERTS, "num_attention_heads": 4, "num_key_value_heads": 4, "qk_rope_head_dim": 8,
+                      "n_routed_experts": 8, "n_group": 2, "topk_group": 1}
 ALWAYS["qwen3_vl_moe_text"] = {**EXPERTS, "num_experts": 6}
 ALWAYS["glm4v_moe_text"] = {**EXPERTS, "n_routed_experts": 6, "head_dim": 8}
 # The text models of each class for images; the first one is that of a text_config without model_type
 WRAPPERS = {
     "gemma3": ["gemma3_text"], "gemma4": ["gemma4_text"], "gemma4_unified": ["gemma4_unified_text"],
-    "mistral3": ["mistral", "ministral3", "qwen2"], "llava": ["llama", "mistral", "gemma"],
+    "mistral3": ["mistral", "ministral3", "mistral4", "qwen2"], "llava": ["llama", "mistral", "gemma"],
     "llava_next": ["llama", "mistral", "granite"], "llava_onevision": ["qwen2"], "internvl": ["qwen2", "qwen3"],
     "idefics3": ["llama"], "smolvlm": ["llama"], "ovis2": ["qwen2"], "lighton_ocr": ["qwen3"],
     "aya_vision": ["cohere2"], "cohere2_vision": ["cohere2"], "glm4v": ["glm4v_text"], "glm46v": ["glm4v_text"],
@@ -217,14 +229,15 @@ def random_wrapper(kind):
     """Its text_config has all keys, or few besides the class's defaults, or is the root of the file."""
     family = random.choice(WRAPPERS[kind])
     text = random_config(family, TEXTS.get(family) or FAMILIES[family])
-    if family == "glm4v_text":
+    if family in ("glm4v_text", "mistral4"):
         del text["head_dim"]
     if family == WRAPPERS[kind][0] and random.random() < 0.5:
         del text["model_type"]
     if random.random() < 0.4:
         for key in SIZES - ALWAYS.get(family, {}).keys():
             text.pop(key, None)
-    case, = (c for c in (cases_wrappers.KEPT | cases_wrappers.MORE).values() if c["config"].model_type == kind)
+    cases = (cases_wrappers.KEPT | cases_wrappers.MORE).values()
+    case = next(c for c in cases if c["config"].model_type == kind)
     config = case["config"].to_dict()
     for key in ("dtype", "text_config", "tie_word_embeddings", "architectures"):
         config.pop(key, None)
@@ -286,9 +299,9 @@ def check_numbers(config, meant, model, facts):
     layers = getattr(base, "layers", None) or getattr(base, "h", None)
     names = ("attention", "self_attn", "self_attention", "attn")
     attention = layers and next((getattr(layer, n) for layer in layers for n in names if hasattr(layer, n)), None)
-    want = {"attention_scale": getattr(attention, "scaling", None) or 8 ** -0.5, "norm_eps": epsilon(model)}
-    if layers and not attention:  # gated DeltaNet alone
-        del want["attention_scale"]
+    want = {"norm_eps": epsilon(model)}
+    if attention or not layers:  # else gated DeltaNet alone
+        want["attention_scale"] = getattr(attention, "scaling", None) or 8 ** -0.5
     if meant.model_type == "granite":
         want.update(embed_scale=meant.embedding_multiplier, residual_scale=meant.residual_multiplier,
                     logit_scale=1 / meant.logits_scaling)
