@@ -32,6 +32,7 @@ static struct op delta_op(const struct chunk *c, enum op_code code, const struct
 			.value_heads = l->value_heads,
 			.key_dim = l->key_dim,
 			.value_dim = l->value_dim,
+			.correct = 1,
 			.qkv = c->s.mixed,
 			.a = elements_after(c->dev, s->qkv, a_at(l)),
 			.b = elements_after(c->dev, s->qkv, b_at(l)),

@@ -411,20 +411,23 @@ struct cross_entropy_args {
 	float logit_scale, cap;
 };
 
-/* ---- mixers beside attention: gated DeltaNet (arXiv 2412.06464), as Qwen3-Next and Qwen3.5 have it, and gates ----
+/* ---- mixers beside attention: gated DeltaNet (arXiv 2412.06464), as Qwen3-Next and Qwen3.5 have it; Mamba 2 (arXiv
+ * 2405.21060); and gates ----
  *
  * Letters: HK key heads, HV value heads, DK and DV their sizes. R = HV / HK value heads, one after another, share a key
  * head. State and convolution begin at zero with each document. */
 
 /* y = f(u), u_t = bias + the sum over j < width of w_j x_(t - width + 1 + j), each channel alone, inside the document;
  * f: silu, or nothing. Then the first heads of y, `dim` elements each, are normed: y / sqrt(y . y + 1e-6); q heads come
- * first and are multiplied by dim^-1/2, too. All other channels stay as f leaves them.
+ * first and are multiplied by dim^-1/2, too. All other channels stay as f leaves them. With `unnormed` heads, theirs do
+ * as well (Mamba 2).
  * Backward: the gradients of the q and k heads come for each value head: the R of a key head are added in their order.
  * dx = gradient; dw = beta dw + gradient; dbias likewise.
  * With factors (LFM2, no heads): x counts times `before`, and y times `after`. */
 struct conv_args {
 	int64_t n, seq, channels, width; /* seq: tokens of a row; width: at most 4 */
 	int64_t q_heads, k_heads, dim;   /* 0 heads: none; backward: q_heads is k_heads; dim: at most 256 */
+	int unnormed;                    /* heads have no norm and no factor */
 	int silu;
 	const void *x; /* (N, channels), rows ld apart */
 	int64_t ld;
@@ -450,18 +453,25 @@ struct conv_args {
 /* The gated delta rule. Of each value head, S (DK, DV) the state, fp32:
  *     S_t = e^g_t S_(t-1) + k_t d_t',  d_t = beta_t (v_t - e^g_t S_(t-1)' k_t),  o_t = S_t' q_t
  *     beta = sigmoid(b), g = -exp(A_log) softplus(a + dt_bias)
+ * Mamba 2 (correct 0) has no correction, steps in place of beta, and a skip connection:
+ *     d_t = dt_t v_t,  o_t = S_t' q_t + skip v_t,  dt = softplus(a + dt_bias), but within dt_min .. dt_max,
+ *     g = -exp(A_log) dt         a dt that is not between dt_min and dt_max gives a and dt_bias no gradient
+ * There q, k, v are C, B and x, key heads are groups, and DK is the state's size.
  * It is computed by chunks of DELTA_CHUNK tokens, counted from the document's start.
- * Backward recomputes all it needs from q, k, v, a and b. da_log = beta da_log + gradient; ddt_bias likewise. */
+ * Backward recomputes all it needs from q, k, v, a and b. da_log = beta da_log + gradient; ddt_bias, dskip likewise. */
 enum {
 	DELTA_CHUNK = 64,
 	DELTA_SEGMENT = 1024 /* tokens: backward keeps the state before each segment of a document but the first */
 };
 struct delta_args {
 	int64_t n, seq, key_heads, value_heads, key_dim, value_dim; /* DK, DV: at most 256 */
+	int correct;                                                /* 1: gated DeltaNet; 0: Mamba 2 */
+	float dt_min, dt_max;                                       /* Mamba 2; 0 and infinity: no limits */
 	const void *qkv;   /* (N, 2 HK DK + HV DV): q | k | v, as conv leaves them */
-	const void *a, *b; /* (N, HV) each, rows ld apart */
+	const void *a, *b; /* (N, HV) each, rows ld apart; Mamba 2: without b */
 	int64_t ld;
 	const void *a_log, *dt_bias; /* (HV) */
+	const void *skip;            /* (HV), Mamba 2; else NULL */
 	const uint32_t *starts;      /* (N): where in its row the token's document starts */
 	const uint32_t *host_starts; /* host: the same as starts; valid until the micro-batch ends */
 	void *o;                     /* (N, HV, DV), forward */
@@ -473,9 +483,9 @@ struct delta_args {
 	const void *d_o; /* (N, HV, DV), backward */
 	void *dq, *dk;   /* (N, HV, DK), backward; dq NULL: forward */
 	void *dv;        /* (N, HV, DV), backward */
-	void *da, *db;   /* (N, HV), rows d_ld apart, backward */
+	void *da, *db;   /* (N, HV), rows d_ld apart, backward; Mamba 2: without db */
 	int64_t d_ld;
-	float *da_log, *ddt_bias; /* (HV), backward */
+	float *da_log, *ddt_bias, *dskip; /* (HV), backward */
 	float beta;
 	float *work; /* (delta_work_elems()): of backward; of a GPU, forward's, too */
 };
@@ -483,35 +493,47 @@ struct delta_args {
 /* States of all heads that backward keeps. A document that starts at token `begin` has those before its segments from
  * state begin / DELTA_SEGMENT on: no two documents share one. */
 static inline ON_DEVICE int64_t delta_kept(const struct delta_args *a) { return (a->n - 1) / DELTA_SEGMENT; }
-/* Elements of `work`: these states (.., HV, DK, DV), and the gradient of g (N, HV). A GPU computes DELTA_SEGMENT tokens
- * at a time, and DELTA_CHUNK - 1 more where the last chunk ends later. Of these it keeps (.., HV, 64) twice, (.., HV,
- * 4), and (.., HV, DV) twice; for all their chunks two states; and where the chunks and documents begin. */
+/* Numbers of a token and value head that backward keeps: the gradient of g; Mamba 2: also that of d's dt, and skip's */
+static inline ON_DEVICE int64_t delta_token(const struct delta_args *a) { return a->correct ? 1 : 3; }
+/* Elements of `work`: these states (.., HV, DK, DV), and delta_token() arrays (N, HV). A GPU computes DELTA_SEGMENT
+ * tokens at a time, and DELTA_CHUNK - 1 more where the last chunk ends later. Of these it keeps (.., HV, 64) twice,
+ * (.., HV, 4), and (.., HV, DV) twice; for all their chunks two states; and where the chunks and documents begin. */
 static inline int64_t delta_work_elems(const struct delta_args *a, int gpu)
 {
 	int64_t tokens = DELTA_SEGMENT + DELTA_CHUNK, chunks = tokens / DELTA_CHUNK;
-	int64_t state = a->value_heads * a->key_dim * a->value_dim, elems = delta_kept(a) * state + a->n * a->value_heads;
+	int64_t state = a->value_heads * a->key_dim * a->value_dim;
+	int64_t elems = delta_kept(a) * state + delta_token(a) * a->n * a->value_heads;
 	if (!gpu) return elems;
 	return elems + tokens * a->value_heads * (2 * DELTA_CHUNK + 4 + 2 * a->value_dim) + 2 * chunks * state +
 		2 * (tokens + 1);
 }
 
-/* Head by head: y = w o rstd silu(z), rstd = 1 / sqrt(mean(o^2) + eps).
+/* Head by head: y = w o rstd silu(z), rstd = 1 / sqrt(mean(o^2) + eps). With gate_first: y = w h rstd, h = o silu(z),
+ * rstd = 1 / sqrt(mean(h^2) + eps). Without w there is no norm: y = o silu(z).
  * Backward: d_o and dz = gradients, dw = beta dw + gradient */
 struct gated_norm_args {
 	int64_t n, heads, dim;
 	float eps;
+	int gate_first;
+	int all_heads; /* w is (heads dim): each head has its own */
 	const void *o; /* (N, heads dim) */
 	const void *z; /* (N, heads dim), rows ld apart */
 	int64_t ld;
-	const void *w;  /* (dim) */
+	const void *w;  /* (dim), see all_heads; NULL: no norm */
 	void *y;        /* (N, heads dim); backward: forward's output again, which may be dy; NULL: not wanted */
 	const void *dy; /* (N, heads dim), backward */
 	void *d_o;      /* (N, heads dim), backward; may be dy if y is not. NULL: forward */
 	void *dz;       /* (N, heads dim), rows dz_ld apart, backward */
 	int64_t dz_ld;
-	float *dw; /* (dim), backward */
+	float *dw; /* as w, backward */
 	float beta;
 };
+
+/* Elements of w */
+static inline ON_DEVICE int64_t gated_norm_weights(const struct gated_norm_args *a)
+{
+	return !a->w ? 0 : a->all_heads ? a->heads * a->dim : a->dim;
+}
 
 /* y = o sigmoid(gate). Backward: d_o = dy s, dgate = dy o s (1 - s), s = sigmoid(gate) */
 struct gate_args {
@@ -651,12 +673,13 @@ struct mla_args {
 	W(DELTA_BACKWARD, delta, 1, a->dv, a->n * a->value_heads * a->value_dim, elem) \
 	W(DELTA_BACKWARD, delta, a->beta == 0, a->da_log, a->value_heads, 4) \
 	W(DELTA_BACKWARD, delta, a->beta == 0, a->ddt_bias, a->value_heads, 4) \
+	W(DELTA_BACKWARD, delta, a->beta == 0 && !a->correct, a->dskip, a->value_heads, 4) \
 	W(DELTA_BACKWARD, delta, 1, a->work, delta_work_elems(a, 0), 4) \
 	W(GATED_NORM_FORWARD, gated_norm, 1, a->y, a->n * a->heads * a->dim, elem) \
 	W(GATED_NORM_BACKWARD, gated_norm, a->d_o != a->dy, a->d_o, a->n * a->heads * a->dim, elem) \
 	W(GATED_NORM_BACKWARD, gated_norm, a->y && a->y != a->dy, a->y, a->n * a->heads * a->dim, elem) \
 	W(GATED_NORM_BACKWARD, gated_norm, a->dz_ld == a->heads * a->dim, a->dz, a->n * a->heads * a->dim, elem) \
-	W(GATED_NORM_BACKWARD, gated_norm, a->beta == 0, a->dw, a->dim, 4) \
+	W(GATED_NORM_BACKWARD, gated_norm, a->beta == 0, a->dw, gated_norm_weights(a), 4) \
 	W(MLA_BACKWARD, mla, 1, a->kv, a->n * a->heads * (a->dim - a->rope_dim + a->dim_v), elem) \
 	W(GATE_FORWARD, gate, a->y != a->o, a->y, a->n * a->width, elem) \
 	W(GATE_BACKWARD, gate, a->d_o != a->dy, a->d_o, a->n * a->width, elem) \

@@ -121,8 +121,9 @@ struct kernels {
 	size_t (*delta_scratch)(const struct delta_args *, int64_t states);
 	void (*delta_forward)(const struct delta_args *, const struct queries *, int64_t head, float *scratch);
 	void (*delta_backward)(const struct delta_args *, const struct queries *, int64_t head, float *scratch);
-	/* tokens first .. end - 1, from dg, which delta_backward left in work; da_log, ddt_bias (HV) += */
-	void (*delta_gates_backward)(const struct delta_args *, float *da_log, float *ddt_bias, int64_t first, int64_t end);
+	/* tokens first .. end - 1, from what delta_backward left in work; the gradients of a_log, dt_bias and skip, (HV)
+	 * each, one after another, += */
+	void (*delta_gates_backward)(const struct delta_args *, float *sum, int64_t first, int64_t end);
 };
 extern const struct kernels cpu_kernels_plain;
 #if defined(__x86_64__)

@@ -1,4 +1,4 @@
-/* delta.c: the gated delta rule; a task computes one value head of one document */
+/* delta.c: the gated delta rule and Mamba 2; a task computes one value head of one document */
 #include "cpu.h"
 
 struct job {
@@ -32,7 +32,7 @@ void op_delta_forward(struct pool *pool, const struct delta_args *a)
 static void gates_rows(const void *args, int64_t first, int64_t end, float *sum)
 {
 	const struct delta_args *a = args;
-	cpu_kernels()->delta_gates_backward(a, sum, sum + a->value_heads, first, end);
+	cpu_kernels()->delta_gates_backward(a, sum, first, end);
 }
 
 void op_delta_backward(struct pool *pool, const struct delta_args *a)
@@ -46,5 +46,6 @@ void op_delta_backward(struct pool *pool, const struct delta_args *a)
 	w.scratch = cpu_kernels()->delta_scratch(a, div_up(least(longest, DELTA_SEGMENT), DELTA_CHUNK));
 	pool_run(pool, count * a->value_heads, backward_task, &w);
 	sum_rows_each(pool, a->n, gates_rows, a,
-		(struct sums[]){{a->da_log, a->value_heads}, {a->ddt_bias, a->value_heads}}, 2, a->beta);
+		(struct sums[]){{a->da_log, a->value_heads}, {a->ddt_bias, a->value_heads}, {a->dskip, a->value_heads}},
+		a->correct ? 2 : 3, a->beta);
 }

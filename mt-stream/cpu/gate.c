@@ -1,4 +1,4 @@
-/* gate.c: the gated norm of gated DeltaNet and the output gate of attention, forward and backward */
+/* gate.c: the gated norm of gated DeltaNet and Mamba 2, and the output gate of attention, forward and backward */
 #include "cpu.h"
 
 static void norm_forward_rows(const void *args, int64_t first, int64_t end)
@@ -18,7 +18,7 @@ static void norm_backward_rows(const void *args, int64_t first, int64_t end, flo
 
 void op_gated_norm_backward(struct pool *pool, const struct gated_norm_args *a)
 {
-	sum_rows(pool, a->n, norm_backward_rows, a, a->dw, a->beta, a->dim);
+	sum_rows(pool, a->n, norm_backward_rows, a, a->dw, a->beta, gated_norm_weights(a));
 }
 
 static void forward_rows(const void *args, int64_t first, int64_t end)

@@ -1,11 +1,11 @@
 /* kernel-conv.h: a short causal convolution, silu, and the norm of q and k heads, forward and backward. Channels go in
- * groups, whole heads where they are normed: a group's weights and its last gradients stay in the nearest cache while
+ * groups, whole heads of q and k: a group's weights and its last gradients stay in the nearest cache while
  * all rows of a task pass. */
 
 enum { CONV_GROUP = 512, CONV_WIDTH = 4 };
 #define CONV_NORM_EPS 1e-6f
 
-/* Channels first .. first + n - 1; heads of `dim` that are normed, or dim is 0 */
+/* Channels first .. first + n - 1; q and k heads of `dim`, or dim is 0 */
 struct conv_group {
 	int64_t first, n, dim;
 	float w[CONV_WIDTH][CONV_GROUP];
@@ -13,9 +13,9 @@ struct conv_group {
 
 static void conv_group_at(struct conv_group *g, const struct conv_args *a, int64_t first)
 {
-	int64_t normed = (a->q_heads + a->k_heads) * a->dim, end = first < normed ? normed : a->channels;
+	int64_t heads = (a->q_heads + a->k_heads) * a->dim, end = first < heads ? heads : a->channels;
 	g->first = first;
-	g->dim = first < normed ? a->dim : 0;
+	g->dim = first < heads ? a->dim : 0;
 	g->n = least(g->dim ? CONV_GROUP / g->dim * g->dim : CONV_GROUP, end - first);
 	const float *w = (const float *)a->w + first * a->width;
 	for (int64_t j = 0; j < a->width; j++) {
@@ -88,10 +88,10 @@ INLINE float head_dot(const float *x, const float *y, int64_t dim)
 	return v_sum(sum);
 }
 
-/* The factor of q heads; k's have none */
+/* The factor of normed q heads; k's have none */
 INLINE float conv_scale(const struct conv_args *a, int64_t head)
 {
-	return head < a->q_heads ? 1.0f / sqrtf((float)a->dim) : 1;
+	return head < a->q_heads && !a->unnormed ? 1.0f / sqrtf((float)a->dim) : 1;
 }
 
 static void conv_forward(const struct conv_args *a, int64_t first, int64_t end)
@@ -100,6 +100,7 @@ static void conv_forward(const struct conv_args *a, int64_t first, int64_t end)
 	float y[CONV_GROUP];
 	for (int64_t c = 0; c < a->channels; c += g.n) {
 		conv_group_at(&g, a, c);
+		if (a->unnormed) g.dim = 0;
 		for (int64_t t = first; t < end; t++) {
 			float *to = (float *)a->y + t * a->channels + c;
 			conv_sum(y, a, &g, t, conv_before(a, t));
@@ -117,8 +118,8 @@ static void conv_forward(const struct conv_args *a, int64_t first, int64_t end)
 	}
 }
 
-/* The gradient of a head's y that is normed: that of its value heads, added in their order. With n = y r the normed y:
- * dy = scale r (d - n (n . d)) */
+/* The gradient of a q or k head's y, from d: that of its value heads, added in their order. Where y is normed, and
+ * n = y r: dy = scale r (d - n (n . d)) */
 INLINE void conv_head_back(float *dy, const struct conv_args *a, const float *y, int64_t head, int64_t t)
 {
 	int64_t dim = a->dim, share = a->value_heads / a->k_heads, at = head % a->k_heads * share;
@@ -133,7 +134,7 @@ INLINE void conv_head_back(float *dy, const struct conv_args *a, const float *y,
 		v_put(dy + i, dim - i, sum);
 	}
 	vf along = v_set(v_sum(dot));
-	for (int64_t i = 0; i < dim; i += VW) {
+	for (int64_t i = 0; !a->unnormed && i < dim; i += VW) {
 		vf n = v_get(y + i, dim - i) * v_set(r);
 		v_put(dy + i, dim - i, v_set(r) * (v_get(dy + i, dim - i) - n * along));
 	}
@@ -144,11 +145,11 @@ INLINE void conv_back_u(float *du, const struct conv_args *a, const struct conv_
 	bool own)
 {
 	float y[CONV_GROUP], slope[CONV_GROUP];
-	int64_t normed = (a->q_heads + a->k_heads) * a->dim;
+	int64_t heads = (a->q_heads + a->k_heads) * a->dim;
 	conv_sum(y, a, g, t, before);
 	conv_act(y, slope, y, a->silu, g->n);
 	if (!g->dim) {
-		const float *dv = (const float *)a->dv + t * (a->channels - normed) + g->first - normed;
+		const float *dv = (const float *)a->dv + t * (a->channels - heads) + g->first - heads;
 		for (int64_t i = 0; i < g->n; i += VW) {
 			vf d = v_get(dv + i, g->n - i);
 			if (a->after && own) v_put(conv_to(a->dafter, a, g, t, i), g->n - i, d * v_load(y + i));

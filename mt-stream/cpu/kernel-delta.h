@@ -1,4 +1,4 @@
-/* kernel-delta.h: the gated delta rule in chunks of 64 tokens, one value head of one document a task.
+/* kernel-delta.h: the gated delta rule and Mamba 2 in chunks of 64 tokens, one value head of one document a task.
  *
  * Of a chunk with first state S, where c_i = g_1 + .. + g_i, D_ij = e^(c_i - c_j) for i >= j, e_i = e^c_i,
  * l_j = D_Cj, and low() keeps what is below the diagonal:
@@ -8,10 +8,13 @@
  *     r = (1 + A)^-T (P' do + l k dS1)    dv = beta r    db = (1 - beta) r.d
  *     dP = D do d' for i >= j    dA = -low(beta D r d')    doS = do S'    dkS = -beta e r    w = l d dS1'
  *     dq = dP k + e doS    dk = (dA + dA') k + dP' q + dkS S' + w    dS = e_C dS1 + (e q)' do + k' dkS
+ * Mamba 2, where nothing corrects, is the case A = 0 with d = beta v, beta = dt, and
+ *     o = e q S + P d + skip v    r = P' do + l k dS1    dv = beta r + skip do    of dt: r.v    dskip = do.v
  * S is zero before a document's first chunk, and dS1 after its last one: what is multiplied by it is left out.
  *
- * Keys are at most 1 long and beta < 1, so A's inverse is bounded, and D <= 1. Two things are sums where differences
- * would cancel: the exponents c_i - c_j = g_(j+1) + .. + g_i, as c may reach -1000, and the gradient of g (below).
+ * Keys of the delta rule are at most 1 long and beta < 1, so A's inverse is bounded, and D <= 1. Two things are sums
+ * where differences would cancel: the exponents c_i - c_j = g_(j+1) + .. + g_i, as c may reach -1000, and the gradient
+ * of g (below).
  *
  * All products are those of kernel-attention.h, with tiles of QT = 64 columns or rows of ld elements. A tile's rows
  * from n on, up to a multiple of VW, are zeros, unless no product reads them.
@@ -70,6 +73,10 @@ INLINE const float *delta_row(const struct delta_args *a, int64_t t, int64_t cha
 {
 	return (const float *)a->qkv + t * (2 * a->key_heads * a->key_dim + a->value_heads * a->value_dim) + channel;
 }
+INLINE const float *delta_v(const struct delta_args *a, int64_t t, int64_t head)
+{
+	return delta_row(a, t, 2 * a->key_heads * a->key_dim + head * a->value_dim);
+}
 
 /* log(1 + x) for 0 <= x <= 1, within 2 ulp: 2 atanh(s), s = x / (2 + x), by its series */
 INLINE vf v_log1p_unit(vf x)
@@ -88,18 +95,26 @@ INLINE vf v_log1p_unit(vf x)
 INLINE vf v_softplus(vf x) { return v_max(v_set(0), x) + v_log1p_unit(v_exp(-v_abs(x))); }
 INLINE vf v_sigmoid(vf x) { return v_set(1) / (v_set(1) + v_exp(-x)); }
 
+/* Mamba 2's dt, from softplus */
+INLINE vf delta_step(const struct delta_args *a, vf soft)
+{
+	return v_min(v_set(a->dt_max), v_max(v_set(a->dt_min), soft));
+}
+
 /* g, beta */
 static void delta_gates(const struct delta_tile *t, const struct delta_args *a, int64_t head, int64_t first)
 {
-	const float *x = (const float *)a->a + first * a->ld + head, *b = (const float *)a->b + first * a->ld + head;
+	const float *x = (const float *)a->a + first * a->ld + head, *b = (const float *)a->b;
 	float rate = -expf(((const float *)a->a_log)[head]), bias = ((const float *)a->dt_bias)[head];
 	for (int64_t i = 0; i < round_up(t->n, VW); i++) {
 		t->g[i] = i < t->n ? x[i * a->ld] + bias : 0;
-		t->beta[i] = i < t->n ? b[i * a->ld] : 0;
+		t->beta[i] = b && i < t->n ? b[(first + i) * a->ld + head] : 0;
 	}
 	for (int64_t i = 0; i < t->n; i += VW) {
-		v_store(t->g + i, v_set(rate) * v_softplus(v_load(t->g + i)));
-		v_store(t->beta + i, v_sigmoid(v_load(t->beta + i)));
+		vf soft = v_softplus(v_load(t->g + i));
+		if (!a->correct) soft = delta_step(a, soft);
+		v_store(t->g + i, v_set(rate) * soft);
+		v_store(t->beta + i, a->correct ? v_sigmoid(v_load(t->beta + i)) : soft);
 	}
 }
 
@@ -234,9 +249,13 @@ static void delta_chunk(struct delta_tile *t, const struct delta_args *a, int64_
 	t->n = n;
 	t->rows = round_up(n, MR);
 	pack(t->k, t->ldk, delta_row(a, first, (a->key_heads + key) * t->dk), wide, n, t->dk, 1);
-	pack(t->v, t->ldv, delta_row(a, first, 2 * a->key_heads * t->dk + head * t->dv), wide, n, t->dv, 1);
+	pack(t->v, t->ldv, delta_v(a, first, head), wide, n, t->dv, 1);
 	delta_gates(t, a, head, first);
 	delta_decay(t);
+	if (!a->correct) {
+		scale_rows(t->v, t->v, t->beta, n, t->ldv);
+		return;
+	}
 	turn(t->kt, t->k, t->ldk, n);
 	lower_product(t, t->kk, t->k, t->ldk, t->kt, t->dk);
 	lower_scale(t, t->A, t->kk, 1);
@@ -255,6 +274,7 @@ static void delta_queries(struct delta_tile *t, const struct delta_args *a, int6
 {
 	int64_t key = head / (a->value_heads / a->key_heads), wide = delta_row(a, 1, 0) - delta_row(a, 0, 0);
 	pack(t->q, t->ldk, delta_row(a, first, key * t->dk), wide, t->n, t->dk, 1);
+	if (!a->correct) turn(t->kt, t->k, t->ldk, t->n);
 	lower_product(t, t->qk, t->q, t->ldk, t->kt, t->dk);
 	lower_scale(t, t->P, t->qk, 0);
 }
@@ -288,6 +308,7 @@ static void delta_forward(const struct delta_args *a, const struct queries *docu
 	struct delta_tile t;
 	int64_t from = document->first - (document->first - document->begin) % DELTA_CHUNK;
 	float *S = NULL, *kept = a->state ? a->state + head * a->key_dim * a->value_dim : NULL;
+	vf skip = v_set(a->correct ? 0 : ((const float *)a->skip)[head]);
 	delta_tile_at(&t, a, 1, scratch);
 	if (from > document->begin) state_get(&t, S = t.states, kept);
 	for (int64_t n; from < document->end; from += n) {
@@ -303,7 +324,11 @@ static void delta_forward(const struct delta_args *a, const struct queries *docu
 		lower_times(&t, t.o, t.P, t.v, t.ldv);
 		for (int64_t r = from < document->first ? document->first - from : 0; r < n; r++) {
 			float *o = (float *)a->o + ((from + r) * a->value_heads + head) * t.dv;
-			for (int64_t i = 0; i < t.dv; i += VW) v_put(o + i, t.dv - i, v_load(t.o + r * t.ldv + i));
+			for (int64_t i = 0; i < t.dv; i += VW) {
+				vf x = v_load(t.o + r * t.ldv + i);
+				if (!a->correct) x = v_fma(skip, v_get(delta_v(a, from + r, head) + i, t.dv - i), x);
+				v_put(o + i, t.dv - i, x);
+			}
 		}
 		if (n < DELTA_CHUNK || (from + n == document->end && !kept)) break;
 		delta_next(&t, t.states, S);
@@ -349,10 +374,18 @@ static void delta_decay_back(const struct delta_tile *t, float *dg, const float 
 	}
 }
 
-/* r; and of its gradients dv, db */
+/* What backward keeps of a token and head, arrays (N, HV): the gradient of g; Mamba 2: then dt's by d, then skip's */
+INLINE float *delta_kept_token(const struct delta_args *a, int64_t array, int64_t t, int64_t head)
+{
+	int64_t states = delta_kept(a) * a->value_heads * a->key_dim * a->value_dim;
+	return a->work + states + (array * a->n + t) * a->value_heads + head;
+}
+
+/* r; and of its gradients dv, db, or those of dt and skip */
 static void delta_back_values(const struct delta_tile *t, const struct delta_args *a, int64_t head, int64_t first,
 	int have_dS)
 {
+	vf skip = v_set(a->correct ? 0 : ((const float *)a->skip)[head]);
 	if (have_dS) {
 		rows_times(t, 0, t->r, t->ldv, t->k, t->ldk, t->dk, t->dS);
 		scale_rows(t->r, t->r, t->D + (t->n - 1) * QT, t->rows, t->ldv);
@@ -360,34 +393,40 @@ static void delta_back_values(const struct delta_tile *t, const struct delta_arg
 		memset(t->r, 0, (size_t)(t->rows * t->ldv) * sizeof *t->r);
 	}
 	upper_times(t, t->r, t->P, t->d_o, t->ldv);
-	delta_solve_back(t, t->r);
+	if (a->correct) delta_solve_back(t, t->r);
 	for (int64_t i = 0; i < t->n; i++) {
 		float *dv = (float *)a->dv + ((first + i) * a->value_heads + head) * t->dv;
-		const float *r = t->r + i * t->ldv;
-		for (int64_t j = 0; j < t->dv; j += VW) v_put(dv + j, t->dv - j, v_load(r + j) * v_set(t->beta[i]));
-		((float *)a->db)[(first + i) * a->d_ld + head] = (1 - t->beta[i]) * dot(r, t->v + i * t->ldv, t->ldv);
+		const float *r = t->r + i * t->ldv, *d_o = t->d_o + i * t->ldv;
+		for (int64_t j = 0; j < t->dv; j += VW) {
+			vf x = v_load(r + j) * v_set(t->beta[i]);
+			if (!a->correct) x = v_fma(skip, v_load(d_o + j), x);
+			v_put(dv + j, t->dv - j, x);
+		}
+		if (a->correct) {
+			((float *)a->db)[(first + i) * a->d_ld + head] = (1 - t->beta[i]) * dot(r, t->v + i * t->ldv, t->ldv);
+		} else {
+			*delta_kept_token(a, 1, first + i, head) = head_dot(r, delta_v(a, first + i, head), t->dv);
+			*delta_kept_token(a, 2, first + i, head) = head_dot(d_o, delta_v(a, first + i, head), t->dv);
+		}
 	}
 }
 
 /* dP, dA, and pairs in P */
-static void delta_back_pairs(const struct delta_tile *t)
+static void delta_back_pairs(const struct delta_tile *t, int correct)
 {
 	turn(t->dt, t->v, t->ldv, t->n);
 	lower_product(t, t->dP, t->d_o, t->ldv, t->dt, t->dv);
-	lower_product(t, t->dA, t->r, t->ldv, t->dt, t->dv);
 	lower_scale(t, t->dP, t->dP, 0);
-	lower_scale(t, t->dA, t->dA, 1);
+	if (correct) {
+		lower_product(t, t->dA, t->r, t->ldv, t->dt, t->dv);
+		lower_scale(t, t->dA, t->dA, 1);
+	}
 	for (int64_t i = 0; i < t->n; i++)
 		for (int64_t j = 0; j <= i; j += VW) {
 			int64_t at = i * QT + j;
-			v_store(t->P + at, v_fma(v_load(t->dP + at), v_load(t->qk + at), v_load(t->dA + at) * v_load(t->kk + at)));
+			vf dA = correct ? v_load(t->dA + at) * v_load(t->kk + at) : v_set(0);
+			v_store(t->P + at, v_fma(v_load(t->dP + at), v_load(t->qk + at), dA));
 		}
-}
-
-/* The gradient of g (N, HV) */
-INLINE float *delta_dg(const struct delta_args *a)
-{
-	return a->work + delta_kept(a) * a->value_heads * a->key_dim * a->value_dim;
 }
 
 /* The gradients of a chunk of n tokens from `first` on, with the state S before it (NULL: zeros); t->dS is that of the
@@ -401,7 +440,7 @@ static void delta_chunk_back(struct delta_tile *t, const struct delta_args *a, i
 	delta_queries(t, a, head, first);
 	pack(t->d_o, ldv, (const float *)a->d_o + at * t->dv, heads * t->dv, n, t->dv, 1);
 	delta_back_values(t, a, head, first, have_dS);
-	delta_back_pairs(t);
+	delta_back_pairs(t, a->correct);
 	memset(t->dk_, 0, (size_t)(t->rows * ldk) * sizeof *t->dk_);
 	memset(t->dq, 0, (size_t)(t->rows * ldk) * sizeof *t->dq);
 	if (have_dS) {
@@ -415,25 +454,29 @@ static void delta_chunk_back(struct delta_tile *t, const struct delta_args *a, i
 		state_turn(t, S);
 		rows_times(t, 0, t->dq, ldk, t->d_o, ldv, t->dv, t->turned);
 		scale_rows(t->dq, t->dq, t->e, t->rows, ldk);
-		for (int64_t i = 0; i < t->rows; i++) {
+		for (int64_t i = 0; i < t->rows; i++) reads[i] = dot(t->q + i * ldk, t->dq + i * ldk, ldk);
+		for (int64_t i = 0; a->correct && i < t->rows; i++) {
 			vf factor = v_set(-t->beta[i] * t->e[i]);
 			for (int64_t j = 0; j < ldv; j += VW) v_store(dkS + i * ldv + j, v_load(t->r + i * ldv + j) * factor);
-			reads[i] = dot(t->q + i * ldk, t->dq + i * ldk, ldk) + dot(dkS + i * ldv, t->kS + i * ldv, ldv);
+			reads[i] += dot(dkS + i * ldv, t->kS + i * ldv, ldv);
 		}
-		rows_times(t, 1, t->dk_, ldk, dkS, ldv, t->dv, t->turned);
+		if (a->correct) rows_times(t, 1, t->dk_, ldk, dkS, ldv, t->dv, t->turned);
 		if (have_dS) through = t->e[n - 1] * dot(S, t->dS, ldk * ldv);
 		scale_rows(t->kl, t->q, t->e, n, ldk);
 		state_add(t, t->dS, have_dS ? t->dS : NULL, t->e[n - 1], t->kl, t->d_o);
-		for (int64_t r = 0; r < ldk; r += MR) panel_columns_add(ldv, n, t->k + r, ldk, dkS, ldv, t->dS + r * ldv, ldv);
+		for (int64_t r = 0; a->correct && r < ldk; r += MR)
+			panel_columns_add(ldv, n, t->k + r, ldk, dkS, ldv, t->dS + r * ldv, ldv);
 	}
 	lower_times(t, t->dq, t->dP, t->k, ldk);
-	lower_times(t, t->dk_, t->dA, t->k, ldk);
-	upper_times(t, t->dk_, t->dA, t->k, ldk);
+	if (a->correct) {
+		lower_times(t, t->dk_, t->dA, t->k, ldk);
+		upper_times(t, t->dk_, t->dA, t->k, ldk);
+	}
 	upper_times(t, t->dk_, t->dP, t->q, ldk);
 	spread((float *)a->dq + at * t->dk, heads * t->dk, 0, t->dq, ldk, n, t->dk, 1);
 	spread((float *)a->dk + at * t->dk, heads * t->dk, 0, t->dk_, ldk, n, t->dk, 1);
 	delta_decay_back(t, dg, reads, writes, through);
-	for (int64_t i = 0; i < n; i++) delta_dg(a)[at + i * heads] = dg[i];
+	for (int64_t i = 0; i < n; i++) *delta_kept_token(a, 0, first + i, head) = dg[i];
 }
 
 /* The state before a segment of a document that starts at token begin */
@@ -475,18 +518,25 @@ static void delta_backward(const struct delta_args *a, const struct queries *doc
 	}
 }
 
-/* From dg: da of tokens first .. end - 1; da_log, ddt_bias (HV) += */
-static void delta_gates_backward(const struct delta_args *a, float *da_log, float *ddt_bias, int64_t first, int64_t end)
+/* From what backward kept of tokens first .. end - 1: their da; sum: the gradients of a_log, dt_bias, skip (HV) += */
+static void delta_gates_backward(const struct delta_args *a, float *sum, int64_t first, int64_t end)
 {
-	const float *a_log = a->a_log, *dt_bias = a->dt_bias, *dg = delta_dg(a);
+	const float *a_log = a->a_log, *dt_bias = a->dt_bias;
+	float *da_log = sum, *ddt_bias = sum + a->value_heads, *dskip = ddt_bias + a->value_heads;
 	for (int64_t t = first; t < end; t++)
 		for (int64_t i = 0; i < a->value_heads; i += VW) {
 			int64_t n = a->value_heads - i;
-			vf x = v_get((const float *)a->a + t * a->ld + i, n) + v_get(dt_bias + i, n);
-			vf rate = -v_exp(v_get(a_log + i, n)), d = v_get(dg + t * a->value_heads + i, n) * rate;
-			vf da = d * v_sigmoid(x);
+			vf x = v_get((const float *)a->a + t * a->ld + i, n) + v_get(dt_bias + i, n), soft = v_softplus(x);
+			vf rate = -v_exp(v_get(a_log + i, n)), d = v_get(delta_kept_token(a, 0, t, i), n) * rate;
+			vf dt = a->correct ? soft : delta_step(a, soft), da = d * v_sigmoid(x);
+			if (!a->correct) {
+				vi within = (soft >= v_set(a->dt_min)) & (soft <= v_set(a->dt_max));
+				da = (d + v_get(delta_kept_token(a, 1, t, i), n)) * v_sigmoid(x);
+				da = v_select(within, da, v_set(0));
+				v_put(dskip + i, n, v_get(dskip + i, n) + v_get(delta_kept_token(a, 2, t, i), n));
+			}
 			v_put((float *)a->da + t * a->d_ld + i, n, da);
-			v_put(da_log + i, n, v_fma(d, v_softplus(x), v_get(da_log + i, n)));
+			v_put(da_log + i, n, v_fma(d, dt, v_get(da_log + i, n)));
 			v_put(ddt_bias + i, n, v_get(ddt_bias + i, n) + da);
 		}
 }

@@ -3,7 +3,7 @@
  */
 #include "cpu.h"
 
-enum { MOST = 2 }; /* arrays of an operation */
+enum { MOST = 3 }; /* arrays of an operation */
 
 /* The pointers to an operation's weights, and how many elements each has */
 struct arrays {
@@ -47,10 +47,12 @@ static struct arrays of(struct op *o)
 	READS(CONV_BACKWARD, conv.bias, o->conv.channels);
 	READS(DELTA_FORWARD, delta.a_log, o->delta.value_heads);
 	READS(DELTA_FORWARD, delta.dt_bias, o->delta.value_heads);
+	READS(DELTA_FORWARD, delta.skip, o->delta.value_heads);
 	READS(DELTA_BACKWARD, delta.a_log, o->delta.value_heads);
 	READS(DELTA_BACKWARD, delta.dt_bias, o->delta.value_heads);
-	READS(GATED_NORM_FORWARD, gated_norm.w, o->gated_norm.dim);
-	READS(GATED_NORM_BACKWARD, gated_norm.w, o->gated_norm.dim);
+	READS(DELTA_BACKWARD, delta.skip, o->delta.value_heads);
+	READS(GATED_NORM_FORWARD, gated_norm.w, gated_norm_weights(&o->gated_norm));
+	READS(GATED_NORM_BACKWARD, gated_norm.w, gated_norm_weights(&o->gated_norm));
 #undef READS
 	if (o->code == OP_ROUTE_FORWARD && !o->route.exact) add(&a, &o->route.correction, o->route.experts);
 	return a;

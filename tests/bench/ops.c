@@ -219,6 +219,7 @@ static void bench_mixer(void)
 		.value_heads = HV,
 		.key_dim = D,
 		.value_dim = D,
+		.correct = 1,
 		.qkv = conv.y,
 		.a = (const float *)conv.x + WIDE - HV,
 		.b = (const float *)conv.x + WIDE - 2 * HV,

@@ -1,6 +1,6 @@
-/* ops-delta.h: the cases of ops.c for gated DeltaNet (convolution, delta rule, gated norm) and for output gates: beside
- * their definitions, token by token, in double precision; documents alone and beside others; passes with a past.
- * Included by ops.c. */
+/* ops-delta.h: the cases of ops.c for gated DeltaNet and Mamba 2 (convolution, delta rule, gated norm) and for output
+ * gates: beside their definitions, token by token, in double precision; documents alone and beside others; passes with
+ * a past. Included by ops.c. */
 
 /* Numbers that a device's elements have */
 static float *random_elements(int64_t n) { return random_operand(n, n && slack > 0); }
@@ -85,7 +85,13 @@ static void run_conv(void *ctx, struct pool *pool, float **out)
 
 static double factor_of(const float *factor, int64_t at) { return factor ? (double)factor[at] : 1; }
 
-/* f(u) of a token in y, f'(u) in slope, and the normed heads; r: 1 / |y| of each head, 0 without norm */
+/* The factor of a channel's normed head */
+static double scale_of(const struct conv_args *a, int64_t channel)
+{
+	return channel < a->q_heads * a->dim && !a->unnormed ? 1 / sqrt((double)a->dim) : 1;
+}
+
+/* f(u) of a token in y, f'(u) in slope, and the normed heads; r: 1 / |y| of each head, 1 without norm */
 static void conv_token_defined(const struct conv_case *s, int64_t t, double *y, double *slope, double *r)
 {
 	const struct conv_args *a = &s->a;
@@ -103,7 +109,7 @@ static void conv_token_defined(const struct conv_case *s, int64_t t, double *y, 
 	for (int64_t h = 0; h < a->q_heads + a->k_heads; h++) {
 		double sum = 0;
 		for (int64_t i = 0; i < a->dim; i++) sum += y[h * a->dim + i] * y[h * a->dim + i];
-		r[h] = 1 / sqrt(sum + 1e-6);
+		r[h] = a->unnormed ? 1 : 1 / sqrt(sum + 1e-6);
 		for (int64_t i = 0; i < a->dim; i++) y[h * a->dim + i] *= r[h];
 	}
 }
@@ -120,11 +126,10 @@ static void conv_defined(const struct conv_case *s, double *want_y, double *dx, 
 		int64_t before = t % a->seq - a->starts[t];
 		conv_token_defined(s, t, y, slope, r);
 		for (int64_t c = 0; c < a->channels; c++)
-			want_y[t * a->channels + c] = y[c] * (c < a->q_heads * a->dim ? 1 / sqrt((double)a->dim) : 1) *
-				factor_of(s->after, t * a->channels + c);
+			want_y[t * a->channels + c] = y[c] * scale_of(a, c) * factor_of(s->after, t * a->channels + c);
 		for (int64_t c = normed; c < a->channels; c++) d[c] = (double)s->dv[t * s->value_channels + c - normed];
 		for (int64_t h = 0; h < a->q_heads + a->k_heads; h++) {
-			double along = 0, scale = h < a->q_heads ? 1 / sqrt((double)a->dim) : 1;
+			double along = 0, scale = scale_of(a, h * a->dim);
 			for (int64_t i = 0; i < a->dim; i++) {
 				double sum = 0;
 				for (int64_t k = 0; k < share; k++)
@@ -132,7 +137,7 @@ static void conv_defined(const struct conv_case *s, double *want_y, double *dx, 
 							? s->dq
 							: s->dk)[(t * a->value_heads + h % a->k_heads * share + k) * a->dim + i];
 				d[h * a->dim + i] = sum * scale;
-				along += sum * scale * y[h * a->dim + i];
+				if (!a->unnormed) along += sum * scale * y[h * a->dim + i];
 			}
 			for (int64_t i = 0; i < a->dim; i++)
 				d[h * a->dim + i] = r[h] * (d[h * a->dim + i] - along * y[h * a->dim + i]);
@@ -155,7 +160,7 @@ struct shape {
 	int64_t key_heads, value_heads, key_dim, value_dim;
 };
 
-/* form: bits 1: bias; 2: no silu; 4: factors */
+/* form: bits 1: bias; 2: no silu; 4: factors; 8: heads without norm */
 static void test_conv(int64_t rows, int64_t seq, const int64_t *lengths, struct shape of, int64_t width, int form)
 {
 	int64_t n = rows * seq, channels = 2 * of.key_heads * of.key_dim + of.value_heads * of.value_dim;
@@ -166,6 +171,7 @@ static void test_conv(int64_t rows, int64_t seq, const int64_t *lengths, struct 
 							  .q_heads = of.key_heads,
 							  .k_heads = of.key_heads,
 							  .dim = of.key_dim,
+							  .unnormed = form & 8,
 							  .silu = !(form & 2),
 							  .value_heads = of.value_heads,
 							  .starts = documents_of(n, seq, lengths),
@@ -192,10 +198,10 @@ static void test_conv(int64_t rows, int64_t seq, const int64_t *lengths, struct 
 		if (!(form & 1)) dbias[i] = 0;
 	}
 	char name[140];
-	snprintf(name, sizeof name, "convolution of %lld x %lld, %lld + %lld heads of %lld and %lld, %lld wide%s%s%s",
+	snprintf(name, sizeof name, "convolution of %lld x %lld, %lld + %lld heads of %lld and %lld, %lld wide%s%s%s%s",
 		(long long)rows, (long long)seq, (long long)of.key_heads, (long long)of.value_heads, (long long)of.key_dim,
 		(long long)of.value_dim, (long long)width, yes(form & 1, ", bias"), yes(form & 2, ", no silu"),
-		yes(form & 4, ", factors"));
+		yes(form & 4, ", factors"), yes(form & 8, ", no norm"));
 	check(name,
 		(struct part[]){{"y", NULL, y, n * channels, 1e-6}, {"dx", NULL, dx, n * channels, 2e-6},
 			{"dw", NULL, dw, channels * width, IN_FP32(2e-6)},
@@ -211,7 +217,7 @@ static void test_conv(int64_t rows, int64_t seq, const int64_t *lengths, struct 
 
 struct delta_case {
 	struct delta_args a;
-	const float *qkv, *gates, *d_o, *da_log, *ddt_bias; /* gates (N, 2 HV): a | b */
+	const float *qkv, *gates, *d_o, *da_log, *ddt_bias, *dskip; /* gates (N, 2 HV): a | b */
 };
 
 static int64_t channels_of(const struct delta_args *a)
@@ -227,37 +233,45 @@ static float *work_of(const struct delta_args *a)
 	return work;
 }
 
+/* b and its gradient behind a and its, or neither in Mamba 2 */
+static void gates_of(struct delta_args *a, const float *gates, float *dgates)
+{
+	a->a = gates;
+	a->b = a->correct ? gates + a->value_heads : NULL;
+	a->da = dgates;
+	a->db = a->correct && dgates ? dgates + a->value_heads : NULL;
+}
+
 static void run_delta(void *ctx, struct pool *pool, float **out)
 {
 	struct delta_case *s = ctx;
 	struct delta_args a = s->a;
 	int64_t heads = a.value_heads;
-	a.ld = 2 * heads + 1;
-	a.a = apart(s->gates, a.n, 2 * heads, a.ld);
-	a.b = (const float *)a.a + heads;
+	a.ld = a.d_ld = 2 * heads + 1;
+	float *gates = keep((size_t)(a.n * a.ld) * sizeof *gates);
+	gates_of(&a, apart(s->gates, a.n, 2 * heads, a.ld), gates);
 	a.qkv = again(s->qkv, a.n * channels_of(&a));
 	a.a_log = again(s->a.a_log, heads);
 	a.dt_bias = again(s->a.dt_bias, heads);
+	if (!a.correct) a.skip = again(s->a.skip, heads);
 	a.o = out[0];
 	op_delta_forward(pool, &a);
-	float *gates = keep((size_t)(a.n * a.ld) * sizeof *gates);
-	a.d_ld = a.ld;
 	a.d_o = again(s->d_o, a.n * heads * a.value_dim);
 	a.dq = out[1];
 	a.dk = out[2];
 	a.dv = out[3];
-	a.da = gates;
-	a.db = gates + heads;
 	memcpy(out[6], s->ddt_bias, (size_t)heads * sizeof(float));
 	memcpy(out[7], s->da_log, (size_t)heads * sizeof(float));
 	a.ddt_bias = out[6];
 	a.da_log = out[7];
+	if (!a.correct) a.dskip = memcpy(out[9], s->dskip, (size_t)heads * sizeof(float));
 	a.beta = 1;
 	a.work = work_of(&a);
 	op_delta_backward(pool, &a);
 	together(out[4], gates, a.n, 2 * heads, a.ld);
 	a.ddt_bias = out[5];
 	a.da_log = out[5] + heads;
+	if (!a.correct) a.dskip = out[8];
 	a.beta = 0;
 	memset(a.work, 0xff, (size_t)delta_work_elems(&a, on_gpu) * sizeof(float));
 	op_delta_backward(pool, &a);
@@ -265,27 +279,32 @@ static void run_delta(void *ctx, struct pool *pool, float **out)
 
 /* One head of a document of n tokens that starts at token `begin`, token by token. S (n + 1, DK, DV): all states */
 static void delta_defined(const struct delta_case *s, int64_t begin, int64_t n, int64_t h, double *S, double *dS,
-	double *const out[8])
+	double *const out[10])
 {
 	const struct delta_args *a = &s->a;
 	int64_t DK = a->key_dim, DV = a->value_dim, heads = a->value_heads, key = h / (heads / a->key_heads);
 	int64_t wide = channels_of(a), size = DK * DV;
 	double d[512], m[512], dd[512], rate = exp((double)((const float *)a->a_log)[h]);
+	double skip = a->correct ? 0 : (double)((const float *)a->skip)[h];
 	for (int64_t i = 0; i < size; i++) S[i] = dS[i] = 0;
-	for (int64_t step = 0; step < 2 * n; step++) {
-		int64_t back = step >= n, i = back ? 2 * n - 1 - step : step, t = begin + i;
+	for (int64_t pass = 0; pass < 2 * n; pass++) {
+		int64_t back = pass >= n, i = back ? 2 * n - 1 - pass : pass, t = begin + i;
 		const float *q = s->qkv + t * wide + key * DK, *k = q + a->key_heads * DK;
 		const float *v = s->qkv + t * wide + 2 * a->key_heads * DK + h * DV;
 		const float *d_o = s->d_o + (t * heads + h) * DV;
 		double x = (double)s->gates[t * 2 * heads + h] + (double)((const float *)a->dt_bias)[h];
 		double beta = sigmoid_of((double)s->gates[t * 2 * heads + heads + h]), soft = x > 20 ? x : log1p(exp(x));
-		double g = -rate * soft, keeps = exp(g), *S0 = S + i * size, *S1 = S0 + size;
+		double step = a->correct ? soft : fmin(fmax(soft, (double)a->dt_min), (double)a->dt_max);
+		double g = -rate * step, keeps = exp(g), *S0 = S + i * size, *S1 = S0 + size;
+		if (!a->correct) beta = step;
+		double corrects = a->correct ? beta * keeps : 0;
 		for (int64_t c = 0; c < DV; c++) {
 			m[c] = 0;
-			for (int64_t r = 0; r < DK; r++) m[c] += S0[r * DV + c] * (double)k[r];
+			for (int64_t r = 0; a->correct && r < DK; r++) m[c] += S0[r * DV + c] * (double)k[r];
 			d[c] = beta * ((double)v[c] - keeps * m[c]);
 		}
 		if (!back) {
+			for (int64_t c = 0; c < DV; c++) out[0][(t * heads + h) * DV + c] = skip * (double)v[c];
 			for (int64_t r = 0; r < DK; r++)
 				for (int64_t c = 0; c < DV; c++) {
 					S1[r * DV + c] = keeps * S0[r * DV + c] + (double)k[r] * d[c];
@@ -300,7 +319,7 @@ static void delta_defined(const struct delta_case *s, int64_t begin, int64_t n, 
 				dS[r * DV + c] += (double)q[r] * (double)d_o[c];
 				dd[c] += dS[r * DV + c] * (double)k[r];
 			}
-			out[3][(t * heads + h) * DV + c] = beta * dd[c];
+			out[3][(t * heads + h) * DV + c] = beta * dd[c] + skip * (double)d_o[c];
 			dbeta += dd[c] * ((double)v[c] - keeps * m[c]);
 			dkeeps -= beta * dd[c] * m[c];
 		}
@@ -308,13 +327,17 @@ static void delta_defined(const struct delta_case *s, int64_t begin, int64_t n, 
 			for (int64_t c = 0; c < DV; c++) {
 				double *at = dS + r * DV + c, before = S0[r * DV + c];
 				dq[r] += S1[r * DV + c] * (double)d_o[c];
-				dk[r] += *at * d[c] - before * beta * keeps * dd[c];
+				dk[r] += *at * d[c] - before * corrects * dd[c];
 				dkeeps += *at * before;
-				*at = keeps * *at - (double)k[r] * beta * keeps * dd[c];
+				*at = keeps * *at - (double)k[r] * corrects * dd[c];
 			}
 		double dg = dkeeps * keeps, da = -dg * rate * sigmoid_of(x);
+		if (!a->correct) {
+			da = step == soft ? da + dbeta * sigmoid_of(x) : 0;
+			for (int64_t c = 0; c < DV; c++) out[8][h] += (double)d_o[c] * (double)v[c];
+		}
 		out[4][t * 2 * heads + h] = da;
-		out[4][t * 2 * heads + heads + h] = dbeta * beta * (1 - beta);
+		if (a->correct) out[4][t * 2 * heads + heads + h] = dbeta * beta * (1 - beta);
 		out[5][h] += da;
 		out[5][heads + h] += dg * g;
 	}
@@ -323,10 +346,13 @@ static void delta_defined(const struct delta_case *s, int64_t begin, int64_t n, 
 static const struct decay {
 	const char *name;
 	double least, most, b;
-	int same_keys;
-} slow = {", slow decay", 0.001, 0.01, 0, 0}, common = {"", 0.2, 2, 0, 0}, wide_decay = {", any decay", 0.01, 16, 0, 0},
-  fast = {", fast decay", 50, 400, 0, 0}, alike = {", keys alike", 0.2, 2, 0.5, 1},
-  quiet = {", beta near 0", 0.2, 2, -4, 0};
+	int same_keys, steps;  /* steps: Mamba 2, whose dt are between dt_min and dt_max */
+	double dt_min, dt_max; /* both 0: no limits */
+} slow = {", slow decay", 0.001, 0.01, 0, 0, 0, 0, 0}, common = {"", 0.2, 2, 0, 0, 0, 0, 0},
+  wide_decay = {", any decay", 0.01, 16, 0, 0, 0, 0, 0}, fast = {", fast decay", 50, 400, 0, 0, 0, 0, 0},
+  alike = {", keys alike", 0.2, 2, 0.5, 1, 0, 0, 0}, quiet = {", beta near 0", 0.2, 2, -4, 0, 0, 0, 0},
+  steps = {", steps", 0.2, 2, 0, 0, 1, 0, 0}, slow_steps = {", slow steps", 0.001, 0.01, 0, 0, 1, 0, 0},
+  fast_steps = {", fast steps", 50, 400, 0, 0, 1, 0, 0}, limited = {", limited steps", 0.02, 0.2, 0, 0, 1, 0.25, 1.5};
 
 /* q, k, v as the convolution leaves them; a, b; parameters whose decay lies between least and most */
 static struct delta_case delta_case_of(int64_t n, int64_t seq, const int64_t *lengths, struct shape of,
@@ -338,11 +364,14 @@ static struct delta_case delta_case_of(int64_t n, int64_t seq, const int64_t *le
 							   .value_heads = of.value_heads,
 							   .key_dim = of.key_dim,
 							   .value_dim = of.value_dim,
+							   .correct = !decay.steps,
+							   .dt_min = (float)decay.dt_min,
+							   .dt_max = decay.dt_max > 0 ? (float)decay.dt_max : INFINITY,
 							   .starts = documents_of(n, seq, lengths)}};
 	int64_t wide = channels_of(&s.a), heads = of.value_heads;
 	float *qkv = random_floats(n * wide), *gates = random_floats(n * 2 * heads), *a_log = random_floats(heads);
 	for (int64_t t = 0; t < n; t++) {
-		for (int64_t h = 0; h < 2 * of.key_heads; h++) {
+		for (int64_t h = 0; !decay.steps && h < 2 * of.key_heads; h++) {
 			float *x = qkv + t * wide + h * of.key_dim;
 			double sum = 1e-6, scale = h < of.key_heads ? sqrt((double)of.key_dim) : 1;
 			for (int64_t i = 0; i < of.key_dim; i++) sum += (double)x[i] * (double)x[i];
@@ -366,6 +395,9 @@ static struct delta_case delta_case_of(int64_t n, int64_t seq, const int64_t *le
 	s.d_o = random_elements(n * heads * of.value_dim);
 	s.da_log = random_floats(heads);
 	s.ddt_bias = random_floats(heads);
+	if (!decay.steps) return s;
+	s.a.skip = random_elements(heads);
+	s.dskip = random_floats(heads);
 	return s;
 }
 
@@ -374,8 +406,8 @@ static void test_delta(int64_t rows, int64_t seq, const int64_t *lengths, struct
 	int64_t n = rows * seq, heads = of.value_heads, keys = n * heads * of.key_dim, values = n * heads * of.value_dim;
 	struct delta_case s = delta_case_of(n, seq, lengths, of, decay);
 	double *S = doubles((n + 1) * of.key_dim * of.value_dim), *dS = doubles(of.key_dim * of.value_dim);
-	double *out[8] = {doubles(values), doubles(keys), doubles(keys), doubles(values), doubles(n * 2 * heads),
-		doubles(2 * heads), doubles(heads), doubles(heads)};
+	double *out[10] = {doubles(values), doubles(keys), doubles(keys), doubles(values), doubles(n * 2 * heads),
+		doubles(2 * heads), doubles(heads), doubles(heads), doubles(heads), doubles(heads)};
 	for (int64_t t = 0, end; t < n; t = end) {
 		for (end = t + 1; end < n && end % seq && s.a.starts[end] != end % seq;) end++;
 		for (int64_t h = 0; h < heads; h++) delta_defined(&s, t, end - t, h, S, dS, out);
@@ -383,6 +415,7 @@ static void test_delta(int64_t rows, int64_t seq, const int64_t *lengths, struct
 	for (int64_t h = 0; h < heads; h++) {
 		out[6][h] = out[5][h] + (double)s.ddt_bias[h];
 		out[7][h] = out[5][heads + h] + (double)s.da_log[h];
+		if (!s.a.correct) out[9][h] = out[8][h] + (double)s.dskip[h];
 	}
 	char name[120];
 	snprintf(name, sizeof name, "delta rule of %lld x %lld, %lld + %lld heads of %lld and %lld%s", (long long)rows,
@@ -394,8 +427,9 @@ static void test_delta(int64_t rows, int64_t seq, const int64_t *lengths, struct
 			{"da, db", NULL, out[4], n * 2 * heads, 4e-6},
 			{"ddt_bias, da_log", NULL, out[5], 2 * heads, IN_FP32(slack > 0 ? 1e-4 : 1e-5)},
 			{"ddt_bias added", NULL, out[6], heads, IN_FP32(slack > 0 ? 1e-4 : 1e-5)},
-			{"da_log added", NULL, out[7], heads, IN_FP32(slack > 0 ? 1e-4 : 1e-5)}},
-		8, run_delta, &s);
+			{"da_log added", NULL, out[7], heads, IN_FP32(slack > 0 ? 1e-4 : 1e-5)},
+			{"dskip", NULL, out[8], heads, IN_FP32(1e-5)}, {"dskip added", NULL, out[9], heads, IN_FP32(1e-5)}},
+		s.a.correct ? 8 : 10, run_delta, &s);
 }
 
 /* ---- documents alone and beside others ---- */
@@ -423,18 +457,17 @@ static struct mixer_out mixer_run(const struct conv_case *c, const struct delta_
 	op_conv_forward(pools[pool], &a);
 	d.qkv = r.y;
 	d.ld = d.d_ld = 2 * heads;
-	d.a = s->gates + first * d.ld;
-	d.b = (const float *)d.a + heads;
+	gates_of(&d, s->gates + first * d.ld, r.dgates);
+	if (!d.correct) memset(r.dgates, 0, (size_t)(n * d.ld) * sizeof *r.dgates);
 	d.o = r.o;
 	op_delta_forward(pools[pool], &d);
 	d.d_o = s->d_o + first * values;
 	d.dq = r.dq;
 	d.dk = r.dk;
 	d.dv = r.dv;
-	d.da = r.dgates;
-	d.db = r.dgates + heads;
 	d.da_log = random_floats(heads);
 	d.ddt_bias = random_floats(heads);
+	d.dskip = random_floats(heads);
 	d.work = work_of(&d);
 	op_delta_backward(pools[pool], &d);
 	a.dq = r.dq;
@@ -453,10 +486,10 @@ static int same_rows(const float *alone, const float *among, int64_t first, int6
 }
 
 /* Documents of these lengths in rows of seq, every other one of NaN: the others have the bits that they have alone */
-static void test_mixer_isolation(int64_t rows, int64_t seq, const int64_t *lengths, struct shape of)
+static void test_mixer_isolation(int64_t rows, int64_t seq, const int64_t *lengths, struct shape of, struct decay decay)
 {
 	int64_t n = rows * seq, documents = 0, same = 1;
-	struct delta_case s = delta_case_of(n, seq, lengths, of, common);
+	struct delta_case s = delta_case_of(n, seq, lengths, of, decay);
 	int64_t channels = channels_of(&s.a), heads = of.value_heads, keys = heads * of.key_dim;
 	int64_t values = heads * of.value_dim;
 	float *x = random_floats(n * channels);
@@ -466,6 +499,7 @@ static void test_mixer_isolation(int64_t rows, int64_t seq, const int64_t *lengt
 							  .q_heads = of.key_heads,
 							  .k_heads = of.key_heads,
 							  .dim = of.key_dim,
+							  .unnormed = decay.steps,
 							  .silu = 1,
 							  .value_heads = heads,
 							  .w = random_floats(channels * 4),
@@ -494,8 +528,9 @@ static void test_mixer_isolation(int64_t rows, int64_t seq, const int64_t *lengt
 		}
 		memcpy(x, was, (size_t)(n * channels) * sizeof *x);
 	}
-	say((int)same, "convolution and delta rule of %lld documents in %lld rows of %lld, beside NaN and alone: same bits",
-		(long long)documents, (long long)rows, (long long)seq);
+	say((int)same,
+		"convolution and delta rule of %lld documents in %lld rows of %lld%s, beside NaN and alone: same bits",
+		(long long)documents, (long long)rows, (long long)seq, decay.name);
 	forget();
 }
 
@@ -504,11 +539,11 @@ static void test_mixer_isolation(int64_t rows, int64_t seq, const int64_t *lengt
 enum { PAST_ROW = 400 };
 
 /* A document of PAST_ROW tokens in passes that end at these tokens: the bits of one pass */
-static void test_mixer_past(const int64_t *ends, struct shape of)
+static void test_mixer_past(const int64_t *ends, struct shape of, struct decay decay)
 {
 	static const int64_t one[] = {0};
 	int64_t heads = of.value_heads, values = heads * of.value_dim, same = 1, passes = 0;
-	struct delta_case s = delta_case_of(PAST_ROW, PAST_ROW, one, of, common);
+	struct delta_case s = delta_case_of(PAST_ROW, PAST_ROW, one, of, decay);
 	int64_t channels = channels_of(&s.a), size = heads * of.key_dim * of.value_dim;
 	uint32_t *starts = keep(PAST_ROW * sizeof *starts);
 	float *x = random_floats(PAST_ROW * channels), *y = random_floats(PAST_ROW * channels);
@@ -520,6 +555,7 @@ static void test_mixer_past(const int64_t *ends, struct shape of)
 		.q_heads = of.key_heads,
 		.k_heads = of.key_heads,
 		.dim = of.key_dim,
+		.unnormed = decay.steps,
 		.silu = 1,
 		.x = x,
 		.ld = channels,
@@ -529,8 +565,7 @@ static void test_mixer_past(const int64_t *ends, struct shape of)
 	struct delta_args d = s.a;
 	d.qkv = y;
 	d.ld = 2 * heads;
-	d.a = s.gates;
-	d.b = s.gates + heads;
+	gates_of(&d, s.gates, NULL);
 	d.o = o;
 	op_conv_forward(pools[0], &a);
 	op_delta_forward(pools[0], &d);
@@ -545,15 +580,15 @@ static void test_mixer_past(const int64_t *ends, struct shape of)
 		a.y = part_y + redo * channels;
 		op_conv_forward(pools[passes % POOLS], &a);
 		d.qkv = a.y;
-		d.a = s.gates + past * d.ld;
-		d.b = (const float *)d.a + heads;
+		gates_of(&d, s.gates + past * d.ld, NULL);
 		d.o = part_o;
 		d.state = state;
 		op_delta_forward(pools[passes % POOLS], &d);
 		same &= same_rows(part_y, y, past - redo, redo + n, channels) && same_rows(part_o, o, past, n, values);
 	}
 	say((int)same && all_finite(o, PAST_ROW * values),
-		"convolution and delta rule of %d tokens in %lld passes: the bits of one", PAST_ROW, (long long)passes);
+		"convolution and delta rule of %d tokens in %lld passes%s: the bits of one", PAST_ROW, (long long)passes,
+		decay.name);
 	forget();
 }
 
@@ -563,23 +598,31 @@ struct gated_case {
 	int64_t n, heads, dim;
 	int alias; /* backward's y, or its d_o, is dy */
 	const float *o, *z, *w, *dy, *dw;
+	int form; /* of the gated norm */
 };
 
 /* In `dy`'s place, or at a new one */
 static float *beside(int alias, const float *dy, int64_t n) { return alias ? (float *)dy : random_floats(n); }
 
+/* Forms of the gated norm */
+enum { GATE_FIRST = 1, NO_NORM = 2, ALL_HEADS = 4 };
+
+static int64_t gated_weights(const struct gated_case *s) { return s->form & ALL_HEADS ? s->heads * s->dim : s->dim; }
+
 static void run_gated_norm(void *ctx, struct pool *pool, float **out)
 {
 	struct gated_case *s = ctx;
-	int64_t width = s->heads * s->dim, n = s->n * width;
+	int64_t width = s->heads * s->dim, n = s->n * width, weights = gated_weights(s);
 	struct gated_norm_args a = {.n = s->n,
 		.heads = s->heads,
 		.dim = s->dim,
 		.eps = 1e-3f,
+		.gate_first = s->form & GATE_FIRST,
+		.all_heads = s->form & ALL_HEADS,
 		.o = again(s->o, n),
 		.z = apart(s->z, s->n, width, width + 9),
 		.ld = width + 9,
-		.w = again(s->w, s->dim),
+		.w = s->form & NO_NORM ? NULL : again(s->w, weights),
 		.y = out[0]};
 	op_gated_norm_forward(pool, &a);
 	float *dz = keep((size_t)(s->n * (width + 2)) * sizeof *dz), *dy = again(s->dy, n);
@@ -588,58 +631,75 @@ static void run_gated_norm(void *ctx, struct pool *pool, float **out)
 	a.d_o = beside(s->alias == 2, dy, n);
 	a.dz = dz;
 	a.dz_ld = width + 2;
-	a.dw = out[3];
+	if (a.w) a.dw = out[4];
 	op_gated_norm_backward(pool, &a);
 	memcpy(out[1], a.d_o, (size_t)n * sizeof(float));
 	together(out[2], dz, s->n, width, width + 2);
-	memcpy(out[4], a.y, (size_t)n * sizeof(float));
+	memcpy(out[3], a.y, (size_t)n * sizeof(float));
 	if (s->alias) a.dy = again(s->dy, n);
 	a.y = NULL;
 	a.d_o = random_floats(n);
-	memcpy(out[5], s->dw, (size_t)s->dim * sizeof(float));
-	a.dw = out[5];
+	if (a.w) a.dw = memcpy(out[5], s->dw, (size_t)weights * sizeof(float));
 	a.beta = 1;
 	op_gated_norm_backward(pool, &a);
 	if (memcmp(a.d_o, out[1], (size_t)n * sizeof(float))) out[1][0] = NAN;
 }
 
-static void test_gated_norm(int64_t n, int64_t heads, int64_t dim, int alias)
+/* A head of a token, with its weights and their gradient */
+static void gated_norm_defined(const struct gated_case *s, int64_t at, const float *w, double *y, double *d_o,
+	double *dz, double *dw)
 {
-	int64_t all = n * heads * dim;
-	struct gated_case s = {n, heads, dim, alias, random_elements(all), random_elements(all), random_elements(dim),
-		random_elements(all), random_floats(dim)};
-	double *y = doubles(all), *d_o = doubles(all), *dz = doubles(all), *dw = doubles(dim), *added = doubles(dim);
-	for (int64_t h = 0; h < n * heads; h++) {
-		double sum = 0, mean = 0;
-		for (int64_t i = 0; i < dim; i++) sum += (double)s.o[h * dim + i] * (double)s.o[h * dim + i];
-		double r = 1 / sqrt(sum / (double)dim + (double)1e-3f);
-		for (int pass = 0; pass < 2; pass++)
-			for (int64_t i = 0; i < dim; i++) {
-				int64_t at = h * dim + i;
-				double z = (double)s.z[at], g = sigmoid_of(z), normed = (double)s.o[at] * r, w = (double)s.w[i];
-				double d = (double)s.dy[at];
-				if (pass == 0) {
-					y[at] = w * normed * z * g;
-					dz[at] = d * w * normed * g * (1 + z * (1 - g));
-					dw[i] += d * normed * z * g;
-					mean += d * w * z * g * normed / (double)dim;
-				} else {
-					d_o[at] = r * (d * w * z * g - normed * mean);
-				}
+	double sum = 0, mean = 0, n = (double)s->dim;
+	for (int pass = 0; pass < 3; pass++)
+		for (int64_t i = at; i < at + s->dim; i++) {
+			double z = (double)s->z[i], g = sigmoid_of(z), gate = z * g, slope = g * (1 + z * (1 - g));
+			double o = (double)s->o[i], x = s->form & GATE_FIRST ? o * gate : o,
+				   after = s->form & GATE_FIRST ? 1 : gate;
+			double r = 1 / sqrt(sum / n + (double)1e-3f), weight = (double)w[i - at], d = (double)s->dy[i], in;
+			if (s->form & NO_NORM) {
+				y[i] = o * gate;
+				d_o[i] = d * gate;
+				dz[i] = d * o * slope;
+				continue;
 			}
+			if (pass == 0) {
+				sum += x * x;
+			} else if (pass == 1) {
+				y[i] = weight * x * r * after;
+				dw[i - at] += d * x * r * after;
+				mean += d * weight * after * x * r / n;
+			} else {
+				in = r * (d * weight * after - x * r * mean);
+				d_o[i] = s->form & GATE_FIRST ? in * gate : in;
+				dz[i] = slope * (s->form & GATE_FIRST ? in * o : d * weight * x * r);
+			}
+		}
+}
+
+static void test_gated_norm(int64_t n, int64_t heads, int64_t dim, int alias, int form)
+{
+	int64_t all = n * heads * dim, weights = form & ALL_HEADS ? heads * dim : dim;
+	struct gated_case s = {n, heads, dim, alias, random_elements(all), random_elements(all), random_elements(weights),
+		random_elements(all), random_floats(weights), form};
+	double *y = doubles(all), *d_o = doubles(all), *dz = doubles(all), *dw = doubles(weights),
+		   *added = doubles(weights);
+	for (int64_t h = 0; h < n * heads; h++) {
+		int64_t own = form & ALL_HEADS ? h % heads * dim : 0;
+		gated_norm_defined(&s, h * dim, s.w + own, y, d_o, dz, dw + own);
 	}
-	for (int64_t i = 0; i < dim; i++) added[i] = dw[i] + (double)s.dw[i];
-	char name[100];
-	snprintf(name, sizeof name, "gated norm of %lld x %lld heads of %lld%s", (long long)n, (long long)heads,
-		(long long)dim,
+	for (int64_t i = 0; i < weights; i++) added[i] = dw[i] + (double)s.dw[i];
+	char name[120];
+	snprintf(name, sizeof name, "gated norm of %lld x %lld heads of %lld%s%s%s%s", (long long)n, (long long)heads,
+		(long long)dim, yes(form & GATE_FIRST, ", gate first"), yes(form & NO_NORM, ", no norm"),
+		yes(form & ALL_HEADS, ", all heads' weights"),
 		alias == 1       ? ", y is dy"
 			: alias == 2 ? ", d_o is dy"
 						 : "");
 	check(name,
 		(struct part[]){{"y", NULL, y, all, 1e-6}, {"d_o", NULL, d_o, all, 1e-6}, {"dz", NULL, dz, all, 1e-6},
-			{"dw", NULL, dw, dim, IN_FP32(2e-6)}, {"y again", NULL, y, all, 1e-6},
-			{"dw added", NULL, added, dim, IN_FP32(2e-6)}},
-		6, run_gated_norm, &s);
+			{"y again", NULL, y, all, 1e-6}, {"dw", NULL, dw, weights, IN_FP32(2e-6)},
+			{"dw added", NULL, added, weights, IN_FP32(2e-6)}},
+		form & NO_NORM ? 4 : 6, run_gated_norm, &s);
 }
 
 static void run_gate(void *ctx, struct pool *pool, float **out)
@@ -668,7 +728,7 @@ static void test_gate(int64_t n, int64_t width, int alias)
 {
 	int64_t all = n * width;
 	struct gated_case s = {n, 1, width, alias, random_elements(all), random_elements(all), NULL, random_elements(all),
-		NULL};
+		NULL, 0};
 	double *y = doubles(all), *d_o = doubles(all), *dgate = doubles(all);
 	for (int64_t i = 0; i < all; i++) {
 		double g = sigmoid_of((double)s.z[i]);
@@ -691,9 +751,9 @@ static void test_gate(int64_t n, int64_t width, int alias)
 static void test_gates(void)
 {
 	for (int alias = 0; alias < 3; alias++) {
-		test_gated_norm(1, 1, 1, alias);
-		test_gated_norm(70, 3, 20, alias);
-		test_gated_norm(33, 2, 128, alias);
+		test_gated_norm(1, 1, 1, alias, 0);
+		test_gated_norm(70, 3, 20, alias, 0);
+		test_gated_norm(33, 2, 128, alias, 0);
 	}
 	for (int alias = 0; alias < 4; alias++) {
 		test_gate(1, 1, alias);
@@ -738,9 +798,44 @@ static void test_documents(void)
 	test_delta(1, 150, one, small, quiet);
 	test_delta(1, 2600, long_ones, few, common);
 	if (!brief) test_delta(2, 1100, one, (struct shape){1, 1, 8, 12}, slow);
-	test_mixer_isolation(1, 400, by_one, small);
-	test_mixer_isolation(2, 195, other, (struct shape){1, 3, 20, 33});
-	test_mixer_isolation(1, 2400, longer, few);
+	test_mixer_isolation(1, 400, by_one, small, common);
+	test_mixer_isolation(2, 195, other, (struct shape){1, 3, 20, 33}, common);
+	test_mixer_isolation(1, 2400, longer, few, common);
+}
+
+/* Mamba 2 */
+static void test_steps(void)
+{
+	static const int64_t one[] = {0}, mixed[] = {1, 2, 3, 63, 64, 65, 130, 0}, two[] = {900, 0};
+	static const int64_t long_ones[] = {1025, 2, 1500, 0}, by_one[] = {1, 1, 1, 2, 63, 64, 65, 130, 1, 1, 0};
+	static const int64_t other[] = {64, 130, 1, 65, 63, 2, 64, 1, 0}, longer[] = {70, 1100, 64, 1026, 0};
+	const struct shape small = {2, 4, 16, 8}, odd = {1, 3, 20, 33}, few = {1, brief ? 1 : 2, 16, 8};
+	test_conv(1, 200, mixed, small, 4, 8);
+	test_conv(2, 40, one, odd, 4, 9);
+	test_conv(1, 130, one, (struct shape){1, 2, 256, 64}, 4, 9);
+	for (int alias = 0; alias < 3; alias++) {
+		test_gated_norm(70, 3, 20, alias, GATE_FIRST | ALL_HEADS);
+		test_gated_norm(33, 1, 900, alias, GATE_FIRST | ALL_HEADS);
+		test_gated_norm(37, 2, 300, alias, ALL_HEADS);
+		test_gated_norm(37, 1, 50, alias, NO_NORM);
+	}
+	test_gated_norm(5, 1, 5120, 2, GATE_FIRST | ALL_HEADS);
+	test_gated_norm(9, 2, 33, 0, GATE_FIRST);
+	test_gated_norm(9, 2, 1280, 1, NO_NORM);
+	test_delta(1, 328, mixed, (struct shape){1, 2, 16, 8}, steps);
+	test_delta(2, 150, mixed, odd, limited);
+	test_delta(1, 70, one, (struct shape){2, 2, 7, 50}, steps);
+	test_delta(1, 1, one, small, steps);
+	test_delta(1, 200, one, (struct shape){1, 2, 128, 64}, slow_steps);
+	test_delta(1, 70, one, (struct shape){1, 1, 256, 200}, steps);
+	test_delta(1, 1100, two, (struct shape){1, 2, 8, 12}, slow_steps);
+	test_delta(1, 300, one, small, slow_steps);
+	test_delta(1, 100, one, small, fast_steps);
+	test_delta(1, 300, one, small, limited);
+	test_delta(1, 2600, long_ones, few, slow_steps);
+	test_mixer_isolation(1, 400, by_one, small, steps);
+	test_mixer_isolation(2, 195, other, odd, steps);
+	test_mixer_isolation(1, 2400, longer, few, limited);
 }
 
 /* What the cpu alone computes */
@@ -749,7 +844,10 @@ static void test_mixer_pasts(void)
 	static const int64_t ends[] = {130, 131, 132, 191, 192, 193, 256, 257, 390, PAST_ROW};
 	static const int64_t others[] = {1, 2, 63, 64, 65, 128, 129, 320, 399, PAST_ROW},
 						 chunks[] = {64, 128, 384, PAST_ROW};
-	test_mixer_past(ends, (struct shape){2, 4, 16, 8});
-	test_mixer_past(others, (struct shape){1, 3, 20, 33});
-	test_mixer_past(chunks, (struct shape){1, 1, 64, 128});
+	test_mixer_past(ends, (struct shape){2, 4, 16, 8}, common);
+	test_mixer_past(others, (struct shape){1, 3, 20, 33}, common);
+	test_mixer_past(chunks, (struct shape){1, 1, 64, 128}, common);
+	test_mixer_past(ends, (struct shape){2, 4, 16, 8}, slow_steps);
+	test_mixer_past(others, (struct shape){1, 3, 20, 33}, limited);
+	test_mixer_past(chunks, (struct shape){1, 1, 64, 128}, steps);
 }

@@ -126,7 +126,7 @@ static void check(const char *name, struct part *parts, int count,
 	int same = 1, good = 1;
 	double worst = 0;
 	for (int p = 0; p < POOLS; p++) {
-		float *results[8];
+		float *results[10];
 		skew = p;
 		for (int i = 0; i < count; i++) {
 			results[i] = keep((size_t)parts[i].n * sizeof(float));
@@ -963,6 +963,7 @@ static void test_all(void)
 	test_balance();
 	test_deltas();
 	test_documents();
+	test_steps();
 	test_mixer_pasts();
 }
 
@@ -973,7 +974,7 @@ int main(int argc, char **argv)
 		if (!(pools[i] = pool_create(i + 1, POOL_SPINS, NULL))) return 1;
 	if (!strcmp(only, "experts")) test_experts();
 	else if (!strcmp(only, "balance")) test_balance();
-	else if (!strcmp(only, "delta")) test_deltas(), test_documents(), test_mixer_pasts();
+	else if (!strcmp(only, "delta")) test_deltas(), test_documents(), test_steps(), test_mixer_pasts();
 	else test_all();
 	for (int i = 0; i < POOLS; i++) pool_free(pools[i]);
 	return failures != 0;
