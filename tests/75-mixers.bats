@@ -124,8 +124,9 @@ loss_alone() {
 	done
 }
 
-@test "Qwen3.5 and Qwen3-Next have their sizes, and plans for an H200, also of several nodes" {
-	for m in "qwen3.5-9b 8.95" "qwen3.5-27b 26.90" "qwen3.5-35b-a3b 34.66" "qwen3-next-80b 79.67"; do
+@test "Qwen3.5, Qwen3-Next and GLM-4.7-Flash have their sizes, and plans for an H200, also of several nodes" {
+	for m in "qwen3.5-9b 8.95" "qwen3.5-27b 26.90" "qwen3.5-35b-a3b 34.66" "qwen3-next-80b 79.67" \
+		"glm-4.7-flash 29.94"; do
 		for more in "" "--nodes 2 --net 50" "--device-memory 24G --state int8"; do
 			# shellcheck disable=SC2086
 			mt-plan --config "$TOP/tests/configs/${m% *}.json" --profile H200 --seq 8192 --batch 8 --grad bf16 \

@@ -188,22 +188,32 @@ static void add_windows(const struct plan_request *req, const struct plan *plan,
 	t->backward += windows * (each + LAUNCH * BACKWARD_WINDOW * slices);
 }
 
+/* The kind of layers with the most weights in its MLP: every block counts as one of these. A dense layer beside layers
+ * of experts is smaller, though its MLP alone may be wider than a token's experts. */
+static const struct mt_layer *largest_mlp(const struct mt_geometry *g)
+{
+	const struct mt_layer *l = &g->kind[0];
+	for (uint32_t k = 1; k < g->n_kinds; k++)
+		if (whole_ffn(&g->kind[k]) > whole_ffn(l)) l = &g->kind[k];
+	return l;
+}
+
 /* Times in a pass of `rows` rows, in which all n of its tokens go through a unit */
 struct times unit_times(const struct plan_request *req, const struct plan *plan, uint32_t rows)
 {
 	const struct mt_geometry *g = req->geo;
-	const struct mt_layer *l = &req->most;
+	const struct mt_layer *l = &req->most, *m = largest_mlp(g);
 	const struct profile *p = &req->profile;
 	double n = (double)rows * req->seq, h = g->hidden, a = (double)mixer_width(l);
 	double k = ((double)proj_width(l) - a) / 2, e = (double)req->elem, w = (double)req->operand;
 	double block = (double)req->block, narrow = w < e ? n * (e + w) / p->hbm : 0;
 	/* of mixtures of experts, GEMMs are of those that a token uses, but a slice reads the weights of all */
-	int wide = mlp_gated(l) ? 2 : 1;
-	double f = (double)active_ffn(l), gu = wide * f, used = block - (double)req->idle;
+	int wide = mlp_gated(m) ? 2 : 1;
+	double f = (double)active_ffn(m), gu = wide * f, used = block - (double)req->idle;
 	double per = fmin(n, (double)rows_of_chunk(req, plan) * req->seq),
 		   slice = fmin(n, (double)tokens_of_slice(req, plan));
 	double chunks = ceil(n / per), slices = ceil(n / slice), head_n = fmin(n, plan->head_tokens);
-	double mlp = h * (gu / f + 1) * (double)whole_ffn(l);
+	double mlp = h * (gu / f + 1) * (double)whole_ffn(m);
 	const struct attention attention = attention_of(req, plan, rows);
 	struct times t;
 	/* bytes: weights once a chunk, gradients read and written once a chunk, and what norms, residuals, rope, SwiGLU and
