@@ -307,7 +307,7 @@ INLINE void groups(const struct scalars *a, const struct tile *t, struct mt_part
 			if (is.has_v) memcpy(old + SLOT_V + SLOT_SCALE, at.v_scale, sizeof(float));
 		}
 		arrays_prefetch(&at, is);
-		partition_commit(partition, tag | (uint64_t)slot << 27 | group);
+		partition_commit(partition, tag | (uint64_t)slot << PARTITION_SLOT | group);
 		if (is.state == MT_FP32) update_fp32(&scalars, &at, decay, is);
 		else update_apart(&scalars, &at, decay, rounding_key(tag, group), is);
 	}

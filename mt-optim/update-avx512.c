@@ -389,7 +389,7 @@ INLINE void groups(const struct scalars *a, const struct tile *t, struct mt_part
 		struct moments x;
 		load_weights(&k, at.w, at.lo, old, p, is.bf16, apart);
 		load_moments(&k, &x, &scalars, &at, old, is);
-		partition_commit(partition, tag | (uint64_t)slot << 27 | group);
+		partition_commit(partition, tag | (uint64_t)slot << PARTITION_SLOT | group);
 #pragma GCC unroll 2
 		for (int r = 0; r < REGS; r += 2) {
 			__m512 g[2], more[2];

@@ -219,7 +219,7 @@ void update_scalar(const struct scalars *a, const struct tile *t, struct mt_part
 		uint32_t new_m[MT_GROUP], new_v[MT_GROUP];
 		slot ^= 1;
 		journal(t, partition->slot[slot], group);
-		partition_commit(partition, tag | (uint64_t)slot << 27 | group);
+		partition_commit(partition, tag | (uint64_t)slot << PARTITION_SLOT | group);
 		moment_load(t, moment_m(t, group), int8_m, m);
 		moment_load(t, moment_v(t, group), int8_v, v);
 		uint32_t key = rounding_key(tag, group), bits = t->state == MT_INT8 ? INT8_CUT : 16;

@@ -81,15 +81,16 @@ struct tile {    /* a unit's arrays; every pointer is to element 0 and aligned t
 	bool g_bf16;
 };
 
-/* partition's index word: step 24 bits | unit 12 | slot 1 | group 27. A tag is an index with slot and group 0. */
-#define PARTITION_GROUPS ((uint64_t)1 << 27)
+/* partition's index word: step 24 bits | slot 1 | unit 11 | group 28. A tag is an index with slot and group 0. */
+#define PARTITION_GROUPS ((uint64_t)1 << 28)
+#define PARTITION_SLOT 39 /* bit */
 static inline uint64_t partition_tag(uint64_t step, uint32_t unit)
 {
 	return (step & 0xffffff) << 40 | (uint64_t)unit << 28;
 }
 static inline uint64_t partition_group(uint64_t index) { return index & (PARTITION_GROUPS - 1); }
-static inline uint32_t partition_slot(uint64_t index) { return (uint32_t)(index >> 27) & 1; }
-static inline uint32_t partition_unit(uint64_t index) { return (uint32_t)(index >> 28) & 0xfff; }
+static inline uint32_t partition_slot(uint64_t index) { return (uint32_t)(index >> PARTITION_SLOT) & 1; }
+static inline uint32_t partition_unit(uint64_t index) { return (uint32_t)(index >> 28) & 0x7ff; }
 static inline bool partition_in_step(uint64_t index, uint64_t step)
 {
 	return index && index >> 40 == (step & 0xffffff);

@@ -541,6 +541,9 @@ self_attention.dense.weight ln_mlp.weight ln_mlp.bias mlp.dense_h_to_4h.weight m
 		mistral-7b-v0.1 7241732096
 		qwen3-8b 8190735360
 		llama-120b 119822659584
+		glm-4.7-flash 29943393920
+		moonlight-16b-a3b 15960110208
+		deepseek-v3 671026419200
 		bench-97m 96763520
 		demo 4877568
 	END

@@ -9,7 +9,7 @@
 #define BIG_ALIGN (2u << 20)    /* big arrays start on a huge page */
 #define BIG (64u << 20)         /* from this size on, the alignment costs less than 3% */
 #define SMALL_ALIGN 4096u       /* for smaller arrays: small models would consist mostly of gaps otherwise */
-#define UNIT_ELEMS (1ull << 33) /* maximum: the optimizer's journal has 27 bits for a group of MT_GROUP */
+#define UNIT_ELEMS (1ull << 34) /* maximum: the optimizer's journal has 28 bits for a group of MT_GROUP */
 
 /* ---- tensors */
 
@@ -427,7 +427,7 @@ static int add_tensor(struct mt_layout *l, struct place *p, const struct entry *
 	t->exact = p->k && p->k->expert_flags & MT_CORRECTION && (t->role == MT_T_ROUTER || t->role == MT_T_CORRECTION);
 	int rc = count(t);
 	if (rc) return rc;
-	p->at += t->n - before; /* both at most 2^33 times a few */
+	p->at += t->n - before; /* both at most 2^34 times a few */
 	u->params += t->n - before;
 	return 0;
 }
@@ -519,9 +519,9 @@ static int add_unit(struct mt_layout *l, uint32_t unit, const struct mt_layer *k
 	/* a tied model whose norms have no weight has no tensor in its last unit, which is then a gap */
 	u->elems = round_up(p.at ? p.at : 1, MT_GROUP);
 	if (u->elems > UNIT_ELEMS)
-		return mt_fail(MT_EX_CONFIG, "unit %u of %llu elements is larger than 2^33", unit,
+		return mt_fail(MT_EX_CONFIG, "unit %u of %llu elements is larger than 2^34", unit,
 			(unsigned long long)u->elems);
-	l->params += u->params; /* at most 1026 units of 2^33 */
+	l->params += u->params; /* at most 1026 units of 2^34 */
 	return 0;
 }
 
@@ -590,7 +590,7 @@ static uint64_t place(uint64_t *at, uint64_t bytes)
 }
 
 /* Arrays of a unit, in the order w | lo | m | v | g (of tied embeddings: embed gradient, head gradient). At most 1026
- * units of 20 x 2^33 bytes. */
+ * units of 20 x 2^34 bytes. */
 static void place_unit(struct mt_layout *l, uint32_t unit, uint64_t *at)
 {
 	struct mt_unit *u = &l->units[unit];

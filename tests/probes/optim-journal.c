@@ -127,7 +127,7 @@ static void set_up(struct optim *o)
 	}
 	for (uint32_t l = 0; l < MT_PARTITIONS; l++) {
 		memset(o->partitions[l].slot, 0xaa, sizeof o->partitions[l].slot);
-		atomic_store(&o->partitions[l].index, partition_tag(STEP - 1, 2) | (uint64_t)(l & 1) << 27);
+		atomic_store(&o->partitions[l].index, partition_tag(STEP - 1, 2) | (uint64_t)(l & 1) << PARTITION_SLOT);
 	}
 	struct mt_txn *t = mt_txn(o->run, K);
 	*t = (struct mt_txn){.step = STEP,
@@ -295,7 +295,7 @@ static void break_rule(struct optim *o, enum breakage b)
 	for (uint32_t l = 0; l < MT_PARTITIONS && b != NOTHING; l++) {
 		uint64_t i = atomic_load(&o->partitions[l].index);
 		if (!partition_in_step(i, STEP)) continue;
-		if (b == OTHER_SLOT) atomic_store(&o->partitions[l].index, i ^ (uint64_t)1 << 27);
+		if (b == OTHER_SLOT) atomic_store(&o->partitions[l].index, i ^ (uint64_t)1 << PARTITION_SLOT);
 		if (b == NO_RESTORE) { /* as if the slot held the current values */
 			const struct tile *t = &o->units[partition_unit(i)].tile;
 			uint64_t at = partition_group(i) * MT_GROUP;

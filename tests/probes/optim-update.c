@@ -77,7 +77,7 @@ static void fill(struct state *s, bool bf16, enum mt_dtype state, bool wild)
 	fill_moment(s->m, state, false, wild);
 	fill_moment(s->v, state, true, wild);
 	memset(&s->partition, 0, sizeof s->partition);
-	atomic_store(&s->partition.index, (uint64_t)(rnd() & 1) << 27);
+	atomic_store(&s->partition.index, (uint64_t)(rnd() & 1) << PARTITION_SLOT);
 }
 
 static void fill_g(uint8_t *g, bool bf16, bool wild)
