@@ -1,6 +1,7 @@
 /* carried.c: what the directory of a wrapper, a class for images too, has beside its text model: vision towers,
- * projectors, ... These tensors are in no store. load records where each is, and their checksums; every checkpoint and
- * export gets the same bytes in a file of its own, model-carried.safetensors:
+ * projectors, ...; and what that of a text model has: layers of multi-token prediction. These tensors are in no store.
+ * load records where each is, and their checksums; every checkpoint and export gets the same bytes in a file of its
+ * own, model-carried.safetensors:
  *
  *     a checkpoint beside the new directory has the file      a checkpoint links it, an export copies it
  *     otherwise                                               it is put together from the source's files
@@ -289,16 +290,22 @@ static int add_sums(struct carried *c, int source)
 
 /* ---- load */
 
-static void say(const struct carried *c)
+static bool is_mtp(const struct carried *c, const struct mt_geometry *geo, const char *name)
+{
+	size_t n = strlen(c->prefix);
+	return !strncmp(name, "mtp.", 4) || strstr(name, ".mtp.") ||
+		(!strncmp(name, c->prefix, n) && name_is_beyond(geo, name + n));
+}
+
+static void say(const struct carried *c, const struct mt_geometry *geo)
 {
 	uint32_t mtp = 0;
-	for (uint32_t i = 0; i < c->n; i++)
-		mtp += !strncmp(c->v[i].name, "mtp.", 4) || strstr(c->v[i].name, ".mtp.") != NULL;
+	for (uint32_t i = 0; i < c->n; i++) mtp += is_mtp(c, geo, c->v[i].name);
 	if (c->n)
 		mt_say("%u tensor%s of %llu bytes are carried untrained, as they are in %s", c->n, mt_s(c->n),
 			(unsigned long long)c->other.bytes, c->source);
 	if (mtp)
-		mt_say("warning: %u of them are of multi-token prediction (mtp.): the more the model is trained, the less they "
+		mt_say("warning: %u of them are of multi-token prediction: the more the model is trained, the less they "
 			   "fit it",
 			mtp);
 }
@@ -344,7 +351,7 @@ int carried_say(const struct source *s)
 {
 	struct carried c;
 	int rc = take_source(&c, s);
-	if (rc == 0) say(&c);
+	if (rc == 0) say(&c, &s->geo);
 	carried_close(&c);
 	return rc;
 }
@@ -357,7 +364,7 @@ int carried_note(struct kept *k, const struct source *s)
 	if (rc == 0 && c.n) rc = add_sums(&c, s->dirfd);
 	if (rc == 0 && !(text = json_dumps(c.record, JSON_COMPACT))) rc = no_memory();
 	if (rc == 0) rc = kept_add(k, CARRIED_RECORD, text, strlen(text));
-	if (rc == 0) say(&c);
+	if (rc == 0) say(&c, &s->geo);
 	carried_close(&c);
 	return rc;
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include "load.h"
+#include "model/hfjson.h"
 #include "say.h"
 #include "mt/choices.h"
 #include "mt/run.h"
@@ -224,7 +225,7 @@ static int check_source(struct mt_run *run, struct source *s, struct kept *kept)
 		(rc = check_optim(run, s)) < 0 || (rc = source_checksums(s)) < 0 || (rc = source_models(s)) < 0)
 		return rc;
 	if ((rc = kept_read(kept, s)) < 0) return rc;
-	return *s->geo.wrapper ? carried_note(kept, s) : 0;
+	return family_carries(&s->geo) ? carried_note(kept, s) : 0;
 }
 
 /* The optimizer's state is loaded into a run that has it in another type */
@@ -253,7 +254,7 @@ int ckpt_load(const char *name, const char *dir, bool weights, bool new_record)
 	if (rc == 0) rc = check_source(run, &s, &kept);
 	if (new_record) s.json.has_record = false;
 	if (rc == 0) {
-		if (!*s.geo.wrapper) model_name_extras(&s.model[ARRAY_W]);
+		if (!family_carries(&s.geo)) model_name_extras(&s.model[ARRAY_W]);
 		warn_of_state(run, &s);
 		rc = fill(run, &s, &kept);
 	}

@@ -101,7 +101,7 @@ static int open_weights(struct source *s, enum st_dtype dtype)
 	struct model *m = &s->model[ARRAY_W];
 	int rc = model_open(m, s->dirfd, st_sets[ARRAY_W].name);
 	if (rc < 0) return rc;
-	if (!s->full || *s->geo.wrapper) {
+	if (!s->full || family_carries(&s->geo)) {
 		model_base(m, s->layout.tensors[0].name);
 		if (s->geo.flags & MT_TIED) m->head = head_tensor_name(&s->geo);
 	}

@@ -1,5 +1,6 @@
 /* verify.c: checks a directory. Checksums first, since the errors of parsing a damaged file mislead. */
 #include "ckpt.h"
+#include "model/hfjson.h"
 
 int ckpt_verify(const char *path)
 {
@@ -10,7 +11,7 @@ int ckpt_verify(const char *path)
 		rc = source_models(&s);
 	if (rc == 0 && !s.full) rc = kept_read(&kept, &s);
 	kept_release(&kept);
-	if (rc == 0 && *s.geo.wrapper) rc = s.full ? 0 : carried_say(&s);
+	if (rc == 0 && family_carries(&s.geo)) rc = s.full ? 0 : carried_say(&s);
 	else if (rc == 0) model_name_extras(&s.model[ARRAY_W]);
 	source_close(&s);
 	return rc;

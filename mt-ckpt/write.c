@@ -2,6 +2,7 @@
  * the order of the units whose tensors they hold. */
 #include <stdlib.h>
 #include "ckpt.h"
+#include "model/hfjson.h"
 #include "cli/cli.h"
 #include "mt/run.h"
 #include "mt/stage.h"
@@ -97,7 +98,7 @@ int writer_begin(struct writer *w, struct mt_run *run, struct out_dir *dir, enum
 	w->has[ARRAY_M] = full;
 	w->has[ARRAY_V] = full && mt_state_arrays(mt_control(run)->optim) == 2;
 	dir->no_sums = !full;
-	if (*mt_geometry(run)->wrapper && w->has[ARRAY_W]) rc = carried_open(&w->carried, run);
+	if (family_carries(mt_geometry(run)) && w->has[ARRAY_W]) rc = carried_open(&w->carried, run);
 	for (enum array a = 0; a < ARRAYS && rc == 0; a++)
 		if (w->has[a]) rc = begin_set(w, a, limit);
 	if (rc == 0) rc = make_chunks(w);

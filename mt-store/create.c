@@ -124,9 +124,11 @@ static void say_pages(struct mt_run *run)
 static void say_carried(const char *name, const struct mt_control *c)
 {
 	uint64_t carried = c->geo.carried_bytes, moments = mt_state_arrays(c->optim) * mt_state_bytes(c->state, c->params);
-	mt_say("run '%s': of %s the text model is trained; %u tensor%s of %llu bytes are carried untrained; with them a "
-		   "checkpoint has %llu bytes, an export %llu",
-		name, c->geo.wrapper, c->geo.carried, mt_s(c->geo.carried), (unsigned long long)carried,
+	bool wrapped = *c->geo.wrapper;
+	mt_say("run '%s': %s%s%s%u tensor%s of %llu bytes are carried untrained; with them a checkpoint has %llu bytes, an "
+		   "export %llu",
+		name, wrapped ? "of " : "", c->geo.wrapper, wrapped ? " the text model is trained; " : "", c->geo.carried,
+		mt_s(c->geo.carried), (unsigned long long)carried,
 		(unsigned long long)(4 * c->params + moments + carried), /* w and lo, or fp32 w */
 		(unsigned long long)(mt_dtype_bytes(c->dtype) * c->params + carried));
 }

@@ -88,6 +88,32 @@ whole() {
 	grep -q "^mt-ckpt: warning: 1 of them are of multi-token prediction" "$T/load"
 }
 
+@test "a text model's layers of multi-token prediction, beyond its own or under mtp., come back byte for byte" {
+	local c
+	for c in deepseek-v3 glm4-moe-lite glm4-moe qwen3-next; do
+		rm -rf "$T/in" "$T/out"
+		cp -r "$GOLDEN/$c/model" "$T/in"
+		python3 - "$TOP/tests/lib" "$T/in" <<-'END'
+			import json, sys
+			sys.path.insert(0, sys.argv[1])
+			from wrap import read, write
+			layer = "model.layers.%d." % json.load(open(sys.argv[2] + "/config.json"))["num_hidden_layers"]
+			new = {"embed_tokens.weight": [8, 2], "eh_proj.weight": [2, 4], "mlp.experts.0.gate_proj.weight": [3, 2],
+			       "shared_head.head.weight": [8, 2]}
+			new = {**{layer + k: v for k, v in new.items()}, "mtp.fc.weight": [4, 2]}
+			bytes_ = lambda shape: bytes((7 * i) % 256 for i in range(2 * shape[0] * shape[1]))
+			write(sys.argv[2], {**read(sys.argv[2]), **{k: ("BF16", v, bytes_(v)) for k, v in new.items()}})
+		END
+		make_run "$T/in" --dtype fp32
+		grep -q "^mt-store: run '.*': 5 tensors of 108 bytes are carried untrained; with them" "$T/create.err"
+		grep -q "^mt-ckpt: warning: 5 of them are of multi-token prediction" "$T/load.err"
+		mt-ckpt verify "$T/in"
+		mt-ckpt export "$RUN" "$T/out"
+		mt-store rm "$RUN"
+		python3 "$TOP/tests/lib/forms.py" same "$T/in" "$T/out"
+	done
+}
+
 @test "a checkpoint of a wrapper loads when its source is gone, and later ones share its file of carried tensors" {
 	wrap "$GOLDEN/gemma3/model" "$T/in" gemma3
 	make_run "$T/in" --dtype fp32

@@ -1,7 +1,7 @@
-/* beside.c: the tensor files beside a wrapper's config.json. Which tensors are the text model's is decided by what is
- * there: the name that ends in embed_tokens.weight says what stands before the names of all; the LM head is in a module
- * around it. Whether the two are tied, config.json often does not say right: if both are there and differ, they are
- * not. */
+/* beside.c: the tensor files beside the config.json of a model that may carry some along. Which tensors are the text
+ * model's is decided by what is there: the name that ends in embed_tokens.weight says what stands before the names of
+ * all; the LM head is in a module around it. Whether the two are tied, config.json often does not say right: if both
+ * are there and differ, they are not. */
 #include <endian.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -29,6 +29,11 @@ int name_outer(const char *prefix, int bytes, int *at)
 	const char *dot = memchr(prefix + n, '.', (size_t)(bytes - n));
 	*at = dot ? (int)(dot - prefix) + 1 : bytes + 1;
 	return n;
+}
+
+bool name_is_beyond(const struct mt_geometry *geo, const char *name)
+{
+	return strncmp(name, "layers.", 7) == 0 && strtoul(name + 7, NULL, 10) >= geo->layers;
 }
 
 struct found { /* a tensor; fd -1: none */
@@ -181,8 +186,9 @@ static void judge(const struct files *f, struct mt_geometry *geo)
 	file = 0;
 	in = NULL;
 	while (next(f, &file, &in, &t)) {
-		if (strncmp(t.name, embed.name, (size_t)bytes) == 0 || (head.fd >= 0 && strcmp(t.name, head.name) == 0))
-			continue;
+		bool inside = strncmp(t.name, embed.name, (size_t)bytes) == 0;
+		if (inside && !name_is_beyond(geo, t.name + bytes)) continue;
+		if (head.fd >= 0 && strcmp(t.name, head.name) == 0) continue;
 		geo->carried++;
 		geo->carried_bytes += t.bytes;
 	}

@@ -26,8 +26,14 @@ int name_prefix(const char *name, const char *leaf);
  * at: 0 at first; returns the bytes of prefix, -1 after the last one */
 int name_outer(const char *prefix, int bytes, int *at);
 
+/* Is a tensor, whose name stands behind what is before the text model's, of a layer beyond num_hidden_layers? Released
+ * files have layers of multi-token prediction there. */
+bool name_is_beyond(const struct mt_geometry *, const char *name);
+
 /* families.c: the class that AutoModelForCausalLM makes for a model_type; NULL: mt does not have it */
 const char *family_class(const char *model_type);
+/* Are tensors of its files carried along: is it in a class for images too, or may it have layers beside its own? */
+bool family_carries(const struct mt_geometry *);
 /* rope.c: what config.json's root has instead of the key rope_theta or partial_rotary_factor, if this model_type's
  * class has another name for it; else the key itself */
 const char *rope_root_key(const char *model_type, const char *key);
