@@ -1390,6 +1390,10 @@ END
 	! grep -q "layers.0.self_attn.q_.*bias\|q_a_layernorm\|q_b_proj" "$T/layout"
 	config deepseek_v3 "$heads" '"rope_scaling": {"type": "yarn", "factor": 40, "mscale": 1.0, "mscale_all_dim": 1.0}'
 	store-layout "$T/config.json" | grep -q "^attention_scale 0.1352337" # times (0.1 log(40) + 1)^2
+	for type in linear dynamic; do # not of yarn alone
+		config deepseek_v3 "$heads" "\"rope_scaling\": {\"type\": \"$type\", \"factor\": 4, \"mscale_all_dim\": 1.0}"
+		store-layout "$T/config.json" | grep -q "^attention_scale 0.09356"
+	done
 	config glm4_moe_lite "$heads"
 	store-layout "$T/config.json" | grep -q "^head_dim 256$"
 	config mistral4 "$heads"

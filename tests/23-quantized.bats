@@ -73,6 +73,11 @@ like_transformers() {
 	reads FP8
 	Q fp8 "$GOLDEN/qwen3-moe/model" "$T/q" --block 5,5
 	reads FP8
+	Q fp8 "$GOLDEN/deepseek-v3/model" "$T/q" --block 5,5 # of latents, too; its correction stays F32 in bf16 exports
+	create "$RUN" --config "$T/q" --dtype fp32
+	mt-ckpt load "$RUN" "$T/q"
+	mt-ckpt export "$RUN" "$T/fp32" --dtype fp32
+	ST same "$T/q/expect" "$T/fp32" --cast F32
 }
 
 @test "FP8 of compressed-tensors in blocks, and scales under other names" {

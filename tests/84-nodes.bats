@@ -64,6 +64,14 @@ load lib/nodes
 	same_as_one
 }
 
+@test "latent attention and experts behind a dense layer on 3 nodes" {
+	local MODEL=$GOLDEN/deepseek-v3/model
+	cp "$GOLDEN/deepseek-v3/data.bin" "$T/records"
+	one 3 "${ARGS[@]}"
+	nodes 3 "${ARGS[@]}"
+	same_as_one
+}
+
 @test "a bf16 run with exact routers on 3 nodes: each node has lo of all of them" {
 	local MODEL=$GOLDEN/glm4-moe-bias/model
 	cp "$GOLDEN/glm4-moe-bias/data.bin" "$T/records"

@@ -102,6 +102,8 @@ static void rope_read(struct reader *r, const struct family *family, const json_
 		if (rope->kind->needs & 1u << k && isnan(rope->v[k]))
 			REFUSE(r, MT_EX_CONFIG, "%s of rope_type '%s' is missing", rope_keys[k], type);
 	}
+	if (family->latent[1] && !kind_is(rope, "default")) /* whatever the type */
+		rope->v[R_MSCALE_ALL] = key_number(r, block, rope_keys[R_MSCALE_ALL]);
 	if (family->temperature) rope->v[R_BETA] = key_number(r, block, rope_keys[R_BETA]);
 	if (rope->kind->truncates) rope->truncate = key_bool(r, block, "truncate", true);
 	if (kind_is(rope, "longrope")) read_factors(r, block, rope);

@@ -65,6 +65,7 @@ CASES = {
     "none-sgd": dict(dtype="bf16", grad="none", optim="sgd", state="int8", save=2, vocab=8000),
     "windows": dict(dtype="bf16", experts=6, windows=3, micros=3, streams=2, save=3),
     "hybrid": dict(dtype="bf16", hybrid=True, micros=3, streams=2, save=3),
+    "mla": dict(dtype="bf16", mla=True, micros=3, streams=2, save=3),
 }
 STEPS = 24
 HOWS = ("kill", "again", "two", "all", "stop", "hold", "term", "load", "replace", "fds", "ns", "lied", "pause")
@@ -452,6 +453,11 @@ def make_model(where, case):
         config.update(architectures=["Qwen3_5ForCausalLM"], model_type="qwen3_5_text", head_dim=16,
                       full_attention_interval=2, linear_num_key_heads=2, linear_num_value_heads=4,
                       linear_key_head_dim=16, linear_value_head_dim=16)
+    if "mla" in case:  # multi-head latent attention, experts with routers in fp32 behind a dense layer
+        config.update(architectures=["DeepseekV3ForCausalLM"], model_type="deepseek_v3", num_key_value_heads=4,
+                      q_lora_rank=24, kv_lora_rank=20, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=12,
+                      first_k_dense_replace=1, n_routed_experts=6, num_experts_per_tok=2, n_group=1, topk_group=1,
+                      moe_intermediate_size=32)
     with open(os.path.join(where, "config.json"), "w") as f:
         json.dump(config, f)
     words = random.Random(3)

@@ -133,7 +133,8 @@ FAMILIES["lfm2_moe"] = {"norm_topk_prob": [True, False], "routed_scaling_factor"
                         "tie_embedding": [True, False], "norm_eps": [0.001]}
 LATENT = {**BIAS, **MOE, "q_lora_rank": [None, 12], "kv_lora_rank": [10], "qk_nope_head_dim": [6], "v_head_dim": [10],
           "rope_interleave": [True, False], "rope_theta": [500.0]}
-LATENT_ROPE = {"rope_scaling": [None, YARN, {**YARN, "mscale": 0.7, "mscale_all_dim": 1.0}]}
+LATENT_ROPE = {"rope_scaling": [None, YARN, {**YARN, "mscale": 0.7, "mscale_all_dim": 1.0},
+                                {"rope_type": "linear", "factor": 4.0, "mscale_all_dim": 1.0}]}
 FAMILIES.update({
     "deepseek_v3": {**LATENT, **LATENT_ROPE, "first_k_dense_replace": [0, 2]},
     "glm4_moe_lite": {**LATENT, **LATENT_ROPE, "mlp_layer_types": [["sparse", "dense", "sparse", "dense"]]},

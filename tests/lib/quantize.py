@@ -74,7 +74,7 @@ def quantize_fp8(source, form="blocks", block=None, scale="F32"):
     tensors, expect = {}, {}
     for name, (dtype, shape, raw) in tensors_of(source).items():
         tensors[name] = expect[name] = dtype, shape, raw
-        if name.endswith("_proj.weight") or len(shape) == 3:
+        if name.endswith(("_proj.weight", "_with_mqa.weight")) or len(shape) == 3:
             files, numbers = fp8(name, shape, form, block or (128, 128), scale)
             tensors |= files
             expect[name] = "F32", shape, numbers
