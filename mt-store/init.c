@@ -46,15 +46,17 @@ static void fill_random(struct fill *f, uint32_t index, uint64_t from, uint64_t 
 	}
 }
 
-/* A_log: logarithms of numbers that are uniform between 0.01 and 16. Of two normal numbers, exp(-(a^2 + b^2) / 2) is
- * uniform between 0 and 1. */
+/* A_log: logarithms of numbers that are uniform between 0.01 and 16; Mamba 2: of 1, 2, 3, ... Of two normal numbers,
+ * exp(-(a^2 + b^2) / 2) is uniform between 0 and 1. */
 static void fill_decay(struct fill *f, uint32_t index, uint64_t from, uint64_t to)
 {
+	const struct mt_tensor *t = mt_tensor(f->run, index);
+	bool mamba = mt_layer_of(mt_geometry(f->run), t->unit - 1)->mixer == MT_MAMBA;
 	double z[2];
 	for (uint64_t i = from; i < to; i++) {
 		normal_pair(f->seed, index, i, z);
 		double uniform = exp(-(z[0] * z[0] + z[1] * z[1]) / 2);
-		store_weight(f->run, mt_tensor(f->run, index), i, (float)log(0.01 + (16 - 0.01) * uniform));
+		store_weight(f->run, t, i, (float)log(mamba ? (double)i + 1 : 0.01 + (16 - 0.01) * uniform));
 	}
 }
 
@@ -71,6 +73,7 @@ static float first_value(const struct mt_geometry *geo, uint32_t role)
 	case MT_T_KNORM: /* a factor of 1 where it is RMSNorm; Nemotron's LayerNorms begin with a factor of 2 */
 		return geo->flags & MT_NORM_ONE && !(geo->flags & MT_LAYERNORM) ? 0 : 1;
 	case MT_T_DT_BIAS:
+	case MT_T_SKIP:
 	case MT_T_DNORM:
 	case MT_T_SCALAR: return 1;
 	case MT_T_SINKS: return NAN;

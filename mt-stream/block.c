@@ -5,7 +5,8 @@
  *     both (sandwich)    x2 = x + post1(attention(norm1(x)))   y = x2 + post2(mlp(norm2(x2)))
  *     parallel           x2 = x + attention(norm1(x))          y = x2 + mlp(norm2(x)), or norm1
  *
- * In some families what is added is multiplied by a constant, and the whole output by a number of the block's own.
+ * In some families what is added is multiplied by a constant, and the whole output by a number of the block's own. In
+ * some a block has one half alone: a mixer, or an MLP.
  */
 #include <stddef.h>
 
@@ -64,10 +65,10 @@ void *walk_take_fn(void *where, uint64_t count, uint64_t size) { return walk_tak
 
 static const struct mixer *mixer_of(const struct mt_layer *l)
 {
-	return l->mixer == MT_DELTA ? &delta_mixer
-		: l->mixer == MT_CONV   ? &conv_mixer
-		: l->mixer == MT_MLA    ? &mla_mixer
-								: &attention_mixer;
+	return l->mixer == MT_DELTA || l->mixer == MT_MAMBA ? &delta_mixer
+		: l->mixer == MT_CONV                           ? &conv_mixer
+		: l->mixer == MT_MLA                            ? &mla_mixer
+														: &attention_mixer;
 }
 
 /* What mixers keep: those of one kind of layers, or of all kinds together (mt_layer_most) */
@@ -89,16 +90,26 @@ void block_take(struct saved *s, const struct kept *k, take_fn *take, void *wher
 {
 	*s = (struct saved){0};
 	mixer_take(s, k, take, where);
-	if (k->level >= KEEP_ALL_BUT_GATE_UP) s->x2 = take(where, k->n * k->geo->hidden, k->elem);
+	if (k->level >= KEEP_ALL_BUT_GATE_UP && has_mixer(k->layer) && has_mlp(k->layer))
+		s->x2 = take(where, k->n * k->geo->hidden, k->elem);
 	mlp_take(s, k, take, where);
+}
+
+/* y = x + what the mixer adds */
+static void output_forward(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x,
+	const struct saved *s, void *y)
+{
+	const struct mt_layer *l = mt_layer_of(c->geo, layer);
+	residual_forward(c, y, mixer_of(l)->out(c, layer, w, s), w, MT_T_O, MT_T_OB, post1, x, mixer_width(l));
 }
 
 void mixer_forward(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x, struct saved *s,
 	bool have_o)
 {
 	const struct mt_layer *l = mt_layer_of(c->geo, layer);
+	if (!has_mixer(l)) return;
 	mixer_of(l)->forward(c, layer, w, x, s, have_o);
-	residual_forward(c, s->x2, mixer_of(l)->out(c, layer, w, s), w, MT_T_O, MT_T_OB, post1, x, mixer_width(l));
+	if (has_mlp(l)) output_forward(c, layer, w, x, s, s->x2);
 }
 
 /* dx, the gradient of x2, becomes in the scratch's d_o the gradient of what the output projection read */
@@ -116,7 +127,8 @@ void block_forward(const struct chunk *c, uint32_t layer, const struct weights *
 	void *y)
 {
 	mixer_forward(c, layer, w, x, s, false);
-	mlp_forward(c, layer, w, x, s, y);
+	if (has_mlp(mt_layer_of(c->geo, layer))) mlp_forward(c, layer, w, x, s, y);
+	else output_forward(c, layer, w, x, s, y);
 }
 
 /* Numbers that are not trained */
@@ -143,7 +155,8 @@ void block_backward_rest(const struct chunk *c, uint32_t layer, const struct wei
 	no_gradient(c, g, MT_T_XIELU_EPS);
 	/* parallel: the mixer's gradients are taken from dx before the MLP adds to it */
 	if (parallel) output_backward(c, layer, w, g, beta, s, dx);
-	mlp_backward(c, layer, w, g, beta, x, s, dx);
+	if (has_mlp(l)) mlp_backward(c, layer, w, g, beta, x, s, dx);
+	if (!has_mixer(l)) return;
 	if (!parallel) output_backward(c, layer, w, g, beta, s, dx);
 	mixer_of(l)->backward(c, layer, w, g, beta, c->geo->flags & MT_ONE_NORM ? 1 : beta, x, s, dx);
 }

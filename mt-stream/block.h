@@ -83,7 +83,7 @@ struct saved {      /* what a block's backward needs from its forward, beside th
 	void *o;        /* (N, A)      the output of attention, of the delta rule or of the convolution */
 	float *lse;     /* (N, heads)  attention's log-sum-exps */
 	float *state;   /* (value_heads, key_dim, value_dim) mt-sample's; NULL to train */
-	void *x2;       /* (N, H)      the second residual */
+	void *x2;       /* (N, H)      the second residual, of blocks with mixer and MLP */
 	void *gu;       /* (N, kept_width())  gate | up; backward writes its gradient here. NULL: recomputed */
 };
 
@@ -117,7 +117,8 @@ void embed_backward(const struct chunk *, const struct grads *, float beta, cons
 /* y (N, H) = block(x); *saved is filled. */
 void block_forward(const struct chunk *, uint32_t layer, const struct weights *, const void *x, struct saved *,
 	void *y);
-/* Its first half, which also recomputes *saved, except gu; o and lse are there already if have_o. */
+/* Its first half, to x2 if there is a second one; also recomputes *saved, except gu. o and lse are there already if
+ * have_o. */
 void mixer_forward(const struct chunk *, uint32_t layer, const struct weights *, const void *x, struct saved *,
 	bool have_o);
 /* Its second half: y = x2 + what the MLP adds */
@@ -206,13 +207,16 @@ static inline int64_t mixer_width(const struct mt_layer *l)
 {
 	return (int64_t)larger(larger((uint64_t)value_width(l), (uint64_t)l->value_heads * l->value_dim), l->conv_dim);
 }
+/* Which halves has a block of this kind, or any of these kinds? */
+static inline bool has_mixer(const struct mt_layer *l) { return mixer_width(l) > 0; }
+static inline bool has_mlp(const struct mt_layer *l) { return l->ffn || l->experts; }
 static inline int64_t conv_width(const struct mt_layer *l)
 {
 	return 2ll * l->key_heads * l->key_dim + (int64_t)l->value_heads * l->value_dim;
 }
 static inline int64_t delta_width(const struct mt_layer *l)
 {
-	return conv_width(l) + (int64_t)l->value_heads * (l->value_dim + 2ll);
+	return conv_width(l) + (int64_t)l->value_heads * (l->value_dim + (l->mixer == MT_MAMBA ? 1ll : 2ll));
 }
 static inline int64_t proj_width(const struct mt_layer *l)
 {

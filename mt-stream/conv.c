@@ -27,7 +27,7 @@ static void forward(const struct chunk *c, uint32_t layer, const struct weights 
 {
 	const struct mt_layer *l = mt_layer_of(c->geo, layer);
 	struct op conv = conv_op(c, OP_CONV_FORWARD, l, w, s);
-	linear_forward(c, s->qkv, input_of(c, x, w, norm1), w->t[MT_T_DQKV], NULL, NULL, c->geo->hidden, 3ll * l->conv_dim);
+	in_projection_forward(c, s->qkv, x, w, 3ll * l->conv_dim);
 	conv.conv.y = s->o;
 	if (!have_o) launch(c, &conv);
 }
@@ -51,9 +51,7 @@ static void backward(const struct chunk *c, uint32_t layer, const struct weights
 	conv.conv.dw = g->t[MT_T_CONV];
 	conv.conv.beta = beta;
 	launch(c, &conv);
-	linear_backward(c, c->s.dh, g->t[MT_T_DQKV], NULL, beta, c->s.dqkv, input_of(c, x, w, norm1), w->t[MT_T_DQKV],
-		c->geo->hidden, 3ll * l->conv_dim);
-	input_backward(c, dx, g, norm_beta, x, w, norm1);
+	in_projection_backward(c, dx, x, w, g, beta, norm_beta, 3ll * l->conv_dim);
 }
 
 const struct mixer conv_mixer = {forward, out, backward};

@@ -1,7 +1,12 @@
-/* delta.c: gated DeltaNet (arXiv 2412.06464), as Qwen3.5 and Qwen3-Next have it. Forward and backward are pairs.
+/* delta.c: gated DeltaNet (arXiv 2412.06464), as Qwen3.5 and Qwen3-Next have it, and Mamba 2 (arXiv 2405.21060), as
+ * Granite 4 and Nemotron-H have it. Forward and backward are pairs.
  *
  *     qkv | z | b | a = W norm(x)        a short convolution of qkv, silu, and norms of q and k
  *     o = delta rule(q, k, v, a, b)      out projection of norm(o) silu(z), by head
+ *
+ * Mamba 2 has C and B of groups of heads for q and k, which have no norm, x for v, dt for a, and no b:
+ *
+ *     C | B | x | z | dt = W norm(x)     out projection of norm(o silu(z)), by group
  *
  * State and convolution begin at zero with each document.
  */
@@ -10,21 +15,22 @@
 /* Where z, b and a begin in a row of saved->qkv */
 static int64_t z_at(const struct mt_layer *l) { return conv_width(l); }
 static int64_t b_at(const struct mt_layer *l) { return z_at(l) + (int64_t)l->value_heads * l->value_dim; }
-static int64_t a_at(const struct mt_layer *l) { return b_at(l) + l->value_heads; }
+static int64_t a_at(const struct mt_layer *l) { return b_at(l) + (l->mixer == MT_MAMBA ? 0 : l->value_heads); }
 
 /* The convolution into the scratch's mixed, where in a document's middle the open chunk's rows stand before it */
 static void conv_forward(const struct chunk *c, const struct mt_layer *l, const struct weights *w,
 	const struct saved *s)
 {
 	LAUNCH(c, OP_CONV_FORWARD, conv, .n = c->n, .seq = c->seq, .channels = conv_width(l), .width = l->conv_width,
-		.q_heads = l->key_heads, .k_heads = l->key_heads, .dim = l->key_dim, .silu = 1, .x = s->qkv,
-		.ld = delta_width(l), .w = w->t[MT_T_CONV], .starts = c->starts, .y = c->s.mixed, .past = c->past,
-		.redo = c->past % DELTA_CHUNK);
+		.q_heads = l->key_heads, .k_heads = l->key_heads, .dim = l->key_dim, .unnormed = l->mixer == MT_MAMBA,
+		.silu = 1, .x = s->qkv, .ld = delta_width(l), .w = w->t[MT_T_CONV], .bias = w->t[MT_T_CONVB],
+		.starts = c->starts, .y = c->s.mixed, .past = c->past, .redo = c->past % DELTA_CHUNK);
 }
 
 static struct op delta_op(const struct chunk *c, enum op_code code, const struct mt_layer *l, const struct weights *w,
 	const struct saved *s)
 {
+	bool mamba = l->mixer == MT_MAMBA;
 	return (struct op){code,
 		.delta = {.n = c->n,
 			.seq = c->seq,
@@ -32,13 +38,16 @@ static struct op delta_op(const struct chunk *c, enum op_code code, const struct
 			.value_heads = l->value_heads,
 			.key_dim = l->key_dim,
 			.value_dim = l->value_dim,
-			.correct = 1,
+			.correct = !mamba,
+			.dt_min = l->dt_min,
+			.dt_max = l->dt_max,
 			.qkv = c->s.mixed,
 			.a = elements_after(c->dev, s->qkv, a_at(l)),
-			.b = elements_after(c->dev, s->qkv, b_at(l)),
+			.b = mamba ? NULL : elements_after(c->dev, s->qkv, b_at(l)),
 			.ld = delta_width(l),
 			.a_log = w->t[MT_T_A_LOG],
 			.dt_bias = w->t[MT_T_DT_BIAS],
+			.skip = w->t[MT_T_SKIP],
 			.starts = c->starts,
 			.host_starts = c->host_starts,
 			.o = s->o,
@@ -52,7 +61,7 @@ static void delta_forward(const struct chunk *c, uint32_t layer, const struct we
 {
 	const struct mt_layer *l = mt_layer_of(c->geo, layer);
 	struct op delta = delta_op(c, OP_DELTA_FORWARD, l, w, s);
-	linear_forward(c, s->qkv, input_of(c, x, w, norm1), w->t[MT_T_DQKV], NULL, NULL, c->geo->hidden, delta_width(l));
+	in_projection_forward(c, s->qkv, x, w, delta_width(l));
 	if (have_o) return;
 	conv_forward(c, l, w, s);
 	launch(c, &delta);
@@ -61,11 +70,15 @@ static void delta_forward(const struct chunk *c, uint32_t layer, const struct we
 static struct op norm_op(const struct chunk *c, enum op_code code, const struct mt_layer *l, const struct weights *w,
 	const struct saved *s)
 {
+	bool mamba = l->mixer == MT_MAMBA;
+	int64_t heads = mamba ? l->key_heads : l->value_heads;
 	return (struct op){code,
 		.gated_norm = {.n = c->n,
-			.heads = l->value_heads,
-			.dim = l->value_dim,
+			.heads = heads,
+			.dim = (int64_t)l->value_heads * l->value_dim / heads,
 			.eps = c->geo->norm_eps,
+			.gate_first = mamba,
+			.all_heads = mamba,
 			.o = s->o,
 			.z = elements_after(c->dev, s->qkv, z_at(l)),
 			.ld = delta_width(l),
@@ -85,11 +98,11 @@ static void conv_backward(const struct chunk *c, const struct mt_layer *l, const
 {
 	int64_t keys = c->n * l->value_heads * l->key_dim;
 	LAUNCH(c, OP_CONV_BACKWARD, conv, .n = c->n, .seq = c->seq, .channels = conv_width(l), .width = l->conv_width,
-		.q_heads = l->key_heads, .k_heads = l->key_heads, .dim = l->key_dim, .silu = 1, .x = s->qkv,
-		.ld = delta_width(l), .w = w->t[MT_T_CONV], .starts = c->starts, .value_heads = l->value_heads,
-		.dq = c->s.dmixed, .dk = elements_after(c->dev, c->s.dmixed, keys),
-		.dv = elements_after(c->dev, c->s.dmixed, 2 * keys), .dx = c->s.dqkv, .dx_ld = delta_width(l),
-		.dw = g->t[MT_T_CONV], .beta = beta);
+		.q_heads = l->key_heads, .k_heads = l->key_heads, .dim = l->key_dim, .unnormed = l->mixer == MT_MAMBA,
+		.silu = 1, .x = s->qkv, .ld = delta_width(l), .w = w->t[MT_T_CONV], .bias = w->t[MT_T_CONVB],
+		.starts = c->starts, .value_heads = l->value_heads, .dq = c->s.dmixed,
+		.dk = elements_after(c->dev, c->s.dmixed, keys), .dv = elements_after(c->dev, c->s.dmixed, 2 * keys),
+		.dx = c->s.dqkv, .dx_ld = delta_width(l), .dw = g->t[MT_T_CONV], .dbias = g->t[MT_T_CONVB], .beta = beta);
 }
 
 static void delta_backward(const struct chunk *c, uint32_t layer, const struct weights *w, const struct grads *g,
@@ -111,16 +124,15 @@ static void delta_backward(const struct chunk *c, uint32_t layer, const struct w
 	delta.delta.dk = elements_after(c->dev, c->s.dmixed, keys);
 	delta.delta.dv = elements_after(c->dev, c->s.dmixed, 2 * keys);
 	delta.delta.da = elements_after(c->dev, c->s.dqkv, a_at(l));
-	delta.delta.db = elements_after(c->dev, c->s.dqkv, b_at(l));
+	delta.delta.db = l->mixer == MT_MAMBA ? NULL : elements_after(c->dev, c->s.dqkv, b_at(l));
 	delta.delta.d_ld = delta_width(l);
 	delta.delta.da_log = g->t[MT_T_A_LOG];
 	delta.delta.ddt_bias = g->t[MT_T_DT_BIAS];
+	delta.delta.dskip = g->t[MT_T_SKIP];
 	delta.delta.beta = beta;
 	launch(c, &delta);
 	conv_backward(c, l, w, g, beta, s);
-	linear_backward(c, c->s.dh, g->t[MT_T_DQKV], NULL, beta, c->s.dqkv, input_of(c, x, w, norm1), w->t[MT_T_DQKV],
-		c->geo->hidden, delta_width(l));
-	input_backward(c, dx, g, norm_beta, x, w, norm1);
+	in_projection_backward(c, dx, x, w, g, beta, norm_beta, delta_width(l));
 }
 
 const struct mixer delta_mixer = {delta_forward, delta_out, delta_backward};

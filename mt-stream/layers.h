@@ -81,6 +81,11 @@ const void *residual_backward(const struct chunk *, const void *dy, const void *
 	const struct grads *, float beta, enum mt_role_tensor weight, enum mt_role_tensor bias, struct norm post,
 	int64_t in);
 
+/* y (N, out) = norm1(x) w', w of role MT_T_DQKV; dx += the gradient of x, from that of y in the scratch's dqkv */
+void in_projection_forward(const struct chunk *, void *y, const void *x, const struct weights *, int64_t out);
+void in_projection_backward(const struct chunk *, void *dx, const void *x, const struct weights *, const struct grads *,
+	float beta, float norm_beta, int64_t out);
+
 /* ---- attention.c, delta.c, conv.c, mla.c: mixers, which combine the tokens of a document ---- */
 
 struct mixer {

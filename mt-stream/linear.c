@@ -143,3 +143,18 @@ void input_backward(const struct chunk *c, void *dx, const struct grads *g, floa
 	if (c->geo->flags & MT_NO_PRE_NORM) scaled_add(c, dx, c->s.dh, dx, 1);
 	else norm_backward(c, dx, 1, g, beta, c->s.dh, x, w, norm);
 }
+
+/* ---- what mixers beside attention begin with ---- */
+
+void in_projection_forward(const struct chunk *c, void *y, const void *x, const struct weights *w, int64_t out)
+{
+	linear_forward(c, y, input_of(c, x, w, norm1), w->t[MT_T_DQKV], NULL, NULL, c->geo->hidden, out);
+}
+
+void in_projection_backward(const struct chunk *c, void *dx, const void *x, const struct weights *w,
+	const struct grads *g, float beta, float norm_beta, int64_t out)
+{
+	linear_backward(c, c->s.dh, g->t[MT_T_DQKV], NULL, beta, c->s.dqkv, input_of(c, x, w, norm1), w->t[MT_T_DQKV],
+		c->geo->hidden, out);
+	input_backward(c, dx, g, norm_beta, x, w, norm1);
+}

@@ -25,12 +25,13 @@ struct slice slice_of(const struct chunk *c, uint32_t layer, int64_t from, const
 	const struct saved *s)
 {
 	const struct mt_layer *l = mt_layer_of(c->geo, layer);
+	const void *x2 = has_mixer(l) ? s->x2 : x;
 	bool parallel = c->geo->flags & MT_PARALLEL;
 	struct slice p = {.c = *c,
 		.l = l,
 		.w = w,
-		.in = elements_after(c->dev, parallel ? x : s->x2, from * c->geo->hidden),
-		.x2 = elements_after(c->dev, s->x2, from * c->geo->hidden),
+		.in = elements_after(c->dev, parallel ? x : x2, from * c->geo->hidden),
+		.x2 = elements_after(c->dev, x2, from * c->geo->hidden),
 		.kept = s->gu != NULL,
 		.gu = s->gu      ? elements_after(c->dev, s->gu, from * kept_width(l))
 			: l->experts ? c->s.x.gu

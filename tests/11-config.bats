@@ -1409,3 +1409,90 @@ END
 	config deepseek_v3 "$heads" '"partial_rotary_factor": 0.5'
 	refused 78 "partial_rotary_factor 0.5 is not supported"
 }
+
+@test "Mamba 2 in Granite 4: the class's defaults, a shared MLP alone, rope by a key, and keys that are refused" {
+	config granitemoehybrid '"layer_types": ["mamba", "attention", "linear_attention"]' '"mamba_n_heads": 4'
+	store-layout "$T/config.json" >"$T/layout"
+	grep -q "^kind_of 010$" "$T/layout"
+	grep -q "layers.0.mamba.in_proj.weight unit 1 .* shape 644 32 " "$T/layout" # 64 + 64 + 2 * 256 + 4
+	grep -q "layers.0.mamba.conv1d.weight unit 1 .* shape 576 4 " "$T/layout"
+	grep -q "layers.0.mamba.conv1d.bias unit 1 .* shape 576 1 " "$T/layout"
+	grep -q "layers.0.mamba.norm.weight unit 1 .* shape 64 1 " "$T/layout"
+	grep -q "layers.0.block_sparse_moe.input_linear.weight" "$T/layout" # 8 experts
+	grep -q "layers.0.shared_mlp.input_linear.weight unit 1 .* shape 2048 32 " "$T/layout"
+	! grep -q "^rope_dim [^0]" "$T/layout"
+	config granitemoehybrid '"num_local_experts": 0' '"shared_intermediate_size": 40' '"mamba_n_heads": 4' \
+		'"position_embedding_type": "rope"' '"layer_types": ["attention", "attention", "attention"]'
+	store-layout "$T/config.json" >"$T/layout"
+	grep -q "^kind_of 000$" "$T/layout"
+	grep -q "^rope_dim 8$" "$T/layout"
+	grep -q "layers.0.shared_mlp.input_linear.weight unit 1 .* shape 80 32 " "$T/layout"
+	! grep -q "block_sparse_moe" "$T/layout"
+	for limit in '[0.001, Infinity]' '[0.001, {"__float__": "Infinity"}]' '[0, 1]'; do
+		config granitemoehybrid '"mamba_n_heads": 4' "\"time_step_limit\": $limit"
+		store-layout "$T/config.json" | grep -q "^kind_of 000$" # all of them Mamba 2
+	done
+	config granitemoehybrid '"mamba_n_heads": 4' '"time_step_limit": [0.5, 0.1]'
+	refused 78 "time_step_limit 0.5 to 0.1 is out of range"
+	config granitemoehybrid '"mamba_n_heads": 4' '"time_step_limit": [0.5]'
+	refused 65 "time_step_limit is not a list of two numbers"
+	config granitemoehybrid '"mamba_n_heads": 4' '"mamba_d_head": 10'
+	refused 78 "mamba_n_heads 4 of 10 are not mamba_expand times hidden_size 32"
+	config granitemoehybrid '"mamba_n_heads": 4' '"mamba_n_groups": 3'
+	refused 78 "mamba_n_heads 4 is not a multiple of mamba_n_groups 3"
+	config granitemoehybrid '"mamba_n_heads": 4' '"mamba_d_state": 300'
+	refused 78 "mamba_d_state"
+	config granitemoehybrid '"mamba_n_heads": 4' '"mamba_d_conv": 5'
+	refused 78 "mamba_d_conv"
+	config granitemoehybrid '"mamba_n_heads": 4' '"mamba_proj_bias": true'
+	refused 78 "mamba_proj_bias true is not supported"
+	config granitemoehybrid '"mamba_n_heads": 4' '"hidden_act": "gelu"'
+	refused 78 "hidden_act 'gelu' is not supported"
+	config granitemoehybrid '"mamba_n_heads": 4' '"layer_types": ["mamba", "conv", "attention"]'
+	refused 78 "layer_types 'conv' is not supported"
+}
+
+@test "Nemotron-H: layers of one half by a list or a pattern of letters, and keys that are refused" {
+	config nemotron_h '"hybrid_override_pattern": "M-*EM"' '"head_dim": 8'
+	store-layout "$T/config.json" >"$T/layout"
+	grep -q "^layers 5$" "$T/layout"
+	grep -q "^kind_of 01230$" "$T/layout"
+	grep -q "backbone.embeddings.weight unit 0 " "$T/layout"
+	grep -q "backbone.layers.0.norm.weight unit 1 " "$T/layout"
+	grep -q "backbone.layers.0.mixer.in_proj.weight unit 1 .* shape 18560 32 " "$T/layout" # 2 * 8192 + 2 * 1024 + 128
+	grep -q "backbone.layers.1.mixer.up_proj.weight unit 2 .* shape 48 32 " "$T/layout"
+	grep -q "backbone.layers.2.mixer.q_proj.weight unit 3 " "$T/layout"
+	grep -q "backbone.layers.3.mixer.gate.e_score_correction_bias unit 4 " "$T/layout"
+	grep -q "backbone.layers.3.mixer.experts.7.down_proj.weight unit 4 .* shape 32 7688 " "$T/layout"
+	grep -q "backbone.layers.3.mixer.shared_experts.up_proj.weight unit 4 " "$T/layout"
+	[ "$(grep -c "layers.1\." "$T/layout")" = 3 ] # a norm and two matrices
+	cp "$T/layout" "$T/pattern"
+	config nemotron_h '"layers_block_type": ["mamba", "mlp", "attention", "moe", "linear_attention"]' '"head_dim": 8'
+	store-layout "$T/config.json" | cmp - "$T/pattern"
+	config nemotron_h '"head_dim": 8'
+	store-layout "$T/config.json" | grep -q "^kind_of 0123$"
+	config nemotron_h '"hybrid_override_pattern": "MX"'
+	refused 78 "hybrid_override_pattern 'X' is not supported"
+	config nemotron_h '"hybrid_override_pattern": "M*"' '"layers_block_type": ["mamba", "mlp"]'
+	refused 78 "layers_block_type and hybrid_override_pattern disagree"
+	config nemotron_h '"layers_block_type": ["sliding_attention"]'
+	refused 78 "layers_block_type 'sliding_attention' is not supported"
+	config nemotron_h '"layers_block_type": []'
+	refused 78 "0 layers are not between 1 and 1024"
+	config nemotron_h '"layers_block_type": "M"'
+	refused 65 "layers_block_type is not a list"
+	config nemotron_h '"moe_latent_size": 16'
+	refused 78 "moe_latent_size is not supported"
+	config nemotron_h '"mlp_bias": true'
+	refused 78 "mlp_bias true is not supported"
+	config nemotron_h '"use_bias": true'
+	refused 78 "use_bias true is not supported"
+	config nemotron_h '"tie_word_embeddings": true'
+	refused 78 "tie_word_embeddings true is not supported"
+	config nemotron_h '"mamba_hidden_act": "gelu"'
+	refused 78 "mamba_hidden_act 'gelu' is not supported"
+	config nemotron_h '"time_step_min": -1'
+	refused 78 "time_step_min -1 is out of range"
+	config nemotron_h '"conv_kernel": 5'
+	refused 78 "conv_kernel"
+}

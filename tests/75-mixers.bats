@@ -1,5 +1,5 @@
 # Layers that combine tokens otherwise than by softmax attention alone: gated DeltaNet, gates on attention's output,
-# short convolutions; and those whose q, k and v are made of latents (MLA).
+# short convolutions, Mamba 2; and those whose q, k and v are made of latents (MLA).
 # tests/golden/compare.py has the bounds and their reasons.
 load helpers
 load lib/golden
@@ -22,14 +22,25 @@ load lib/golden
 @test "glm4-moe-lite in fp32: losses, norms, gradients and weights match PyTorch's" { golden glm4-moe-lite; }
 @test "glm4-moe-lite in bf16: results differ from PyTorch's only by rounding" { golden glm4-moe-lite --bf16; }
 
+@test "granite-hybrid in fp32: losses, norms, gradients and weights match PyTorch's" { golden granite-hybrid; }
+@test "granite-hybrid in bf16: results differ from PyTorch's only by rounding" { golden granite-hybrid --bf16; }
+@test "granite-hybrid-moe in fp32: losses, norms, gradients and weights match PyTorch's" { golden granite-hybrid-moe; }
+@test "granite-hybrid-moe in bf16: results differ from PyTorch's only by rounding" { golden granite-hybrid-moe --bf16; }
+@test "nemotron-h in fp32: losses, norms, gradients and weights match PyTorch's" { golden nemotron-h; }
+@test "nemotron-h in bf16: results differ from PyTorch's only by rounding" { golden nemotron-h --bf16; }
+@test "nemotron-h-moe in fp32: losses, norms, gradients and weights match PyTorch's" { golden nemotron-h-moe; }
+@test "nemotron-h-moe in bf16: results differ from PyTorch's only by rounding" { golden nemotron-h-moe --bf16; }
+
 @test "models with other mixers are exported as they were loaded: names, shapes, values, and the same geometry" {
-	same_export qwen3-5 qwen3-5-moe qwen3-next lfm2 lfm2-moe deepseek-v3 moonlight glm4-moe-lite
+	same_export qwen3-5 qwen3-5-moe qwen3-next lfm2 lfm2-moe deepseek-v3 moonlight glm4-moe-lite \
+		granite-hybrid granite-hybrid-moe nemotron-h nemotron-h-moe
 }
 
 # bats test_tags=slow
 @test "transformers computes the loss of mt on exported models with other mixers" {
 	need_torch
-	for c in qwen3-5 qwen3-5-moe qwen3-next lfm2 lfm2-moe deepseek-v3 moonlight glm4-moe-lite; do
+	for c in qwen3-5 qwen3-5-moe qwen3-next lfm2 lfm2-moe deepseek-v3 moonlight glm4-moe-lite granite-hybrid \
+		granite-hybrid-moe nemotron-h nemotron-h-moe; do
 		loss_on "$GOLDEN/$c/data.bin" "$c" --until 2 --eval-every 2
 	done
 	transformers_agrees
@@ -50,7 +61,7 @@ two_steps() {
 }
 
 @test "threads, recompute levels and delays of the chaos device change no bit of other mixers" {
-	for c in qwen3-5 qwen3-next lfm2 deepseek-v3 moonlight; do
+	for c in qwen3-5 qwen3-next lfm2 deepseek-v3 moonlight granite-hybrid nemotron-h nemotron-h-moe; do
 		two_steps one $c "--device cpu --threads 1 --recompute none"
 		for options in "cpu --recompute full" "cpu --recompute none --threads 3" "chaos:5 --recompute none" \
 			"chaos:6 --recompute full" chaos:7 chaos:8 chaos:9; do
@@ -61,7 +72,7 @@ two_steps() {
 }
 
 @test "windows of experts change no bit of layers with other mixers" {
-	for c in qwen3-5-moe qwen3-next lfm2-moe glm4-moe-lite; do
+	for c in qwen3-5-moe qwen3-next lfm2-moe glm4-moe-lite granite-hybrid-moe nemotron-h-moe; do
 		two_steps whole $c "--expert-window 99 --threads 1"
 		two_steps one $c "--expert-window 1 --recompute none"
 		cmp "$T/whole" "$T/one"
@@ -83,7 +94,7 @@ loss_alone() {
 
 @test "packed documents do not see each other: their loss is that of each alone, in any order" {
 	tokens() { python3 "$TOP/tests/lib/tokens.py" "$@"; }
-	for c in qwen3-5 qwen3-next lfm2 moonlight; do
+	for c in qwen3-5 qwen3-next lfm2 moonlight granite-hybrid nemotron-h; do
 		step=0
 		make_run "$GOLDEN/$c/model" --dtype fp32
 		start_stages
@@ -113,7 +124,7 @@ loss_alone() {
 
 @test "mt-sample continues a document of other mixers as a pass over all of it does" {
 	tokens() { python3 "$TOP/tests/lib/tokens.py" "$@"; }
-	for case in qwen3-5 qwen3-next lfm2 deepseek-v3 moonlight; do
+	for case in qwen3-5 qwen3-next lfm2 deepseek-v3 moonlight granite-hybrid nemotron-h; do
 		make_run "$GOLDEN/$case/model" --dtype bf16
 		tokens prompts "$T/p" 1 53 1 63 64 120 600
 		mt-sample "$RUN" --compute fp32 --temperature 0 --max-tokens 70 --stop none --logits "$T/l" <"$T/p" >"$T/o"
@@ -124,9 +135,9 @@ loss_alone() {
 	done
 }
 
-@test "Qwen3.5, Qwen3-Next and GLM-4.7-Flash have their sizes, and plans for an H200, also of several nodes" {
+@test "Qwen3.5 to GLM-4.7-Flash, Granite 4, Nemotron have their sizes, and plans for an H200, also of several nodes" {
 	for m in "qwen3.5-9b 8.95" "qwen3.5-27b 26.90" "qwen3.5-35b-a3b 34.66" "qwen3-next-80b 79.67" \
-		"glm-4.7-flash 29.94"; do
+		"glm-4.7-flash 29.94" "granite-4.0-h-small 32.21" "nemotron-3-nano-30b 31.58" "nemotron-nano-9b-v2 8.89"; do
 		for more in "" "--nodes 2 --net 50" "--device-memory 24G --state int8"; do
 			# shellcheck disable=SC2086
 			mt-plan --config "$TOP/tests/configs/${m% *}.json" --profile H200 --seq 8192 --batch 8 --grad bf16 \

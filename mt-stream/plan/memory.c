@@ -96,7 +96,7 @@ static uint64_t delta_elems(const struct plan_request *req, const struct sizes *
 		.value_heads = z->most->value_heads,
 		.key_dim = z->most->key_dim,
 		.value_dim = z->most->value_dim,
-		.correct = 1};
+		.correct = z->most->mixer != MT_MAMBA};
 	if (!a.value_heads || (req->profile.cores && !req->train)) return 0;
 	return (uint64_t)delta_work_elems(&a, !req->profile.cores);
 }

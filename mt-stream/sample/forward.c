@@ -300,7 +300,7 @@ static int block(struct forward *f, uint32_t u)
 
 		row = make_room(f, l, cache, row, n);
 		s.qkv = cache + row * proj_width(l);
-		s.state = l->mixer == MT_DELTA ? cache + cache_rows(l, f->room) * (uint64_t)proj_width(l) : NULL;
+		s.state = l->value_heads ? cache + cache_rows(l, f->room) * (uint64_t)proj_width(l) : NULL;
 		if (f->mixed_rows) c.s.mixed = f->mixed_rows + (int64_t)DELTA_CHUNK * conv_width(l);
 		block_forward(&c, u - 1, &w, f->x + from * h, &s, f->y + from * h);
 		row += (uint32_t)n;

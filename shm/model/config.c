@@ -363,6 +363,120 @@ void read_delta(struct reader *r, struct model *m)
 	m->base.output_gate = 1;
 }
 
+/* A limit of time_step_limit. Python's JSON has Infinity, and that of transformers 5 an object instead. */
+static float time_limit(struct reader *r, const json_t *v)
+{
+	const char *odd = hfjson_odd_number(v), *object = json_string_value(json_object_get(v, "__float__"));
+	if ((odd && strcmp(odd, "Infinity") == 0) || (object && strcmp(object, "Infinity") == 0)) return INFINITY;
+	if (!json_is_number(v)) REFUSE(r, MT_EX_DATA, "time_step_limit is not a list of two numbers");
+	return (float)json_number_value(v);
+}
+
+static void read_time_limits(struct reader *r, struct mt_layer *d)
+{
+	const json_t *list = json_object_get(r->root, "time_step_limit");
+	if (!list) return;
+	if (!json_is_array(list) || json_array_size(list) != 2)
+		return REFUSE(r, MT_EX_DATA, "time_step_limit is not a list of two numbers");
+	d->dt_min = time_limit(r, json_array_get(list, 0));
+	d->dt_max = time_limit(r, json_array_get(list, 1));
+	if (!(d->dt_min >= 0 && d->dt_min < d->dt_max))
+		REFUSE(r, MT_EX_CONFIG, "time_step_limit %g to %g is out of range", d->dt_min, d->dt_max);
+}
+
+/* Keys of Mamba 2, in the order of their defaults, which follow */
+struct mamba_keys {
+	const char *heads, *groups, *head_dim, *state, *width, *bias;
+	uint32_t missing[4]; /* of the first four */
+};
+
+static void read_mamba(struct reader *r, const struct mamba_keys *k, struct model *m)
+{
+	struct mt_layer *d = &m->mixer;
+	d->mixer = MT_MAMBA;
+	d->value_heads = key_u32(r, k->heads, k->missing[0], 1, 1 << 14);
+	d->key_heads = key_u32(r, k->groups, k->missing[1], 1, 1 << 14);
+	d->value_dim = key_u32(r, k->head_dim, k->missing[2], 1, MT_DELTA_DIM);
+	d->key_dim = key_u32(r, k->state, k->missing[3], 1, MT_DELTA_DIM);
+	d->conv_width = key_u32(r, k->width, 4, 1, MT_CONV_WIDTH);
+	d->mamba_flags = key_bool(r, r->root, k->bias, true) ? MT_CONV_BIAS : 0;
+	d->dt_max = INFINITY;
+	if (!r->rc && d->value_heads % d->key_heads)
+		REFUSE(r, MT_EX_CONFIG, "%s %u is not a multiple of %s %u", k->heads, d->value_heads, k->groups, d->key_heads);
+}
+
+/* Granite 4: with position_embedding_type "rope" attention has rope; without experts, the MLP is the shared one */
+void read_granite_hybrid(struct reader *r, struct model *m)
+{
+	struct mamba_keys keys = {"mamba_n_heads", "mamba_n_groups", "mamba_d_head", "mamba_d_state", "mamba_d_conv",
+		"mamba_conv_bias", {128, 1, 0, 256}};
+	const json_t *dim = json_object_get(r->root, keys.head_dim),
+				 *experts = json_object_get(r->root, "num_local_experts");
+	const char *type = key_string(r, r->root, "position_embedding_type");
+	uint32_t inner = key_u32(r, "mamba_expand", 2, 1, 1 << 10) * m->geo.hidden;
+	bool automatic = !dim || (json_is_string(dim) && strcmp(json_string_value(dim), "auto") == 0);
+	uint32_t heads = key_u32(r, keys.heads, keys.missing[0], 1, 1 << 14);
+	keys.missing[2] = inner / heads;
+	if (automatic) keys.head_dim = "";
+	read_mamba(r, &keys, m);
+	read_time_limits(r, &m->mixer);
+	if (!r->rc && (uint64_t)m->mixer.value_heads * m->mixer.value_dim != inner)
+		REFUSE(r, MT_EX_CONFIG, "mamba_n_heads %u of %u are not mamba_expand times hidden_size %u",
+			m->mixer.value_heads, m->mixer.value_dim, m->geo.hidden);
+	m->no_rope = !type || strcmp(type, "rope") != 0;
+	if (json_is_integer(experts) && json_integer_value(experts) == 0)
+		m->base.ffn = key_u32(r, "shared_intermediate_size", 1024, 1, 1 << 22);
+	else read_experts(r, m);
+}
+
+/* layers_block_type, or hybrid_override_pattern, which has a letter for each layer */
+static void read_halves(struct reader *r, struct model *m)
+{
+	static const struct {
+		char half;
+		const char *name, *old;
+	} types[] = {{'M', "linear_attention", "mamba"}, {'*', "full_attention", "attention"}, {'E', "moe", "moe"},
+		{'-', "mlp", "mlp"}};
+	const json_t *list = json_object_get(r->root, "layers_block_type");
+	const char *pattern = key_string(r, r->root, "hybrid_override_pattern");
+	size_t n = json_array_size(list);
+	if (!is_given(list) && !pattern) pattern = "ME*-";
+	if (is_given(list) && !json_is_array(list)) return REFUSE(r, MT_EX_DATA, "layers_block_type is not a list");
+	if (!is_given(list)) n = strlen(pattern);
+	if (n < 1 || n > 1024) return REFUSE(r, MT_EX_CONFIG, "%zu layers are not between 1 and 1024", n);
+	for (size_t i = 0; i < n; i++) {
+		const char *type = json_string_value(json_array_get(list, i));
+		if (is_given(list) && !type) return REFUSE(r, MT_EX_DATA, "layers_block_type has an entry that is no string");
+		for (size_t t = 0; t < sizeof types / sizeof *types; t++)
+			if (type ? !strcmp(type, types[t].name) || !strcmp(type, types[t].old) : pattern[i] == types[t].half)
+				m->halves[i] = types[t].half;
+		if (!m->halves[i] && type) REFUSE(r, MT_EX_CONFIG, "layers_block_type '%.40s' is not supported", type);
+		if (!m->halves[i]) REFUSE(r, MT_EX_CONFIG, "hybrid_override_pattern '%c' is not supported", pattern[i]);
+		m->sparse[i] = m->halves[i] == 'E';
+	}
+	if (pattern && strcmp(pattern, m->halves) != 0)
+		REFUSE(r, MT_EX_CONFIG, "layers_block_type and hybrid_override_pattern disagree");
+	m->geo.layers = (uint32_t)n;
+}
+
+void read_nemotron_h(struct reader *r, struct model *m)
+{
+	static const struct mamba_keys keys = {"mamba_num_heads", "n_groups", "mamba_head_dim", "ssm_state_size",
+		"conv_kernel", "use_conv_bias", {128, 8, 64, 128}};
+	double least = key_number(r, r->root, "time_step_min");
+	read_halves(r, m);
+	read_mamba(r, &keys, m);
+	m->mixer.dt_min = isnan(least) ? 0.001f : (float)least; /* time_step_limit and time_step_max limit nothing */
+	if (!(m->mixer.dt_min >= 0 && m->mixer.dt_min < 1e6f))
+		REFUSE(r, MT_EX_CONFIG, "time_step_min %g is out of range", least);
+	refuse_word(r, "mamba_hidden_act", "silu", "swish");
+	if (is_given(json_object_get(r->root, "moe_latent_size")))
+		REFUSE(r, MT_EX_CONFIG, "moe_latent_size is not supported");
+	if (m->geo.flags & MT_TIED) REFUSE(r, MT_EX_CONFIG, "tie_word_embeddings true is not supported");
+	if (strchr(m->halves, 'E')) read_experts(r, m);
+	for (uint32_t i = 0; i < m->geo.layers; i++) m->sparse[i] = m->halves[i] == 'E';
+}
+
 /* LFM2: a short convolution, whose channels are those of the residual stream */
 void read_conv(struct reader *r, struct model *m)
 {

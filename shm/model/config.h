@@ -71,6 +71,8 @@ struct model {
 	struct mt_layer mixer;   /* gated DeltaNet or a convolution, of layers that have it instead of attention */
 	struct mt_layer experts; /* the MLP of layers with experts */
 	bool sparse[1024];       /* does this layer have them? */
+	bool no_rope;            /* a key says that no layer has rope */
+	char halves[1025];       /* nemotron_h: all that each layer has: M (Mamba 2), * (attention), E (experts) or - */
 };
 
 #define OF_MODEL(field) offsetof(struct model, geo.field)
@@ -104,7 +106,7 @@ struct family {
 	const char *shares;            /* the family whose classes transformers 5 has for it; NULL: it has its own */
 	struct {
 		const char *name, *key;
-	} alias[4];                    /* names that files may have for keys: transformers' attribute_map */
+	} alias[5];                    /* names that files may have for keys: transformers' attribute_map */
 	uint32_t size[SIZES];          /* defaults, in the order of size_keys */
 	const char *size_name[SIZES];  /* NULL: size_keys' */
 	bool heads_divide_hidden;      /* LlamaConfig requires it even if head_dim is given */
@@ -157,6 +159,8 @@ struct family {
 	                                * full_attention_interval-th layer have it */
 	bool conv;                     /* conv of layer_types is a short convolution; without this key, all layers beside
 	                                * full_attn_idxs have it */
+	bool mamba;                    /* linear_attention or mamba of layer_types is Mamba 2; without this key, all layers
+	                                * have it */
 	bool per_layer;                /* layers that per_layer_config lists have other sizes */
 	enum { NOPE_NEVER, NOPE_FULL, NOPE_BESIDE_WINDOWS, NOPE_LIST } nope; /* layers without rope: full ones, which are
 	                                * all in a model without windows; the same if the model has a window; those of
@@ -205,6 +209,8 @@ void read_delta(struct reader *, struct model *);
 void read_conv(struct reader *, struct model *);
 void read_lfm2(struct reader *, struct model *);
 void read_latents(struct reader *, struct model *);
+void read_granite_hybrid(struct reader *, struct model *);
+void read_nemotron_h(struct reader *, struct model *);
 /* experts.c: m->experts and m->sparse; as `read` */
 void read_experts(struct reader *, struct model *);
 void read_olmoe(struct reader *, struct model *);

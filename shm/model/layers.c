@@ -25,9 +25,10 @@ static void read_layer_types(struct reader *r, const struct family *family, uint
 		if (!type) return REFUSE(r, MT_EX_DATA, "layer_types has an entry that is not a string");
 		bool sliding = strcmp(type, "sliding_attention") == 0;
 		bool mixer = (family->delta && strcmp(type, "linear_attention") == 0) ||
-			(family->conv && strcmp(type, "conv") == 0);
-		if (!sliding && !mixer && strcmp(type, "full_attention") != 0)
-			REFUSE(r, MT_EX_CONFIG, "layer_types '%.40s' is not supported", type);
+			(family->conv && strcmp(type, "conv") == 0) ||
+			(family->mamba && (strcmp(type, "linear_attention") == 0 || strcmp(type, "mamba") == 0));
+		bool full = strcmp(type, "full_attention") == 0 || (family->mamba && strcmp(type, "attention") == 0);
+		if (!sliding && !mixer && !full) REFUSE(r, MT_EX_CONFIG, "layer_types '%.40s' is not supported", type);
 		if (sliding && !window_given)
 			REFUSE(r, MT_EX_CONFIG, "layer_types: layer %u is sliding_attention, but no window is in force", i);
 		if (strict && sliding != !!(has[i] & HAS_WINDOW))
@@ -130,6 +131,20 @@ static void set_mixer(const struct model *m, struct mt_layer *k)
 	k->value_dim = m->mixer.value_dim;
 	k->conv_width = m->mixer.conv_width;
 	k->conv_dim = m->mixer.conv_dim;
+	k->mamba_flags = m->mixer.mamba_flags;
+	k->dt_min = m->mixer.dt_min;
+	k->dt_max = m->mixer.dt_max;
+}
+
+/* Of a layer that is one half alone, the other half */
+static void remove_half(char half, struct mt_layer *k)
+{
+	if (half == 'E' || half == '-') {
+		k->mixer = MT_NO_MIXER;
+		k->heads = k->kv_heads = k->head_dim = 0;
+	} else if (half) {
+		k->ffn = 0;
+	}
 }
 
 /* ---- NoPE */
@@ -214,7 +229,10 @@ void read_layers(struct reader *r, const struct family *family, struct model *m)
 	uint32_t tokens = read_windows(r, family, m->geo.layers, has);
 	if (family->delta) read_interval(r, m->geo.layers, has);
 	if (family->conv) read_full_layers(r, m->geo.layers, has);
-	bool nope = family->nope == NOPE_FULL || (family->nope == NOPE_BESIDE_WINDOWS && tokens);
+	bool all = family->mamba && !is_given(json_object_get(r->root, "layer_types"));
+	for (uint32_t i = 0; i < m->geo.layers; i++)
+		if (m->halves[i] == 'M' || all) has[i] |= HAS_MIXER;
+	bool nope = m->no_rope || family->nope == NOPE_FULL || (family->nope == NOPE_BESIDE_WINDOWS && tokens);
 
 	for (uint32_t i = 0; i < m->geo.layers; i++) {
 		struct mt_layer k = m->base;
@@ -224,6 +242,7 @@ void read_layers(struct reader *r, const struct family *family, struct model *m)
 		set_sizes(r, family, m, i, &k);
 		set_experts(m, i, &k);
 		if (has[i] & HAS_MIXER) set_mixer(m, &k);
+		remove_half(m->halves[i], &k);
 		if (!(has[i] & HAS_ROPE) || (nope && !window) || has[i] & HAS_MIXER) rope = ROPE_NONE;
 		m->geo.kind_of[i] = kind_number(r, m, &k, rope);
 	}

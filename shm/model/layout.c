@@ -28,6 +28,10 @@
 #define SOFTMAX PART(17)  /* attention or MLA */
 #define Q_LATENT PART(18) /* of MLA */
 #define Q_DIRECT PART(19)
+#define MAMBA PART(20)
+#define MIXER PART(21)   /* the layer has one */
+#define CHANNEL PART(22) /* it has an MLP or experts */
+#define CONV_BIAS PART(23)
 #define EXPERTS_ARE(flag) ((uint64_t)(flag) << 41)
 
 enum size {
@@ -54,6 +58,7 @@ enum size {
 	D_WIDTH,
 	C_DIM,
 	C_PROJ_ROWS,
+	M_PROJ_ROWS,
 	FFN,
 	EXPERTS,
 	SHARED_FFN,
@@ -71,8 +76,8 @@ static const struct entry {
 	uint64_t needs;       /* a model has it that has all of these, */
 	uint32_t without;     /* and none of these flags */
 } block_tensors[] = {
-	{MT_T_NORM1, true, "input_layernorm.weight", HIDDEN, NONE, 0, MT_NO_PRE_NORM | MT_NORM_PLAIN},
-	{MT_T_NORM1B, true, "input_layernorm.bias", HIDDEN, NONE, MT_NORM_BIAS, MT_NO_PRE_NORM},
+	{MT_T_NORM1, true, "input_layernorm.weight", HIDDEN, NONE, MIXER, MT_NO_PRE_NORM | MT_NORM_PLAIN},
+	{MT_T_NORM1B, true, "input_layernorm.bias", HIDDEN, NONE, MIXER | MT_NORM_BIAS, MT_NO_PRE_NORM},
 	{MT_T_Q, true, "self_attn.q_proj.weight", Q_PROJ_ROWS, HIDDEN, ATTENTION, 0},
 	{MT_T_K, false, "self_attn.k_proj.weight", KV_ROWS, HIDDEN, ATTENTION, 0},
 	{MT_T_V, false, "self_attn.v_proj.weight", KV_ROWS, HIDDEN, ATTENTION | OWN_V, 0},
@@ -101,16 +106,25 @@ static const struct entry {
 	{MT_T_DT_BIAS, true, "linear_attn.dt_bias", D_HEADS, NONE, DELTA, 0},
 	{MT_T_A_LOG, true, "linear_attn.A_log", D_HEADS, NONE, DELTA, 0},
 	{MT_T_DNORM, true, "linear_attn.norm.weight", D_DIM, NONE, DELTA, 0},
+	{MT_T_DQKV, true, "mamba.in_proj.weight", M_PROJ_ROWS, HIDDEN, MAMBA, 0},
+	{MT_T_CONV, true, "mamba.conv1d.weight", D_QKV_ROWS, D_WIDTH, MAMBA, 0},
+	{MT_T_CONVB, true, "mamba.conv1d.bias", D_QKV_ROWS, NONE, MAMBA | CONV_BIAS, 0},
+	{MT_T_DT_BIAS, true, "mamba.dt_bias", D_HEADS, NONE, MAMBA, 0},
+	{MT_T_A_LOG, true, "mamba.A_log", D_HEADS, NONE, MAMBA, 0},
+	{MT_T_SKIP, true, "mamba.D", D_HEADS, NONE, MAMBA, 0},
+	{MT_T_DNORM, true, "mamba.norm.weight", D_VALUE_ROWS, NONE, MAMBA, 0},
 	{MT_T_DQKV, true, "conv.in_proj.weight", C_PROJ_ROWS, HIDDEN, CONV, 0},
 	{MT_T_CONV, true, "conv.conv.weight", C_DIM, D_WIDTH, CONV, 0},
 	{MT_T_O, true, "self_attn.o_proj.weight", HIDDEN, O_COLS, SOFTMAX, 0},
 	{MT_T_O, true, "linear_attn.out_proj.weight", HIDDEN, D_VALUE_ROWS, DELTA, 0},
+	{MT_T_O, true, "mamba.out_proj.weight", HIDDEN, D_VALUE_ROWS, MAMBA, 0},
 	{MT_T_O, true, "conv.out_proj.weight", HIDDEN, C_DIM, CONV, 0},
 	{MT_T_OB, true, "self_attn.o_proj.bias", HIDDEN, NONE, SOFTMAX | MT_O_BIAS, 0},
-	{MT_T_POST1, true, "post_attention_layernorm.weight", HIDDEN, NONE, MT_POST_NORM, MT_NORM_PLAIN},
-	{MT_T_NORM2, true, "post_attention_layernorm.weight", HIDDEN, NONE, 0,
+	{MT_T_POST1, true, "post_attention_layernorm.weight", HIDDEN, NONE, MIXER | MT_POST_NORM, MT_NORM_PLAIN},
+	{MT_T_NORM2, true, "post_attention_layernorm.weight", HIDDEN, NONE, CHANNEL,
 		MT_NO_PRE_NORM | MT_ONE_NORM | MT_NORM_PLAIN},
-	{MT_T_NORM2B, true, "post_attention_layernorm.bias", HIDDEN, NONE, MT_NORM_BIAS, MT_NO_PRE_NORM | MT_ONE_NORM},
+	{MT_T_NORM2B, true, "post_attention_layernorm.bias", HIDDEN, NONE, CHANNEL | MT_NORM_BIAS,
+		MT_NO_PRE_NORM | MT_ONE_NORM},
 	{MT_T_GATE, true, "mlp.gate_proj.weight", FFN, HIDDEN, DENSE | GATED, 0},
 	{MT_T_UP, false, "mlp.up_proj.weight", FFN, HIDDEN, DENSE, 0},
 	{MT_T_GATEB, true, "mlp.gate_proj.bias", FFN, NONE, DENSE | GATED | MT_MLP_BIAS, 0},
@@ -128,7 +142,7 @@ static const struct entry {
 	{MT_T_SGATE, true, "mlp.shared_experts.gate_proj.weight", SHARED_FFN, HIDDEN, SHARED | GATED, 0},
 	{MT_T_SUP, false, "mlp.shared_experts.up_proj.weight", SHARED_FFN, HIDDEN, SHARED, 0},
 	{MT_T_SDOWN, true, "mlp.shared_experts.down_proj.weight", HIDDEN, SHARED_FFN, SHARED, 0},
-	{MT_T_POST2, true, "post_feedforward_layernorm.weight", HIDDEN, NONE, MT_POST_NORM, MT_NORM_PLAIN},
+	{MT_T_POST2, true, "post_feedforward_layernorm.weight", HIDDEN, NONE, CHANNEL | MT_POST_NORM, MT_NORM_PLAIN},
 	{MT_T_SCALAR, true, "layer_scalar", ONE, NONE, MT_LAYER_SCALAR, 0},
 };
 static const struct entry expert_tensors[] = {
@@ -161,6 +175,7 @@ static const struct names {
 	bool by_group;       /* in files q | k | v is cut by kv head: its query heads, its k, its v */
 	bool matrix;         /* files have a row of corrections, not a vector */
 	const char *experts; /* the module of all experts in transformers 5; NULL: mlp.experts. */
+	const char *module;  /* the one module of each block, instead of self_attn, mamba and mlp; NULL: these */
 	struct {
 		enum mt_role_tensor role; /* 0: the end */
 		const char *name;         /* NULL: none */
@@ -252,10 +267,16 @@ static const struct names {
 			{MT_T_CORRECTION, "feed_forward.expert_bias"}, {MT_T_XGATE, "feed_forward.experts.*.w1.weight"},
 			{MT_T_XUP, "feed_forward.experts.*.w3.weight"}, {MT_T_XDOWN, "feed_forward.experts.*.w2.weight"},
 			{MT_T_FNORM, "model.embedding_norm.weight"}}},
+	[MT_NAMES_NEMOTRON_H] = {"backbone.layers", .experts = "mixer.experts.", .module = "mixer.",
+		.other = {{MT_T_EMBED, "backbone.embeddings.weight"}, {MT_T_NORM1, "norm.weight"}, {MT_T_NORM2, "norm.weight"},
+			{MT_T_FNORM, "backbone.norm_f.weight"}}},
 	[MT_NAMES_GRANITE_MOE] = {"model.layers", .experts = "block_sparse_moe.experts.",
 		.other = {{MT_T_ROUTER, "block_sparse_moe.router.layer.weight"},
 			{MT_T_XGATE, "block_sparse_moe.input_linear.weight"}, {MT_T_XUP, NULL},
-			{MT_T_XDOWN, "block_sparse_moe.output_linear.weight"}}},
+			{MT_T_XDOWN, "block_sparse_moe.output_linear.weight"}, {MT_T_SGATE, "shared_mlp.input_linear.weight"},
+			{MT_T_SUP, NULL}, {MT_T_SDOWN, "shared_mlp.output_linear.weight"},
+			{MT_T_GATE, "shared_mlp.input_linear.weight"}, {MT_T_UP, NULL},
+			{MT_T_DOWN, "shared_mlp.output_linear.weight"}}},
 	[MT_NAMES_GRANITE_MOE_5] = {"model.layers", .base = MT_NAMES_GRANITE_MOE, .experts = "block_sparse_moe.experts.",
 		.other = {{MT_T_ROUTER, "block_sparse_moe.router.weight"},
 			{MT_T_XGATE, "block_sparse_moe.experts.gate_up_proj"}, {MT_T_XDOWN, "block_sparse_moe.experts.down_proj"}}},
@@ -283,7 +304,7 @@ static const struct {
 
 static const char *name_of(const struct mt_geometry *geo, const struct entry *e)
 {
-	if (e->needs & CONV) return e->name; /* attention's out_proj has the same role */
+	if (e->needs & (CONV | MAMBA)) return e->name; /* attention's out_proj has the same role */
 	for (enum mt_names row = geo->names; row != MT_NAMES_LLAMA; row = names[row].base)
 		for (size_t i = 0; i < sizeof names->other / sizeof *names->other && names[row].other[i].role; i++)
 			if (names[row].other[i].role == e->role) return names[row].other[i].name;
@@ -292,17 +313,26 @@ static const char *name_of(const struct mt_geometry *geo, const struct entry *e)
 
 const char *head_tensor_name(const struct mt_geometry *geo) { return name_of(geo, &last_tensors[2]); }
 
+static bool gated(const struct mt_layer *k) { return k->form < MT_RELU2; }
+
+static const uint64_t mixers[] = {
+	[MT_ATTENTION] = MIXER | SOFTMAX | ATTENTION,
+	[MT_MLA] = MIXER | SOFTMAX | MLA,
+	[MT_DELTA] = MIXER | DELTA,
+	[MT_CONV] = MIXER | CONV,
+	[MT_MAMBA] = MIXER | MAMBA,
+	[MT_NO_MIXER] = 0,
+};
+
 /* Has a model with this geometry this tensor? k: the block's kind; NULL for the other units */
 static bool has(const struct mt_geometry *geo, const struct mt_layer *k, const struct entry *e)
 {
 	uint64_t is = geo->flags;
 	if (k) {
-		is |= (k->experts ? MOE : DENSE) | EXPERTS_ARE(k->expert_flags);
-		is |= (k->experts && k->shared_ffn ? SHARED : 0) | (k->form < MT_RELU2 ? GATED : 0);
+		is |= (k->experts ? MOE | CHANNEL : k->ffn ? DENSE | CHANNEL : 0) | EXPERTS_ARE(k->expert_flags);
+		is |= (k->experts && k->shared_ffn ? SHARED : 0) | (gated(k) ? GATED : 0);
 		is |= (k->form == MT_XIELU ? XIELU : 0) | (k->k_is_v ? 0 : OWN_V);
-		is |= k->mixer == MT_DELTA ? DELTA
-			: k->mixer == MT_CONV  ? CONV
-								   : SOFTMAX | (k->mixer == MT_MLA ? MLA : ATTENTION);
+		is |= mixers[k->mixer] | (k->mamba_flags & MT_CONV_BIAS ? CONV_BIAS : 0);
 		is |= k->q_rank ? Q_LATENT : Q_DIRECT;
 	}
 	return (is & e->needs) == e->needs && !(is & e->without);
@@ -335,6 +365,7 @@ static uint64_t size_of(const struct mt_geometry *geo, const struct mt_layer *k,
 	case D_WIDTH: return k->conv_width;
 	case C_DIM: return k->conv_dim;
 	case C_PROJ_ROWS: return 3ull * k->conv_dim;
+	case M_PROJ_ROWS: return size_of(geo, k, D_QKV_ROWS) + size_of(geo, k, D_VALUE_ROWS) + k->value_heads;
 	case FFN: return k->ffn;
 	case EXPERTS: return k->experts;
 	case SHARED_FFN: return k->shared_ffn;
@@ -361,12 +392,14 @@ static struct shape shape_of(const struct mt_geometry *geo, const struct mt_laye
 	return is_transposed(geo, k, e) ? (struct shape){cols, rows} : (struct shape){rows, cols};
 }
 
-/* name with the expert's number in place of its * */
-static void put_name(struct mt_tensor *t, const char *prefix, const char *name, uint32_t expert)
+/* name with the expert's number in place of its *, and with `module` (NULL: its own) before its first point */
+static void put_name(struct mt_tensor *t, const char *prefix, const char *module, const char *name, uint32_t expert)
 {
+	if (module) name = strchr(name, '.') + 1;
+	else module = "";
 	const char *star = strchr(name, '*');
-	if (!star) snprintf(t->name, sizeof t->name, "%s%s", prefix, name);
-	else snprintf(t->name, sizeof t->name, "%s%.*s%u%s", prefix, (int)(star - name), name, expert, star + 1);
+	if (!star) snprintf(t->name, sizeof t->name, "%s%s%s", prefix, module, name);
+	else snprintf(t->name, sizeof t->name, "%s%s%.*s%u%s", prefix, module, (int)(star - name), name, expert, star + 1);
 }
 
 /* Add a size to a tensor's shape, which is empty or that of the tensor before. A tensor of all experts has a dimension
@@ -415,7 +448,7 @@ static int add_tensor(struct mt_layout *l, struct place *p, const struct entry *
 	if (name) {
 		if (slab) p->at = round_up(p->at, MT_GROUP);
 		l->n_tensors++;
-		put_name(t, p->prefix, name, p->expert);
+		put_name(t, p->prefix, p->k && name == e->name ? names[l->geo.names].module : NULL, name, p->expert);
 		t->role = e->role;
 		t->unit = p->unit;
 		t->expert = p->expert;
@@ -444,9 +477,9 @@ static int add_tensors(struct mt_layout *l, struct place *p, const struct entry 
 /* Elements from an expert's gate or down to the next one's */
 static uint64_t expert_stride(const struct mt_geometry *geo, const struct mt_layer *k, enum mt_role_tensor role)
 {
-	uint64_t each = (uint64_t)k->expert_ffn * geo->hidden;
-	if (k->expert_flags & MT_PACKED) return role == MT_T_XDOWN ? each : 2 * each;
-	return round_up(2 * each, MT_GROUP) + round_up(each, MT_GROUP);
+	uint64_t each = (uint64_t)k->expert_ffn * geo->hidden, wide = gated(k) ? 2 * each : each;
+	if (k->expert_flags & MT_PACKED) return role == MT_T_XDOWN ? each : wide;
+	return round_up(wide, MT_GROUP) + round_up(each, MT_GROUP);
 }
 
 /* The tensor of one expert, or with `experts` of all, in a form of files that is not the family's own */
@@ -472,21 +505,26 @@ static int add_forms(struct mt_layout *l, const struct place *p, uint32_t first,
 	int rc = 0;
 	for (uint32_t i = l->n_tensors; i-- > first;)
 		if (l->tensors[i].role == MT_T_XDOWN) down = l->tensors[i].off;
-	struct mt_tensor x = {.role = MT_T_XGATE, .shape = {2 * ffn, hidden}, .off = gate, .experts = all},
+	bool two = gated(p->k);
+	struct mt_tensor x = {.role = two ? MT_T_XGATE : MT_T_XUP,
+						 .shape = {(two ? 2 : 1) * ffn, hidden},
+						 .off = gate,
+						 .experts = all},
 					 y = {.role = MT_T_XDOWN, .shape = {hidden, ffn}, .off = down, .experts = all};
 	memset(&l->tensors[first], 0, (l->n_tensors - first) * sizeof *l->tensors);
 	l->n_tensors = first;
 	if (form != MT_FORM_SINGLE)
-		return (rc = add_form(l, p, form, x, "gate_up_proj")) ? rc : add_form(l, p, form, y, "down_proj");
+		return (rc = add_form(l, p, form, x, two ? "gate_up_proj" : "up_proj")) ? rc
+																				: add_form(l, p, form, y, "down_proj");
 	x.experts = y.experts = 0;
 	x.shape[0] = ffn;
 	for (; x.expert < all && rc == 0; y.expert = ++x.expert) {
-		x.role = MT_T_XGATE;
 		x.off = gate + x.expert * expert_stride(&l->geo, p->k, MT_T_XGATE);
 		y.off = down + y.expert * expert_stride(&l->geo, p->k, MT_T_XDOWN);
-		rc = add_form(l, p, form, x, "gate_proj");
+		x.role = MT_T_XGATE;
+		if (two) rc = add_form(l, p, form, x, "gate_proj");
 		x.role = MT_T_XUP;
-		x.off += ffn * hidden;
+		if (two) x.off += ffn * hidden;
 		if (rc == 0) rc = add_form(l, p, form, x, "up_proj");
 		if (rc == 0) rc = add_form(l, p, form, y, "down_proj");
 	}
@@ -537,8 +575,8 @@ static void expert_piece(const struct mt_geometry *geo, const struct mt_tensor *
 
 /* In some files a matrix's rows are cut by head, of which each has rows of several parts. */
 struct cut {
-	uint64_t heads, parts, rows[4]; /* of a head */
-	bool last_first;                /* in the store, the last part stands first; else they are in the file's order */
+	uint64_t heads, parts, rows[5]; /* of a head */
+	uint64_t at[5];                 /* the part's number in the store, where all heads' rows of a part come together */
 };
 
 static struct cut cut_of(const struct mt_geometry *geo, const struct mt_tensor *t)
@@ -548,14 +586,22 @@ static struct cut cut_of(const struct mt_geometry *geo, const struct mt_tensor *
 	bool q = t->role == MT_T_Q || t->role == MT_T_QB;
 	/* for each kv head: the rows of its query heads, of its k, of its v */
 	if (q && names[geo->names].by_group)
-		return (struct cut){k->kv_heads, 3, {k->heads / k->kv_heads * k->head_dim, k->head_dim, k->head_dim}, false};
+		return (
+			struct cut){k->kv_heads, 3, {k->heads / k->kv_heads * k->head_dim, k->head_dim, k->head_dim}, {0, 1, 2}};
 	/* for each head: q, gate */
-	if (q && k->output_gate) return (struct cut){k->heads, 2, {k->head_dim, k->head_dim}, true};
+	if (q && k->output_gate) return (struct cut){k->heads, 2, {k->head_dim, k->head_dim}, {1, 0}};
+	uint64_t keys = (uint64_t)k->key_heads * k->key_dim, all = (uint64_t)k->value_heads * k->value_dim;
+	/* z, x, B, C, dt; and x, B, C */
+	if (k->mixer == MT_MAMBA && t->role == MT_T_DQKV)
+		return (struct cut){1, 5, {all, all, keys, keys, k->value_heads}, {3, 2, 1, 0, 4}};
+	if (k->mixer == MT_MAMBA && (t->role == MT_T_CONV || t->role == MT_T_CONVB))
+		return (struct cut){1, 3, {all, keys, keys}, {2, 1, 0}};
 	if (geo->names != MT_NAMES_QWEN_NEXT || k->mixer != MT_DELTA) return (struct cut){0};
 	/* for each key head: q, k, v, z; and b, a */
 	uint64_t heads = k->value_heads / k->key_heads, values = heads * k->value_dim;
-	if (t->role == MT_T_DQKV) return (struct cut){k->key_heads, 4, {k->key_dim, k->key_dim, values, values}, false};
-	if (t->role == MT_T_DB) return (struct cut){k->key_heads, 2, {heads, heads}, false};
+	if (t->role == MT_T_DQKV)
+		return (struct cut){k->key_heads, 4, {k->key_dim, k->key_dim, values, values}, {0, 1, 2, 3}};
+	if (t->role == MT_T_DB) return (struct cut){k->key_heads, 2, {heads, heads}, {0, 1}};
 	return (struct cut){0};
 }
 
@@ -570,12 +616,10 @@ void mt_tensor_piece(const struct mt_geometry *geo, const struct mt_tensor *t, u
 	if (!c.heads) return;
 	for (uint64_t i = 0; i < c.parts; i++) head += c.rows[i] * t->shape[1];
 	uint64_t in = from % head;
-	for (; in >= c.rows[part] * t->shape[1]; part++) {
-		in -= c.rows[part] * t->shape[1];
-		before += c.rows[part] * t->shape[1];
-	}
-	uint64_t elems = c.rows[part] * t->shape[1], last = c.rows[c.parts - 1] * t->shape[1];
-	if (c.last_first) before = part == c.parts - 1 ? 0 : before + last;
+	for (; in >= c.rows[part] * t->shape[1]; part++) in -= c.rows[part] * t->shape[1];
+	for (uint64_t i = 0; i < c.parts; i++)
+		if (c.at[i] < c.at[part]) before += c.rows[i] * t->shape[1];
+	uint64_t elems = c.rows[part] * t->shape[1];
 	*at = c.heads * before + from / head * elems + in;
 	*n = elems - in;
 }
@@ -668,7 +712,7 @@ uint32_t mt_forms(const struct mt_geometry *geo)
 	for (uint32_t i = 0; i < geo->n_kinds; i++) {
 		const struct mt_layer *k = &geo->kind[i];
 		experts |= k->experts != 0;
-		own |= k->experts && (k->expert_flags & (MT_EXPERT_BIAS | MT_TRANSPOSED) || k->form >= MT_RELU2);
+		own |= k->experts && k->expert_flags & (MT_EXPERT_BIAS | MT_TRANSPOSED);
 	}
 	return experts && !own ? MT_FORMS : 1;
 }
@@ -722,6 +766,8 @@ struct mt_layer mt_layer_most(const struct mt_geometry *g)
 		MOST(q_rank);
 		MOST(kv_rank);
 		MOST(v_dim);
+		most.mamba_flags |= g->kind[i].mamba_flags;
+		if (g->kind[i].mixer == MT_MAMBA) most.mixer = MT_MAMBA;
 		most.expert_flags |= g->kind[i].expert_flags;
 		if (g->kind[i].form < MT_RELU2) most.form = g->kind[i].form;
 	}

@@ -39,7 +39,7 @@ enum mt_names {                 /* which names a block's tensors have in files; 
 	MT_NAMES_ERNIE_MOE, MT_NAMES_GPT_OSS, MT_NAMES_NEOX, MT_NAMES_PHI_1, MT_NAMES_MINIMAX,
 	MT_NAMES_EXAONE_MOE, MT_NAMES_SARVAM, MT_NAMES_EXAONE, MT_NAMES_GPT2,
 	MT_NAMES_OPT, MT_NAMES_BIGCODE, MT_NAMES_ERNIE_MOE_5, MT_NAMES_GRANITE_MOE_5, MT_NAMES_QWEN_NEXT,
-	MT_NAMES_LFM2,
+	MT_NAMES_LFM2, MT_NAMES_NEMOTRON_H,
 	MT_NAMES,                   /* how many */
 };
 
@@ -59,6 +59,12 @@ enum mt_mixer {                 /* what combines the tokens of a block */
 	MT_DELTA,                   /* gated DeltaNet (arXiv 2412.06464): a state of each head instead of keys and values */
 	MT_CONV,                    /* a short convolution between two gates (LFM2) */
 	MT_MLA,                     /* multi-head latent attention (arXiv 2405.04434): q, k and v are made of latents */
+	MT_MAMBA,                   /* Mamba 2 (arXiv 2405.21060): the same state without the delta rule's correction */
+	MT_NO_MIXER,                /* the block is an MLP alone */
+};
+
+enum {                          /* mt_layer.mamba_flags */
+	MT_CONV_BIAS = 1,
 };
 
 enum { MT_DELTA_DIM = 256, MT_CONV_WIDTH = 4 }; /* at most */
@@ -74,7 +80,7 @@ struct mt_layer {                /* what all layers of a kind have in common */
 	uint32_t k_is_v;            /* 1: no v_proj, v is k before its norm */
 	float    rope_scaling;      /* factor on cos and sin (attention scaling) */
 	float    rope_inv_freq[256];/* (rope_dim / 2): angle of pair i at position p is p * inv_freq[i] */
-	uint32_t experts;           /* 0: a dense MLP of ffn; else the number of experts of the MLP, and ffn is 0 */
+	uint32_t experts;           /* 0: a dense MLP of ffn, or none; else the number of the MLP's experts, and ffn is 0 */
 	uint32_t experts_per_token;
 	uint32_t expert_ffn, shared_ffn; /* inner sizes: of an expert; of one that gets every token, 0: none */
 	uint32_t score;             /* enum mt_score */
@@ -82,16 +88,19 @@ struct mt_layer {                /* what all layers of a kind have in common */
 	uint32_t groups, groups_per_token; /* a token's experts are of its best groups (by their two best); 1: no groups */
 	float    expert_scale;      /* factor on the experts' weights */
 	float    weight_floor;      /* MT_RENORMALISE: the sum counts as this at least */
-	uint32_t mixer;             /* enum mt_mixer. Not attention: heads, kv_heads, head_dim, rope_dim are 0. MT_DELTA: */
+	uint32_t mixer;             /* enum mt_mixer. Not attention: heads, kv_heads, head_dim, rope_dim are 0. MT_DELTA,
+								 * MT_MAMBA (whose keys are B, in groups, and queries C): */
 	uint32_t key_heads, value_heads; /* value_heads: a multiple of key_heads */
 	uint32_t key_dim, value_dim; /* of a head */
-	uint32_t conv_width;        /* MT_DELTA, MT_CONV: tokens that the convolution reads */
+	uint32_t conv_width;        /* not attention: tokens that the convolution reads */
 	uint32_t output_gate;       /* MT_ATTENTION, 1: o is multiplied by sigmoid(x w'); q_proj has the rows of w, too */
 	uint32_t conv_dim;          /* MT_CONV: channels */
 	float    weight_eps;        /* MT_RENORMALISE: is added to the sum */
 	uint32_t q_rank, kv_rank;   /* MT_MLA: elements of its latents; q_rank 0: q has none */
 	uint32_t v_dim;             /* MT_MLA: of a head of v; the last rope_dim elements of one of q and k turn */
-	uint32_t reserved[8];
+	uint32_t mamba_flags;       /* MT_MAMBA: these */
+	float    dt_min, dt_max;    /* MT_MAMBA: limits of the time step */
+	uint32_t reserved[5];
 };
 
 struct mt_geometry {            /* a model family as a table; no code knows a family by name but config.c */
@@ -128,7 +137,7 @@ static inline const struct mt_layer *mt_layer_of(const struct mt_geometry *g, ui
 }
 
 /* Sizes (heads, kv_heads, head_dim, ffn, rope_dim, experts', ...): the largest of all kinds; form: a gated one if
- * any is. Room for such a layer is room for all of them. */
+ * any is; mixer: Mamba 2 if any is. Room for such a layer is room for all of them. */
 struct mt_layer mt_layer_most(const struct mt_geometry *);
 
 /* Read config.json (path: the file, or the directory that holds it). *text (if not NULL) gets the file as it is, to be
@@ -171,13 +180,16 @@ enum mt_role_tensor {           /* what a tensor is; a unit's tensors stand in t
 	MT_T_SINKS,                 /* (heads) */
 	MT_T_DQKV, MT_T_DZ, MT_T_DB, MT_T_DA, /* gated DeltaNet's: (2 key_heads key_dim + value_heads value_dim, hidden)
 								 * (value_heads value_dim, hidden) (value_heads, hidden) x 2: one slab, one GEMM.
+								 * MT_MAMBA: all but DB, in one tensor: C | B | x | z | dt, in files z | x | B | C | dt.
 								 * MT_CONV: only the first one, (3 conv_dim, hidden) */
 	MT_T_CONV,                  /* (2 key_heads key_dim + value_heads value_dim, conv_width), or (conv_dim, conv_width);
 								 * files: (..., 1, width) */
+	MT_T_CONVB,                 /* its bias */
 	MT_T_DT_BIAS, MT_T_A_LOG,   /* (value_heads) each */
-	MT_T_DNORM,                 /* (value_dim)               the norm behind it, without 1 + */
-	MT_T_O,                     /* (hidden, heads D); its columns in MT_MLA: heads v_dim; in MT_DELTA: value_heads
-								 * value_dim; in MT_CONV: conv_dim */
+	MT_T_SKIP,                  /* (value_heads)             MT_MAMBA: the factor of x, which is added to its output */
+	MT_T_DNORM,                 /* (value_dim), MT_MAMBA: (value_heads value_dim): the norm behind it, without 1 + */
+	MT_T_O,                     /* (hidden, heads D); its columns in MT_MLA: heads v_dim; in MT_DELTA, MT_MAMBA:
+								 * value_heads value_dim; in MT_CONV: conv_dim */
 	MT_T_OB,                    /* (hidden) */
 	MT_T_POST1,                 /* (hidden)                  after attention */
 	MT_T_NORM2,                 /* (hidden)                  before the MLP */

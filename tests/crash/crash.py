@@ -66,6 +66,7 @@ CASES = {
     "windows": dict(dtype="bf16", experts=6, windows=3, micros=3, streams=2, save=3),
     "hybrid": dict(dtype="bf16", hybrid=True, micros=3, streams=2, save=3),
     "mla": dict(dtype="bf16", mla=True, micros=3, streams=2, save=3),
+    "halves": dict(dtype="bf16", halves=True, micros=3, streams=2, save=3),
 }
 STEPS = 24
 HOWS = ("kill", "again", "two", "all", "stop", "hold", "term", "load", "replace", "fds", "ns", "lied", "pause")
@@ -458,6 +459,11 @@ def make_model(where, case):
                       q_lora_rank=24, kv_lora_rank=20, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=12,
                       first_k_dense_replace=1, n_routed_experts=6, num_experts_per_tok=2, n_group=1, topk_group=1,
                       moe_intermediate_size=32)
+    if "halves" in case:  # layers that are Mamba 2, an MLP, experts or attention alone
+        config.update(architectures=["NemotronHForCausalLM"], model_type="nemotron_h", head_dim=16,
+                      hybrid_override_pattern="M-E*M", mamba_num_heads=4, mamba_head_dim=16, n_groups=2,
+                      ssm_state_size=16, n_routed_experts=4, moe_intermediate_size=64,
+                      moe_shared_expert_intermediate_size=64)
     with open(os.path.join(where, "config.json"), "w") as f:
         json.dump(config, f)
     words = random.Random(3)

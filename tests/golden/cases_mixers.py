@@ -12,6 +12,9 @@ SMALL = {"vocab_size": 53, "hidden_size": 24, "max_position_embeddings": 256, "r
 FACTORS = {"embed": 3.0, "out_proj": 0.3}
 UNIFORM = {"A_log": (math.log(0.2), math.log(2.0)), "dt_bias": (-3.0, 0.5), "linear_attn.norm": (0.6, 1.4)}
 ROPE = {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.25}
+MAMBA = {"A_log": (math.log(0.2), math.log(2.0)), "dt_bias": (-3.0, 0.5), "mamba.norm": (0.6, 1.4), ".D": (0.5, 1.5)}
+NEMOTRON = {"vocab_size": 53, "hidden_size": 24, "max_position_embeddings": 256, "layer_norm_epsilon": 1e-2,
+            "eos_token_id": 2}
 
 CASES = {
     # two layers of gated DeltaNet before each of attention, three value heads to a key head, heads of unlike sizes; a
@@ -102,4 +105,44 @@ CASES = {
         "dialect": 5, "double": True, "factors": {"embed": 3.0, "gate.weight": 3.0, "q_b_proj": 0.6},
         "correction": (0, 0.4),
         "train": {"micro": 2, "seq": 40, "warmup": 2, "clip": 2.2}},
+    # Mamba 2 before and behind attention without positions, two groups of three heads; the MLP is the shared expert
+    # alone
+    "granite-hybrid": {
+        "config": transformers.GraniteMoeHybridConfig(
+            **SMALL, num_hidden_layers=4, num_attention_heads=3, num_key_value_heads=1, shared_intermediate_size=30,
+            num_local_experts=0, embedding_multiplier=2.5, residual_multiplier=0.7, attention_multiplier=0.4,
+            logits_scaling=1.5, mamba_n_heads=6, mamba_n_groups=2, mamba_d_state=6, mamba_d_head=8,
+            layer_types=["linear_attention", "linear_attention", "full_attention", "linear_attention"]),
+        "dialect": 4, "keep": ["layer_types"], "double": True, "factors": FACTORS, "uniform": MAMBA,
+        "train": {"micro": 2, "seq": 140, "warmup": 2, "wd": 0.1, "clip": 0.6}},
+    # with experts beside it; rope, limits of the time step, no bias of the convolution
+    "granite-hybrid-moe": {
+        "config": transformers.GraniteMoeHybridConfig(
+            **SMALL, intermediate_size=10, num_hidden_layers=3, num_attention_heads=2, num_key_value_heads=2,
+            shared_intermediate_size=12, num_local_experts=6, num_experts_per_tok=2, embedding_multiplier=2.5,
+            residual_multiplier=0.8, attention_multiplier=0.3, logits_scaling=2.0, position_embedding_type="rope",
+            rope_parameters={"rope_type": "default", "rope_theta": 100.0}, mamba_n_heads=4, mamba_d_state=10,
+            mamba_d_head=12, mamba_d_conv=3, mamba_conv_bias=False, time_step_limit=(0.15, 0.9),
+            tie_word_embeddings=True, layer_types=["linear_attention", "full_attention", "linear_attention"]),
+        "dialect": 5, "double": True, "factors": FACTORS, "uniform": MAMBA,
+        "train": {"micro": 1, "batch": 3, "seq": 70, "warmup": 2, "clip": 2.6}},
+    # layers that are a mixer or an MLP alone, two of each in a row
+    "nemotron-h": {
+        "config": transformers.NemotronHConfig(
+            **NEMOTRON, intermediate_size=20, num_attention_heads=3, num_key_value_heads=1, head_dim=8,
+            mamba_num_heads=6, n_groups=3, ssm_state_size=8, mamba_head_dim=6, time_step_min=0.1,
+            layers_block_type=["linear_attention", "linear_attention", "mlp", "mlp", "full_attention",
+                               "full_attention", "linear_attention"]),
+        "dialect": 4, "double": True, "factors": FACTORS, "uniform": {**MAMBA, "mixer.norm": (0.6, 1.4)},
+        "train": {"micro": 2, "seq": 140, "warmup": 2, "wd": 0.1, "clip": 1.5}},
+    # or experts alone, with a shared one, none of which has a gate
+    "nemotron-h-moe": {
+        "config": transformers.NemotronHConfig(
+            **NEMOTRON, intermediate_size=14, num_attention_heads=2, num_key_value_heads=2, head_dim=6,
+            mamba_num_heads=4, n_groups=2, ssm_state_size=6, mamba_head_dim=10, use_conv_bias=False,
+            n_routed_experts=6, num_experts_per_tok=2, moe_intermediate_size=8,
+            moe_shared_expert_intermediate_size=10, routed_scaling_factor=1.5, n_group=2, topk_group=1,
+            layers_block_type=["moe", "linear_attention", "moe", "full_attention", "mlp"]),
+        "dialect": 5, "double": True, "factors": FACTORS, "uniform": {**MAMBA, "mixer.norm": (0.6, 1.4)},
+        "train": {"micro": 1, "batch": 3, "seq": 70, "warmup": 2, "clip": 1.5}},
 }

@@ -235,6 +235,10 @@ def as_transformers_4(config, case):
         full, = {tuple(sorted(layer.items())) for layer in old.pop("per_layer_config").values()}
         return {**old, "global_head_dim": dict(full)["head_dim"],
                 "num_global_key_value_heads": dict(full)["num_key_value_heads"]}
+    if "layers_block_type" in old:
+        letters = {"linear_attention": "M", "full_attention": "*", "mlp": "-", "moe": "E"}
+        old["hybrid_override_pattern"] = "".join(letters[layer] for layer in old.pop("layers_block_type"))
+        return {**old, "torch_dtype": old.pop("dtype")}
     rope = dict(old.pop("rope_parameters"))
     if "layer_types" not in case.get("keep", []):
         old.pop("layer_types", None)
@@ -289,7 +293,7 @@ def check_dialect(model, old):
     with tempfile.TemporaryDirectory() as folder:
         write_config(os.path.join(folder, "config.json"), old)
         read, meant = transformers.AutoConfig.from_pretrained(folder).to_dict(), model.config.to_dict()
-    read["rope_parameters"].pop("type", None)  # transformers keeps it beside rope_type
+    read.get("rope_parameters", {}).pop("type", None)  # transformers keeps it beside rope_type
     ignored = ("_name_or_path", "transformers_version", "sliding_window_pattern")
     differ = [key for key in meant if key not in ignored and read.get(key) != meant[key]]
     if differ:

@@ -139,6 +139,15 @@ FAMILIES.update({
     "deepseek_v3": {**LATENT, **LATENT_ROPE, "first_k_dense_replace": [0, 2]},
     "glm4_moe_lite": {**LATENT, **LATENT_ROPE, "mlp_layer_types": [["sparse", "dense", "sparse", "dense"]]},
 })
+FAMILIES["granitemoehybrid"] = {
+    **BIAS, "layer_types": [[DELTA, FULL, FULL, DELTA], ["attention", "mamba", "mamba", "attention"]],
+    "position_embedding_type": [None, "rope", "nope"], "shared_intermediate_size": [10],
+    "mamba_conv_bias": [True, False], "mamba_n_groups": [2], "mamba_d_conv": [3], "time_step_limit": [[0.1, 0.5]],
+    "embedding_multiplier": [12], "residual_multiplier": [0.22], "attention_multiplier": [0.015625],
+    "logits_scaling": [16.0], "rope_theta": [500.0]}
+FAMILIES["nemotron_h"] = {
+    **MOE, "hybrid_override_pattern": ["MM*E", "-*ME-M"], "use_conv_bias": [True, False], "conv_kernel": [3],
+    "layer_norm_epsilon": [0.001], "time_step_min": [0.1]}
 FALCONS = [{}, {"num_kv_heads": 2}, {"new_decoder_architecture": True, "num_kv_heads": 2},
            {"new_decoder_architecture": True, "num_ln_in_parallel_attn": 1}, {"parallel_attn": False},
            {"multi_query": False}, {"multi_query": False, "parallel_attn": False}]
@@ -153,6 +162,9 @@ ALWAYS = {"gemma4_text": {"hidden_size_per_layer_input": 0},
           "sarvam_moe": {**EXPERTS, "num_experts": 6},
           "qwen3_5_text": HEADS, "qwen3_5_moe_text": {**HEADS, **EXPERTS, "num_experts": 6},
           "qwen3_next": {**HEADS, **EXPERTS, "num_experts": 6},
+          "granitemoehybrid": {"num_local_experts": 0, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 6},
+          "nemotron_h": {**EXPERTS, "n_routed_experts": 6, "moe_shared_expert_intermediate_size": 10, "n_groups": 2,
+                         "mamba_num_heads": 4, "mamba_head_dim": 6, "ssm_state_size": 10},
           "lfm2_moe": {**EXPERTS, "num_experts": 6, "layer_types": [CONV, FULL, FULL, CONV]}}
 
 # The same of text models that only classes for images have, and of others that these often have
@@ -219,6 +231,8 @@ def random_config(family, keys):
         for key in ("head_dim", "num_key_value_heads", "intermediate_size"):
             del config[key]
         config.update(random.choice(FALCONS))
+    if family == "nemotron_h":
+        config.pop("tie_word_embeddings", None)
     if "num_layers" in config:
         del config["num_hidden_layers"]
     if family in ("gemma3_text", "cohere2") and config.get("layer_types"):
@@ -274,6 +288,7 @@ def check_rope(config, meant, rotary, layer, i):
     types = getattr(meant, "layer_types", None) or [None] * meant.num_hidden_layers
     nope = meant.model_type in ("exaone4", "exaone_moe", "cohere2") and bool(meant.sliding_window) and types[i] == FULL
     nope |= types[i] in (DELTA, CONV)
+    nope |= meant.model_type == "granitemoehybrid" and meant.position_embedding_type != "rope"
     nope |= meant.model_type == "smollm3" and not meant.no_rope_layers[i] or rotary is None
     if nope:
         assert layer["rope_dim"] == "0", (config, i)
@@ -299,11 +314,11 @@ def check_numbers(config, meant, model, facts):
     base = getattr(model.base_model, "decoder", model.base_model)
     layers = getattr(base, "layers", None) or getattr(base, "h", None)
     names = ("attention", "self_attn", "self_attention", "attn")
-    attention = layers and next((getattr(layer, n) for layer in layers for n in names if hasattr(layer, n)), None)
+    attention = layers and next((getattr(layer, n) for layer in layers for n in names if getattr(layer, n, None)), None)
     want = {"norm_eps": epsilon(model)}
     if attention or not layers:  # else gated DeltaNet alone
         want["attention_scale"] = getattr(attention, "scaling", None) or 8 ** -0.5
-    if meant.model_type == "granite":
+    if meant.model_type in ("granite", "granitemoehybrid"):
         want.update(embed_scale=meant.embedding_multiplier, residual_scale=meant.residual_multiplier,
                     logit_scale=1 / meant.logits_scaling)
     if meant.model_type in ("cohere", "cohere2"):
@@ -314,7 +329,7 @@ def check_numbers(config, meant, model, facts):
 
 def epsilon(model):
     base = getattr(model.base_model, "decoder", model.base_model)
-    norms = ("norm", "ln_f", "final_layer_norm", "final_layernorm", "embedding_norm")
+    norms = ("norm", "ln_f", "final_layer_norm", "final_layernorm", "embedding_norm", "norm_f")
     norm = next(getattr(base, n) for n in norms if hasattr(base, n))
     return next((getattr(norm, key) for key in ("eps", "variance_epsilon") if hasattr(norm, key)), 1e-5)  # olmo: fixed
 
@@ -368,7 +383,7 @@ def check(where, config):
     pad = model.get_input_embeddings().padding_idx
     assert int(facts["pad_token"]) == (-1 if pad is None else pad), config
     rotary = next((type(getattr(model.base_model, n))(meant) for n in ("rotary_emb", "pos_emb")
-                   if hasattr(model.base_model, n)), None)
+                   if getattr(model.base_model, n, None)), None)
     check_numbers(config, meant, model, facts)
     for i, layer in enumerate(layers):
         check_rope(config, meant, rotary, layer, i)

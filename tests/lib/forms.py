@@ -19,14 +19,17 @@ ELEM = {"F32": 4, "BF16": 2}
 NEW = {"mixtral": [("block_sparse_moe.", "mlp.")], "minimax_m2": [("block_sparse_moe.", "mlp.")],
        "exaone_moe": [("mlp.e_score", "mlp.gate.e_score")], "ernie4_5_moe": [("mlp.moe_", "mlp.gate.moe_")],
        "granitemoe": [("router.layer.weight", "router.weight")],
+       "granitemoehybrid": [("router.layer.weight", "router.weight")],
        "sarvam_moe": [("word_embeddings", "embed_tokens"), ("gate.expert_bias", "gate.e_score_correction_bias"),
                       ("attention.dense", "self_attn.o_proj"), ("attention.query_layernorm", "self_attn.q_norm"),
                       ("attention.key_layernorm", "self_attn.k_norm"), ("attention.query_key_value", "self_attn.qkv")]}
+MODULES = {"granitemoe": "block_sparse_moe.", "granitemoehybrid": "block_sparse_moe.", "nemotron_h": "mixer."}
 ROLES = {"w1": "gate", "w3": "up", "w2": "down", "gate_proj": "gate", "up_proj": "up", "down_proj": "down"}
 
 
 def take_experts(tensors):
-    """{layer: {role: (dtype, shape, [bytes of each expert])}}, which are taken out of tensors; gate and up apart"""
+    """{layer: {role: (dtype, shape, [bytes of each expert])}}, which are taken out of tensors; gate and up apart.
+    Without a gate there is no such role."""
     out = {}
     for name in list(tensors):
         one = re.fullmatch(r"(.*layers\.\d+\.)\w+\.experts\.(\d+)\.(\w+)\.weight", name)
@@ -34,12 +37,13 @@ def take_experts(tensors):
             dtype, shape, data = tensors.pop(name)
             _, _, all_of = out.setdefault(one[1], {}).setdefault(ROLES[one[3]], (dtype, shape, {}))
             all_of[int(one[2])] = data
-        elif name.endswith(("put_linear.weight", ".experts.gate_up_proj", ".experts.down_proj")):
+        elif re.search(r"moe\.(in|out)put_linear.weight$|\.experts\.(gate_up|up|down)_proj$", name):
             dtype, (n, rows, cols), data = tensors.pop(name)
-            layer = out.setdefault(re.split(r"block_sparse|mlp", name)[0], {})
+            layer = out.setdefault(re.split(r"block_sparse|mlp|mixer", name)[0], {})
             each = [data[len(data) * i // n:len(data) * (i + 1) // n] for i in range(n)]
-            if "output" in name or "down" in name:
-                layer["down"] = dtype, [rows, cols], dict(enumerate(each))
+            if "output" in name or "down" in name or ".up_proj" in name:
+                role = "up" if ".up_proj" in name else "down"
+                layer[role] = dtype, [rows, cols], dict(enumerate(each))
             else:
                 for half, role in enumerate(("gate", "up")):
                     layer[role] = dtype, [rows // 2, cols], {
@@ -54,15 +58,17 @@ def turn(data, shape, elem):
 
 def give_experts(tensors, module, experts, form):
     for prefix, layer in experts.items():
-        (dtype, (ffn, hidden), gate), (_, _, up), (_, _, down) = (layer[r] for r in ("gate", "up", "down"))
+        inner = [role for role in ("gate", "up") if role in layer]
+        dtype, (hidden, ffn), down = layer["down"]
         elem = ELEM[dtype]
         if form == "single":
-            for role, shape in (("gate", [ffn, hidden]), ("up", [ffn, hidden]), ("down", [hidden, ffn])):
+            for role in (*inner, "down"):
                 for e, data in enumerate(layer[role][2]):
-                    tensors[f"{prefix}{module}{e}.{role}_proj.weight"] = dtype, shape, data
+                    tensors[f"{prefix}{module}{e}.{role}_proj.weight"] = dtype, layer[role][1], data
             continue
-        both = [a + b for a, b in zip(gate, up)]
-        for name, shape, all_of in (("gate_up_proj", [2 * ffn, hidden], both), ("down_proj", [hidden, ffn], down)):
+        both = [b"".join(parts) for parts in zip(*(layer[role][2] for role in inner))]
+        for name, shape, all_of in (("_".join(inner) + "_proj", [len(inner) * ffn, hidden], both),
+                                    ("down_proj", [hidden, ffn], down)):
             if form == "transposed":
                 all_of = [turn(data, shape, elem) for data in all_of]
                 shape = shape[::-1]
@@ -86,10 +92,10 @@ def convert(source, out, *words):
     with open(out + "/config.json") as f:
         config = json.load(f)
     kind, tensors = config["model_type"], read(source)
-    always = {"mixtral": "single", "minimax_m2": "single", "granitemoe": "packed"} if "new" in words else {}
-    form = next((w for w in words if w != "new"), always.get(kind))
+    always = {"mixtral": "single", "minimax_m2": "single", "granitemoe": "packed", "granitemoehybrid": "packed"}
+    form = next((w for w in words if w != "new"), always.get(kind) if "new" in words else None)
     experts = take_experts(tensors) if form else {}
-    give_experts(tensors, "block_sparse_moe.experts." if kind == "granitemoe" else "mlp.experts.", experts, form)
+    give_experts(tensors, MODULES.get(kind, "mlp.") + "experts.", experts, form)
     if "new" in words:
         for old, new in NEW.get(kind, []):
             tensors = {n.replace(old, new): t for n, t in tensors.items()}
