@@ -69,12 +69,22 @@ static double grouped_gemm(const struct plan_request *req, double flops, double 
 	return flops / (p->flops * share) * (1 + GROUPED_SPARE / rows);
 }
 
+/* Of a layer, the mean of all */
+static double mean_of(const struct mt_geometry *g, int64_t (*of)(const struct mt_layer *))
+{
+	double sum = 0;
+	for (uint32_t i = 0; i < g->layers; i++) sum += (double)of(mt_layer_of(g, i));
+	return sum / g->layers;
+}
+
+static int64_t slots(const struct mt_layer *l) { return l->experts_per_token; }
+
 /* Seconds of GEMMs of n tokens in slices, with `weights` that multiply each token; of its chosen experts, those of
  * `matrices` (H, expert_ffn) are among them. flops: operations for each token and weight */
 static double gemms(const struct plan_request *req, double flops, double n, double slice, double weights, int matrices)
 {
 	const struct mt_layer *l = &req->most;
-	double experts = (double)l->experts_per_token * matrices * l->expert_ffn * req->geo->hidden;
+	double experts = mean_of(req->geo, slots) * matrices * l->expert_ffn * req->geo->hidden;
 	double rows = l->experts ? slice * l->experts_per_token / l->experts : 0;
 	return gemm(req, flops * n * (weights - experts), slice) + grouped_gemm(req, flops * n * experts, rows);
 }
@@ -143,11 +153,12 @@ static void attention_add(const struct plan_request *req, const struct plan *pla
 	sum->backward += 2.5 * flops / backward;
 }
 
-/* Operations of the delta rule, forward, of a token: k k', q k', k S, q S, P d, and (1 + A)^-1 r and k' d, by chunks.
- * Backward has three times as many. */
+/* Operations of the delta rule, forward, of a token: k k', q k', k S, q S, P d, and (1 + A)^-1 r and k' d, by chunks;
+ * of Mamba 2 only q k', q S, P d and k' d. Backward has three times as many. */
 static double delta_flops(const struct mt_layer *l)
 {
 	double dk = l->key_dim, dv = l->value_dim;
+	if (l->mixer == MT_MAMBA) return 2.0 * l->value_heads * (DELTA_CHUNK * dk + 2 * dk * dv + DELTA_CHUNK * dv);
 	return 2.0 * l->value_heads * (2 * DELTA_CHUNK * dk + 3 * dk * dv + 1.5 * DELTA_CHUNK * dv);
 }
 
@@ -171,7 +182,7 @@ static struct attention attention_of(const struct plan_request *req, const struc
 	for (uint32_t i = 0; i < g->layers; i++) layers[g->kind_of[i]]++;
 	for (uint32_t k = 0; k < g->n_kinds; k++) {
 		double share = rows * layers[k] / g->layers;
-		if (g->kind[k].mixer == MT_DELTA) delta_add(req, &g->kind[k], share, &a);
+		if (g->kind[k].value_heads) delta_add(req, &g->kind[k], share, &a);
 		else attention_add(req, plan, k, share, &a);
 	}
 	return a;
@@ -188,38 +199,28 @@ static void add_windows(const struct plan_request *req, const struct plan *plan,
 	t->backward += windows * (each + LAUNCH * BACKWARD_WINDOW * slices);
 }
 
-/* The kind of layers with the most weights in its MLP: every block counts as one of these. A dense layer beside layers
- * of experts is smaller, though its MLP alone may be wider than a token's experts. */
-static const struct mt_layer *largest_mlp(const struct mt_geometry *g)
-{
-	const struct mt_layer *l = &g->kind[0];
-	for (uint32_t k = 1; k < g->n_kinds; k++)
-		if (whole_ffn(&g->kind[k]) > whole_ffn(l)) l = &g->kind[k];
-	return l;
-}
-
 /* Times in a pass of `rows` rows, in which all n of its tokens go through a unit */
 struct times unit_times(const struct plan_request *req, const struct plan *plan, uint32_t rows)
 {
 	const struct mt_geometry *g = req->geo;
-	const struct mt_layer *l = &req->most, *m = largest_mlp(g);
+	const struct mt_layer *l = &req->most;
 	const struct profile *p = &req->profile;
-	double n = (double)rows * req->seq, h = g->hidden, a = (double)mixer_width(l);
-	double k = ((double)proj_width(l) - a) / 2, e = (double)req->elem, w = (double)req->operand;
-	double block = (double)req->block, narrow = w < e ? n * (e + w) / p->hbm : 0;
+	double n = (double)rows * req->seq, h = g->hidden, a = mean_of(g, mixer_width);
+	double k = (mean_of(g, proj_width) - a) / 2, e = (double)req->elem, w = (double)req->operand;
+	double block = (double)req->mean, narrow = w < e ? n * (e + w) / p->hbm : 0;
 	/* of mixtures of experts, GEMMs are of those that a token uses, but a slice reads the weights of all */
-	int wide = mlp_gated(m) ? 2 : 1;
-	double f = (double)active_ffn(m), gu = wide * f, used = block - (double)req->idle;
+	int wide = mlp_gated(l) ? 2 : 1;
+	double f = mean_of(g, active_ffn), gu = wide * f, used = block - (double)req->idle;
 	double per = fmin(n, (double)rows_of_chunk(req, plan) * req->seq),
 		   slice = fmin(n, (double)tokens_of_slice(req, plan));
 	double chunks = ceil(n / per), slices = ceil(n / slice), head_n = fmin(n, plan->head_tokens);
-	double mlp = h * (gu / f + 1) * (double)whole_ffn(m);
+	double mlp = h * (wide + 1) * mean_of(g, whole_ffn);
 	const struct attention attention = attention_of(req, plan, rows);
 	struct times t;
 	/* bytes: weights once a chunk, gradients read and written once a chunk, and what norms, residuals, rope, SwiGLU and
 	 * the rows of experts move: counted in ../cuda/README.md */
 	double weights = (chunks * (block - mlp) + slices * mlp) * w / p->hbm, grads = weights / w * 8;
-	double experts = (double)l->experts_per_token * h;
+	double experts = mean_of(g, slots) * h;
 	double other = n * e * (6 * h + 2 * (a + k) + 3 * f + 2 * experts) / p->hbm;
 	double other_back = n * e * (12 * h + 3 * a + 4 * k + 6 * f + 4 * experts) / p->hbm;
 	t.forward = gemms(req, 2, n, slice, used, wide + 1) + attention.forward + weights + other +
@@ -230,7 +231,7 @@ struct times unit_times(const struct plan_request *req, const struct plan *plan,
 	t.forward += narrow * (2 * h + a + f);
 	t.backward += narrow * (4 * h + 2 * a + 2 * k + f + gu);
 	t.attention = attention.forward + (req->train ? attention.backward : 0);
-	double gate_up = gemms(req, 2, n, slice, h * gu, wide), down = gate_up * f / gu;
+	double gate_up = gemms(req, 2, n, slice, h * gu, wide), down = gate_up / wide;
 	t.recompute[KEEP_ALL] = 0;
 	t.recompute[KEEP_ALL_BUT_GATE_UP] = gate_up + weights / 2;
 	t.recompute[KEEP_ATTENTION] = t.forward - down - attention.forward;
@@ -247,6 +248,12 @@ struct times unit_times(const struct plan_request *req, const struct plan *plan,
 }
 
 /* ---- PCIe ---- */
+
+/* Elements of a block's slot, the mean of all blocks */
+static uint64_t mean_slot(const struct plan_request *req, const struct plan *plan)
+{
+	return plan->expert_window && req->rest < req->mean ? req->rest : req->mean;
+}
 
 static double most(double a, double b) { return a > b ? a : b; }
 
@@ -273,19 +280,19 @@ static struct pcie pcie_of(const struct plan_request *req, const struct plan *pl
 	double o = plan->offloaded ? (double)memory_away(req, plan) : 0;
 	return (struct pcie){
 		.embed_in = embed * in,
-		.block_in = (double)req->block * in,
-		.slot_in = (double)slot_elems(req, plan) * in,
+		.block_in = (double)req->mean * in,
+		.slot_in = (double)mean_slot(req, plan) * in,
 		.head_in = (double)req->head * in,
 		.embed_out = (double)req->embed * out,
-		.block_out = (double)req->block * out,
-		.slot_out = (double)slot_elems(req, plan) * out,
+		.block_out = (double)req->mean * out,
+		.slot_out = (double)mean_slot(req, plan) * out,
 		.x_out = x / p->d2h,
 		.x_in = x / p->h2d,
 		.x_copy = x / p->hbm,
 		.o_out = o / p->d2h,
 		.o_in = o / p->h2d,
 		.o_copy = o / p->hbm,
-		.g_copy = req->unified ? (double)req->block * (sizeof(float) + (req->grad == MT_NONE ? 1 : 3) * size) / p->hbm
+		.g_copy = req->unified ? (double)req->mean * (sizeof(float) + (req->grad == MT_NONE ? 1 : 3) * size) / p->hbm
 							   : 0,
 	};
 }
@@ -298,7 +305,7 @@ static struct pcie pcie_of(const struct plan_request *req, const struct plan *pl
 static double carried(const struct plan_request *req, const struct times *t)
 {
 	return t->head + most(network_grads_time(req, req->head), t->backward) +
-		network_grads_time(req, req->geo->layers * req->block);
+		network_grads_time(req, req->geo->layers * req->mean);
 }
 
 /* Layer-major, the backward pass of blocks `from` to `to`, counted from the last one down, all of one checkpoint level,
@@ -397,7 +404,7 @@ static double stall_of(const struct plan_request *req, const struct plan *plan, 
  * micro-batch goes forward, and then holds up that one's gradients if the network is slower. */
 static void several_micros(const struct plan_request *req, struct prediction *p)
 {
-	double carry = network_grads_time(req, req->embed + req->head + req->geo->layers * req->block);
+	double carry = network_grads_time(req, req->embed + req->head + req->geo->layers * req->mean);
 	double held = most(0, carry - p->forward - p->backward);
 	p->forward *= req->micros;
 	p->backward = req->micros * p->backward + (req->micros - 1) * held;
@@ -438,7 +445,7 @@ static void add_compute(const struct plan_request *req, const struct plan *plan,
 {
 	struct times t = unit_times(req, plan, rows);
 	double layers = req->geo->layers, n = (double)rows * req->seq,
-		   model = layers * (double)(req->block - req->idle) + (double)req->head;
+		   model = layers * (double)(req->mean - req->idle) + (double)req->head;
 	double whole = (req->train ? 6 : 2) * n * model / (req->profile.flops * GEMM_SHAPES);
 	double attention = layers * t.attention, recompute = 0;
 	double all = t.embed_forward + layers * t.forward + t.head;
@@ -463,11 +470,11 @@ static void traffic(const struct plan_request *req, const struct plan *plan, str
 								: 4,
 			 g = mt_dtype_bytes(req->grad);
 	uint64_t twice = req->train && !plan->pass_rows && layers > plan->weight_slots ? layers - plan->weight_slots : 0;
-	uint64_t kept = memory_host(req, plan), slot = slot_elems(req, plan);
-	uint64_t again = twice * slot + (req->train ? layers * (req->block - slot) : 0);
+	uint64_t kept = memory_host(req, plan), slot = mean_slot(req, plan);
+	uint64_t again = twice * slot + (req->train ? layers * (req->mean - slot) : 0);
 	uint64_t embed = embed_in_place(req, plan) ? rows_of_embed(req) * req->geo->hidden : req->embed;
-	p->in = req->micros * ((embed + req->head + layers * req->block + again) * w + kept);
-	p->out = req->micros * ((req->train ? (req->embed + req->head + layers * req->block) * g : 0) + kept);
+	p->in = req->micros * ((embed + req->head + layers * req->mean + again) * w + kept);
+	p->out = req->micros * ((req->train ? (req->embed + req->head + layers * req->mean) * g : 0) + kept);
 }
 
 static void network(const struct plan_request *req, struct prediction *p)
@@ -480,7 +487,7 @@ static void network(const struct plan_request *req, struct prediction *p)
 
 void predict_parts(const struct plan_request *req, const struct plan *plan, struct prediction *p)
 {
-	double model = (double)req->geo->layers * (double)(req->block - req->idle) + (double)req->head,
+	double model = (double)req->geo->layers * (double)(req->mean - req->idle) + (double)req->head,
 		   tokens = (double)req->rows * req->seq, micros = req->micros, all = micros * req->streams * req->nodes;
 	double attention = attention_of(req, plan, req->rows).flops * req->geo->layers;
 	uint32_t pass = rows_of_pass(req, plan);

@@ -40,12 +40,13 @@ struct plan_request {
 	enum mt_dtype dtype, grad, state; /* of weights, gradients, the optimizer's m and v */
 	enum mt_optim optim;
 	uint64_t embed, block, head;  /* elements of units: block: of the largest; head: with a tied embedding's */
+	uint64_t mean;                /* of a block, the mean of all */
 	uint64_t exact;               /* of which a block's slot has lo, too, at most: a multiple of 64 */
 	uint64_t rest;                /* of the largest block without its experts; */
 	struct split split[MT_KINDS]; /* experts, by kind of layer */
 	struct mt_layer most;         /* mt_layer_most of the geometry: every block has room for it */
 	uint64_t params;
-	/* of these, the experts that a token is not sent to; of a block, and of the model */
+	/* of these, the experts that a token is not sent to; of a block, the mean of all, and of the model */
 	uint64_t idle, idle_params;
 	uint64_t grads, weights; /* elements of all units, as gradients of a micro-batch, and as weights */
 	uint32_t rows, seq;      /* of the micro-batch */

@@ -49,12 +49,10 @@ void request_sizes(struct plan_request *req, const struct mt_unit *units, uint32
 		req->weights += units[u].elems;
 	}
 	req->grads = req->weights + (req->geo->flags & MT_TIED ? req->embed : 0);
-	req->idle = req->idle_params = 0;
-	for (uint32_t i = 0; i < req->geo->layers; i++) {
-		uint64_t idle = idle_of(req->geo, mt_layer_of(req->geo, i));
-		req->idle = larger(idle, req->idle);
-		req->idle_params += idle;
-	}
+	req->mean = (req->weights - units[0].elems - units[n - 1].elems) / req->geo->layers;
+	req->idle_params = 0;
+	for (uint32_t i = 0; i < req->geo->layers; i++) req->idle_params += idle_of(req->geo, mt_layer_of(req->geo, i));
+	req->idle = req->idle_params / req->geo->layers;
 }
 
 uint32_t default_chunk_tokens(void) { return CHUNK_TOKENS; }
