@@ -57,6 +57,10 @@ setup_file() { export MT_CRASH_SEED=${MT_CRASH_SEED:-$RANDOM}; echo "# seed $MT_
 	storm mla --seed "$MT_CRASH_SEED"
 }
 
+@test "Mamba 2, layers of one half, two streams: kills at random moments change no bit" {
+	storm halves --seed "$MT_CRASH_SEED"
+}
+
 @test "stop, replace, few descriptors, another PID namespace, a lying lock: no stage takes the slot of a live one" {
 	for c in bf16 tied none; do
 		storm $c --seed "$MT_CRASH_SEED" --how replace,fds,ns,lied,pause --faults "${MT_CRASH_FAULTS:-10}"

@@ -72,6 +72,14 @@ load lib/nodes
 	same_as_one
 }
 
+@test "layers that are Mamba 2, experts, attention or an MLP alone on 3 nodes" {
+	local MODEL=$GOLDEN/nemotron-h-moe/model
+	cp "$GOLDEN/nemotron-h-moe/data.bin" "$T/records"
+	one 3 "${ARGS[@]}"
+	nodes 3 "${ARGS[@]}"
+	same_as_one
+}
+
 @test "a bf16 run with exact routers on 3 nodes: each node has lo of all of them" {
 	local MODEL=$GOLDEN/glm4-moe-bias/model
 	cp "$GOLDEN/glm4-moe-bias/data.bin" "$T/records"
