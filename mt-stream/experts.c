@@ -22,7 +22,7 @@ void experts_take(struct experts_scratch *x, const struct experts_sizes *z, take
 	const struct mt_layer *most = z->most;
 	uint64_t slots = z->slice * most->experts_per_token, n = z->slices ? z->pass : z->slice;
 	uint64_t inner = larger(slots * most->expert_ffn, z->slice * most->shared_ffn), gated = mlp_gated(most) ? 2 : 1;
-	bool exact = z->dtype == MT_BF16 && most->expert_flags & MT_CORRECTION;
+	bool exact = z->dtype == MT_BF16 && most->expert_flags & (MT_CORRECTION | MT_EXACT_ROUTER);
 	*x = (struct experts_scratch){
 		.scores = take(where, n * most->experts, sizeof(float)),
 		.weight = take(where, n * most->experts_per_token, sizeof(float)),

@@ -3,12 +3,13 @@
  *     logits = h w' + b        fp32; with corrections, exact: from w and lo
  *     scores = score(logits)   each token gets the experts with its K best scores, plus corrections
  *
- * Routers that have correction biases (glm4_moe, minimax_m2 and others) compute in fp32 also in bf16 runs,
- * as transformers does. Released biases are like 6.85 to 7.06, of which bf16 leaves 8 values. So a bf16 run reads the
- * router's weight and the biases as their exact fp32 masters (exact in struct mt_tensor): lo of these few elements
- * comes beside w, OP_JOIN makes fp32 of both in the scratch, and the router's GEMMs, with activations that are not
- * rounded for them, and the gradient of its logits are fp32. transformers keeps both in fp32, but of minimax_m2 only if
- * the whole model is: its released files have them in F32, so mt does. Biases are constants: their gradient is 0.
+ * Routers that have correction biases (glm4_moe, minimax_m2 and others), and deepseek_v2's, compute in fp32 also in
+ * bf16 runs, as transformers does. Released biases are like 6.85 to 7.06, of which bf16 leaves 8 values. So a bf16 run
+ * reads the router's weight and the biases as their exact fp32 masters (exact in struct mt_tensor): lo of these few
+ * elements comes beside w, OP_JOIN makes fp32 of both in the scratch, and the router's GEMMs, with activations that are
+ * not rounded for them, and the gradient of its logits are fp32. transformers keeps both in fp32, but of minimax_m2
+ * only if the whole model is: its released files have them in F32, so mt does. Biases are constants: their gradient is
+ * 0.
  */
 #include "layers.h"
 
@@ -30,7 +31,7 @@ static struct op route_op(const struct slice *p, enum op_code code)
 			.scale = l->expert_scale,
 			.groups = l->groups,
 			.groups_used = l->groups_per_token,
-			.correction = is_exact(p) ? x->correction : p->w->t[MT_T_CORRECTION],
+			.correction = is_exact(p) && p->w->t[MT_T_CORRECTION] ? x->correction : p->w->t[MT_T_CORRECTION],
 			.scores = x->scores,
 			.weight = x->weight,
 			.expert = x->expert,
@@ -90,7 +91,7 @@ static void router_join(const struct slice *p)
 	const struct experts_scratch *x = &p->c.s.x;
 	if (!is_exact(p)) return;
 	join(p, x->router, MT_T_ROUTER, p->l->experts * p->c.geo->hidden);
-	join(p, x->correction, MT_T_CORRECTION, p->l->experts);
+	if (p->w->t[MT_T_CORRECTION]) join(p, x->correction, MT_T_CORRECTION, p->l->experts);
 }
 
 /* The input of an exact router in fp32: h itself, or a copy in the scratch */

@@ -543,6 +543,7 @@ self_attention.dense.weight ln_mlp.weight ln_mlp.bias mlp.dense_h_to_4h.weight m
 		llama-120b 119822659584
 		glm-4.7-flash 29943393920
 		moonlight-16b-a3b 15960110208
+		deepseek-v2-lite 15706484224
 		deepseek-v3 671026419200
 		bench-97m 96763520
 		demo 4877568
@@ -1400,6 +1401,12 @@ END
 	store-layout "$T/config.json" | grep -q "^kind_of 000$"
 	config deepseek_v3
 	refused 78 "num_key_value_heads 2 is not num_attention_heads 4"
+	config deepseek_v2 "$heads" '"num_experts_per_tok": 2' '"topk_method": "group_limited_greedy"'
+	refused 78 "topk_method 'group_limited_greedy' is not supported, only greedy"
+	config deepseek_v2 "$heads" '"num_experts_per_tok": 2' '"norm_topk_prob": true'
+	refused 78 "norm_topk_prob true is not supported"
+	config deepseek_v2 "$heads"
+	refused 78 "num_experts_per_tok"
 	config deepseek_v3 "$heads" '"head_dim": 100'
 	refused 78 "head_dim 100 is not qk_rope_head_dim 64 or, with qk_nope_head_dim, 192"
 	config deepseek_v3 "$heads" '"qk_nope_head_dim": 500'

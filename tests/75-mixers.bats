@@ -17,6 +17,8 @@ load lib/golden
 
 @test "deepseek-v3 in fp32: losses, norms, gradients and weights match PyTorch's" { golden deepseek-v3; }
 @test "deepseek-v3 in bf16: results differ from PyTorch's only by rounding" { golden deepseek-v3 --bf16; }
+@test "deepseek-v2 in fp32: losses, norms, gradients and weights match PyTorch's" { golden deepseek-v2; }
+@test "deepseek-v2 in bf16: results differ from PyTorch's only by rounding" { golden deepseek-v2 --bf16; }
 @test "moonlight in fp32: losses, norms, gradients and weights match PyTorch's" { golden moonlight; }
 @test "moonlight in bf16: results differ from PyTorch's only by rounding" { golden moonlight --bf16; }
 @test "glm4-moe-lite in fp32: losses, norms, gradients and weights match PyTorch's" { golden glm4-moe-lite; }
@@ -32,15 +34,15 @@ load lib/golden
 @test "nemotron-h-moe in bf16: results differ from PyTorch's only by rounding" { golden nemotron-h-moe --bf16; }
 
 @test "models with other mixers are exported as they were loaded: names, shapes, values, and the same geometry" {
-	same_export qwen3-5 qwen3-5-moe qwen3-next lfm2 lfm2-moe deepseek-v3 moonlight glm4-moe-lite \
+	same_export qwen3-5 qwen3-5-moe qwen3-next lfm2 lfm2-moe deepseek-v2 deepseek-v3 moonlight glm4-moe-lite \
 		granite-hybrid granite-hybrid-moe nemotron-h nemotron-h-moe
 }
 
 # bats test_tags=slow
 @test "transformers computes the loss of mt on exported models with other mixers" {
 	need_torch
-	for c in qwen3-5 qwen3-5-moe qwen3-next lfm2 lfm2-moe deepseek-v3 moonlight glm4-moe-lite granite-hybrid \
-		granite-hybrid-moe nemotron-h nemotron-h-moe; do
+	for c in qwen3-5 qwen3-5-moe qwen3-next lfm2 lfm2-moe deepseek-v2 deepseek-v3 moonlight glm4-moe-lite \
+		granite-hybrid granite-hybrid-moe nemotron-h nemotron-h-moe; do
 		loss_on "$GOLDEN/$c/data.bin" "$c" --until 2 --eval-every 2
 	done
 	transformers_agrees
@@ -72,7 +74,7 @@ two_steps() {
 }
 
 @test "windows of experts change no bit of layers with other mixers" {
-	for c in qwen3-5-moe qwen3-next lfm2-moe glm4-moe-lite granite-hybrid-moe nemotron-h-moe; do
+	for c in qwen3-5-moe qwen3-next lfm2-moe deepseek-v2 glm4-moe-lite granite-hybrid-moe nemotron-h-moe; do
 		two_steps whole $c "--expert-window 99 --threads 1"
 		two_steps one $c "--expert-window 1 --recompute none"
 		cmp "$T/whole" "$T/one"

@@ -517,7 +517,7 @@ void read_latents(struct reader *r, struct model *m)
 			REFUSE(r, MT_EX_CONFIG, "head_dim %u is not qk_rope_head_dim %u or, with qk_nope_head_dim, %u", dim,
 				k->rope_dim, k->head_dim);
 	}
-	k->neighbours = key_bool(r, r->root, "rope_interleave", true);
+	k->neighbours = family->neighbours || key_bool(r, r->root, "rope_interleave", true);
 	if (k->kv_heads != k->heads)
 		REFUSE(r, MT_EX_CONFIG, "num_key_value_heads %u is not num_attention_heads %u", k->kv_heads, k->heads);
 	check_heads(r, k);

@@ -139,7 +139,7 @@ struct family {
 	const char *local_theta_key;   /* in the file's root; NULL: none */
 	const char *rope;              /* rope_parameters of a file that has neither these nor rope_scaling; NULL: plain */
 	uint32_t original;             /* default of original_max_position_embeddings in the file's root; 0: no such key */
-	bool neighbours;               /* of MLA, by the key rope_interleave */
+	bool neighbours;               /* of MLA: always, else by the key rope_interleave */
 	uint32_t latent[4];            /* MLA: defaults of q_lora_rank, kv_lora_rank, qk_nope_head_dim, v_head_dim; the
 	                                * size head_dim is its qk_rope_head_dim; 0: softmax attention */
 	bool alpha;                    /* rope_type dynamic has a fixed alpha */
@@ -219,6 +219,7 @@ void read_gpt_oss(struct reader *, struct model *);
 void read_delta_experts(struct reader *, struct model *);
 void read_lfm2_experts(struct reader *, struct model *);
 void read_mla(struct reader *, struct model *);
+void read_deepseek_v2(struct reader *, struct model *);
 /* If layer i has experts, give them to its kind, which has been made of m->base */
 void set_experts(const struct model *, uint32_t i, struct mt_layer *);
 

@@ -74,6 +74,9 @@ static const struct experts_family {
 		"n_shared_experts", 1, true, MT_SIGMOID, MT_CORRECTION, "norm_topk_prob", true, .floor = 1e-20f,
 		.scale_key = "routed_scaling_factor", .scale = 2.5f, .alias = "num_local_experts", .groups = 8,
 		.groups_used = 4, .dense = DENSE_FIRST, .first = 3},
+	{"deepseek_v2", "n_routed_experts", "num_experts_per_tok", 64, REQUIRED, "moe_intermediate_size", 1407,
+		"n_shared_experts", 2, true, .flags = MT_EXACT_ROUTER, .scale_key = "routed_scaling_factor",
+		.alias = "num_experts", .dense = DENSE_FIRST},
 	{"mistral4", "n_routed_experts", "num_experts_per_tok", 128, 4, "moe_intermediate_size", 2048, "n_shared_experts",
 		1, true, .renormalise_key = "norm_topk_prob", .renormalise = true, .floor = 1e-20f,
 		.scale_key = "routed_scaling_factor", .alias = "num_local_experts", .groups = 1, .dense = DENSE_FIRST},
@@ -276,6 +279,15 @@ void read_mla(struct reader *r, struct model *m)
 {
 	read_latents(r, m);
 	read_experts(r, m);
+}
+
+/* Its groups are chosen by their best expert alone, and weights are never divided by their sum. */
+void read_deepseek_v2(struct reader *r, struct model *m)
+{
+	const char *method = key_string(r, r->root, "topk_method");
+	read_mla(r, m);
+	if (method && strcmp(method, "greedy") != 0)
+		REFUSE(r, MT_EX_CONFIG, "topk_method '%.40s' is not supported, only greedy", method);
 }
 
 void read_delta_experts(struct reader *r, struct model *m)

@@ -24,14 +24,14 @@
 #define ATTENTION PART(6) /* which mixer the layer has */
 #define DELTA PART(7)
 #define CONV PART(8)
-#define MLA PART(16)
-#define SOFTMAX PART(17)  /* attention or MLA */
-#define Q_LATENT PART(18) /* of MLA */
-#define Q_DIRECT PART(19)
-#define MAMBA PART(20)
-#define MIXER PART(21)   /* the layer has one */
-#define CHANNEL PART(22) /* it has an MLP or experts */
-#define CONV_BIAS PART(23)
+#define MLA PART(17)
+#define SOFTMAX PART(18)  /* attention or MLA */
+#define Q_LATENT PART(19) /* of MLA */
+#define Q_DIRECT PART(20)
+#define MAMBA PART(21)
+#define MIXER PART(22)   /* the layer has one */
+#define CHANNEL PART(23) /* it has an MLP or experts */
+#define CONV_BIAS PART(24)
 #define EXPERTS_ARE(flag) ((uint64_t)(flag) << 41)
 
 enum size {
@@ -457,7 +457,8 @@ static int add_tensor(struct mt_layout *l, struct place *p, const struct entry *
 	extend(t, shape_of(&l->geo, p->k, e), p->experts, is_transposed(&l->geo, p->k, e));
 	if (t->role == MT_T_CONV) t->ndim = 3; /* in files its middle one is 1 */
 	t->decay = t->ndim >= 2 && t->role != MT_T_CORRECTION;
-	t->exact = p->k && p->k->expert_flags & MT_CORRECTION && (t->role == MT_T_ROUTER || t->role == MT_T_CORRECTION);
+	t->exact = p->k && p->k->expert_flags & (MT_CORRECTION | MT_EXACT_ROUTER) &&
+		(t->role == MT_T_ROUTER || t->role == MT_T_CORRECTION);
 	int rc = count(t);
 	if (rc) return rc;
 	p->at += t->n - before; /* both at most 2^34 times a few */

@@ -52,6 +52,7 @@ enum {                          /* mt_layer.expert_flags */
 	MT_EXPERT_BIAS = 16,
 	MT_PACKED = 32,             /* the store has one tensor of all experts, not one for each */
 	MT_TRANSPOSED = 64,         /* experts' weights are (in, out), and gate and up alternate */
+	MT_EXACT_ROUTER = 128,      /* the router's weight is exact without a correction, too */
 };
 
 enum mt_mixer {                 /* what combines the tokens of a block */

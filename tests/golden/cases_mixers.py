@@ -84,6 +84,17 @@ CASES = {
         "dialect": 4, "double": True, "factors": {"embed": 3.0, "gate.weight": 3.0, "q_b_proj": 0.6},
         "correction": (0, 0.4),
         "train": {"micro": 2, "seq": 70, "warmup": 2, "wd": 0.1, "clip": 2.2}},
+    # experts by softmax alone, whose weights are not divided by their sum; yarn whose two factors are equal
+    "deepseek-v2": {
+        "config": transformers.DeepseekV2Config(
+            **SMALL, intermediate_size=22, num_hidden_layers=3, num_attention_heads=2, q_lora_rank=None,
+            kv_lora_rank=14, qk_nope_head_dim=10, qk_rope_head_dim=6, v_head_dim=8, moe_intermediate_size=6,
+            n_shared_experts=2, n_routed_experts=7, num_experts_per_tok=3, first_k_dense_replace=1,
+            routed_scaling_factor=1.5, rope_parameters={
+                "rope_type": "yarn", "rope_theta": 100.0, "factor": 8.0, "original_max_position_embeddings": 32,
+                "beta_fast": 4.0, "beta_slow": 1.0, "mscale": 0.707, "mscale_all_dim": 0.707}),
+        "dialect": 4, "double": True, "factors": {"embed": 3.0},
+        "train": {"micro": 2, "seq": 38, "warmup": 2, "clip": 3.0}},
     # q without a latent, rope of halves
     "moonlight": {
         "config": transformers.DeepseekV3Config(

@@ -136,6 +136,8 @@ LATENT = {**BIAS, **MOE, "q_lora_rank": [None, 12], "kv_lora_rank": [10], "qk_no
 LATENT_ROPE = {"rope_scaling": [None, YARN, {**YARN, "mscale": 0.7, "mscale_all_dim": 1.0},
                                 {"rope_type": "linear", "factor": 4.0, "mscale_all_dim": 1.0}]}
 FAMILIES.update({
+    "deepseek_v2": {**{k: v for k, v in LATENT.items() if k != "norm_topk_prob"}, **LATENT_ROPE,
+                    "first_k_dense_replace": [0, 2]},
     "deepseek_v3": {**LATENT, **LATENT_ROPE, "first_k_dense_replace": [0, 2]},
     "glm4_moe_lite": {**LATENT, **LATENT_ROPE, "mlp_layer_types": [["sparse", "dense", "sparse", "dense"]]},
 })
@@ -187,7 +189,7 @@ TEXTS = {
 }
 TEXTS["mistral4"] = {**LATENT, "rope_theta": [10000.0], "rope_parameters": [
     {**YARN, "rope_theta": 100.0, "llama_4_scaling_beta": 0.2, "mscale_all_dim": 1.0}]}
-for family in ("deepseek_v3", "glm4_moe_lite", "mistral4"):
+for family in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "mistral4"):
     ALWAYS[family] = {**EXPERTS, "num_attention_heads": 4, "num_key_value_heads": 4, "qk_rope_head_dim": 8,
                       "n_routed_experts": 8, "n_group": 2, "topk_group": 1}
 ALWAYS["qwen3_vl_moe_text"] = {**EXPERTS, "num_experts": 6}
