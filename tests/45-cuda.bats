@@ -60,6 +60,12 @@ as_on_cpu() {
 }
 
 # bats test_tags=slow
+@test "Mamba 2 on the cuda device gives the cpu device's gradients, in any order of streams" {
+	as_on_cpu fp32 1e-5 true granite-hybrid nemotron-h-moe
+	as_on_cpu bf16 3e-2 true nemotron-h
+}
+
+# bats test_tags=slow
 @test "short convolutions on the cuda device give the cpu device's gradients, in any order of streams" {
 	as_on_cpu fp32 1e-5 true lfm2 lfm2-moe
 	as_on_cpu bf16 3e-2 true lfm2
@@ -388,10 +394,10 @@ try_with() {
 	[ "$(grep -c ^ok "$T/out")" = 15 ]
 }
 
-@test "the kernels of gated DeltaNet and of gates match their definitions, with the same bits in any order" {
+@test "the kernels of gated DeltaNet, Mamba 2 and gates match their definitions, with the same bits in any order" {
 	need_emulator
-	cuda-kernels delta documents >"$T/out" || { grep -v ^ok "$T/out" >&2; return 1; }
-	[ "$(grep -c ^ok "$T/out")" = 92 ]
+	cuda-kernels delta documents steps >"$T/out" || { grep -v ^ok "$T/out" >&2; return 1; }
+	[ "$(grep -c ^ok "$T/out")" = 156 ]
 }
 
 @test "bank conflicts take at most a twentieth of the cycles of shared memory, in attention and in grouped GEMMs" {

@@ -10,7 +10,7 @@
 #define RUN 32 /* tokens of a lane, at least */
 #define NORM_EPS 1e-6f
 
-/* A lane's channels: from `first` on, of which n are there; head: -1: not normed */
+/* A lane's channels: from `first` on, of which n are there; head: -1: neither q nor k */
 struct channels {
 	int64_t first, n, head;
 };
@@ -126,7 +126,7 @@ static __device__ __forceinline__ void conv_act(float y[WIDE], float slope[WIDE]
 
 static __device__ __forceinline__ float q_scale(const struct conv_args *a, int64_t head)
 {
-	return head < a->q_heads ? 1.0f / sqrtf((float)a->dim) : 1.0f;
+	return head < a->q_heads && !a->unnormed ? 1.0f / sqrtf((float)a->dim) : 1.0f;
 }
 
 template <typename T>
@@ -155,7 +155,7 @@ static __global__ void __launch_bounds__(BLOCK) conv_forward_kernel(struct conv_
 		}
 		sum = lanes_sum(sum, s.lanes);
 		if (!now) continue;
-		float r = c.head < 0 ? 1.0f : 1.0f / sqrtf(sum + NORM_EPS) * q_scale(&a, c.head);
+		float r = c.head < 0 || a.unnormed ? 1.0f : 1.0f / sqrtf(sum + NORM_EPS) * q_scale(&a, c.head);
 #pragma unroll
 		for (int i = 0; i < WIDE; i++) y[i] *= r;
 		if (a.after) {
@@ -167,7 +167,7 @@ static __global__ void __launch_bounds__(BLOCK) conv_forward_kernel(struct conv_
 	}
 }
 
-/* The gradient of y (as f leaves it) of token t: of a normed head from the sum of its value heads' */
+/* The gradient of y (as f leaves it) of token t: of a q or k head from the sum of its value heads' */
 template <typename T>
 static __device__ __forceinline__ void y_gradient(float d[WIDE], const float y[WIDE], const struct conv_args *a,
 	const struct split *s, struct channels c, int64_t t, int there)
@@ -199,7 +199,7 @@ static __device__ __forceinline__ void y_gradient(float d[WIDE], const float y[W
 	float r = 1.0f / sqrtf(sum + NORM_EPS);
 #pragma unroll
 	for (int i = 0; i < WIDE; i++)
-		if (there && c.head >= 0) d[i] = r * (d[i] - y[i] * r * (dot * r));
+		if (there && c.head >= 0 && !a->unnormed) d[i] = r * (d[i] - y[i] * r * (dot * r));
 }
 
 /* d, the gradient of y times its factor, becomes that of y; own: write that of the factor */

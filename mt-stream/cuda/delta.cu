@@ -1,4 +1,4 @@
-/* delta.cu: the gated delta rule in chunks of 64 tokens (cpu/kernel-delta.h has its formulas)
+/* delta.cu: the gated delta rule and Mamba 2 in chunks of 64 tokens (cpu/kernel-delta.h has their formulas)
  *
  * DELTA_SEGMENT tokens are computed at a time, a wave: whole chunks, of as many documents as there are. What depends on
  * earlier tokens by a document's state alone is computed for all its chunks at once; the rest, chunk after chunk, is as
@@ -7,7 +7,8 @@
  *     scan       one document, head and slice, forwards: d, o; backward: d and the states before the chunks
  *     scan_back  the same, backwards: r, dv, and the gradients of the states behind the chunks
  *     gradients  one chunk and head: dq, dk, db and the gradient of g
- * Backward first scans all waves but the last for the states between them.
+ * Backward first scans all waves but the last for the states between them. Kernels of Mamba 2 (CORRECT 0) have no T:
+ * d and r are beta v, beta is dt, and what T and k k' give.
  *
  * All is fp32 but for the elements of tensors. In fp32 runs the kernels use plain multiplications, in bf16 runs tensor
  * cores: there an fp32 number is the sum of two of bf16, which leaves 2^-17 of it; of the product of two such sums the
@@ -24,7 +25,7 @@
 #define ALL (TILE * PITCH)             /* floats of a tile */
 #define PART (TILE * ACROSS)           /* of a tile of SLICE columns */
 #define FACTORS 4                      /* of a token: */
-enum { BETA, DECAY, LEFT, LOG_DECAY }; /* beta, e, l, g */
+enum { BETA, DECAY, LEFT, LOG_DECAY }; /* beta or dt, e, l, g */
 
 /* Tokens first .. end - 1, whose chunks and documents (the parts of them that lie here) are counted; launches compute
  * those from from_chunk and from_piece on */
@@ -35,7 +36,7 @@ struct wave {
 
 struct room {
 	float *kept;             /* (waves - 1, HV, DK, DV): the state between waves; later its gradient */
-	float *dg;               /* (N, HV) */
+	float *dg, *dd, *dskip;  /* (N, HV): the gradient of g; Mamba 2: dt's by d, skip's */
 	float *T, *P;            /* (tokens of a wave, HV, TILE) */
 	float *factors;          /* (tokens, HV, FACTORS) */
 	float *d, *r;            /* (tokens, HV, DV) */
@@ -50,14 +51,16 @@ static struct room room_of(const struct delta_args *a)
 	struct room r = {};
 	r.kept = a->work;
 	r.T = r.kept + delta_kept(a) * state;
-	r.P = r.T + tokens * heads * TILE;
+	r.P = r.T + (a->correct ? tokens * heads * TILE : 0);
 	r.factors = r.P + tokens * heads * TILE;
 	r.d = r.factors + tokens * heads * FACTORS;
 	r.r = r.d + tokens * heads * a->value_dim;
 	r.states = r.r + tokens * heads * a->value_dim;
 	r.dstates = r.states + tokens / TILE * state;
 	r.dg = r.dstates + tokens / TILE * state;
-	r.chunk = (uint32_t *)(r.dg + a->n * heads);
+	r.dd = r.dg + a->n * heads;
+	r.dskip = r.dd + a->n * heads;
+	r.chunk = (uint32_t *)(r.dg + delta_token(a) * a->n * heads);
 	r.piece = r.chunk + tokens + 1;
 	r.wide = wide_rows(a->key_dim | a->value_dim, a->qkv, a->d_o, a->work, NULL);
 	return r;
@@ -292,6 +295,11 @@ decay_tile(float *to, const float *g)
 
 /* torch.nn.functional.softplus */
 static __device__ __forceinline__ float softplus(float x) { return x > 20 ? x : log1pf(expf(x)); }
+/* Mamba 2's dt, from softplus; NaN stays NaN */
+static __device__ __forceinline__ float step_of(const struct delta_args *a, float soft)
+{
+	return soft < a->dt_min ? a->dt_min : soft > a->dt_max ? a->dt_max : soft;
+}
 
 /* ---- a chunk: T, P, factors ---- */
 
@@ -331,7 +339,7 @@ static __device__ __forceinline__ void lower_inverse(float *t, const float *a, f
 	__syncthreads();
 }
 
-template <typename T>
+template <typename T, int CORRECT>
 static __global__ void __launch_bounds__(THREADS) delta_chunk_kernel(struct delta_args a, struct room r, struct wave w)
 {
 	DYNAMIC_SHARED(float, k);
@@ -346,17 +354,18 @@ static __global__ void __launch_bounds__(THREADS) delta_chunk_kernel(struct delt
 		float x = 0, b = 0, rate = expf(get(((const T *)a.a_log)[head]));
 		if (i < c.n) {
 			x = get(((const T *)a.a)[(c.first + i) * a.ld + head]) + get(((const T *)a.dt_bias)[head]);
-			b = get(((const T *)a.b)[(c.first + i) * a.ld + head]);
+			if (CORRECT) b = get(((const T *)a.b)[(c.first + i) * a.ld + head]);
+			else b = step_of(&a, softplus(x));
 		}
-		g[i] = i < c.n ? -rate * softplus(x) : 0;
-		beta[i] = i < c.n ? 1.0f / (1.0f + expf(-b)) : 0;
+		g[i] = i < c.n ? -rate * (CORRECT ? softplus(x) : b) : 0;
+		beta[i] = i < c.n ? (CORRECT ? 1.0f / (1.0f + expf(-b)) : b) : 0;
 	}
 	for (int64_t c0 = 0; c0 < a.key_dim; c0 += TILE) {
 		__syncthreads();
 		tile_load(k, h.k + c0, h.stride, c.n, a.key_dim - c0, r.wide);
 		tile_load(q, h.q + c0, h.stride, c.n, a.key_dim - c0, r.wide);
 		__syncthreads();
-		tile_add<T, 0, 1, 1, 1>(kk, k, k);
+		if (CORRECT) tile_add<T, 0, 1, 1, 1>(kk, k, k);
 		tile_add<T, 0, 1, 1, 1>(qk, q, k);
 	}
 	decay_tile(t, g);
@@ -367,7 +376,7 @@ static __global__ void __launch_bounds__(THREADS) delta_chunk_kernel(struct delt
 		for (int e = 0; e < 4; e++) {
 			int row = ROW(e), column = COLUMN(n, e);
 			float decay = t[row * PITCH + column];
-			k[row * PITCH + column] = row > column ? beta[row] * decay * kk[n][e] : 0;
+			if (CORRECT) k[row * PITCH + column] = row > column ? beta[row] * decay * kk[n][e] : 0;
 			if (row < c.n)
 				r.P[((c.at + row) * a.value_heads + head) * TILE + column] = row >= column ? decay * qk[n][e] : 0;
 		}
@@ -381,6 +390,7 @@ static __global__ void __launch_bounds__(THREADS) delta_chunk_kernel(struct delt
 		to[LEFT] = expf(left);
 		to[LOG_DECAY] = g[i];
 	}
+	if (!CORRECT) return;
 	__syncthreads();
 	lower_inverse(t, k, q);
 	for (int e = threadIdx.x; e < c.n * TILE; e += THREADS)
@@ -491,8 +501,23 @@ static __device__ __forceinline__ void part_put(T *to, int64_t stride, const flo
 				put(to + ROW(e) * stride + PART_COLUMN(n, e), factor ? factor[ROW(e)] * c[n][e] : c[n][e]);
 }
 
+/* c += skip v, v (n rows, the slice's columns) */
+template <typename T>
+static __device__ __forceinline__ void skip_add(float c[2][4], const struct delta_args *a, const T *v, int64_t stride,
+	int64_t n, const struct strip *at)
+{
+	float skip = get(((const T *)a->skip)[at->head]);
+#pragma unroll
+	for (int m = 0; m < 2; m++)
+#pragma unroll
+		for (int e = 0; e < 4; e++) {
+			int row = ROW(e), column = PART_COLUMN(m, e);
+			if (row < n && column < at->columns) c[m][e] += skip * get(v[row * stride + column]);
+		}
+}
+
 /* MODE 0: forward. 1: the state behind the wave alone; 2: d, and the states before chunks */
-template <typename T, int MODE>
+template <typename T, int MODE, int CORRECT>
 static __global__ void __launch_bounds__(THREADS, 2)
 	delta_scan_kernel(struct delta_args a, struct room r, struct wave w)
 {
@@ -509,9 +534,9 @@ static __global__ void __launch_bounds__(THREADS, 2)
 		float sum[2][4] = {{0}};
 		__syncthreads();
 		factors_load(f, &a, &r, &c, at.head);
-		matrix_load(m, r.T, &a, &r, &c, at.head);
+		if (CORRECT) matrix_load(m, r.T, &a, &r, &c, at.head);
 		if (MODE == 2 && !c.begins) state_store(state_at(&a, r.states, c.at, at.head), s, &a, &at);
-		if (!c.begins) rows_times_state(sum, x, h.k, h.stride, c.n, s, a.key_dim, r.wide);
+		if (CORRECT && !c.begins) rows_times_state(sum, x, h.k, h.stride, c.n, s, a.key_dim, r.wide);
 		__syncthreads();
 #pragma unroll
 		for (int n = 0; n < 2; n++) /* beta (v - e k S) */
@@ -519,13 +544,16 @@ static __global__ void __launch_bounds__(THREADS, 2)
 			for (int e = 0; e < 4; e++) {
 				int row = ROW(e), column = PART_COLUMN(n, e);
 				float v = row < c.n && column < at.columns ? get(h.v[row * h.stride + at.column + column]) : 0;
-				d[row * ACROSS + column] = f[BETA * TILE + row] * (v - f[DECAY * TILE + row] * sum[n][e]);
+				if (CORRECT) v -= f[DECAY * TILE + row] * sum[n][e];
+				d[row * ACROSS + column] = sum[n][e] = f[BETA * TILE + row] * v;
 			}
-		part_zero(sum);
-		__syncthreads();
-		part_add<T, 0, 0>(sum, m, d);
-		__syncthreads();
-		part_store(d, sum);
+		if (CORRECT) {
+			part_zero(sum);
+			__syncthreads();
+			part_add<T, 0, 0>(sum, m, d);
+			__syncthreads();
+			part_store(d, sum);
+		}
 		if (MODE == 2) part_put(r.d + c.at * values + value, values, sum, NULL, c.n, at.columns);
 		if (MODE == 0) {
 			matrix_load(m, r.P, &a, &r, &c, at.head);
@@ -537,6 +565,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
 				for (int e = 0; e < 4; e++) sum[n][e] *= f[DECAY * TILE + ROW(e)];
 			__syncthreads();
 			part_add<T, 0, 0>(sum, m, d);
+			if (!CORRECT) skip_add<T>(sum, &a, h.v + at.column, h.stride, c.n, &at);
 			part_put((T *)a.o + c.first * values + value, values, sum, NULL, c.n, at.columns);
 		}
 		if (!c.goes_on) continue;
@@ -552,7 +581,7 @@ static __global__ void __launch_bounds__(THREADS, 2)
 	if (MODE < 2 && c.goes_on && c.first + c.n == w.end) state_store(kept_at(&a, &r, w.number, at.head), s, &a, &at);
 }
 
-template <typename T>
+template <typename T, int CORRECT>
 static __global__ void __launch_bounds__(THREADS, 2)
 	delta_scan_back_kernel(struct delta_args a, struct room r, struct wave w)
 {
@@ -583,30 +612,43 @@ static __global__ void __launch_bounds__(THREADS, 2)
 #pragma unroll
 			for (int e = 0; e < 4; e++) sum[n][e] *= f[LEFT * TILE + ROW(e)];
 		part_add<T, 1, 0>(sum, m, g);
-		part_store(y, sum);
-		__syncthreads();
-		matrix_load(m, r.T, &a, &r, &c, at.head);
-		part_zero(sum);
-		__syncthreads();
-		part_add<T, 1, 0>(sum, m, y);
-		__syncthreads();
-		part_store(y, sum);
+		if (CORRECT) {
+			part_store(y, sum);
+			__syncthreads();
+			matrix_load(m, r.T, &a, &r, &c, at.head);
+			part_zero(sum);
+			__syncthreads();
+			part_add<T, 1, 0>(sum, m, y);
+			__syncthreads();
+			part_store(y, sum);
+		}
 		part_put(r.r + c.at * values + value, values, sum, NULL, c.n, at.columns);
-		part_put((T *)a.dv + c.first * values + value, values, sum, f + BETA * TILE, c.n, at.columns);
-		if (c.begins) continue;
-		__syncthreads();
-		part_scale(g, f + DECAY * TILE);
-		part_scale(y, f + DECAY * TILE);
-		part_scale(y, f + BETA * TILE);
-		for (int64_t c0 = 0; c0 < a.key_dim; c0 += TILE) { /* dS = e_C dS + q' (e do) - k' (beta e r) */
-			state_rows(sum, x, h.q, h.stride, c.n, s, f[DECAY * TILE + c.n - 1], c.goes_on, c0, a.key_dim, r.wide);
-			part_add<T, 1, 1>(sum, x, g);
-			state_rows(minus, x, h.k, h.stride, c.n, s, 0, 0, c0, a.key_dim, r.wide);
-			part_add<T, 1, 1>(minus, x, y);
+		if (!CORRECT) { /* dt r + skip do */
 #pragma unroll
 			for (int n = 0; n < 2; n++)
 #pragma unroll
-				for (int e = 0; e < 4; e++) sum[n][e] -= minus[n][e];
+				for (int e = 0; e < 4; e++) sum[n][e] *= f[BETA * TILE + ROW(e)];
+			skip_add<T>(sum, &a, (const T *)a.d_o + c.first * values + value, values, c.n, &at);
+		}
+		part_put((T *)a.dv + c.first * values + value, values, sum, CORRECT ? f + BETA * TILE : NULL, c.n, at.columns);
+		if (c.begins) continue;
+		__syncthreads();
+		part_scale(g, f + DECAY * TILE);
+		if (CORRECT) {
+			part_scale(y, f + DECAY * TILE);
+			part_scale(y, f + BETA * TILE);
+		}
+		for (int64_t c0 = 0; c0 < a.key_dim; c0 += TILE) { /* dS = e_C dS + q' (e do) - k' (beta e r) */
+			state_rows(sum, x, h.q, h.stride, c.n, s, f[DECAY * TILE + c.n - 1], c.goes_on, c0, a.key_dim, r.wide);
+			part_add<T, 1, 1>(sum, x, g);
+			if (CORRECT) {
+				state_rows(minus, x, h.k, h.stride, c.n, s, 0, 0, c0, a.key_dim, r.wide);
+				part_add<T, 1, 1>(minus, x, y);
+#pragma unroll
+				for (int n = 0; n < 2; n++)
+#pragma unroll
+					for (int e = 0; e < 4; e++) sum[n][e] -= minus[n][e];
+			}
 			part_store(s + c0 * ACROSS, sum);
 		}
 	}
@@ -623,14 +665,21 @@ struct chunk_sums {
 };
 #define SUMS (FACTORS + 5)
 
-/* dP and dA as tiles; db; and s->column. u, v: room for tiles */
-template <typename T>
+/* sum += the dot product of the thread's rows of two tiles */
+static __device__ __forceinline__ void rows_dot(float *sum, const float *u, const float *v)
+{
+	if (threadIdx.x < TILE)
+		for (int m = 0; m < TILE; m++) *sum += u[threadIdx.x * PITCH + m] * v[threadIdx.x * PITCH + m];
+}
+
+/* dP and dA as tiles; db, or what dt gets from d, and dskip; and s->column. u, v: room for tiles */
+template <typename T, int CORRECT>
 static __device__ __forceinline__ void chunk_pairs(float *dP, float *dA, float *u, float *v, const struct chunk_sums *s,
 	const struct delta_args *a, const struct room *r, const struct chunk *c, int64_t head)
 {
 	int64_t values = a->value_heads * a->value_dim, value = head * a->value_dim;
 	struct head_rows<T> h = head_rows_of<T>(a, head, c->first);
-	float p[4][4] = {{0}}, b[4][4] = {{0}}, kk[4][4] = {{0}}, qk[4][4] = {{0}}, db = 0;
+	float p[4][4] = {{0}}, b[4][4] = {{0}}, kk[4][4] = {{0}}, qk[4][4] = {{0}}, db = 0, dskip = 0;
 	for (int64_t c0 = 0; c0 < a->value_dim; c0 += TILE) {
 		int64_t left = a->value_dim - c0;
 		__syncthreads();
@@ -639,20 +688,29 @@ static __device__ __forceinline__ void chunk_pairs(float *dP, float *dA, float *
 		__syncthreads();
 		tile_add<T, 0, 1, 1, 0>(p, u, v);
 		__syncthreads();
+		if (!CORRECT) {
+			tile_load(v, h.v + c0, h.stride, c->n, left, r->wide);
+			__syncthreads();
+			rows_dot(&dskip, u, v);
+			__syncthreads();
+		}
 		tile_load(u, r->r + c->at * values + value + c0, values, c->n, left, r->wide);
 		__syncthreads();
-		tile_add<T, 0, 1, 0, 0>(b, u, v);
-		if (threadIdx.x < TILE)
-			for (int m = 0; m < TILE; m++) db += u[threadIdx.x * PITCH + m] * v[threadIdx.x * PITCH + m];
+		if (CORRECT) tile_add<T, 0, 1, 0, 0>(b, u, v);
+		rows_dot(&db, u, v);
 	}
-	if (threadIdx.x < c->n)
-		put((T *)a->db + (c->first + threadIdx.x) * a->d_ld + head, (1.0f - s->f[BETA * TILE + threadIdx.x]) * db);
+	if (threadIdx.x < c->n) {
+		int64_t t = c->first + threadIdx.x, at = t * a->value_heads + head;
+		if (CORRECT) put((T *)a->db + t * a->d_ld + head, (1.0f - s->f[BETA * TILE + threadIdx.x]) * db);
+		if (!CORRECT) r->dd[at] = db;
+		if (!CORRECT) r->dskip[at] = dskip;
+	}
 	for (int64_t c0 = 0; c0 < a->key_dim; c0 += TILE) {
 		__syncthreads();
 		tile_load(u, h.k + c0, h.stride, c->n, a->key_dim - c0, r->wide);
 		tile_load(v, h.q + c0, h.stride, c->n, a->key_dim - c0, r->wide);
 		__syncthreads();
-		tile_add<T, 0, 1, 1, 1>(kk, u, u);
+		if (CORRECT) tile_add<T, 0, 1, 1, 1>(kk, u, u);
 		tile_add<T, 0, 1, 1, 1>(qk, v, u);
 	}
 	__syncthreads();
@@ -665,8 +723,8 @@ static __device__ __forceinline__ void chunk_pairs(float *dP, float *dA, float *
 			int row = ROW(e), column = COLUMN(n, e), at = row * PITCH + column;
 			float decay = v[at];
 			dP[at] = row >= column ? p[n][e] * decay : 0;
-			dA[at] = row > column ? -b[n][e] * s->f[BETA * TILE + row] * decay : 0;
-			u[at] = row > column ? dP[at] * qk[n][e] + dA[at] * kk[n][e] : 0;
+			if (CORRECT) dA[at] = row > column ? -b[n][e] * s->f[BETA * TILE + row] * decay : 0;
+			u[at] = row > column ? dP[at] * qk[n][e] + (CORRECT ? dA[at] * kk[n][e] : 0) : 0;
 		}
 	__syncthreads();
 	if (threadIdx.x < TILE) { /* [i, l]: the sum over j < l */
@@ -686,7 +744,7 @@ static __device__ __forceinline__ void chunk_pairs(float *dP, float *dA, float *
 }
 
 /* The products of a chunk with states, TILE columns of keys from c0 on: q = do S', k = r S', w = d dS1' */
-template <typename T>
+template <typename T, int CORRECT>
 static __device__ __forceinline__ void chunk_by_states(float q[4][4], float k[4][4], float w[4][4], float *u, float *v,
 	const float *S, const float *dS1, const struct delta_args *a, const struct room *r, const struct chunk *c,
 	int64_t head, int64_t c0)
@@ -700,6 +758,8 @@ static __device__ __forceinline__ void chunk_by_states(float q[4][4], float k[4]
 			tile_load(u, (const T *)a->d_o + c->first * values + value + j0, values, c->n, left, r->wide);
 			__syncthreads();
 			tile_add<T, 0, 1, 1, 0>(q, u, v);
+		}
+		if (CORRECT && S) {
 			__syncthreads();
 			tile_load(u, r->r + c->at * values + value + j0, values, c->n, left, r->wide);
 			__syncthreads();
@@ -748,7 +808,7 @@ static __device__ __forceinline__ void chunk_reads_writes(float q[4][4], float k
 	}
 }
 
-template <typename T>
+template <typename T, int CORRECT>
 static __global__ void __launch_bounds__(THREADS, 1)
 	delta_gradients_kernel(struct delta_args a, struct room r, struct wave w)
 {
@@ -764,22 +824,24 @@ static __global__ void __launch_bounds__(THREADS, 1)
 
 	factors_load(f, &a, &r, &c, head);
 	if (threadIdx.x < 2 * TILE) s.reads[threadIdx.x] = s.writes[threadIdx.x] = 0;
-	chunk_pairs<T>(dP, dA, u, v, &s, &a, &r, &c, head);
+	chunk_pairs<T, CORRECT>(dP, dA, u, v, &s, &a, &r, &c, head);
 	if (S && dS1) {
 		for (int64_t e = threadIdx.x; e < a.key_dim * a.value_dim; e += THREADS) through += S[e] * dS1[e];
 		through = block_sum(through, scratch) * f[DECAY * TILE + c.n - 1];
 	}
 	for (int64_t c0 = 0; c0 < a.key_dim; c0 += TILE) {
 		float q[4][4] = {{0}}, k[4][4] = {{0}}, x[4][4] = {{0}};
-		chunk_by_states<T>(q, k, x, u, v, S, dS1, &a, &r, &c, head, c0);
+		chunk_by_states<T, CORRECT>(q, k, x, u, v, S, dS1, &a, &r, &c, head, c0);
 		__syncthreads();
 		tile_load(u, h.k + c0, h.stride, c.n, a.key_dim - c0, r.wide);
 		tile_load(v, h.q + c0, h.stride, c.n, a.key_dim - c0, r.wide);
 		__syncthreads();
 		chunk_reads_writes(q, k, x, u, v, &s);
 		tile_add<T, 0, 0, 0, 1>(q, dP, u);
-		tile_add<T, 0, 0, 0, 1>(k, dA, u);
-		tile_add<T, 1, 0, 0, 1>(k, dA, u);
+		if (CORRECT) {
+			tile_add<T, 0, 0, 0, 1>(k, dA, u);
+			tile_add<T, 1, 0, 0, 1>(k, dA, u);
+		}
 		tile_add<T, 1, 0, 0, 1>(k, dP, v);
 #pragma unroll
 		for (int n = 0; n < 4; n++)
@@ -802,23 +864,31 @@ static __global__ void __launch_bounds__(THREADS, 1)
 	}
 }
 
-/* da; a block's partial: da_log, ddt_bias of `rows` tokens */
+/* Arrays of sums over tokens: da_log, ddt_bias; Mamba 2: dskip */
+static __host__ __device__ __forceinline__ int64_t gate_sums(const struct delta_args *a) { return a->correct ? 2 : 3; }
+
+/* da; a block's partial: the sums over `rows` tokens */
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
-	delta_gates_kernel(struct delta_args a, const float *dg, float *partial, int64_t rows)
+	delta_gates_kernel(struct delta_args a, struct room r, float *partial, int64_t rows)
 {
 	int64_t first = blockIdx.x * rows, end = first + rows < a.n ? first + rows : a.n;
+	partial += blockIdx.x * gate_sums(&a) * a.value_heads;
 	for (int64_t h = threadIdx.x; h < a.value_heads; h += THREADS) {
-		float rate = -expf(get(((const T *)a.a_log)[h])), bias = get(((const T *)a.dt_bias)[h]), logs = 0, biases = 0;
+		float rate = -expf(get(((const T *)a.a_log)[h])), bias = get(((const T *)a.dt_bias)[h]), sums[3] = {0, 0, 0};
 		for (int64_t t = first; t < end; t++) {
-			float x = get(((const T *)a.a)[t * a.ld + h]) + bias, d = dg[t * a.value_heads + h] * rate;
-			float da = d / (1.0f + expf(-x));
+			int64_t at = t * a.value_heads + h;
+			float x = get(((const T *)a.a)[t * a.ld + h]) + bias, d = r.dg[at] * rate, soft = softplus(x);
+			float step = a.correct ? soft : step_of(&a, soft);
+			float da = (a.correct ? d : step == soft ? d + r.dd[at] : 0) / (1.0f + expf(-x));
 			put((T *)a.da + t * a.d_ld + h, da);
-			logs += d * softplus(x);
-			biases += da;
+			sums[0] += d * step;
+			sums[1] += da;
+			if (!a.correct) sums[2] += r.dskip[at];
 		}
-		partial[blockIdx.x * 2 * a.value_heads + h] = logs;
-		partial[(blockIdx.x * 2 + 1) * a.value_heads + h] = biases;
+		partial[h] = sums[0];
+		partial[a.value_heads + h] = sums[1];
+		if (!a.correct) partial[2 * a.value_heads + h] = sums[2];
 	}
 }
 
@@ -861,55 +931,60 @@ static size_t scan_shared(const struct delta_args *a, int parts)
 #define CHUNK_SHARED ((3 * ALL + 2 * TILE) * sizeof(float))
 #define GRADIENTS_SHARED ((4 * ALL + SUMS * TILE + THREADS / 32) * sizeof(float))
 
-template <typename T, int MODE>
+template <typename T, int MODE, int CORRECT>
 static void wave_scan(const struct cuda_queue *q, const struct delta_args a, const struct room r, const struct wave w)
 {
 	int64_t slices = div_up(a.value_dim, SLICE);
 	LAUNCH(delta_table_kernel, 1, THREADS, 2 * (THREADS / 32) * sizeof(uint32_t), q->stream, a, r, w);
-	LAUNCH(delta_chunk_kernel<T>, (w.chunks - w.from_chunk) * a.value_heads, THREADS, CHUNK_SHARED, q->stream, a, r, w);
-	LAUNCH((delta_scan_kernel<T, MODE>), (w.pieces - w.from_piece) * a.value_heads * slices, THREADS,
+	LAUNCH((delta_chunk_kernel<T, CORRECT>), (w.chunks - w.from_chunk) * a.value_heads, THREADS, CHUNK_SHARED,
+		q->stream, a, r, w);
+	LAUNCH((delta_scan_kernel<T, MODE, CORRECT>), (w.pieces - w.from_piece) * a.value_heads * slices, THREADS,
 		scan_shared(&a, 1), q->stream, a, r, w);
 }
 
-template <typename T>
+template <typename T, int CORRECT>
 static void forward(const struct cuda_queue *q, const struct delta_args a)
 {
 	const struct room r = room_of(&a);
-	for (int64_t i = 0; i * DELTA_SEGMENT < a.n; i++) wave_scan<T, 0>(q, a, r, wave_of(&a, i));
+	for (int64_t i = 0; i * DELTA_SEGMENT < a.n; i++) wave_scan<T, 0, CORRECT>(q, a, r, wave_of(&a, i));
 }
 
-template <typename T>
+template <typename T, int CORRECT>
 static void backward(const struct cuda_queue *q, const struct delta_args a)
 {
 	const struct room r = room_of(&a);
 	int64_t waves = div_up(a.n, DELTA_SEGMENT), heads = a.value_heads, slices = div_up(a.value_dim, SLICE);
 	for (int64_t i = 0; i + 1 < waves; i++) {
 		struct wave w = wave_of(&a, i);
-		if (wave_last(&a, &w)) wave_scan<T, 1>(q, a, r, w);
+		if (wave_last(&a, &w)) wave_scan<T, 1, CORRECT>(q, a, r, w);
 	}
 	for (int64_t i = waves - 1; i >= 0; i--) {
 		const struct wave w = wave_of(&a, i);
-		wave_scan<T, 2>(q, a, r, w);
-		LAUNCH(delta_scan_back_kernel<T>, w.pieces * heads * slices, THREADS, scan_shared(&a, 2), q->stream, a, r, w);
-		LAUNCH(delta_gradients_kernel<T>, w.chunks * heads, THREADS, GRADIENTS_SHARED, q->stream, a, r, w);
+		wave_scan<T, 2, CORRECT>(q, a, r, w);
+		LAUNCH((delta_scan_back_kernel<T, CORRECT>), w.pieces * heads * slices, THREADS, scan_shared(&a, 2), q->stream,
+			a, r, w);
+		LAUNCH((delta_gradients_kernel<T, CORRECT>), w.chunks * heads, THREADS, GRADIENTS_SHARED, q->stream, a, r, w);
 	}
-	int64_t rows = div_up(a.n, partial_blocks(div_up(a.n, 32), 2 * heads)), parts = div_up(a.n, rows);
-	LAUNCH(delta_gates_kernel<T>, parts, THREADS, 0, q->stream, a, r.dg, q->work, rows);
-	cuda_sum_partials(q, a.da_log, a.beta, q->work, parts, 2 * heads, heads);
-	cuda_sum_partials(q, a.ddt_bias, a.beta, q->work + heads, parts, 2 * heads, heads);
+	int64_t width = gate_sums(&a) * heads, rows = div_up(a.n, partial_blocks(div_up(a.n, 32), width));
+	int64_t parts = div_up(a.n, rows);
+	LAUNCH(delta_gates_kernel<T>, parts, THREADS, 0, q->stream, a, r, q->work, rows);
+	cuda_sum_partials(q, a.da_log, a.beta, q->work, parts, width, heads);
+	cuda_sum_partials(q, a.ddt_bias, a.beta, q->work + heads, parts, width, heads);
+	if (!CORRECT) cuda_sum_partials(q, a.dskip, a.beta, q->work + 2 * heads, parts, width, heads);
 }
 
-void cuda_delta_forward(const struct cuda_queue *q, const struct delta_args *a) { BY_ELEMENT(q, forward<T>(q, *a)); }
-void cuda_delta_backward(const struct cuda_queue *q, const struct delta_args *a) { BY_ELEMENT(q, backward<T>(q, *a)); }
+#define BY_RULE(q, a, direction) BY_ELEMENT(q, ((a)->correct ? direction<T, 1>(q, *(a)) : direction<T, 0>(q, *(a))))
+void cuda_delta_forward(const struct cuda_queue *q, const struct delta_args *a) { BY_RULE(q, a, forward); }
+void cuda_delta_backward(const struct cuda_queue *q, const struct delta_args *a) { BY_RULE(q, a, backward); }
 
-#define KERNELS(type) \
-	(const void *)delta_chunk_kernel<type>, (const void *)delta_scan_kernel<type, 0>, \
-		(const void *)delta_scan_kernel<type, 1>, (const void *)delta_scan_kernel<type, 2>, \
-		(const void *)delta_scan_back_kernel<type>, (const void *)delta_gradients_kernel<type>
+#define KERNELS(type, correct) \
+	(const void *)delta_chunk_kernel<type, correct>, (const void *)delta_scan_kernel<type, 0, correct>, \
+		(const void *)delta_scan_kernel<type, 1, correct>, (const void *)delta_scan_kernel<type, 2, correct>, \
+		(const void *)delta_scan_back_kernel<type, correct>, (const void *)delta_gradients_kernel<type, correct>
 
 /* More than 48 KiB of shared memory a block must be requested before the launch */
 cudaError_t delta_prepare(void)
 {
-	const void *kernels[] = {KERNELS(float), KERNELS(struct bf16)};
+	const void *kernels[] = {KERNELS(float, 0), KERNELS(float, 1), KERNELS(struct bf16, 0), KERNELS(struct bf16, 1)};
 	return kernels_prepare(kernels, sizeof kernels / sizeof *kernels);
 }

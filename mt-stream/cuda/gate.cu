@@ -1,4 +1,4 @@
-/* gate.cu: the gated norm of gated DeltaNet and the output gate of attention */
+/* gate.cu: the gated norm of gated DeltaNet and of Mamba 2, and the output gate of attention */
 #include "common.h"
 
 /* silu(x) and its derivative */
@@ -9,7 +9,8 @@ static __device__ __forceinline__ float silu(float x, float *slope)
 	return x / denominator;
 }
 
-/* ---- the gated norm: `lanes` neighbouring lanes compute a head, WIDE elements each at a time ---- */
+/* ---- the gated norm of heads that share w, the norm first: `lanes` neighbouring lanes compute a head, WIDE elements
+ * each at a time ---- */
 
 /* 1 / sqrt(mean(o^2) + eps) of the lanes' head, which may not be there */
 template <typename T>
@@ -106,7 +107,7 @@ static __global__ void __launch_bounds__(THREADS)
 	}
 }
 
-void cuda_gated_norm_forward(const struct cuda_queue *q, const struct gated_norm_args *a)
+static void heads_forward(const struct cuda_queue *q, const struct gated_norm_args *a)
 {
 	int lanes = lanes_of(a->dim), wide = wide_rows(a->dim | a->ld, a->y, a->o, a->z, a->w);
 	BY_ELEMENT(q,
@@ -115,7 +116,7 @@ void cuda_gated_norm_forward(const struct cuda_queue *q, const struct gated_norm
 }
 
 template <typename T, int DIM>
-static void norm_backward(const struct cuda_queue *q, const struct gated_norm_args a, int64_t blocks)
+static void heads_backward(const struct cuda_queue *q, const struct gated_norm_args a, int64_t blocks)
 {
 	int lanes = lanes_of(a.dim);
 	int wide = wide_rows(a.dim | a.ld | a.dz_ld, a.o, a.z, a.w, a.dy) && wide_rows(WIDE, a.d_o, a.dz, a.y, NULL);
@@ -124,11 +125,174 @@ static void norm_backward(const struct cuda_queue *q, const struct gated_norm_ar
 	cuda_sum_partials(q, a.dw, a.beta, q->work, blocks, a.dim, a.dim);
 }
 
+/* ---- all other gated norms: a block computes a head ---- */
+
+/* WIDE elements of a head: what is normed, x, the gate, silu(z), and silu'(z); o may be x */
+template <typename T>
+static __device__ __forceinline__ void gated_get(float x[WIDE], float o[WIDE], float gate[WIDE], float slope[WIDE],
+	const struct gated_norm_args *a, const T *from, const T *z, int64_t left, int wide)
+{
+	get_wide(o, from, left, wide);
+	get_wide(gate, z, left, wide);
+#pragma unroll
+	for (int j = 0; j < WIDE; j++) {
+		gate[j] = silu(gate[j], &slope[j]);
+		x[j] = a->gate_first || !a->w ? o[j] * gate[j] : o[j];
+	}
+}
+
+/* 1 / sqrt(mean(x^2) + eps); 1 without norm. scratch: as of block_sum */
+template <typename T>
+static __device__ __forceinline__ float gated_rstd(const struct gated_norm_args *a, const T *o, const T *z,
+	float *scratch, int wide)
+{
+	float x[WIDE], v[WIDE], gate[WIDE], slope[WIDE], sum = 0;
+	if (!a->w) return 1;
+	for (int64_t i = threadIdx.x * WIDE; i < a->dim; i += THREADS * WIDE) {
+		gated_get<T>(x, v, gate, slope, a, o + i, z + i, a->dim - i, wide);
+#pragma unroll
+		for (int j = 0; j < WIDE; j++) sum += x[j] * x[j];
+	}
+	return 1.0f / sqrtf(block_sum(sum, scratch) / (float)a->dim + a->eps);
+}
+
+/* The weights of a head's elements from i on; ones without norm */
+template <typename T>
+static __device__ __forceinline__ void gated_weights(float w[WIDE], const struct gated_norm_args *a, int64_t head,
+	int64_t i, int wide)
+{
+#pragma unroll
+	for (int j = 0; j < WIDE; j++) w[j] = 1;
+	if (a->w) get_wide(w, (const T *)a->w + (a->all_heads ? head * a->dim : 0) + i, a->dim - i, wide);
+}
+
+template <typename T>
+static __global__ void __launch_bounds__(THREADS) gated_rows_forward_kernel(struct gated_norm_args a, int wide)
+{
+	DYNAMIC_SHARED(float, scratch);
+	int64_t head = blockIdx.x % a.heads, row = blockIdx.x / a.heads, at = (row * a.heads + head) * a.dim;
+	const T *o = (const T *)a.o + at, *z = (const T *)a.z + row * a.ld + head * a.dim;
+	float x[WIDE], v[WIDE], gate[WIDE], slope[WIDE], w[WIDE], r = gated_rstd<T>(&a, o, z, scratch, wide);
+	for (int64_t i = threadIdx.x * WIDE; i < a.dim; i += THREADS * WIDE) {
+		gated_get<T>(x, v, gate, slope, &a, o + i, z + i, a.dim - i, wide);
+		gated_weights<T>(w, &a, head, i, wide);
+#pragma unroll
+		for (int j = 0; j < WIDE; j++) x[j] = w[j] * (x[j] * r) * (a.gate_first || !a.w ? 1.0f : gate[j]);
+		put_wide((T *)a.y + at + i, x, a.dim - i, wide);
+	}
+}
+
+/* Block b computes head b % heads of rows b / heads, + blocks / heads, ... Its dw, in registers (VECS: accesses of a
+ * row, at most) or for longer heads (VECS 0) in memory, is `partial` (blocks, dim) */
+template <typename T, int VECS>
+static __global__ void __launch_bounds__(THREADS, 2)
+	gated_rows_backward_kernel(struct gated_norm_args a, float *partial, int wide)
+{
+	DYNAMIC_SHARED(float, scratch); /* of two sums */
+	int64_t head = blockIdx.x % a.heads, own = head * a.dim;
+	float *mine = partial + blockIdx.x * a.dim, sum[VECS > 0 ? VECS : 1][WIDE] = {{0}}, x[WIDE], o[WIDE], gate[WIDE],
+		  slope[WIDE], w[WIDE], d[WIDE], y[WIDE];
+	int gate_last = a.w && !a.gate_first;
+
+	for (int64_t i = threadIdx.x * WIDE; VECS == 0 && a.w && i < a.dim; i += THREADS * WIDE)
+		put_wide(mine + i, sum[0], a.dim - i, wide);
+	for (int64_t row = blockIdx.x / a.heads; row < a.n; row += gridDim.x / a.heads) {
+		int64_t at = row * a.heads * a.dim + own;
+		const T *from = (const T *)a.o + at, *z = (const T *)a.z + row * a.ld + own, *dy = (const T *)a.dy + at;
+		float r = gated_rstd<T>(&a, from, z, scratch, wide), dot = 0, mean = 0;
+		int k = 0;
+#pragma unroll(VECS > 0 ? VECS : 1)
+		for (int64_t i = threadIdx.x * WIDE; VECS > 0 ? k < VECS : i < a.dim; i += THREADS * WIDE, k++) {
+			if (i >= a.dim || !a.w) break;
+			gated_get<T>(x, o, gate, slope, &a, from + i, z + i, a.dim - i, wide);
+			gated_weights<T>(w, &a, head, i, wide);
+			get_wide(d, dy + i, a.dim - i, wide);
+			if (VECS == 0) get_wide(y, mine + i, a.dim - i, wide);
+#pragma unroll
+			for (int j = 0; j < WIDE; j++) {
+				float part = d[j] * x[j] * r * (gate_last ? gate[j] : 1.0f);
+				dot += part * w[j];
+				if (VECS > 0) sum[VECS > 0 ? k : 0][j] += part;
+				else y[j] += part;
+			}
+			if (VECS == 0) put_wide(mine + i, y, a.dim - i, wide);
+		}
+		if (a.w) mean = block_sum(dot, scratch + THREADS / 32) / (float)a.dim;
+		for (int64_t i = threadIdx.x * WIDE; i < a.dim; i += THREADS * WIDE) {
+			gated_get<T>(x, o, gate, slope, &a, from + i, z + i, a.dim - i, wide);
+			gated_weights<T>(w, &a, head, i, wide);
+			get_wide(d, dy + i, a.dim - i, wide);
+#pragma unroll
+			for (int j = 0; j < WIDE; j++) {
+				float normed = x[j] * r, g = d[j] * w[j], after = gate_last ? gate[j] : 1.0f;
+				float in = r * (g * after - normed * mean); /* the gradient of x */
+				y[j] = w[j] * normed * after;
+				d[j] = gate_last ? in : in * gate[j];
+				x[j] = (gate_last ? g * normed : in * o[j]) * slope[j]; /* that of z */
+			}
+			put_wide((T *)a.dz + row * a.dz_ld + own + i, x, a.dim - i, wide);
+			put_wide((T *)a.d_o + at + i, d, a.dim - i, wide);
+			if (a.y) put_wide((T *)a.y + at + i, y, a.dim - i, wide);
+		}
+	}
+#pragma unroll
+	for (int k = 0; k < VECS; k++)
+#pragma unroll
+		for (int j = 0; j < WIDE; j++) {
+			int64_t i = ((int64_t)k * THREADS + threadIdx.x) * WIDE + j;
+			if (i < a.dim && a.w) mine[i] = sum[k][j];
+		}
+}
+
+#define HEAD_MOST (32 * WIDE * 2) /* elements of a head that lanes of a warp compute */
+
+/* Without norm all heads are one */
+static struct gated_norm_args gated_rows(const struct gated_norm_args *a)
+{
+	struct gated_norm_args b = *a;
+	if (b.w) return b;
+	b.dim *= b.heads;
+	b.heads = 1;
+	return b;
+}
+
+static int of_heads(const struct gated_norm_args *a)
+{
+	return a->w && !a->gate_first && !a->all_heads && a->dim <= HEAD_MOST;
+}
+
+static void rows_forward(const struct cuda_queue *q, const struct gated_norm_args a)
+{
+	int wide = wide_rows(a.dim | a.ld, a.y, a.o, a.z, a.w);
+	BY_ELEMENT(q,
+		LAUNCH(gated_rows_forward_kernel<T>, a.n * a.heads, THREADS, THREADS / 32 * sizeof(float), q->stream, a, wide));
+}
+
+template <typename T, int VECS>
+static void rows_backward(const struct cuda_queue *q, const struct gated_norm_args a)
+{
+	int64_t width = a.heads * a.dim, parts = least(partial_blocks(a.n, width), div_up(MOST_BLOCKS, a.heads));
+	int wide = wide_rows(a.dim | a.ld | a.dz_ld, a.o, a.z, a.w, a.dy) && wide_rows(WIDE, a.d_o, a.dz, a.y, NULL);
+	LAUNCH((gated_rows_backward_kernel<T, VECS>), parts * a.heads, THREADS, 2 * (THREADS / 32) * sizeof(float),
+		q->stream, a, q->work, wide);
+	if (!a.w) return;
+	if (a.all_heads) cuda_sum_partials(q, a.dw, a.beta, q->work, parts, width, width);
+	else cuda_sum_partials(q, a.dw, a.beta, q->work, parts * a.heads, a.dim, a.dim);
+}
+
+void cuda_gated_norm_forward(const struct cuda_queue *q, const struct gated_norm_args *a)
+{
+	if (of_heads(a)) heads_forward(q, a);
+	else rows_forward(q, gated_rows(a));
+}
+
 void cuda_gated_norm_backward(const struct cuda_queue *q, const struct gated_norm_args *a)
 {
 	int64_t blocks = partial_blocks(div_up(a->n * a->heads, THREADS / lanes_of(a->dim)), a->dim);
-	if (a->dim <= 32 * WIDE) BY_ELEMENT(q, (norm_backward<T, 1>(q, *a, blocks)));
-	else BY_ELEMENT(q, (norm_backward<T, 2>(q, *a, blocks)));
+	if (of_heads(a) && a->dim <= HEAD_MOST / 2) BY_ELEMENT(q, (heads_backward<T, 1>(q, *a, blocks)));
+	else if (of_heads(a)) BY_ELEMENT(q, (heads_backward<T, 2>(q, *a, blocks)));
+	else if (a->dim <= 4 * THREADS * WIDE) BY_ELEMENT(q, (rows_backward<T, 4>(q, gated_rows(a))));
+	else BY_ELEMENT(q, (rows_backward<T, 0>(q, gated_rows(a))));
 }
 
 /* ---- the output gate: y = o sigmoid(gate), or its gradients ---- */

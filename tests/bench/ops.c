@@ -7,6 +7,7 @@
 #include "common.h"
 #include "pool.h"
 
+#include <math.h>
 #include <stdio.h>
 
 struct model {
@@ -235,7 +236,9 @@ static void bench_mixer(void)
 		.db = floats(N * HV),
 		.d_ld = HV,
 		.da_log = floats(HV),
-		.ddt_bias = floats(HV)};
+		.ddt_bias = floats(HV),
+		.dskip = floats(HV)};
+	struct delta_args mamba = delta;
 	struct gated_norm_args norm = {.n = N,
 		.heads = HV,
 		.dim = D,
@@ -257,6 +260,13 @@ static void bench_mixer(void)
 	delta.dq = floats(N * HV * D);
 	delta.work = floats(delta_work_elems(&delta, 0));
 	report("delta rule backward", run_delta_backward, &delta, 467e3 * N * HV);
+	mamba.correct = 0;
+	mamba.dt_max = INFINITY;
+	mamba.skip = floats(HV);
+	report("Mamba 2 forward", run_delta_forward, &mamba, 98e3 * N * HV);
+	mamba.dq = delta.dq;
+	mamba.work = floats(delta_work_elems(&mamba, 0));
+	report("Mamba 2 backward", run_delta_backward, &mamba, 246e3 * N * HV);
 	report("gated norm forward", run_gated_norm_forward, &norm, 0);
 	norm.d_o = floats(N * HV * D);
 	report("gated norm backward", run_gated_norm_backward, &norm, 0);

@@ -653,9 +653,10 @@ static struct delta_args delta_operands(const struct delta_args *a)
 	int64_t gates = (a->n - 1) * a->ld + 2 * a->value_heads;
 	c.qkv = operand(a->qkv, a->n * (2 * a->key_heads * a->key_dim + a->value_heads * a->value_dim));
 	c.a = operand(a->a, gates);
-	c.b = (const char *)c.a + a->value_heads * queue.elem;
+	if (a->correct) c.b = (const char *)c.a + a->value_heads * queue.elem;
 	c.a_log = operand(a->a_log, a->value_heads);
 	c.dt_bias = operand(a->dt_bias, a->value_heads);
+	c.skip = operand(a->skip, a->value_heads);
 	return c;
 }
 
@@ -680,7 +681,7 @@ void op_delta_backward(struct pool *p, const struct delta_args *a)
 	c.dk = operand(a->dk, a->n * a->value_heads * a->key_dim);
 	c.dv = operand(a->dv, a->n * a->value_heads * a->value_dim);
 	c.da = operand(a->da, gates);
-	c.db = (char *)c.da + a->value_heads * queue.elem;
+	if (a->correct) c.db = (char *)c.da + a->value_heads * queue.elem;
 	cuda_delta_backward(&queue, &c);
 	back(a->dq);
 	back(a->dk);
@@ -695,7 +696,7 @@ void op_gated_norm_forward(struct pool *p, const struct gated_norm_args *a)
 	begin(p);
 	c.o = operand(a->o, a->n * width);
 	c.z = operand(a->z, (a->n - 1) * a->ld + width);
-	c.w = operand(a->w, a->dim);
+	c.w = operand(a->w, gated_norm_weights(a));
 	c.y = operand(a->y, a->n * width);
 	cuda_gated_norm_forward(&queue, &c);
 	back(a->y);
@@ -708,7 +709,7 @@ void op_gated_norm_backward(struct pool *p, const struct gated_norm_args *a)
 	begin(p);
 	c.o = operand(a->o, a->n * width);
 	c.z = operand(a->z, (a->n - 1) * a->ld + width);
-	c.w = operand(a->w, a->dim);
+	c.w = operand(a->w, gated_norm_weights(a));
 	c.dy = operand(a->dy, a->n * width);
 	c.y = operand(a->y, a->n * width);
 	c.d_o = operand(a->d_o, a->n * width);
@@ -804,7 +805,7 @@ static const struct {
 	void (*run)(void);
 } topics[] = {{"vocab", vocab}, {"rows", rows}, {"norm", norms}, {"rope", rope}, {"attention", attention},
 	{"activation", activation}, {"route", route}, {"grouped", test_grouped_gemms}, {"combine", test_rows_of_experts},
-	{"balance", balance}, {"delta", test_deltas}, {"documents", test_documents}};
+	{"balance", balance}, {"delta", test_deltas}, {"documents", test_documents}, {"steps", test_steps}};
 
 static int is_wanted(const char *topic, char **wanted)
 {
