@@ -9,6 +9,7 @@
 #include "mt/error.h"
 #include "mt/ring.h"
 #include "mt/run.h"
+#include "mt/snapshot.h"
 #include "mt/stage.h"
 #include "mt/txn.h"
 #include "progress.h"
@@ -95,13 +96,14 @@ static void check_run(struct options *o)
 
 static int finish(int code)
 {
-	if ((code == 0 || mt_stopping) && driver.save_failed) {
-		mt_say("a save has failed, as said above: not every checkpoint of this run is there");
-		return MT_EX_IO;
-	}
-	if (mt_stopping) {
+	bool newest_failed = driver.save_failed && mt_snap_state(mt_snap(driver.run)) == MT_FAILED;
+	if (mt_stopping && !newest_failed) {
 		leave();
 		mt_die_of_signal(mt_stopping);
+	}
+	if ((code == 0 || mt_stopping) && driver.save_failed) {
+		mt_say("a save has failed, as said above: not every checkpoint of this run is there");
+		code = MT_EX_IO;
 	}
 	if (code == 0 && (metrics_file_failed() || metrics_failed())) code = MT_EX_IO;
 	return code;
