@@ -199,10 +199,8 @@ static inline uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 /* Elements of a token, of one kind of layers, or the most of several kinds (mt_layer_most): in saved->o; in saved->qkv;
  * in the scratch's mixed and dmixed */
-static inline int64_t value_width(const struct mt_layer *l)
-{
-	return (int64_t)l->heads * (l->v_dim ? l->v_dim : l->head_dim);
-}
+static inline int64_t head_dim_v(const struct mt_layer *l) { return l->v_dim ? l->v_dim : l->head_dim; }
+static inline int64_t value_width(const struct mt_layer *l) { return l->heads * head_dim_v(l); }
 static inline int64_t mixer_width(const struct mt_layer *l)
 {
 	return (int64_t)larger(larger((uint64_t)value_width(l), (uint64_t)l->value_heads * l->value_dim), l->conv_dim);
@@ -220,7 +218,7 @@ static inline int64_t delta_width(const struct mt_layer *l)
 }
 static inline int64_t proj_width(const struct mt_layer *l)
 {
-	uint64_t values = (uint64_t)l->kv_heads * (l->v_dim ? l->v_dim : l->head_dim);
+	uint64_t values = l->kv_heads * (uint64_t)head_dim_v(l);
 	uint64_t attention = ((uint64_t)l->heads + l->kv_heads) * l->head_dim + values;
 	return (int64_t)larger(larger(attention, (uint64_t)delta_width(l)), 3ull * l->conv_dim);
 }

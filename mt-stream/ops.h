@@ -104,7 +104,7 @@ struct norm_forward_args {
 	float *mean;   /* (N), written by LayerNorm; NULL: RMSNorm */
 	const void *b; /* (H), LayerNorm only; NULL: zeros */
 	int one;       /* multiply by 1 + w, not w */
-	int64_t ld;    /* cpu: from a row of x to the next one; 0: h */
+	int64_t ld;    /* from a row of x to the next one; 0: h */
 };
 
 /* dx = gradient, or dx += gradient where add_dx; dw = beta dw + gradient; db likewise */
@@ -121,7 +121,7 @@ struct norm_backward_args {
 	const float *mean; /* (N), as forward wrote it; NULL: RMSNorm */
 	float *db;         /* (H); NULL: without b */
 	int one;
-	int64_t ld; /* cpu: as above, of x and dx */
+	int64_t ld; /* as above, of x and dx */
 };
 
 /* Rotary positions (arXiv 2104.09864) of q and k, in place, and the RMSNorms that some families have before or after
@@ -610,9 +610,7 @@ struct mla_args {
 	f(GATED_NORM_FORWARD, gated_norm_forward, gated_norm, "gated norm forward") \
 	f(GATED_NORM_BACKWARD, gated_norm_backward, gated_norm, "gated norm backward") \
 	f(GATE_FORWARD, gate_forward, gate, "gate forward") \
-	f(GATE_BACKWARD, gate_backward, gate, "gate backward")
-/* Those of multi-head latent attention; cpu only */
-#define LATENT_OPS(f) \
+	f(GATE_BACKWARD, gate_backward, gate, "gate backward") \
 	f(MLA_FORWARD, mla_forward, mla, "latents forward") \
 	f(MLA_BACKWARD, mla_backward, mla, "latents backward")
 /* What an operation writes and does not read: its code, its arguments `a`, when it does so, where, how many elements of
@@ -714,7 +712,6 @@ OPS(OP_PROTOTYPE)
 EXPERT_OPS(OP_PROTOTYPE)
 BALANCE_OPS(OP_PROTOTYPE)
 MIXER_OPS(OP_PROTOTYPE)
-LATENT_OPS(OP_PROTOTYPE)
 void op_copy(struct pool *, void *dst, const void *src, size_t bytes);
 void op_widen(struct pool *, float *dst, const uint16_t *src, int64_t n);  /* bf16 -> fp32, exact */
 void op_narrow(struct pool *, uint16_t *dst, const float *src, int64_t n); /* fp32 -> bf16, nearest even */

@@ -257,6 +257,9 @@ trained() {
 @test "20 training steps of gated DeltaNet on the cuda device match PyTorch's" { trained qwen3-next; }
 
 # bats test_tags=slow
+@test "20 training steps of multi-head latent attention on the cuda device match PyTorch's" { trained moonlight; }
+
+# bats test_tags=slow
 @test "20 training steps of a mixture of experts on the cuda device match PyTorch's" { trained gpt-oss; }
 
 @test "a CUDA error exits 74 and names the call, the error and the unit" {
@@ -380,6 +383,15 @@ try_with() {
 }
 
 # bats test_tags=slow
+@test "multi-head latent attention on the cuda device gives the cpu device's gradients, in any order of streams" {
+	as_on_cpu fp32 1e-5 true deepseek-v3 moonlight mistral4-wrapper
+	for dims in "192 128" "256 256"; do latent_heads $dims; done
+	GOLDEN=$T
+	as_on_cpu fp32 1e-5 true latent-192
+	as_on_cpu bf16 3e-2 true latent-192 latent-256
+}
+
+# bats test_tags=slow
 @test "the largest heads: the cuda device gives the cpu device's gradients" {
 	mkdir -p "$T/large/model"
 	sed 's/"head_dim": [0-9]*/"head_dim": 512/' "$GOLDEN/qwen3/model/config.json" >"$T/large/model/config.json"
@@ -394,6 +406,12 @@ try_with() {
 	[ "$(grep -c ^ok "$T/out")" = 15 ]
 }
 
+@test "the kernels of latents match their definitions, with the same bits in any order" {
+	need_emulator
+	cuda-kernels mla >"$T/out" || { grep -v ^ok "$T/out" >&2; return 1; }
+	[ "$(grep -c ^ok "$T/out")" = 32 ]
+}
+
 @test "the kernels of gated DeltaNet, Mamba 2 and gates match their definitions, with the same bits in any order" {
 	need_emulator
 	cuda-kernels delta documents steps >"$T/out" || { grep -v ^ok "$T/out" >&2; return 1; }
@@ -403,7 +421,7 @@ try_with() {
 @test "bank conflicts take at most a twentieth of the cycles of shared memory, in attention and in grouped GEMMs" {
 	need_emulator
 	cuda-banks >"$T/out" || { cat "$T/out" >&2; return 1; }
-	[ "$(grep -c '^ok' "$T/out")" = 27 ]
+	[ "$(grep -c '^ok' "$T/out")" = 29 ]
 }
 
 # (nightly: attention's, grouped GEMMs', the vocabulary's and the norms' kernels, too)
@@ -411,7 +429,7 @@ try_with() {
 @test "no two threads of a kernel access the same bytes, one of them storing, without a barrier between" {
 	need_emulator
 	need_cmd addr2line
-	set -- rows rope activation route combine balance
+	set -- rows rope mla activation route combine balance
 	[ -z "$NIGHTLY" ] || set --
 	cuda-races "$@" >"$T/out" || { grep -v ^ok "$T/out" >&2; return 1; }
 	[ "$(grep -c ^ok "$T/out")" -gt 300 ]

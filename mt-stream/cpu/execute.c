@@ -50,7 +50,6 @@ static void execute_op(struct pool *p, const struct op *o, bool bf16)
 		EXPERT_OPS(RUN)
 		BALANCE_OPS(RUN)
 		MIXER_OPS(RUN)
-		LATENT_OPS(RUN)
 	}
 }
 

@@ -6,12 +6,13 @@
  * shared memory while tensor cores multiply others. Tiles are so small that every target has the shared memory.
  *
  * A warp computes M times 16 rows: with more rows, it reads shared memory less often for the same products. Scores stay
- * in its registers, in the layout that the next multiplication needs. DIM is 64, 128, 256 or 512, as the number of
- * registers must be known at compile time; heads of another size are padded with zeros in shared memory.
+ * in its registers, in the layout that the next multiplication needs. DIM, of q and k, and DIM_V, of v and o, are both
+ * 64, 128, 256 or 512, or they are 192 and 128 (multi-head latent attention), as the number of registers must be known
+ * at compile time; heads of another size are padded with zeros in shared memory.
  *
  * The results of 16 rows of a large head need more registers than a thread has. So SPLIT warps share their rows, and
- * each has PART elements of the head. Scores are sums over the head: the warps add up those of all parts, through
- * shared memory. Then each multiplies them with its own part.
+ * each has PART elements of the head (DIM is DIM_V then). Scores are sums over the head: the warps add up those of all
+ * parts, through shared memory. Then each multiplies them with its own part.
  *
  * CAPPED is 1 for scores with a cap: they cost time. Products of queries and keys become scores times a unit: without a
  * cap the scale. With a cap they become tanh(product scale / cap), and the unit is the cap.
@@ -25,11 +26,11 @@
 #define LOG2E 1.4426950408889634f
 
 /* tiles */
-#define FORWARD_M (DIM <= 128 ? 2 : 1)
+#define FORWARD_M (DIM_V <= 128 ? 2 : 1)
 #define FORWARD_SPLIT (DIM <= 256 ? 1 : 2)
 #define FORWARD_KEYS (DIM <= 64 ? 64 : DIM <= 256 ? 32 : 16)
 #define KV_M 1
-#define KV_SPLIT (DIM <= 128 ? 1 : DIM / 128)
+#define KV_SPLIT (DIM_V <= 128 ? 1 : DIM / 128)
 #define KV_QUERIES (DIM <= 64 ? 64 : DIM <= 128 ? 32 : 16)
 #define KV_STAGES (DIM <= 256 ? 2 : 1) /* tiles of queries in shared memory */
 #define Q_M (DIM <= 128 ? 2 : 1)
@@ -42,14 +43,16 @@
 
 /* of a row in shared memory; neighbouring rows start in different banks */
 #define STRIDE (DIM + 8)
+#define STRIDE_V (DIM_V + 8)
 
-/* Begin to copy ROWS rows of a head, of which `rows` exist; zeros beyond and from `dim` on */
-template <int DIM, int ROWS>
-static __device__ __forceinline__ void tile_copy(struct bf16 *to, const struct bf16 *from, int stride, int rows,
+/* Begin to copy columns FIRST .. FIRST + WIDTH - 1 of ROWS rows of a head, of which `rows` exist; zeros beyond and from
+ * `dim` on */
+template <int DIM, int FIRST, int WIDTH, int ROWS>
+static __device__ __forceinline__ void columns_copy(struct bf16 *to, const struct bf16 *from, int stride, int rows,
 	int dim)
 {
-	const int step = BLOCK / (DIM / 8); /* rows at once */
-	int row = threadIdx.x / (DIM / 8), column = threadIdx.x % (DIM / 8) * 8;
+	const int step = BLOCK / (WIDTH / 8); /* rows at once */
+	int row = threadIdx.x / (WIDTH / 8), column = FIRST + threadIdx.x % (WIDTH / 8) * 8;
 	int left = column < dim ? rows - row : 0;
 	to += row * STRIDE + column;
 	from += (int64_t)row * stride + column;
@@ -58,6 +61,15 @@ static __device__ __forceinline__ void tile_copy(struct bf16 *to, const struct b
 		copy16_async(to + i * STRIDE, from, i < left);
 		from += (int64_t)step * stride;
 	}
+}
+
+/* All columns. Those of 192 are no power of two, by which threads share a row */
+template <int DIM, int ROWS>
+static __device__ __forceinline__ void tile_copy(struct bf16 *to, const struct bf16 *from, int stride, int rows,
+	int dim)
+{
+	columns_copy<DIM, 0, DIM == 192 ? 128 : DIM, ROWS>(to, from, stride, rows, dim);
+	if (DIM == 192) columns_copy<DIM, 128, 64, ROWS>(to, from, stride, rows, dim);
 }
 
 /* s (16 M, 8 NT) = a b' over PART: a's 16 M rows and b's 8 NT rows lie in shared memory. Of all such matrices, a lane
@@ -225,18 +237,40 @@ static __device__ __forceinline__ struct scoring scoring_of(const struct attenti
 	return s;
 }
 
+/* Elements of a head of v; of a token in qkv; from a token's key of a head to its value. Where heads are alike, the
+ * compiler knows it: so these kernels need no more registers. */
+template <int DIM, int DIM_V>
+static __device__ __forceinline__ int dim_v_of(const struct attention_args *a)
+{
+	return (int)(DIM == DIM_V ? a->dim : a->dim_v);
+}
+
+template <int DIM, int DIM_V>
+static __device__ __forceinline__ int wide_of(const struct attention_args *a)
+{
+	int dim = (int)a->dim, kv_heads = (int)a->kv_heads;
+	return ((int)a->heads + kv_heads) * dim + kv_heads * dim_v_of<DIM, DIM_V>(a);
+}
+
+template <int DIM, int DIM_V>
+static __device__ __forceinline__ int values_after(const struct attention_args *a, int64_t kv_head)
+{
+	int dim = (int)a->dim;
+	return (int)a->kv_heads * dim + (int)kv_head * (dim_v_of<DIM, DIM_V>(a) - dim);
+}
+
 static __device__ __forceinline__ int at_most(int64_t n, int most) { return n < most ? (int)n : most; }
 
-template <int DIM, int CAPPED>
+template <int DIM, int DIM_V, int CAPPED>
 static __global__ void __launch_bounds__(BLOCK, 2)
 	attention_forward_mma(struct attention_args a, struct bf16 *o, float *lse, const struct bf16 *qkv, int64_t tiles)
 {
 	enum { M = FORWARD_M, SPLIT = FORWARD_SPLIT, ROWS = ROWS_OF(M, SPLIT), PART = DIM / SPLIT };
-	enum { KEYS = FORWARD_KEYS, NT = KEYS / 8 };
+	enum { KEYS = FORWARD_KEYS, NT = KEYS / 8, PART_V = DIM_V / SPLIT };
 	DYNAMIC_SHARED(struct bf16, q);
 	struct bf16 *k = q + ROWS * STRIDE, *v = k + KEYS * STRIDE;
-	struct vec16 *shared_scores = (struct vec16 *)(v + KEYS * STRIDE);
-	int dim = (int)a.dim, to_v = (int)a.kv_heads * dim, wide = (int)a.heads * dim + 2 * to_v, warp = threadIdx.x / 32;
+	struct vec16 *shared_scores = (struct vec16 *)(v + KEYS * STRIDE_V);
+	int dim = (int)a.dim, dim_v = dim_v_of<DIM, DIM_V>(&a), wide = wide_of<DIM, DIM_V>(&a), warp = threadIdx.x / 32;
 	struct where at = block_where(&a, a.heads, tiles);
 	int64_t t0 = at.row + at.tile * ROWS, kv = at.head / (a.heads / a.kv_heads);
 	int queries = at_most(at.row + a.seq - t0, ROWS);
@@ -245,7 +279,8 @@ static __global__ void __launch_bounds__(BLOCK, 2)
 	int key = (int)(first_key(&a, at.row, t0) - t0), all_see = (int)(first_key(&a, at.row, t0 + queries - 1) - t0);
 	int first[2 * M];
 	const struct bf16 *from = qkv + (t0 + key) * wide + (a.heads + kv) * dim; /* a tile of k; v's is to_v further */
-	float out[M * PART / 8][4] = {{0}}, s[M * NT][4], top[2 * M], sum[2 * M], factor[2 * M];
+	int to_v = values_after<DIM, DIM_V>(&a, kv);
+	float out[M * PART_V / 8][4] = {{0}}, s[M * NT][4], top[2 * M], sum[2 * M], factor[2 * M];
 	struct scoring form = scoring_of<CAPPED>(&a);
 
 	tile_copy<DIM, ROWS>(q, qkv + t0 * wide + at.head * dim, wide, queries, dim);
@@ -262,7 +297,7 @@ static __global__ void __launch_bounds__(BLOCK, 2)
 	for (; key < queries; key += KEYS) {
 		copies_wait<0>();
 		__syncthreads(); /* k is there, and all threads have used v */
-		tile_copy<DIM, KEYS>(v, from + to_v, wide, queries - key, dim);
+		tile_copy<DIM_V, KEYS>(v, from + to_v, wide, queries - key, dim_v);
 		copies_commit();
 		scores<DIM, PART, M, NT>(s, q + row * STRIDE + part, k + part);
 		if (SPLIT > 1) scores_put<M * NT>(shared_scores, s);
@@ -307,10 +342,10 @@ static __global__ void __launch_bounds__(BLOCK, 2)
 		}
 		if (__ballot_sync(FULL, changed))
 #pragma unroll
-			for (int n = 0; n < M * PART / 8; n++)
+			for (int n = 0; n < M * PART_V / 8; n++)
 #pragma unroll
-				for (int i = 0; i < 4; i++) out[n][i] *= factor[n / (PART / 8) * 2 + i / 2];
-		accumulate<DIM, PART, M, NT>(out, s, v + part);
+				for (int i = 0; i < 4; i++) out[n][i] *= factor[n / (PART_V / 8) * 2 + i / 2];
+		accumulate<DIM_V, PART_V, M, NT>(out, s, v + part);
 	}
 #pragma unroll
 	for (int r = 0; r < 2 * M; r++) {
@@ -319,8 +354,8 @@ static __global__ void __launch_bounds__(BLOCK, 2)
 		if (threadIdx.x % 4 == 0 && part == 0 && token < queries)
 			lse[(t0 + token) * a.heads + at.head] = top[r] * form.unit + logf(sum[r]);
 	}
-	rows_store<M, PART>(o + ((t0 + row) * a.heads + at.head) * dim + part, a.heads * dim, out, factor, queries - row,
-		dim - part);
+	o += ((t0 + row) * a.heads + at.head) * dim_v + part;
+	rows_store<M, PART_V>(o, a.heads * dim_v, out, factor, queries - row, dim_v - part);
 }
 
 /* With p = exp(score - lse):  ds = p (dp - delta), with a cap times its derivative 1 - tanh^2. p comes in as the
@@ -353,68 +388,69 @@ static __device__ __forceinline__ struct vec8 query_load(const float *lse, const
 	return v;
 }
 
-/* Begin to copy q and d_o of QUERIES tokens, of which `rows` exist. qkv and d_o point to token 0, head 0 */
-template <int DIM, int QUERIES>
+/* Begin to copy q and d_o of QUERIES tokens, of which `rows` exist. qkv, whose rows have `wide` elements, and d_o point
+ * to token 0, head 0 */
+template <int DIM, int DIM_V, int QUERIES>
 static __device__ __forceinline__ void queries_copy(struct bf16 *q, struct bf16 *d, const struct bf16 *qkv,
-	const struct bf16 *d_o, const struct attention_args *a, int token, int head, int rows)
+	const struct bf16 *d_o, const struct attention_args *a, int wide, int token, int head, int rows)
 {
-	int dim = (int)a->dim, narrow = (int)a->heads * dim, wide = narrow + 2 * (int)a->kv_heads * dim;
+	int dim = (int)a->dim, dim_v = dim_v_of<DIM, DIM_V>(a), narrow = (int)a->heads * dim_v;
 	tile_copy<DIM, QUERIES>(q, qkv + (int64_t)token * wide + head * dim, wide, rows, dim);
-	tile_copy<DIM, QUERIES>(d, d_o + (int64_t)token * narrow + head * dim, narrow, rows, dim);
+	tile_copy<DIM_V, QUERIES>(d, d_o + (int64_t)token * narrow + head * dim_v, narrow, rows, dim_v);
 	copies_commit();
 }
 
-template <int DIM, int CAPPED>
+template <int DIM, int DIM_V, int CAPPED>
 static __global__ void __launch_bounds__(BLOCK, 2) attention_backward_kv_mma(struct attention_args a, struct bf16 *dqkv,
 	const struct bf16 *d_o, const float *lse, const float *delta, const struct bf16 *qkv, int64_t tiles)
 {
 	enum { M = KV_M, SPLIT = KV_SPLIT, ROWS = ROWS_OF(M, SPLIT), PART = DIM / SPLIT };
 	enum { QUERIES = KV_QUERIES, NT = QUERIES / 8, STAGES = KV_STAGES, TILE = QUERIES * STRIDE };
+	enum { PART_V = DIM_V / SPLIT, TILE_V = QUERIES * STRIDE_V };
 	DYNAMIC_SHARED(struct bf16, k);
-	struct bf16 *v = k + ROWS * STRIDE, *q = v + ROWS * STRIDE, *d = q + STAGES * TILE; /* q, d: (STAGES, TILE) */
-	struct vec16 *shared_p = (struct vec16 *)(d + STAGES * TILE), *shared_ds = shared_p + SHARED_SCORES(SPLIT, M * NT);
+	struct bf16 *v = k + ROWS * STRIDE, *q = v + ROWS * STRIDE_V, *d = q + STAGES * TILE; /* (STAGES, TILE), TILE_V */
+	struct vec16 *shared_p = (struct vec16 *)(d + STAGES * TILE_V),
+				 *shared_ds = shared_p + SHARED_SCORES(SPLIT, M * NT);
 	struct vec8 *stat = (struct vec8 *)(shared_ds + SHARED_SCORES(SPLIT, M * NT)); /* (STAGES, QUERIES) */
 	int *until = (int *)(stat + STAGES * QUERIES);                                 /* (ROWS) */
-	int heads = (int)a.heads, kv_heads = (int)a.kv_heads, dim = (int)a.dim, wide = (heads + 2 * kv_heads) * dim;
-	int group = heads / kv_heads, warp = threadIdx.x / 32, me = threadIdx.x;
+	int heads = (int)a.heads, dim = (int)a.dim, dim_v = dim_v_of<DIM, DIM_V>(&a), wide = wide_of<DIM, DIM_V>(&a);
+	int group = heads / (int)a.kv_heads, warp = threadIdx.x / 32, me = threadIdx.x;
 	struct where at = block_where(&a, a.kv_heads, tiles);
-	int64_t k0 = at.row + (tiles - 1 - at.tile) * ROWS, to_k = (heads + at.head) * dim, to_v = to_k + kv_heads * dim;
+	int64_t k0 = at.row + (tiles - 1 - at.tile) * ROWS, first_query = k0 * heads + at.head * group;
+	int to_v = values_after<DIM, DIM_V>(&a, at.head);
 	int keys = at_most(at.row + a.seq - k0, ROWS), row = warp / SPLIT * 16 * M, part = warp % SPLIT * PART;
 	/* a tile of queries: the group's head, the first token from k0 on, its stage; and tokens from k0 on */
-	int head = 0, query = 0, stage = 0, last[2 * M];
-	float dk[M * PART / 8][4] = {{0}}, dv[M * PART / 8][4] = {{0}}, p[M * NT][4], ds[M * NT][4];
+	int head = 0, query = 0, stage = 0;
+	float dk[M * PART / 8][4] = {{0}}, dv[M * PART_V / 8][4] = {{0}}, p[M * NT][4], ds[M * NT][4];
 	struct scoring form = scoring_of<CAPPED>(&a);
 
 	qkv += k0 * wide;
-	tile_copy<DIM, ROWS>(k, qkv + to_k, wide, keys, dim);
-	tile_copy<DIM, ROWS>(v, qkv + to_v, wide, keys, dim);
+	dqkv += k0 * wide + (heads + at.head) * dim;
+	tile_copy<DIM, ROWS>(k, qkv + (heads + at.head) * dim, wide, keys, dim);
+	tile_copy<DIM_V, ROWS>(v, qkv + (heads + at.head) * dim + to_v, wide, keys, dim_v);
 	if (me < ROWS) until[me] = me < keys ? (int)(seen_until(&a, at.row, k0 + me) - k0) : 0;
 	__syncthreads();
 	int end = until[keys - 1], all_see = until[0];
-#pragma unroll
-	for (int r = 0; r < 2 * M; r++) last[r] = until[row + row_of(r)];
 	qkv += at.head * group * dim;
-	d_o += (k0 * heads + at.head * group) * dim;
-	lse += k0 * heads + at.head * group;
-	delta += k0 * heads + at.head * group;
-	queries_copy<DIM, QUERIES>(q, d, qkv, d_o, &a, 0, 0, end);
-	if (me < QUERIES) stat[me] = query_load(lse, delta, (int64_t)me * heads, me < end);
+	d_o += first_query * dim_v;
+	queries_copy<DIM, DIM_V, QUERIES>(q, d, qkv, d_o, &a, wide, 0, 0, end);
+	if (me < QUERIES) stat[me] = query_load(lse, delta, first_query + (int64_t)me * heads, me < end);
 #pragma unroll 1
 	while (head < group) {
 		int rest = query + QUERIES < end, next = rest ? query + QUERIES : 0, next_head = rest ? head : head + 1;
 		int next_stage = STAGES - 1 - stage;
-		struct bf16 *my_q = q + stage * TILE + part, *my_d = d + stage * TILE + part;
-		struct bf16 *next_q = q + next_stage * TILE, *next_d = d + next_stage * TILE;
+		struct bf16 *my_q = q + stage * TILE + part, *my_d = d + stage * TILE_V + part;
+		struct bf16 *next_q = q + next_stage * TILE, *next_d = d + next_stage * TILE_V;
 		struct vec8 next_stat = {{0, 0}};
 		copies_wait<0>();
 		__syncthreads(); /* this tile is there, and all threads have used the last one */
 		if (STAGES > 1 && next_head < group)
-			queries_copy<DIM, QUERIES>(next_q, next_d, qkv, d_o, &a, next, next_head, end - next);
+			queries_copy<DIM, DIM_V, QUERIES>(next_q, next_d, qkv, d_o, &a, wide, next, next_head, end - next);
 		if (me < QUERIES && next_head < group)
-			next_stat = query_load(lse, delta, (int64_t)(next + me) * heads + next_head, next + me < end);
+			next_stat = query_load(lse, delta, first_query + (int64_t)(next + me) * heads + next_head, next + me < end);
 		/* keys down, queries across */
 		scores<DIM, PART, M, NT>(p, k + row * STRIDE + part, my_q);
-		scores<DIM, PART, M, NT>(ds, v + row * STRIDE + part, my_d);
+		scores<DIM_V, PART_V, M, NT>(ds, v + row * STRIDE_V + part, my_d);
 		if (SPLIT > 1) scores_share<SPLIT, M * NT>(p, ds, shared_p, shared_ds);
 #pragma unroll
 		for (int n = 0; n < NT; n++) {
@@ -429,17 +465,17 @@ static __global__ void __launch_bounds__(BLOCK, 2) attention_backward_kv_mma(str
 #pragma unroll
 			for (int r = 0; r < 2 * M; r++) {
 				low[r] = row + row_of(r) - query;
-				high[r] = last[r] - query;
+				high[r] = until[row + row_of(r)] - query;
 			}
 			hide<M, NT>(p, low, high, 0);
 			hide<M, NT>(ds, low, high, 0);
 		}
-		accumulate<DIM, PART, M, NT>(dv, p, my_d);
+		accumulate<DIM_V, PART_V, M, NT>(dv, p, my_d);
 		accumulate<DIM, PART, M, NT>(dk, ds, my_q);
 		if (STAGES == 1) {
 			__syncthreads(); /* all threads have used this tile */
 			if (next_head < group)
-				queries_copy<DIM, QUERIES>(next_q, next_d, qkv, d_o, &a, next, next_head, end - next);
+				queries_copy<DIM, DIM_V, QUERIES>(next_q, next_d, qkv, d_o, &a, wide, next, next_head, end - next);
 		}
 		if (me < QUERIES) stat[next_stage * QUERIES + me] = next_stat;
 		head = next_head;
@@ -452,20 +488,22 @@ static __global__ void __launch_bounds__(BLOCK, 2) attention_backward_kv_mma(str
 		one[r] = 1;
 		scale[r] = a.scale;
 	}
-	dqkv += (k0 + row) * wide + part;
-	rows_store<M, PART>(dqkv + to_k, wide, dk, scale, keys - row, dim - part);
-	rows_store<M, PART>(dqkv + to_v, wide, dv, one, keys - row, dim - part);
+	dqkv += row * wide + part;
+	rows_store<M, PART>(dqkv, wide, dk, scale, keys - row, dim - part);
+	rows_store<M, PART_V>(dqkv + to_v, wide, dv, one, keys - row, dim_v - part);
 }
 
-template <int DIM, int CAPPED>
+template <int DIM, int DIM_V, int CAPPED>
 static __global__ void __launch_bounds__(BLOCK, 2) attention_backward_q_mma(struct attention_args a, struct bf16 *dqkv,
 	const struct bf16 *d_o, const float *lse, const float *delta, const struct bf16 *qkv, int64_t tiles)
 {
 	enum { M = Q_M, SPLIT = Q_SPLIT, ROWS = ROWS_OF(M, SPLIT), PART = DIM / SPLIT, KEYS = Q_KEYS, NT = KEYS / 8 };
+	enum { PART_V = DIM_V / SPLIT };
 	DYNAMIC_SHARED(struct bf16, q);
-	struct bf16 *d = q + ROWS * STRIDE, *k = d + ROWS * STRIDE, *v = k + KEYS * STRIDE;
-	struct vec16 *shared_p = (struct vec16 *)(v + KEYS * STRIDE), *shared_ds = shared_p + SHARED_SCORES(SPLIT, M * NT);
-	int dim = (int)a.dim, to_v = (int)a.kv_heads * dim, wide = (int)a.heads * dim + 2 * to_v, warp = threadIdx.x / 32;
+	struct bf16 *d = q + ROWS * STRIDE, *k = d + ROWS * STRIDE_V, *v = k + KEYS * STRIDE;
+	struct vec16 *shared_p = (struct vec16 *)(v + KEYS * STRIDE_V),
+				 *shared_ds = shared_p + SHARED_SCORES(SPLIT, M * NT);
+	int dim = (int)a.dim, dim_v = dim_v_of<DIM, DIM_V>(&a), wide = wide_of<DIM, DIM_V>(&a), warp = threadIdx.x / 32;
 	struct where at = block_where(&a, a.heads, tiles);
 	int64_t t0 = at.row + at.tile * ROWS, kv = at.head / (a.heads / a.kv_heads);
 	int queries = at_most(at.row + a.seq - t0, ROWS);
@@ -474,12 +512,14 @@ static __global__ void __launch_bounds__(BLOCK, 2) attention_backward_q_mma(stru
 	int key = (int)(first_key(&a, at.row, t0) - t0), all_see = (int)(first_key(&a, at.row, t0 + queries - 1) - t0);
 	int first[2 * M];
 	const struct bf16 *from = qkv + (t0 + key) * wide + (a.heads + kv) * dim; /* a tile of k; v's is to_v further */
+	int to_v = values_after<DIM, DIM_V>(&a, kv);
 	float dq[M * PART / 8][4] = {{0}}, p[M * NT][4], ds[M * NT][4], scale[2 * M];
 	struct vec8 stat[2 * M];
 	struct scoring form = scoring_of<CAPPED>(&a);
 
-	queries_copy<DIM, ROWS>(q, d, qkv + t0 * wide, d_o + t0 * a.heads * dim, &a, 0, (int)at.head, queries);
-	tile_copy<DIM, KEYS>(v, from + to_v, wide, queries - key, dim);
+	queries_copy<DIM, DIM_V, ROWS>(q, d, qkv + t0 * wide, d_o + t0 * a.heads * dim_v, &a, wide, 0, (int)at.head,
+		queries);
+	tile_copy<DIM_V, KEYS>(v, from + to_v, wide, queries - key, dim_v);
 	copies_commit();
 #pragma unroll
 	for (int r = 0; r < 2 * M; r++) {
@@ -494,11 +534,11 @@ static __global__ void __launch_bounds__(BLOCK, 2) attention_backward_q_mma(stru
 		__syncthreads(); /* v is there, and all threads have used k */
 		tile_copy<DIM, KEYS>(k, from, wide, queries - key, dim);
 		copies_commit();
-		scores<DIM, PART, M, NT>(ds, d + row * STRIDE + part, v + part);
+		scores<DIM_V, PART_V, M, NT>(ds, d + row * STRIDE_V + part, v + part);
 		copies_wait<0>();
 		__syncthreads(); /* k is there, and all threads have used v */
 		from += KEYS * wide;
-		if (key + KEYS < queries) tile_copy<DIM, KEYS>(v, from + to_v, wide, queries - key - KEYS, dim);
+		if (key + KEYS < queries) tile_copy<DIM_V, KEYS>(v, from + to_v, wide, queries - key - KEYS, dim_v);
 		copies_commit();
 		scores<DIM, PART, M, NT>(p, q + row * STRIDE + part, k + part);
 		if (SPLIT > 1) scores_share<SPLIT, M * NT>(p, ds, shared_p, shared_ds);
@@ -520,63 +560,70 @@ static __global__ void __launch_bounds__(BLOCK, 2) attention_backward_q_mma(stru
 		}
 		accumulate<DIM, PART, M, NT>(dq, ds, k + part);
 	}
-	rows_store<M, PART>(dqkv + (t0 + row) * wide + at.head * dim + part, wide, dq, scale, queries - row, dim - part);
+	dqkv += (t0 + row) * wide + at.head * dim + part;
+	rows_store<M, PART>(dqkv, wide, dq, scale, queries - row, dim - part);
 }
 
 /* ---- launchers ---- */
 
+/* Heads of v of another size than those of q and k have one kernel, in which rows of 192 and of 128 elements fit */
+static int is_unlike(const struct attention_args *a) { return attention_dim_v(a) != a->dim; }
+
 int attention_takes_mma(const struct cuda_queue *q, const struct attention_args *a, int backward)
 {
 	const void *x = backward ? a->dqkv : a->o, *y = backward ? a->d_o : NULL;
-	return q->elem == 2 && a->dim <= 512 && wide_rows(a->dim, a->qkv, x, y, NULL);
+	int fits = is_unlike(a) ? a->dim <= 192 && a->dim_v <= 128 && a->cap == 0 : a->dim <= 512;
+	return q->elem == 2 && fits && wide_rows(a->dim | attention_dim_v(a), a->qkv, x, y, NULL);
 }
 
-/* Bytes of shared memory for `rows` rows of a head, and SHARED_SCORES */
-static size_t shared_bytes(int dim, int rows, int scores) { return (size_t)(rows * (dim + 8) * 2 + scores * 16); }
+/* Bytes of shared memory for `elements`, and SHARED_SCORES */
+static size_t shared_bytes(int elements, int scores) { return (size_t)(elements * 2 + scores * 16); }
 
-template <int DIM, int CAPPED>
+template <int DIM, int DIM_V, int CAPPED>
 static void forward(const struct cuda_queue *q, const struct attention_args a)
 {
 	enum { M = FORWARD_M, SPLIT = FORWARD_SPLIT, ROWS = ROWS_OF(M, SPLIT), KEYS = FORWARD_KEYS };
 	int64_t tiles = div_up(a.seq, ROWS);
-	size_t bytes = shared_bytes(DIM, ROWS + 2 * KEYS, SHARED_SCORES(SPLIT, M * KEYS / 8));
-	LAUNCH((attention_forward_mma<DIM, CAPPED>), a.n / a.seq * a.heads * tiles, BLOCK, bytes, q->stream, a,
+	size_t bytes = shared_bytes((ROWS + KEYS) * STRIDE + KEYS * STRIDE_V, SHARED_SCORES(SPLIT, M * KEYS / 8));
+	LAUNCH((attention_forward_mma<DIM, DIM_V, CAPPED>), a.n / a.seq * a.heads * tiles, BLOCK, bytes, q->stream, a,
 		(struct bf16 *)a.o, a.lse, (const struct bf16 *)a.qkv, tiles);
 }
 
-template <int DIM, int CAPPED>
+template <int DIM, int DIM_V, int CAPPED>
 static void backward_kv(const struct cuda_queue *q, const struct attention_args a, const float *delta)
 {
 	enum { M = KV_M, SPLIT = KV_SPLIT, ROWS = ROWS_OF(M, SPLIT), QUERIES = KV_QUERIES, STAGES = KV_STAGES };
 	int64_t tiles = div_up(a.seq, ROWS);
-	size_t bytes = shared_bytes(DIM, 2 * (ROWS + STAGES * QUERIES), 2 * SHARED_SCORES(SPLIT, M * QUERIES / 8));
+	size_t bytes = shared_bytes((ROWS + STAGES * QUERIES) * (STRIDE + STRIDE_V),
+		2 * SHARED_SCORES(SPLIT, M * QUERIES / 8));
 	bytes += STAGES * QUERIES * sizeof(struct vec8) + ROWS * sizeof(int);
-	LAUNCH((attention_backward_kv_mma<DIM, CAPPED>), a.n / a.seq * a.kv_heads * tiles, BLOCK, bytes, q->stream, a,
-		(struct bf16 *)a.dqkv, (const struct bf16 *)a.d_o, a.lse, delta, (const struct bf16 *)a.qkv, tiles);
+	LAUNCH((attention_backward_kv_mma<DIM, DIM_V, CAPPED>), a.n / a.seq * a.kv_heads * tiles, BLOCK, bytes, q->stream,
+		a, (struct bf16 *)a.dqkv, (const struct bf16 *)a.d_o, a.lse, delta, (const struct bf16 *)a.qkv, tiles);
 }
 
-template <int DIM, int CAPPED>
+template <int DIM, int DIM_V, int CAPPED>
 static void backward_q(const struct cuda_queue *q, const struct attention_args a, const float *delta)
 {
 	enum { M = Q_M, SPLIT = Q_SPLIT, ROWS = ROWS_OF(M, SPLIT), KEYS = Q_KEYS };
 	int64_t tiles = div_up(a.seq, ROWS);
-	size_t bytes = shared_bytes(DIM, 2 * (ROWS + KEYS), 2 * SHARED_SCORES(SPLIT, M * KEYS / 8));
-	LAUNCH((attention_backward_q_mma<DIM, CAPPED>), a.n / a.seq * a.heads * tiles, BLOCK, bytes, q->stream, a,
+	size_t bytes = shared_bytes((ROWS + KEYS) * (STRIDE + STRIDE_V), 2 * SHARED_SCORES(SPLIT, M * KEYS / 8));
+	LAUNCH((attention_backward_q_mma<DIM, DIM_V, CAPPED>), a.n / a.seq * a.heads * tiles, BLOCK, bytes, q->stream, a,
 		(struct bf16 *)a.dqkv, (const struct bf16 *)a.d_o, a.lse, delta, (const struct bf16 *)a.qkv, tiles);
 }
 
-/* call<DIM, CAPPED>(...) for these heads */
+/* call<DIM, DIM_V, CAPPED>(...) for these heads */
 #define BY_HEADS(a, call, ...) \
 	do { \
-		if ((a)->cap == 0) BY_DIM(a, call, 0, __VA_ARGS__); \
+		if (is_unlike(a)) call<192, 128, 0>(__VA_ARGS__); \
+		else if ((a)->cap == 0) BY_DIM(a, call, 0, __VA_ARGS__); \
 		else BY_DIM(a, call, 1, __VA_ARGS__); \
 	} while (0)
 #define BY_DIM(a, call, capped, ...) \
 	do { \
-		if ((a)->dim <= 64) call<64, capped>(__VA_ARGS__); \
-		else if ((a)->dim <= 128) call<128, capped>(__VA_ARGS__); \
-		else if ((a)->dim <= 256) call<256, capped>(__VA_ARGS__); \
-		else call<512, capped>(__VA_ARGS__); \
+		if ((a)->dim <= 64) call<64, 64, capped>(__VA_ARGS__); \
+		else if ((a)->dim <= 128) call<128, 128, capped>(__VA_ARGS__); \
+		else if ((a)->dim <= 256) call<256, 256, capped>(__VA_ARGS__); \
+		else call<512, 512, capped>(__VA_ARGS__); \
 	} while (0)
 
 void attention_forward_by_mma(const struct cuda_queue *q, const struct attention_args *a)
@@ -590,13 +637,14 @@ void attention_backward_by_mma(const struct cuda_queue *q, const struct attentio
 	BY_HEADS(a, backward_q, q, *a, delta);
 }
 
-#define KERNELS(dim, capped) \
-	(const void *)attention_forward_mma<dim, capped>, (const void *)attention_backward_kv_mma<dim, capped>, \
-		(const void *)attention_backward_q_mma<dim, capped>
+#define KERNELS(dim, dim_v, capped) \
+	(const void *)attention_forward_mma<dim, dim_v, capped>, \
+		(const void *)attention_backward_kv_mma<dim, dim_v, capped>, \
+		(const void *)attention_backward_q_mma<dim, dim_v, capped>
 
 cudaError_t attention_mma_prepare(void)
 {
-	const void *kernels[] = {KERNELS(64, 0), KERNELS(64, 1), KERNELS(128, 0), KERNELS(128, 1), KERNELS(256, 0),
-		KERNELS(256, 1), KERNELS(512, 0), KERNELS(512, 1)};
+	const void *kernels[] = {KERNELS(64, 64, 0), KERNELS(64, 64, 1), KERNELS(128, 128, 0), KERNELS(128, 128, 1),
+		KERNELS(192, 128, 0), KERNELS(256, 256, 0), KERNELS(256, 256, 1), KERNELS(512, 512, 0), KERNELS(512, 512, 1)};
 	return kernels_prepare(kernels, sizeof kernels / sizeof *kernels);
 }

@@ -18,7 +18,7 @@
 #define BLOCK 128 /* threads */
 
 /* TILE queries and keys: fewer for large heads, so that every target has the shared memory */
-#define TILE_OF(dim) ((dim) <= 256 ? 16 : 8)
+#define TILE_OF(a) ((a)->dim <= 256 && (a)->dim_v <= 256 ? 16 : 8)
 
 /* Pitch of a loaded tile's rows in shared memory: odd, so that the same column of all TILE rows is in different banks.
  * Threads read single floats of rows, so rows need no alignment. */
@@ -55,16 +55,16 @@ static __global__ void __launch_bounds__(BLOCK)
 	attention_forward_plain(struct attention_args a, T *o, float *lse, const T *qkv, int64_t tiles)
 {
 	DYNAMIC_SHARED(float, shared);
-	int dim = (int)a.dim;
-	int64_t wide = (a.heads + 2 * a.kv_heads) * dim, tile = TILE * PITCH(dim);
-	float *q = shared, *k = q + tile, *v = k + tile, *out = v + tile, *s = out + TILE * dim;
+	int dim = (int)a.dim, dim_v = (int)attention_dim_v(&a);
+	int64_t wide = attention_row(&a), tile = TILE * PITCH(dim), to_v = (a.heads + a.kv_heads) * dim;
+	float *q = shared, *k = q + tile, *v = k + tile, *out = v + TILE * PITCH(dim_v), *s = out + TILE * dim_v;
 	float *high = s + TILE * SCORES, *sum = high + TILE, *shrink = sum + TILE;
 	struct where at = block_where(&a, a.heads, tiles);
 	int64_t t0 = at.row + at.tile * TILE, end = at.row + a.seq, queries = end - t0 < TILE ? end - t0 : TILE;
 	int64_t kv = at.head / (a.heads / a.kv_heads);
 
 	tile_load<TILE>(q, qkv + t0 * wide + at.head * dim, wide, queries, dim);
-	for (int i = threadIdx.x; i < TILE * dim; i += BLOCK) out[i] = 0;
+	for (int i = threadIdx.x; i < TILE * dim_v; i += BLOCK) out[i] = 0;
 	for (int i = threadIdx.x; i < TILE; i += BLOCK) {
 		high[i] = a.sinks ? get(((const T *)a.sinks)[at.head]) : -INFINITY;
 		sum[i] = a.sinks ? 1 : 0;
@@ -72,7 +72,7 @@ static __global__ void __launch_bounds__(BLOCK)
 	for (int64_t k0 = first_key(&a, at.row, t0); k0 < t0 + queries; k0 += TILE) {
 		int64_t keys = t0 + queries - k0 < TILE ? t0 + queries - k0 : TILE;
 		tile_load<TILE>(k, qkv + k0 * wide + (a.heads + kv) * dim, wide, keys, dim);
-		tile_load<TILE>(v, qkv + k0 * wide + (a.heads + a.kv_heads + kv) * dim, wide, keys, dim);
+		tile_load<TILE>(v, qkv + k0 * wide + to_v + kv * dim_v, wide, keys, dim_v);
 		__syncthreads();
 		tile_product<TILE>(s, SCORES, q, k, dim, a.scale, a.cap);
 		__syncthreads();
@@ -90,16 +90,16 @@ static __global__ void __launch_bounds__(BLOCK)
 			high[i] = top;
 		}
 		__syncthreads();
-		for (int e = threadIdx.x; e < queries * dim; e += BLOCK) {
-			int i = e / dim;
+		for (int e = threadIdx.x; e < queries * dim_v; e += BLOCK) {
+			int i = e / dim_v;
 			float x = out[e] * shrink[i];
-			for (int j = 0; j < keys; j++) x += s[i * SCORES + j] * v[j * PITCH(dim) + e % dim];
+			for (int j = 0; j < keys; j++) x += s[i * SCORES + j] * v[j * PITCH(dim_v) + e % dim_v];
 			out[e] = x;
 		}
 		__syncthreads();
 	}
-	for (int e = threadIdx.x; e < queries * dim; e += BLOCK)
-		put(o + (t0 + e / dim) * a.heads * dim + at.head * dim + e % dim, out[e] / sum[e / dim]);
+	for (int e = threadIdx.x; e < queries * dim_v; e += BLOCK)
+		put(o + ((t0 + e / dim_v) * a.heads + at.head) * dim_v + e % dim_v, out[e] / sum[e / dim_v]);
 	for (int i = threadIdx.x; i < queries; i += BLOCK) lse[(t0 + i) * a.heads + at.head] = high[i] + logf(sum[i]);
 }
 
@@ -145,50 +145,53 @@ static __device__ __forceinline__ void tile_gradient(float *p, float *ds, const 
 	}
 }
 
+/* to (keys, dim) += s (queries, keys)' from (queries, dim) */
+template <int TILE>
+static __device__ __forceinline__ void tile_gain(float *to, const float *s, const float *from, int64_t keys,
+	int64_t queries, int dim)
+{
+	for (int e = threadIdx.x; e < keys * dim; e += BLOCK) {
+		float x = to[e];
+		for (int i = 0; i < queries; i++) x += s[i * TILE + e / dim] * from[i * PITCH(dim) + e % dim];
+		to[e] = x;
+	}
+}
+
 template <typename T, int TILE>
 static __global__ void __launch_bounds__(BLOCK) attention_backward_kv_plain(struct attention_args a, T *dqkv,
 	const T *d_o, const float *lse, const float *delta, const T *qkv, int64_t tiles)
 {
 	DYNAMIC_SHARED(float, shared);
-	int dim = (int)a.dim;
-	int64_t wide = (a.heads + 2 * a.kv_heads) * dim, group = a.heads / a.kv_heads, tile = TILE * PITCH(dim);
-	float *k = shared, *v = k + tile, *q = v + tile, *d = q + tile, *dk = d + tile;
-	float *dv = dk + TILE * dim, *p = dv + TILE * dim, *ds = p + TILE * TILE;
+	int dim = (int)a.dim, dim_v = (int)attention_dim_v(&a);
+	int64_t wide = attention_row(&a), group = a.heads / a.kv_heads, tile = TILE * PITCH(dim),
+			tile_v = TILE * PITCH(dim_v);
+	float *k = shared, *v = k + tile, *q = v + tile_v, *d = q + tile, *dk = d + tile_v;
+	float *dv = dk + TILE * dim, *p = dv + TILE * dim_v, *ds = p + TILE * TILE;
 	struct where at = block_where(&a, a.kv_heads, tiles);
 	int64_t k0 = at.row + (tiles - 1 - at.tile) * TILE, end = at.row + a.seq, keys = end - k0 < TILE ? end - k0 : TILE;
-	int64_t to_k = (a.heads + at.head) * dim, to_v = to_k + a.kv_heads * dim;
+	int64_t to_k = (a.heads + at.head) * dim, to_v = (a.heads + a.kv_heads) * dim + at.head * dim_v;
 
 	tile_load<TILE>(k, qkv + k0 * wide + to_k, wide, keys, dim);
-	tile_load<TILE>(v, qkv + k0 * wide + to_v, wide, keys, dim);
-	for (int i = threadIdx.x; i < TILE * dim; i += BLOCK) dk[i] = dv[i] = 0;
+	tile_load<TILE>(v, qkv + k0 * wide + to_v, wide, keys, dim_v);
+	for (int i = threadIdx.x; i < TILE * (dim + dim_v); i += BLOCK) dk[i] = 0; /* and dv */
 	for (int64_t h = at.head * group; h < (at.head + 1) * group; h++)
 		for (int64_t t0 = k0; t0 < end && first_key(&a, at.row, t0) < k0 + keys; t0 += TILE) {
 			int64_t queries = end - t0 < TILE ? end - t0 : TILE;
 			__syncthreads(); /* all threads have used the last q, d, p, ds */
 			tile_load<TILE>(q, qkv + t0 * wide + h * dim, wide, queries, dim);
-			tile_load<TILE>(d, d_o + (t0 * a.heads + h) * dim, a.heads * dim, queries, dim);
+			tile_load<TILE>(d, d_o + (t0 * a.heads + h) * dim_v, a.heads * dim_v, queries, dim_v);
 			__syncthreads();
 			tile_product<TILE>(p, TILE, q, k, dim, a.scale, a.cap);
-			tile_product<TILE>(ds, TILE, d, v, dim, 1, 0);
+			tile_product<TILE>(ds, TILE, d, v, dim_v, 1, 0);
 			/* a thread reads below only what it wrote itself */
 			tile_gradient<TILE>(p, ds, &a, at.row, t0, queries, k0, h, lse, delta);
 			__syncthreads();
-			for (int e = threadIdx.x; e < keys * dim; e += BLOCK) {
-				int j = e / dim, c = e % dim;
-				float x = dk[e], y = dv[e];
-				for (int i = 0; i < queries; i++) {
-					x += ds[i * TILE + j] * q[i * PITCH(dim) + c];
-					y += p[i * TILE + j] * d[i * PITCH(dim) + c];
-				}
-				dk[e] = x;
-				dv[e] = y;
-			}
+			tile_gain<TILE>(dk, ds, q, keys, queries, dim);
+			tile_gain<TILE>(dv, p, d, keys, queries, dim_v);
 		}
-	for (int e = threadIdx.x; e < keys * dim; e += BLOCK) {
-		T *to = dqkv + (k0 + e / dim) * wide + e % dim;
-		put(to + to_k, dk[e]);
-		put(to + to_v, dv[e]);
-	}
+	for (int e = threadIdx.x; e < keys * dim; e += BLOCK) put(dqkv + (k0 + e / dim) * wide + to_k + e % dim, dk[e]);
+	for (int e = threadIdx.x; e < keys * dim_v; e += BLOCK)
+		put(dqkv + (k0 + e / dim_v) * wide + to_v + e % dim_v, dv[e]);
 }
 
 template <typename T, int TILE>
@@ -196,25 +199,26 @@ static __global__ void __launch_bounds__(BLOCK) attention_backward_q_plain(struc
 	const T *d_o, const float *lse, const float *delta, const T *qkv, int64_t tiles)
 {
 	DYNAMIC_SHARED(float, shared);
-	int dim = (int)a.dim;
-	int64_t wide = (a.heads + 2 * a.kv_heads) * dim, tile = TILE * PITCH(dim);
-	float *k = shared, *v = k + tile, *q = v + tile, *d = q + tile, *dq = d + tile;
+	int dim = (int)a.dim, dim_v = (int)attention_dim_v(&a);
+	int64_t wide = attention_row(&a), tile = TILE * PITCH(dim), tile_v = TILE * PITCH(dim_v);
+	int64_t to_v = (a.heads + a.kv_heads) * dim;
+	float *k = shared, *v = k + tile, *q = v + tile_v, *d = q + tile, *dq = d + tile_v;
 	float *p = dq + TILE * dim, *ds = p + TILE * TILE;
 	struct where at = block_where(&a, a.heads, tiles);
 	int64_t t0 = at.row + at.tile * TILE, end = at.row + a.seq, queries = end - t0 < TILE ? end - t0 : TILE;
 	int64_t kv = at.head / (a.heads / a.kv_heads);
 
 	tile_load<TILE>(q, qkv + t0 * wide + at.head * dim, wide, queries, dim);
-	tile_load<TILE>(d, d_o + (t0 * a.heads + at.head) * dim, a.heads * dim, queries, dim);
+	tile_load<TILE>(d, d_o + (t0 * a.heads + at.head) * dim_v, a.heads * dim_v, queries, dim_v);
 	for (int i = threadIdx.x; i < TILE * dim; i += BLOCK) dq[i] = 0;
 	for (int64_t k0 = first_key(&a, at.row, t0); k0 < t0 + queries; k0 += TILE) {
 		int64_t keys = t0 + queries - k0 < TILE ? t0 + queries - k0 : TILE;
 		__syncthreads();
 		tile_load<TILE>(k, qkv + k0 * wide + (a.heads + kv) * dim, wide, keys, dim);
-		tile_load<TILE>(v, qkv + k0 * wide + (a.heads + a.kv_heads + kv) * dim, wide, keys, dim);
+		tile_load<TILE>(v, qkv + k0 * wide + to_v + kv * dim_v, wide, keys, dim_v);
 		__syncthreads();
 		tile_product<TILE>(p, TILE, q, k, dim, a.scale, a.cap);
-		tile_product<TILE>(ds, TILE, d, v, dim, 1, 0);
+		tile_product<TILE>(ds, TILE, d, v, dim_v, 1, 0);
 		tile_gradient<TILE>(p, ds, &a, at.row, t0, queries, k0, at.head, lse, delta);
 		__syncthreads();
 		for (int e = threadIdx.x; e < queries * dim; e += BLOCK) {
@@ -254,44 +258,47 @@ static __global__ void __launch_bounds__(BLOCK)
 
 /* ---- launchers ---- */
 
-/* loaded tiles, sums (tile, dim), and `others` times tile floats: at most 98.3 KiB, for dK and dV of heads of 256 */
-static size_t plain_shared(int64_t tile, int64_t tiles, int64_t sums, int64_t others, int64_t dim)
+/* `loaded` tiles of rows of dim and as many of dim_v, sums (tile, sums), and `others` times tile floats: at most 98.3
+ * KiB, for dK and dV of heads of 256 */
+static size_t plain_shared(int64_t tile, int64_t loaded, int64_t sums, int64_t others)
 {
-	return (size_t)(tile * (tiles * PITCH(dim) + sums * dim + others)) * sizeof(float);
+	return (size_t)(tile * (loaded + sums + others)) * sizeof(float);
 }
 
 template <typename T, int TILE>
 static void forward_plain(const struct cuda_queue *q, const struct attention_args a)
 {
-	int64_t tiles = div_up(a.seq, TILE), blocks = a.n / a.seq * a.heads * tiles;
-	LAUNCH((attention_forward_plain<T, TILE>), blocks, BLOCK, plain_shared(TILE, 3, 1, SCORES + 3, a.dim), q->stream, a,
-		(T *)a.o, a.lse, (const T *)a.qkv, tiles);
+	int64_t tiles = div_up(a.seq, TILE), blocks = a.n / a.seq * a.heads * tiles, dim_v = attention_dim_v(&a);
+	size_t bytes = plain_shared(TILE, 2 * PITCH(a.dim) + PITCH(dim_v), dim_v, SCORES + 3);
+	LAUNCH((attention_forward_plain<T, TILE>), blocks, BLOCK, bytes, q->stream, a, (T *)a.o, a.lse, (const T *)a.qkv,
+		tiles);
 }
 
 template <typename T, int TILE>
 static void backward_plain(const struct cuda_queue *q, const struct attention_args a, const float *delta)
 {
-	int64_t tiles = div_up(a.seq, TILE), blocks = a.n / a.seq * tiles;
+	int64_t tiles = div_up(a.seq, TILE), blocks = a.n / a.seq * tiles, dim_v = attention_dim_v(&a);
+	int64_t loaded = 2 * (PITCH(a.dim) + PITCH(dim_v));
 	LAUNCH((attention_backward_kv_plain<T, TILE>), blocks * a.kv_heads, BLOCK,
-		plain_shared(TILE, 4, 2, 2 * TILE, a.dim), q->stream, a, (T *)a.dqkv, (const T *)a.d_o, a.lse, delta,
+		plain_shared(TILE, loaded, a.dim + dim_v, 2 * TILE), q->stream, a, (T *)a.dqkv, (const T *)a.d_o, a.lse, delta,
 		(const T *)a.qkv, tiles);
-	LAUNCH((attention_backward_q_plain<T, TILE>), blocks * a.heads, BLOCK, plain_shared(TILE, 4, 1, 2 * TILE, a.dim),
+	LAUNCH((attention_backward_q_plain<T, TILE>), blocks * a.heads, BLOCK, plain_shared(TILE, loaded, a.dim, 2 * TILE),
 		q->stream, a, (T *)a.dqkv, (const T *)a.d_o, a.lse, delta, (const T *)a.qkv, tiles);
 }
 
 void cuda_attention_forward(const struct cuda_queue *q, const struct attention_args *a)
 {
 	if (attention_takes_mma(q, a, 0)) attention_forward_by_mma(q, a);
-	else if (TILE_OF(a->dim) == 16) BY_BYTES(q->elem, forward_plain<T, 16>(q, *a));
+	else if (TILE_OF(a) == 16) BY_BYTES(q->elem, forward_plain<T, 16>(q, *a));
 	else BY_BYTES(q->elem, forward_plain<T, 8>(q, *a));
 }
 
 void cuda_attention_backward(const struct cuda_queue *q, const struct attention_args *a)
 {
 	float *delta = q->work;
-	BY_ELEMENT(q, delta_launch(q, delta, (const T *)a->d_o, (const T *)a->o, a->n * a->heads, a->dim));
+	BY_ELEMENT(q, delta_launch(q, delta, (const T *)a->d_o, (const T *)a->o, a->n * a->heads, attention_dim_v(a)));
 	if (attention_takes_mma(q, a, 1)) attention_backward_by_mma(q, a, delta);
-	else if (TILE_OF(a->dim) == 16) BY_BYTES(q->elem, backward_plain<T, 16>(q, *a, delta));
+	else if (TILE_OF(a) == 16) BY_BYTES(q->elem, backward_plain<T, 16>(q, *a, delta));
 	else BY_BYTES(q->elem, backward_plain<T, 8>(q, *a, delta));
 }
 

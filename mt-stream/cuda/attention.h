@@ -23,7 +23,8 @@ static __device__ __forceinline__ struct where block_where(const struct attentio
 	return w;
 }
 
-/* Do tensor cores take it? bf16, heads of up to 512 in whole 16 bytes, and tensors that start at 16 bytes */
+/* Do tensor cores take it? bf16, heads of up to 512, or of up to 192 and 128 of v without a cap, in whole 16 bytes, and
+ * tensors that start at 16 bytes */
 int attention_takes_mma(const struct cuda_queue *, const struct attention_args *, int backward);
 void attention_forward_by_mma(const struct cuda_queue *, const struct attention_args *);
 /* delta (N, NH) = row sums of d_o * o */

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 
 #include "backend.h"
+#include "block.h"
 #include "cli/cli.h"
 #include "model/bf16.h"
 #include "mt/error.h"
@@ -30,10 +31,10 @@
 struct check {
 	struct backend *b;
 	const struct cuda_queue *q;
-	int64_t rows, seq, n;                    /* n: tokens of all rows */
-	int64_t heads, kv_heads, dim, wide, out; /* elements of a token's qkv and o */
-	float scale;                             /* of the model's scores */
-	int64_t runs, run, m;                    /* tokens compared: m, in `runs` stretches of `run` tokens */
+	int64_t rows, seq, n;                           /* n: tokens of all rows */
+	int64_t heads, kv_heads, dim, dim_v, wide, out; /* elements of a token's qkv and o */
+	float scale;                                    /* of the model's scores */
+	int64_t runs, run, m;                           /* tokens compared: m, in `runs` stretches of `run` tokens */
 	cudaEvent_t event;
 	char *device;
 	/* offsets in it; work: bytes of the backend's work memory */
@@ -188,6 +189,7 @@ static bool compute(struct check *c, int64_t window, bool own)
 		.heads = c->heads,
 		.kv_heads = c->kv_heads,
 		.dim = c->dim,
+		.dim_v = c->dim_v,
 		.window = window,
 		.scale = c->scale,
 		.starts = (const uint32_t *)(d + c->starts),
@@ -252,7 +254,7 @@ static int variant_check(struct check *c, int64_t window, bool packed)
 		{"output", differs(c->got, c->kept, m, c->out, 0, c->out)},
 		{"dq", differs(got, grad, m, c->wide, 0, k)},
 		{"dk", differs(got, grad, m, c->wide, k, v - k)},
-		{"dv", differs(got, grad, m, c->wide, v, v - k)},
+		{"dv", differs(got, grad, m, c->wide, v, c->wide - v)},
 	};
 	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
 		if (!(parts[i].d <= ROUNDING))
@@ -285,11 +287,12 @@ static int rows_check(struct backend *b, const struct cuda_queue *queue, const s
 		.heads = h->heads->heads,
 		.kv_heads = h->heads->kv_heads,
 		.dim = h->heads->head_dim,
+		.dim_v = head_dim_v(h->heads),
 		.scale = h->scale};
 	int rc = 0;
 	c.work = (size_t)(h->need.fixed + (uint64_t)rows * (h->call.row + h->need.table));
-	c.out = c.heads * c.dim;
-	c.wide = c.out + 2 * c.kv_heads * c.dim;
+	c.out = c.heads * c.dim_v;
+	c.wide = (c.heads + c.kv_heads) * c.dim + c.kv_heads * c.dim_v;
 	c.runs = c.n > SAMPLES * SAMPLE ? SAMPLES : 1;
 	c.run = c.runs > 1 ? SAMPLE : c.n;
 	c.m = c.runs * c.run;
@@ -305,7 +308,7 @@ static int rows_check(struct backend *b, const struct cuda_queue *queue, const s
 
 static bool same_heads(const struct mt_layer *a, const struct mt_layer *b)
 {
-	return a->heads == b->heads && a->kv_heads == b->kv_heads && a->head_dim == b->head_dim;
+	return a->heads == b->heads && a->kv_heads == b->kv_heads && a->head_dim == b->head_dim && a->v_dim == b->v_dim;
 }
 
 /* Does an earlier kind of layers have the heads of kind k? */

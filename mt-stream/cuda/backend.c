@@ -20,6 +20,7 @@
 #include <stdlib.h>
 
 #include "backend.h"
+#include "block.h"
 #include "cli/cli.h"
 #include "mt/error.h"
 #include "mt/layout.h"
@@ -43,7 +44,7 @@ struct library_plan {
 struct backend {
 	struct sdpa *sdpa;
 	const struct mt_geometry *geo;
-	int64_t heads, kv_heads, dim; /* of the layers that are asked about, or computed, now */
+	int64_t heads, kv_heads, dim, dim_v; /* of the layers that are asked about, or computed, now */
 	bool packed;
 	struct library_plan *plans;
 	size_t n, room;
@@ -55,11 +56,12 @@ struct backend {
 	uint64_t tables_n; /* used so far, in turn */
 };
 
-static void heads_set(struct backend *b, int64_t heads, int64_t kv_heads, int64_t dim)
+static void heads_set(struct backend *b, int64_t heads, int64_t kv_heads, int64_t dim, int64_t dim_v)
 {
 	b->heads = heads;
 	b->kv_heads = kv_heads;
 	b->dim = dim;
+	b->dim_v = dim_v;
 }
 
 /* ---- plans ---- */
@@ -76,6 +78,7 @@ static struct sdpa_shape shape_of(const struct backend *b, int64_t batch, int64_
 	s.all_heads = b->heads;
 	s.all_kv_heads = b->kv_heads;
 	s.dim = b->dim;
+	s.dim_v = b->dim_v;
 	s.window = window < seq ? window : 0;
 	s.scale = b->geo->attention_scale;
 	s.ragged = ragged;
@@ -140,7 +143,8 @@ static uint64_t row_bytes(struct backend *b, int64_t seq, bool packed)
 	uint64_t bytes = plain->bytes + 1;
 	/* `plain` is not used below: making a plan may move the others */
 	if (!plan_of(b, shape_of(b, 1, seq, b->kv_heads, 0, false), false)) return 0;
-	if (packed && packs(b, seq)) bytes += (uint64_t)(seq * kv_heads * (b->heads / b->kv_heads) * b->dim) * 12;
+	if (packed && packs(b, seq))
+		bytes += (uint64_t)(seq * kv_heads * (b->heads / b->kv_heads) * (2 * b->dim + b->dim_v)) * sizeof(float);
 	return bytes;
 }
 
@@ -155,7 +159,7 @@ static struct attention_call call_need(struct backend *b, const struct mt_layer 
 	bool train)
 {
 	if (!l->heads) return (struct attention_call){0};
-	heads_set(b, l->heads, l->kv_heads, l->head_dim);
+	heads_set(b, l->heads, l->kv_heads, l->head_dim, head_dim_v(l));
 	uint64_t row = row_bytes(b, seq, packed);
 	if (!row) return (struct attention_call){0};
 	return (struct attention_call){.row = train ? row : 0,
@@ -346,8 +350,8 @@ static struct table table_of(char *base, const struct call *p)
 
 static void entry(const struct sdpa_shape *s, const struct table *t, int64_t i, int64_t token)
 {
-	t->qkv_at[i] = token * (s->all_heads + 2 * s->all_kv_heads) * s->dim;
-	t->o_at[i] = token * s->all_heads * s->dim;
+	t->qkv_at[i] = token * sdpa_row(s);
+	t->o_at[i] = token * sdpa_out(s);
 	t->lse_at[i] = token * s->heads;
 }
 
@@ -420,15 +424,15 @@ static cudaError_t table_send(struct backend *b, const struct cuda_queue *q, str
 /* ---- running ---- */
 
 /* The arguments for some rows of a chunk */
-static struct attention_args slice(const struct backend *b, const struct attention_args *c, int64_t row, int64_t rows)
+static struct attention_args slice(const struct attention_args *c, int64_t row, int64_t rows)
 {
-	int64_t at = row * c->seq, out = at * b->heads * b->dim, wide = at * (b->heads + 2 * b->kv_heads) * b->dim;
+	int64_t at = row * c->seq, out = at * c->heads * attention_dim_v(c), wide = at * attention_row(c);
 	struct attention_args s = *c;
 	s.n = rows * c->seq;
 	s.starts += at;
 	s.qkv = (const uint16_t *)c->qkv + wide;
 	s.o = (uint16_t *)c->o + out;
-	s.lse = c->lse + at * b->heads;
+	s.lse = c->lse + at * c->heads;
 	if (c->dqkv) {
 		s.d_o = (const uint16_t *)c->d_o + out;
 		s.dqkv = (uint16_t *)c->dqkv + wide;
@@ -484,7 +488,7 @@ static int range_run(struct backend *b, const struct cuda_queue *q, const struct
 	if (!backward) most = range->rows;
 	for (int64_t row = 0, n; row < range->rows; row += n) {
 		n = range->rows - row < most ? range->rows - row : most;
-		struct attention_args s = slice(b, c, range->row + row, n);
+		struct attention_args s = slice(c, range->row + row, n);
 		struct group g = group_make(b, c, range, range->row + row, n, backward);
 		int rc = group_run(b, q, &s, &g);
 
@@ -495,12 +499,12 @@ static int range_run(struct backend *b, const struct cuda_queue *q, const struct
 
 int backend_run(struct backend *b, const struct cuda_queue *q, const struct attention_args *c)
 {
-	heads_set(b, c->heads, c->kv_heads, c->dim);
+	heads_set(b, c->heads, c->kv_heads, c->dim, attention_dim_v(c));
 	int64_t rows = c->n / c->seq, most = group_rows(b, c->seq);
 	struct row_range s;
 	for (int64_t row = 0; row < rows; row += s.rows) {
 		s = range_next(b, c, row, most);
-		struct attention_args own = slice(b, c, s.row, s.rows);
+		struct attention_args own = slice(c, s.row, s.rows);
 		int rc = 0;
 
 		if (s.taken) rc = range_run(b, q, c, &s, most);
@@ -529,7 +533,7 @@ static void autotune_group(struct backend *b, const struct attention_args *c, in
 
 void backend_autotune(struct backend *b, const struct attention_args *c)
 {
-	heads_set(b, c->heads, c->kv_heads, c->dim);
+	heads_set(b, c->heads, c->kv_heads, c->dim, attention_dim_v(c));
 	int64_t rows = c->n / c->seq, most = group_rows(b, c->seq);
 	if (!most) return;
 	if (b->packed && tables_open(b, (size_t)(rows * (int64_t)table_bytes(c->seq))))

@@ -215,6 +215,12 @@ static __device__ __forceinline__ float column_sum(float *sums, const T *dy, int
 	return total;
 }
 
+/* Factor on q (rope_args) */
+static __device__ __forceinline__ float temperature_at(float temperature, int64_t positions, int64_t position)
+{
+	return 1.0f + temperature * log1pf((float)(position / positions));
+}
+
 /* ---- host ---- */
 
 /* Lanes that share a row of `dim` elements, WIDE each at a time */
@@ -248,9 +254,9 @@ static inline int64_t partial_blocks(int64_t n, int64_t width)
 void cuda_sum_partials(const struct cuda_queue *, float *dst, float beta, const float *partial, int64_t count,
 	int64_t stride, int64_t n);
 
-/* Where rows of a norm start, in elements: of y and x, of what backward gets as x, and of the statistics */
+/* Where rows of a norm start, in elements: of x and dx, of y and dy, of what backward gets as x, and of statistics */
 struct norm_rows {
-	int64_t x, kept, stat;
+	int64_t x, y, kept, stat;
 };
 
 /* The norms of norm.cu where rows lie so. Forward copies x to `kept`, if that is not NULL; backward's x is that copy */

@@ -111,12 +111,15 @@ static struct index index_of(fe::graph::Graph &g, const struct sdpa_shape &s)
 	return at;
 }
 
-/* (batch, heads, seq, dim) of elements whose tokens lie `row` apart */
-static void lay(fe::graph::Tensor_attributes &t, int name, const struct sdpa_shape &s, int64_t heads, int64_t row,
-	const tensor &at)
+/* q, k, v and o, and their gradients: (batch, heads, seq, dim) of elements in rows of qkv or o */
+static void lay(fe::graph::Tensor_attributes &t, int name, const struct sdpa_shape &s, const struct index &at)
 {
-	t.set_uid(name).set_dim({s.batch, heads, s.seq, s.dim}).set_stride({s.seq * row, s.dim, row, 1});
-	if (at) t.set_ragged_offset(at);
+	bool is_q = name == Q || name == DQ, out = name == O || name == D_O, values = out || name == V || name == DV;
+	int64_t heads = is_q || out ? s.heads : s.kv_heads, dim = values ? s.dim_v : s.dim;
+	int64_t row = out ? sdpa_out(&s) : sdpa_row(&s);
+
+	t.set_uid(name).set_dim({s.batch, heads, s.seq, dim}).set_stride({s.seq * row, dim, row, 1});
+	if (s.ragged) t.set_ragged_offset(out ? at.o : at.qkv);
 }
 
 static void lay_lse(fe::graph::Tensor_attributes &t, const struct sdpa_shape &s, const tensor &at)
@@ -126,12 +129,11 @@ static void lay_lse(fe::graph::Tensor_attributes &t, const struct sdpa_shape &s,
 	else t.set_stride({s.heads * s.seq, s.seq, 1, 1});
 }
 
-static tensor input(fe::graph::Graph &g, int name, const struct sdpa_shape &s, int64_t heads, int64_t row,
-	const tensor &at)
+static tensor input(fe::graph::Graph &g, int name, const struct sdpa_shape &s, const struct index &at)
 {
 	fe::graph::Tensor_attributes t;
 
-	lay(t, name, s, heads, row, at);
+	lay(t, name, s, at);
 	return g.tensor(t);
 }
 
@@ -148,15 +150,13 @@ static void mask(A &a, const struct sdpa_shape &s, const struct index &at)
 
 static void describe_forward(fe::graph::Graph &g, const struct sdpa_shape &s)
 {
-	int64_t wide = (s.all_heads + 2 * s.all_kv_heads) * s.dim;
 	struct index at = index_of(g, s);
 	fe::graph::SDPA_attributes a;
 
 	a.set_name("forward").set_generate_stats(true).set_implementation(fe::AttentionImplementation_t::COMPOSITE);
 	mask(a, s, at);
-	auto out = g.sdpa(input(g, Q, s, s.heads, wide, at.qkv), input(g, K, s, s.kv_heads, wide, at.qkv),
-		input(g, V, s, s.kv_heads, wide, at.qkv), a);
-	lay(*out[0], O, s, s.heads, s.all_heads * s.dim, at.o);
+	auto out = g.sdpa(input(g, Q, s, at), input(g, K, s, at), input(g, V, s, at), a);
+	lay(*out[0], O, s, at);
 	lay_lse(*out[1], s, at.lse);
 	out[0]->set_output(true);
 	out[1]->set_output(true);
@@ -164,7 +164,6 @@ static void describe_forward(fe::graph::Graph &g, const struct sdpa_shape &s)
 
 static void describe_backward(fe::graph::Graph &g, const struct sdpa_shape &s)
 {
-	int64_t wide = (s.all_heads + 2 * s.all_kv_heads) * s.dim, row = s.all_heads * s.dim;
 	struct index at = index_of(g, s);
 	fe::graph::SDPA_backward_attributes a;
 	fe::graph::Tensor_attributes lse;
@@ -172,11 +171,10 @@ static void describe_backward(fe::graph::Graph &g, const struct sdpa_shape &s)
 	a.set_name("backward").set_deterministic_algorithm(true);
 	mask(a, s, at);
 	lay_lse(lse, s, at.lse);
-	auto out = g.sdpa_backward(input(g, Q, s, s.heads, wide, at.qkv), input(g, K, s, s.kv_heads, wide, at.qkv),
-		input(g, V, s, s.kv_heads, wide, at.qkv), input(g, O, s, s.heads, row, at.o),
-		input(g, D_O, s, s.heads, row, at.o), g.tensor(lse), a);
+	auto out = g.sdpa_backward(input(g, Q, s, at), input(g, K, s, at), input(g, V, s, at), input(g, O, s, at),
+		input(g, D_O, s, at), g.tensor(lse), a);
 	for (int i = 0; i < 3; i++) {
-		lay(*out[i], DQ + i, s, i ? s.kv_heads : s.heads, wide, at.qkv);
+		lay(*out[i], DQ + i, s, at);
 		out[i]->set_output(true);
 	}
 }
@@ -235,14 +233,16 @@ static int cudnn_run(struct sdpa *sdpa, void *plan, cudaStream_t stream, const s
 	struct cudnn *c = (struct cudnn *)sdpa;
 	struct graph_plan *p = (struct graph_plan *)plan;
 	const struct sdpa_shape &s = p->shape;
-	const size_t first = (size_t)(a->kv_head * s.dim) * 2, q = first * (size_t)(s.heads / s.kv_heads);
-	const size_t k = (size_t)(s.all_heads * s.dim) * 2 + first, v = k + (size_t)(s.all_kv_heads * s.dim) * 2;
+	const int64_t head = a->kv_head * (s.heads / s.kv_heads), values = (s.all_heads + s.all_kv_heads) * s.dim;
+	const int64_t q = 2 * head * s.dim, out = 2 * head * s.dim_v, k = 2 * (s.all_heads + a->kv_head) * s.dim;
+	const int64_t v = 2 * (values + a->kv_head * s.dim_v);
 	char *qkv = (char *)a->qkv, *dqkv = (char *)a->dqkv, *o = (char *)a->o;
 
 	try {
-		std::unordered_map<int64_t, void *> at = {{Q, qkv + q}, {K, qkv + k}, {V, qkv + v}, {O, o + q}, {LSE, a->lse}};
+		std::unordered_map<int64_t, void *> at = {{Q, qkv + q}, {K, qkv + k}, {V, qkv + v}, {O, o + out},
+			{LSE, a->lse}};
 		if (s.backward) {
-			at[D_O] = (char *)a->d_o + q;
+			at[D_O] = (char *)a->d_o + out;
 			at[DQ] = dqkv + q;
 			at[DK] = dqkv + k;
 			at[DV] = dqkv + v;

@@ -88,7 +88,6 @@ static int cuda_attach(struct device *d, struct mt_run *r, int slot)
 	const struct mt_geometry *geo = mt_geometry(r);
 	const struct mt_layer most = mt_layer_most(geo);
 	int rc;
-	if (most.kv_rank) return mt_fail(MT_EX_CONFIG, "device cuda: multi-head latent attention is not supported");
 	c->run = r;
 	c->slot = slot;
 	gemms_attach(c->gemms, r);

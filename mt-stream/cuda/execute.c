@@ -166,11 +166,10 @@ static void op_run(struct cuda *c, struct cuda_stream *s, const struct op *o)
 	int rc = 0;
 	/* what the cpu alone computes */
 	MT_ASSERT(!(o->code == OP_CONV_FORWARD && o->conv.past) && !(o->code == OP_DELTA_FORWARD && o->delta.past));
+	MT_ASSERT(!(o->code == OP_MLA_FORWARD && o->mla.past));
 	if (run_by_backend(c, o)) return;
 	switch (o->code) {
 	case OP_NONE:
-	case OP_MLA_FORWARD: /* not of models that attach */
-	case OP_MLA_BACKWARD:
 	case OP_NARROW: /* activations are operands */
 	case OP_DISCARD: break;
 	case OP_COPY: copy_any(c, s, o->copy.dst, o->copy.src, o->copy.bytes); break;

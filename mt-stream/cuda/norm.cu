@@ -20,7 +20,7 @@ static __global__ void __launch_bounds__(THREADS)
 	DYNAMIC_SHARED(float, scratch); /* of two sums, ANY 0: of one */
 	int64_t row = blockIdx.x, h = a.h, from = row * (ANY ? at.x : h), stat = ANY ? row * at.stat : row;
 	const T *x = (const T *)a.x + from, *w = (const T *)a.w, *b = (const T *)a.b;
-	T *y = (T *)a.y + from;
+	T *y = (T *)a.y + row * (ANY ? at.y : h);
 	float mean = 0, sum = 0, v[WIDE], g[WIDE], add[WIDE] = {0};
 
 	if (ANY && a.mean) {
@@ -56,7 +56,7 @@ static __global__ void __launch_bounds__(THREADS)
 template <int ANY>
 static void norm_forward(const struct cuda_queue *q, const struct norm_forward_args a, struct norm_rows at, void *kept)
 {
-	int wide = wide_rows(a.h | at.x | (kept ? at.kept : 0), a.y, a.x, a.w, a.b) &&
+	int wide = wide_rows(a.h | at.x | at.y | (kept ? at.kept : 0), a.y, a.x, a.w, a.b) &&
 		wide_rows(WIDE, kept, NULL, NULL, NULL);
 	BY_ELEMENT(q,
 		LAUNCH((norm_forward_kernel<T, ANY>), a.n, THREADS, (1 + ANY) * (THREADS / 32) * sizeof(float), q->stream, a,
@@ -69,10 +69,17 @@ void cuda_norm_rows_forward(const struct cuda_queue *q, const struct norm_forwar
 	norm_forward<1>(q, *a, at, kept);
 }
 
+/* x's rows are `ld` apart, and dx's */
+static struct norm_rows rows_apart(int64_t h, int64_t ld)
+{
+	int64_t x = ld ? ld : h;
+	return (struct norm_rows){x, h, x, 1};
+}
+
 void cuda_norm_forward(const struct cuda_queue *q, const struct norm_forward_args *a)
 {
-	const struct norm_rows at = {a->h, a->h, 1};
-	if (a->mean || !a->w || a->one) norm_forward<1>(q, *a, at, NULL);
+	const struct norm_rows at = rows_apart(a->h, a->ld);
+	if (a->mean || !a->w || a->one || a->ld) norm_forward<1>(q, *a, at, NULL);
 	else norm_forward<0>(q, *a, at, NULL);
 }
 
@@ -95,7 +102,7 @@ static __global__ void __launch_bounds__(THREADS, VECS == 2 ? 3 : 2)
 	for (int64_t i = threadIdx.x * WIDE; VECS == 0 && i < h; i += THREADS * WIDE)
 		put_wide(mine + i, sum[0], h - i, wide);
 	for (int64_t row = blockIdx.x, turn = 0; row < n; row += gridDim.x, turn ^= 1) {
-		const T *x_row = x + row * (ANY ? at.kept : h), *dy_row = dy + row * (ANY ? at.x : h);
+		const T *x_row = x + row * (ANY ? at.kept : h), *dy_row = dy + row * (ANY ? at.y : h);
 		float r = rstd[ANY ? row * at.stat : row], m = ANY && means ? means[row * at.stat] : 0, dot = 0, all = 0;
 		float *parts = scratch + turn * sets * (THREADS / 32);
 		int k = 0;
@@ -146,7 +153,7 @@ template <typename T, int VECS, int ANY>
 static void norm_backward(const struct cuda_queue *q, const struct norm_backward_args *a, struct norm_rows at,
 	int64_t blocks)
 {
-	int wide = wide_rows(a->h | at.x | at.kept, a->dx, a->dy, a->x, a->w);
+	int wide = wide_rows(a->h | at.x | at.y | at.kept, a->dx, a->dy, a->x, a->w);
 	LAUNCH((norm_backward_kernel<T, VECS, ANY>), blocks, THREADS, (ANY ? 4 : 2) * (THREADS / 32) * sizeof(float),
 		q->stream, (T *)a->dx, a->add_dx, q->work, (const T *)a->dy, (const T *)a->x, (const T *)a->w, a->rstd, a->n,
 		a->h, wide, a->mean, a->one, at);
@@ -170,9 +177,9 @@ void cuda_norm_rows_backward(const struct cuda_queue *q, const struct norm_backw
 /* b's gradient is that of a linear layer's bias. It comes first, as dx may be dy. */
 void cuda_norm_backward(const struct cuda_queue *q, const struct norm_backward_args *a)
 {
-	const struct norm_rows at = {a->h, a->h, 1};
+	const struct norm_rows at = rows_apart(a->h, a->ld);
 	const struct bias_backward_args bias = {a->db, a->beta, a->dy, a->n, a->h, a->h};
 	if (a->db) cuda_bias_backward(q, &bias);
-	if (a->mean || !a->w || a->one) norm_rows_backward<1>(q, a, at);
+	if (a->mean || !a->w || a->one || a->ld) norm_rows_backward<1>(q, a, at);
 	else norm_rows_backward<0>(q, a, at);
 }

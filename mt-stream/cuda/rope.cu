@@ -334,12 +334,6 @@ static __device__ __forceinline__ void turn_head(float a[VECS][WIDE], float *mee
 	}
 }
 
-/* Factor on q */
-static __device__ __forceinline__ float temperature_at(const struct rope_args *r, int64_t position)
-{
-	return 1.0f + r->temperature * log1pf((float)(position / r->temperature_positions));
-}
-
 template <int VECS>
 static __device__ __forceinline__ void scale_head(float a[VECS][WIDE], float factor)
 {
@@ -363,7 +357,8 @@ static __global__ void __launch_bounds__(THREADS) rope_forward_heads(struct rope
 	if (r.qnorm && !r.norm_after) norm_head<T, VECS>(a, w, &h, &r, h.kept, wide);
 	turn_head<VECS>(a, meet + threadIdx.x / 32 * MEET, &h, &r, 1, quick);
 	if (r.qnorm && r.norm_after) norm_head<T, VECS>(a, w, &h, &r, h.kept, wide);
-	if (r.temperature != 0 && !h.is_k) scale_head<VECS>(a, temperature_at(&r, h.position));
+	if (r.temperature != 0 && !h.is_k)
+		scale_head<VECS>(a, temperature_at(r.temperature, r.temperature_positions, h.position));
 	put_head<T, VECS>(qkv + h.x, a, &h, r.dim, wide);
 	h.there &= h.is_k; /* from here on: the value's head */
 	if (r.v_norm) norm_head<T, VECS>(b, NULL, &h, &r, h.kept_v, wide);
@@ -388,7 +383,8 @@ static __global__ void __launch_bounds__(THREADS)
 
 		get_head<T, VECS>(a, dqkv + h.x, &h, r.dim, wide);
 		if (r.k_is_v || r.v_norm) get_head<T, VECS>(b, dqkv + h.v, &h, r.dim, wide);
-		if (r.temperature != 0 && !h.is_k) scale_head<VECS>(a, temperature_at(&r, h.position));
+		if (r.temperature != 0 && !h.is_k)
+			scale_head<VECS>(a, temperature_at(r.temperature, r.temperature_positions, h.position));
 		if (r.qnorm && r.norm_after) norm_head_backward<T, VECS>(a, mine, w, &h, &r, h.kept, wide);
 		turn_head<VECS>(a, meet + threadIdx.x / 32 * MEET, &h, &r, -1, quick);
 		if (r.qnorm && !r.norm_after) norm_head_backward<T, VECS>(a, mine, w, &h, &r, h.kept, wide);
@@ -457,7 +453,8 @@ static struct rope_args without_norms(const struct rope_args *rope, int rotates)
 /* Where q's (is_k 0) or k's rows start, in elements: in qkv and in pre */
 static struct norm_rows norm_rows_of(const struct rope_args *r)
 {
-	return (struct norm_rows){(r->heads + 2 * r->kv_heads) * r->dim, (r->heads + r->kv_heads) * r->dim, 2};
+	int64_t wide = (r->heads + 2 * r->kv_heads) * r->dim;
+	return (struct norm_rows){wide, wide, (r->heads + r->kv_heads) * r->dim, 2};
 }
 
 template <typename T>

@@ -1,9 +1,9 @@
 /* sdpa.h: attention as a library computes it: one call for sequences of one length, or for documents of many lengths.
  * cudnn.cc is cuDNN; the emulated GPU has its own attention backend (tests/gpu/emu/sdpa.cc).
  *
- * bf16, causal, deterministic. Tensors lie as everywhere here: qkv and dqkv (N, (NH + 2 NKV) D), o and d_o (N, NH D), N
- * the tokens of all sequences in their order. A call computes all heads, or some key-value heads with their query
- * heads.
+ * bf16, causal, deterministic. Tensors lie as everywhere here: qkv and dqkv (N, (NH + NKV) D + NKV DV), o and d_o
+ * (N, NH DV), N the tokens of all sequences in their order. A call computes all heads, or some key-value heads with
+ * their query heads.
  * Statistics (lse) are the library's own: (batch, heads of the call, seq), or where ragged (N, heads of the call).
  */
 #ifndef MT_STREAM_CUDA_SDPA_H
@@ -26,10 +26,18 @@ struct sdpa_shape {
 	int64_t batch, seq;              /* sequences, and tokens of each; ragged: the most of each, some may have none */
 	int64_t heads, kv_heads;         /* of the call, */
 	int64_t all_heads, all_kv_heads; /* of all that a token has in memory: NH, NKV */
-	int64_t dim, window;             /* window 0: none, else a token sees itself and window - 1 before it */
+	int64_t dim, dim_v;              /* of a head of q and k; of v and o */
+	int64_t window;                  /* 0: none, else a token sees itself and window - 1 before it */
 	float scale;
 	int ragged, backward;
 };
+
+/* Elements of a token in qkv, and in o */
+static inline int64_t sdpa_row(const struct sdpa_shape *s)
+{
+	return (s->all_heads + s->all_kv_heads) * s->dim + s->all_kv_heads * s->dim_v;
+}
+static inline int64_t sdpa_out(const struct sdpa_shape *s) { return s->all_heads * s->dim_v; }
 
 struct sdpa_args {   /* device memory */
 	int64_t kv_head; /* the call's first one */

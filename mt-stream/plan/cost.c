@@ -104,18 +104,28 @@ static double update_rate(const struct plan_request *req)
 	return p->adam_measured ? p->adam : fmin(p->adam, p->ram / update_bytes(req));
 }
 
-/* Our own attention on tensor cores, of the GEMM rate, for heads of up to 64, 128, 256 and 512: two thirds of what the
- * machine code allows (../cuda/README.md), and no more than nine tenths of a library's, whose rate is known better */
+/* Our own attention on tensor cores, of the GEMM rate, for heads of up to 64, 128, 256 and 512, and for those of 192
+ * with 128 of v: two thirds of what the machine code allows (../cuda/README.md), and no more than nine tenths of a
+ * library's, whose rate is known better */
 static const struct own_attention {
 	int capability;
-	double forward[4], backward[4];
+	double forward[5], backward[5];
 } own_attention[] = {
-	{80, {0.54, 0.54, 0.54, 0.34}, {0.36, 0.36, 0.31, 0.20}},
-	{86, {0.54, 0.54, 0.54, 0.54}, {0.36, 0.36, 0.36, 0.34}},
-	{90, {0.54, 0.52, 0.30, 0.19}, {0.27, 0.27, 0.17, 0.12}},
-	{100, {0.26, 0.23, 0.14, 0.09}, {0.12, 0.12, 0.08, 0.05}}, /* assumed, as grouped_share */
-	{120, {0.54, 0.54, 0.54, 0.54}, {0.36, 0.36, 0.36, 0.34}},
+	{80, {0.54, 0.54, 0.54, 0.34, 0.54}, {0.36, 0.36, 0.31, 0.20, 0.36}},
+	{86, {0.54, 0.54, 0.54, 0.54, 0.54}, {0.36, 0.36, 0.36, 0.34, 0.36}},
+	{90, {0.54, 0.52, 0.30, 0.19, 0.49}, {0.27, 0.27, 0.17, 0.12, 0.21}},
+	{100, {0.26, 0.23, 0.14, 0.09, 0.22}, {0.12, 0.12, 0.08, 0.05, 0.09}}, /* assumed, as grouped_share */
+	{120, {0.54, 0.54, 0.54, 0.54, 0.54}, {0.36, 0.36, 0.36, 0.34, 0.36}},
 };
+
+/* Its column for these heads; -1: tensor cores do not take them (attention_takes_mma) */
+static int own_column(const struct plan_request *req, const struct mt_layer *l)
+{
+	int64_t dim = l->head_dim, dim_v = head_dim_v(l);
+	if (req->dtype != MT_BF16 || dim % 8 || dim_v % 8 || dim > 512) return -1;
+	if (dim != dim_v) return dim <= 192 && dim_v <= 128 ? 4 : -1;
+	return dim <= 64 ? 0 : dim <= 128 ? 1 : dim <= 256 ? 2 : 3;
+}
 
 static const struct own_attention *own_attention_of(int capability)
 {
@@ -126,7 +136,7 @@ static const struct own_attention *own_attention_of(int capability)
 
 struct attention {            /* attention or the delta rule, of one layer, the mean of all: */
 	double flops;             /* multiplications and additions, forward, of all rows */
-	double forward, backward; /* seconds; attention's backward pass has 2.5 times the operations */
+	double forward, backward; /* seconds */
 };
 
 static void attention_add(const struct plan_request *req, const struct plan *plan, uint32_t kind, double layers,
@@ -135,22 +145,21 @@ static void attention_add(const struct plan_request *req, const struct plan *pla
 	const struct mt_layer *l = &req->geo->kind[kind];
 	const struct profile *p = &req->profile;
 	double t = req->seq, w = l->window && l->window < req->seq ? l->window : t;
-	double dims = (double)l->heads * l->head_dim + (double)value_width(l);
-	double flops = layers * 2 * dims * (w * t - w * w / 2);
+	double keys = (double)l->heads * l->head_dim, values = (double)value_width(l);
+	double each = layers * 2 * (w * t - w * w / 2), flops = each * (keys + values);
 	double forward = p->flops * ATTENTION_FORWARD, backward = p->flops * ATTENTION_BACKWARD;
 	bool library = plan->library_attention && req->attention.kind[kind].rows;
-	bool tensor_cores = req->dtype == MT_BF16 && l->head_dim % 8 == 0 && l->head_dim <= 512;
-	int size = l->head_dim <= 64 ? 0 : l->head_dim <= 128 ? 1 : l->head_dim <= 256 ? 2 : 3;
+	int column = own_column(req, l);
 	if (p->cores) {
 		forward = p->flops * p->fp32 * CORES_ATTENTION_FORWARD / cores_shared(req);
 		backward = p->flops * p->fp32 * CORES_ATTENTION_BACKWARD / cores_shared(req);
-	} else if (!library && tensor_cores) {
-		forward = p->flops * own_attention_of(p->capability)->forward[size];
-		backward = p->flops * own_attention_of(p->capability)->backward[size];
+	} else if (!library && column >= 0) {
+		forward = p->flops * own_attention_of(p->capability)->forward[column];
+		backward = p->flops * own_attention_of(p->capability)->backward[column];
 	} else if (!library) forward = backward = p->flops * p->fp32 * PLAIN_ATTENTION;
 	sum->flops += flops;
 	sum->forward += flops / forward;
-	sum->backward += 2.5 * flops / backward;
+	sum->backward += each * (3 * keys + 2 * values) / backward; /* scores, dK, dQ; the gradient of scores, dV */
 }
 
 /* Operations of the delta rule, forward, of a token: k k', q k', k S, q S, P d, and (1 + A)^-1 r and k' d, by chunks;

@@ -28,13 +28,21 @@ static uint64_t work_of(const struct plan_request *req)
 static const struct cudnn_heads {
 	int capability;
 	uint32_t most, also; /* elements of a head: multiples of 8 up to `most`, and `also` */
+	bool latent;         /* also 192 of q and k with 128 of v */
 	bool square;         /* the backward pass keeps the gradient of all scores */
 } cudnn[] = {
-	{80, 128, 0, true},
-	{90, 256, 0, false},
-	{100, 128, 256, false},
-	{120, 128, 0, true},
+	{80, 128, 0, false, true},
+	{90, 256, 0, false, false},
+	{100, 128, 256, true, false},
+	{120, 128, 0, false, true},
 };
+
+static bool cudnn_takes(const struct cudnn_heads *c, uint64_t dim, uint64_t dim_v)
+{
+	return dim % 8 == 0 && dim_v % 8 == 0 &&
+		((dim <= c->most && dim_v <= c->most) || (dim == c->also && dim_v == dim) ||
+			(c->latent && dim == 192 && dim_v == 128));
+}
 
 static const struct cudnn_heads *cudnn_of(int capability)
 {
@@ -48,9 +56,9 @@ static const struct cudnn_heads *cudnn_of(int capability)
 static struct attention_call cudnn_call(const struct plan_request *req, const struct mt_layer *l)
 {
 	const struct cudnn_heads *c = cudnn_of(req->profile.capability);
-	uint64_t t = req->seq, dim = l->head_dim, row;
-	if (!l->heads || dim % 8 || (dim > c->most && dim != c->also) ||
-		__builtin_mul_overflow(t * l->heads, (c->square ? 2 * t : 0) + 12 * dim, &row))
+	uint64_t t = req->seq, dim = l->head_dim, dim_v = (uint64_t)head_dim_v(l), row;
+	if (!l->heads || !cudnn_takes(c, dim, dim_v) ||
+		__builtin_mul_overflow(t * l->heads, (c->square ? 2 * t : 0) + 4 * (2 * dim + dim_v), &row))
 		return (struct attention_call){0};
 	uint32_t of_call = kv_heads_of_call(row, l->kv_heads);
 	row = row / l->kv_heads * of_call;

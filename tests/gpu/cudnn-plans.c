@@ -1,10 +1,10 @@
 /* cudnn-plans: cuDNN's attention plans for described GPUs, and the workspace that they need.
  *
- *     cudnn-plans [SM...] [CASE...] [NH/NKV/D]       80, 86, 89, 90, 100, 120; row, rows, ...: a line a plan
+ *     cudnn-plans [SM...] [CASE...] [NH/NKV/D[/DV]]  80, 86, 89, 90, 100, 120; row, rows, ...: a line a plan
  *
- * For NH and NKV heads of D, Qwen2.5-7B's if none are given (28/4/128): one row, several rows, with a window, documents
- * in the cuda device's calls (cuda/backend.c), a long row; and one key-value head with its query heads. Needs no GPU,
- * but a libcuda.so.1: tests/gpu/emu/driver.c.
+ * For NH and NKV heads of D (v's of DV), Qwen2.5-7B's if none are given (28/4/128): one row, several rows, with a
+ * window, documents in the cuda device's calls (cuda/backend.c), a long row; and one key-value head with its query
+ * heads. Needs no GPU, but a libcuda.so.1: tests/gpu/emu/driver.c.
  */
 #include <math.h>
 #include <stdio.h>
@@ -44,7 +44,7 @@ static const struct {
 	{"group-long", 1, 131072, 0, 0, 1},
 };
 
-static int heads = 28, kv_heads = 4, dim = 128;
+static int heads = 28, kv_heads = 4, dim = 128, dim_v;
 
 static void show(struct sdpa *s, int sm, size_t i, int backward)
 {
@@ -60,6 +60,7 @@ static void show(struct sdpa *s, int sm, size_t i, int backward)
 	shape.all_heads = heads;
 	shape.all_kv_heads = kv_heads;
 	shape.dim = dim;
+	shape.dim_v = dim_v ? dim_v : dim;
 	shape.scale = (float)(1 / sqrt(dim));
 	shape.backward = backward;
 	void *plan = s->plan(s, &shape, &bytes);
@@ -87,7 +88,7 @@ int main(int argc, char **argv)
 	char why[256];
 
 	for (int i = 1; i < argc; i++)
-		if (strchr(argv[i], '/') && sscanf(argv[i], "%d/%d/%d", &heads, &kv_heads, &dim) != 3) return 64;
+		if (strchr(argv[i], '/') && sscanf(argv[i], "%d/%d/%d/%d", &heads, &kv_heads, &dim, &dim_v) < 3) return 64;
 	for (size_t g = 0; g < sizeof gpus / sizeof *gpus; g++) {
 		if (!wanted(argv, gpus[g].sm, NULL)) continue;
 		struct sdpa *s = cudnn_describe(gpus[g].sm, gpus[g].sms, gpus[g].shared, why);

@@ -11,6 +11,16 @@ make_run() {
 }
 DTYPE=fp32 GRAD=fp32
 
+# $T/latent-DIM/model: the config of multi-head latent attention whose heads have DIM elements, of which 16 turn, and
+# DIM_V of v: latent_heads DIM DIM_V
+latent_heads() {
+	mkdir -p "$T/latent-$1/model"
+	sed -e 's/"qk_head_dim": [0-9]*/"qk_head_dim": '"$1/" -e 's/"\(head_dim\|qk_rope_head_dim\)": [0-9]*/"\1": 16/' \
+		-e 's/"qk_nope_head_dim": [0-9]*/"qk_nope_head_dim": '"$(($1 - 16))/" \
+		-e 's/"v_head_dim": [0-9]*/"v_head_dim": '"$2/" "$GOLDEN/deepseek-v3/model/config.json" \
+		>"$T/latent-$1/model/config.json"
+}
+
 # Write one step's losses and gradients of a fresh run, computed by STREAMS mt-streams, to OUT:
 # streams_step OUT "MT-STREAM'S OPTIONS" STREAMS ROWS SEQ MICROS [WORDS...]
 streams_step() {

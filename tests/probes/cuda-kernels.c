@@ -220,7 +220,7 @@ void op_norm_forward(struct pool *p, const struct norm_forward_args *a)
 	struct norm_forward_args c = *a;
 	begin(p);
 	c.y = operand(a->y, a->n * a->h);
-	c.x = operand(a->x, a->n * a->h);
+	c.x = operand(a->x, a->n * (a->ld ? a->ld : a->h));
 	c.w = operand(a->w, a->h);
 	c.b = operand(a->b, a->h);
 	cuda_norm_forward(&queue, &c);
@@ -230,10 +230,11 @@ void op_norm_forward(struct pool *p, const struct norm_forward_args *a)
 void op_norm_backward(struct pool *p, const struct norm_backward_args *a)
 {
 	struct norm_backward_args c = *a;
+	int64_t ld = a->ld ? a->ld : a->h;
 	begin(p);
-	c.dx = operand(a->dx, a->n * a->h);
+	c.dx = operand(a->dx, a->n * ld);
 	c.dy = operand(a->dy, a->n * a->h);
-	c.x = operand(a->x, a->n * a->h);
+	c.x = operand(a->x, a->n * ld);
 	c.w = operand(a->w, a->h);
 	cuda_norm_backward(&queue, &c);
 	back(a->dx);
@@ -266,9 +267,35 @@ void op_rope_backward(struct pool *p, const struct rope_args *r)
 	back(r->qkv);
 }
 
+static struct mla_args mla_operands(struct pool *p, const struct mla_args *a)
+{
+	struct mla_args c = *a;
+	begin(p);
+	c.qkv = operand(a->qkv, a->n * a->heads * (2 * a->dim + a->dim_v));
+	c.kv = operand(a->kv, a->n * a->heads * (a->dim - a->rope_dim + a->dim_v));
+	c.kr = operand(a->kr, a->n * a->ld);
+	return c;
+}
+
+void op_mla_forward(struct pool *p, const struct mla_args *a)
+{
+	struct mla_args c = mla_operands(p, a);
+	cuda_mla_forward(&queue, &c);
+	back(a->qkv);
+}
+
+void op_mla_backward(struct pool *p, const struct mla_args *a)
+{
+	struct mla_args c = mla_operands(p, a);
+	cuda_mla_backward(&queue, &c);
+	back(a->qkv);
+	back(a->kv);
+	back(a->kr);
+}
+
 static struct attention_args attention_operands(struct pool *p, const struct attention_args *a)
 {
-	int64_t out = a->n * a->heads * a->dim, wide = a->n * (a->heads + 2 * a->kv_heads) * a->dim;
+	int64_t out = a->n * a->heads * attention_dim_v(a), wide = a->n * attention_row(a);
 	struct attention_args c = *a;
 	begin(p);
 	straight = 1;
@@ -519,6 +546,7 @@ static void norms(void)
 		for (int knobs = 0; knobs < 8; knobs++)
 			if ((knobs & 3) != 2)
 				test_normed(of_families[i][0], of_families[i][1], knobs >> 2, knobs & 1, knobs >> 1 & 1, knobs == 7);
+	test_norms_apart();
 	test_normed(5, 2056, 1, 1, 0, 1);
 	test_normed(3, 5000, 1, 1, 1, 1);
 	test_normed(3, 5000, 0, 1, 1, 0);
@@ -560,6 +588,12 @@ static void attention(void)
 	test_attention(1, 90, 2, 1, 512, 37, 61, 2);
 	test_attention(1, 75, 2, 2, 512, 0, 0, 0);
 	test_attention(1, 70, 2, 2, 300, 17, 0, 0);
+	test_values(1, 140, 2, 2, 192, 128, 0, 90, 3);
+	test_values(2, 66, 2, 1, 136, 72, 30, 0, 0);
+	test_values(1, 130, 2, 2, 96, 64, 0, 70, 0);
+	test_values(1, 50, 4, 2, 40, 24, 0, 33, 2);
+	test_values(1, 40, 2, 2, 24, 152, 0, 0, 0);
+	test_values(1, 70, 2, 1, 5, 19, 0, 9, 0);
 #ifdef MT_EMU
 	test_attention_extremes();
 #endif
@@ -803,9 +837,10 @@ static void balance(void) {}
 static const struct {
 	const char *name;
 	void (*run)(void);
-} topics[] = {{"vocab", vocab}, {"rows", rows}, {"norm", norms}, {"rope", rope}, {"attention", attention},
-	{"activation", activation}, {"route", route}, {"grouped", test_grouped_gemms}, {"combine", test_rows_of_experts},
-	{"balance", balance}, {"delta", test_deltas}, {"documents", test_documents}, {"steps", test_steps}};
+} topics[] = {{"vocab", vocab}, {"rows", rows}, {"norm", norms}, {"rope", rope}, {"mla", test_latents},
+	{"attention", attention}, {"activation", activation}, {"route", route}, {"grouped", test_grouped_gemms},
+	{"combine", test_rows_of_experts}, {"balance", balance}, {"delta", test_deltas}, {"documents", test_documents},
+	{"steps", test_steps}};
 
 static int is_wanted(const char *topic, char **wanted)
 {

@@ -5,20 +5,6 @@
 /* Numbers that a device's elements have */
 static float *random_elements(int64_t n) { return random_operand(n, n && slack > 0); }
 
-/* x's rows (N, width), `ld` apart, NaN between them */
-static float *apart(const float *x, int64_t n, int64_t width, int64_t ld)
-{
-	float *y = keep((size_t)(n * ld) * sizeof *y);
-	memset(y, 0xff, (size_t)(n * ld) * sizeof *y);
-	for (int64_t t = 0; t < n; t++) memcpy(y + t * ld, x + t * width, (size_t)width * sizeof *y);
-	return y;
-}
-
-static void together(float *y, const float *x, int64_t n, int64_t width, int64_t ld)
-{
-	for (int64_t t = 0; t < n; t++) memcpy(y + t * width, x + t * ld, (size_t)width * sizeof *y);
-}
-
 static double sigmoid_of(double x) { return 1 / (1 + exp(-x)); }
 
 /* Documents of these lengths in rows of seq, one after another; the last may be shorter */

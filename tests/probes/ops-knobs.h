@@ -12,6 +12,7 @@ struct normed {
 	int layer, weight, one, bias;
 	const float *x, *w, *b, *dy, *dx, *dw; /* dw (2 H): of w, then of b */
 	float eps;
+	int64_t ld; /* of x and dx, where the operation gets them */
 };
 
 /* of one row: y, (rstd, mean), dx, and dw, db += */
@@ -41,15 +42,16 @@ static void normed_defined(const struct normed *s, int64_t row, double *y, doubl
 static void run_normed(void *ctx, struct pool *pool, float **out)
 {
 	struct normed *s = ctx;
-	int64_t elems = s->n * s->h;
-	float *mean = s->layer ? out[1] + s->n : NULL;
-	const float *x = again(s->x, elems), *w = s->weight ? again(s->w, s->h) : NULL, *dy = again(s->dy, elems);
+	int64_t elems = s->n * s->h, ld = s->ld ? s->ld : s->h;
+	float *mean = s->layer ? out[1] + s->n : NULL, *dx = NULL;
+	const float *x = apart(s->x, s->n, s->h, ld), *w = s->weight ? again(s->w, s->h) : NULL, *dy = again(s->dy, elems);
 	struct norm_forward_args f = {.y = out[0], .rstd = out[1], .x = x, .w = w, .n = s->n, .h = s->h, .eps = s->eps};
 	struct norm_backward_args a = {.dx = out[2], .dy = dy, .x = x, .w = w, .rstd = out[1], .n = s->n, .h = s->h};
 	f.b = s->bias ? again(s->b, s->h) : NULL;
 	f.mean = mean;
 	a.mean = mean;
 	a.one = f.one = s->one;
+	a.ld = f.ld = s->ld;
 	op_norm_forward(pool, &f);
 	if (!mean) memset(out[1] + s->n, 0, (size_t)s->n * sizeof(float));
 	memcpy(out[4], s->dx, (size_t)elems * sizeof(float));
@@ -58,19 +60,20 @@ static void run_normed(void *ctx, struct pool *pool, float **out)
 		if (a.add_dx) memcpy(dw, s->dw, (size_t)(2 * s->h) * sizeof(float));
 		if (!s->weight) memset(dw, 0, (size_t)s->h * sizeof(float));
 		if (!s->bias) memset(dw + s->h, 0, (size_t)s->h * sizeof(float));
-		a.dx = out[a.add_dx ? 4 : 2];
+		a.dx = dx = apart(out[a.add_dx ? 4 : 2], s->n, s->h, ld);
 		a.dw = s->weight ? dw : NULL;
 		a.db = s->bias ? dw + s->h : NULL;
 		a.beta = (float)a.add_dx;
 		op_norm_backward(pool, &a);
+		together_again(out[a.add_dx ? 4 : 2], dx, s->n, s->h, ld);
 	}
 }
 
-static void test_normed(int64_t n, int64_t h, int layer, int weight, int one, int bias)
+static void normed_case(int64_t n, int64_t h, int layer, int weight, int one, int bias, int64_t ld)
 {
 	float *x = random_floats(n * h), *dw = random_floats(2 * h);
 	struct normed s = {n, h, layer, weight, one, bias, x, random_floats(h), random_floats(h), random_floats(n * h),
-		random_floats(n * h), dw, 1e-5f};
+		random_floats(n * h), dw, 1e-5f, ld};
 	double *y = doubles(n * h), *statistics = doubles(2 * n), *dx = doubles(n * h), *d = doubles(2 * h);
 	double *dx2 = doubles(n * h), *d2 = doubles(2 * h);
 	for (int64_t i = 0; i < n * h; i++) x[i] += 2; /* a mean that is not 0 */
@@ -84,8 +87,8 @@ static void test_normed(int64_t n, int64_t h, int layer, int weight, int one, in
 	for (int64_t i = 0; i < n * h; i++) dx2[i] = dx[i] + (double)s.dx[i];
 	for (int64_t i = 0; i < 2 * h; i++) d2[i] = d[i] + (double)dw[i];
 	char name[100];
-	snprintf(name, sizeof name, "%s of %lld rows of %lld%s%s%s", layer ? "LayerNorm" : "RMSNorm", (long long)n,
-		(long long)h, yes(!weight, ", no weight"), yes(one, ", 1 + w"), yes(bias, ", bias"));
+	snprintf(name, sizeof name, "%s of %lld rows of %lld%s%s%s%s", layer ? "LayerNorm" : "RMSNorm", (long long)n,
+		(long long)h, yes(!weight, ", no weight"), yes(one, ", 1 + w"), yes(bias, ", bias"), yes(!!ld, ", apart"));
 	/* a row of one or two elements is all rounding once its mean is gone */
 	double few = layer && h < 8 ? 1e-5 : 0, of_y = layer ? 6e-7 : 4e-7, of_dx = layer ? 1e-6 : 6e-7;
 	check(name,
@@ -96,8 +99,23 @@ static void test_normed(int64_t n, int64_t h, int layer, int weight, int one, in
 		6, run_normed, &s);
 }
 
+static void test_normed(int64_t n, int64_t h, int layer, int weight, int one, int bias)
+{
+	normed_case(n, h, layer, weight, one, bias, 0);
+}
+
+/* Rows that lie `ld` apart, as those of latents do */
+static void test_norms_apart(void)
+{
+	normed_case(33, 64, 0, 1, 0, 0, 104);
+	normed_case(3, 20, 0, 1, 0, 0, 27);
+	normed_case(5, 512, 0, 1, 0, 0, 2112);
+	normed_case(70, 257, 0, 1, 0, 0, 258);
+}
+
 static void test_norms(void)
 {
+	test_norms_apart();
 	static const int64_t sizes[][2] = {{1, 3}, {3, 20}, {33, 64}, {100, 100}, {700, 257}};
 	test_normed(2100, 257, 0, 1, 0, 0);
 	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
@@ -325,6 +343,129 @@ static void test_turned(int64_t rows, int64_t seq, int64_t heads, int64_t kv_hea
 		.temperature_positions = knobs & WARM ? 5 : 0,
 		.past = knobs & PAST ? 13 : 0};
 	turned_case(&s);
+}
+
+/* ---- q, k and v of multi-head latent attention ---- */
+
+struct latents {
+	struct mla_args a;
+	const float *qkv, *grad, *kv, *kr;
+};
+
+static void run_latents(void *ctx, struct pool *pool, float **out)
+{
+	struct latents *s = ctx;
+	struct mla_args a = s->a;
+	int64_t wide = a.heads * (2 * a.dim + a.dim_v), pair = a.heads * (a.dim - a.rope_dim + a.dim_v);
+	float *q = out[0];
+	memcpy(q, s->qkv, (size_t)(a.n * wide) * sizeof(float));
+	/* nothing is read where k and v are to be */
+	for (int64_t t = 0; t < a.n; t++)
+		memset(q + t * wide + a.heads * a.dim, 0xff, (size_t)(wide - a.heads * a.dim) * sizeof(float));
+	a.qkv = q;
+	a.kv = again(s->kv, a.n * pair);
+	a.kr = apart(s->kr, a.n, a.rope_dim, a.ld);
+	op_mla_forward(pool, &a);
+	together_again(out[3], a.kr, a.n, a.rope_dim, a.ld);
+	memcpy(out[1], s->grad, (size_t)(a.n * wide) * sizeof(float));
+	a.qkv = out[1];
+	a.kv = out[2];
+	op_mla_backward(pool, &a);
+	together_again(out[3], a.kr, a.n, a.rope_dim, a.ld);
+	/* of k and v, the gradients are in kv and kr */
+	for (int64_t t = 0; t < a.n; t++)
+		memset(out[1] + t * wide + a.heads * a.dim, 0, (size_t)(wide - a.heads * a.dim) * sizeof(float));
+}
+
+/* x (rope_dim) is turned: sign 1; or back: -1 */
+static void latent_turn(const struct mla_args *a, double *x, int64_t position, double sign)
+{
+	int64_t half = a->rope_dim / 2;
+	for (int64_t i = 0; i < half; i++) {
+		int64_t first = a->neighbours ? 2 * i : i, second = a->neighbours ? 2 * i + 1 : half + i;
+		double c = (double)a->cos[position * half + i], sine = sign * (double)a->sin[position * half + i];
+		double u = x[first], v = x[second];
+		x[first] = u * c - v * sine;
+		x[second] = v * c + u * sine;
+	}
+}
+
+/* One head of a token: rows of q, k and v in y from those of kv and of kr; and their gradients, kr's added */
+static void latents_defined(const struct latents *s, int64_t t, int64_t h, double *y, double *dq, double *dkv,
+	double *dkr)
+{
+	const struct mla_args *a = &s->a;
+	int64_t nope = a->dim - a->rope_dim, wide = a->heads * (2 * a->dim + a->dim_v),
+			position = t % a->seq - a->starts[t];
+	int64_t q = h * a->dim, k = (a->heads + h) * a->dim, v = 2 * a->heads * a->dim + h * a->dim_v;
+	const float *row = s->qkv + t * wide, *g = s->grad + t * wide;
+	const float *pair = s->kv + (t * a->heads + h) * (nope + a->dim_v), *kr = s->kr + t * a->rope_dim;
+	double heat = a->temperature != 0
+		? 1 + (double)a->temperature * log(1 + floor((double)position / (double)a->temperature_positions))
+		: 1;
+	double dturned[64];
+	for (int64_t i = 0; i < a->dim; i++) {
+		y[q + i] = (double)row[q + i];
+		y[k + i] = (double)(i < nope ? pair[i] : kr[i - nope]);
+		dq[q + i] = heat * (double)g[q + i];
+		if (i < nope) dkv[i] = (double)g[k + i];
+		else dturned[i - nope] = (double)g[k + i];
+	}
+	for (int64_t i = 0; i < a->dim_v; i++) {
+		y[v + i] = (double)pair[nope + i];
+		dkv[nope + i] = (double)g[v + i];
+	}
+	latent_turn(a, y + q + nope, position, 1);
+	latent_turn(a, y + k + nope, position, 1);
+	latent_turn(a, dq + q + nope, position, -1);
+	latent_turn(a, dturned, position, -1);
+	for (int64_t i = 0; i < a->rope_dim; i++) dkr[i] += dturned[i];
+	for (int64_t i = 0; i < a->dim; i++) y[q + i] *= heat;
+}
+
+static void latents_case(int64_t rows, int64_t seq, int64_t heads, int64_t dim, int64_t rope_dim, int64_t dim_v,
+	int neighbours, int warm)
+{
+	int64_t n = rows * seq, wide = heads * (2 * dim + dim_v), pair = dim - rope_dim + dim_v;
+	struct latents s = {.qkv = random_floats(n * wide), .grad = random_floats(n * wide)};
+	s.kv = random_floats(n * heads * pair);
+	s.kr = random_floats(n * rope_dim);
+	s.a = (struct mla_args){.n = n,
+		.seq = seq,
+		.heads = heads,
+		.dim = dim,
+		.rope_dim = rope_dim,
+		.dim_v = dim_v,
+		.neighbours = neighbours,
+		.cos = random_floats(seq * rope_dim / 2),
+		.sin = random_floats(seq * rope_dim / 2),
+		.starts = documents(rows, seq, seq < 17 ? 5 : 17, 1),
+		.temperature = warm ? 0.1f : 0,
+		.temperature_positions = warm ? 5 : 0,
+		.ld = rope_dim + 8 + rope_dim % 8};
+	double *y = doubles(n * wide), *dq = doubles(n * wide), *dkv = doubles(n * heads * pair),
+		   *dkr = doubles(n * rope_dim);
+	for (int64_t t = 0; t < n; t++)
+		for (int64_t h = 0; h < heads; h++)
+			latents_defined(&s, t, h, y + t * wide, dq + t * wide, dkv + (t * heads + h) * pair, dkr + t * rope_dim);
+	char name[120];
+	snprintf(name, sizeof name, "latents %lld x %lld, %lld heads of %lld and %lld, %lld turn%s%s", (long long)rows,
+		(long long)seq, (long long)heads, (long long)dim, (long long)dim_v, (long long)rope_dim,
+		yes(neighbours, ", neighbours"), yes(warm, ", temperature"));
+	check(name,
+		(struct part[]){{"qkv", NULL, y, n * wide, 4e-7}, {"dq", NULL, dq, n * wide, 4e-7},
+			{"dkv", NULL, dkv, n * heads * pair, 4e-7}, {"dkr", NULL, dkr, n * rope_dim, 6e-7}},
+		4, run_latents, &s);
+}
+
+static void test_latents(void)
+{
+	for (int form = 0; form < 4; form++) {
+		latents_case(1, 3, 1, 6, 2, 1, form & 1, form & 2);
+		latents_case(2, 20, 3, 24, 8, 20, form & 1, form & 2);
+		latents_case(2, 33, 5, 96, 32, 64, form & 1, form & 2);
+		latents_case(1, 40, 4, 192, 64, 128, form & 1, form & 2);
+	}
 }
 
 static void test_rope(void)

@@ -94,6 +94,29 @@ static float *again(const float *x, int64_t n)
 	return y;
 }
 
+/* x's rows (N, width), `ld` apart, NaN between them; and back */
+static float *apart(const float *x, int64_t n, int64_t width, int64_t ld)
+{
+	float *y = keep((size_t)(n * ld) * sizeof *y);
+	memset(y, 0xff, (size_t)(n * ld) * sizeof *y);
+	for (int64_t t = 0; t < n; t++) memcpy(y + t * ld, x + t * width, (size_t)width * sizeof *y);
+	return y;
+}
+
+static void together(float *y, const float *x, int64_t n, int64_t width, int64_t ld)
+{
+	for (int64_t t = 0; t < n; t++) memcpy(y + t * width, x + t * ld, (size_t)width * sizeof *y);
+}
+
+/* The same, of rows that `apart` made: no operation may have written between them */
+static void together_again(float *y, const float *x, int64_t n, int64_t width, int64_t ld)
+{
+	int good = 1;
+	together(y, x, n, width, ld);
+	for (int64_t i = 0; i < n * ld; i++) good &= i % ld < width || isnan(x[i]);
+	if (!good) say(0, "an operation wrote between rows");
+}
+
 static double *doubles(int64_t n) { return keep((size_t)n * sizeof(double)); }
 
 /* ---- a case ---- */
@@ -407,19 +430,18 @@ static struct sinks_backward_args sinks_of(const struct attention_args *a, float
 		.lse = a->lse,
 		.n = a->n,
 		.heads = a->heads,
-		.dim = a->dim};
+		.dim = attention_dim_v(a)};
 }
 
 static void run_attention(void *ctx, struct pool *pool, float **out)
 {
 	struct attention_case *s = ctx;
-	int64_t dim = s->a.dim, wide = (s->a.heads + 2 * s->a.kv_heads) * dim;
 	struct attention_args a = s->a;
-	a.qkv = again(s->qkv, a.n * wide);
+	a.qkv = again(s->qkv, a.n * attention_row(&a));
 	a.o = out[0];
 	a.lse = out[1];
 	op_attention_forward(pool, &a);
-	a.d_o = again(s->d_o, a.n * a.heads * dim);
+	a.d_o = again(s->d_o, a.n * a.heads * attention_dim_v(&a));
 	a.dqkv = out[2];
 	op_attention_backward(pool, &a);
 	if (!a.sinks) return;
@@ -435,7 +457,7 @@ static void run_attention(void *ctx, struct pool *pool, float **out)
 static void scores_defined(const struct attention_args *a, int64_t t, int64_t first, int64_t at_q, int64_t to_k,
 	const float *qkv, double *score, double *slope)
 {
-	int64_t wide = (a->heads + 2 * a->kv_heads) * a->dim;
+	int64_t wide = attention_row(a);
 	for (int64_t j = first; j <= t; j++) {
 		score[j] = 0;
 		for (int64_t i = 0; i < a->dim; i++) score[j] += (double)qkv[at_q + i] * (double)qkv[j * wide + to_k + i];
@@ -452,8 +474,9 @@ static void scores_defined(const struct attention_args *a, int64_t t, int64_t fi
 static void attention_defined(const struct attention_args *a, int64_t t, int64_t h, double *o, double *lse,
 	double *dqkv, double *dsinks, const float *d_o, const float *qkv, double *p)
 {
-	int64_t dim = a->dim, wide = (a->heads + 2 * a->kv_heads) * dim, at_q = t * wide + h * dim;
-	int64_t to_k = (a->heads + h / (a->heads / a->kv_heads)) * dim, to_v = to_k + a->kv_heads * dim;
+	int64_t dim = a->dim, dim_v = attention_dim_v(a), wide = attention_row(a), at_q = t * wide + h * dim;
+	int64_t kv = h / (a->heads / a->kv_heads), to_k = (a->heads + kv) * dim;
+	int64_t to_v = (a->heads + a->kv_heads) * dim + kv * dim_v;
 	int64_t row = t / a->seq * a->seq, first = row + a->starts[t];
 	if (a->window && first < t - a->window + 1) first = t - a->window + 1;
 	double *slope = p + a->n, sink = a->sinks ? (double)((const float *)a->sinks)[h] : -INFINITY;
@@ -465,49 +488,52 @@ static void attention_defined(const struct attention_args *a, int64_t t, int64_t
 	*lse = high + log(sum);
 	for (int64_t j = first; j <= t; j++) {
 		p[j] /= sum;
-		for (int64_t i = 0; i < dim; i++) o[i] += p[j] * (double)qkv[j * wide + to_v + i];
+		for (int64_t i = 0; i < dim_v; i++) o[i] += p[j] * (double)qkv[j * wide + to_v + i];
 	}
-	for (int64_t i = 0; i < dim; i++) delta += o[i] * (double)d_o[i];
+	for (int64_t i = 0; i < dim_v; i++) delta += o[i] * (double)d_o[i];
 	dsinks[h] -= exp(sink - high) / sum * delta;
 	for (int64_t j = first; j <= t; j++) {
 		double dp = 0;
-		for (int64_t i = 0; i < dim; i++) dp += (double)d_o[i] * (double)qkv[j * wide + to_v + i];
+		for (int64_t i = 0; i < dim_v; i++) {
+			dp += (double)d_o[i] * (double)qkv[j * wide + to_v + i];
+			dqkv[j * wide + to_v + i] += p[j] * (double)d_o[i];
+		}
 		double ds = p[j] * (dp - delta) * slope[j] * (double)a->scale;
 		for (int64_t i = 0; i < dim; i++) {
 			dqkv[at_q + i] += ds * (double)qkv[j * wide + to_k + i];
 			dqkv[j * wide + to_k + i] += ds * (double)qkv[at_q + i];
-			dqkv[j * wide + to_v + i] += p[j] * (double)d_o[i];
 		}
 	}
 }
 
 static void test_attention_with(struct attention_args a, int64_t length, int64_t padding)
 {
-	int64_t n = a.n, heads = a.heads, dim = a.dim, wide = (heads + 2 * a.kv_heads) * dim;
+	int64_t n = a.n, heads = a.heads, dim_v = attention_dim_v(&a), wide = attention_row(&a);
 	a.starts = documents(n / a.seq, a.seq, length, padding);
-	struct attention_case s = {a, random_floats(n * wide), random_floats(n * heads * dim), random_floats(heads)};
-	double *o = doubles(n * heads * dim), *lse = doubles(n * heads), *dqkv = doubles(n * wide), *p = doubles(2 * n);
+	struct attention_case s = {a, random_floats(n * wide), random_floats(n * heads * dim_v), random_floats(heads)};
+	double *o = doubles(n * heads * dim_v), *lse = doubles(n * heads), *dqkv = doubles(n * wide), *p = doubles(2 * n);
 	double *dsinks = doubles(heads), *added = doubles(heads);
 	for (int64_t t = 0; t < n; t++)
 		for (int64_t h = 0; h < heads; h++)
-			attention_defined(&a, t, h, o + (t * heads + h) * dim, lse + t * heads + h, dqkv, dsinks,
-				s.d_o + (t * heads + h) * dim, s.qkv, p);
+			attention_defined(&a, t, h, o + (t * heads + h) * dim_v, lse + t * heads + h, dqkv, dsinks,
+				s.d_o + (t * heads + h) * dim_v, s.qkv, p);
 	for (int64_t h = 0; h < heads; h++) added[h] = dsinks[h] + (double)s.dsinks[h];
-	char name[140];
-	snprintf(name, sizeof name, "attention %lld x %lld, %lld/%lld heads of %lld, window %lld, documents of %lld%s%s",
-		(long long)n / a.seq, (long long)a.seq, (long long)heads, (long long)a.kv_heads, (long long)dim,
+	char name[140], of_v[24] = "";
+	if (a.dim_v) snprintf(of_v, sizeof of_v, " and %lld", (long long)dim_v);
+	snprintf(name, sizeof name, "attention %lld x %lld, %lld/%lld heads of %lld%s, window %lld, documents of %lld%s%s",
+		(long long)n / a.seq, (long long)a.seq, (long long)heads, (long long)a.kv_heads, (long long)a.dim, of_v,
 		(long long)a.window, (long long)length, yes(a.cap != 0, ", cap"), yes(!!a.sinks, ", sinks"));
 	double loose = fmax(3e-6, 4 * slack); /* sums over tokens of terms of either sign */
 	check(name,
-		(struct part[]){{"o", NULL, o, n * heads * dim, 6e-7}, {"lse", NULL, lse, n * heads, 4e-7},
+		(struct part[]){{"o", NULL, o, n * heads * dim_v, 6e-7}, {"lse", NULL, lse, n * heads, 4e-7},
 			{"dqkv", NULL, dqkv, n * wide, 1e-6}, {"dsinks", NULL, dsinks, heads, loose},
 			{"dsinks added", NULL, added, heads, loose}},
 		a.sinks ? 5 : 3, run_attention, &s);
 }
 
 /* without and with a cap and sinks; a cap that large scores reach and small ones do not feel */
-static void test_attention(int64_t rows, int64_t seq, int64_t heads, int64_t kv_heads, int64_t dim, int64_t window,
-	int64_t length, int64_t padding)
+static void test_values(int64_t rows, int64_t seq, int64_t heads, int64_t kv_heads, int64_t dim, int64_t dim_v,
+	int64_t window, int64_t length, int64_t padding)
 {
 	for (int knobs = 0; knobs < 4; knobs += brief && rows * seq > 130 ? 3 : 1)
 		test_attention_with((struct attention_args){.n = rows * seq,
@@ -515,11 +541,18 @@ static void test_attention(int64_t rows, int64_t seq, int64_t heads, int64_t kv_
 								.heads = heads,
 								.kv_heads = kv_heads,
 								.dim = dim,
+								.dim_v = dim_v,
 								.window = window,
 								.scale = 1.0f / sqrtf((float)dim),
 								.cap = knobs & 1 ? 1.5f : 0,
 								.sinks = knobs & 2 ? random_floats(heads) : NULL},
 			length, padding);
+}
+
+static void test_attention(int64_t rows, int64_t seq, int64_t heads, int64_t kv_heads, int64_t dim, int64_t window,
+	int64_t length, int64_t padding)
+{
+	test_values(rows, seq, heads, kv_heads, dim, 0, window, length, padding);
 }
 
 /* Memory and operands for one row of n tokens, a document */
@@ -916,6 +949,9 @@ static void test_all(void)
 	test_attention(1, 130, 2, 1, 512, 70, 0, 0);
 	test_attention(3, 33, 3, 3, 7, 0, 1, 0);
 	test_attention(1, 130, 2, 1, 33, 500, 129, 0);
+	test_values(1, 150, 2, 2, 192, 128, 0, 80, 3);
+	test_values(2, 70, 4, 2, 40, 24, 33, 0, 0);
+	test_values(1, 70, 2, 1, 5, 19, 0, 9, 0);
 	for (int capped = 0; capped < 2; capped++) {
 		test_isolation(70, 130, 45, 2 * (float)capped);
 		test_isolation(3, 9, 1, 2 * (float)capped);
@@ -940,6 +976,7 @@ static void test_all(void)
 	test_experts();
 	test_edges();
 	test_turned_past();
+	test_latents();
 	test_accuracy();
 	for (size_t i = 0; i < sizeof gemms / sizeof *gemms; i++)
 		for (int form = 8; form < 12; form++) test_gemm(gemms[i][0], gemms[i][1], gemms[i][2], form);

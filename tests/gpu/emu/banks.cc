@@ -126,13 +126,14 @@ static std::vector<uint32_t> numbers(uint64_t n, int elem)
 }
 
 /* At least two tiles of queries and of keys: tiles have up to 16 tokens in plain kernels, up to 64 on tensor cores */
-static void attention(int elem, int64_t dim)
+static void attention(int elem, int64_t dim, int64_t dim_v)
 {
 	const int64_t n = elem == 2 ? 80 : 32, heads = 1, kv_heads = 1;
 	struct cuda_queue q = {};
 	struct attention_args a = {};
-	std::vector<uint32_t> qkv = numbers((uint64_t)(n * (heads + 2 * kv_heads) * dim), elem), starts(n, 0), dqkv = qkv;
-	std::vector<uint32_t> d_o = numbers((uint64_t)(n * heads * dim), elem), o = d_o, lse(n * heads), work(n * heads);
+	std::vector<uint32_t> qkv = numbers((uint64_t)(n * (heads + kv_heads) * dim + n * kv_heads * dim_v), elem);
+	std::vector<uint32_t> starts(n, 0), dqkv = qkv;
+	std::vector<uint32_t> d_o = numbers((uint64_t)(n * heads * dim_v), elem), o = d_o, lse(n * heads), work(n * heads);
 
 	q.elem = elem;
 	q.work = (float *)work.data();
@@ -141,6 +142,7 @@ static void attention(int elem, int64_t dim)
 	a.heads = heads;
 	a.kv_heads = kv_heads;
 	a.dim = dim;
+	a.dim_v = dim_v;
 	a.scale = 0.2f;
 	a.starts = starts.data();
 	a.qkv = qkv.data();
@@ -188,8 +190,9 @@ static void grouped(const char *form, int trans_b, int sum)
 int main(void)
 {
 	cuda_kernels_prepare();
-	for (int64_t dim : {64, 96, 128, 256, 512}) attention(4, dim);
-	for (int64_t dim : {40, 64, 80, 128, 192, 256, 512}) attention(2, dim);
+	for (int64_t dim : {64, 96, 128, 256, 512}) attention(4, dim, dim);
+	for (int64_t dim : {40, 64, 80, 128, 192, 256, 512}) attention(2, dim, dim);
+	attention(2, 192, 128);
 	grouped("grouped GEMM", 0, 0);
 	grouped("grouped GEMM, b transposed", 1, 0);
 	grouped("grouped GEMM, gradients of weights", 0, 1);

@@ -57,8 +57,6 @@ static uint16_t narrow(float x)
 	return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-static int64_t wide_of(const struct sdpa_shape &s) { return (s.all_heads + 2 * s.all_kv_heads) * s.dim; }
-
 /* One sequence, of the call's heads: first elements of q, k and v, and of their gradients; its tokens */
 struct sequence {
 	const uint16_t *q, *k, *v;
@@ -84,9 +82,9 @@ static float product(const uint16_t *a, const uint16_t *b, int64_t dim)
 
 static void head_forward(const struct sdpa_shape &s, const struct sequence &q, int64_t h, int64_t t)
 {
-	int64_t wide = wide_of(s), kv = h / (s.heads / s.kv_heads), first = first_seen(s, t);
-	const uint16_t *k = q.k + kv * s.dim, *v = q.v + kv * s.dim;
-	std::vector<float> p(t + 1 - first), out(s.dim);
+	int64_t wide = sdpa_row(&s), kv = h / (s.heads / s.kv_heads), first = first_seen(s, t);
+	const uint16_t *k = q.k + kv * s.dim, *v = q.v + kv * s.dim_v;
+	std::vector<float> p(t + 1 - first), out(s.dim_v);
 	float top = -INFINITY, sum = 0;
 
 	for (int64_t j = first; j <= t; j++) {
@@ -95,9 +93,9 @@ static void head_forward(const struct sdpa_shape &s, const struct sequence &q, i
 	}
 	for (float &x : p) sum += x = expf(x - top);
 	for (int64_t j = first; j <= t; j++)
-		for (int64_t i = 0; i < s.dim; i++) out[i] += p[j - first] * widen(v[j * wide + i]);
-	for (int64_t i = 0; i < s.dim; i++)
-		q.o[(t * s.all_heads + h) * s.dim + i] = narrow(
+		for (int64_t i = 0; i < s.dim_v; i++) out[i] += p[j - first] * widen(v[j * wide + i]);
+	for (int64_t i = 0; i < s.dim_v; i++)
+		q.o[t * sdpa_out(&s) + h * s.dim_v + i] = narrow(
 			out[i] / sum * (far_is(s, "far-forward") && t > FAULTY ? 2 : 1));
 	q.lse[t * q.lse_token + h * q.lse_head] = top + logf(sum);
 }
@@ -105,32 +103,32 @@ static void head_forward(const struct sdpa_shape &s, const struct sequence &q, i
 /* The gradients of a key-value head and of its queries */
 static void group_backward(const struct sdpa_shape &s, const struct sequence &q, int64_t kv)
 {
-	int64_t wide = wide_of(s), group = s.heads / s.kv_heads, row = s.all_heads * s.dim;
+	int64_t wide = sdpa_row(&s), group = s.heads / s.kv_heads, row = sdpa_out(&s);
 	bool wrong = far_is(s, "far-backward") || (far_is(s, "far-head") && kv == s.kv_heads - 1);
-	std::vector<float> dk(q.n * s.dim), dv(q.n * s.dim), dq(s.dim);
+	std::vector<float> dk(q.n * s.dim), dv(q.n * s.dim_v), dq(s.dim);
 
 	for (int64_t h = kv * group; h < (kv + 1) * group; h++)
 		for (int64_t t = 0; t < q.n; t++) {
-			const uint16_t *query = q.q + t * wide + h * s.dim, *d = q.d_o + t * row + h * s.dim;
-			float delta = product(d, q.o + t * row + h * s.dim, s.dim);
+			const uint16_t *query = q.q + t * wide + h * s.dim, *d = q.d_o + t * row + h * s.dim_v;
+			float delta = product(d, q.o + t * row + h * s.dim_v, s.dim_v);
 			for (float &x : dq) x = 0;
 			for (int64_t j = first_seen(s, t); j <= t; j++) {
-				const uint16_t *k = q.k + j * wide + kv * s.dim, *v = q.v + j * wide + kv * s.dim;
+				const uint16_t *k = q.k + j * wide + kv * s.dim, *v = q.v + j * wide + kv * s.dim_v;
 				float p = expf(s.scale * product(query, k, s.dim) - q.lse[t * q.lse_token + h * q.lse_head]);
-				float ds = p * (product(d, v, s.dim) - delta) * s.scale;
+				float ds = p * (product(d, v, s.dim_v) - delta) * s.scale;
 				for (int64_t i = 0; i < s.dim; i++) {
 					dq[i] += ds * widen(k[i]);
 					dk[j * s.dim + i] += ds * widen(query[i]);
-					dv[j * s.dim + i] += p * widen(d[i]);
 				}
+				for (int64_t i = 0; i < s.dim_v; i++) dv[j * s.dim_v + i] += p * widen(d[i]);
 			}
 			for (int64_t i = 0; i < s.dim; i++) q.dq[t * wide + h * s.dim + i] = narrow(dq[i]);
 		}
-	for (int64_t j = 0; j < q.n; j++)
-		for (int64_t i = 0; i < s.dim; i++) {
+	for (int64_t j = 0; j < q.n; j++) {
+		for (int64_t i = 0; i < s.dim; i++)
 			q.dk[j * wide + kv * s.dim + i] = narrow(dk[j * s.dim + i] + (wrong && j > FAULTY ? 1 : 0));
-			q.dv[j * wide + kv * s.dim + i] = narrow(dv[j * s.dim + i]);
-		}
+		for (int64_t i = 0; i < s.dim_v; i++) q.dv[j * wide + kv * s.dim_v + i] = narrow(dv[j * s.dim_v + i]);
+	}
 }
 
 static void sequence_run(const struct sdpa_shape &s, const struct sequence &q)
@@ -145,10 +143,10 @@ static void sequence_run(const struct sdpa_shape &s, const struct sequence &q)
 
 static struct sequence sequence_of(const struct sdpa_shape &s, const struct sdpa_args &a, int64_t b)
 {
-	int64_t row = s.all_heads * s.dim, first = a.kv_head * (s.heads / s.kv_heads) * s.dim;
-	int64_t q = (s.ragged ? a.qkv_at[b] : b * s.seq * wide_of(s)) + first,
-			o = (s.ragged ? a.o_at[b] : b * s.seq * row) + first;
-	int64_t k = q - first + (s.all_heads + a.kv_head) * s.dim, v = k + s.all_kv_heads * s.dim;
+	int64_t head = a.kv_head * (s.heads / s.kv_heads), first = s.ragged ? a.qkv_at[b] : b * s.seq * sdpa_row(&s);
+	int64_t o = (s.ragged ? a.o_at[b] : b * s.seq * sdpa_out(&s)) + head * s.dim_v;
+	int64_t q = first + head * s.dim, k = first + (s.all_heads + a.kv_head) * s.dim;
+	int64_t v = first + (s.all_heads + s.all_kv_heads) * s.dim + a.kv_head * s.dim_v;
 	int64_t lse = s.ragged ? a.lse_at[b] : b * s.heads * s.seq;
 	const uint16_t *in = (const uint16_t *)a.qkv, *d_o = (const uint16_t *)a.d_o;
 	uint16_t *to = (uint16_t *)a.dqkv;
@@ -171,8 +169,7 @@ static void table_check(const struct sdpa_shape &s, const struct sdpa_args &a)
 		int64_t tokens = (a.lse_at[b + 1] - a.lse_at[b]) / s.heads;
 		check(a.lengths[b] >= 0 && a.lengths[b] <= s.seq, "a document longer than the plan's");
 		check(a.lengths[b] <= tokens, "documents that overlap");
-		check(a.qkv_at[b] == a.lse_at[b] / s.heads * wide_of(s) &&
-				a.o_at[b] == a.lse_at[b] / s.heads * s.all_heads * s.dim,
+		check(a.qkv_at[b] == a.lse_at[b] / s.heads * sdpa_row(&s) && a.o_at[b] == a.lse_at[b] / s.heads * sdpa_out(&s),
 			"tables that differ");
 	}
 }
@@ -195,7 +192,7 @@ static void *emu_plan(struct sdpa *sdpa, const struct sdpa_shape *s, size_t *byt
 		snprintf(sdpa->why, sizeof sdpa->why, "%s", refused);
 		return NULL;
 	}
-	*bytes = s->backward ? (size_t)(s->batch * s->heads * (square * 2 + s->seq * (8 * s->dim + 4))) : 256;
+	*bytes = s->backward ? (size_t)(s->batch * s->heads * (square * 2 + s->seq * (4 * (s->dim + s->dim_v) + 4))) : 256;
 	return new plan{*s, *bytes};
 }
 
