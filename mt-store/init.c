@@ -75,6 +75,11 @@ static float first_value(const struct mt_geometry *geo, uint32_t role)
 	case MT_T_DT_BIAS:
 	case MT_T_SKIP:
 	case MT_T_DNORM:
+	case MT_T_ROUTER_NORM:
+	case MT_T_EXPERT_SCALE:
+	case MT_T_SHARED_POST:
+	case MT_T_XNORM:
+	case MT_T_XPOST:
 	case MT_T_SCALAR: return 1;
 	case MT_T_SINKS: return NAN;
 	case MT_T_SLOPE_P: return (float)log(expm1(0.8)); /* XIELUActivation: softplus of it is 0.8 */

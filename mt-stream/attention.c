@@ -73,8 +73,14 @@ struct op attention_op(const struct chunk *c, enum op_code code, uint32_t layer,
 			.work_bytes = c->s.attention_bytes}};
 }
 
-/* Rows of q_proj before those of q: the gate's */
-static int64_t gate_rows(const struct mt_layer *l) { return l->output_gate ? (int64_t)l->heads * l->head_dim : 0; }
+static int64_t gate_width(const struct mt_layer *l) { return l->output_gate ? (int64_t)l->heads * l->head_dim : 0; }
+/* Rows of q_proj before those of q: the gate's, unless that has a tensor of its own */
+static int64_t gate_rows(const struct mt_layer *l) { return l->output_gate == MT_GATE_IN_Q ? gate_width(l) : 0; }
+static enum mt_role_tensor gate_role(const struct mt_layer *l)
+{
+	return l->output_gate == MT_GATE_IN_Q ? MT_T_Q : MT_T_OGATE;
+}
+static enum mt_role_tensor gate_bias(const struct mt_layer *l) { return l->output_gate == MT_GATE_IN_Q ? MT_T_QB : 0; }
 
 /* (N, out) rows of q | k | v. k_is_v: rows of q | k, and room for v behind each, which rope's operation fills */
 static void qkv_forward(const struct chunk *c, const struct mt_layer *l, const struct weights *w, const void *x,
@@ -100,7 +106,7 @@ static void qkv_backward(const struct chunk *c, const struct mt_layer *l, const 
 	float *dw = g->t[MT_T_Q] + gate * h;
 	LAUNCH(c, OP_GEMM, gemm, .m = c->n, .n = h, .k = out, .a = dy.as, .lda = a + 2 * k,
 		.b = operands_after(c->dev, w->t[MT_T_Q], gate * h), .ldb = c->in_out ? out : h, .trans_b = c->in_out, .c = dx,
-		.ldc = h, .beta = gate ? 1 : 0);
+		.ldc = h, .beta = l->output_gate ? 1 : 0);
 	if (c->in_out) weights_gradient(c, dw, beta, h, in.as, h, out, dy.as, a + 2 * k);
 	else weights_gradient(c, dw, beta, out, dy.as, a + 2 * k, h, in.as, h);
 	if (g->t[MT_T_QB])
@@ -115,7 +121,8 @@ static void attention_forward(const struct chunk *c, uint32_t layer, const struc
 	struct op rope = rope_op(c, OP_ROPE_FORWARD, layer, w, s);
 	struct op attention = attention_op(c, OP_ATTENTION_FORWARD, layer, w, s);
 	const void *in = input_of(c, x, w, norm1);
-	if (l->output_gate) linear_forward(c, s->gate, in, w->t[MT_T_Q], w->t[MT_T_QB], NULL, c->geo->hidden, gate_rows(l));
+	if (l->output_gate)
+		linear_forward(c, s->gate, in, w->t[gate_role(l)], w->t[gate_bias(l)], NULL, c->geo->hidden, gate_width(l));
 	qkv_forward(c, l, w, in, s->qkv);
 	launch(c, &rope);
 	if (!have_o) launch(c, &attention);
@@ -124,7 +131,7 @@ static void attention_forward(const struct chunk *c, uint32_t layer, const struc
 static const void *attention_out(const struct chunk *c, uint32_t layer, const struct weights *w, const struct saved *s)
 {
 	const struct mt_layer *l = mt_layer_of(c->geo, layer);
-	int64_t a = gate_rows(l);
+	int64_t a = gate_width(l);
 	(void)w;
 	if (!l->output_gate) return s->o;
 	LAUNCH(c, OP_GATE_FORWARD, gate, .n = c->n, .width = a, .o = s->o, .gate = s->gate, .ld = a, .y = c->s.mixed);
@@ -137,7 +144,7 @@ static void attention_backward(const struct chunk *c, uint32_t layer, const stru
 	const struct mt_layer *l = mt_layer_of(c->geo, layer);
 	struct op attention = attention_op(c, OP_ATTENTION_BACKWARD, layer, w, s);
 	struct op rope = rope_op(c, OP_ROPE_BACKWARD, layer, w, s);
-	int64_t gate = gate_rows(l);
+	int64_t gate = gate_width(l);
 	if (gate)
 		LAUNCH(c, OP_GATE_BACKWARD, gate, .n = c->n, .width = gate, .o = s->o, .gate = s->gate, .ld = gate,
 			.dy = c->s.d_o, .d_o = c->s.d_o, .dgate = s->gate, .dgate_ld = gate);
@@ -155,7 +162,8 @@ static void attention_backward(const struct chunk *c, uint32_t layer, const stru
 	launch(c, &rope);
 	const void *in = input_of(c, x, w, norm1);
 	if (gate)
-		linear_backward(c, c->s.dh, g->t[MT_T_Q], g->t[MT_T_QB], beta, s->gate, in, w->t[MT_T_Q], c->geo->hidden, gate);
+		linear_backward(c, c->s.dh, g->t[gate_role(l)], g->t[gate_bias(l)], beta, s->gate, in, w->t[gate_role(l)],
+			c->geo->hidden, gate);
 	qkv_backward(c, l, w, g, beta, in, c->s.dh);
 	input_backward(c, dx, g, norm_beta, x, w, norm1);
 }

@@ -204,7 +204,10 @@ void block_backward_route(const struct chunk *c, uint32_t layer, const struct we
 	const struct saved *s, void *dx)
 {
 	scalar_backward(c, w, dx);
-	block_route(c, layer, w, x, s);
+	for (int64_t from = 0; from < c->n; from += c->slice) {
+		struct slice p = slice_of(c, layer, from, w, x, s);
+		experts_route_backward(&p, elements_after(c->dev, dx, from * c->geo->hidden));
+	}
 }
 
 void block_window_backward(const struct chunk *c, uint32_t layer, const struct weights *w, const struct grads *g,

@@ -51,7 +51,7 @@ struct experts_scratch {
 	float *router, *correction, *wide;
 	void *dgate;           /* (P)  the gradient of its logit */
 	void *x, *y;           /* (R, H) experts' inputs, outputs; backward: gradients of inputs, of outputs */
-	void *gu, *act, *dact; /* (R, G), (R, F) x 2 */
+	void *gu, *act, *dact; /* (R, G), (R, F) x 2; with a norm behind the experts, the shared expert's gu follows */
 };
 
 struct scratch {  /* valid only within one call */
@@ -84,6 +84,8 @@ struct saved {      /* what a block's backward needs from its forward, beside th
 	float *lse;     /* (N, heads)  attention's log-sum-exps */
 	float *state;   /* (value_heads, key_dim, value_dim) mt-sample's; NULL to train */
 	void *x2;       /* (N, H)      the second residual, of blocks with mixer and MLP */
+	void *sum;      /* (N, H)      windows of experts with a norm behind them: what it reads; */
+	void *dsum;     /* (N, H)      its gradient, of the block that goes backward; NULL to sample */
 	void *gu;       /* (N, kept_width())  gate | up; backward writes its gradient here. NULL: recomputed */
 };
 
@@ -190,7 +192,7 @@ void block_take(struct saved *, const struct kept *, take_fn *take, void *where)
 struct experts_sizes {
 	const struct mt_layer *most;
 	uint64_t hidden, slice, elem, pass, slices;
-	bool train;
+	bool train, post_norm;
 	enum mt_dtype dtype; /* of the run's weights */
 };
 void experts_take(struct experts_scratch *, const struct experts_sizes *, take_fn *take, void *where);

@@ -85,6 +85,9 @@ struct saved saved_at(const struct stream *s, uint32_t layer, int64_t from)
 		v.lse = own.lse ? own.lse + from * l->heads : NULL;
 	}
 	v.gu = elements_after(s->dev, own.gu, from * kept_width(l));
+	int64_t pass = (int64_t)rows_of_pass(&s->micro->request, &s->micro->plan) * s->micro->request.seq;
+	v.sum = elements_after(s->dev, at->kept, (layer * pass + from) * g->hidden);
+	v.dsum = elements_after(s->dev, at->dsum, from * g->hidden);
 	return v;
 }
 

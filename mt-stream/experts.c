@@ -7,10 +7,16 @@
  *
  * Each matrix of all experts is one grouped GEMM, whose tiles the threads, or a GPU's multiprocessors, share. Experts
  * may come by windows (windows.c), experts e to f - 1 at a time: then routing is kept for all windows, and the sums are
- * added window by window, in fp32. A shared expert gets every token, with weight 1 or sigmoid(h w'). A block keeps gate
+ * added window by window, in fp32. A shared expert gets every token, with weight 1 or sigmoid(h w'). With MT_OWN_NORMS
+ * (Gemma 4: an MLP beside the experts), it and the experts have norms of their own before and after:
+ *
+ *     out = norm(sum) + norm(shared expert (norm(x)))
+ *
+ * A block keeps gate
  * and up in the order of experts, or nothing: the rest is recomputed from the same input, so that every token gets the
  * same experts.
  */
+#include <math.h>
 #include <stddef.h>
 
 #include "layers.h"
@@ -34,7 +40,8 @@ void experts_take(struct experts_scratch *x, const struct experts_sizes *z, take
 		.shared = take(where, 2 * z->slice, sizeof(float)),
 		.x = take(where, slots * z->hidden, z->elem),
 		.y = take(where, slots * z->hidden, z->elem),
-		.gu = take(where, gated * inner, z->elem),
+		.gu = take(where, gated * (z->post_norm ? slots * most->expert_ffn + z->slice * most->shared_ffn : inner),
+			z->elem),
 		.act = take(where, inner, z->elem),
 		.router = exact ? take(where, most->experts * z->hidden, sizeof(float)) : NULL,
 		.correction = exact ? take(where, most->experts, sizeof(float)) : NULL,
@@ -155,8 +162,10 @@ static void rows_forward(const struct slice *p, const void *h)
 {
 	const struct experts_scratch *x = &p->c.s.x;
 	int64_t f = p->l->expert_ffn, hidden = p->c.geo->hidden;
-	dispatch(p, x->x, h);
-	grouped_forward(p, p->gu, x->x, gate_up_role(p), gate_up_bias(p), hidden, gated(p, f));
+	if (!p->have_gu) {
+		dispatch(p, x->x, h);
+		grouped_forward(p, p->gu, x->x, gate_up_role(p), gate_up_bias(p), hidden, gated(p, f));
+	}
 	activation(p, OP_ACTIVATION_FORWARD, p->gu, p->begin, p->rows, f, interleaved(p));
 	grouped_forward(p, x->y, x->act, MT_T_XDOWN, MT_T_XDOWNB, f, hidden);
 }
@@ -187,10 +196,12 @@ static void combine_end(const struct slice *p, void *y, const void *add)
 
 static enum mt_role_tensor shared_role(const struct slice *p) { return mlp_gated(p->l) ? MT_T_SGATE : MT_T_SUP; }
 
-/* The shared expert's gate | up; where they are kept, behind those of the other experts */
+/* The shared expert's gate | up; where they are kept, or needed together, behind those of the other experts */
 static void *shared_gu(const struct slice *p)
 {
-	return p->kept ? elements_after(p->c.dev, p->gu, rows_of(p) * gated(p, p->l->expert_ffn)) : p->gu;
+	return p->kept || p->c.geo->flags & MT_POST_NORM
+		? elements_after(p->c.dev, p->gu, rows_of(p) * gated(p, p->l->expert_ffn))
+		: p->gu;
 }
 
 static void shared_gate_up(const struct slice *p, const void *h)
@@ -209,34 +220,94 @@ static void shared_weight(const struct slice *p, const void *h)
 	launch(&p->c, &gate);
 }
 
+/* y = the shared expert's output */
+static void shared_output(const struct slice *p, const void *h)
+{
+	const struct experts_scratch *x = &p->c.s.x;
+	int64_t f = p->l->shared_ffn;
+	if (!p->have_gu) shared_gate_up(p, h);
+	activation(p, OP_ACTIVATION_FORWARD, shared_gu(p), 0, p->c.n, f, 0);
+	linear_forward(&p->c, x->y, x->act, p->w->t[MT_T_SDOWN], NULL, NULL, f, p->c.geo->hidden);
+}
+
 /* out += what the shared expert adds */
 static void shared_forward(const struct slice *p, void *out, const void *h)
 {
 	const struct experts_scratch *x = &p->c.s.x;
-	int64_t f = p->l->shared_ffn, hidden = p->c.geo->hidden;
-	shared_gate_up(p, h);
 	shared_weight(p, h);
-	activation(p, OP_ACTIVATION_FORWARD, shared_gu(p), 0, p->c.n, f, 0);
-	linear_forward(&p->c, x->y, x->act, p->w->t[MT_T_SDOWN], NULL, NULL, f, hidden);
+	shared_output(p, h);
 	LAUNCH(&p->c, OP_COMBINE, combine, .y = out, .add = out, .x = x->y,
-		.weight = p->w->t[MT_T_SHARED_GATE] ? x->shared + p->c.n : NULL, .n = p->c.n, .per_token = 1, .h = hidden);
+		.weight = p->w->t[MT_T_SHARED_GATE] ? x->shared + p->c.n : NULL, .n = p->c.n, .per_token = 1,
+		.h = p->c.geo->hidden);
+}
+
+/* ---- inputs and norms ---- */
+
+static bool own_norms(const struct slice *p) { return p->l->expert_flags & MT_OWN_NORMS; }
+
+/* What the shared expert reads, and the experts unless they have a norm of their own; in the scratch's h */
+static const void *shared_input(const struct slice *p) { return input_of(&p->c, p->in, p->w, p->norm); }
+
+static const void *experts_input(const struct slice *p)
+{
+	return own_norms(p) ? input_of(&p->c, p->in, p->w, experts_norm) : shared_input(p);
+}
+
+static float router_scale(const struct slice *p) { return 1 / sqrtf((float)p->c.geo->hidden); }
+
+static const void *router_input(const struct slice *p)
+{
+	if (!own_norms(p)) return shared_input(p);
+	norm_forward(&p->c, p->c.s.h, p->in, p->w, router_norm);
+	scaled_add(&p->c, p->c.s.h, p->c.s.h, NULL, router_scale(p));
+	return p->c.s.h;
+}
+
+/* Routes the tokens; returns the experts' input */
+static const void *routed(const struct slice *p)
+{
+	const void *h = router_input(p);
+	route(p, h);
+	return own_norms(p) ? experts_input(p) : h;
+}
+
+/* From the experts' sum to out, with own norms; the shared expert's output is in y then */
+static void norms_forward(const struct slice *p, void *out)
+{
+	const struct experts_scratch *x = &p->c.s.x;
+	shared_output(p, shared_input(p));
+	norm_forward(&p->c, p->c.s.h, x->y, p->w, shared_post);
+	norm_forward(&p->c, out, p->sum, p->w, experts_post);
+	scaled_add(&p->c, out, p->c.s.h, out, 1);
+}
+
+/* The gradients of both norms' inputs from that of out, in the scratch's dh: there of the experts' sum, in sub of the
+ * shared expert's output. */
+static void norms_backward(const struct slice *p, const struct grads *g, float beta)
+{
+	const struct scratch *s = &p->c.s;
+	norm_forward(&p->c, s->h, s->x.y, p->w, shared_post);
+	norm_backward(&p->c, s->sub, 0, g, beta, s->dh, s->x.y, p->w, shared_post);
+	norm_forward(&p->c, s->h, p->sum, p->w, experts_post);
+	norm_backward(&p->c, s->dh, 0, g, beta, s->dh, p->sum, p->w, experts_post);
 }
 
 /* out = add + what all experts add */
 static void all_forward(const struct slice *p, void *out, const void *add)
 {
-	const void *h = input_of(&p->c, p->in, p->w, p->norm);
-	route(p, h);
+	const void *h = routed(p);
 	rows_forward(p, h);
-	combine(p, out, add, p->c.s.x.y, p->c.s.x.weight);
-	if (p->l->shared_ffn) shared_forward(p, out, h);
+	combine(p, own_norms(p) ? p->sum : out, add, p->c.s.x.y, p->c.s.x.weight);
+	if (own_norms(p)) norms_forward(p, out);
+	else if (p->l->shared_ffn) shared_forward(p, out, h);
 }
 
 /* The same where the windows' sums are there */
 static void end_forward(const struct slice *p, void *out, const void *add)
 {
-	combine_end(p, out, add);
-	if (p->l->shared_ffn) shared_forward(p, out, input_of(&p->c, p->in, p->w, p->norm));
+	combine_end(p, own_norms(p) ? p->sum : out, add);
+	if (own_norms(p)) norms_forward(p, out);
+	else if (p->l->shared_ffn) shared_forward(p, out, shared_input(p));
 }
 
 static void add_forward(const struct slice *p, void *out,
@@ -252,11 +323,11 @@ static void add_forward(const struct slice *p, void *out,
 
 void experts_forward(const struct slice *p, void *out) { add_forward(p, out, all_forward); }
 
-void experts_route(const struct slice *p) { route(p, input_of(&p->c, p->in, p->w, p->norm)); }
+void experts_route(const struct slice *p) { route(p, router_input(p)); }
 
 void experts_window_forward(const struct slice *p)
 {
-	if (p->rows) rows_forward(p, input_of(&p->c, p->in, p->w, p->norm));
+	if (p->rows) rows_forward(p, experts_input(p));
 	if (p->rows || p->from == 0) combine_window(p, p->c.s.x.y, p->c.s.x.weight);
 }
 
@@ -287,7 +358,7 @@ static void rows_backward(const struct slice *p, const struct grads *g, float be
 	struct operand dy;
 	dispatch(p, x->x, h);
 	dispatch(p, x->y, dsub);
-	if (!p->kept) grouped_forward(p, p->gu, x->x, gate_up_role(p), gate_up_bias(p), hidden, gated(p, f));
+	if (!p->have_gu) grouped_forward(p, p->gu, x->x, gate_up_role(p), gate_up_bias(p), hidden, gated(p, f));
 	dy = rows_operand(p, OPERAND_DY, x->y, hidden);
 	grouped_backward_input(p, x->dact, &dy, MT_T_XDOWN, f, hidden);
 	activation(p, OP_ACTIVATION_BACKWARD, p->gu, p->begin, p->rows, f, interleaved(p));
@@ -309,7 +380,7 @@ static void shared_backward(const struct slice *p, const struct grads *g, float 
 	void *gu = shared_gu(p);
 	struct operand dy = operand_of(&p->c, OPERAND_DY, dsub, 0, p->c.n, hidden), in;
 
-	if (!p->kept) shared_gate_up(p, h);
+	if (!p->have_gu) shared_gate_up(p, h);
 	shared_weight(p, h);
 	linear_backward_input(&p->c, x->dact, &dy, p->w->t[MT_T_SDOWN], f, hidden);
 	activation(p, OP_ACTIVATION_BACKWARD, gu, 0, p->c.n, f, 0);
@@ -329,15 +400,60 @@ static void shared_backward(const struct slice *p, const struct grads *g, float 
 		logits_backward(p, g->t[MT_T_SHARED_GATE], NULL, beta, x->dgate, h, p->w->t[MT_T_SHARED_GATE], 1);
 }
 
+static struct slice backward_of(const struct slice *p)
+{
+	struct slice b = *p;
+	b.have_gu = p->kept;
+	return b;
+}
+
+/* From dx, the gradient of the block's output, to that of the experts' sum: dx, or the scratch's dh. With own norms
+ * also that of the shared expert's output, in sub */
+static const void *sum_backward(const struct slice *p, const struct grads *g, float beta, const void *dx)
+{
+	const void *dsub = residual_sub_backward(&p->c, dx, p->w, g, beta, p->post);
+	if (own_norms(p)) norms_backward(p, g, beta);
+	return dsub;
+}
+
+void experts_route_backward(const struct slice *p, const void *dx)
+{
+	static const struct grads none;
+	struct slice to = backward_of(p);
+	experts_route(p);
+	if (!p->dsum) return;
+	to.c.s.dh = p->dsum;
+	if (own_norms(p)) norms_forward(&to, p->c.s.sub);
+	sum_backward(&to, &none, 0, dx);
+}
+
 void experts_window_backward(const struct slice *p, const struct grads *g, float beta, const void *dx)
 {
+	struct slice b = backward_of(p);
 	if (p->rows) {
-		const void *dsub = residual_sub_backward(&p->c, dx, p->w, g, beta, p->post);
-		rows_backward(p, g, beta, dsub, input_of(&p->c, p->in, p->w, p->norm));
+		const void *dsub = p->dsum ? p->dsum : residual_sub_backward(&p->c, dx, p->w, g, beta, p->post);
+		rows_backward(&b, g, beta, dsub, experts_input(p));
 	} else if (beta == 0) {
 		weights_backward(p, g, beta);
 	}
 	if (p->rows || p->from == 0) combine_window(p, p->c.s.x.x, NULL);
+}
+
+/* All but the experts, with own norms: the gradients of three inputs, each through its norm. They have the same
+ * statistics. */
+static void norms_rest_backward(const struct slice *p, const struct grads *g, float beta, bool windows, void *dx)
+{
+	void *dh = p->c.s.dh;
+	experts_input(p);
+	route_backward(p, g, beta);
+	if (windows) combine_end(p, dh, NULL);
+	else combine(p, dh, NULL, p->c.s.x.x, NULL);
+	input_backward(&p->c, dx, g, beta, p->in, p->w, experts_norm);
+	router_backward(p, g, beta, router_input(p));
+	scaled_add(&p->c, dh, dh, NULL, router_scale(p));
+	input_backward(&p->c, dx, g, beta, p->in, p->w, router_norm);
+	shared_backward(p, g, beta, p->c.s.sub, shared_input(p));
+	input_backward(&p->c, dx, g, beta, p->in, p->w, p->norm);
 }
 
 /* All but the experts; with windows their inputs' gradients are summed already */
@@ -346,7 +462,11 @@ static void rest_backward(const struct slice *p, const struct grads *g, float be
 {
 	const struct experts_scratch *x = &p->c.s.x;
 	void *dh = p->c.s.dh;
-	route_backward(p);
+	if (own_norms(p)) {
+		norms_rest_backward(p, g, beta, windows, dx);
+		return;
+	}
+	route_backward(p, g, beta);
 	if (p->l->shared_ffn) shared_backward(p, g, beta, dsub, h);
 	if (windows) combine_end(p, dh, p->l->shared_ffn ? dh : NULL);
 	else combine(p, dh, p->l->shared_ffn ? dh : NULL, x->x, NULL);
@@ -354,19 +474,28 @@ static void rest_backward(const struct slice *p, const struct grads *g, float be
 	input_backward(&p->c, dx, g, beta, p->in, p->w, p->norm);
 }
 
-void experts_backward(const struct slice *p, const struct grads *g, float beta, void *dx)
+void experts_backward(const struct slice *forward, const struct grads *g, float beta, void *dx)
 {
+	struct slice b = backward_of(forward), *p = &b;
 	const void *dsub, *h;
-	if (p->c.geo->flags & MT_POST_NORM) all_forward(p, p->c.s.sub, NULL);
-	dsub = residual_sub_backward(&p->c, dx, p->w, g, beta, p->post);
-	h = input_of(&p->c, p->in, p->w, p->norm);
-	route(p, h);
+	if (p->c.geo->flags & MT_POST_NORM) {
+		all_forward(p, p->c.s.sub, NULL);
+		p->have_gu = true;
+	}
+	dsub = sum_backward(p, g, beta, dx);
+	h = routed(p);
 	rows_backward(p, g, beta, dsub, h);
 	rest_backward(p, g, beta, dsub, h, false, dx);
 }
 
 void experts_backward_end(const struct slice *p, const struct grads *g, float beta, void *dx)
 {
-	const void *dsub = residual_sub_backward(&p->c, dx, p->w, g, beta, p->post);
-	rest_backward(p, g, beta, dsub, input_of(&p->c, p->in, p->w, p->norm), true, dx);
+	struct slice b = backward_of(p);
+	const void *dsub;
+	if (own_norms(p)) {
+		norms_forward(&b, p->c.s.sub);
+		b.have_gu = true;
+	}
+	dsub = sum_backward(p, g, beta, dx);
+	rest_backward(&b, g, beta, dsub, shared_input(p), true, dx);
 }

@@ -16,6 +16,9 @@ struct norm {
 };
 static const struct norm norm1 = {MT_T_NORM1, MT_T_NORM1B}, norm2 = {MT_T_NORM2, MT_T_NORM2B};
 static const struct norm post1 = {MT_T_POST1, 0}, post2 = {MT_T_POST2, 0}, final_norm = {MT_T_FNORM, MT_T_FNORMB};
+/* MT_OWN_NORMS */
+static const struct norm router_norm = {MT_T_ROUTER_NORM, 0}, shared_post = {MT_T_SHARED_POST, 0},
+						 experts_norm = {MT_T_XNORM, 0}, experts_post = {MT_T_XPOST, 0};
 
 /* A slice of the MLP, as a chunk */
 struct slice {
@@ -25,9 +28,13 @@ struct slice {
 	const void *in;   /* (P, H) what the MLP reads, before its norm: the second residual, or the block's input */
 	const void *x2;   /* (P, H) the second residual */
 	bool kept;        /* does the block keep gate | up? else the scratch has it: */
+	bool have_gu;     /* experts: it has been computed */
 	void *gu;         /* (P, G) gate | up; of experts (R, G) */
 	struct norm norm; /* before the MLP */
 	struct norm post; /* after it */
+	/* (P, H) windows, with a norm behind the experts: what it reads, kept; its gradient. MT_OWN_NORMS:
+	 * sum is there without windows too, within one call */
+	void *sum, *dsum;
 	/* experts [from, to), those of w; their rows: begin .. begin + rows - 1 */
 	uint32_t from, to;
 	int64_t begin, rows;
@@ -118,13 +125,14 @@ void mlp_backward(const struct chunk *, uint32_t layer, const struct weights *, 
 
 /* logits (P, out) in fp32 = h w' + b */
 void logits_forward(const struct slice *, float *logits, const void *h, const void *w, const void *b, int64_t out);
-/* dh (P, H) += dlogits (P, out) w; dw (out, H) += dlogits' h; db */
+/* dh (P, H) += dlogits (P, out) w (MT_OWN_NORMS: =); dw (out, H) += dlogits' h; db */
 void logits_backward(const struct slice *, float *dw, float *db, float beta, const void *dlogits, const void *h,
 	const void *w, int64_t out);
 /* Slots of the tokens of h, and their weights, into the scratch */
 void route(const struct slice *, const void *h);
-/* From the gradients of the slots' weights to those of the logits; then those of the router's weights and of h */
-void route_backward(const struct slice *);
+/* From the gradients of the slots' weights to those of the logits, and of the experts' factors; then those of the
+ * router's weights and of h */
+void route_backward(const struct slice *, const struct grads *, float beta);
 void router_backward(const struct slice *, const struct grads *, float beta, const void *h);
 
 /* ---- experts.c ---- */
@@ -133,9 +141,10 @@ void router_backward(const struct slice *, const struct grads *, float beta, con
 void experts_forward(const struct slice *, void *out);
 /* dx (P, H), the gradient of out: the gradient of the input is added */
 void experts_backward(const struct slice *, const struct grads *, float beta, void *dx);
-/* The same by windows: routing; then each window, in ascending order, whose gradients are the window's alone; then all
- * the rest */
+/* The same by windows: routing, in the backward pass also the gradient of what a norm behind the experts read; then
+ * each window, in ascending order, whose gradients are the window's alone; then all the rest */
 void experts_route(const struct slice *);
+void experts_route_backward(const struct slice *, const void *dx);
 void experts_window_forward(const struct slice *);
 void experts_forward_end(const struct slice *, void *out);
 void experts_window_backward(const struct slice *, const struct grads *, float beta, const void *dx);

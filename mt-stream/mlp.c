@@ -42,6 +42,12 @@ struct slice slice_of(const struct chunk *c, uint32_t layer, int64_t from, const
 	p.c.n = c->n - from < c->slice ? c->n - from : c->slice;
 	if (p.c.balance.sums) p.c.balance.counted += from;
 	p.rows = p.c.n * l->experts_per_token;
+	if (l->expert_flags & MT_OWN_NORMS) p.sum = c->s.x.x;
+	if (s->sum) {
+		p.sum = elements_after(c->dev, s->sum, from * c->geo->hidden);
+		p.dsum = elements_after(c->dev, s->dsum, from * c->geo->hidden);
+		if (!(l->expert_flags & MT_OWN_NORMS)) p.c.s.sub = p.sum;
+	}
 	if (l->experts && c->s.x.sum) experts_of_pass(&p, c->before + from, c->slices_before + from / c->slice);
 	return p;
 }

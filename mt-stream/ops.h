@@ -111,9 +111,9 @@ struct norm_forward_args {
 struct norm_backward_args {
 	void *dx; /* (N, H) */
 	int add_dx;
-	float *dw; /* (H); NULL: without w */
+	float *dw; /* (H); NULL: not wanted, or without w */
 	float beta;
-	const void *dy;    /* (N, H) */
+	const void *dy;    /* (N, H); dx may be dy */
 	const void *x;     /* (N, H) */
 	const void *w;     /* (H) */
 	const float *rstd; /* (N) */
@@ -241,7 +241,8 @@ struct join_args {
  * sigmoid of the logits; the best K experts by score + correction are chosen, of the best `groups_used` of `groups`
  * groups (by the sum of their two best); equal ones by their number. Their weights are the scores; divided by their
  * sum, which counts as `floor` at least, plus eps, if renormalise; times scale. MT_TOP_SOFTMAX: the best K by logit,
- * weights are the softmax of theirs. Backward: from the gradient of the weights to that of the logits. */
+ * weights are the softmax of theirs. Then times the expert's factor. Backward: from the gradient of the weights to that
+ * of the logits, and of the factors (not with MT_TOP_SOFTMAX). */
 struct route_args {
 	int64_t n, experts, per_token;
 	enum mt_score score;
@@ -258,6 +259,8 @@ struct route_args {
 	const float *dweight; /* (N, K), backward */
 	void *dlogits;        /* (N, E), backward; exact: fp32 */
 	int exact;
+	const void *factor;   /* (E), or NULL: ones */
+	float *dfactor, beta; /* (E), backward; NULL: not wanted */
 };
 
 /* y's row r = x's row of the token whose slot it is: slot[r] / K */
@@ -629,7 +632,7 @@ struct mla_args {
 	W(NORM_FORWARD, norm_forward, 1, a->y, a->n * a->h, elem) \
 	W(NORM_FORWARD, norm_forward, 1, a->rstd, a->n, 4) \
 	W(NORM_FORWARD, norm_forward, 1, a->mean, a->n, 4) \
-	W(NORM_BACKWARD, norm_backward, !a->add_dx && !a->ld, a->dx, a->n * a->h, elem) \
+	W(NORM_BACKWARD, norm_backward, !a->add_dx && !a->ld && a->dx != a->dy, a->dx, a->n * a->h, elem) \
 	W(NORM_BACKWARD, norm_backward, a->beta == 0 && a->w, a->dw, a->h, 4) \
 	W(NORM_BACKWARD, norm_backward, a->beta == 0 && a->mean, a->db, a->h, 4) \
 	W(ROPE_FORWARD, rope, a->qnorm, a->pre, a->n * rope_normed(a) * a->dim, elem) \
@@ -654,6 +657,7 @@ struct mla_args {
 	W(ROUTE_FORWARD, route, a->slot, a->slot, a->n * a->per_token, 4) \
 	W(ROUTE_FORWARD, route, a->slot, a->first, a->experts + 1, 4) \
 	W(ROUTE_BACKWARD, route, 1, a->dlogits, a->n * a->experts, a->exact ? 4 : elem) \
+	W(ROUTE_BACKWARD, route, a->beta == 0, a->dfactor, a->experts, 4) \
 	W(DISPATCH, dispatch, 1, a->y, a->rows * a->h, elem) \
 	/* sum: between experts' gradients are others' */ \
 	W(GROUPED_GEMM, grouped_gemm, !a->sum, (char *)a->c + (size_t)(a->begin * a->n) * elem, a->rows * a->n, elem) \

@@ -3,6 +3,8 @@
  *     logits = h w' + b        fp32; with corrections, exact: from w and lo
  *     scores = score(logits)   each token gets the experts with its K best scores, plus corrections
  *
+ * Gemma 4's router has an input of its own: h = norm(x) H^-1/2; and a factor of each expert's weights.
+ *
  * Routers that have correction biases (glm4_moe, minimax_m2 and others), and deepseek_v2's, compute in fp32 also in
  * bf16 runs, as transformers does. Released biases are like 6.85 to 7.06, of which bf16 leaves 8 values. So a bf16 run
  * reads the router's weight and the biases as their exact fp32 masters (exact in struct mt_tensor): lo of these few
@@ -40,7 +42,8 @@ static struct op route_op(const struct slice *p, enum op_code code)
 			.first = x->first,
 			.dweight = x->dweight,
 			.dlogits = x->dlogits,
-			.exact = is_exact(p)}};
+			.exact = is_exact(p),
+			.factor = p->w->t[MT_T_EXPERT_SCALE]}};
 }
 
 void logits_forward(const struct slice *p, float *logits, const void *h, const void *w, const void *b, int64_t out)
@@ -58,7 +61,7 @@ void logits_backward(const struct slice *p, float *dw, float *db, float beta, co
 	struct operand dy = operand_of(&p->c, OPERAND_DY, dlogits, 0, p->c.n, out),
 				   x = operand_of(&p->c, OPERAND_X, h, 0, p->c.n, in);
 	LAUNCH(&p->c, OP_GEMM, gemm, .m = p->c.n, .n = in, .k = out, .a = dy.as, .lda = out, .b = w, .ldb = in,
-		.c = p->c.s.dh, .ldc = in, .beta = 1);
+		.c = p->c.s.dh, .ldc = in, .beta = p->l->expert_flags & MT_OWN_NORMS ? 0 : 1);
 	linear_backward_weights(&p->c, dw, db, beta, &dy, &x, in, out);
 }
 
@@ -145,9 +148,11 @@ void route(const struct slice *p, const void *h)
 	launch(&p->c, &op);
 }
 
-void route_backward(const struct slice *p)
+void route_backward(const struct slice *p, const struct grads *g, float beta)
 {
 	struct op op = route_op(p, OP_ROUTE_BACKWARD);
+	op.route.dfactor = g->t[MT_T_EXPERT_SCALE];
+	op.route.beta = beta;
 	launch(&p->c, &op);
 }
 

@@ -20,8 +20,10 @@
  * (grad.zero).
  *
  * There are no windows pass-major, where weights and gradients stay on the device. Nor with --grad none: mt-optim then
- * takes a unit's gradient from its beginning on, and the experts, which are behind the rest, are computed first. Nor in
- * families that have both experts and a norm behind the MLP, of which there are none so far.
+ * takes a unit's gradient from its beginning on, and the experts, which are behind the rest, are computed first.
+ *
+ * A norm behind the experts needs their whole sum before any window goes backward. So each block keeps that sum (N, H)
+ * from the forward pass on, and before its windows go backward computes the sum's gradient.
  */
 #include "mt/run.h"
 #include "mt/stage.h"

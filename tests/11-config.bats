@@ -840,7 +840,14 @@ self_attention.dense.weight ln_mlp.weight ln_mlp.bias mlp.dense_h_to_4h.weight m
 	config gemma4_unified_text '"num_kv_shared_layers": 1' '"pad_token_id": null'
 	refused 78 "num_kv_shared_layers 1 is not supported"
 	config gemma4_text "$gemma4" '"enable_moe_block": true'
-	refused 78 "enable_moe_block true is not supported"
+	refused 78 "moe_intermediate_size is missing"
+	config gemma4_text "$gemma4" '"enable_moe_block": true' '"moe_intermediate_size": 8'
+	refused 78 "num_experts is missing"
+	config gemma4_text "$gemma4" '"enable_moe_block": true' '"moe_intermediate_size": 8' '"num_experts": 4'
+	refused 78 "top_k_experts is missing"
+	config gemma4_text "$gemma4" '"enable_moe_block": true' '"moe_intermediate_size": 8' '"num_experts": 4' \
+		'"top_k_experts": 5'
+	refused 78 "top_k_experts 5 is more than num_experts 4"
 	config gemma4_text "$gemma4" '"use_bidirectional_attention": "all"'
 	refused 78 "use_bidirectional_attention 'all' is not supported"
 	config gemma4_text "$gemma4" '"per_layer_config": {"2": {"sliding_window": 7}}'
@@ -1502,4 +1509,26 @@ END
 	refused 78 "time_step_min -1 is out of range"
 	config nemotron_h '"conv_kernel": 5'
 	refused 78 "conv_kernel"
+}
+
+@test "Trinity and Gemma 4's experts: sizes, tensors and layers by their keys" {
+	config afmoe '"num_experts": 4' '"num_experts_per_tok": 2' '"moe_intermediate_size": 10' '"mup_enabled": true' \
+		'"global_attn_every_n_layers": 2' '"sliding_window": 5'
+	store-layout "$T/config.json" >"$T/layout"
+	grep -q "^window 5$" "$T/layout"
+	grep -q "layers.0.mlp.gate_proj.weight unit 1 " "$T/layout" # one dense layer
+	grep -q "layers.1.mlp.router.gate.weight unit 2 .* shape 4 32 " "$T/layout"
+	grep -q "layers.1.mlp.expert_bias unit 2 .* shape 4 1 .* decay 0" "$T/layout"
+	grep -q "layers.1.mlp.shared_experts.down_proj.weight unit 2 .* shape 32 20 " "$T/layout" # two of them
+	grep -q "layers.2.self_attn.gate_proj.weight unit 3 " "$T/layout"
+	config afmoe '"num_experts": 7' '"sliding_window": null'
+	refused 78 "sliding_window null is not supported"
+	config afmoe '"num_experts": 4' '"num_experts_per_tok": 5'
+	refused 78 "num_experts_per_tok 5 is more than num_experts 4"
+	config gemma4_text '"hidden_size_per_layer_input": 0' '"enable_moe_block": true' '"moe_intermediate_size": 8' \
+		'"num_experts": 4' '"top_k_experts": 2'
+	store-layout "$T/config.json" >"$T/layout"
+	grep -q "layers.0.experts.gate_up_proj unit 1 .* shape 16 32 .* n 2048 " "$T/layout"
+	grep -q "layers.2.router.per_expert_scale unit 3 .* shape 4 1 .* decay 0" "$T/layout"
+	grep -q "layers.2.mlp.down_proj.weight unit 3 .* shape 32 48 " "$T/layout"
 }

@@ -71,6 +71,12 @@ as_on_cpu() {
 	as_on_cpu bf16 3e-2 true lfm2
 }
 
+# bats test_tags=slow
+@test "norms behind experts on the cuda device give the cpu device's gradients, in any order of streams" {
+	as_on_cpu fp32 1e-5 true afmoe gemma4-moe
+	as_on_cpu bf16 3e-2 true afmoe gemma4-moe
+}
+
 @test "a GPU whose memory is the host's reads weights in place and offloads nothing, with the same bits" {
 	need_emulator
 	for model in qwen3 mixtral; do

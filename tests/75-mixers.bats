@@ -32,17 +32,21 @@ load lib/golden
 @test "nemotron-h in bf16: results differ from PyTorch's only by rounding" { golden nemotron-h --bf16; }
 @test "nemotron-h-moe in fp32: losses, norms, gradients and weights match PyTorch's" { golden nemotron-h-moe; }
 @test "nemotron-h-moe in bf16: results differ from PyTorch's only by rounding" { golden nemotron-h-moe --bf16; }
+@test "afmoe in fp32: losses, norms, gradients and weights match PyTorch's" { golden afmoe; }
+@test "afmoe in bf16: results differ from PyTorch's only by rounding" { golden afmoe --bf16; }
+@test "gemma4-moe in fp32: losses, norms, gradients and weights match PyTorch's" { golden gemma4-moe; }
+@test "gemma4-moe in bf16: results differ from PyTorch's only by rounding" { golden gemma4-moe --bf16; }
 
 @test "models with other mixers are exported as they were loaded: names, shapes, values, and the same geometry" {
 	same_export qwen3-5 qwen3-5-moe qwen3-next lfm2 lfm2-moe deepseek-v2 deepseek-v3 moonlight glm4-moe-lite \
-		granite-hybrid granite-hybrid-moe nemotron-h nemotron-h-moe
+		granite-hybrid granite-hybrid-moe nemotron-h nemotron-h-moe afmoe gemma4-moe
 }
 
 # bats test_tags=slow
 @test "transformers computes the loss of mt on exported models with other mixers" {
 	need_torch
 	for c in qwen3-5 qwen3-5-moe qwen3-next lfm2 lfm2-moe deepseek-v2 deepseek-v3 moonlight glm4-moe-lite \
-		granite-hybrid granite-hybrid-moe nemotron-h nemotron-h-moe; do
+		granite-hybrid granite-hybrid-moe nemotron-h nemotron-h-moe afmoe gemma4-moe; do
 		loss_on "$GOLDEN/$c/data.bin" "$c" --until 2 --eval-every 2
 	done
 	transformers_agrees
@@ -63,7 +67,7 @@ two_steps() {
 }
 
 @test "threads, recompute levels and delays of the chaos device change no bit of other mixers" {
-	for c in qwen3-5 qwen3-next lfm2 deepseek-v3 moonlight granite-hybrid nemotron-h nemotron-h-moe; do
+	for c in qwen3-5 qwen3-next lfm2 deepseek-v3 moonlight granite-hybrid nemotron-h nemotron-h-moe afmoe gemma4-moe; do
 		two_steps one $c "--device cpu --threads 1 --recompute none"
 		for options in "cpu --recompute full" "cpu --recompute none --threads 3" "chaos:5 --recompute none" \
 			"chaos:6 --recompute full" chaos:7 chaos:8 chaos:9; do
@@ -74,7 +78,8 @@ two_steps() {
 }
 
 @test "windows of experts change no bit of layers with other mixers" {
-	for c in qwen3-5-moe qwen3-next lfm2-moe deepseek-v2 glm4-moe-lite granite-hybrid-moe nemotron-h-moe; do
+	for c in qwen3-5-moe qwen3-next lfm2-moe deepseek-v2 glm4-moe-lite granite-hybrid-moe nemotron-h-moe afmoe \
+		gemma4-moe; do
 		two_steps whole $c "--expert-window 99 --threads 1"
 		two_steps one $c "--expert-window 1 --recompute none"
 		cmp "$T/whole" "$T/one"
@@ -137,9 +142,10 @@ loss_alone() {
 	done
 }
 
-@test "Qwen3.5 to GLM-4.7-Flash, Granite 4, Nemotron have their sizes, and plans for an H200, also of several nodes" {
+@test "Qwen3.5 to Trinity Mini have their sizes, and plans for an H200, also of several nodes" {
 	for m in "qwen3.5-9b 8.95" "qwen3.5-27b 26.90" "qwen3.5-35b-a3b 34.66" "qwen3-next-80b 79.67" \
-		"glm-4.7-flash 29.94" "granite-4.0-h-small 32.21" "nemotron-3-nano-30b 31.58" "nemotron-nano-9b-v2 8.89"; do
+		"glm-4.7-flash 29.94" "granite-4.0-h-small 32.21" "nemotron-3-nano-30b 31.58" "nemotron-nano-9b-v2 8.89" \
+		"gemma-4-26b-a4b 25.23" "trinity-mini 26.12"; do
 		for more in "" "--nodes 2 --net 50" "--device-memory 24G --state int8"; do
 			# shellcheck disable=SC2086
 			mt-plan --config "$TOP/tests/configs/${m% *}.json" --profile H200 --seq 8192 --batch 8 --grad bf16 \

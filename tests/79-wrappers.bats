@@ -52,6 +52,7 @@ whole() {
 
 @test "Gemma3ForConditionalGeneration trains as in PyTorch" { whole gemma3-wrapper; }
 @test "Gemma4ForConditionalGeneration trains as in PyTorch" { whole gemma4-wrapper; }
+@test "Gemma4ForConditionalGeneration with experts trains as in PyTorch" { whole gemma4-moe-wrapper; }
 @test "Gemma4UnifiedForConditionalGeneration trains as in PyTorch" { whole gemma4-unified; }
 @test "Mistral3ForConditionalGeneration with an LM head that only the file has trains as in PyTorch" {
 	whole mistral3-wrapper

@@ -66,6 +66,7 @@ static void add_task(void *arg, int64_t task, int thread)
 		task -= div_up(of->n, COLUMNS);
 		partial += of->n;
 	}
+	if (!of->dst) return;
 	int64_t first = task * COLUMNS, n = least(COLUMNS, of->n - first), blocks = row_blocks(s->rows);
 	float sum[COLUMNS] = {0}, *dst = of->dst + first;
 	for (int64_t b = 0; b < blocks; b++)

@@ -93,6 +93,7 @@ static void forward_tokens(const void *args, int64_t first, int64_t end)
 		choose(a, score, chosen);
 		if (a->score == MT_TOP_SOFTMAX) weigh_top(a, score, chosen, weight);
 		else weigh(a, score, chosen, weight);
+		for (int64_t k = 0; k < a->per_token && a->factor; k++) weight[k] *= ((const float *)a->factor)[chosen[k]];
 	}
 }
 
@@ -173,7 +174,8 @@ static void backward_tokens(const void *args, int64_t first, int64_t end)
 		const uint32_t *chosen = a->expert + t * a->per_token;
 		float *dlogits = (float *)a->dlogits + t * a->experts;
 		double d[MT_EXPERTS];
-		for (int64_t k = 0; k < a->per_token; k++) d[k] = dweight[k];
+		for (int64_t k = 0; k < a->per_token; k++)
+			d[k] = a->factor ? (double)dweight[k] * ((const float *)a->factor)[chosen[k]] : dweight[k];
 		if (a->score == MT_TOP_SOFTMAX) {
 			top_backward(a, a->weight + t * a->per_token, chosen, d, dlogits);
 			continue;
@@ -184,7 +186,24 @@ static void backward_tokens(const void *args, int64_t first, int64_t end)
 	}
 }
 
+/* Of experts' factors, each over its slots: the gradient of a slot's weight, times the weight without the factor */
+static void factor_backward(const void *args, int64_t first, int64_t end)
+{
+	const struct route_args *a = args;
+	for (int64_t e = first; e < end; e++) {
+		double d = 0;
+		for (uint32_t r = a->first[e]; r < a->first[e + 1]; r++) {
+			int64_t slot = a->slot[r], t = slot / a->per_token;
+			float weight[MT_EXPERTS];
+			weigh(a, a->scores + t * a->experts, a->expert + t * a->per_token, weight);
+			d += (double)a->dweight[slot] * weight[slot % a->per_token];
+		}
+		a->dfactor[e] = a->beta != 0 ? a->beta * a->dfactor[e] + (float)d : (float)d;
+	}
+}
+
 void op_route_backward(struct pool *pool, const struct route_args *a)
 {
 	run_tasks(pool, a->n, TOKENS, backward_tokens, a);
+	if (a->dfactor) run_tasks(pool, a->experts, 1, factor_backward, a);
 }

@@ -53,6 +53,8 @@ static struct arrays of(struct op *o)
 	READS(DELTA_BACKWARD, delta.skip, o->delta.value_heads);
 	READS(GATED_NORM_FORWARD, gated_norm.w, gated_norm_weights(&o->gated_norm));
 	READS(GATED_NORM_BACKWARD, gated_norm.w, gated_norm_weights(&o->gated_norm));
+	READS(ROUTE_FORWARD, route.factor, o->route.experts);
+	READS(ROUTE_BACKWARD, route.factor, o->route.experts);
 #undef READS
 	if (o->code == OP_ROUTE_FORWARD && !o->route.exact) add(&a, &o->route.correction, o->route.experts);
 	return a;

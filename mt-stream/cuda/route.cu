@@ -50,6 +50,13 @@ static __device__ __forceinline__ float weight_of(const struct route_args *a, co
 	return (float)((double)score[chosen[k]] / sum * (double)a->scale);
 }
 
+/* What an expert's weights are multiplied by */
+template <typename T>
+static __device__ __forceinline__ float factor_of(const struct route_args *a, uint32_t expert)
+{
+	return a->factor ? get(((const T *)a->factor)[expert]) : 1.0f;
+}
+
 template <typename T>
 static __global__ void __launch_bounds__(32 * ROUTE_WARPS) route_forward_kernel(struct route_args a, int words)
 {
@@ -77,7 +84,8 @@ static __global__ void __launch_bounds__(32 * ROUTE_WARPS) route_forward_kernel(
 		if (lane == 0) a.expert[t * wanted + k] = chosen[k] = (uint32_t)at;
 	}
 	__syncwarp();
-	for (int k = lane; k < wanted; k += 32) a.weight[t * wanted + k] = weight_of(&a, score, chosen, k);
+	for (int k = lane; k < wanted; k += 32)
+		a.weight[t * wanted + k] = weight_of(&a, score, chosen, k) * factor_of<T>(&a, chosen[k]);
 }
 
 /* ---- slots by expert: a counting sort, which keeps the order of an expert's tokens ---- */
@@ -169,7 +177,15 @@ struct token {
 	double factor, dot;
 };
 
+/* The gradient of the k-th weight, without its expert's factor */
+template <typename T>
+static __device__ __forceinline__ double weight_gradient(const struct route_args *a, const struct token *t, int k)
+{
+	return (double)t->dw[k] * (double)factor_of<T>(a, t->chosen[k]);
+}
+
 /* Weights are w = scale p / sum(p), or scale p */
+template <typename T>
 static __device__ __forceinline__ void token_sums(const struct route_args *a, struct token *t)
 {
 	double sum = 0, dot = 0;
@@ -179,7 +195,7 @@ static __device__ __forceinline__ void token_sums(const struct route_args *a, st
 	for (int k = 0; k < a->per_token; k++) {
 		double p = (double)t->score[t->chosen[k]];
 		sum += p;
-		dot += (double)t->dw[k] * p;
+		dot += weight_gradient<T>(a, t, k) * p;
 	}
 	if (sum <= (double)a->floor) t->factor /= (double)a->floor + (double)a->eps; /* the sum counts as a constant */
 	else {
@@ -189,18 +205,20 @@ static __device__ __forceinline__ void token_sums(const struct route_args *a, st
 }
 
 /* The gradient of the k-th chosen score; MT_TOP_SOFTMAX: of the weight */
-static __device__ __forceinline__ double score_gradient(const struct token *t, int k)
+template <typename T>
+static __device__ __forceinline__ double score_gradient(const struct route_args *a, const struct token *t, int k)
 {
-	return ((double)t->dw[k] - t->dot) * t->factor;
+	return (weight_gradient<T>(a, t, k) - t->dot) * t->factor;
 }
 
 /* What the softmax takes from the gradient of each of its scores: the mean of all, by score */
+template <typename T>
 static __device__ __forceinline__ double gradients_dot(const struct route_args *a, const struct token *t)
 {
 	double dot = 0;
 	for (int k = 0; k < a->per_token; k++)
-		if (a->score == MT_SOFTMAX) dot += score_gradient(t, k) * (double)t->score[t->chosen[k]];
-		else if (a->score == MT_TOP_SOFTMAX) dot += (double)t->dw[k] * (double)t->weight[k];
+		if (a->score == MT_SOFTMAX) dot += score_gradient<T>(a, t, k) * (double)t->score[t->chosen[k]];
+		else if (a->score == MT_TOP_SOFTMAX) dot += weight_gradient<T>(a, t, k) * (double)t->weight[k];
 	return a->score == MT_TOP_SOFTMAX ? dot / (double)a->scale : dot;
 }
 
@@ -214,13 +232,13 @@ static __global__ void __launch_bounds__(32 * ROUTE_WARPS) route_backward_kernel
 	T *dlogits = (T *)a.dlogits + n * experts;
 
 	if (n >= a.n) return;
-	token_sums(&a, &t);
-	double dot = gradients_dot(&a, &t);
+	token_sums<T>(&a, &t);
+	double dot = gradients_dot<T>(&a, &t);
 	for (int e = lane; e < experts; e += 32)
 		put(dlogits + e, a.score == MT_SOFTMAX ? (float)((double)t.score[e] * -dot) : 0.0f);
 	__syncwarp(); /* the chosen ones' were written by other lanes */
 	for (int k = lane; k < wanted; k += 32) {
-		double d = score_gradient(&t, k), p = (double)t.score[t.chosen[k]];
+		double d = score_gradient<T>(&a, &t, k), p = (double)t.score[t.chosen[k]];
 		d = a.score == MT_SOFTMAX   ? p * (d - dot)
 			: a.score == MT_SIGMOID ? d * p * (1 - p)
 									: (double)t.weight[k] * (d - dot);
@@ -228,8 +246,23 @@ static __global__ void __launch_bounds__(32 * ROUTE_WARPS) route_backward_kernel
 	}
 }
 
+/* A warp is one expert's: over its slots, the gradient of a slot's weight times the weight without the factor */
+static __global__ void __launch_bounds__(32) route_factor_kernel(struct route_args a)
+{
+	int lane = threadIdx.x % 32, wanted = (int)a.per_token;
+	double d = 0;
+	for (uint32_t r = a.first[blockIdx.x] + lane; r < a.first[blockIdx.x + 1]; r += 32) {
+		int64_t slot = a.slot[r], t = slot / wanted;
+		float weight = weight_of(&a, a.scores + t * a.experts, a.expert + t * wanted, (int)(slot % wanted));
+		d += (double)a.dweight[slot] * (double)weight;
+	}
+	d = warp_sum_fp64(d);
+	if (lane == 0) a.dfactor[blockIdx.x] = (a.beta != 0 ? a.beta * a.dfactor[blockIdx.x] : 0) + (float)d;
+}
+
 void cuda_route_backward(const struct cuda_queue *q, const struct route_args *a)
 {
 	BY_BYTES(a->exact ? 4 : q->elem,
 		LAUNCH(route_backward_kernel<T>, div_up(a->n, ROUTE_WARPS), 32 * ROUTE_WARPS, 0, q->stream, *a));
+	if (a->dfactor) LAUNCH(route_factor_kernel, a->experts, 32, 0, q->stream, *a);
 }

@@ -241,6 +241,7 @@ struct times unit_times(const struct plan_request *req, const struct plan *plan,
 	t.backward += narrow * (4 * h + 2 * a + 2 * k + f + gu);
 	t.attention = attention.forward + (req->train ? attention.backward : 0);
 	double gate_up = gemms(req, 2, n, slice, h * gu, wide), down = gate_up / wide;
+	if (g->flags & MT_POST_NORM) t.backward += down; /* the norm behind it reads what is not kept */
 	t.recompute[KEEP_ALL] = 0;
 	t.recompute[KEEP_ALL_BUT_GATE_UP] = gate_up + weights / 2;
 	t.recompute[KEEP_ATTENTION] = t.forward - down - attention.forward;

@@ -54,6 +54,9 @@ static void take_saved(struct walk *w, const struct plan_request *req, const str
 		struct saved v = take_block(w, req, mt_layer_of(req->geo, l), level, z->pass);
 		if (p->saved) p->saved[l] = v;
 	}
+	bool sums = req->train && plan->expert_window && req->geo->flags & MT_POST_NORM;
+	p->kept = sums ? walk_take(w, layers * z->pass, z->h, z->elem) : NULL;
+	p->dsum = sums ? walk_take(w, z->pass, z->h, z->elem) : NULL;
 	for (int i = 0; i < 2; i++) p->away[i] = take_block(w, req, z->most, plan->offloaded, z->pass);
 }
 
@@ -122,6 +125,7 @@ static void take_scratch(struct walk *w, const struct plan_request *req, const s
 				.pass = z->pass,
 				.slices = plan->expert_window ? slices_of_pass(req, plan) : 0,
 				.train = req->train,
+				.post_norm = req->geo->flags & MT_POST_NORM,
 				.dtype = req->dtype},
 			walk_take_fn, w);
 	uint64_t mixed = (uint64_t)mixed_width(z->most), dmixed = (uint64_t)dmixed_width(z->most);

@@ -281,6 +281,7 @@ struct memory_layout {
 	struct scratch scratch;
 	struct saved *saved;  /* [layers], what each block keeps of all tokens of a pass; NULL: recomputed */
 	struct saved chunk;   /* what blocks recompute, of one chunk, or with windows of a pass; gu is in the scratch */
+	void *kept, *dsum;    /* to train by windows with a norm behind experts: (layers, n of a pass, H) and one block's */
 	struct saved away[2]; /* offloaded: what a block keeps, on its way out or in */
 };
 

@@ -262,13 +262,11 @@ static void try_offload(struct search *s, struct plan *plan)
 	}
 }
 
-/* Experts may stream by windows: not where they stay on the device between passes, nor where a norm follows the sum of
- * all of them, which the backward pass would need before any window; nor with --grad none, where a unit's gradient
- * leaves from its beginning on, and its experts are computed first. */
+/* Experts may stream by windows: not where they stay on the device between passes, nor with --grad none, where a unit's
+ * gradient leaves from its beginning on, and its experts are computed first. */
 static bool windows_possible(const struct plan_request *req, const struct plan *plan)
 {
-	return req->most.experts && !plan->pass_rows && !(req->geo->flags & MT_POST_NORM) &&
-		(!req->train || req->grad != MT_NONE);
+	return req->most.experts && !plan->pass_rows && (!req->train || req->grad != MT_NONE);
 }
 
 /* Half of a layer's experts at a time, a quarter, ... */

@@ -124,6 +124,7 @@ static void lay_out(struct forward *f, struct walk *w, uint32_t room)
 				.hidden = g->hidden,
 				.slice = n,
 				.elem = sizeof(float),
+				.post_norm = g->flags & MT_POST_NORM,
 				.dtype = (enum mt_dtype)mt_control(f->weights.run)->dtype},
 			walk_take_fn, w);
 }

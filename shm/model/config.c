@@ -328,11 +328,23 @@ void read_gemma4_unified(struct reader *r, struct model *m)
 		m->full_kv_heads = key_u32(r, "num_global_key_value_heads", 0, 1, 1 << 14);
 }
 
-/* The same without embeddings by layer (31B) */
+/* The same without embeddings by layer (31B), and with experts beside each MLP (26B) */
 void read_gemma4(struct reader *r, struct model *m)
 {
 	refuse_number(r, "hidden_size_per_layer_input", 256);
 	read_gemma4_unified(r, m);
+	if (!key_bool(r, r->root, "enable_moe_block", false)) return;
+	m->geo.names = MT_NAMES_GEMMA_MOE;
+	read_experts(r, m);
+	m->experts.shared_ffn = m->base.ffn;
+}
+
+/* Trinity */
+void read_afmoe(struct reader *r, struct model *m)
+{
+	if (key_bool(r, r->root, "mup_enabled", false)) read_gemma(r, m);
+	m->base.output_gate = MT_GATE_APART;
+	read_experts(r, m);
 }
 
 /* A key of one word, which must be one of two */
@@ -360,7 +372,7 @@ void read_delta(struct reader *r, struct model *m)
 		REFUSE(r, MT_EX_CONFIG, "attn_output_gate false is not supported");
 	refuse_word(r, "output_gate_type", "swish", "silu");
 	refuse_word(r, "mamba_ssm_dtype", "float32", "float32");
-	m->base.output_gate = 1;
+	m->base.output_gate = MT_GATE_IN_Q;
 }
 
 /* A limit of time_step_limit. Python's JSON has Infinity, and that of transformers 5 an object instead. */

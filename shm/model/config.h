@@ -153,7 +153,8 @@ struct family {
 	bool window_missing_none;      /* without the key there is no window */
 	bool window_null_none;         /* with null there is no window; WINDOW_PATTERN only, the others always allow it */
 	uint32_t pattern;              /* WINDOW_PATTERN: each such layer is full */
-	bool pattern_key;              /* unless sliding_window_pattern says another */
+	const char *pattern_key;       /* unless this key says another; NULL: no key does */
+	bool types_win;                /* whatever pattern_key says beside layer_types */
 	bool last_full;                /* whatever layer_types says of the last layer */
 	bool delta;                    /* linear_attention of layer_types is gated DeltaNet; without this key, all but each
 	                                * full_attention_interval-th layer have it */
@@ -205,6 +206,7 @@ void read_gpt2(struct reader *, struct model *);
 void read_bigcode(struct reader *, struct model *);
 void read_opt(struct reader *, struct model *);
 void read_gemma4(struct reader *, struct model *);
+void read_afmoe(struct reader *, struct model *);
 void read_delta(struct reader *, struct model *);
 void read_conv(struct reader *, struct model *);
 void read_lfm2(struct reader *, struct model *);

@@ -33,7 +33,7 @@ static const struct experts_family {
 	 * of mlp_layer_types, or if it is missing the first ones; those beside moe_layer_start_index ..
 	 * moe_layer_end_index, and by moe_layer_interval; the first num_dense_layers */
 	enum { DENSE_NEVER, DENSE_LISTED, DENSE_FIRST, DENSE_TYPES, DENSE_RANGE, DENSE_NUMBER } dense;
-	uint32_t first; /* DENSE_FIRST, DENSE_TYPES: the default of first_k_dense_replace */
+	uint32_t first; /* the default of first_k_dense_replace or num_dense_layers */
 } experts_families[] = {
 	{"mixtral", "num_local_experts", "num_experts_per_tok", 8, 2, .flags = MT_RENORMALISE, .alias = "num_experts",
 		.aux = 0.001f},
@@ -100,7 +100,12 @@ static const struct experts_family {
 		.flags = MT_RENORMALISE | MT_CORRECTION, .alias = "num_experts", .aux = 0.001f},
 	{"lfm2_moe", "num_experts", "num_experts_per_tok", 32, 4, "moe_intermediate_size", 1792, .score = MT_SIGMOID,
 		.renormalise_key = "norm_topk_prob", .renormalise = true, .eps = 1e-6f, .scale_key = "routed_scaling_factor",
-		.dense = DENSE_NUMBER},
+		.dense = DENSE_NUMBER, .first = 2},
+	{"afmoe", "num_experts", "num_experts_per_tok", 64, 6, "moe_intermediate_size", 1408, "num_shared_experts", 2, true,
+		MT_SIGMOID, MT_RENORMALISE | MT_CORRECTION, .floor = 1e-20f, .scale_key = "route_scale", .dense = DENSE_NUMBER,
+		.first = 1},
+	{"gemma4_text", "num_experts", "top_k_experts", REQUIRED, REQUIRED, "moe_intermediate_size", REQUIRED,
+		.flags = MT_RENORMALISE | MT_PACKED | MT_OWN_NORMS},
 	{"gpt_oss", "num_local_experts", "num_experts_per_tok", 128, 4, .score = MT_TOP_SOFTMAX,
 		.flags = MT_ROUTER_BIAS | MT_EXPERT_BIAS | MT_PACKED | MT_TRANSPOSED, .alias = "num_experts", .aux = 0.001f},
 };
@@ -173,7 +178,7 @@ static void read_sparse(struct reader *r, const struct experts_family *x, uint32
 	if (x->dense == DENSE_LISTED) step = key_u32(r, "decoder_sparse_step", 1, 1, INT32_MAX);
 	if (x->dense == DENSE_FIRST || x->dense == DENSE_TYPES)
 		first = key_u32(r, "first_k_dense_replace", x->first, 0, INT32_MAX);
-	if (x->dense == DENSE_NUMBER) first = key_u32(r, "num_dense_layers", 2, 0, INT32_MAX);
+	if (x->dense == DENSE_NUMBER) first = key_u32(r, "num_dense_layers", x->first, 0, INT32_MAX);
 	if (x->dense == DENSE_RANGE) {
 		first = key_u32(r, "moe_layer_start_index", 1, 0, INT32_MAX);
 		last = last_sparse(r, layers);
@@ -200,6 +205,7 @@ static void read_expert_sizes(struct reader *r, const struct experts_family *x, 
 	k->experts_per_token = read_aliased(r, x->per_token_key, x->per_token_alias, x->per_token, MT_EXPERTS_PER_TOKEN);
 	k->expert_ffn = x->ffn_key ? key_u32(r, x->ffn_key, x->ffn, 1, 1 << 22) : k->ffn;
 	k->shared_ffn = x->shared_key ? key_u32(r, x->shared_key, x->shared, 0, 1 << 22) : 0;
+	if (k->expert_ffn == REQUIRED) REFUSE(r, MT_EX_CONFIG, "%s is missing", x->ffn_key);
 	if (k->experts == REQUIRED) REFUSE(r, MT_EX_CONFIG, "%s is missing", x->experts_key);
 	if (k->experts_per_token == REQUIRED) REFUSE(r, MT_EX_CONFIG, "%s is missing", x->per_token_key);
 	if (k->shared_ffn == REQUIRED) REFUSE(r, MT_EX_CONFIG, "%s is missing", x->shared_key);

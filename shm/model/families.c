@@ -9,6 +9,7 @@
 
 #define ALL_BIASES (MT_QKV_BIAS | MT_O_BIAS | MT_MLP_BIAS)
 #define ATTENTION_BIAS {"attention_bias", MT_QKV_BIAS | MT_O_BIAS, false} /* of q, k, v and o */
+#define SLIDING_PATTERN "sliding_window_pattern"
 #define MLP_BIAS {"mlp_bias", MT_MLP_BIAS, false}
 
 /* Gemma: files with tied embeddings, norms before and after, 1 + w */
@@ -79,7 +80,7 @@ static const struct family families[] = {
 	{"cohere2", "Cohere2ForCausalLM", .size = {40, 8192, 22528, 256000, 8192, 64, DERIVED, DERIVED}, .tied = true,
 		.flags = MT_LAYERNORM | PARALLEL_ONE_NORM, .flag_key = {ATTENTION_BIAS},
 		.number = {{"logit_scale", OF_MODEL(logit_scale), AS_IS, 0.0625}}, .eps_key = "layer_norm_eps", .eps = 1e-5,
-		.pad = 1 + 0, .neighbours = true, .window = WINDOW_PATTERN, .pattern = 4, .pattern_key = true,
+		.pad = 1 + 0, .neighbours = true, .window = WINDOW_PATTERN, .pattern = 4, .pattern_key = SLIDING_PATTERN,
 		.nope = NOPE_FULL},
 	{"cohere", "CohereForCausalLM", .size = {40, 8192, 22528, 256000, 8192, 64, DERIVED, DERIVED}, .tied = true,
 		.flags = MT_LAYERNORM | PARALLEL_ONE_NORM, .flag_key = {ATTENTION_BIAS},
@@ -152,9 +153,9 @@ static const struct family families[] = {
 		.flags = GEMMA_FLAGS | MT_QK_NORM, .flag_key = {ATTENTION_BIAS}, .read = read_gemma,
 		.number = {Q_SCALE, {"final_logit_softcapping", OF_MODEL(logit_cap), AS_IS, NAN}}, .theta = 1e6,
 		.local_theta = 1e4, .local_theta_key = "rope_local_base_freq", .window = WINDOW_PATTERN, .pattern = 6,
-		.pattern_key = true},
+		.pattern_key = SLIDING_PATTERN},
 	{"gemma4_text", "Gemma4ForCausalLM", .size = {30, 2304, 9216, 262144, 131072, 8, 4, 256}, GEMMA_4,
-		.refused = {"enable_moe_block"}, .read = read_gemma4, .tokens = 512},
+		.read = read_gemma4, .tokens = 512},
 	{"gemma4_unified_text", "Gemma4UnifiedForCausalLM", .size = {30, 2304, 9216, 262144, 262144, 8, 4, 256}, GEMMA_4,
 		.read = read_gemma4_unified, .tokens = 1024},
 	{"glm4", "Glm4ForCausalLM", .size = {40, 4096, 13696, 151552, 131072, 32, 2, 128}, .flags = MT_POST_NORM,
@@ -176,7 +177,7 @@ static const struct family families[] = {
 		.window = WINDOW_PATTERN, .pattern = 4},
 	{"exaone4", "Exaone4ForCausalLM", .size = {32, 4096, 16384, 102400, 2048, 32, 32, DERIVED},
 		.flags = MT_NO_PRE_NORM | MT_POST_NORM | MT_QK_NORM, .eps = 1e-5, .window = WINDOW_PATTERN,
-		.window_null_none = true, .pattern = 4, .pattern_key = true, .nope = NOPE_BESIDE_WINDOWS},
+		.window_null_none = true, .pattern = 4, .pattern_key = SLIDING_PATTERN, .nope = NOPE_BESIDE_WINDOWS},
 	{"phi3", "Phi3ForCausalLM", .size = {32, 3072, 8192, 32064, 4096, 32, DERIVED, DERIVED}, .names = MT_NAMES_PHI,
 		.eps = 1e-5, .pad = 1 + 32000, .partial = 1, .original = 4096, .longrope = true, .type_only = true,
 		.window = WINDOW_ALL, .window_missing_none = true},
@@ -259,7 +260,7 @@ static const struct family families[] = {
 		.partial = 1, .read = read_experts},
 	{"exaone_moe", "ExaoneMoeForCausalLM", .size = {32, 4096, 16384, 102400, 2048, 32, 32, DERIVED},
 		.flags = MT_QK_NORM, .names = MT_NAMES_EXAONE_MOE, .eps = 1e-5, .pad = 1 + 0, .window = WINDOW_PATTERN,
-		.window_null_none = true, .pattern = 4, .pattern_key = true, .nope = NOPE_BESIDE_WINDOWS,
+		.window_null_none = true, .pattern = 4, .pattern_key = SLIDING_PATTERN, .nope = NOPE_BESIDE_WINDOWS,
 		.read = read_experts},
 	{"sarvam_moe", "SarvamMoEForCausalLM", .shares = "glm4_moe",
 		.alias = {{"num_experts", "n_routed_experts"}, {"num_shared_experts", "n_shared_experts"},
@@ -278,6 +279,10 @@ static const struct family families[] = {
 		.size = {32, 2048, 7168, 65536, 128000, 32, 8, DERIVED}, .tied = true, .flags = MT_QK_NORM, .act_key = "",
 		.names = MT_NAMES_LFM2, .eps_key = "norm_eps", .eps = 1e-5, .pad = 1 + 0, .refused = {"conv_bias"},
 		.theta = 1e6, .conv = true, .read = read_lfm2_experts},
+	{"afmoe", "AfmoeForCausalLM", .size = {32, 2048, 6144, 200192, 16384, 16, DERIVED, 128},
+		.flags = MT_POST_NORM | MT_QK_NORM, .flag_key = {ATTENTION_BIAS}, .names = MT_NAMES_AFMOE, .eps = 1e-5,
+		.window = WINDOW_PATTERN, .tokens = 1024, .pattern = 4, .pattern_key = "global_attn_every_n_layers",
+		.types_win = true, .nope = NOPE_FULL, .read = read_afmoe},
 	{"gpt_oss", "GptOssForCausalLM", .size = {36, 2880, 2880, 201088, 131072, 64, 8, 64}, .flags = MT_SINKS,
 		.flag_key = {{"attention_bias", MT_QKV_BIAS | MT_O_BIAS, true}}, .names = MT_NAMES_GPT_OSS, .eps = 1e-5,
 		.theta = 150000,

@@ -40,11 +40,12 @@ static void read_layer_types(struct reader *r, const struct family *family, uint
 /* Of models in which each such layer is full: which. 0: the file says it by layer_types alone */
 static uint32_t read_pattern(struct reader *r, const struct family *family, bool window)
 {
-	const json_t *v = json_object_get(r->root, "sliding_window_pattern");
-	if (!window || !family->pattern_key || !v) return family->pattern;
-	if (json_is_integer(v)) return key_u32(r, "sliding_window_pattern", family->pattern, 1, INT32_MAX);
+	const char *key = family->pattern_key;
+	const json_t *v = key ? json_object_get(r->root, key) : NULL;
+	if (!window || !v) return family->pattern;
+	if (json_is_integer(v)) return key_u32(r, key, family->pattern, 1, INT32_MAX);
 	if (!is_given(json_object_get(r->root, "layer_types")))
-		REFUSE(r, MT_EX_CONFIG, "sliding_window_pattern without layer_types is not an integer");
+		REFUSE(r, MT_EX_CONFIG, "%s without layer_types is not an integer", key);
 	return 0;
 }
 
@@ -88,7 +89,7 @@ static uint32_t read_windows(struct reader *r, const struct family *family, uint
 	bool strict = family->window != WINDOW_FROM; /* whose class has had layer_types from the beginning */
 	if (family->window == WINDOW_QWEN) strict = json_object_get(r->root, "max_window_layers");
 	if (family->window == WINDOW_PATTERN)
-		strict = family->pattern_key && every && json_object_get(r->root, "sliding_window_pattern");
+		strict = !family->types_win && every && family->pattern_key && json_object_get(r->root, family->pattern_key);
 	read_layer_types(r, family, layers, has, tokens != 0, strict && family->window != WINDOW_NOPE);
 	if (family->last_full) has[layers - 1] &= (uint8_t)~HAS_WINDOW;
 	return tokens;

@@ -24,15 +24,16 @@
 #define ATTENTION PART(6) /* which mixer the layer has */
 #define DELTA PART(7)
 #define CONV PART(8)
-#define MLA PART(17)
-#define SOFTMAX PART(18)  /* attention or MLA */
-#define Q_LATENT PART(19) /* of MLA */
-#define Q_DIRECT PART(20)
-#define MAMBA PART(21)
-#define MIXER PART(22)   /* the layer has one */
-#define CHANNEL PART(23) /* it has an MLP or experts */
-#define CONV_BIAS PART(24)
-#define EXPERTS_ARE(flag) ((uint64_t)(flag) << 41)
+#define MLA PART(9)
+#define SOFTMAX PART(10)  /* attention or MLA */
+#define Q_LATENT PART(11) /* of MLA */
+#define Q_DIRECT PART(12)
+#define MAMBA PART(13)
+#define MIXER PART(14)   /* the layer has one */
+#define CHANNEL PART(15) /* it has an MLP or experts */
+#define CONV_BIAS PART(16)
+#define OWN_GATE PART(17)
+#define EXPERTS_ARE(flag) ((uint64_t)(flag) << 55)
 
 enum size {
 	NONE,
@@ -98,6 +99,7 @@ static const struct entry {
 	{MT_T_QUP, true, "self_attn.q_b_proj.weight", Q_ROWS, Q_RANK, MLA | Q_LATENT, 0},
 	{MT_T_KVUP, true, "self_attn.kv_b_proj.weight", KV_UP_ROWS, KV_RANK, MLA, 0},
 	{MT_T_SINKS, true, "self_attn.sinks", HEADS, NONE, ATTENTION | MT_SINKS, 0},
+	{MT_T_OGATE, true, "self_attn.gate_proj.weight", Q_ROWS, HIDDEN, ATTENTION | OWN_GATE, 0},
 	{MT_T_DQKV, true, "linear_attn.in_proj_qkv.weight", D_QKV_ROWS, HIDDEN, DELTA, 0},
 	{MT_T_DZ, false, "linear_attn.in_proj_z.weight", D_VALUE_ROWS, HIDDEN, DELTA, 0},
 	{MT_T_DB, false, "linear_attn.in_proj_b.weight", D_HEADS, HIDDEN, DELTA, 0},
@@ -142,6 +144,11 @@ static const struct entry {
 	{MT_T_SGATE, true, "mlp.shared_experts.gate_proj.weight", SHARED_FFN, HIDDEN, SHARED | GATED, 0},
 	{MT_T_SUP, false, "mlp.shared_experts.up_proj.weight", SHARED_FFN, HIDDEN, SHARED, 0},
 	{MT_T_SDOWN, true, "mlp.shared_experts.down_proj.weight", HIDDEN, SHARED_FFN, SHARED, 0},
+	{MT_T_ROUTER_NORM, true, "router.scale", HIDDEN, NONE, MOE | EXPERTS_ARE(MT_OWN_NORMS), 0},
+	{MT_T_EXPERT_SCALE, true, "router.per_expert_scale", EXPERTS, NONE, MOE | EXPERTS_ARE(MT_OWN_NORMS), 0},
+	{MT_T_SHARED_POST, true, "post_feedforward_layernorm_1.weight", HIDDEN, NONE, MOE | EXPERTS_ARE(MT_OWN_NORMS), 0},
+	{MT_T_XNORM, true, "pre_feedforward_layernorm_2.weight", HIDDEN, NONE, MOE | EXPERTS_ARE(MT_OWN_NORMS), 0},
+	{MT_T_XPOST, true, "post_feedforward_layernorm_2.weight", HIDDEN, NONE, MOE | EXPERTS_ARE(MT_OWN_NORMS), 0},
 	{MT_T_POST2, true, "post_feedforward_layernorm.weight", HIDDEN, NONE, CHANNEL | MT_POST_NORM, MT_NORM_PLAIN},
 	{MT_T_SCALAR, true, "layer_scalar", ONE, NONE, MT_LAYER_SCALAR, 0},
 };
@@ -270,6 +277,13 @@ static const struct names {
 	[MT_NAMES_NEMOTRON_H] = {"backbone.layers", .experts = "mixer.experts.", .module = "mixer.",
 		.other = {{MT_T_EMBED, "backbone.embeddings.weight"}, {MT_T_NORM1, "norm.weight"}, {MT_T_NORM2, "norm.weight"},
 			{MT_T_FNORM, "backbone.norm_f.weight"}}},
+	[MT_NAMES_AFMOE] = {"model.layers",
+		.other = {{MT_T_NORM2, "pre_mlp_layernorm.weight"}, {MT_T_POST2, "post_mlp_layernorm.weight"},
+			{MT_T_ROUTER, "mlp.router.gate.weight"}, {MT_T_CORRECTION, "mlp.expert_bias"}}},
+	[MT_NAMES_GEMMA_MOE] = {"model.layers", .base = MT_NAMES_GEMMA, .experts = "experts.",
+		.other = {{MT_T_SGATE, "mlp.gate_proj.weight"}, {MT_T_SUP, "mlp.up_proj.weight"},
+			{MT_T_SDOWN, "mlp.down_proj.weight"}, {MT_T_ROUTER, "router.proj.weight"},
+			{MT_T_XGATE, "experts.gate_up_proj"}, {MT_T_XUP, NULL}, {MT_T_XDOWN, "experts.down_proj"}}},
 	[MT_NAMES_GRANITE_MOE] = {"model.layers", .experts = "block_sparse_moe.experts.",
 		.other = {{MT_T_ROUTER, "block_sparse_moe.router.layer.weight"},
 			{MT_T_XGATE, "block_sparse_moe.input_linear.weight"}, {MT_T_XUP, NULL},
@@ -334,6 +348,7 @@ static bool has(const struct mt_geometry *geo, const struct mt_layer *k, const s
 		is |= (k->form == MT_XIELU ? XIELU : 0) | (k->k_is_v ? 0 : OWN_V);
 		is |= mixers[k->mixer] | (k->mamba_flags & MT_CONV_BIAS ? CONV_BIAS : 0);
 		is |= k->q_rank ? Q_LATENT : Q_DIRECT;
+		is |= k->output_gate == MT_GATE_APART ? OWN_GATE : 0;
 	}
 	return (is & e->needs) == e->needs && !(is & e->without);
 }
@@ -349,7 +364,7 @@ static uint64_t size_of(const struct mt_geometry *geo, const struct mt_layer *k,
 	case POSITIONS: return (uint64_t)geo->max_position + geo->position_offset;
 	case HEADS: return k->heads;
 	case Q_ROWS: return (uint64_t)k->heads * k->head_dim;
-	case Q_PROJ_ROWS: return (k->output_gate ? 2 : 1) * size_of(geo, k, Q_ROWS);
+	case Q_PROJ_ROWS: return (k->output_gate == MT_GATE_IN_Q ? 2 : 1) * size_of(geo, k, Q_ROWS);
 	case KV_ROWS: return (uint64_t)k->kv_heads * k->head_dim;
 	case Q_NORM: return row ? size_of(geo, k, Q_ROWS) : k->head_dim;
 	case K_NORM: return row ? size_of(geo, k, KV_ROWS) : k->head_dim;
@@ -590,7 +605,7 @@ static struct cut cut_of(const struct mt_geometry *geo, const struct mt_tensor *
 		return (
 			struct cut){k->kv_heads, 3, {k->heads / k->kv_heads * k->head_dim, k->head_dim, k->head_dim}, {0, 1, 2}};
 	/* for each head: q, gate */
-	if (q && k->output_gate) return (struct cut){k->heads, 2, {k->head_dim, k->head_dim}, {1, 0}};
+	if (q && k->output_gate == MT_GATE_IN_Q) return (struct cut){k->heads, 2, {k->head_dim, k->head_dim}, {1, 0}};
 	uint64_t keys = (uint64_t)k->key_heads * k->key_dim, all = (uint64_t)k->value_heads * k->value_dim;
 	/* z, x, B, C, dt; and x, B, C */
 	if (k->mixer == MT_MAMBA && t->role == MT_T_DQKV)

@@ -39,7 +39,7 @@ enum mt_names {                 /* which names a block's tensors have in files; 
 	MT_NAMES_ERNIE_MOE, MT_NAMES_GPT_OSS, MT_NAMES_NEOX, MT_NAMES_PHI_1, MT_NAMES_MINIMAX,
 	MT_NAMES_EXAONE_MOE, MT_NAMES_SARVAM, MT_NAMES_EXAONE, MT_NAMES_GPT2,
 	MT_NAMES_OPT, MT_NAMES_BIGCODE, MT_NAMES_ERNIE_MOE_5, MT_NAMES_GRANITE_MOE_5, MT_NAMES_QWEN_NEXT,
-	MT_NAMES_LFM2, MT_NAMES_NEMOTRON_H,
+	MT_NAMES_LFM2, MT_NAMES_NEMOTRON_H, MT_NAMES_AFMOE, MT_NAMES_GEMMA_MOE,
 	MT_NAMES,                   /* how many */
 };
 
@@ -53,6 +53,9 @@ enum {                          /* mt_layer.expert_flags */
 	MT_PACKED = 32,             /* the store has one tensor of all experts, not one for each */
 	MT_TRANSPOSED = 64,         /* experts' weights are (in, out), and gate and up alternate */
 	MT_EXACT_ROUTER = 128,      /* the router's weight is exact without a correction, too */
+	MT_OWN_NORMS = 256,         /* experts, shared expert and router read norms of their own, and what the experts and
+								 * the shared expert add has one each; a token's weights are multiplied by a number of
+								 * each expert */
 };
 
 enum mt_mixer {                 /* what combines the tokens of a block */
@@ -67,6 +70,8 @@ enum mt_mixer {                 /* what combines the tokens of a block */
 enum {                          /* mt_layer.mamba_flags */
 	MT_CONV_BIAS = 1,
 };
+
+enum mt_gate { MT_NO_GATE, MT_GATE_IN_Q, MT_GATE_APART }; /* w is in q_proj, or a tensor of its own */
 
 enum { MT_DELTA_DIM = 256, MT_CONV_WIDTH = 4 }; /* at most */
 
@@ -94,7 +99,7 @@ struct mt_layer {                /* what all layers of a kind have in common */
 	uint32_t key_heads, value_heads; /* value_heads: a multiple of key_heads */
 	uint32_t key_dim, value_dim; /* of a head */
 	uint32_t conv_width;        /* not attention: tokens that the convolution reads */
-	uint32_t output_gate;       /* MT_ATTENTION, 1: o is multiplied by sigmoid(x w'); q_proj has the rows of w, too */
+	uint32_t output_gate;       /* enum mt_gate, MT_ATTENTION: o is multiplied by sigmoid(x w') */
 	uint32_t conv_dim;          /* MT_CONV: channels */
 	float    weight_eps;        /* MT_RENORMALISE: is added to the sum */
 	uint32_t q_rank, kv_rank;   /* MT_MLA: elements of its latents; q_rank 0: q has none */
@@ -171,7 +176,7 @@ enum mt_role_tensor {           /* what a tensor is; a unit's tensors stand in t
 	MT_T_NORM1,                 /* (hidden)                  before attention        blocks */
 	MT_T_NORM1B,                /* (hidden)                  its bias */
 	MT_T_Q, MT_T_K, MT_T_V,     /* (heads D, hidden) (kv D, hidden) x 2: one slab, one GEMM; in some files one tensor,
-								 * which has MT_T_Q's role. output_gate: q is (2 heads D, hidden), gate's rows first */
+								 * which has MT_T_Q's role. MT_GATE_IN_Q: q is (2 heads D, hidden), gate's rows first */
 	MT_T_QB, MT_T_KB, MT_T_VB,  /* (heads D) (kv D) x 2: one slab */
 	MT_T_QNORM, MT_T_KNORM,     /* (D) each, or (heads D) and (kv D); separate slabs */
 								/* MT_MLA: q is (q_rank, hidden), or (heads D, hidden) without a latent, k (kv_rank +
@@ -179,6 +184,7 @@ enum mt_role_tensor {           /* what a tensor is; a unit's tensors stand in t
 	MT_T_QUP,                   /* (heads D, q_rank) */
 	MT_T_KVUP,                  /* (heads (D - rope_dim + v_dim), kv_rank): of each head k's rows, then v's */
 	MT_T_SINKS,                 /* (heads) */
+	MT_T_OGATE,                 /* (heads D, hidden)         MT_GATE_APART */
 	MT_T_DQKV, MT_T_DZ, MT_T_DB, MT_T_DA, /* gated DeltaNet's: (2 key_heads key_dim + value_heads value_dim, hidden)
 								 * (value_heads value_dim, hidden) (value_heads, hidden) x 2: one slab, one GEMM.
 								 * MT_MAMBA: all but DB, in one tensor: C | B | x | z | dt, in files z | x | B | C | dt.
@@ -207,6 +213,10 @@ enum mt_role_tensor {           /* what a tensor is; a unit's tensors stand in t
 	MT_T_SHARED_GATE,           /* (1, hidden)               the shared expert's factor */
 	MT_T_SGATE, MT_T_SUP,       /* (shared_ffn, hidden) x 2: one slab; the shared expert's */
 	MT_T_SDOWN,                 /* (hidden, shared_ffn) */
+	MT_T_ROUTER_NORM,           /* (hidden)                  MT_OWN_NORMS: before the router, times hidden^-1/2; */
+	MT_T_EXPERT_SCALE,          /* (experts)                 factors of tokens' weights; */
+	MT_T_SHARED_POST,           /* (hidden)                  after the shared expert, before which NORM2 is; */
+	MT_T_XNORM, MT_T_XPOST,     /* (hidden) x 2              before and after the experts */
 	MT_T_POST2,                 /* (hidden)                  after the MLP */
 	MT_T_SCALAR,                /* (1)                       MT_LAYER_SCALAR: not trained, its gradient is 0 */
 	/* Experts, one after another: all tensors of the first, of the second, ... MT_PACKED: one tensor of all experts in

@@ -156,4 +156,27 @@ CASES = {
             layers_block_type=["moe", "linear_attention", "moe", "full_attention", "mlp"]),
         "dialect": 5, "double": True, "factors": FACTORS, "uniform": {**MAMBA, "mixer.norm": (0.6, 1.4)},
         "train": {"micro": 1, "batch": 3, "seq": 70, "warmup": 2, "clip": 1.5}},
+    # Trinity: a gate with a matrix of its own, norms before and behind attention and MLP, experts with sigmoid,
+    # corrections and a factor, shared experts, a dense first layer; rope in windows only; embeddings times sqrt(hidden)
+    "afmoe": {
+        "config": transformers.AfmoeConfig(
+            vocab_size=61, hidden_size=16, intermediate_size=20, num_hidden_layers=4, num_attention_heads=3,
+            num_key_value_heads=1, head_dim=8, rms_norm_eps=1e-2, max_position_embeddings=128,
+            moe_intermediate_size=6, num_experts=7, num_experts_per_tok=3, num_shared_experts=2, num_dense_layers=1,
+            route_scale=1.6, sliding_window=5, global_attn_every_n_layers=2, mup_enabled=True, attention_bias=True,
+            rope_parameters={"rope_type": "default", "rope_theta": 1000.0}),
+        "dialect": 5, "double": True, "factors": {"router.gate": 8}, "correction": (0, 0.3),
+        "train": {"micro": 1, "seq": 24, "warmup": 2, "wd": 0.1, "clip": 3.2}},
+    # Gemma 4 26B: experts beside an MLP, each with norms of its own, and a norm behind both; a router with a norm
+    "gemma4-moe": {
+        "config": transformers.Gemma4TextConfig(
+            vocab_size=67, hidden_size=20, intermediate_size=24, num_hidden_layers=3, num_attention_heads=4,
+            num_key_value_heads=2, head_dim=8, global_head_dim=16, num_global_key_value_heads=1,
+            attention_k_eq_v=True, rms_norm_eps=1e-2, max_position_embeddings=128, sliding_window=6,
+            layer_types=["sliding_attention", "full_attention", "full_attention"], hidden_size_per_layer_input=0,
+            enable_moe_block=True, num_experts=7, top_k_experts=3, moe_intermediate_size=10,
+            final_logit_softcapping=6.0),
+        "dialect": 5, "double": True,
+        "factors": {"router.proj": 8}, "uniform": {"q_norm": (0.15, 0.35)},
+        "train": {"micro": 2, "batch": 4, "seq": 30, "warmup": 2, "wd": 0.1, "clip": 2.8}},
 }

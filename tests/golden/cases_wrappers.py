@@ -61,6 +61,13 @@ KEPT = {
              use_bidirectional_attention="vision", pad_token_id=0),
         {**VISION, "num_key_value_heads": 2, "head_dim": 8, "position_embedding_size": 4}, audio_config=None,
         factors={"q_norm": 0.5, "k_norm": 0.5}, **VIDEO),
+    "gemma4-moe-wrapper": case(
+        hf.Gemma4Config,
+        text("gemma4_text", head_dim=8, global_head_dim=16, hidden_size_per_layer_input=0, sliding_window=5,
+             layer_types=[SLIDING, FULL], rms_norm_eps=1e-2, enable_moe_block=True, num_experts=5, top_k_experts=2,
+             moe_intermediate_size=6, final_logit_softcapping=4.0, pad_token_id=0),
+        {**VISION, "num_key_value_heads": 2, "head_dim": 8, "position_embedding_size": 4}, {"clip": 2.8},
+        audio_config=None, factors={"q_norm": 0.25, "router.proj": 8}, **VIDEO),
     "gemma4-unified": case(
         hf.Gemma4UnifiedConfig,
         text("gemma4_unified_text", head_dim=8, global_head_dim=16, sliding_window=5, layer_types=[SLIDING, FULL],

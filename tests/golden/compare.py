@@ -34,7 +34,7 @@ LR = 1e-6  # of --lr: the transaction record holds it in fp32
 
 
 EXACT = ("glm4_moe", "ernie4_5_moe", "minimax_m2", "dots1", "solar_open", "exaone_moe", "sarvam_moe",
-         "lfm2_moe", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "nemotron_h")
+         "lfm2_moe", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "nemotron_h", "afmoe")
 
 
 def exact(model_type, name):

@@ -49,7 +49,7 @@ FAMILIES = {
     "gemma3_text": {**TYPES, **BIAS, "sliding_window_pattern": [2], "sliding_window": [5], "rope_theta": [500.0],
                     "rope_local_base_freq": [50.0], "rope_scaling": [None, LINEAR]},
     "gemma4_text": {**TYPES, **BIAS, "attention_k_eq_v": [True, False], "num_global_key_value_heads": [None, 1],
-                    "global_head_dim": [16, 24], "sliding_window": [5],
+                    "global_head_dim": [16, 24], "sliding_window": [5], "enable_moe_block": [True, False],
                     "rope_parameters": [None, by_type(PROPORTIONAL, {"rope_type": "default"})]},
     "glm4": {**BIAS, "rope_theta": [500.0], "partial_rotary_factor": [0.5, 0.25, 1.0]},
     "olmo2": {**BIAS, "rope_theta": [500.0], "rope_scaling": [None, YARN]},
@@ -150,12 +150,17 @@ FAMILIES["granitemoehybrid"] = {
 FAMILIES["nemotron_h"] = {
     **MOE, "hybrid_override_pattern": ["MM*E", "-*ME-M"], "use_conv_bias": [True, False], "conv_kernel": [3],
     "layer_norm_epsilon": [0.001], "time_step_min": [0.1]}
+FAMILIES["afmoe"] = {**TYPES, **BIAS, "sliding_window": [5], "global_attn_every_n_layers": [2, 3],
+                     "rope_theta": [500.0], "rope_scaling": [None, YARN], "num_dense_layers": [0, 2],
+                     "num_shared_experts": [1], "route_scale": [1.5], "mup_enabled": [True, False]}
 FALCONS = [{}, {"num_kv_heads": 2}, {"new_decoder_architecture": True, "num_kv_heads": 2},
            {"new_decoder_architecture": True, "num_ln_in_parallel_attn": 1}, {"parallel_attn": False},
            {"multi_query": False}, {"multi_query": False, "parallel_attn": False}]
 EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 6}
 HEADS = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 6, "linear_value_head_dim": 10}
-ALWAYS = {"gemma4_text": {"hidden_size_per_layer_input": 0},
+ALWAYS = {"gemma4_text": {"hidden_size_per_layer_input": 0, "num_experts": 6, "top_k_experts": 2,
+                          "moe_intermediate_size": 6},
+          "afmoe": {**EXPERTS, "num_experts": 6},
           "seed_oss": {"attention_dropout": 0, "residual_dropout": 0},
           "minimax_m2": {"num_local_experts": 6, "num_experts_per_tok": 2},
           "dots1": {**EXPERTS, "n_routed_experts": 6, "n_shared_experts": 1},
@@ -278,7 +283,9 @@ def layout(path):
         if w[0] == "inv_freq":
             kinds[-1]["inv_freq"].append(int(w[2], 16))
         elif w[0] == "tensor":
-            tensors[w[1]] = (int(w[7]), int(w[8])) if w[-1] == "1" else (int(w[7]),)
+            rows, cols, n = int(w[7]), int(w[8]), int(w[12])
+            experts = () if n == rows * cols else (n // rows // cols,)
+            tensors[w[1]] = (*experts, rows, cols) if w[-1] == "1" else (rows,)
         elif len(w) == 2 and kinds and w[0] != "kind":
             kinds[-1][w[0]] = w[1]
         facts[w[0]] = w[-1]
@@ -289,7 +296,7 @@ def check_rope(config, meant, rotary, layer, i):
     """Layer i's frequencies are those that its attention gets from transformers' rotary embedding."""
     types = getattr(meant, "layer_types", None) or [None] * meant.num_hidden_layers
     nope = meant.model_type in ("exaone4", "exaone_moe", "cohere2") and bool(meant.sliding_window) and types[i] == FULL
-    nope |= types[i] in (DELTA, CONV)
+    nope |= types[i] in (DELTA, CONV) or meant.model_type == "afmoe" and types[i] == FULL
     nope |= meant.model_type == "granitemoehybrid" and meant.position_embedding_type != "rope"
     nope |= meant.model_type == "smollm3" and not meant.no_rope_layers[i] or rotary is None
     if nope:
@@ -323,6 +330,8 @@ def check_numbers(config, meant, model, facts):
     if meant.model_type in ("granite", "granitemoehybrid"):
         want.update(embed_scale=meant.embedding_multiplier, residual_scale=meant.residual_multiplier,
                     logit_scale=1 / meant.logits_scaling)
+    if meant.model_type == "afmoe":
+        want["embed_scale"] = meant.hidden_size ** 0.5 if meant.mup_enabled else 1
     if meant.model_type in ("cohere", "cohere2"):
         want["logit_scale"] = meant.logit_scale
     for name, value in want.items():
@@ -378,7 +387,7 @@ def check(where, config):
     shapes = {name: tuple(p.squeeze(1).shape if ".conv" in name and p.dim() == 3 else p.shape) or (1,)
               for name, p in files.items()}
     if config["model_type"] in WRAPPERS:
-        shapes = one_by_one(text_names(shapes))
+        shapes, tensors = one_by_one(text_names(shapes)), one_by_one(tensors)
         meant = meant.get_text_config()
         model, = (m for n, m in model.named_modules() if n in ("model.language_model", "model.text_model"))
     assert tensors == shapes, (config, set(tensors.items()) ^ set(shapes.items()))

@@ -23,7 +23,8 @@ NEW = {"mixtral": [("block_sparse_moe.", "mlp.")], "minimax_m2": [("block_sparse
        "sarvam_moe": [("word_embeddings", "embed_tokens"), ("gate.expert_bias", "gate.e_score_correction_bias"),
                       ("attention.dense", "self_attn.o_proj"), ("attention.query_layernorm", "self_attn.q_norm"),
                       ("attention.key_layernorm", "self_attn.k_norm"), ("attention.query_key_value", "self_attn.qkv")]}
-MODULES = {"granitemoe": "block_sparse_moe.", "granitemoehybrid": "block_sparse_moe.", "nemotron_h": "mixer."}
+MODULES = {"granitemoe": "block_sparse_moe.", "granitemoehybrid": "block_sparse_moe.", "nemotron_h": "mixer.",
+           "gemma4_text": ""}
 ROLES = {"w1": "gate", "w3": "up", "w2": "down", "gate_proj": "gate", "up_proj": "up", "down_proj": "down"}
 
 
@@ -32,14 +33,14 @@ def take_experts(tensors):
     Without a gate there is no such role."""
     out = {}
     for name in list(tensors):
-        one = re.fullmatch(r"(.*layers\.\d+\.)\w+\.experts\.(\d+)\.(\w+)\.weight", name)
+        one = re.fullmatch(r"(.*layers\.\d+\.)(?:\w+\.)?experts\.(\d+)\.(\w+)\.weight", name)
         if one:
             dtype, shape, data = tensors.pop(name)
             _, _, all_of = out.setdefault(one[1], {}).setdefault(ROLES[one[3]], (dtype, shape, {}))
             all_of[int(one[2])] = data
         elif re.search(r"moe\.(in|out)put_linear.weight$|\.experts\.(gate_up|up|down)_proj$", name):
             dtype, (n, rows, cols), data = tensors.pop(name)
-            layer = out.setdefault(re.split(r"block_sparse|mlp|mixer", name)[0], {})
+            layer = out.setdefault(re.match(r".*layers\.\d+\.", name)[0], {})
             each = [data[len(data) * i // n:len(data) * (i + 1) // n] for i in range(n)]
             if "output" in name or "down" in name or ".up_proj" in name:
                 role = "up" if ".up_proj" in name else "down"

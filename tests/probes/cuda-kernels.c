@@ -367,6 +367,7 @@ static struct route_args route_operands(struct pool *p, const struct route_args 
 	begin(p);
 	c.exact = exact;
 	if (!exact) c.correction = operand(a->correction, a->experts);
+	if (!exact) c.factor = operand(a->factor, a->experts);
 	return c;
 }
 

@@ -24,10 +24,11 @@ static int untouched(float *x, int64_t rows, int64_t pitch, int64_t used)
 enum logits { RANDOM, TIED, NOT_NUMBERS, TO_ONE };
 
 struct routed {
-	struct route_args a; /* without pointers, but for correction */
+	struct route_args a; /* without pointers, but for correction and factor */
 	enum logits kind;
 	const float *logits, *dweight;
 	const uint32_t *chosen; /* by definition */
+	const float *dfactor;   /* which the gradient is added to */
 };
 
 static double score_of(const struct route_args *a, const float *logit, int64_t e)
@@ -95,6 +96,7 @@ static void weights_defined(const struct route_args *a, const double *x, const u
 	}
 	if (a->score != MT_TOP_SOFTMAX) sum = a->renormalise ? fmax(sum, (double)a->floor) + (double)a->eps : 1;
 	for (int64_t k = 0; k < a->per_token; k++) weight[k] = p[k] / sum * (double)a->scale;
+	for (int64_t k = 0; k < a->per_token && a->factor; k++) weight[k] *= (double)((const float *)a->factor)[chosen[k]];
 }
 
 struct routed_token {
@@ -144,6 +146,7 @@ static void run_routed(void *ctx, struct pool *pool, float **out)
 	a.first = where + 3 * slots;
 	a.dweight = again(s->dweight, slots);
 	a.dlogits = out[2];
+	a.dfactor = a.factor ? memcpy(out[3], s->dfactor, (size_t)a.experts * sizeof(float)) : NULL;
 	op_route_forward(pool, &a);
 	out[0][0] = (float)sorted_wrongly(&a);
 	for (int64_t i = 0; i < slots; i++) out[0][0] += a.expert[i] != s->chosen[i];
@@ -168,17 +171,21 @@ static float *logits_of(enum logits kind, int64_t n, int64_t experts)
 	return x;
 }
 
-/* floor: of a sum that it exceeds, the gradient is another one */
-static void test_routed(struct route_args a, enum logits kind, int corrected)
+/* floor: of a sum that it exceeds, the gradient is another one. factors: of experts, whose gradients are wanted */
+static void test_expert_factors(struct route_args a, enum logits kind, int corrected, int factors)
 {
 	static const char *const scores[] = {"softmax", "sigmoid", "softmax of the best"};
 	static const char *const kinds[] = {"", ", ties", ", not numbers", ", all to one"};
 	float *correction = corrected ? random_operand(a.experts, 1) : NULL;
 	uint32_t *chosen = keep((size_t)(a.n * a.per_token) * sizeof *chosen);
+	float *factor = factors ? random_operand(a.experts, 1) : NULL;
 	a.correction = correction;
+	a.factor = factor;
 	a.scale = 1.5f;
-	struct routed s = {a, kind, logits_of(kind, a.n, a.experts), random_floats(a.n * a.per_token), chosen};
-	double *weight = doubles(a.n * a.per_token), *dlogits = doubles(a.n * a.experts);
+	struct routed s = {a, kind, logits_of(kind, a.n, a.experts), random_floats(a.n * a.per_token), chosen,
+		random_floats(a.experts)};
+	double *weight = doubles(a.n * a.per_token), *dlogits = doubles(a.n * a.experts), *dfactor = doubles(a.experts);
+	for (int64_t e = 0; e < a.experts; e++) dfactor[e] = (double)(a.beta * s.dfactor[e]);
 	for (int64_t t = 0; t < a.n; t++) {
 		const float *logit = s.logits + t * a.experts;
 		uint32_t *mine = chosen + t * a.per_token;
@@ -187,18 +194,27 @@ static void test_routed(struct route_args a, enum logits kind, int corrected)
 		for (int64_t e = 0; e < a.experts; e++) token.logit[e] = (double)logit[e];
 		if (kind == NOT_NUMBERS) continue;
 		weights_defined(&a, token.logit, mine, weight + t * a.per_token);
+		for (int64_t k = 0; k < a.per_token && a.factor; k++)
+			dfactor[mine[k]] += (double)token.dweight[k] * weight[t * a.per_token + k] / (double)factor[mine[k]];
 		for (int64_t e = 0; e < a.experts; e++)
 			dlogits[t * a.experts + e] = difference(token.logit + e, 1e-5, weights_sum, &token);
 	}
 	char name[160];
-	snprintf(name, sizeof name, "routing %lld tokens to %lld of %lld experts, %s%s%s%s%s%s%s", (long long)a.n,
+	snprintf(name, sizeof name, "routing %lld tokens to %lld of %lld experts, %s%s%s%s%s%s%s%s", (long long)a.n,
 		(long long)a.per_token, (long long)a.experts, scores[a.score], yes(a.renormalise, ", divided by their sum"),
 		yes(a.eps > 0, " and a number"), yes(a.floor > 1e-3f, ", which is less than the floor"),
-		yes(corrected, ", corrected"), yes(a.groups > 1, ", of groups"), kinds[kind]);
+		yes(corrected, ", corrected"), yes(a.groups > 1, ", of groups"), yes(a.factor != NULL, ", by factors"),
+		kinds[kind]);
 	check(name,
 		(struct part[]){{"experts and rows", NULL, no_mistakes, 1, 0},
-			{"weights", NULL, weight, a.n * a.per_token, 1e-6}, {"dlogits", NULL, dlogits, a.n * a.experts, 1e-6}},
-		3, run_routed, &s);
+			{"weights", NULL, weight, a.n * a.per_token, 1e-6}, {"dlogits", NULL, dlogits, a.n * a.experts, 1e-6},
+			{"dfactor", NULL, dfactor, a.experts, 1e-6}},
+		a.factor ? 4 : 3, run_routed, &s);
+}
+
+static void test_routed(struct route_args a, enum logits kind, int corrected)
+{
+	test_expert_factors(a, kind, corrected, 0);
 }
 
 static void test_routing(void)
@@ -231,6 +247,9 @@ static void test_routing(void)
 	a = (struct route_args){.n = 411, .experts = 70, .per_token = 3, .score = MT_SOFTMAX, .renormalise = 1};
 	test_routed(a, RANDOM, 0);
 	test_routed(a, TIED, 1);
+	test_expert_factors(a, RANDOM, 0, 1);
+	a.beta = 1;
+	test_expert_factors(a, RANDOM, 0, 1);
 	a = (struct route_args){.n = 20, .experts = 300, .per_token = 40, .score = MT_TOP_SOFTMAX};
 	test_routed(a, RANDOM, 0);
 }
