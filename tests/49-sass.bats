@@ -46,14 +46,14 @@ sass() {
 					: "+f"(d), "+f"(e), "+f"(f), "+f"(g) : "r"(x[i]), "r"(x[i + n]));
 			*c = d + e + f + g;
 		}
-		template <int DIM, int CAPPED>
+		template <int DIM, int DIM_V, int CAPPED>
 		static __global__ void attention_forward_mma(float *c, const unsigned *x, int n) { multiply(c, x, n); }
 		static __global__ void new_mma(float *c, const unsigned *x, int n) { multiply(c, x, n); }
 		void launch(void)
 		{
 			narrow_kernel<<<1, 32>>>(nullptr, nullptr);
 			new_kernel<<<1, 32>>>(nullptr);
-			attention_forward_mma<64, 0><<<1, 32>>>(nullptr, nullptr, 1);
+			attention_forward_mma<64, 64, 0><<<1, 32>>>(nullptr, nullptr, 1);
 			new_mma<<<1, 32>>>(nullptr, nullptr, 1);
 		}
 	END
@@ -65,8 +65,9 @@ sass() {
 	[ "$CODE" = 1 ]
 	grep -q '^FAILED sm_90 narrow_kernel .*: 1 loads and 0 stores of 128 bits: 2 and 1 at least' "$T/out"
 	grep -q '^FAILED sm_90 new_kernel .*: in neither table' "$T/out"
-	grep '^FAILED sm_90 attention_forward_mma,64,0 ' "$T/out" | grep -q ': [0-9.]* instructions/HMMA, innermost: 6.66 '
-	grep '^FAILED sm_90 attention_forward_mma,64,0 ' "$T/out" | grep -q ' accesses of less than 16 bytes: 0 at most'
+	grep '^FAILED sm_90 attention_forward_mma,64,64,0 ' "$T/out" >"$T/forward"
+	grep -q ': [0-9.]* instructions/HMMA, innermost: 6.66 ' "$T/forward"
+	grep -q ' accesses of less than 16 bytes: 0 at most' "$T/forward"
 	grep -q '^FAILED sm_90 new_mma .*: has HMMAs, but is not in HOT' "$T/out"
 	grep -q '^FAILED swiglu_forward_kernel: no object has it' "$T/out"
 }
