@@ -12,9 +12,8 @@
  *
  *     out = norm(sum) + norm(shared expert (norm(x)))
  *
- * A block keeps gate
- * and up in the order of experts, or nothing: the rest is recomputed from the same input, so that every token gets the
- * same experts.
+ * A block keeps gate and up in the order of experts, or nothing: the rest is recomputed from the same input, so that
+ * every token gets the same experts.
  */
 #include <math.h>
 #include <stddef.h>
