@@ -17,14 +17,35 @@ static int64_t z_at(const struct mt_layer *l) { return conv_width(l); }
 static int64_t b_at(const struct mt_layer *l) { return z_at(l) + (int64_t)l->value_heads * l->value_dim; }
 static int64_t a_at(const struct mt_layer *l) { return b_at(l) + (l->mixer == MT_MAMBA ? 0 : l->value_heads); }
 
+static struct op conv_op(const struct chunk *c, enum op_code code, const struct mt_layer *l, const struct weights *w,
+	const struct saved *s)
+{
+	return (struct op){code,
+		.conv = {.n = c->n,
+			.seq = c->seq,
+			.channels = conv_width(l),
+			.width = l->conv_width,
+			.q_heads = l->key_heads,
+			.k_heads = l->key_heads,
+			.dim = l->key_dim,
+			.unnormed = l->mixer == MT_MAMBA,
+			.silu = 1,
+			.x = s->qkv,
+			.ld = delta_width(l),
+			.w = w->t[MT_T_CONV],
+			.bias = w->t[MT_T_CONVB],
+			.starts = c->starts}};
+}
+
 /* The convolution into the scratch's mixed, where in a document's middle the open chunk's rows stand before it */
 static void conv_forward(const struct chunk *c, const struct mt_layer *l, const struct weights *w,
 	const struct saved *s)
 {
-	LAUNCH(c, OP_CONV_FORWARD, conv, .n = c->n, .seq = c->seq, .channels = conv_width(l), .width = l->conv_width,
-		.q_heads = l->key_heads, .k_heads = l->key_heads, .dim = l->key_dim, .unnormed = l->mixer == MT_MAMBA,
-		.silu = 1, .x = s->qkv, .ld = delta_width(l), .w = w->t[MT_T_CONV], .bias = w->t[MT_T_CONVB],
-		.starts = c->starts, .y = c->s.mixed, .past = c->past, .redo = c->past % DELTA_CHUNK);
+	struct op conv = conv_op(c, OP_CONV_FORWARD, l, w, s);
+	conv.conv.y = c->s.mixed;
+	conv.conv.past = c->past;
+	conv.conv.redo = c->past % DELTA_CHUNK;
+	launch(c, &conv);
 }
 
 static struct op delta_op(const struct chunk *c, enum op_code code, const struct mt_layer *l, const struct weights *w,
@@ -96,13 +117,18 @@ static const void *delta_out(const struct chunk *c, uint32_t layer, const struct
 static void conv_backward(const struct chunk *c, const struct mt_layer *l, const struct weights *w,
 	const struct grads *g, float beta, const struct saved *s)
 {
+	struct op conv = conv_op(c, OP_CONV_BACKWARD, l, w, s);
 	int64_t keys = c->n * l->value_heads * l->key_dim;
-	LAUNCH(c, OP_CONV_BACKWARD, conv, .n = c->n, .seq = c->seq, .channels = conv_width(l), .width = l->conv_width,
-		.q_heads = l->key_heads, .k_heads = l->key_heads, .dim = l->key_dim, .unnormed = l->mixer == MT_MAMBA,
-		.silu = 1, .x = s->qkv, .ld = delta_width(l), .w = w->t[MT_T_CONV], .bias = w->t[MT_T_CONVB],
-		.starts = c->starts, .value_heads = l->value_heads, .dq = c->s.dmixed,
-		.dk = elements_after(c->dev, c->s.dmixed, keys), .dv = elements_after(c->dev, c->s.dmixed, 2 * keys),
-		.dx = c->s.dqkv, .dx_ld = delta_width(l), .dw = g->t[MT_T_CONV], .dbias = g->t[MT_T_CONVB], .beta = beta);
+	conv.conv.value_heads = l->value_heads;
+	conv.conv.dq = c->s.dmixed;
+	conv.conv.dk = elements_after(c->dev, c->s.dmixed, keys);
+	conv.conv.dv = elements_after(c->dev, c->s.dmixed, 2 * keys);
+	conv.conv.dx = c->s.dqkv;
+	conv.conv.dx_ld = delta_width(l);
+	conv.conv.dw = g->t[MT_T_CONV];
+	conv.conv.dbias = g->t[MT_T_CONVB];
+	conv.conv.beta = beta;
+	launch(c, &conv);
 }
 
 static void delta_backward(const struct chunk *c, uint32_t layer, const struct weights *w, const struct grads *g,
