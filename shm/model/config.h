@@ -68,7 +68,7 @@ struct model {
 	uint32_t rotary_dim; /* elements of a head that turn, where a key says so instead of their part; 0: none does */
 	uint32_t rope_positions; /* positions that the ropes' frequencies hold for */
 	enum rope_of rope_of[MT_KINDS];
-	struct mt_layer mixer;   /* gated DeltaNet or a convolution, of layers that have it instead of attention */
+	struct mt_layer mixer;   /* gated DeltaNet, Mamba 2 or a convolution, of layers that have it instead of attention */
 	struct mt_layer experts; /* the MLP of layers with experts */
 	bool sparse[1024];       /* does this layer have them? */
 	bool no_rope;            /* a key says that no layer has rope */

@@ -57,7 +57,7 @@ static const struct experts_family {
 		.shared = 1024, .score = MT_TOP_SOFTMAX, .flags = MT_PACKED, .aux = 0.001f},
 	{"nemotron_h", "n_routed_experts", "num_experts_per_tok", 8, 2, "moe_intermediate_size", 7688,
 		"moe_shared_expert_intermediate_size", 7688, false, MT_SIGMOID, MT_CORRECTION, "norm_topk_prob", true,
-		.floor = 1e-20f, .scale_key = "routed_scaling_factor", .alias = "num_local_experts", .groups = true},
+		.floor = 1e-20f, .scale_key = "routed_scaling_factor", .alias = "num_local_experts", .groups = 1},
 	{"glm4_moe", "n_routed_experts", "num_experts_per_tok", 128, 8, "moe_intermediate_size", 1408, "n_shared_experts",
 		1, true, MT_SIGMOID, MT_CORRECTION, "norm_topk_prob", true, .floor = 1e-20f,
 		.scale_key = "routed_scaling_factor", .alias = "num_local_experts", .groups = 1, .dense = DENSE_FIRST,
