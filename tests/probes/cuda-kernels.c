@@ -80,49 +80,62 @@ struct pool {
 
 static struct cuda_queue queue = {.elem = 4};
 
-/* ---- operands: fp32 as they are; for bf16 a copy, rounded, which goes back when the operation is over ---- */
+/* ---- operands: fp32 as they are; for bf16 a copy, rounded, which goes back if the operation has changed it ---- */
 
 static struct operand {
-	const float *of;
+	const void *of;
 	void *copy;
 	int64_t n;
+	int elem; /* bytes of an element of the copy: 2 of bf16, where x has 4 of fp32 */
 } operands[16];
 static int operands_n;
 static int exact;    /* operations that can have fp32 operands in bf16 runs have them */
 static int straight; /* at 16 bytes: attention's alignment decides between kernels, so it decides bits */
 
-/* Where the operation finds x: fp32 as it is, unless it has to lie straight; bf16 rounded */
-static void *operand(const float *x, int64_t n)
+/* The copy, `off` bytes behind one that is 16-byte aligned */
+static void *copied(const void *x, int64_t n, int elem, size_t off)
 {
-	if (!x || (queue.elem == 4 && !straight)) return (void *)x;
 	for (int i = 0; i < operands_n; i++)
 		if (operands[i].of == x) return operands[i].copy;
-	struct operand *o = &operands[operands_n++];
-	/* 16-byte aligned, or off it where x is */
-	size_t off = straight ? 0 : 10 * ((uintptr_t)x / 4 % 4);
 	int was = skew;
 	skew = 0;
-	char *at = keep(off + (size_t)n * (size_t)queue.elem);
-	at += off;
+	void *copy = (char *)keep(off + (size_t)(n * elem)) + off;
 	skew = was;
-	*o = (struct operand){x, at, n};
-	for (int64_t i = 0; i < n; i++)
-		if (queue.elem == 4) ((float *)o->copy)[i] = x[i];
-		else ((uint16_t *)o->copy)[i] = bf16_round(mt_bits(x[i]));
-	return o->copy;
+	operands[operands_n++] = (struct operand){x, copy, n, elem};
+	if (elem != 2) return memcpy(copy, x, (size_t)(n * elem));
+	for (int64_t i = 0; i < n; i++) ((uint16_t *)copy)[i] = bf16_round(mt_bits(((const float *)x)[i]));
+	return copy;
 }
 
-/* The operation has been launched and writes x: wait for it, and have x as ops.c wants it */
-static void back(const float *x)
+/* Where the operation finds x: fp32 as it is, unless it has to lie straight; bf16 rounded, and off alignment where x
+ * is */
+static void *operand(const void *x, int64_t n)
+{
+	if (!x || (queue.elem == 4 && !straight)) return (void *)x;
+	return copied(x, n, queue.elem, straight ? 0 : 10 * ((uintptr_t)x / 4 % 4));
+}
+
+static void copy_back(const struct operand *o)
+{
+	float *x = (void *)o->of;
+	const uint16_t *half = o->copy;
+	int changed = 0;
+	if (o->elem != 2) {
+		memcpy(x, o->copy, (size_t)(o->n * o->elem));
+		return;
+	}
+	for (int64_t i = 0; i < o->n && !changed; i++) changed = half[i] != bf16_round(mt_bits(x[i]));
+	for (int64_t i = 0; i < o->n && changed; i++) x[i] = bf16_float(half[i]);
+}
+
+/* The operation has been launched: wait for it, and have its operands as ops.c wants them */
+static void end(void)
 {
 #ifndef MT_EMU
 	must(cudaGetLastError(), "launch");
 	must(cudaDeviceSynchronize(), "kernel");
 #endif
-	for (int i = 0; i < operands_n; i++)
-		for (int64_t j = 0; x == operands[i].of && j < operands[i].n; j++)
-			((float *)x)[j] = queue.elem == 4 ? ((float *)operands[i].copy)[j]
-											  : bf16_float(((uint16_t *)operands[i].copy)[j]);
+	for (int i = 0; i < operands_n; i++) copy_back(&operands[i]);
 }
 
 static void begin(struct pool *p)
@@ -160,7 +173,7 @@ void op_gemm(struct pool *p, const struct gemm_args *g)
 #else
 		cuda_gemm_plain(&queue, &c);
 #endif
-		back(NULL);
+		end();
 		return;
 	}
 	/* weight gradients are fp32; the library's algorithm depends on alignment */
@@ -180,322 +193,227 @@ void op_gemm(struct pool *p, const struct gemm_args *g)
 	c.bias = operand(g->bias, g->n);
 	if (apart) cuda_add_bias(&queue, &c);
 #endif
-	back(g->c);
+	end();
 }
 
-void op_bias_backward(struct pool *p, const struct bias_backward_args *a)
-{
-	struct bias_backward_args c = *a;
-	begin(p);
-	c.dy = operand(a->dy, a->m * a->ld);
-	cuda_bias_backward(&queue, &c);
-	back(a->db);
-}
+/* What each has of the elements' type, forward and backward */
 
-void op_embed_forward(struct pool *p, const struct embed_forward_args *a)
+static void bias_backward_operands(struct bias_backward_args *a) { a->dy = operand(a->dy, a->m * a->ld); }
+
+static void embed_forward_operands(struct embed_forward_args *a)
 {
-	struct embed_forward_args c = *a;
 	int64_t vocab = 0;
-	begin(p);
 	for (int64_t i = 0; i < a->n; i++) vocab = a->tokens[i] >= vocab ? a->tokens[i] + 1 : vocab;
-	c.x = operand(a->x, a->n * a->h);
-	c.w = operand(a->w, vocab * a->h);
-	c.table = operand(a->table, a->at.rows * a->h);
-	cuda_embed_forward(&queue, &c);
-	back(a->x);
+	a->x = operand(a->x, a->n * a->h);
+	a->w = operand(a->w, vocab * a->h);
+	a->table = operand(a->table, a->at.rows * a->h);
 }
 
-void op_embed_backward(struct pool *p, const struct embed_backward_args *a)
+static void embed_backward_operands(struct embed_backward_args *a) { a->dx = operand(a->dx, a->n * a->h); }
+
+static void norm_forward_operands(struct norm_forward_args *a)
 {
-	struct embed_backward_args c = *a;
-	begin(p);
-	c.dx = operand(a->dx, a->n * a->h);
-	cuda_embed_backward(&queue, &c);
-	back(a->dw);
-	back(a->dtable);
+	a->y = operand(a->y, a->n * a->h);
+	a->x = operand(a->x, a->n * (a->ld ? a->ld : a->h));
+	a->w = operand(a->w, a->h);
+	a->b = operand(a->b, a->h);
 }
 
-void op_norm_forward(struct pool *p, const struct norm_forward_args *a)
+static void norm_backward_operands(struct norm_backward_args *a)
 {
-	struct norm_forward_args c = *a;
-	begin(p);
-	c.y = operand(a->y, a->n * a->h);
-	c.x = operand(a->x, a->n * (a->ld ? a->ld : a->h));
-	c.w = operand(a->w, a->h);
-	c.b = operand(a->b, a->h);
-	cuda_norm_forward(&queue, &c);
-	back(a->y);
-}
-
-void op_norm_backward(struct pool *p, const struct norm_backward_args *a)
-{
-	struct norm_backward_args c = *a;
 	int64_t ld = a->ld ? a->ld : a->h;
-	begin(p);
-	c.dx = operand(a->dx, a->n * ld);
-	c.dy = operand(a->dy, a->n * a->h);
-	c.x = operand(a->x, a->n * ld);
-	c.w = operand(a->w, a->h);
-	cuda_norm_backward(&queue, &c);
-	back(a->dx);
+	a->dx = operand(a->dx, a->n * ld);
+	a->dy = operand(a->dy, a->n * a->h);
+	a->x = operand(a->x, a->n * ld);
+	a->w = operand(a->w, a->h);
 }
 
-static struct rope_args rope_operands(struct pool *p, const struct rope_args *r)
+static void rope_operands(struct rope_args *a)
 {
-	struct rope_args c = *r;
-	int64_t normed = r->heads + (r->v_norm ? 2 : 1) * r->kv_heads;
-	begin(p);
-	c.qnorm = operand(r->qnorm, (r->row_norm ? r->heads : 1) * r->dim);
-	c.knorm = operand(r->knorm, (r->row_norm ? r->kv_heads : 1) * r->dim);
-	c.qkv = operand(r->qkv, r->n * (r->heads + 2 * r->kv_heads) * r->dim);
-	c.pre = operand(r->pre, r->n * normed * r->dim);
-	return c;
+	int64_t normed = a->heads + (a->v_norm ? 2 : 1) * a->kv_heads;
+	a->qnorm = operand(a->qnorm, (a->row_norm ? a->heads : 1) * a->dim);
+	a->knorm = operand(a->knorm, (a->row_norm ? a->kv_heads : 1) * a->dim);
+	a->qkv = operand(a->qkv, a->n * (a->heads + 2 * a->kv_heads) * a->dim);
+	a->pre = operand(a->pre, a->n * normed * a->dim);
 }
 
-void op_rope_forward(struct pool *p, const struct rope_args *r)
+static void mla_operands(struct mla_args *a)
 {
-	struct rope_args c = rope_operands(p, r);
-	cuda_rope_forward(&queue, &c);
-	back(r->qkv);
-	back(r->pre);
+	a->qkv = operand(a->qkv, a->n * a->heads * (2 * a->dim + a->dim_v));
+	a->kv = operand(a->kv, a->n * a->heads * (a->dim - a->rope_dim + a->dim_v));
+	a->kr = operand(a->kr, a->n * a->ld);
 }
 
-void op_rope_backward(struct pool *p, const struct rope_args *r)
-{
-	struct rope_args c = rope_operands(p, r);
-	cuda_rope_backward(&queue, &c);
-	back(r->qkv);
-}
-
-static struct mla_args mla_operands(struct pool *p, const struct mla_args *a)
-{
-	struct mla_args c = *a;
-	begin(p);
-	c.qkv = operand(a->qkv, a->n * a->heads * (2 * a->dim + a->dim_v));
-	c.kv = operand(a->kv, a->n * a->heads * (a->dim - a->rope_dim + a->dim_v));
-	c.kr = operand(a->kr, a->n * a->ld);
-	return c;
-}
-
-void op_mla_forward(struct pool *p, const struct mla_args *a)
-{
-	struct mla_args c = mla_operands(p, a);
-	cuda_mla_forward(&queue, &c);
-	back(a->qkv);
-}
-
-void op_mla_backward(struct pool *p, const struct mla_args *a)
-{
-	struct mla_args c = mla_operands(p, a);
-	cuda_mla_backward(&queue, &c);
-	back(a->qkv);
-	back(a->kv);
-	back(a->kr);
-}
-
-static struct attention_args attention_operands(struct pool *p, const struct attention_args *a)
+static void attention_operands(struct attention_args *a)
 {
 	int64_t out = a->n * a->heads * attention_dim_v(a), wide = a->n * attention_row(a);
-	struct attention_args c = *a;
-	begin(p);
 	straight = 1;
-	c.qkv = operand(a->qkv, wide);
-	c.o = operand(a->o, out);
-	c.d_o = operand(a->d_o, out);
-	c.dqkv = operand(a->dqkv, wide);
-	c.sinks = operand(a->sinks, a->heads);
-	return c;
+	a->qkv = operand(a->qkv, wide);
+	a->o = operand(a->o, out);
+	a->d_o = operand(a->d_o, out);
+	a->dqkv = operand(a->dqkv, wide);
+	a->sinks = operand(a->sinks, a->heads);
 }
 
-void op_attention_forward(struct pool *p, const struct attention_args *a)
-{
-	struct attention_args c = attention_operands(p, a);
-	cuda_attention_forward(&queue, &c);
-	back(a->o);
-}
-
-void op_attention_backward(struct pool *p, const struct attention_args *a)
-{
-	struct attention_args c = attention_operands(p, a);
-	cuda_attention_backward(&queue, &c);
-	back(a->dqkv);
-}
-
-static int64_t inputs_of(enum mt_ffn form, int64_t n, int64_t f) { return (activation_gated(form) ? 2 : 1) * n * f; }
-
-void op_sinks_backward(struct pool *p, const struct sinks_backward_args *a)
+static void sinks_backward_operands(struct sinks_backward_args *a)
 {
 	int64_t out = a->n * a->heads * a->dim;
-	struct sinks_backward_args c = *a;
-	begin(p);
 	straight = 1;
-	c.sinks = operand(a->sinks, a->heads);
-	c.o = operand(a->o, out);
-	c.d_o = operand(a->d_o, out);
-	cuda_sinks_backward(&queue, &c);
-	back(a->dsinks);
+	a->sinks = operand(a->sinks, a->heads);
+	a->o = operand(a->o, out);
+	a->d_o = operand(a->d_o, out);
 }
 
-void op_activation_forward(struct pool *p, const struct activation_args *a)
+static void activation_operands(struct activation_args *a)
 {
-	struct activation_args c = *a;
-	begin(p);
-	c.y = operand(a->y, a->n * a->f);
-	c.gu = operand(a->gu, inputs_of(a->form, a->n, a->f));
-	for (int i = 0; i < 2; i++) c.slope[i] = operand(a->slope[i], 1);
-	cuda_activation_forward(&queue, &c);
-	back(a->y);
+	int64_t outputs = a->n * a->f, inputs = (activation_gated(a->form) ? 2 : 1) * outputs;
+	a->y = operand(a->y, outputs);
+	a->dy = operand(a->dy, outputs);
+	a->gu = operand(a->gu, inputs);
+	a->dgu = operand(a->dgu, inputs);
+	for (int i = 0; i < 2; i++) a->slope[i] = operand(a->slope[i], 1);
 }
 
-void op_activation_backward(struct pool *p, const struct activation_args *a)
+static void scaled_add_operands(struct scaled_add_args *a)
 {
-	struct activation_args c = *a;
-	begin(p);
-	c.dgu = operand(a->dgu, inputs_of(a->form, a->n, a->f));
-	c.y = operand(a->y, a->n * a->f);
-	c.dy = operand(a->dy, a->n * a->f);
-	c.gu = operand(a->gu, inputs_of(a->form, a->n, a->f));
-	for (int i = 0; i < 2; i++) c.slope[i] = operand(a->slope[i], 1);
-	cuda_activation_backward(&queue, &c);
-	back(a->dgu);
-	back(a->y);
+	a->y = operand(a->y, a->n);
+	a->x = operand(a->x, a->n);
+	a->add = operand(a->add, a->n);
+	a->factor = operand(a->factor, 1);
 }
 
-static struct route_args route_operands(struct pool *p, const struct route_args *a)
+static void cap_logits_operands(struct cap_logits_args *a) { a->logits = operand(a->logits, a->n); }
+
+/* targets and loss may be variables on the stack */
+static void cross_entropy_operands(struct cross_entropy_args *a)
 {
-	struct route_args c = *a;
-	begin(p);
-	c.exact = exact;
-	if (!exact) c.correction = operand(a->correction, a->experts);
-	if (!exact) c.factor = operand(a->factor, a->experts);
-	return c;
+	a->logits = operand(a->logits, a->n * a->vocab);
+	a->targets = copied(a->targets, a->n * (int64_t)sizeof *a->targets, 1, 0);
+	a->loss = copied(a->loss, sizeof *a->loss, 1, 0);
 }
 
-void op_route_forward(struct pool *p, const struct route_args *a)
+static void join_operands(struct join_args *a) { (void)a; }
+
+static void route_operands(struct route_args *a)
 {
-	struct route_args c = route_operands(p, a);
-	cuda_route_forward(&queue, &c);
-	back(NULL);
+	a->exact = exact;
+	if (exact) return;
+	a->correction = operand(a->correction, a->experts);
+	a->factor = operand(a->factor, a->experts);
+	a->dlogits = operand(a->dlogits, a->n * a->experts);
 }
 
-void op_route_backward(struct pool *p, const struct route_args *a)
+static void dispatch_operands(struct dispatch_args *a)
 {
-	struct route_args c = route_operands(p, a);
-	if (!exact) c.dlogits = operand(a->dlogits, a->n * a->experts);
-	cuda_route_backward(&queue, &c);
-	back(a->dlogits);
+	a->y = operand(a->y, a->rows * a->h);
+	a->x = operand(a->x, a->rows / a->per_token * a->h);
 }
 
-void op_dispatch(struct pool *p, const struct dispatch_args *a)
+static void grouped_gemm_operands(struct grouped_gemm_args *a)
 {
-	struct dispatch_args c = *a;
-	begin(p);
-	c.y = operand(a->y, a->rows * a->h);
-	c.x = operand(a->x, a->rows / a->per_token * a->h);
-	cuda_dispatch(&queue, &c);
-	back(a->y);
+	a->a = operand(a->a, a->rows * a->lda);
+	a->b = operand(a->b, a->sum ? a->rows * a->ldb : a->experts * a->stride);
+	a->bias = operand(a->bias, a->experts * a->bias_stride);
+	if (!a->sum) a->c = operand(a->c, a->rows * a->ldc);
 }
 
-void op_grouped_gemm(struct pool *p, const struct grouped_gemm_args *a)
+static void grouped_bias_backward_operands(struct grouped_bias_backward_args *a)
 {
-	struct grouped_gemm_args c = *a;
-	begin(p);
-	c.a = operand(a->a, a->rows * a->lda);
-	c.b = operand(a->b, a->sum ? a->rows * a->ldb : a->experts * a->stride);
-	c.bias = operand(a->bias, a->experts * a->bias_stride);
-	if (!a->sum) c.c = operand(a->c, a->rows * a->ldc);
-	cuda_grouped_gemm(&queue, &c);
-	back(a->c);
+	a->dy = operand(a->dy, a->first[a->experts] * a->n);
 }
 
-void op_grouped_bias_backward(struct pool *p, const struct grouped_bias_backward_args *a)
+static void combine_operands(struct combine_args *a)
 {
-	struct grouped_bias_backward_args c = *a;
-	begin(p);
-	c.dy = operand(a->dy, a->first[a->experts] * a->n);
-	cuda_grouped_bias_backward(&queue, &c);
-	back(a->db);
+	a->x = operand(a->x, a->n * a->per_token * a->h);
+	a->add = operand(a->add, a->n * a->h);
+	if (!a->partial) a->y = operand(a->y, a->n * a->h);
 }
 
-void op_combine(struct pool *p, const struct combine_args *a)
+static void combine_backward_operands(struct combine_backward_args *a)
 {
-	struct combine_args c = *a;
-	begin(p);
-	c.x = operand(a->x, a->n * a->per_token * a->h);
-	c.add = operand(a->add, a->n * a->h);
-	if (!a->partial) c.y = operand(a->y, a->n * a->h);
-	cuda_combine(&queue, &c);
-	back(a->y);
-}
-
-void op_combine_backward(struct pool *p, const struct combine_backward_args *a)
-{
-	struct combine_backward_args c = *a;
 	int64_t experts = 0;
-	begin(p);
 	for (int64_t i = 0; a->bias && i < a->rows; i++) experts = a->expert[i] >= experts ? a->expert[i] + 1 : experts;
-	c.y = operand(a->y, a->rows * a->f);
-	c.dy = operand(a->dy, a->rows * a->f);
-	c.dgu = operand(a->dgu, a->rows * a->g);
-	c.bias = operand(a->bias, experts * a->bias_stride);
-	c.d_o = operand(a->d_o, a->rows * a->h);
-	cuda_combine_backward(&queue, &c);
-	back(a->y);
-	back(a->dgu);
-	back(a->d_o);
+	a->y = operand(a->y, a->rows * a->f);
+	a->dy = operand(a->dy, a->rows * a->f);
+	a->dgu = operand(a->dgu, a->rows * a->g);
+	a->bias = operand(a->bias, experts * a->bias_stride);
+	a->d_o = operand(a->d_o, a->rows * a->h);
 }
 
-void op_scaled_add(struct pool *p, const struct scaled_add_args *a)
+static void balance_operands(struct balance_args *a) { a->dlogits = operand(a->dlogits, a->n * a->experts); }
+
+static void conv_operands(struct conv_args *a)
 {
-	struct scaled_add_args c = *a;
-	begin(p);
-	c.y = operand(a->y, a->n);
-	c.x = operand(a->x, a->n);
-	c.add = operand(a->add, a->n);
-	c.factor = operand(a->factor, 1);
-	cuda_scaled_add(&queue, &c);
-	back(a->y);
+	int64_t keys = a->n * a->value_heads * a->dim;
+	a->x = operand(a->x, a->n * a->ld);
+	a->w = operand(a->w, a->channels * a->width);
+	a->bias = operand(a->bias, a->channels);
+	a->before = operand(a->before, a->n * a->ld);
+	a->after = operand(a->after, a->n * a->ld);
+	a->y = operand(a->y, a->n * a->channels);
+	a->dq = operand(a->dq, keys);
+	a->dk = operand(a->dk, keys);
+	a->dv = operand(a->dv, a->n * (a->channels - (a->q_heads + a->k_heads) * a->dim));
+	a->dx = operand(a->dx, a->n * a->dx_ld);
+	a->dbefore = operand(a->dbefore, a->n * a->dx_ld);
+	a->dafter = operand(a->dafter, a->n * a->dx_ld);
 }
 
-void op_cap_logits(struct pool *p, const struct cap_logits_args *a)
+/* b is in a's rows, behind a; so are their gradients */
+static void delta_operands(struct delta_args *a)
 {
-	struct cap_logits_args c = *a;
-	begin(p);
-	c.logits = operand(a->logits, a->n);
-	cuda_cap_logits(&queue, &c);
-	back(a->logits);
+	int64_t heads = a->value_heads, keys = a->n * heads * a->key_dim, values = a->n * heads * a->value_dim;
+	a->qkv = operand(a->qkv, a->n * 2 * a->key_heads * a->key_dim + values);
+	a->a = operand(a->a, (a->n - 1) * a->ld + 2 * heads);
+	a->da = operand(a->da, (a->n - 1) * a->d_ld + 2 * heads);
+	if (a->correct) a->b = (const char *)a->a + heads * queue.elem;
+	if (a->correct && a->da) a->db = (char *)a->da + heads * queue.elem;
+	a->a_log = operand(a->a_log, heads);
+	a->dt_bias = operand(a->dt_bias, heads);
+	a->skip = operand(a->skip, heads);
+	a->o = operand(a->o, values);
+	a->d_o = operand(a->d_o, values);
+	a->dq = operand(a->dq, keys);
+	a->dk = operand(a->dk, keys);
+	a->dv = operand(a->dv, values);
+	a->work = work_of(a);
 }
 
-void op_cross_entropy(struct pool *p, const struct cross_entropy_args *a)
+static void gated_norm_operands(struct gated_norm_args *a)
 {
-	struct cross_entropy_args c = *a;
-	uint32_t *targets = keep((size_t)a->n * sizeof *targets);
-	c.loss = keep(sizeof *c.loss + 64);
-	c.loss = (struct loss *)(((uintptr_t)c.loss + 15) & ~(uintptr_t)15);
-	c.targets = memcpy(targets, a->targets, (size_t)a->n * sizeof *targets);
-	begin(p);
-	c.logits = operand(a->logits, a->n * a->vocab);
-	cuda_cross_entropy(&queue, &c);
-	back(a->logits);
-	a->loss->sum += c.loss->sum;
-	a->loss->targets += c.loss->targets;
+	int64_t width = a->heads * a->dim;
+	a->o = operand(a->o, a->n * width);
+	a->z = operand(a->z, (a->n - 1) * a->ld + width);
+	a->w = operand(a->w, gated_norm_weights(a));
+	a->y = operand(a->y, a->n * width);
+	a->dy = operand(a->dy, a->n * width);
+	a->d_o = operand(a->d_o, a->n * width);
+	a->dz = operand(a->dz, (a->n - 1) * a->dz_ld + width);
 }
 
-void op_balance_forward(struct pool *p, const struct balance_args *a)
+static void gate_operands(struct gate_args *a)
 {
-	begin(p);
-	cuda_balance_forward(&queue, a);
-	back(NULL);
+	a->o = operand(a->o, a->n * a->width);
+	a->gate = operand(a->gate, (a->n - 1) * a->ld + a->width);
+	a->y = operand(a->y, a->n * a->width);
+	a->dy = operand(a->dy, a->n * a->width);
+	a->d_o = operand(a->d_o, a->n * a->width);
+	a->dgate = operand(a->dgate, (a->n - 1) * a->dgate_ld + a->width);
 }
 
-void op_balance_backward(struct pool *p, const struct balance_args *a)
-{
-	struct balance_args c = *a;
-	begin(p);
-	c.dlogits = operand(a->dlogits, a->n * a->experts);
-	cuda_balance_backward(&queue, &c);
-	back(a->dlogits);
-}
+#define OPERATION(code, op, args, name) \
+	void op_##op(struct pool *p, const struct args##_args *a) \
+	{ \
+		struct args##_args c = *a; \
+		begin(p); \
+		args##_operands(&c); \
+		cuda_##op(&queue, &c); \
+		end(); \
+	}
+OPS(OPERATION)
+EXPERT_OPS(OPERATION)
+BALANCE_OPS(OPERATION)
+MIXER_OPS(OPERATION)
 
 const char *gemm_lacks_bf16(void) { return "operands have the elements' type"; }
 
@@ -503,7 +421,7 @@ void op_narrow(struct pool *p, uint16_t *dst, const float *src, int64_t n)
 {
 	begin(p);
 	cuda_narrow(&queue, dst, src, n);
-	back(src);
+	end();
 }
 
 void op_widen(struct pool *p, float *dst, const uint16_t *src, int64_t n)
@@ -643,150 +561,6 @@ static void vocab(void)
 #ifdef MT_EMU
 	test_not_a_number(); /* of variables on the stack */
 #endif
-}
-
-void op_conv_forward(struct pool *p, const struct conv_args *a)
-{
-	struct conv_args c = *a;
-	begin(p);
-	c.x = operand(a->x, a->n * a->ld);
-	c.w = operand(a->w, a->channels * a->width);
-	c.bias = operand(a->bias, a->channels);
-	c.before = operand(a->before, a->n * a->ld);
-	c.after = operand(a->after, a->n * a->ld);
-	c.y = operand(a->y, a->n * a->channels);
-	cuda_conv_forward(&queue, &c);
-	back(a->y);
-}
-
-void op_conv_backward(struct pool *p, const struct conv_args *a)
-{
-	struct conv_args c = *a;
-	int64_t keys = a->n * a->value_heads * a->dim;
-	begin(p);
-	c.x = operand(a->x, a->n * a->ld);
-	c.w = operand(a->w, a->channels * a->width);
-	c.bias = operand(a->bias, a->channels);
-	c.dq = operand(a->dq, keys);
-	c.dk = operand(a->dk, keys);
-	c.dv = operand(a->dv, a->n * (a->channels - (a->q_heads + a->k_heads) * a->dim));
-	c.before = operand(a->before, a->n * a->ld);
-	c.after = operand(a->after, a->n * a->ld);
-	c.dx = operand(a->dx, a->n * a->dx_ld);
-	c.dbefore = operand(a->dbefore, a->n * a->dx_ld);
-	c.dafter = operand(a->dafter, a->n * a->dx_ld);
-	cuda_conv_backward(&queue, &c);
-	back(a->dx);
-	back(a->dbefore);
-	back(a->dafter);
-}
-
-/* b is in a's rows, behind a; so are their gradients */
-static struct delta_args delta_operands(const struct delta_args *a)
-{
-	struct delta_args c = *a;
-	int64_t gates = (a->n - 1) * a->ld + 2 * a->value_heads;
-	c.qkv = operand(a->qkv, a->n * (2 * a->key_heads * a->key_dim + a->value_heads * a->value_dim));
-	c.a = operand(a->a, gates);
-	if (a->correct) c.b = (const char *)c.a + a->value_heads * queue.elem;
-	c.a_log = operand(a->a_log, a->value_heads);
-	c.dt_bias = operand(a->dt_bias, a->value_heads);
-	c.skip = operand(a->skip, a->value_heads);
-	return c;
-}
-
-void op_delta_forward(struct pool *p, const struct delta_args *a)
-{
-	begin(p);
-	struct delta_args c = delta_operands(a);
-	c.work = keep((size_t)delta_work_elems(a, 1) * sizeof(float));
-	memset(c.work, 0xff, (size_t)delta_work_elems(a, 1) * sizeof(float));
-	c.o = operand(a->o, a->n * a->value_heads * a->value_dim);
-	cuda_delta_forward(&queue, &c);
-	back(a->o);
-}
-
-void op_delta_backward(struct pool *p, const struct delta_args *a)
-{
-	int64_t gates = (a->n - 1) * a->d_ld + 2 * a->value_heads;
-	begin(p);
-	struct delta_args c = delta_operands(a);
-	c.d_o = operand(a->d_o, a->n * a->value_heads * a->value_dim);
-	c.dq = operand(a->dq, a->n * a->value_heads * a->key_dim);
-	c.dk = operand(a->dk, a->n * a->value_heads * a->key_dim);
-	c.dv = operand(a->dv, a->n * a->value_heads * a->value_dim);
-	c.da = operand(a->da, gates);
-	if (a->correct) c.db = (char *)c.da + a->value_heads * queue.elem;
-	cuda_delta_backward(&queue, &c);
-	back(a->dq);
-	back(a->dk);
-	back(a->dv);
-	back(a->da);
-}
-
-void op_gated_norm_forward(struct pool *p, const struct gated_norm_args *a)
-{
-	struct gated_norm_args c = *a;
-	int64_t width = a->heads * a->dim;
-	begin(p);
-	c.o = operand(a->o, a->n * width);
-	c.z = operand(a->z, (a->n - 1) * a->ld + width);
-	c.w = operand(a->w, gated_norm_weights(a));
-	c.y = operand(a->y, a->n * width);
-	cuda_gated_norm_forward(&queue, &c);
-	back(a->y);
-}
-
-void op_gated_norm_backward(struct pool *p, const struct gated_norm_args *a)
-{
-	struct gated_norm_args c = *a;
-	int64_t width = a->heads * a->dim;
-	begin(p);
-	c.o = operand(a->o, a->n * width);
-	c.z = operand(a->z, (a->n - 1) * a->ld + width);
-	c.w = operand(a->w, gated_norm_weights(a));
-	c.dy = operand(a->dy, a->n * width);
-	c.y = operand(a->y, a->n * width);
-	c.d_o = operand(a->d_o, a->n * width);
-	c.dz = operand(a->dz, (a->n - 1) * a->dz_ld + width);
-	cuda_gated_norm_backward(&queue, &c);
-	back(a->y);
-	back(a->d_o);
-	back(a->dz);
-}
-
-void op_gate_forward(struct pool *p, const struct gate_args *a)
-{
-	struct gate_args c = *a;
-	begin(p);
-	c.o = operand(a->o, a->n * a->width);
-	c.gate = operand(a->gate, (a->n - 1) * a->ld + a->width);
-	c.y = operand(a->y, a->n * a->width);
-	cuda_gate_forward(&queue, &c);
-	back(a->y);
-}
-
-void op_gate_backward(struct pool *p, const struct gate_args *a)
-{
-	struct gate_args c = *a;
-	begin(p);
-	c.o = operand(a->o, a->n * a->width);
-	c.gate = operand(a->gate, (a->n - 1) * a->ld + a->width);
-	c.dy = operand(a->dy, a->n * a->width);
-	c.y = operand(a->y, a->n * a->width);
-	c.d_o = operand(a->d_o, a->n * a->width);
-	c.dgate = operand(a->dgate, (a->n - 1) * a->dgate_ld + a->width);
-	cuda_gate_backward(&queue, &c);
-	back(a->y);
-	back(a->d_o);
-	back(a->dgate);
-}
-
-void op_join(struct pool *p, const struct join_args *a)
-{
-	begin(p);
-	cuda_join(&queue, a);
-	back(NULL);
 }
 
 /* Exact routers of bf16 runs: bounds of fp32 */
