@@ -239,16 +239,17 @@ struct join_args {
 
 /* Forward: from logits to each token's experts and their weights, and the rows of experts. Scores are softmax or
  * sigmoid of the logits; the best K experts by score + correction are chosen, of the best `groups_used` of `groups`
- * groups (by the sum of their two best); equal ones by their number. Their weights are the scores; divided by their
- * sum, which counts as `floor` at least, plus eps, if renormalise; times scale. MT_TOP_SOFTMAX: the best K by logit,
- * weights are the softmax of theirs. Then times the expert's factor. Backward: from the gradient of the weights to that
- * of the logits, and of the factors (not with MT_TOP_SOFTMAX). */
+ * groups (by the sum of their two best, or the best alone); equal ones by their number. Their weights are the scores;
+ * divided by their sum, which counts as `floor` at least, plus eps, if renormalise; times scale. MT_TOP_SOFTMAX: the
+ * best K by logit, weights are the softmax of theirs. Then times the expert's factor. Backward: from the gradient of
+ * the weights to that of the logits, and of the factors (not with MT_TOP_SOFTMAX). */
 struct route_args {
 	int64_t n, experts, per_token;
 	enum mt_score score;
 	int renormalise;
 	float floor, eps, scale;
 	int64_t groups, groups_used; /* groups 1 or less: no groups */
+	int by_best;                 /* a group's score is that of its best expert */
 	const void *correction;      /* (E), or NULL: zeros; exact: fp32 */
 	float *scores;        /* (N, E): forward reads logits and writes scores (MT_TOP_SOFTMAX: leaves the logits) */
 	float *weight;        /* (N, K), in the order of slots */

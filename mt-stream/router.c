@@ -33,6 +33,7 @@ static struct op route_op(const struct slice *p, enum op_code code)
 			.scale = l->expert_scale,
 			.groups = l->groups,
 			.groups_used = l->groups_per_token,
+			.by_best = !!(l->expert_flags & MT_GROUPS_BY_BEST),
 			.correction = is_exact(p) && p->w->t[MT_T_CORRECTION] ? x->correction : p->w->t[MT_T_CORRECTION],
 			.scores = x->scores,
 			.weight = x->weight,

@@ -544,6 +544,7 @@ self_attention.dense.weight ln_mlp.weight ln_mlp.bias mlp.dense_h_to_4h.weight m
 		glm-4.7-flash 29943393920
 		moonlight-16b-a3b 15960110208
 		deepseek-v2-lite 15706484224
+		deepseek-v2 235741434880
 		deepseek-v3 671026419200
 		bench-97m 96763520
 		demo 4877568
@@ -1408,8 +1409,13 @@ END
 	store-layout "$T/config.json" | grep -q "^kind_of 000$"
 	config deepseek_v3
 	refused 78 "num_key_value_heads 2 is not num_attention_heads 4"
-	config deepseek_v2 "$heads" '"num_experts_per_tok": 2' '"topk_method": "group_limited_greedy"'
-	refused 78 "topk_method 'group_limited_greedy' is not supported, only greedy"
+	config deepseek_v2 "$heads" '"num_experts_per_tok": 2' '"topk_method": "noaux_tc"'
+	refused 78 "topk_method 'noaux_tc' is not supported, only greedy and group_limited_greedy"
+	config deepseek_v2 "$heads" '"num_experts_per_tok": 2' '"topk_method": "group_limited_greedy"' '"n_group": 8'
+	refused 78 "topk_method group_limited_greedy without n_group and topk_group"
+	config deepseek_v2 "$heads" '"num_experts_per_tok": 2' '"topk_method": "group_limited_greedy"' '"n_group": 8' \
+		'"topk_group": 9'
+	refused 78 "topk_group 9 is more than n_group 8"
 	config deepseek_v2 "$heads" '"num_experts_per_tok": 2' '"norm_topk_prob": true'
 	refused 78 "norm_topk_prob true is not supported"
 	config deepseek_v2 "$heads"

@@ -117,7 +117,7 @@ lm_head_is_slow() {
 
 # bats test_tags=slow
 @test "bf16: exact routers on the cuda device choose the cpu device's experts, in any order of streams" {
-	as_on_cpu bf16 3e-2 true glm4-moe-bias ernie4-5-moe-aux
+	as_on_cpu bf16 3e-2 true glm4-moe-bias ernie4-5-moe-aux deepseek-v2-groups
 }
 
 # bats test_tags=slow

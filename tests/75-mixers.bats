@@ -19,6 +19,8 @@ load lib/golden
 @test "deepseek-v3 in bf16: results differ from PyTorch's only by rounding" { golden deepseek-v3 --bf16; }
 @test "deepseek-v2 in fp32: losses, norms, gradients and weights match PyTorch's" { golden deepseek-v2; }
 @test "deepseek-v2 in bf16: results differ from PyTorch's only by rounding" { golden deepseek-v2 --bf16; }
+@test "deepseek-v2-groups in fp32: losses, norms, gradients and weights match PyTorch's" { golden deepseek-v2-groups; }
+@test "deepseek-v2-groups in bf16: results differ from PyTorch's only by rounding" { golden deepseek-v2-groups --bf16; }
 @test "moonlight in fp32: losses, norms, gradients and weights match PyTorch's" { golden moonlight; }
 @test "moonlight in bf16: results differ from PyTorch's only by rounding" { golden moonlight --bf16; }
 @test "glm4-moe-lite in fp32: losses, norms, gradients and weights match PyTorch's" { golden glm4-moe-lite; }
@@ -39,14 +41,14 @@ load lib/golden
 
 @test "models with other mixers are exported as they were loaded: names, shapes, values, and the same geometry" {
 	same_export qwen3-5 qwen3-5-moe qwen3-next lfm2 lfm2-moe deepseek-v2 deepseek-v3 moonlight glm4-moe-lite \
-		granite-hybrid granite-hybrid-moe nemotron-h nemotron-h-moe afmoe gemma4-moe
+		granite-hybrid granite-hybrid-moe nemotron-h nemotron-h-moe afmoe gemma4-moe deepseek-v2-groups
 }
 
 # bats test_tags=slow
 @test "transformers computes the loss of mt on exported models with other mixers" {
 	need_torch
 	for c in qwen3-5 qwen3-5-moe qwen3-next lfm2 lfm2-moe deepseek-v2 deepseek-v3 moonlight glm4-moe-lite \
-		granite-hybrid granite-hybrid-moe nemotron-h nemotron-h-moe afmoe gemma4-moe; do
+		granite-hybrid granite-hybrid-moe nemotron-h nemotron-h-moe afmoe gemma4-moe deepseek-v2-groups; do
 		loss_on "$GOLDEN/$c/data.bin" "$c" --until 2 --eval-every 2
 	done
 	transformers_agrees

@@ -37,7 +37,8 @@ void route_best(const float *score, int64_t n, uint32_t *chosen, int64_t wanted)
 	}
 }
 
-/* Set the scores of all experts that are not of the best groups to -inf. A group's score: the sum of its two best */
+/* Set the scores of all experts that are not of the best groups to -inf. A group's score: the sum of its two best, or
+ * the best */
 static void keep_groups(const struct route_args *a, float *score)
 {
 	int64_t each = a->experts / a->groups;
@@ -45,7 +46,7 @@ static void keep_groups(const struct route_args *a, float *score)
 	uint32_t two[2], kept[MT_EXPERTS];
 	char keeps[MT_EXPERTS] = {0};
 	for (int64_t g = 0; g < a->groups; g++) {
-		int64_t n = least(2, each);
+		int64_t n = least(a->by_best ? 1 : 2, each);
 		route_best(score + g * each, each, two, n);
 		sums[g] = score[g * each + two[0]] + (n > 1 ? score[g * each + two[1]] : 0);
 	}

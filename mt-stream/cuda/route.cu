@@ -9,8 +9,8 @@
 /* Words of shared memory of a warp, an even number: the softmax in fp64, then scores and groups; the chosen */
 static inline int64_t route_words(const struct route_args *a) { return 2 * a->experts + (a->per_token + 1) / 2 * 2; }
 
-/* The sum of a group's two best scores */
-static __device__ __forceinline__ float group_score(const float *score, int n)
+/* The sum of a group's two best scores, or the best alone */
+static __device__ __forceinline__ float group_score(const float *score, int n, int by_best)
 {
 	int first = 0, second = -1;
 	for (int i = 1; i < n; i++)
@@ -18,7 +18,7 @@ static __device__ __forceinline__ float group_score(const float *score, int n)
 			second = first;
 			first = i;
 		} else if (second < 0 || better(score[i], i, score[second], second)) second = i;
-	return score[first] + (second < 0 ? 0 : score[second]);
+	return score[first] + (by_best || second < 0 ? 0 : score[second]);
 }
 
 /* Set the scores of all experts that are not of the best groups to -inf; sums: (groups) */
@@ -27,7 +27,7 @@ static __device__ __forceinline__ void keep_groups(const struct route_args *a, f
 	int lane = threadIdx.x % 32, groups = (int)a->groups, each = (int)a->experts / groups;
 	uint32_t taken = 0;
 	/* but for group_score and the last loop, each lane reads only what it wrote */
-	for (int g = lane; g < groups; g += 32) sums[g] = group_score(score + g * each, each);
+	for (int g = lane; g < groups; g += 32) sums[g] = group_score(score + g * each, each, a->by_best);
 	for (int i = 0; i < a->groups_used; i++) warp_best(sums, groups, &taken);
 	for (int j = 0, g = lane; g < groups; g += 32, j++) sums[g] = taken >> j & 1 ? 1.0f : 0.0f;
 	__syncwarp();

@@ -287,13 +287,19 @@ void read_mla(struct reader *r, struct model *m)
 	read_experts(r, m);
 }
 
-/* Its groups are chosen by their best expert alone, and weights are never divided by their sum. */
+/* Groups count by topk_method alone */
 void read_deepseek_v2(struct reader *r, struct model *m)
 {
 	const char *method = key_string(r, r->root, "topk_method");
 	read_mla(r, m);
-	if (method && strcmp(method, "greedy") != 0)
-		REFUSE(r, MT_EX_CONFIG, "topk_method '%.40s' is not supported, only greedy", method);
+	if (!method || !strcmp(method, "greedy")) return;
+	if (strcmp(method, "group_limited_greedy") != 0)
+		return REFUSE(r, MT_EX_CONFIG, "topk_method '%.40s' is not supported, only greedy and group_limited_greedy",
+			method);
+	if (!is_given(json_object_get(r->root, "n_group")) || !is_given(json_object_get(r->root, "topk_group")))
+		return REFUSE(r, MT_EX_CONFIG, "topk_method group_limited_greedy without n_group and topk_group");
+	read_groups(r, find_experts(m->geo.family), &m->experts);
+	m->experts.expert_flags |= MT_GROUPS_BY_BEST;
 }
 
 void read_delta_experts(struct reader *r, struct model *m)

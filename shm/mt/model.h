@@ -56,6 +56,7 @@ enum {                          /* mt_layer.expert_flags */
 	MT_OWN_NORMS = 256,         /* experts, shared expert and router read norms of their own, and what the experts and
 								 * the shared expert add has one each; a token's weights are multiplied by a number of
 								 * each expert */
+	MT_GROUPS_BY_BEST = 512,    /* a group's score is that of its best expert, not the sum of its two best */
 };
 
 enum mt_mixer {                 /* what combines the tokens of a block */
@@ -91,7 +92,7 @@ struct mt_layer {                /* what all layers of a kind have in common */
 	uint32_t expert_ffn, shared_ffn; /* inner sizes: of an expert; of one that gets every token, 0: none */
 	uint32_t score;             /* enum mt_score */
 	uint32_t expert_flags;
-	uint32_t groups, groups_per_token; /* a token's experts are of its best groups (by their two best); 1: no groups */
+	uint32_t groups, groups_per_token; /* a token's experts are of its best groups; 1: no groups */
 	float    expert_scale;      /* factor on the experts' weights */
 	float    weight_floor;      /* MT_RENORMALISE: the sum counts as this at least */
 	uint32_t mixer;             /* enum mt_mixer. Not attention: heads, kv_heads, head_dim, rope_dim are 0. MT_DELTA,

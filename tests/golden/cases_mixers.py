@@ -95,6 +95,16 @@ CASES = {
                 "beta_fast": 4.0, "beta_slow": 1.0, "mscale": 0.707, "mscale_all_dim": 0.707}),
         "dialect": 4, "double": True, "factors": {"embed": 3.0},
         "train": {"micro": 2, "seq": 38, "warmup": 2, "clip": 3.0}},
+    # as DeepSeek V2 236B: experts of the best groups, by their best expert; q of a latent, all layers with experts
+    "deepseek-v2-groups": {
+        "config": transformers.DeepseekV2Config(
+            **SMALL, intermediate_size=22, num_hidden_layers=2, num_attention_heads=2, q_lora_rank=12,
+            kv_lora_rank=10, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=8, moe_intermediate_size=6,
+            n_shared_experts=1, n_routed_experts=12, num_experts_per_tok=3, topk_method="group_limited_greedy",
+            n_group=4, topk_group=2, routed_scaling_factor=4.0,
+            rope_parameters={"rope_type": "default", "rope_theta": 100.0}),
+        "dialect": 4, "double": True, "factors": {"embed": 3.0, "gate.weight": 3.0},
+        "train": {"micro": 2, "seq": 38, "warmup": 2, "clip": 3.0}},
     # q without a latent, rope of halves
     "moonlight": {
         "config": transformers.DeepseekV3Config(

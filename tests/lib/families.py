@@ -137,7 +137,7 @@ LATENT_ROPE = {"rope_scaling": [None, YARN, {**YARN, "mscale": 0.7, "mscale_all_
                                 {"rope_type": "linear", "factor": 4.0, "mscale_all_dim": 1.0}]}
 FAMILIES.update({
     "deepseek_v2": {**{k: v for k, v in LATENT.items() if k != "norm_topk_prob"}, **LATENT_ROPE,
-                    "first_k_dense_replace": [0, 2]},
+                    "first_k_dense_replace": [0, 2], "topk_method": ["greedy", "group_limited_greedy"]},
     "deepseek_v3": {**LATENT, **LATENT_ROPE, "first_k_dense_replace": [0, 2]},
     "glm4_moe_lite": {**LATENT, **LATENT_ROPE, "mlp_layer_types": [["sparse", "dense", "sparse", "dense"]]},
 })

@@ -70,8 +70,9 @@ static void route_defined(const struct route_args *a, const float *logit, uint32
 		score[e] = (float)score_of(a, logit, e) + correction;
 	}
 	for (int64_t g = 0; a->groups > 1 && g < a->groups; g++) {
-		choose_best(score + g * each, each, two, each > 1 ? 2 : 1);
-		of_group[g] = score[g * each + two[0]] + (each > 1 ? score[g * each + two[1]] : 0);
+		int both = each > 1 && !a->by_best;
+		choose_best(score + g * each, each, two, both ? 2 : 1);
+		of_group[g] = score[g * each + two[0]] + (both ? score[g * each + two[1]] : 0);
 	}
 	if (a->groups > 1) {
 		choose_best(of_group, a->groups, groups, a->groups_used);
@@ -200,11 +201,11 @@ static void test_expert_factors(struct route_args a, enum logits kind, int corre
 			dlogits[t * a.experts + e] = difference(token.logit + e, 1e-5, weights_sum, &token);
 	}
 	char name[160];
-	snprintf(name, sizeof name, "routing %lld tokens to %lld of %lld experts, %s%s%s%s%s%s%s%s", (long long)a.n,
+	snprintf(name, sizeof name, "routing %lld tokens to %lld of %lld experts, %s%s%s%s%s%s%s%s%s", (long long)a.n,
 		(long long)a.per_token, (long long)a.experts, scores[a.score], yes(a.renormalise, ", divided by their sum"),
 		yes(a.eps > 0, " and a number"), yes(a.floor > 1e-3f, ", which is less than the floor"),
-		yes(corrected, ", corrected"), yes(a.groups > 1, ", of groups"), yes(a.factor != NULL, ", by factors"),
-		kinds[kind]);
+		yes(corrected, ", corrected"), yes(a.groups > 1, ", of groups"), yes(a.by_best, " by their best"),
+		yes(a.factor != NULL, ", by factors"), kinds[kind]);
 	check(name,
 		(struct part[]){{"experts and rows", NULL, no_mistakes, 1, 0},
 			{"weights", NULL, weight, a.n * a.per_token, 1e-6}, {"dlogits", NULL, dlogits, a.n * a.experts, 1e-6},
@@ -241,6 +242,11 @@ static void test_routing(void)
 	test_routed((struct route_args){.n = 3, .experts = 1, .per_token = 1, .score = MT_SIGMOID}, RANDOM, 0);
 	a = (struct route_args){.n = 70, .experts = 48, .per_token = 5, .score = MT_SIGMOID, .groups = 8, .groups_used = 3};
 	for (enum logits kind = RANDOM; kind < TO_ONE; kind++) test_routed(a, kind, 1);
+	a.by_best = 1;
+	a.score = MT_SOFTMAX;
+	for (enum logits kind = RANDOM; kind < TO_ONE; kind++) test_routed(a, kind, 0);
+	a.by_best = 0;
+	a.score = MT_SIGMOID;
 	a.groups = a.experts;
 	a.groups_used = 40; /* groups of one */
 	test_routed(a, RANDOM, 0);
