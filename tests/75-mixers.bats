@@ -54,20 +54,6 @@ load lib/golden
 	transformers_agrees
 }
 
-# The first two steps of CASE by mt-stream's OPTIONS: its state's hash in $T/NAME. two_steps NAME CASE "OPTIONS"
-two_steps() {
-	RUN=$(mt_run_name "$1")
-	make_run "$GOLDEN/$2/model"
-	# shellcheck disable=SC2086
-	spawn stream mt-stream "$RUN" $3
-	spawn optim mt-optim "$RUN" --threads 1
-	# shellcheck disable=SC2046
-	mt-step "$RUN" $(cat "$GOLDEN/$2/args") --until 2 <"$GOLDEN/$2/data.bin" >"$T/metrics" 2>"$T/step.err"
-	state_of "$RUN" | grep -E '^unit [0-9]+ (w|lo|m|v) ' >"$T/$1"
-	mt-store rm "$RUN" --force
-	[ -s "$T/$1" ]
-}
-
 @test "threads, recompute levels and delays of the chaos device change no bit of other mixers" {
 	for c in qwen3-5 qwen3-next lfm2 deepseek-v3 moonlight granite-hybrid nemotron-h nemotron-h-moe afmoe gemma4-moe; do
 		two_steps one $c "--device cpu --threads 1 --recompute none"

@@ -6,64 +6,37 @@
 load helpers
 
 storm() {
-	python3 "$TOP/tests/crash/crash.py" --faults "${MT_CRASH_FAULTS:-20}" --seconds "${MT_CRASH_SECONDS:-0}" "$@"
+	python3 "$TOP/tests/crash/crash.py" --faults "${MT_CRASH_FAULTS:-20}" --seconds "${MT_CRASH_SECONDS:-0}" \
+		--seed "$MT_CRASH_SEED" "$@"
 }
 
 setup_file() { export MT_CRASH_SEED=${MT_CRASH_SEED:-$RANDOM}; echo "# seed $MT_CRASH_SEED" >&3; }
 
-@test "fp32, one stream, several micro-batches: kills at random moments change no bit" {
-	storm fp32 --seed "$MT_CRASH_SEED"
-}
-@test "fp32, two streams, two optimizer threads: kills at random moments change no bit" {
-	storm fp32-streams --seed "$MT_CRASH_SEED"
-}
-@test "bf16 with checkpoints: kills at random moments change no bit of weights and checkpoints" {
-	storm bf16 --seed "$MT_CRASH_SEED"
-}
-@test "bf16 gradients, two streams, concat: kills at random moments change no bit" {
-	storm bf16-grad --seed "$MT_CRASH_SEED"
-}
-@test "tied embeddings, two streams, evaluations: kills at random moments change no bit" {
-	storm tied --seed "$MT_CRASH_SEED"
-}
-@test "evaluation at every second step: kills at random moments change no metric" {
-	storm eval --seed "$MT_CRASH_SEED"
-}
+@test "fp32, one stream, several micro-batches: kills at random moments change no bit" { storm fp32; }
+@test "fp32, two streams, two optimizer threads: kills at random moments change no bit" { storm fp32-streams; }
+@test "bf16 with checkpoints: kills at random moments change no bit of weights and checkpoints" { storm bf16; }
+@test "bf16 gradients, two streams, concat: kills at random moments change no bit" { storm bf16-grad; }
+@test "tied embeddings, two streams, evaluations: kills at random moments change no bit" { storm tied; }
+@test "evaluation at every second step: kills at random moments change no metric" { storm eval; }
 @test "--grad none: kills at random moments change no bit, or the run is dirty and continues from its checkpoint" {
-	storm none --seed "$MT_CRASH_SEED"
+	storm none
 }
 @test "--grad none, tied, two streams: kills change no bit, or the run is dirty and continues from its checkpoint" {
-	storm none-tied --seed "$MT_CRASH_SEED"
+	storm none-tied
 }
-
-@test "int8 state, two optimizer threads: kills at random moments change no bit" {
-	storm int8 --seed "$MT_CRASH_SEED"
-}
-@test "Lion with bf16 state, two streams: kills at random moments change no bit" {
-	storm lion --seed "$MT_CRASH_SEED"
-}
+@test "int8 state, two optimizer threads: kills at random moments change no bit" { storm int8; }
+@test "Lion with bf16 state, two streams: kills at random moments change no bit" { storm lion; }
 @test "--grad none, SGD with int8 state: kills change no bit, or the run is dirty and continues from its checkpoint" {
-	storm none-sgd --seed "$MT_CRASH_SEED"
+	storm none-sgd
 }
-@test "experts by windows, two streams: kills at random moments change no bit" {
-	storm windows --seed "$MT_CRASH_SEED"
-}
-
-@test "gated DeltaNet, two streams: kills at random moments change no bit" {
-	storm hybrid --seed "$MT_CRASH_SEED"
-}
-
-@test "MLA and exact routers, two streams: kills at random moments change no bit" {
-	storm mla --seed "$MT_CRASH_SEED"
-}
-
-@test "Mamba 2, layers of one half, two streams: kills at random moments change no bit" {
-	storm halves --seed "$MT_CRASH_SEED"
-}
+@test "experts by windows, two streams: kills at random moments change no bit" { storm windows; }
+@test "gated DeltaNet, two streams: kills at random moments change no bit" { storm hybrid; }
+@test "MLA and exact routers, two streams: kills at random moments change no bit" { storm mla; }
+@test "Mamba 2, layers of one half, two streams: kills at random moments change no bit" { storm halves; }
 
 @test "stop, replace, few descriptors, another PID namespace, a lying lock: no stage takes the slot of a live one" {
 	for c in bf16 tied none; do
-		storm $c --seed "$MT_CRASH_SEED" --how replace,fds,ns,lied,pause --faults "${MT_CRASH_FAULTS:-10}"
+		storm $c --how replace,fds,ns,lied,pause --faults "${MT_CRASH_FAULTS:-10}"
 	done
 }
 

@@ -29,6 +29,23 @@ golden() {
 	fi
 }
 
+# Hashes of the arrays of RUN's state: arrays RUN
+arrays() { state_of "$1" | grep -E '^unit [0-9]+ (w|lo|m|v) '; }
+
+# The first two steps of CASE by mt-stream's OPTIONS: its state's hashes in $T/NAME. two_steps NAME CASE "OPTIONS"
+two_steps() {
+	RUN=$(mt_run_name "$1")
+	make_run "$GOLDEN/$2/model"
+	# shellcheck disable=SC2086
+	spawn stream mt-stream "$RUN" $3
+	spawn optim mt-optim "$RUN" --threads 1
+	# shellcheck disable=SC2046
+	mt-step "$RUN" $(cat "$GOLDEN/$2/args") --until 2 <"$GOLDEN/$2/data.bin" >"$T/metrics" 2>"$T/step.err"
+	arrays "$RUN" >"$T/$1"
+	mt-store rm "$RUN" --force
+	[ -s "$T/$1" ]
+}
+
 # Each case's model, loaded and exported, has the same tensors and the same geometry: same_export CASE...
 same_export() {
 	local c
