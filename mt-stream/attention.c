@@ -87,12 +87,8 @@ static void qkv_forward(const struct chunk *c, const struct mt_layer *l, const s
 	void *qkv)
 {
 	int64_t a = (int64_t)l->heads * l->head_dim, k = (int64_t)l->kv_heads * l->head_dim, h = c->geo->hidden;
-	int64_t out = l->k_is_v ? a + k : a + 2 * k;
-	struct operand in = operand_of(c, OPERAND_X, x, 0, c->n, h);
-
-	LAUNCH(c, OP_GEMM, gemm, .m = c->n, .n = out, .k = h, .a = in.as, .lda = h,
-		.b = operands_after(c->dev, w->t[MT_T_Q], gate_rows(l) * h), .ldb = c->in_out ? out : h, .trans_b = !c->in_out,
-		.c = qkv, .ldc = a + 2 * k, .bias = operands_after(c->dev, w->t[MT_T_QB], gate_rows(l)));
+	linear_forward_rows(c, qkv, a + 2 * k, x, operands_after(c->dev, w->t[MT_T_Q], gate_rows(l) * h),
+		operands_after(c->dev, w->t[MT_T_QB], gate_rows(l)), NULL, h, l->k_is_v ? a + k : a + 2 * k);
 }
 
 /* dx (N, H), to which a gate has given its part, and the gradients of q | k | v's weights and biases */
@@ -103,15 +99,9 @@ static void qkv_backward(const struct chunk *c, const struct mt_layer *l, const 
 	int64_t out = l->k_is_v ? a + k : a + 2 * k, gate = gate_rows(l);
 	struct operand dy = operand_of(c, OPERAND_DY, c->s.dqkv, 0, c->n, a + 2 * k),
 				   in = operand_of(c, OPERAND_X, x, 0, c->n, h);
-	float *dw = g->t[MT_T_Q] + gate * h;
-	LAUNCH(c, OP_GEMM, gemm, .m = c->n, .n = h, .k = out, .a = dy.as, .lda = a + 2 * k,
-		.b = operands_after(c->dev, w->t[MT_T_Q], gate * h), .ldb = c->in_out ? out : h, .trans_b = c->in_out, .c = dx,
-		.ldc = h, .beta = l->output_gate ? 1 : 0);
-	if (c->in_out) weights_gradient(c, dw, beta, h, in.as, h, out, dy.as, a + 2 * k);
-	else weights_gradient(c, dw, beta, out, dy.as, a + 2 * k, h, in.as, h);
-	if (g->t[MT_T_QB])
-		LAUNCH(c, OP_BIAS_BACKWARD, bias_backward, .db = g->t[MT_T_QB] + gate, .beta = beta, .dy = c->s.dqkv, .m = c->n,
-			.n = out, .ld = a + 2 * k);
+	linear_backward_input(c, dx, l->output_gate ? 1 : 0, &dy, operands_after(c->dev, w->t[MT_T_Q], gate * h), h, out);
+	linear_backward_weights(c, g->t[MT_T_Q] + gate * h, g->t[MT_T_QB] ? g->t[MT_T_QB] + gate : NULL, beta, &dy, &in, h,
+		out);
 }
 
 static void attention_forward(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x,

@@ -381,7 +381,7 @@ static void shared_backward(const struct slice *p, const struct grads *g, float 
 
 	if (!p->have_gu) shared_gate_up(p, h);
 	shared_weight(p, h);
-	linear_backward_input(&p->c, x->dact, &dy, p->w->t[MT_T_SDOWN], f, hidden);
+	linear_backward_input(&p->c, x->dact, 0, &dy, p->w->t[MT_T_SDOWN], f, hidden);
 	activation(p, OP_ACTIVATION_BACKWARD, gu, 0, p->c.n, f, 0);
 	if (p->w->t[MT_T_SHARED_GATE]) {
 		struct op gate = gate_op(p, OP_ROUTE_BACKWARD);
@@ -394,7 +394,7 @@ static void shared_backward(const struct slice *p, const struct grads *g, float 
 	dy = operand_of(&p->c, OPERAND_DY, gu, 0, p->c.n, gated(p, f));
 	in = operand_of(&p->c, OPERAND_X, h, 0, p->c.n, hidden);
 	linear_backward_weights(&p->c, g->t[shared_role(p)], NULL, beta, &dy, &in, hidden, gated(p, f));
-	linear_backward_input(&p->c, p->c.s.dh, &dy, p->w->t[shared_role(p)], hidden, gated(p, f));
+	linear_backward_input(&p->c, p->c.s.dh, 0, &dy, p->w->t[shared_role(p)], hidden, gated(p, f));
 	if (p->w->t[MT_T_SHARED_GATE])
 		logits_backward(p, g->t[MT_T_SHARED_GATE], NULL, beta, x->dgate, h, p->w->t[MT_T_SHARED_GATE], 1);
 }

@@ -42,21 +42,24 @@ struct slice {
 
 /* ---- linear.c ---- */
 
-/* A matrix as GEMMs multiply it, beside what it was made from. It is x itself, or x narrowed in the scratch's operand
- * of that number, where it stands until the next one. */
+/* A matrix as GEMMs multiply it, beside what it was made from; rows are ld apart. It is x itself, or x narrowed in the
+ * scratch's operand of that number, where it stands until the next one. */
 struct operand {
 	const void *x, *as;
+	int64_t ld;
 };
 enum { OPERAND_X, OPERAND_DY };
 /* Of x (rows, width), which is narrowed from row `first` on */
 struct operand operand_of(const struct chunk *, int number, const void *x, int64_t first, int64_t rows, int64_t width);
 
+/* y (N, out) = x (N, in) w' + b + residual; rows of y are ld apart */
+void linear_forward_rows(const struct chunk *, void *y, int64_t ld, const void *x, const void *w, const void *b,
+	const void *residual, int64_t in, int64_t out);
 void linear_forward(const struct chunk *, void *y, const void *x, const void *w, const void *b, const void *residual,
 	int64_t in, int64_t out);
-void linear_backward_input(const struct chunk *, void *dx, const struct operand *dy, const void *w, int64_t in,
-	int64_t out);
-void weights_gradient(const struct chunk *, float *dw, float beta, int64_t m, const void *a, int64_t lda, int64_t n,
-	const void *b, int64_t ldb);
+/* dx (N, in) = beta dx + dy (N, out) w */
+void linear_backward_input(const struct chunk *, void *dx, float beta, const struct operand *dy, const void *w,
+	int64_t in, int64_t out);
 void linear_backward_weights(const struct chunk *, float *dw, float *db, float beta, const struct operand *dy,
 	const struct operand *x, int64_t in, int64_t out);
 /* The gradients of x (N, in), if dx is not NULL, and of the weights */

@@ -7,52 +7,51 @@ struct operand operand_of(const struct chunk *c, int number, const void *x, int6
 {
 	const struct device *d = c->dev;
 	void *as = c->s.operand[number];
-	if (d->operand == d->elem) return (struct operand){x, x};
+	if (d->operand == d->elem) return (struct operand){x, x, width};
 	LAUNCH(c, OP_NARROW, narrow, .dst = operands_after(d, as, first * width),
 		.src = elements_after(d, x, first * width), .n = rows * width);
-	return (struct operand){x, as};
+	return (struct operand){x, as, width};
 }
 
-/* y (n, out) = x (n, in) w' + b + residual (n, out) */
-void linear_forward(const struct chunk *c, void *y, const void *x, const void *w, const void *b, const void *residual,
-	int64_t in, int64_t out)
+void linear_forward_rows(const struct chunk *c, void *y, int64_t ld, const void *x, const void *w, const void *b,
+	const void *residual, int64_t in, int64_t out)
 {
 	struct operand a = operand_of(c, OPERAND_X, x, 0, c->n, in);
 	LAUNCH(c, OP_GEMM, gemm, .m = c->n, .n = out, .k = in, .a = a.as, .lda = in, .b = w, .ldb = c->in_out ? out : in,
-		.trans_b = !c->in_out, .c = y, .ldc = out, .bias = b, .add = residual);
+		.trans_b = !c->in_out, .c = y, .ldc = ld, .bias = b, .add = residual);
 }
 
-/* dx (n, in) = dy (n, out) w */
-void linear_backward_input(const struct chunk *c, void *dx, const struct operand *dy, const void *w, int64_t in,
-	int64_t out)
+void linear_forward(const struct chunk *c, void *y, const void *x, const void *w, const void *b, const void *residual,
+	int64_t in, int64_t out)
 {
-	LAUNCH(c, OP_GEMM, gemm, .m = c->n, .n = in, .k = out, .a = dy->as, .lda = out, .b = w, .ldb = c->in_out ? out : in,
-		.trans_b = c->in_out, .c = dx, .ldc = in);
+	linear_forward_rows(c, y, out, x, w, b, residual, in, out);
 }
 
-/* dw (m, n) += a' b, of c->n rows each, ld* apart */
-void weights_gradient(const struct chunk *c, float *dw, float beta, int64_t m, const void *a, int64_t lda, int64_t n,
-	const void *b, int64_t ldb)
+void linear_backward_input(const struct chunk *c, void *dx, float beta, const struct operand *dy, const void *w,
+	int64_t in, int64_t out)
 {
-	LAUNCH(c, OP_GEMM, gemm, .m = m, .n = n, .k = c->n, .a = a, .lda = lda, .trans_a = 1, .b = b, .ldb = ldb, .c = dw,
-		.ldc = n, .beta = beta, .fp32 = 1);
+	LAUNCH(c, OP_GEMM, gemm, .m = c->n, .n = in, .k = out, .a = dy->as, .lda = dy->ld, .b = w,
+		.ldb = c->in_out ? out : in, .trans_b = c->in_out, .c = dx, .ldc = in, .beta = beta);
 }
 
-/* dw (out, in) += dy' x;  db (out) += column sums of dy */
+/* dw (out, in) += dy' x, or with in_out its transpose; db (out) += column sums of dy */
 void linear_backward_weights(const struct chunk *c, float *dw, float *db, float beta, const struct operand *dy,
 	const struct operand *x, int64_t in, int64_t out)
 {
-	if (c->in_out) weights_gradient(c, dw, beta, in, x->as, in, out, dy->as, out);
-	else weights_gradient(c, dw, beta, out, dy->as, out, in, x->as, in);
+	const struct operand *a = c->in_out ? x : dy, *b = c->in_out ? dy : x;
+	int64_t m = c->in_out ? in : out, n = c->in_out ? out : in;
+	LAUNCH(c, OP_GEMM, gemm, .m = m, .n = n, .k = c->n, .a = a->as, .lda = a->ld, .trans_a = 1, .b = b->as,
+		.ldb = b->ld, .c = dw, .ldc = n, .beta = beta, .fp32 = 1);
 	if (db)
-		LAUNCH(c, OP_BIAS_BACKWARD, bias_backward, .db = db, .beta = beta, .dy = dy->x, .m = c->n, .n = out, .ld = out);
+		LAUNCH(c, OP_BIAS_BACKWARD, bias_backward, .db = db, .beta = beta, .dy = dy->x, .m = c->n, .n = out,
+			.ld = dy->ld);
 }
 
 void linear_backward(const struct chunk *c, void *dx, float *dw, float *db, float beta, const void *dy, const void *x,
 	const void *w, int64_t in, int64_t out)
 {
 	struct operand a = operand_of(c, OPERAND_DY, dy, 0, c->n, out), b = operand_of(c, OPERAND_X, x, 0, c->n, in);
-	linear_backward_input(c, dx, &a, w, in, out);
+	linear_backward_input(c, dx, 0, &a, w, in, out);
 	linear_backward_weights(c, dw, db, beta, &a, &b, in, out);
 }
 

@@ -22,24 +22,6 @@ static void *dnormed_at(const struct chunk *c, const struct mt_layer *l)
 	return elements_after(c->dev, c->s.dmixed, c->n * latent_width(l));
 }
 
-/* y (N, out), rows ldy apart = x (N, in) w' + b */
-static void project(const struct chunk *c, void *y, int64_t ldy, const void *x, const void *w, const void *b,
-	int64_t in, int64_t out)
-{
-	struct operand a = operand_of(c, OPERAND_X, x, 0, c->n, in);
-	LAUNCH(c, OP_GEMM, gemm, .m = c->n, .n = out, .k = in, .a = a.as, .lda = in, .b = w, .ldb = in, .trans_b = 1,
-		.c = y, .ldc = ldy, .bias = b);
-}
-
-/* dx (N, in) = beta dx + dy (N, out), rows ld apart, w; dw += dy' x */
-static void project_backward(const struct chunk *c, void *dx, float dx_beta, float *dw, float beta, const void *dy,
-	int64_t ld, const struct operand *x, const void *w, int64_t in, int64_t out)
-{
-	LAUNCH(c, OP_GEMM, gemm, .m = c->n, .n = in, .k = out, .a = dy, .lda = ld, .b = w, .ldb = in, .c = dx, .ldc = in,
-		.beta = dx_beta);
-	weights_gradient(c, dw, beta, out, dy, ld, in, x->as, in);
-}
-
 /* Latents: where they begin in a row of saved->pre, how wide they are, and their norm's weight */
 struct latent {
 	int64_t at, width;
@@ -95,13 +77,14 @@ static void mla_forward(const struct chunk *c, uint32_t layer, const struct weig
 	const void *in = input_of(c, x, w, norm1);
 	int64_t h = c->geo->hidden;
 	if (l->q_rank) {
-		project(c, s->pre, latent_width(l), in, w->t[MT_T_Q], w->t[MT_T_QB], h, latent_width(l));
-		project(c, s->qkv, proj_width(l), normed(c, l, w, s, q_latent(l)), w->t[MT_T_QUP], NULL, l->q_rank, q_width(l));
+		linear_forward(c, s->pre, in, w->t[MT_T_Q], w->t[MT_T_QB], NULL, h, latent_width(l));
+		linear_forward_rows(c, s->qkv, proj_width(l), normed(c, l, w, s, q_latent(l)), w->t[MT_T_QUP], NULL, NULL,
+			l->q_rank, q_width(l));
 	} else {
-		project(c, s->qkv, proj_width(l), in, w->t[MT_T_Q], NULL, h, q_width(l));
-		project(c, s->pre, latent_width(l), in, w->t[MT_T_K], w->t[MT_T_KB], h, latent_width(l));
+		linear_forward_rows(c, s->qkv, proj_width(l), in, w->t[MT_T_Q], NULL, NULL, h, q_width(l));
+		linear_forward(c, s->pre, in, w->t[MT_T_K], w->t[MT_T_KB], NULL, h, latent_width(l));
 	}
-	project(c, kv_at(c, l), pair_width(l), normed(c, l, w, s, kv_latent(l)), w->t[MT_T_KVUP], NULL, l->kv_rank,
+	linear_forward(c, kv_at(c, l), normed(c, l, w, s, kv_latent(l)), w->t[MT_T_KVUP], NULL, NULL, l->kv_rank,
 		pair_width(l));
 	mla.mla.qkv = s->qkv;
 	mla.mla.kr = elements_after(c->dev, s->pre, latent_width(l) - l->rope_dim);
@@ -117,13 +100,14 @@ static const void *mla_out(const struct chunk *c, uint32_t layer, const struct w
 	return s->o;
 }
 
-/* From dy, the gradient of what a latent becomes, rows ld apart, to the latent's in the scratch's dmixed */
+/* From dy, the gradient of what a latent becomes, to the latent's in the scratch's dmixed */
 static void latent_backward(const struct chunk *c, const struct mt_layer *l, const struct weights *w,
-	const struct grads *g, float beta, const struct saved *s, struct latent of, const void *dy, int64_t ld, int64_t out)
+	const struct grads *g, float beta, const struct saved *s, struct latent of, const struct operand *dy, int64_t out)
 {
 	struct operand in = operand_of(c, OPERAND_X, normed(c, l, w, s, of), 0, c->n, of.width);
 	void *dnormed = dnormed_at(c, l);
-	project_backward(c, dnormed, 0, g->t[of.up], beta, dy, ld, &in, w->t[of.up], of.width, out);
+	linear_backward_input(c, dnormed, 0, dy, w->t[of.up], of.width, out);
+	linear_backward_weights(c, g->t[of.up], NULL, beta, dy, &in, of.width, out);
 	LAUNCH(c, OP_NORM_BACKWARD, norm_backward, .dx = elements_after(c->dev, c->s.dmixed, of.at), .dw = g->t[of.norm],
 		.beta = beta, .dy = dnormed, .x = elements_after(c->dev, s->pre, of.at), .w = w->t[of.norm],
 		.rstd = s->qk_rstd + of.number * c->n, .n = c->n, .h = of.width, .ld = latent_width(l));
@@ -138,13 +122,12 @@ static void first_backward(const struct chunk *c, const struct mt_layer *l, cons
 	enum mt_role_tensor first = l->q_rank ? MT_T_Q : MT_T_K, bias = l->q_rank ? MT_T_QB : MT_T_KB;
 	if (!l->q_rank) {
 		dy = operand_of(c, OPERAND_DY, c->s.dqkv, 0, c->n, proj_width(l));
-		project_backward(c, c->s.dh, 0, g->t[MT_T_Q], beta, dy.as, proj_width(l), &in, w->t[MT_T_Q], h, q_width(l));
+		linear_backward_input(c, c->s.dh, 0, &dy, w->t[MT_T_Q], h, q_width(l));
+		linear_backward_weights(c, g->t[MT_T_Q], NULL, beta, &dy, &in, h, q_width(l));
 	}
 	dy = operand_of(c, OPERAND_DY, c->s.dmixed, 0, c->n, wide);
-	project_backward(c, c->s.dh, l->q_rank ? 0 : 1, g->t[first], beta, dy.as, wide, &in, w->t[first], h, wide);
-	if (g->t[bias])
-		LAUNCH(c, OP_BIAS_BACKWARD, bias_backward, .db = g->t[bias], .beta = beta, .dy = c->s.dmixed, .m = c->n,
-			.n = wide, .ld = wide);
+	linear_backward_input(c, c->s.dh, l->q_rank ? 0 : 1, &dy, w->t[first], h, wide);
+	linear_backward_weights(c, g->t[first], g->t[bias], beta, &dy, &in, h, wide);
 }
 
 static void mla_backward(const struct chunk *c, uint32_t layer, const struct weights *w, const struct grads *g,
@@ -160,10 +143,10 @@ static void mla_backward(const struct chunk *c, uint32_t layer, const struct wei
 	mla.mla.kr = elements_after(c->dev, c->s.dmixed, latent_width(l) - l->rope_dim);
 	launch(c, &mla);
 	dy = operand_of(c, OPERAND_DY, kv_at(c, l), 0, c->n, pair_width(l));
-	latent_backward(c, l, w, g, beta, s, kv_latent(l), dy.as, pair_width(l), pair_width(l));
+	latent_backward(c, l, w, g, beta, s, kv_latent(l), &dy, pair_width(l));
 	if (l->q_rank) {
 		dy = operand_of(c, OPERAND_DY, c->s.dqkv, 0, c->n, proj_width(l));
-		latent_backward(c, l, w, g, beta, s, q_latent(l), dy.as, proj_width(l), q_width(l));
+		latent_backward(c, l, w, g, beta, s, q_latent(l), &dy, q_width(l));
 	}
 	first_backward(c, l, w, g, beta, input_of(c, x, w, norm1));
 	input_backward(c, dx, g, norm_beta, x, w, norm1);

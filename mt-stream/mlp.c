@@ -116,7 +116,7 @@ void mlp_backward(const struct chunk *c, uint32_t layer, const struct weights *w
 		dsub = residual_backward(&p.c, d, c->s.act, w, g, beta, MT_T_DOWN, MT_T_DOWNB, post2, f);
 		/* act holds the gradient of the inner output, then the inner output, for the gradient of down's weights */
 		struct operand dy = operand_of(&p.c, OPERAND_DY, dsub, 0, p.c.n, h);
-		linear_backward_input(&p.c, c->s.act, &dy, w->t[MT_T_DOWN], f, h);
+		linear_backward_input(&p.c, c->s.act, 0, &dy, w->t[MT_T_DOWN], f, h);
 		activation_backward(&p, g, beta);
 		struct operand act = operand_of(&p.c, OPERAND_X, c->s.act, 0, p.c.n, f);
 		linear_backward_weights(&p.c, g->t[MT_T_DOWN], g->t[MT_T_DOWNB], beta, &dy, &act, f, h);

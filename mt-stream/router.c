@@ -61,8 +61,7 @@ void logits_backward(const struct slice *p, float *dw, float *db, float beta, co
 	int64_t in = p->c.geo->hidden;
 	struct operand dy = operand_of(&p->c, OPERAND_DY, dlogits, 0, p->c.n, out),
 				   x = operand_of(&p->c, OPERAND_X, h, 0, p->c.n, in);
-	LAUNCH(&p->c, OP_GEMM, gemm, .m = p->c.n, .n = in, .k = out, .a = dy.as, .lda = out, .b = w, .ldb = in,
-		.c = p->c.s.dh, .ldc = in, .beta = p->l->expert_flags & MT_OWN_NORMS ? 0 : 1);
+	linear_backward_input(&p->c, p->c.s.dh, p->l->expert_flags & MT_OWN_NORMS ? 0 : 1, &dy, w, in, out);
 	linear_backward_weights(&p->c, dw, db, beta, &dy, &x, in, out);
 }
 
