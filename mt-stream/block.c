@@ -95,12 +95,19 @@ void block_take(struct saved *s, const struct kept *k, take_fn *take, void *wher
 	mlp_take(s, k, take, where);
 }
 
+/* (N, A) what the output projection reads */
+static const void *mixer_out(const struct chunk *c, uint32_t layer, const struct weights *w, const struct saved *s)
+{
+	const struct mixer *m = mixer_of(mt_layer_of(c->geo, layer));
+	return m->out ? m->out(c, layer, w, s) : s->o;
+}
+
 /* y = x + what the mixer adds */
 static void output_forward(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x,
 	const struct saved *s, void *y)
 {
 	const struct mt_layer *l = mt_layer_of(c->geo, layer);
-	residual_forward(c, y, mixer_of(l)->out(c, layer, w, s), w, MT_T_O, MT_T_OB, post1, x, mixer_width(l));
+	residual_forward(c, y, mixer_out(c, layer, w, s), w, MT_T_O, MT_T_OB, post1, x, mixer_width(l));
 }
 
 void mixer_forward(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x, struct saved *s,
@@ -117,7 +124,7 @@ static void output_backward(const struct chunk *c, uint32_t layer, const struct 
 	float beta, const struct saved *s, const void *dx)
 {
 	const struct mt_layer *l = mt_layer_of(c->geo, layer);
-	const void *out = mixer_of(l)->out(c, layer, w, s);
+	const void *out = mixer_out(c, layer, w, s);
 	const void *dsub = residual_backward(c, dx, out, w, g, beta, MT_T_O, MT_T_OB, post1, mixer_width(l));
 	linear_backward(c, c->s.d_o, g->t[MT_T_O], g->t[MT_T_OB], beta, dsub, out, w->t[MT_T_O], mixer_width(l),
 		c->geo->hidden);

@@ -32,12 +32,6 @@ static void forward(const struct chunk *c, uint32_t layer, const struct weights 
 	if (!have_o) launch(c, &conv);
 }
 
-static const void *out(const struct chunk *c, uint32_t layer, const struct weights *w, const struct saved *s)
-{
-	(void)c, (void)layer, (void)w;
-	return s->o;
-}
-
 static void backward(const struct chunk *c, uint32_t layer, const struct weights *w, const struct grads *g, float beta,
 	float norm_beta, const void *x, struct saved *s, void *dx)
 {
@@ -54,4 +48,4 @@ static void backward(const struct chunk *c, uint32_t layer, const struct weights
 	in_projection_backward(c, dx, x, w, g, beta, norm_beta, 3ll * l->conv_dim);
 }
 
-const struct mixer conv_mixer = {forward, out, backward};
+const struct mixer conv_mixer = {forward, NULL, backward};

@@ -102,7 +102,7 @@ struct mixer {
 	/* From x, the block's input: fills *saved but x2; o and lse are there already if have_o */
 	void (*forward)(const struct chunk *, uint32_t layer, const struct weights *, const void *x, struct saved *,
 		bool have_o);
-	/* (N, A): what the output projection reads: o, or in the scratch's mixed what becomes of it */
+	/* (N, A): what the output projection reads, in the scratch's mixed, where it is not o itself; NULL: it is */
 	const void *(*out)(const struct chunk *, uint32_t layer, const struct weights *, const struct saved *);
 	/* From the gradient of that, in the scratch's d_o, to that of x, which is added to dx */
 	void (*backward)(const struct chunk *, uint32_t layer, const struct weights *, const struct grads *, float beta,

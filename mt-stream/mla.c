@@ -92,14 +92,6 @@ static void mla_forward(const struct chunk *c, uint32_t layer, const struct weig
 	if (!have_o) launch(c, &attention);
 }
 
-static const void *mla_out(const struct chunk *c, uint32_t layer, const struct weights *w, const struct saved *s)
-{
-	(void)c;
-	(void)layer;
-	(void)w;
-	return s->o;
-}
-
 /* From dy, the gradient of what a latent becomes, to the latent's in the scratch's dmixed */
 static void latent_backward(const struct chunk *c, const struct mt_layer *l, const struct weights *w,
 	const struct grads *g, float beta, const struct saved *s, struct latent of, const struct operand *dy, int64_t out)
@@ -152,4 +144,4 @@ static void mla_backward(const struct chunk *c, uint32_t layer, const struct wei
 	input_backward(c, dx, g, norm_beta, x, w, norm1);
 }
 
-const struct mixer mla_mixer = {mla_forward, mla_out, mla_backward};
+const struct mixer mla_mixer = {mla_forward, NULL, mla_backward};
