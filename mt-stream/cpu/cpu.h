@@ -33,6 +33,10 @@ int64_t block_rows(int64_t rows);
 int64_t row_blocks(int64_t rows);
 /* A block is a task */
 void run_rows(struct pool *, int64_t rows, task_fn *, const void *args);
+/* Define an operation whose rows are computed one by one, by the kernel of the same name */
+#define ROWS_OPERATION(op, args) \
+	static void op##_rows(const void *a, int64_t first, int64_t end) { cpu_kernels()->op(a, first, end); } \
+	void op_##op(struct pool *pool, const struct args##_args *a) { run_rows(pool, a->n, op##_rows, a); }
 /* dst (n) = beta dst + the sums over blocks of rows, in their order; fn adds a block's to sum (n), which is zeros */
 typedef void rows_fn(const void *args, int64_t first, int64_t end, float *sum);
 void sum_rows(struct pool *, int64_t rows, rows_fn *fn, const void *args, float *dst, float beta, int64_t n);

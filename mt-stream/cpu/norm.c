@@ -1,12 +1,7 @@
 /* norm.c: RMSNorm and LayerNorm, forward and backward */
 #include "cpu.h"
 
-static void forward_rows(const void *args, int64_t first, int64_t end)
-{
-	cpu_kernels()->norm_forward(args, first, end);
-}
-
-void op_norm_forward(struct pool *pool, const struct norm_forward_args *a) { run_rows(pool, a->n, forward_rows, a); }
+ROWS_OPERATION(norm_forward, norm_forward)
 
 static void backward_rows(const void *args, int64_t first, int64_t end, float *sum)
 {
