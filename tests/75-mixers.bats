@@ -121,7 +121,7 @@ loss_alone() {
 	tokens() { python3 "$TOP/tests/lib/tokens.py" "$@"; }
 	for case in qwen3-5 qwen3-next lfm2 deepseek-v3 moonlight granite-hybrid nemotron-h; do
 		make_run "$GOLDEN/$case/model" --dtype bf16
-		tokens prompts "$T/p" 1 53 1 63 64 120 600
+		tokens prompts "$T/p" 1 53 1 63 64 120 600 1500
 		mt-sample "$RUN" --compute fp32 --temperature 0 --max-tokens 70 --stop none --logits "$T/l" <"$T/p" >"$T/o"
 		tokens prefixes "$T/prefixes" "$T/p" "$T/o"
 		mt-sample "$RUN" --compute fp32 --temperature 0 --max-tokens 1 --logits "$T/l2" <"$T/prefixes" >"$T/o2"

@@ -24,10 +24,13 @@ enum {
 	TAIL = DELTA_CHUNK - 1 + MT_CONV_WIDTH - 1 /* rows that gated DeltaNet reads again, at most */
 };
 
-/* Rows that the cache of a layer has room for. Without attention they move to its beginning when it is full. */
+/* Does each token read all before it, as in softmax attention, MLA's too? */
+static bool reads_all(const struct mt_layer *l) { return l->heads; }
+
+/* Rows that the cache of a layer has room for. If few are read, these move to its beginning when it is full. */
 static uint64_t cache_rows(const struct mt_layer *l, uint32_t room)
 {
-	return l->mixer == MT_ATTENTION ? room : (uint64_t)least(room, TAIL + 2 * CHUNK);
+	return reads_all(l) ? room : (uint64_t)least(room, TAIL + 2 * CHUNK);
 }
 
 static uint64_t state_elems(const struct mt_layer *l) { return (uint64_t)l->value_heads * l->key_dim * l->value_dim; }
@@ -287,7 +290,7 @@ static int block(struct forward *f, uint32_t u)
 	const struct mt_layer *l = mt_layer_of(f->geo, u - 1);
 	int64_t h = f->geo->hidden;
 	float *cache = f->qkv + cache_before(f->geo, u - 1, f->room);
-	uint32_t row = l->mixer == MT_ATTENTION ? f->from : f->tail_row;
+	uint32_t row = reads_all(l) ? f->from : f->tail_row;
 	struct weights w = {0};
 	int rc = weights_wait(&f->weights, u);
 	if (rc) return rc;
@@ -306,7 +309,7 @@ static int block(struct forward *f, uint32_t u)
 		block_forward(&c, u - 1, &w, f->x + from * h, &s, f->y + from * h);
 		row += (uint32_t)n;
 	}
-	if (l->mixer != MT_ATTENTION) f->tail_end = row;
+	if (!reads_all(l)) f->tail_end = row;
 	return used(f);
 }
 
