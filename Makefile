@@ -37,7 +37,7 @@ LIBMT_LIBS = -ljansson -lnuma -lxxhash -lpthread -lm
 LIB_SRC  = $(wildcard shm/*.c shm/model/*.c)
 CLI_SRC  = $(wildcard shm/cli/*.c)
 OUR_LIBS = $(O)/libcli.a $(O)/libmt.a
-PROGRAMS = mt-run mt-store mt-ckpt mt-stream mt-optim mt-step mt-feed mt-sample mt-plan \
+PROGRAMS = mt-run mt-store mt-ckpt mt-stream mt-optim mt-step mt-feed mt-score mt-sample mt-plan \
   $(if $(HAVE_CURSES),mt-top)
 # mt-top wants ncurses with wide characters
 HAVE_CURSES := $(shell printf '$(hash)include <curses.h>\nint main(void) { return !initscr; }' | \
@@ -53,6 +53,7 @@ XXH_DISPATCH := $(shell printf '$(hash)include <xxh_x86dispatch.h>\nint main(voi
 $(SRC_mt-ckpt:%.c=$(O)/%.o): FILE_CFLAGS = -O3 $(XXH_DISPATCH)
 SRC_mt-run    = $(wildcard mt-store/run/*.c)
 SRC_mt-step   = $(wildcard mt-step/*.c)
+SRC_mt-score  = $(wildcard mt-step/score/*.c) $(filter-out mt-step/step.c,$(SRC_mt-step))
 SRC_mt-feed   = $(wildcard mt-step/feed/*.c) mt-step/record.c
 SRC_mt-top    = $(wildcard mt-store/top/*.c) $(addprefix mt-store/,look.c process.c text.c words.c)
 LIBS_mt-top   = -lncursesw

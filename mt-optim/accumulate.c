@@ -196,6 +196,7 @@ static enum taken take(struct optim *o, struct batch *b, uint32_t ring, const st
 	/* it was compared with the txn's entry, which mt-step may have begun to write for another attempt */
 	if (m->txn_kind != g->txn.kind || m->micro >= g->txn.micros) return NEWER;
 	if (m->kind == MT_MSG_LOSS) return take_loss(o, ring, m);
+	if (m->kind == MT_MSG_SCORE) bad(ring, m, "log-probabilities, which mt-score asks for, not mt-step");
 	if (!o->direct) return take_piece(o, b, ring, m, block);
 	if (g->losses_left) bad(ring, m, "a piece before its loss");
 	if (commit_skips(o, g)) return LATER; /* accumulate_round commits the skip, and then it is stale */

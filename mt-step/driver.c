@@ -170,7 +170,8 @@ static bool deal_one(struct driver *d, uint32_t k)
 			.rows = rows,
 			.seq = (uint32_t)d->o->seq,
 			.loss_scale = t->targets ? 1.0 / (double)t->targets : 0,
-			.micros = d->micros},
+			.micros = d->micros,
+			.scores = d->scores},
 	};
 	mt_ring_push(ring, &m);
 	d->next++;

@@ -7,7 +7,6 @@
 #include "mt/run.h"
 #include "options.h"
 
-#define SEQ_MAX (1u << 26) /* keeps rows x seq x 12 bytes far from 2^64 */
 #define BATCH_MAX (1u << 24)
 #define STEPS_MAX ((1u << 24) - 1) /* the optimizer's journal has 24 bits for a step */
 
@@ -150,6 +149,20 @@ static void check_adam(void)
 	if (!(o.hyperparams.eps >= 0)) mt_die(MT_EX_USAGE, "--eps: 0 or more");
 	if (!(o.hyperparams.clip >= 0)) mt_die(MT_EX_USAGE, "--clip: 0 or more");
 	if (!(o.wait >= 0)) mt_die(MT_EX_USAGE, "--wait: 0 or more");
+}
+
+void options_check_seq(const struct options *opt, const struct mt_geometry *g)
+{
+	if (opt->seq > g->max_position && g->flags & MT_POSITIONS)
+		mt_die(MT_EX_CONFIG, "--seq %llu is above %u tokens: the model has learned no more positions",
+			(unsigned long long)opt->seq, g->max_position);
+	if (opt->seq > g->max_position && g->flags & MT_ROPE_DYNAMIC)
+		mt_die(MT_EX_CONFIG,
+			"--seq %llu is above %u tokens: there this model's rope (dynamic or longrope) is not supported",
+			(unsigned long long)opt->seq, g->max_position);
+	if (opt->seq > g->max_position)
+		mt_say("--seq %llu is above the model's max_position_embeddings %u", (unsigned long long)opt->seq,
+			g->max_position);
 }
 
 struct vocabulary vocabulary_of(const struct options *opt, const struct mt_geometry *g, const char *config,

@@ -6,6 +6,8 @@
 #include "pack.h"
 #include "schedule.h"
 
+#define SEQ_MAX (1u << 26) /* keeps rows x seq x 12 bytes far from 2^64 */
+
 struct options {
 	const char *run;
 	struct schedule schedule;
@@ -26,6 +28,9 @@ struct options {
 
 /* Ends the program with 64 and one line if an option is invalid. */
 void options_parse(struct options *, int argc, char **argv);
+
+/* Ends the program with 78 if the model has fewer positions than --seq; says if it was trained on fewer. */
+void options_check_seq(const struct options *, const struct mt_geometry *);
 
 /* The vocabulary of a model with this config.json, and of a run's model */
 struct vocabulary vocabulary_of(const struct options *, const struct mt_geometry *, const char *config, size_t bytes);

@@ -225,6 +225,7 @@ static int64_t docs_row(struct packer *p, uint32_t *starts)
 		if ((rc = place_piece(p, at, n)) < 0) return rc;
 		at += n;
 		begin_piece(starts, from, at - from);
+		for (uint32_t i = from; p->numbers && i < at; i++) p->numbers[i] = p->in->records;
 		if ((p->pack & PACK_HOW) == PACK_NONE) break;
 	}
 	return at;
@@ -259,6 +260,7 @@ int packer_row(struct packer *p, uint32_t *tokens, uint32_t *targets, uint32_t *
 		tokens[i] = 0;
 		targets[i] = MT_NO_TARGET;
 		starts[i] = (uint32_t)n;
+		if (p->numbers) p->numbers[i] = 0;
 	}
 	p->rows++;
 	p->padding += p->seq - (uint64_t)n;

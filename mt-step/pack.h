@@ -41,6 +41,7 @@ struct packer {
 	struct answers answers;         /* of documents that begin with a prompt */
 	uint32_t carry;                 /* last element placed of a cut document, or of the stream; MT_NO_TARGET: none */
 	XXH64_state_t all, cut;         /* over all bytes placed; over the open record's elements placed */
+	uint64_t *numbers;              /* (seq) of each place in the row, its record's number; NULL: not asked for */
 	uint32_t *raw;                  /* (seq) elements of the current row, with their bit 31 */
 };
 

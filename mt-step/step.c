@@ -36,20 +36,6 @@ static void enter(struct options *o)
 	saves_begin(&driver, reported);
 }
 
-static void check_seq(const struct options *o, const struct mt_geometry *g)
-{
-	if (o->seq > g->max_position && g->flags & MT_POSITIONS)
-		mt_die(MT_EX_CONFIG, "--seq %llu is above %u tokens: the model has learned no more positions",
-			(unsigned long long)o->seq, g->max_position);
-	if (o->seq > g->max_position && g->flags & MT_ROPE_DYNAMIC)
-		mt_die(MT_EX_CONFIG,
-			"--seq %llu is above %u tokens: there this model's rope (dynamic or longrope) is not supported",
-			(unsigned long long)o->seq, g->max_position);
-	if (o->seq > g->max_position)
-		mt_say("--seq %llu is above the model's max_position_embeddings %u", (unsigned long long)o->seq,
-			g->max_position);
-}
-
 /* --check: checks that need no run */
 static void check_model(const struct options *o)
 {
@@ -65,7 +51,7 @@ static void check_model(const struct options *o)
 	struct vocabulary vocab = vocabulary_of(o, &g, text, strlen(text));
 	free(text);
 	mt_say_dropout(&g);
-	check_seq(o, &g);
+	options_check_seq(o, &g);
 	if (o->eval) mt_must(eval_open(&eval, o, &vocab));
 }
 
@@ -83,7 +69,7 @@ static void check_run(struct options *o)
 			mt_die(MT_EX_USAGE, "run '%s' has --grad none, which cannot clip: take --clip 0 or leave it out", o->run);
 		o->hyperparams.clip = 0;
 	}
-	check_seq(o, g);
+	options_check_seq(o, g);
 	struct mt_committed was;
 	mt_run_committed(driver.run, &was);
 	const struct mt_position *p = &was.position;

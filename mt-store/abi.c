@@ -83,7 +83,7 @@ static const struct constant slots[] = {{"mt-store", MT_STORE}, {"mt-step", MT_S
 	{"mt-ckpt", MT_CKPT}, {"fill", MT_FILL}, {"mt-link", MT_LINK}, {"mt-stream", MT_STREAM}};
 static const struct constant kinds[] = {{"train", MT_TRAIN}, {"eval", MT_EVAL}};
 static const struct constant messages[] = {{"batch", MT_MSG_BATCH}, {"loss", MT_MSG_LOSS}, {"grad", MT_MSG_GRAD},
-	{"save", MT_MSG_SAVE}, {"squares", MT_MSG_SQUARES}};
+	{"save", MT_MSG_SAVE}, {"squares", MT_MSG_SQUARES}, {"score", MT_MSG_SCORE}};
 static const struct constant flags[] = {{"tied", MT_TIED}, {"qkv_bias", MT_QKV_BIAS}, {"o_bias", MT_O_BIAS},
 	{"mlp_bias", MT_MLP_BIAS}, {"qk_norm", MT_QK_NORM}, {"rope_dynamic", MT_ROPE_DYNAMIC},
 	{"qk_norm_row", MT_QK_NORM_ROW}, {"qk_norm_after", MT_QK_NORM_AFTER}, {"v_norm", MT_V_NORM},

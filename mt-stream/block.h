@@ -54,17 +54,18 @@ struct experts_scratch {
 	void *gu, *act, *dact; /* (R, G), (R, F) x 2; with a norm behind the experts, the shared expert's gu follows */
 };
 
-struct scratch {  /* valid only within one call */
-	void *h;      /* (N, H)      a norm's output */
-	void *dh;     /* (N, H)      its gradient */
-	float *rstd;  /* (N)         its statistics */
-	float *mean;  /* (N)         LayerNorm's */
-	void *sub;    /* (N, H)      what attention or MLP adds to the residual, where it is not added as it is */
-	void *act;    /* (P, F)      the MLP's inner output or its gradient */
-	void *d_o;    /* (N, A)      gradient of attention's output */
-	void *dqkv;   /* (N, proj_width()) */
-	void *gu;     /* (P, G)      gate | up of blocks that do not keep it */
-	void *logits; /* (N', V)     N' the tokens of a head chunk */
+struct scratch {    /* valid only within one call */
+	void *h;        /* (N, H)      a norm's output */
+	void *dh;       /* (N, H)      its gradient */
+	float *rstd;    /* (N)         its statistics */
+	float *mean;    /* (N)         LayerNorm's */
+	void *sub;      /* (N, H)      what attention or MLP adds to the residual, where it is not added as it is */
+	void *act;      /* (P, F)      the MLP's inner output or its gradient */
+	void *d_o;      /* (N, A)      gradient of attention's output */
+	void *dqkv;     /* (N, proj_width()) */
+	void *gu;       /* (P, G)      gate | up of blocks that do not keep it */
+	void *logits;   /* (N', V)     N' the tokens of a head chunk; fp32 where losses are asked for */
+	double *losses; /* (N')      of each token; NULL: only their sum is asked for */
 	struct experts_scratch x; /* of a slice; models with experts only */
 	void *operand[2];         /* room for operands x and dy; NULL where activations are operands as they are */
 	void *attention;          /* work memory of the device's attention backend; NULL: none */

@@ -35,10 +35,12 @@ static bool logits_changed(const struct mt_geometry *g) { return g->logit_scale 
 
 void head_logits(const struct chunk *c, const struct weights *w, int64_t rows)
 {
-	linear_forward(c, c->s.logits, c->s.h, w->t[MT_T_HEAD], w->t[MT_T_HEADB], NULL, c->geo->hidden, rows);
+	bool fp32 = c->s.losses;
+	if (fp32) linear_forward_fp32(c, c->s.logits, c->s.h, w->t[MT_T_HEAD], w->t[MT_T_HEADB], c->geo->hidden, rows);
+	else linear_forward(c, c->s.logits, c->s.h, w->t[MT_T_HEAD], w->t[MT_T_HEADB], NULL, c->geo->hidden, rows);
 	if (logits_changed(c->geo))
 		LAUNCH(c, OP_CAP_LOGITS, cap_logits, .logits = c->s.logits, .n = c->n * rows, .scale = c->geo->logit_scale,
-			.cap = c->geo->logit_cap);
+			.cap = c->geo->logit_cap, .fp32 = fp32);
 }
 
 static void head_forward(const struct chunk *c, const struct weights *w, float scale, int backward, struct loss *loss,
@@ -48,7 +50,7 @@ static void head_forward(const struct chunk *c, const struct weights *w, float s
 	head_norm(c, w, x);
 	head_logits(c, w, c->geo->vocab);
 	LAUNCH(c, OP_CROSS_ENTROPY, cross_entropy, .logits = c->s.logits, .targets = c->targets, .n = c->n,
-		.vocab = c->geo->vocab, .scale = scale, .backward = backward, .loss = loss,
+		.vocab = c->geo->vocab, .scale = scale, .backward = backward, .loss = loss, .losses = c->s.losses,
 		.logit_scale = changed ? c->geo->logit_scale : 0, .cap = changed ? c->geo->logit_cap : 0);
 }
 

@@ -57,6 +57,8 @@ void linear_forward_rows(const struct chunk *, void *y, int64_t ld, const void *
 	const void *residual, int64_t in, int64_t out);
 void linear_forward(const struct chunk *, void *y, const void *x, const void *w, const void *b, const void *residual,
 	int64_t in, int64_t out);
+void linear_forward_fp32(const struct chunk *, float *y, const void *x, const void *w, const void *b, int64_t in,
+	int64_t out);
 /* dx (N, in) = beta dx + dy (N, out) w */
 void linear_backward_input(const struct chunk *, void *dx, float beta, const struct operand *dy, const void *w,
 	int64_t in, int64_t out);

@@ -37,6 +37,23 @@ int loss_out(struct stream *s, struct event ready)
 	return 0;
 }
 
+int scores_out(struct stream *s)
+{
+	uint64_t all = (uint64_t)s->micro->request.rows * s->micro->request.seq;
+	uint64_t most = mt_ring_block(s->grad) / sizeof(double);
+	for (uint64_t off = 0; off < all;) {
+		uint64_t n = all - off < most ? all - off : most;
+		void *block;
+		int rc = room_wait(s, head_unit(s), &block);
+		if (rc) return rc;
+		for (uint64_t i = 0; i < n; i++) ((double *)block)[i] = 0 - s->memory.scores[off + i];
+		put(s, 0, (struct mt_msg){.kind = MT_MSG_SCORE, .score = {.off = off, .n = n}});
+		mt_ring_publish(s->grad, 1);
+		off += n;
+	}
+	return 0;
+}
+
 static enum mt_dtype grads_type(const struct stream *s) { return s->control->grad == MT_BF16 ? MT_BF16 : MT_FP32; }
 
 /* A range leaves in pieces, in order. Each is copied into the ring block of its message, which is published when

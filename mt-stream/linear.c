@@ -27,6 +27,15 @@ void linear_forward(const struct chunk *c, void *y, const void *x, const void *w
 	linear_forward_rows(c, y, out, x, w, b, residual, in, out);
 }
 
+/* Logits: y in fp32, whatever the device's elements are */
+void linear_forward_fp32(const struct chunk *c, float *y, const void *x, const void *w, const void *b, int64_t in,
+	int64_t out)
+{
+	struct operand a = operand_of(c, OPERAND_X, x, 0, c->n, in);
+	LAUNCH(c, OP_GEMM, gemm, .m = c->n, .n = out, .k = in, .a = a.as, .lda = in, .b = w, .ldb = in, .trans_b = 1,
+		.c = y, .ldc = out, .bias = b, .fp32 = 1);
+}
+
 void linear_backward_input(const struct chunk *c, void *dx, float beta, const struct operand *dy, const void *w,
 	int64_t in, int64_t out)
 {

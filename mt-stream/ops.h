@@ -392,9 +392,10 @@ struct scaled_add_args {
 
 /* logits = cap tanh(scale logits / cap), or scale logits if cap is 0; in place */
 struct cap_logits_args {
-	void *logits; /* (N) */
+	void *logits; /* (N); fp32 where `fp32` is set */
 	int64_t n;
 	float scale, cap;
+	int fp32;
 };
 
 struct loss {
@@ -410,6 +411,7 @@ struct cross_entropy_args {
 	float scale;
 	int backward;
 	struct loss *loss; /* (1) */
+	double *losses;    /* (N) of each row, 0 without target, or NULL. Not NULL: logits are fp32, and not backward */
 	/* backward, if not 0: logits were scaled and capped by OP_CAP_LOGITS, and the gradient is wanted of what they were
 	 * before: times logit_scale (1 - (logit / cap)^2) */
 	float logit_scale, cap;
@@ -667,6 +669,7 @@ struct mla_args {
 	W(COMBINE, combine, a->y != a->add && a->y != a->sum, a->y, a->n * a->h, elem) \
 	/* with slots, the rows may be a window's, whose slots are anywhere */ \
 	W(COMBINE_BACKWARD, combine_backward, !a->slot, a->dweight, a->rows, 4) \
+	W(CROSS_ENTROPY, cross_entropy, 1, a->losses, a->n, 8) \
 	W(CONV_FORWARD, conv, !a->past, a->y, a->n * a->channels, elem) \
 	W(CONV_BACKWARD, conv, a->dx_ld == a->channels, a->dx, a->n * a->channels, elem) \
 	W(CONV_BACKWARD, conv, a->beta == 0, a->dw, a->channels * a->width, 4) \

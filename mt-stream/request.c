@@ -58,6 +58,7 @@ static int request_make(struct stream *s, uint32_t rows, uint32_t seq, bool trai
 		.streams = 1,
 		.nodes = 1,
 		.train = train,
+		.scores = !train && s->taken.msg.batch.scores,
 		.elem = s->dev->elem,
 		.operand = s->dev->operand,
 		.zero_copy = s->zero_copy,
@@ -137,6 +138,19 @@ static int rows_grow(struct stream *s, const struct plan_request *req, const str
 	return 0;
 }
 
+/* Where the losses of a micro-batch's tokens arrive, if they are asked for */
+static int scores_grow(struct stream *s, const struct plan_request *req)
+{
+	size_t bytes = req->scores ? (size_t)req->rows * req->seq * sizeof *s->memory.scores : 0;
+	if (bytes <= s->memory.scores_bytes) return 0;
+	free(s->memory.scores);
+	s->memory.scores_bytes = 0;
+	if (!(s->memory.scores = malloc(bytes)))
+		return mt_fail(MT_EX_NOMEM, "no %zu MiB of memory for the losses of tokens", bytes >> 20);
+	s->memory.scores_bytes = bytes;
+	return 0;
+}
+
 static int arrays_make(struct memory_layout *at, size_t layers)
 {
 	if (at->saved) return 0;
@@ -157,6 +171,7 @@ void plan_release(struct stream *s)
 	free(at->x);
 	free(at->saved);
 	free(s->memory.rows);
+	free(s->memory.scores);
 	if (s->memory.offload_buffer) offload_free(s);
 	s->dev->release(s->dev, s->memory.arena, s->memory.arena_bytes);
 	for (int k = 0; k < MT_KINDS; k++) {
@@ -286,7 +301,8 @@ static int plan_shape(struct stream *s, uint32_t rows, uint32_t seq, bool train)
 	int rc;
 	if ((rc = attention_backend_select(s, rows, seq)) || (rc = arrays_make(&m->layout, s->geo->layers)) ||
 		(rc = request_make(s, rows, seq, train, req)) || (rc = plan_take(s, req, &result)) ||
-		(rc = offload_grow(s, result.host_bytes)) || (rc = rows_grow(s, req, &result.plan)) || (rc = rope_grow(s, seq)))
+		(rc = offload_grow(s, result.host_bytes)) || (rc = rows_grow(s, req, &result.plan)) ||
+		(rc = scores_grow(s, req)) || (rc = rope_grow(s, seq)))
 		return rc;
 	report(s, req, &result);
 	planned_note(s, req, &result.predicted);
@@ -316,7 +332,8 @@ int plan_make(struct stream *s, bool *new_shape)
 	s->planning.packed = s->planning.packed || rows_packed(s->taken.host + 2 * n, n);
 	if (!s->sizes.chunk_tokens && (rc = sizes_select(s, rows, seq))) return rc;
 	s->micro = &s->planning.micro;
-	*new_shape = last->rows != rows || last->seq != seq || last->train != train || last->packed != s->planning.packed;
+	*new_shape = last->rows != rows || last->seq != seq || last->train != train ||
+		last->scores != s->taken.msg.batch.scores || last->packed != s->planning.packed;
 	if (!*new_shape) return 0;
 	if ((rc = plan_shape(s, rows, seq, train))) last->rows = 0;
 	return rc;

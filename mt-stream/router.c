@@ -49,10 +49,7 @@ static struct op route_op(const struct slice *p, enum op_code code)
 
 void logits_forward(const struct slice *p, float *logits, const void *h, const void *w, const void *b, int64_t out)
 {
-	int64_t in = p->c.geo->hidden;
-	struct operand x = operand_of(&p->c, OPERAND_X, h, 0, p->c.n, in);
-	LAUNCH(&p->c, OP_GEMM, gemm, .m = p->c.n, .n = out, .k = in, .a = x.as, .lda = in, .b = w, .ldb = in, .trans_b = 1,
-		.c = logits, .ldc = out, .bias = b, .fp32 = 1);
+	linear_forward_fp32(&p->c, logits, h, w, b, p->c.geo->hidden, out);
 }
 
 void logits_backward(const struct slice *p, float *dw, float *db, float beta, const void *dlogits, const void *h,

@@ -108,6 +108,10 @@ static void head_forward_backward(struct stream *s, float *gs)
 			head_loss_backward(&c, &w, &g, beta_at(s, from), (float)s->taken.msg.batch.loss_scale, m->layout.loss, x,
 				dx_at(s, from));
 		else head_loss(&c, &w, m->layout.loss, x);
+		if (c.s.losses)
+			launch(s, Q_COMPUTE,
+				&(struct op){OP_COPY,
+					.copy = {s->memory.scores + s->now.base + from, c.s.losses, (size_t)n * sizeof *c.s.losses}});
 	}
 	if (!s->now.last) return;
 	launch(s, Q_COMPUTE, &(struct op){OP_COPY, .copy = {&s->now.loss, m->layout.loss, sizeof *m->layout.loss}});
@@ -199,7 +203,9 @@ static int evaluate(struct stream *s)
 	if (rc) return rc;
 	mt_stage_activity(s->run, MT_ACT_FORWARD, head_unit(s));
 	head_forward_backward(s, NULL);
-	return s->now.last ? loss_out(s, event_record(s, Q_COMPUTE)) : 0;
+	if (!s->now.last) return 0;
+	rc = loss_out(s, event_record(s, Q_COMPUTE));
+	return rc || !s->micro->request.scores ? rc : scores_out(s);
 }
 
 /* In the last pass, a part's gradients leave while the next part computes. If both have the same memory (early), they

@@ -125,6 +125,8 @@ void rest_backward(struct stream *, uint32_t u, float *gs);
 
 /* Send the micro-batch's loss; at `ready` the head has computed it */
 int loss_out(struct stream *, struct event ready);
+/* Send the log-probabilities of its tokens, after the loss */
+int scores_out(struct stream *);
 /* Compute launched so far has finished the part's gradients */
 void grads_final(struct stream *, struct part);
 /* Send the part's gradients, which are final at `ready`. All of them have left on return. */

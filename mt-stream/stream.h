@@ -106,6 +106,8 @@ struct memory {
 	uint32_t positions;                   /* positions that these tables have */
 	uint32_t *rows;                       /* with windows: rows_of_layer() of each layer */
 	uint64_t rows_bytes;
+	double *scores; /* of the micro-batch's tokens: their losses, if they are asked for */
+	uint64_t scores_bytes;
 };
 
 /* Set by wait.c, and by event_record */

@@ -95,11 +95,13 @@
 	F(mt_msg, k, 0, 4) F(mt_msg, attempt, 4, 4) F(mt_msg, kind, 8, 2) F(mt_msg, txn_kind, 10, 2) \
 	F(mt_msg, micro, 12, 4) \
 	F(mt_msg, step, 16, 8) F(mt_msg, batch.version, 24, 8) F(mt_msg, batch.rows, 32, 4) F(mt_msg, batch.seq, 36, 4) \
-	F(mt_msg, batch.loss_scale, 40, 8) F(mt_msg, batch.micros, 48, 4) F(mt_msg, loss.sum, 24, 8) \
+	F(mt_msg, batch.loss_scale, 40, 8) F(mt_msg, batch.micros, 48, 4) \
+	F(mt_msg, batch.scores, 52, 4) F(mt_msg, loss.sum, 24, 8) \
 	F(mt_msg, loss.targets, 32, 8) F(mt_msg, loss.nonfinite, 40, 4) F(mt_msg, loss.aux, 48, 8) \
 	F(mt_msg, loss.z, 56, 8) F(mt_msg, grad.unit, 24, 4) \
 	F(mt_msg, grad.end, 28, 4) \
-	F(mt_msg, grad.off, 32, 8) F(mt_msg, grad.n, 40, 8) F(mt_msg, grad.zero, 48, 4)
+	F(mt_msg, grad.off, 32, 8) F(mt_msg, grad.n, 40, 8) F(mt_msg, grad.zero, 48, 4) \
+	F(mt_msg, score.off, 24, 8) F(mt_msg, score.n, 32, 8)
 
 #define MT_ABI_SIZES(S) \
 	S(mt_header, 128) S(mt_control, 229312) S(mt_layer, 1184) S(mt_geometry, 10728) S(mt_tensor, 192) S(mt_unit, 256) \
@@ -123,6 +125,6 @@
 	R(mt_snapshot, reserved0, 56) R(mt_snapshot, reserved1, 32) R(mt_record, reserved, 64) R(mt_choice, reserved, 8) \
 	R(mt_partition, reserved, 56) R(mt_ringbuf, reserved0, 4) R(mt_ringbuf, reserved1, 64) \
 	R(mt_ringbuf, reserved2, 56) R(mt_ringbuf, reserved3, 56) R(mt_rings, reserved, 124) \
-	R(mt_msg, batch.reserved0, 4) R(mt_msg, batch.reserved1, 8) R(mt_msg, loss.reserved, 4) \
-	R(mt_msg, grad.reserved0, 4) R(mt_msg, grad.reserved1, 8)
+	R(mt_msg, batch.reserved1, 8) R(mt_msg, loss.reserved, 4) \
+	R(mt_msg, grad.reserved0, 4) R(mt_msg, grad.reserved1, 8) R(mt_msg, score.reserved, 24)
 /* clang-format on */

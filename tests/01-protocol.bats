@@ -59,7 +59,7 @@ load helpers
 	cp -r "$TOP/shm" "$T/shm"
 	compiles
 	for change in 's/n, reserved\[31\];/n, news, reserved[30];/' 's/reserved1\[5\];/reserved1[4], news;/' \
-		's/double   aux, z;/double news, aux, z;/' 's/micros, reserved0; uint64/micros, news; uint64/'; do
+		's/double   aux, z;/double news, aux, z;/' 's/ zero;  /  news, zero;  /'; do
 		cp "$TOP"/shm/mt/*.h "$T/shm/mt/"
 		sed -i "$change" "$T"/shm/mt/*.h
 		no diff -qr "$TOP/shm/mt" "$T/shm/mt" >/dev/null

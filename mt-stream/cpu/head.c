@@ -20,11 +20,12 @@ static void row_task(void *arg, int64_t row, int thread)
 	else if (a->targets[row] != UINT32_MAX)
 		s->losses[row] = cpu_kernels()->cross_entropy(x, a->targets[row], a->vocab, scale, a->backward);
 	else if (a->backward) memset(x, 0, (size_t)a->vocab * sizeof *x);
+	else s->losses[row] = 0;
 }
 
 void op_cross_entropy(struct pool *pool, const struct cross_entropy_args *a)
 {
-	struct job s = {.a = a, .losses = op_shared(pool, (size_t)a->n * sizeof *s.losses)};
+	struct job s = {.a = a, .losses = a->losses ? a->losses : op_shared(pool, (size_t)a->n * sizeof *s.losses)};
 	double sum = 0;
 	pool_run(pool, a->n, row_task, &s);
 	for (int64_t i = 0; i < a->n; i++)

@@ -153,6 +153,7 @@ static __global__ void __launch_bounds__(THREADS) cross_entropy_kernel(T *logits
 		for (int j = 0; j < WIDE; j++) v[j] = 0;
 		for (int64_t i = threadIdx.x * WIDE; backward && i < vocab; i += THREADS * WIDE)
 			put_wide(x + i, v, vocab - i, aligned && vocab - i >= WIDE);
+		if (threadIdx.x == 0) losses[row] = 0;
 		return;
 	}
 	struct seen s = row_seen(x, vocab, aligned);
@@ -220,9 +221,9 @@ static void cross_entropy(const struct cuda_queue *q, const struct cross_entropy
 
 void cuda_cross_entropy(const struct cuda_queue *q, const struct cross_entropy_args *a)
 {
-	double *losses = (double *)q->work;
+	double *losses = a->losses ? a->losses : (double *)q->work;
 	if (a->backward && a->logit_scale != 0) BY_ELEMENT(q, (cross_entropy<T, 1>(q, a, losses)));
-	else BY_ELEMENT(q, (cross_entropy<T, 0>(q, a, losses)));
+	else BY_BYTES(a->losses ? 4 : q->elem, (cross_entropy<T, 0>(q, a, losses)));
 	LAUNCH(loss_kernel, 1, THREADS, THREADS * sizeof(struct loss), q->stream, a->loss, losses, a->targets, a->n);
 }
 
@@ -244,7 +245,7 @@ static __global__ void __launch_bounds__(THREADS)
 void cuda_cap_logits(const struct cuda_queue *q, const struct cap_logits_args *a)
 {
 	int aligned = wide_rows(WIDE, a->logits, NULL, NULL, NULL);
-	BY_ELEMENT(q,
+	BY_BYTES(a->fp32 ? 4 : q->elem,
 		LAUNCH(cap_logits_kernel<T>, div_up(a->n, THREADS * WIDE), THREADS, 0, q->stream, (T *)a->logits, a->n,
 			a->scale, a->cap, aligned));
 }

@@ -55,6 +55,7 @@ struct plan_request {
 	uint32_t nodes;          /* and nodes of the run; 1 each: as a plan of one micro-batch */
 	double net;              /* of several nodes: bytes a second to a node, and as many from it */
 	bool train;
+	bool scores;                     /* not train: each token's loss is asked for, too */
 	bool packed;                     /* rows may hold several documents */
 	struct attention_need attention; /* work memory of library attention on such rows */
 	uint64_t elem, operand;          /* bytes of an element on the device, and of an operand (device.h) */

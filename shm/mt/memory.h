@@ -168,7 +168,8 @@ struct mt_hyper {               /* what a training step was made with; 80 bytes 
 	uint64_t reserved;
 };
 
-enum mt_msg_kind { MT_MSG_BATCH = 1, MT_MSG_LOSS = 2, MT_MSG_GRAD = 3, MT_MSG_SAVE = 4, MT_MSG_SQUARES = 5 };
+enum mt_msg_kind { MT_MSG_BATCH = 1, MT_MSG_LOSS = 2, MT_MSG_GRAD = 3, MT_MSG_SAVE = 4, MT_MSG_SQUARES = 5,
+	MT_MSG_SCORE = 6 };
 
 struct mt_msg {                 /* 64 bytes; fields of the txn first, then by kind */
 	uint32_t k, attempt;
@@ -178,13 +179,16 @@ struct mt_msg {                 /* 64 bytes; fields of the txn first, then by ki
 	uint64_t step;
 	union {
 		struct { uint64_t version;     /* units must be at this version or later */
-			 uint32_t rows, seq; double loss_scale; uint32_t micros, reserved0; uint64_t reserved1; } batch;
+			 uint32_t rows, seq; double loss_scale; uint32_t micros;
+			 uint32_t scores;      /* 1: an evaluation that is answered with log-probabilities, too */
+			 uint64_t reserved1; } batch;
 		struct { double sum; uint64_t targets; uint32_t nonfinite, reserved;
 			 double aux, z; /* of this micro, without coefficients; 0 where the geometry's is 0 */ } loss;
 		struct { uint32_t unit, end;   /* end 1: the head's end of tied embeddings */
 			 uint64_t off, n;      /* elements, in the unit's arrays; off a multiple of MT_BLOCK */
 			 uint32_t zero;        /* 1: all n are 0, and nobody wrote the block */
 			 uint32_t reserved0; uint64_t reserved1; } grad;
+		struct { uint64_t off, n; uint64_t reserved[3]; /* positions of the micro, row after row */ } score;
 		uint8_t bytes[40];
 	};
 };
@@ -195,7 +199,9 @@ struct mt_msg {                 /* 64 bytes; fields of the txn first, then by ki
  *           there; padding is a separate document
  * Payload of a grad message: n elements, bf16 or fp32 as the run's --grad says (fp32 for none).
  * A squares message has the fields of grad; its payload is a double for each block of MT_BLOCK of the n elements: the
- * sum of squares of the gradient there. */
+ * sum of squares of the gradient there.
+ * Payload of a score message: n doubles, for positions off .. off + n - 1 of the micro: the log-probability of the
+ * position's target; 0 where there is none. */
 
 struct mt_ringbuf {             /* 256 bytes in the rings region: one ring, single producer, single consumer */
 	char     name[32];

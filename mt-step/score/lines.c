@@ -1,0 +1,120 @@
+/* lines.c: a line of JSON for each record, or one of all. Documents come in the input's order, and one that is longer
+ * than a row in several pieces. */
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "metrics.h"
+#include "mt/error.h"
+#include "score.h"
+
+static struct {
+	uint64_t number, targets; /* the record whose line is open; 0: none */
+	double logp;
+	double *tokens; /* with LINES_TOKENS, of each token: NAN without target */
+	size_t n, room;
+} line;
+
+static struct {
+	uint64_t documents, targets;
+	double loss,
+		part; /* sum of the losses; of the newest MT_MICROS micro-batches at most, as an evaluation adds them */
+	uint64_t micros;
+} sum;
+
+static void put_number(double x)
+{
+	char number[40];
+	metrics_number(number, sizeof number, x);
+	fputs(number, stdout);
+}
+
+static void write_failed(void)
+{
+	if (ferror(stdout)) mt_die(MT_EX_IO, "stdout: %s", strerror(errno));
+}
+
+/* Of a document that --long drop left out, logp is null */
+static void put_line(enum lines how, uint64_t number, uint64_t targets, double logp)
+{
+	printf("{\"record\": %llu, \"logp\": ", (unsigned long long)number);
+	put_number(logp);
+	printf(", \"targets\": %llu", (unsigned long long)targets);
+	for (size_t i = 0; how == LINES_TOKENS && i < line.n; i++) {
+		fputs(i ? ", " : ", \"tokens\": [", stdout);
+		put_number(line.tokens[i]);
+	}
+	puts(how == LINES_TOKENS && line.n ? "]}" : "}");
+	write_failed();
+}
+
+static void close_line(enum lines how)
+{
+	if (!line.number) return;
+	if (how != LINES_SUM) put_line(how, line.number, line.targets, line.logp);
+	line.n = 0;
+}
+
+static void open_line(enum lines how, uint64_t number)
+{
+	uint64_t last = line.number;
+	close_line(how);
+	for (uint64_t dropped = last + 1; dropped < number && how != LINES_SUM; dropped++) put_line(how, dropped, 0, NAN);
+	line.number = number;
+	line.targets = 0;
+	line.logp = 0;
+	sum.documents++;
+}
+
+static void add_token(double logp)
+{
+	if (line.n == line.room) {
+		line.room = line.room ? 2 * line.room : 4096;
+		line.tokens = realloc(line.tokens, line.room * sizeof *line.tokens);
+		if (!line.tokens) mt_die(MT_EX_NOMEM, "no memory for the log-probabilities of a document");
+	}
+	line.tokens[line.n++] = logp;
+}
+
+void lines_add(enum lines how, const struct part *p, const struct mt_txn *t)
+{
+	for (uint64_t i = 0; i < p->rows * p->seq; i++) {
+		bool target = p->targets[i] != MT_NO_TARGET;
+		if (!p->numbers[i]) continue;
+		bool new = p->numbers[i] != line.number;
+		if (new) open_line(how, p->numbers[i]);
+		if (new &&how == LINES_TOKENS) add_token(NAN); /* nothing predicts the first token */
+		if (target) {
+			line.logp += p->logp[i];
+			line.targets++;
+		}
+		/* what the row's next token is predicted with; a piece's last token predicts nothing */
+		bool last = (i + 1) % p->seq == 0 || p->starts[i + 1] != p->starts[i];
+		if (how == LINES_TOKENS && !last) add_token(target ? p->logp[i] : NAN);
+	}
+	for (uint32_t j = 0; j < t->micros; j++) {
+		sum.part += t->losses[j].nonfinite ? NAN : t->losses[j].sum;
+		if (++sum.micros % MT_MICROS) continue;
+		sum.loss += sum.part;
+		sum.part = 0;
+	}
+	sum.targets += p->source.targets;
+	if (fflush(stdout)) mt_die(MT_EX_IO, "stdout: %s", strerror(errno));
+}
+
+void lines_end(enum lines how, uint64_t records)
+{
+	open_line(how, records + 1);
+	line.number = 0;
+	double loss = (sum.loss + sum.part) / (double)sum.targets;
+	if (how == LINES_SUM) {
+		printf("{\"documents\": %llu, \"targets\": %llu, \"loss\": ", (unsigned long long)sum.documents - 1,
+			(unsigned long long)sum.targets);
+		put_number(loss);
+		fputs(", \"perplexity\": ", stdout);
+		put_number(exp(loss));
+		puts("}");
+	}
+	if (fflush(stdout)) mt_die(MT_EX_IO, "stdout: %s", strerror(errno));
+}

@@ -1,0 +1,142 @@
+/* mt-score: log-probabilities of records under the weights of a run.
+ *
+ * Evaluations whose answers are log-probabilities, too, one after another, each of as many rows as stay in memory. This
+ * process has the slots of mt-step and of mt-optim: it opens evaluations, deals their micro-batches, takes the answers,
+ * and commits. Weights do not change. */
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "mt/control.h"
+#include "mt/error.h"
+#include "mt/ring.h"
+#include "mt/run.h"
+#include "mt/stage.h"
+#include "mt/txn.h"
+#include "mt/wait.h"
+#include "saves.h"
+#include "score.h"
+
+enum { PART_MICROS = 64 }; /* micro-batches of an evaluation */
+
+static struct options o = {.wait = 10};
+static const char *pack_name, *long_name;
+static bool tokens, summed;
+
+static const struct mt_opt table[] = {
+	{"seq", OPT_U64, &o.seq, "T", "tokens a row", NULL},
+	{"micro", OPT_U64, &o.micro, "SEQS", "rows a micro-batch (default: as many as the run's rings take)", NULL},
+	{"pack", OPT_STR, &pack_name, "HOW", "docs (default) or none", NULL},
+	{"long", OPT_STR, &long_name, "HOW", "documents longer than a row: split (default), drop or truncate", NULL},
+	{"tokens", OPT_FLAG, &tokens, NULL, "also the log-probability of each token", NULL},
+	{"sum", OPT_FLAG, &summed, NULL, "one line instead: the mean loss of all, and the perplexity", NULL},
+	{"allow-image-tokens", OPT_FLAG, &o.allow_media, NULL,
+		"models with images: take records with tokens that stand for images, video or sounds", NULL},
+	{"wait", OPT_DOUBLE, &o.wait, "S", "seconds to wait for a stage that is missing (default: 10)", NULL},
+	{NULL, OPT_FLAG, NULL, NULL, NULL, NULL},
+};
+
+static const struct mt_program program = {
+	.name = "mt-score",
+	.usage = "mt-score RUN --seq T [options] < records > lines",
+	.about = "Writes the log-probability of each record under the weights of RUN, a JSON object a line. It takes the\n"
+			 "places of mt-step and mt-optim; mt-streams compute.",
+	.opts = table,
+};
+
+static struct driver driver;
+
+static void leave(void)
+{
+	driver_leave(&driver);
+	answers_leave();
+}
+
+static enum lines parse(int argc, char **argv)
+{
+	const char *run = NULL;
+	mt_cli(&program, argc, argv, &run, 1);
+	o.run = mt_cli_run(run);
+	if (o.seq < 2 || o.seq > SEQ_MAX) mt_die(MT_EX_USAGE, "--seq T is needed, 2 to %u", SEQ_MAX);
+	if (!pack_how_parse(pack_name ? pack_name : "docs", &o.pack) || o.pack == PACK_CONCAT)
+		mt_die(MT_EX_USAGE, "--pack: '%s' is not docs or none", pack_name);
+	if (!pack_long_parse(long_name ? long_name : "split", &o.pack))
+		mt_die(MT_EX_USAGE, "--long: '%s' is not split, drop or truncate", long_name);
+	if (tokens && summed) mt_die(MT_EX_USAGE, "only one of --tokens and --sum");
+	if (!(o.wait >= 0)) mt_die(MT_EX_USAGE, "--wait: 0 or more");
+	if (isatty(STDIN_FILENO)) mt_die(MT_EX_USAGE, "stdin is a terminal; records are read there");
+	return tokens ? LINES_TOKENS : summed ? LINES_SUM : LINES_DOCUMENTS;
+}
+
+/* Nothing may be open that mt-step or mt-optim has begun. An evaluation that is done, with a logged step before it, is
+ * that of an mt-score which was killed. */
+static void check_finished(struct mt_run *run)
+{
+	driver_withdraw(&driver);
+	uint32_t k = mt_txn_newest(run);
+	enum mt_phase phase = driver_phase(&driver, k), before = k ? driver_phase(&driver, k - 1) : MT_LOGGED;
+	if (phase == MT_DONE && mt_txn(run, k)->kind == MT_EVAL && before == MT_LOGGED) {
+		driver_logged(&driver, k);
+		return;
+	}
+	if (phase == MT_LOGGED && before == MT_LOGGED) return;
+	mt_die(MT_EX_BUSY,
+		"run '%s': step %llu was begun by mt-step and is not finished: let mt-step and mt-optim finish it", o.run,
+		(unsigned long long)mt_txn(run, k)->step);
+}
+
+static void enter(void)
+{
+	struct mt_run *run;
+	mt_must(mt_run_attach(&run, o.run, MT_RUN_RINGS, o.wait, &mt_stopping));
+	if (mt_nodes(run) > 1)
+		mt_die(MT_EX_CONFIG, "run '%s' is on %u nodes: score a part of the records on each, in a run of its own", o.run,
+			mt_nodes(run));
+	uint64_t reported = saves_reported(run);
+	mt_must(mt_stage_claim(run, MT_STEP, NULL));
+	driver.run = run; /* from here on leave() releases the slots */
+	atexit(leave);
+	uint64_t most = mt_control(run)->step_tokens / o.seq;
+	if (!o.micro) o.micro = most ? most : 1;
+	mt_must(driver_open(&driver, run, &o));
+	saves_begin(&driver, reported);
+	options_check_seq(&o, mt_geometry(run));
+	check_finished(run);
+	answers_open(&o);
+	driver.wakes |= answers_wake();
+}
+
+static void score(struct part *p, enum lines how)
+{
+	struct mt_run *run = driver.run;
+	struct mt_committed c;
+	mt_run_committed(run, &c);
+	uint32_t k = driver_begin(&driver, MT_EVAL, c.step, 0, false, false, &c.position, &p->source);
+	for (;;) {
+		uint32_t seen = mt_event(run);
+		driver_turn(&driver);
+		if (answers_take(&driver, k, p)) break;
+		driver_sleep(&driver, seen);
+	}
+	lines_add(how, p, mt_txn(run, k));
+	driver_logged(&driver, k);
+}
+
+int main(int argc, char **argv)
+{
+	static struct part part;
+	struct record_reader in;
+	struct packer packer;
+	int64_t rows;
+	enum lines how = parse(argc, argv);
+	enter();
+	struct vocabulary vocab = vocabulary_of_run(&o, driver.run);
+	mt_must(part_open(&part, PART_MICROS * o.micro, o.seq));
+	mt_must(record_open(&in, STDIN_FILENO, "stdin"));
+	mt_must(packer_open(&packer, &in, o.pack, (uint32_t)o.seq, &vocab));
+	driver.scores = true;
+	while ((rows = part_read(&part, &packer)) > 0) score(&part, how);
+	mt_must((int)rows);
+	if (!packer.documents) mt_die(MT_EX_DATA, "stdin: no record at all");
+	lines_end(how, packer.documents);
+	return 0;
+}

@@ -1,0 +1,43 @@
+/* score.h: the parts of mt-score: rows of the input, what the mt-streams answer, and what is written. */
+#ifndef SCORE_H
+#define SCORE_H
+
+#include "driver.h"
+
+/* Rows of one evaluation, of the run's transactions: they are in memory until its answers have come */
+struct part {
+	struct row_source source; /* first, so that it can be cast back */
+	uint64_t seq;
+	uint64_t rows, most;                 /* rows of the part; of a full one */
+	uint32_t *tokens, *targets, *starts; /* (most, seq) */
+	uint64_t *numbers;                   /* (most, seq) the record of the token, from 1; 0: padding */
+	double *logp;                        /* (most, seq) the log-probability of the target; 0 without one */
+};
+
+/* ---- part.c */
+
+int part_open(struct part *, uint64_t rows, uint64_t seq);
+/* Pack the next rows. The number of rows, 0 at the end of the input, or an error. */
+int64_t part_read(struct part *, struct packer *);
+
+/* ---- answers.c: this process in mt-optim's place */
+
+/* Claim mt-optim's slot on a handle of its own, and open its rings. */
+void answers_open(const struct options *);
+/* Doorbell bits of the answers' rings */
+uint32_t answers_wake(void);
+/* Take what has come for txn k into the part. True: all has come, and k is committed. */
+bool answers_take(struct driver *, uint32_t k, struct part *);
+void answers_leave(void);
+
+/* ---- lines.c */
+
+enum lines { LINES_DOCUMENTS, LINES_TOKENS, LINES_SUM };
+
+/* Add the part's log-probabilities, and with LINES_SUM the losses of txn k, which is committed; write the lines of
+ * documents that are complete. */
+void lines_add(enum lines, const struct part *, const struct mt_txn *);
+/* The input has ended after this many records. */
+void lines_end(enum lines, uint64_t records);
+
+#endif

@@ -1,0 +1,181 @@
+# mt-score: log-probabilities of records under the weights of a run.
+load helpers
+
+CASE=$GOLDEN/llama3
+FAMILIES="llama3 qwen3 gemma2 gemma4 granite cohere2 phi gpt2 mixtral gpt-oss qwen3-5 lfm2 deepseek-v3 nemotron-h"
+
+# An mt-stream in the background: stream [OPTIONS]
+stream() { spawn stream mt-stream "$RUN" --threads 1 "$@"; }
+
+# Documents of 1 to 300 tokens, whose first third is context only: write_documents FILE VOCABULARY [MOST]
+write_documents() {
+	PYTHONPATH=$GOLDEN python3 - "$@" <<-'END'
+		import random, sys
+		from records import CONTEXT_ONLY, write_records
+		draw = random.Random(1)
+		lengths = [1, 2, 40, 63, 64, 65, 24, 3, 100, 130, 300, 7]
+		write_records(sys.argv[1], [[draw.randrange(int(sys.argv[2])) | (CONTEXT_ONLY if i < n // 3 else 0)
+			for i in range(n)] for n in lengths if n <= int([*sys.argv, 300][3])])
+	END
+}
+
+vocab_of() { sed -n 's/.*"vocab_size": \([0-9]*\).*/\1/p' "$1/config.json"; }
+
+scores() { # OUT [OPTIONS]: of $T/rec, in rows of 64
+	local out=$1
+	shift
+	mt-score "$RUN" --seq 64 "$@" <"$T/rec" >"$out" 2>"$out.err"
+}
+
+# bats test_tags=slow
+@test "each token's log-probability is transformers' in fp64, for families of all kinds" {
+	need_torch
+	for case in $FAMILIES; do
+		make_run "$GOLDEN/$case/model" --dtype fp32
+		stream
+		write_documents "$T/$case.rec" "$(vocab_of "$GOLDEN/$case/model")" 64
+		mt-score "$RUN" --seq 64 --micro 3 --tokens <"$T/$case.rec" >"$T/$case.lines"
+		kill "$PID"
+		wait "$PID"
+		mt-store rm "$RUN"
+	done
+	# shellcheck disable=SC2086
+	with_torch "$GOLDEN/scores.py" "$GOLDEN" "$T" $FAMILIES
+}
+
+@test "--sum has the bits of mt-step's eval loss, and the lines of documents add up to it" {
+	for dtype in fp32 bf16; do
+		make_run "$CASE/model" --dtype $dtype
+		start_stages
+		# shellcheck disable=SC2046
+		mt-step "$RUN" $(cat "$CASE/args") --until 1 --eval "$CASE/eval.bin" --eval-every 1 <"$CASE/data.bin" >"$T/m"
+		kill "$OPTIM"
+		wait "$OPTIM"
+		cp "$CASE/eval.bin" "$T/rec"
+		mt-score "$RUN" --seq 32 --micro 2 --sum <"$T/rec" >"$T/sum"
+		mt-score "$RUN" --seq 32 --micro 2 <"$T/rec" >"$T/lines"
+		python3 - "$T/m" "$T/sum" "$T/lines" <<-'END'
+			import json, math, sys
+			m, total, lines = ([json.loads(l) for l in open(f)] for f in sys.argv[1:])
+			total = total[0]
+			assert total["loss"] == m[-1]["eval_loss"], (total, m[-1])
+			assert total["perplexity"] == math.exp(total["loss"])
+			assert total["targets"] == sum(l["targets"] for l in lines) and total["documents"] == len(lines)
+			assert abs(-sum(l["logp"] for l in lines) / total["targets"] - total["loss"]) < 1e-12 * total["loss"]
+		END
+		kill "$STREAM"
+		wait "$STREAM"
+		mt-store rm "$RUN"
+	done
+}
+
+@test "the same bytes from two mt-streams, from any order of a device's queues, and with one replaced after kill -9" {
+	write_documents "$T/rec" 101
+	make_run "$CASE/model" --dtype bf16 --step-tokens 256
+	stream --compute fp32
+	for i in 1 2 3 4 5 6 7 8; do cat "$T/rec"; done >"$T/8"
+	mv "$T/8" "$T/rec"
+	scores "$T/one" --tokens --micro 2
+	[ "$(wc -l <"$T/one")" = 96 ]
+	spawn second mt-stream "$RUN" --compute fp32 --threads 2
+	scores "$T/two" --tokens --micro 2
+	cmp "$T/one" "$T/two"
+	# shellcheck disable=SC2046
+	kill $(cat "$T/pids")
+	wait
+	spawn chaos mt-stream "$RUN" --device chaos:7
+	scores "$T/chaos" --tokens --micro 2
+	cmp "$T/one" "$T/chaos"
+	for kill in 1 2 3; do
+		local killed=$PID
+		spawn score sh -c 'exec mt-score "$0" --seq 64 --tokens --micro 2 <"$1" >"$2"' "$RUN" "$T/rec" "$T/killed"
+		local score=$PID
+		sleep 0.0$((kill * 2))
+		kill -9 "$killed"
+		spawn next mt-stream "$RUN" --compute fp32
+		wait "$score"
+		cmp "$T/one" "$T/killed"
+	done
+}
+
+@test "a killed mt-score leaves nothing behind: the next one scores, and training goes on with the same bits" {
+	make_run "$CASE/model" --dtype fp32
+	start_stages
+	# shellcheck disable=SC2046
+	mt-step "$RUN" $(cat "$CASE/args") --until 6 <"$CASE/data.bin" >"$T/whole"
+	state_of "$RUN" >"$T/state"
+	mt-store rm "$RUN" --force
+	eventually no kill -0 "$STREAM"
+	make_run "$CASE/model" --dtype fp32
+	start_stages
+	# shellcheck disable=SC2046
+	mt-step "$RUN" $(cat "$CASE/args") --until 3 <"$CASE/data.bin" >"$T/first"
+	cp "$CASE/eval.bin" "$T/rec"
+	fails_with 75 sh -c 'mt-score "$0" --seq 32 <"$1"' "$RUN" "$T/rec"
+	grep -q "mt-optim (pid $OPTIM) has this slot\|mt-optim" "$T/fails.err"
+	kill "$OPTIM"
+	wait "$OPTIM"
+	kill -STOP "$STREAM"
+	spawn score sh -c 'exec mt-score "$0" --seq 32 <"$1"' "$RUN" "$T/rec"
+	eventually sh -c 'mt-store stat "$0" | grep -q accumulate' "$RUN"
+	kill -9 "$PID"
+	wait "$PID" || true
+	kill -CONT "$STREAM"
+	mt-score "$RUN" --seq 32 <"$T/rec" >"$T/lines"
+	[ "$(wc -l <"$T/lines")" -gt 5 ]
+	spawn optim mt-optim "$RUN"
+	# shellcheck disable=SC2046
+	mt-step "$RUN" $(cat "$CASE/args") --until 6 <"$CASE/data.bin" >"$T/rest"
+	state_of "$RUN" | diff "$T/state" -
+	sed 's/, "tokens_per_s.*//' "$T/first" "$T/rest" >"$T/parts"
+	sed 's/, "tokens_per_s.*//' "$T/whole" | diff - "$T/parts"
+}
+
+@test "documents longer than a row: split ones are summed over their pieces, dropped ones have null, cut ones end" {
+	make_run "$CASE/model" --dtype fp32
+	stream
+	write_documents "$T/rec" 101
+	scores "$T/split" --tokens
+	scores "$T/drop" --tokens --long drop
+	scores "$T/cut" --tokens --long truncate
+	scores "$T/alone" --tokens --pack none --micro 1
+	python3 - "$T"/{split,drop,cut,alone} <<-'END'
+		import json, sys
+		split, drop, cut, alone = ([json.loads(l) for l in open(f)] for f in sys.argv[1:])
+		lengths = [1, 2, 40, 63, 64, 65, 24, 3, 100, 130, 300, 7]
+		assert all([l["record"] for l in lines] == list(range(1, 13)) for lines in (split, drop, cut, alone))
+		for n, s, d, c, a in zip(lengths, split, drop, cut, alone):
+		  assert s["targets"] == n - max(n // 3, 1) and len(s["tokens"]) == n, s
+		  assert (d["logp"] is None) == (n > 64) and d["targets"] == (s["targets"] if n <= 64 else 0)
+		  assert len(c["tokens"]) == min(n, 64)
+		  near = [abs(x - y) <= 1e-5 * abs(y) for x, y in zip(a["tokens"], s["tokens"]) if y is not None]
+		  assert all(near)
+	END
+}
+
+@test "mt-score refuses what it cannot score, with one line" {
+	make_run "$CASE/model" --dtype fp32
+	printf '' >"$T/none"
+	write_documents "$T/rec" 101
+	write_documents "$T/large" 5000
+	refuses() { # CODE FILE WORDS OPTIONS...
+		local code=$1 file=$2 words=$3
+		shift 3
+		fails_with "$code" sh -c 'f=$1; shift; exec mt-score "$@" <"$f"' sh "$file" "$@"
+		grep -q -- "$words" "$T/fails.err"
+	}
+	refuses 64 "$T/rec" "--seq T is needed" "$RUN"
+	refuses 64 "$T/rec" "'concat' is not docs or none" "$RUN" --seq 64 --pack concat
+	refuses 64 "$T/rec" "only one of --tokens and --sum" "$RUN" --seq 64 --tokens --sum
+	refuses 64 "$T/rec" "does not fit ring batch.0" "$RUN" --seq 64 --micro 100000
+	refuses 66 "$T/rec" "no such run" "no-$RUN" --seq 64 --wait 0.1
+	refuses 69 "$T/rec" "no mt-stream came" "$RUN" --seq 64 --wait 0.1
+	stream
+	refuses 65 "$T/none" "no record at all" "$RUN" --seq 64
+	refuses 65 "$T/large" "the vocabulary" "$RUN" --seq 64
+	refuses 65 "$CASE/args" "text?" "$RUN" --seq 64
+	mt-store create "${RUN}b" --config "$CASE/model" --node 0/2 2>/dev/null
+	mt-ckpt load "${RUN}b" "$CASE/model" 2>/dev/null
+	refuses 78 "$T/rec" "is on 2 nodes" "${RUN}b" --seq 64
+	mt-store rm "${RUN}b"
+}
