@@ -93,6 +93,7 @@ static int add_moments(struct loader *l, uint32_t u)
 	const struct mt_unit *unit = mt_unit(l->run, u);
 	uint32_t state = mt_control(l->run)->state;
 	int rc = 0;
+	if (state == MT_NONE) return 0;
 	for (enum array a = ARRAY_M; a <= (unit->v ? ARRAY_V : ARRAY_M) && rc == 0; a++) {
 		struct mt_part own = mt_part(l->run, u);
 		if (l->s->json.codes && state == MT_INT8)
@@ -212,7 +213,7 @@ static int fill(struct mt_run *run, const struct source *s, const struct kept *k
 static int check_optim(struct mt_run *run, const struct source *s)
 {
 	uint32_t ours = mt_control(run)->optim;
-	if (!s->full || s->json.optim == ours) return 0;
+	if (!s->full || s->json.optim == ours || mt_control(run)->state == MT_NONE) return 0;
 	return mt_fail(MT_EX_CONFIG,
 		"%s: a checkpoint of %s, and the run is of %s: create the run with --optim %s, or load --weights alone",
 		shown(s->path), mt_optim_name(s->json.optim), mt_optim_name(ours), mt_optim_name(s->json.optim));
@@ -234,7 +235,7 @@ static void warn_of_state(struct mt_run *run, const struct source *s)
 	static const char *const arrays[] = {[MT_ADAMW] = "AdamW's m and v", [MT_LION] = "Lion's m", [MT_SGD] = "SGD's m"};
 	uint32_t ours = mt_control(run)->state;
 	bool one = mt_state_arrays(s->json.optim) == 1;
-	if (!s->full || s->json.state == ours) return;
+	if (!s->full || s->json.state == ours || ours == MT_NONE) return;
 	mt_say("warning: the checkpoint has %s in %s, the run in %s: %s", arrays[s->json.optim],
 		mt_dtype_name(s->json.state), mt_dtype_name(ours),
 		ours == MT_FP32 ? "no bit is lost"

@@ -36,15 +36,20 @@ static int write_all(struct mt_run *run, const struct mt_sample *sample, struct 
 	return rc;
 }
 
-/* lo, m and v of a run on several nodes are not all here */
-static int check_nodes(struct mt_run *run, const char *name, enum mt_dtype dtype, bool full)
+/* lo, m and v of a run on several nodes are not all here, those of --state none nowhere */
+static int check_arrays(struct mt_run *run, const char *name, enum mt_dtype dtype, bool full)
 {
-	if (mt_nodes(run) == 1) return 0;
+	bool low = dtype == MT_FP32 && mt_control(run)->dtype == MT_BF16;
+	int rc = full || low ? mt_run_has_state(run) : 0;
+	if (rc && !full)
+		return mt_fail(MT_EX_CONFIG, "run '%s' has bf16 weights alone (--state none): export it without --dtype fp32",
+			name);
+	if (rc || mt_nodes(run) == 1) return rc;
 	if (full)
 		return mt_fail(MT_EX_CONFIG,
 			"run '%s' is node %u of %u, and has its part of the state: mt-ckpt serve saves it, or save --part", name,
 			mt_node(run), mt_nodes(run));
-	if (dtype == MT_FP32 && mt_control(run)->dtype == MT_BF16)
+	if (low)
 		return mt_fail(MT_EX_CONFIG,
 			"run '%s' is node %u of %u, and has its part of the fp32 weights: export a checkpoint of it, loaded on "
 			"one machine",
@@ -83,7 +88,7 @@ static int write_run(const char *name, const char *path, enum mt_dtype dtype, bo
 	int rc = mt_run_open(&run, name, MT_RUN_WEIGHTS | MT_RUN_READONLY);
 	if (rc < 0) return rc;
 	if (dtype == MT_NONE) dtype = (enum mt_dtype)mt_control(run)->dtype;
-	if (!part) rc = check_nodes(run, name, dtype, full);
+	if (!part) rc = check_arrays(run, name, dtype, full);
 	else if (mt_nodes(run) == 1) rc = mt_fail(MT_EX_USAGE, "run '%s' is on one machine: save it without --part", name);
 	else if (mt_node(run)) {
 		rc = save_part(run, path, shard);

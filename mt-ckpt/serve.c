@@ -431,7 +431,8 @@ int ckpt_serve(const char *name, const char *path, uint64_t keep, const char *be
 	rc = mt_run_attach(&s.run, name, MT_RUN_RINGS | MT_RUN_WEIGHTS, -1, &mt_stopping);
 	if (rc == -MT_EX_BUSY && mt_stopping) rc = 0;
 	else if (rc == 0) {
-		rc = serve_run(&s);
+		rc = mt_run_has_state(s.run);
+		if (rc == 0) rc = serve_run(&s);
 		mt_run_close(s.run);
 	}
 	close(s.dirfd);

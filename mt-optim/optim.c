@@ -60,6 +60,7 @@ static void start(struct optim *o, const char *name)
 	int rc = mt_run_attach(&o->run, name, MT_RUN_RINGS | MT_RUN_WEIGHTS, -1, &mt_stopping);
 	if (rc < 0 && mt_stopping) exit(0);
 	mt_must(rc);
+	mt_must(mt_run_has_state(o->run));
 	o->control = mt_control(o->run);
 	o->partitions = mt_partitions(o->run);
 	o->g_bf16 = o->control->grad == MT_BF16;

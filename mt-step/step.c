@@ -27,6 +27,7 @@ static void enter(struct options *o)
 	int rc = mt_run_attach(&run, o->run, MT_RUN_RINGS, o->wait, &mt_stopping);
 	if (mt_stopping) mt_die_of_signal(mt_stopping);
 	mt_must(rc);
+	mt_must(mt_run_has_state(run));
 	for (int i = 0; i < o->rings.n; i++) mt_must(mt_ring_map(run, o->rings.v[i]));
 	uint64_t reported = saves_reported(run);
 	mt_must(mt_stage_claim(run, MT_STEP, NULL));

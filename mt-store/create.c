@@ -11,13 +11,12 @@
 #include "mt/run.h"
 #include "store.h"
 
-/* bf16, fp32, or the option's third type, if it has one (else 0) */
-static int parse_dtype(const char *option, const char *word, enum mt_dtype third, enum mt_dtype *out)
+/* types: bits of those that the option takes, and the same in words */
+static int parse_dtype(const char *option, const char *word, unsigned types, const char *words, enum mt_dtype *out)
 {
 	*out = mt_dtype_named(word);
-	if (*out && (*out == MT_BF16 || *out == MT_FP32 || *out == third)) return 0;
-	return mt_fail(MT_EX_USAGE, "--%s: '%s' is not bf16%s fp32%s%s", option, word, third ? "," : " or",
-		third ? " or " : "", third ? mt_dtype_name(third) : "");
+	if (*out && types >> *out & 1) return 0;
+	return mt_fail(MT_EX_USAGE, "--%s: '%s' is not %s", option, word, words);
 }
 
 /* "0/4": node and nodes. NULL: the run is on one machine */
@@ -125,11 +124,13 @@ static void say_carried(const char *name, const struct mt_control *c)
 {
 	uint64_t carried = c->geo.carried_bytes, moments = mt_state_arrays(c->optim) * mt_state_bytes(c->state, c->params);
 	bool wrapped = *c->geo.wrapper;
-	mt_say("run '%s': %s%s%s%u tensor%s of %llu bytes are carried untrained; with them a checkpoint has %llu bytes, an "
-		   "export %llu",
-		name, wrapped ? "of " : "", c->geo.wrapper, wrapped ? " the text model is trained; " : "", c->geo.carried,
-		mt_s(c->geo.carried), (unsigned long long)carried,
-		(unsigned long long)(4 * c->params + moments + carried), /* w and lo, or fp32 w */
+	char checkpoint[64] = "an export has";
+	if (c->state != MT_NONE) /* w and lo, or fp32 w */
+		snprintf(checkpoint, sizeof checkpoint, "a checkpoint has %llu bytes, an export",
+			(unsigned long long)(4 * c->params + moments + carried));
+	mt_say("run '%s': %s%s%s%u tensor%s of %llu bytes are carried untrained; with them %s %llu", name,
+		wrapped ? "of " : "", c->geo.wrapper, wrapped ? " the text model is trained; " : "", c->geo.carried,
+		mt_s(c->geo.carried), (unsigned long long)carried, checkpoint,
 		(unsigned long long)(mt_dtype_bytes(c->dtype) * c->params + carried));
 }
 
@@ -158,9 +159,11 @@ int store_create(const char *run, const struct store_options *o)
 	struct mt_create create = {.name = run, .step_tokens = o->step_tokens, .numa = o->numa};
 	struct mt_geometry geo;
 	char *text = NULL;
-	int rc = parse_dtype("dtype", o->dtype, 0, &create.dtype);
-	if (rc == 0) rc = parse_dtype("grad", o->grad, MT_NONE, &create.grad);
-	if (rc == 0) rc = parse_dtype("state", o->state, MT_INT8, &create.state);
+	const unsigned floats = 1 << MT_BF16 | 1 << MT_FP32, none = 1 << MT_NONE, int8 = 1 << MT_INT8;
+	int rc = parse_dtype("dtype", o->dtype, floats, "bf16 or fp32", &create.dtype);
+	if (rc == 0) rc = parse_dtype("state", o->state, floats | int8 | none, "bf16, fp32, int8 or none", &create.state);
+	const char *grad = o->grad ? o->grad : create.state == MT_NONE ? "none" : "fp32";
+	if (rc == 0) rc = parse_dtype("grad", grad, floats | none, "bf16, fp32 or none", &create.grad);
 	if (rc == 0) rc = parse_node(o->node, &create);
 	if (rc == 0) rc = parse_streams(o->streams, &create);
 	if (rc == 0) rc = parse_optim(o->optim, &create.optim);

@@ -27,7 +27,7 @@ static void store_weight(struct mt_run *run, const struct mt_tensor *t, uint64_t
 		((float *)mt_at(run, u->w))[i] = x;
 		return;
 	}
-	struct mt_part own = mt_part_of(u->elems, mt_node(run), mt_nodes(run));
+	struct mt_part own = mt_part(run, t->unit);
 	((uint16_t *)mt_at(run, u->w))[i] = mt_hi(mt_bits(x));
 	if (t->exact || (i >= own.first && i < own.end)) ((int16_t *)mt_at(run, u->lo))[i] = mt_lo(mt_bits(x));
 }

@@ -146,9 +146,10 @@ static void look_at_units(struct look *l, const struct mt_run *run)
 		l->other += at == UNIT_OTHER;
 		l->pinned += pinned;
 		l->array[ARRAY_W] += u->elems * weight;
-		struct mt_part part = mt_part(run, i);
+		struct mt_part part = mt_part(run, i), low = part;
 		uint64_t owned = part.end - part.first;
-		l->array[ARRAY_LO] += u->lo ? owned * 2 : 0;
+		if (!owned && u->lo) low = mt_exact(u, mt_tensor(run, u->first_tensor));
+		l->array[ARRAY_LO] += u->lo ? (low.end - low.first) * 2 : 0;
 		l->array[ARRAY_M] += mt_state_bytes(l->moments, owned);
 		l->array[ARRAY_V] += u->v ? mt_state_bytes(l->moments, owned) : 0;
 		l->array[ARRAY_G] += owned * gradient * ((u->g[0] != 0) + (u->g[1] != 0));

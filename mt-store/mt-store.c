@@ -50,8 +50,11 @@ enum option {
 	O_COUNT
 };
 
-static struct store_options given =
-	{.dtype = "bf16", .grad = "fp32", .state = "fp32", .optim = "adamw", .numa = "default", .step_tokens = 128 << 10};
+static struct store_options given = {.dtype = "bf16",
+	.state = "fp32",
+	.optim = "adamw",
+	.numa = "default",
+	.step_tokens = 128 << 10};
 static bool seen[O_COUNT];
 
 static const struct mt_opt options[] = {
@@ -64,7 +67,9 @@ static const struct mt_opt options[] = {
 	[O_GRAD] = {"grad", OPT_STR, &given.grad, "TYPE", "create: gradients in fp32 (default), bf16, or none (not kept)",
 		&seen[O_GRAD]},
 	[O_STATE] = {"state", OPT_STR, &given.state, "TYPE",
-		"create: AdamW's m and v in fp32 (default), bf16 or int8 (rounded stochastically)", &seen[O_STATE]},
+		"create: AdamW's m and v in fp32 (default), bf16 or int8 (rounded stochastically); "
+		"none: weights alone, for scores and samples",
+		&seen[O_STATE]},
 	[O_OPTIM] = {"optim", OPT_STR, &given.optim, "RULE", "create: adamw (default), lion or sgd (with momentum)",
 		&seen[O_OPTIM]},
 	[O_STEP_TOKENS] = {"step-tokens", OPT_SIZE, &given.step_tokens, "N",
@@ -119,16 +124,16 @@ static const struct verb {
 
 static const struct mt_program program = {
 	.name = "mt-store",
-	.usage =
-		"mt-store create RUN --config FILE|DIR [--dtype bf16|fp32] [--grad fp32|bf16|none] [--state fp32|bf16|int8] "
-		"[--optim adamw|lion|sgd] [--step-tokens N] [--numa POLICY] [--node R/N] [--streams N]\n"
-		"mt-store init RUN --seed N\n"
-		"mt-store serve RUN [--until-eof --dir DIR]\n"
-		"mt-store stat RUN [--json|--prometheus]\n"
-		"mt-store stat --abi|--memory [--json]\n"
-		"mt-store ls [RUN] [--json]\n"
-		"mt-store rm RUN [--force]\n"
-		"mt-store ring RUN NAME --like RING",
+	.usage = "mt-store create RUN --config FILE|DIR [--dtype bf16|fp32] [--grad fp32|bf16|none] "
+			 "[--state fp32|bf16|int8|none] [--optim adamw|lion|sgd] [--step-tokens N] [--numa POLICY] [--node R/N] "
+			 "[--streams N]\n"
+			 "mt-store init RUN --seed N\n"
+			 "mt-store serve RUN [--until-eof --dir DIR]\n"
+			 "mt-store stat RUN [--json|--prometheus]\n"
+			 "mt-store stat --abi|--memory [--json]\n"
+			 "mt-store ls [RUN] [--json]\n"
+			 "mt-store rm RUN [--force]\n"
+			 "mt-store ring RUN NAME --like RING",
 	.about =
 		"Makes, fills, owns, shows and removes a run's memory: the weights and optimizer state in shared memory that\n"
 		"mt's other programs work on. An omitted RUN is $MT_RUN.",

@@ -142,7 +142,7 @@ static void step_dir(char *path, size_t n, const char *dir, uint64_t step)
 static bool is_as_filled(struct mt_run *run)
 {
 	uint32_t k = mt_txn_newest(run);
-	return k == 0 ||
+	return k == 0 || mt_control(run)->state == MT_NONE ||
 		(k == 1 && (mt_word_phase(mt_txn_word(run, k)) == MT_ACCUMULATE || mt_txn(run, k)->kind == MT_EVAL));
 }
 

@@ -18,7 +18,10 @@ void run_id_text(struct mt_run *run, char id[33])
 
 const char *moments_words(uint32_t dtype)
 {
-	return dtype == MT_BF16 ? ", optimizer state bf16" : dtype == MT_INT8 ? ", optimizer state int8" : "";
+	static const char *const words[] = {[MT_BF16] = ", optimizer state bf16",
+		[MT_INT8] = ", optimizer state int8",
+		[MT_NONE] = ", no optimizer state"};
+	return dtype <= MT_INT8 && words[dtype] ? words[dtype] : "";
 }
 
 const char *optim_words(uint32_t optim)

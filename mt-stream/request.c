@@ -215,12 +215,13 @@ static int attention_backend_select(struct stream *s, uint32_t rows, uint32_t se
 	return d->attention_select(d, seq, &with);
 }
 
-/* The run's first micro-batch decides the sizes in the reproducibility record, as if it were to be trained on */
+/* The run's first micro-batch decides the sizes in the reproducibility record, as if it were to be trained on, if the
+ * run can be */
 static int sizes_select(struct stream *s, uint32_t rows, uint32_t seq)
 {
 	struct plan_result result;
 	struct plan_request req;
-	int rc = request_make(s, rows, seq, true, &req);
+	int rc = request_make(s, rows, seq, s->control->state != MT_NONE, &req);
 	req.fixed = false;
 	if (rc || (rc = plan_search(&req, &result))) return rc;
 	return record_take(s,

@@ -7,6 +7,7 @@
 #include "cli/cli.h"
 #include "mt/error.h"
 #include "mt/ring.h"
+#include "mt/run.h"
 #include "mt/stage.h"
 #include "mt/txn.h"
 #include "mt/wait.h"
@@ -62,6 +63,7 @@ static int batch_serve(struct stream *s, const void *block)
 	if (s->taken.msg.kind != MT_MSG_BATCH || (s->taken.msg.txn_kind != MT_TRAIN && s->taken.msg.txn_kind != MT_EVAL))
 		return mt_fail(MT_EX_PEER, "batch.%d: message of kind %u, %u", s->index, s->taken.msg.kind,
 			s->taken.msg.txn_kind);
+	if (s->taken.msg.txn_kind == MT_TRAIN && (rc = mt_run_has_state(s->run))) return rc;
 	rc = batch_take(s, block);
 	if (rc)
 		return mt_fail_in(rc, "batch.%d: step %llu, micro-batch %u", s->index, (unsigned long long)s->taken.msg.step,

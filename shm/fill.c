@@ -31,6 +31,13 @@ int mt_run_dirty(const struct mt_run *run)
 	return mt_run_state(run) == MT_DIRTY ? run_state_error(run, MT_DIRTY) : 0;
 }
 
+int mt_run_has_state(const struct mt_run *run)
+{
+	if (run->control->state != MT_NONE) return 0;
+	return mt_fail(MT_EX_CONFIG,
+		"run '%s' has weights alone, for scores and samples: create the run without --state none", run->name);
+}
+
 int mt_run_idle(const struct mt_run *run)
 {
 	for (int slot = 0; slot < MT_SLOTS; slot++)

@@ -20,6 +20,7 @@ uint32_t mt_streams(const struct mt_run *run) { return run->control->nodes.strea
 
 struct mt_part mt_part(const struct mt_run *run, uint32_t unit)
 {
+	if (run->control->state == MT_NONE) return (struct mt_part){0, 0};
 	return mt_part_of(mt_unit(run, unit)->elems, mt_node(run), mt_nodes(run));
 }
 

@@ -163,6 +163,11 @@ int mt_run_create(const struct mt_create *opt, const struct mt_geometry *geo)
 	if (!rc && (opt->step_tokens < 2 || opt->step_tokens > (uint64_t)1 << 32))
 		rc = mt_fail(MT_EX_USAGE, "--step-tokens: wants 2 to 4G");
 	uint32_t nodes = opt->nodes ? opt->nodes : 1, streams = opt->streams ? opt->streams : mt_default_streams(nodes);
+	if (!rc && opt->state == MT_NONE && opt->grad != MT_NONE)
+		rc = mt_fail(MT_EX_USAGE,
+			"--state none: a run of weights alone has no gradients: --grad none, or leave it out");
+	if (!rc && opt->state == MT_NONE && nodes > 1)
+		rc = mt_fail(MT_EX_USAGE, "--state none: not on several nodes: create a run without --node on each");
 	if (!rc) rc = nodes_check(opt->node, nodes, streams, opt->grad);
 	if (!rc && opt->numa && strlen(opt->numa) >= 64) rc = mt_fail(MT_EX_USAGE, "--numa: too long");
 	if (rc || (rc = mt_layout_make(&l, geo, opt->dtype, opt->grad, opt->state, optim))) return rc;
@@ -220,9 +225,9 @@ static bool tables_fit(const struct mt_control *c, uint64_t size)
 		inside(size, c->off_journal, MT_PARTITIONS, sizeof(struct mt_partition)) &&
 		inside(size, c->off_config, c->config_bytes, 1) && c->partitions == MT_PARTITIONS && c->group == MT_GROUP &&
 		(c->dtype == MT_BF16 || c->dtype == MT_FP32) && c->grad >= MT_BF16 && c->grad <= MT_NONE &&
-		(c->state == MT_BF16 || c->state == MT_FP32 || c->state == MT_INT8) && c->optim >= MT_ADAMW &&
-		c->optim <= MT_SGD && c->nodes.node < c->nodes.nodes && c->nodes.nodes <= MT_NODES && c->nodes.streams &&
-		c->nodes.streams <= MT_STREAMS / c->nodes.nodes;
+		c->state >= MT_BF16 && c->state <= MT_INT8 && (c->state != MT_NONE || c->grad == MT_NONE) &&
+		c->optim >= MT_ADAMW && c->optim <= MT_SGD && c->nodes.node < c->nodes.nodes && c->nodes.nodes <= MT_NODES &&
+		c->nodes.streams && c->nodes.streams <= MT_STREAMS / c->nodes.nodes;
 }
 
 /* The one check of what the control region says of the model: units and tensors are those that its geometry gives. All

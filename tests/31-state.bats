@@ -1,5 +1,5 @@
-# --state bf16, int8: AdamW's m and v in fewer bytes, rounded stochastically. tests/30-optim.bats has the update itself,
-# tests/33-optim-kills.bats kills of it.
+# --state bf16, int8: AdamW's m and v in fewer bytes, rounded stochastically; none: weights alone. tests/30-optim.bats
+# has the update itself, tests/33-optim-kills.bats kills of it.
 load helpers
 load lib/training
 
@@ -45,9 +45,10 @@ saves() {
 	takes_at_most 62 --state int8
 }
 
-@test "--state takes fp32, bf16 and int8 alone, and no other option takes int8" {
+@test "--state takes fp32, bf16, int8 and none alone, and no other option takes int8" {
 	fails_with 64 mt-store create "$RUN" --config "$CONFIGS/demo.json" --state fp16
-	fails_with 64 mt-store create "$RUN" --config "$CONFIGS/demo.json" --state none
+	grep -q "'fp16' is not bf16, fp32, int8 or none" "$T/fails.err"
+	fails_with 64 mt-stream --plan --config "$CONFIGS/demo.json" --seq 64 --micro 1 --state none
 	fails_with 64 mt-store create "$RUN" --config "$CONFIGS/demo.json" --dtype int8
 	fails_with 64 mt-store create "$RUN" --config "$CONFIGS/demo.json" --grad int8
 	fails_with 64 mt-stream --plan --config "$CONFIGS/demo.json" --seq 64 --micro 1 --state fp8
@@ -277,5 +278,201 @@ d[at + 8:at + 12] = struct.pack("<f", 3.0)'
 		ckpt-dump "$RUN" >"$T/dump"
 		awk '$3 == "m" { m = $4; n++ } $3 == "v" && m != $4 { n = -1; exit } END { exit n < 1 }' "$T/dump"
 		mt-store rm "$RUN"
+	done
+}
+
+# ---- weights alone
+
+# Bytes a parameter, and bytes of lo: alone CONFIG [create's options]
+alone() {
+	local config=$1
+	shift
+	mt-store create "$RUN" --config "$config" --state none "$@" 2>"$T/create.err"
+	mt-store stat "$RUN" --json >"$T/stat"
+	mt-store rm "$RUN"
+	grep -q ', gradients none, no optimizer state: ' "$T/create.err"
+	python3 - "$T/stat" <<-'PY'
+	import json, sys
+	s = json.load(open(sys.argv[1]))
+	assert (s["grad"], s["optimizer_state"]) == ("none", "none")
+	assert not any(s["memory"][a] for a in "mvg")
+	print("%.1f %d" % (s["bytes_per_param"], s["memory"]["lo"]))
+	PY
+}
+
+@test "--state none takes 2 bytes a parameter in bf16, 4 in fp32, and lo of exact routers alone" {
+	local dtype
+	[ "$(alone "$CONFIGS/bench-97m.json" --dtype bf16)" = "2.0 0" ]
+	[ "$(alone "$CONFIGS/bench-97m.json" --dtype fp32 --grad none)" = "4.0 0" ]
+	[ "$(alone "$CONFIGS/bench-moe.json" | sed 's/ .*//')" = 2.0 ]
+	python3 - "$GOLDEN/glm4-moe-bias/model/config.json" "$T/moe.json" <<-'PY'
+	import json, sys
+	c = json.load(open(sys.argv[1]))
+	c.update(hidden_size=256, num_hidden_layers=3, moe_intermediate_size=512, intermediate_size=512, vocab_size=4000,
+	    n_routed_experts=16)
+	json.dump(c, open(sys.argv[2], "w"))
+	PY
+	[ "$(alone "$T/moe.json" --dtype fp32)" = "4.0 0" ]
+	[ "$(alone "$T/moe.json")" = "2.0 $((2 * (16 * 256 + 16) * 2))" ]       # two layers: router and correction
+}
+
+@test "--state none excludes gradients and several nodes, and mt-run refuses it before anything is made" {
+	fails_with 64 mt-store create "$RUN" --config "$CONFIGS/demo.json" --state none --grad fp32
+	grep -q "has no gradients: --grad none, or leave it out" "$T/fails.err"
+	fails_with 64 mt-store create "$RUN" --config "$CONFIGS/demo.json" --state none --node 0/2
+	grep -q "not on several nodes" "$T/fails.err"
+	fails_with 66 mt-store stat "$RUN"
+	STEPS=3 exits 64 train run 3 --state none
+	grep -q "^mt-run: --state none: a run of weights alone cannot be trained" "$T/run.err"
+	[ ! -e "$T/run" ]
+}
+
+# Replaces the run by one of weights alone, which COMMAND fills: it has the weights of the run before, in all units, and
+# its exports have the same files: same_weights COMMAND...
+same_weights() {
+	ckpt-dump "$RUN" | grep -e '^step' -e ' w ' -e version >"$T/whole"
+	mt-ckpt export "$RUN" "$T/export" 2>/dev/null
+	mt-store rm "$RUN"
+	mt-store create "$RUN" --config "$model" --dtype "$dtype" --state none 2>/dev/null
+	"$@" 2>"$T/load.err"
+	ckpt-dump "$RUN" >"$T/alone"
+	grep -e '^step' -e ' w ' -e version "$T/alone" | diff "$T/whole" -
+	no grep -q -e ' m ' -e ' v ' -e ' lo ' "$T/alone"
+	mt-ckpt export "$RUN" "$T/again" 2>/dev/null
+	diff -r "$T/export" "$T/again"
+	mt-store rm "$RUN"
+	rm -r "$T/export" "$T/again"
+}
+
+@test "a run of weights alone is filled by load and init as any other, from models and checkpoints" {
+	local dtype model case of
+	for dtype in bf16 fp32; do
+		for case in llama3 glm4-moe-bias gpt-oss; do
+			model=$GOLDEN/$case/model
+			make_run "$model" --dtype $dtype
+			same_weights mt-ckpt load "$RUN" "$model"
+			[ ! -s "$T/load.err" ]
+			mt-store create "$RUN" --config "$model" --dtype $dtype 2>/dev/null
+			mt-store init "$RUN" --seed 3 2>/dev/null
+			same_weights mt-store init "$RUN" --seed 3
+		done
+		for of in "bf16 int8 adamw" "fp32 fp32 lion"; do
+			read -r from state optim <<<"$of"
+			model=glm4-moe-bias train run 3 --dtype "$from" --state "$state" --optim "$optim"
+			model=$T/run/step-00000003
+			mt-store create "$RUN" --config "$model" --dtype $dtype --optim "$optim" 2>/dev/null
+			mt-ckpt load "$RUN" "$model" 2>/dev/null
+			same_weights mt-ckpt load "$RUN" "$model"
+			grep -q '^step 3 t 3$' "$T/whole"
+			[ ! -s "$T/load.err" ]
+			rm -r "$T/run"
+		done
+	done
+}
+
+@test "mt-sample writes the same tokens and logits from weights alone as from a run with state" {
+	local case dtype how
+	for case in llama3 glm4-moe-bias qwen3-5 gemma4-moe; do
+		python3 "$TOP/tests/lib/tokens.py" prompts "$T/p" 1 50 1 5 20
+		for dtype in bf16 fp32; do
+			for how in fp32 none; do
+				make_run "$GOLDEN/$case/model" --dtype $dtype --state $how
+				mt-sample "$RUN" --compute fp32 --max-tokens 12 --stop none --logits "$T/$how.logits" <"$T/p" >"$T/$how"
+				mt-store rm "$RUN"
+			done
+			cmp "$T/fp32" "$T/none"
+			cmp "$T/fp32.logits" "$T/none.logits"
+		done
+	done
+}
+
+@test "mt-stream evaluates and scores weights alone with the same bits; a training step ends it with one line" {
+	local how ended=0
+	for case in llama3 glm4-moe-bias; do
+		for how in fp32 none; do
+			make_run "$GOLDEN/$case/model" --dtype bf16 --state $how --step-tokens 1K
+			spawn stream mt-stream "$RUN" --device cpu --threads 1
+			stream-drive step "$RUN" 3 16 2 1 5 eval >"$T/$how"
+			mt-score "$RUN" --seq 24 --micro 4 --tokens <"$GOLDEN/$case/data.bin" >>"$T/$how"
+			if [ $how = none ]; then
+				timeout 20 stream-drive step "$RUN" 3 16 1 1 5 limit=2 >/dev/null 2>&1 3>&- || true
+				wait "$PID" || ended=$?
+				[ "$ended" = 78 ]
+				[ "$(wc -l <"$T/stream.err")" = 1 ]
+				grep -q "^mt-stream: run '$RUN' has weights alone, for scores and samples: create" "$T/stream.err"
+			fi
+			mt-store rm "$RUN" --force
+		done
+		[ "$(grep -c -e '"logp"' -e loss "$T/fp32")" -gt 10 ]
+		cmp "$T/fp32" "$T/none"
+	done
+}
+
+@test "what updates or saves state refuses a run of weights alone with 78; its weights are exported in their dtype" {
+	local command
+	make_run "$GOLDEN/llama3/model" --dtype bf16 --state none
+	for command in "mt-optim $RUN" "mt-step $RUN --steps 1 --batch 1 --seq 8 --lr 1" "mt-ckpt save $RUN $T/step" \
+		"mt-ckpt serve $RUN --dir $T/dir"; do
+		# shellcheck disable=SC2086
+		fails_with 78 timeout 20 $command
+		grep -q "'$RUN' has weights alone, for scores and samples: create the run without --state none" "$T/fails.err"
+	done
+	fails_with 78 mt-ckpt export "$RUN" "$T/fp32" --dtype fp32
+	grep -q "run '$RUN' has bf16 weights alone (--state none): export it without --dtype fp32" "$T/fails.err"
+	[ ! -e "$T/step" ] && [ ! -e "$T/dir" ] && [ ! -e "$T/fp32" ]
+	mt-store rm "$RUN"
+	make_run "$GOLDEN/llama3/model" --dtype fp32 --state none
+	mt-ckpt export "$RUN" "$T/fp32"
+	mt-ckpt export "$RUN" "$T/bf16" --dtype bf16
+	python3 "$TOP/tests/lib/mksafetensors.py" same "$GOLDEN/llama3/model" "$T/fp32"
+}
+
+@test "a load into weights alone that was killed leaves an unfilled run, and the next load fills it" {
+	strace -f -o /dev/null true 2>/dev/null || skip "needs strace"
+	local model=$GOLDEN/glm4-moe-bias/model
+	make_run "$model" --dtype bf16 --state none
+	ckpt-dump "$RUN" >"$T/whole"
+	strace -o "$T/trace" -e trace=pread64 mt-ckpt load "$RUN" "$model" --threads 1
+	no strace -o /dev/null -e inject=pread64:signal=KILL:when="$(grep -c pread64 "$T/trace")" \
+		mt-ckpt load "$RUN" "$model" --threads 1
+	[ "$(stat_value state)" = filling ]
+	exits 69 mt-sample "$RUN" --wait 0.2 </dev/null 2>/dev/null >"$T/out"
+	mt-ckpt load "$RUN" "$model"
+	ckpt-dump "$RUN" | diff "$T/whole" -
+}
+
+@test "serve --until-eof removes a run of weights alone without a save, whatever was evaluated" {
+	train run 3 --dtype bf16
+	make_run "$T/run/step-00000003" --dtype bf16 --state none --step-tokens 1K
+	spawn stream mt-stream "$RUN" --device cpu --threads 1
+	stream-drive step "$RUN" 3 16 1 1 5 eval >"$T/out"
+	stream-drive step "$RUN" 3 16 1 1 5 eval >"$T/out"
+	mkfifo "$T/owner"
+	spawn serve sh -c 'exec mt-store serve "$0" --until-eof --dir "$1" <"$2"' "$RUN" "$T/dir" "$T/owner"
+	sleep 0.2 >"$T/owner"
+	wait "$PID"
+	grep -q 'is removed; it had trained nothing' "$T/serve.err"
+	fails_with 66 mt-store stat "$RUN"
+	[ ! -e "$T/dir" ]
+}
+
+# Set a field of the control region: control FIELD NUMBER
+control() {
+	mt-store stat --abi --json | python3 -c 'import json, struct, sys
+path, field, number = sys.argv[1:]
+with open(path, "r+b") as f:
+    f.seek(json.load(sys.stdin)["structures"]["mt_control"]["fields"][field]["offset"])
+    f.write(struct.pack("<I", int(number)))' "${MT_SHM_DIR:-/dev/shm}/mt.$(id -u).$RUN.control" "$@"
+}
+
+@test "a control region whose state and arrays disagree is damaged: 65" {
+	local field
+	make_run "$GOLDEN/glm4-moe/model" --state none
+	for field in "grad 3 2" "state 3 2" "dtype 1 2"; do
+		set -- $field
+		control "$1" "$3"
+		fails_with 65 mt-store stat "$RUN"
+		control "$1" "$2"
+		mt-store stat "$RUN" >"$T/out"
 	done
 }

@@ -49,6 +49,7 @@ check_options() {
 	[ -n "$out" ] || die 64 "--out DIR is needed"
 	number batch "$batch" 999999999; number seq "$seq" 999999999
 	if [ -z "$steps" ] && [ -n "$epochs" ]; then check_countable; fi
+	[ "$state" != none ] || die 64 "--state none: a run of weights alone cannot be trained; see mt-store(1)"
 	number streams "$streams" $MOST_STREAMS; number keep "$keep" 999999999; number threads "${threads:-1}" 4096
 	case $seed in '' | *[!0-9]*) die 64 "--seed: '$seed' is not a number" ;; esac
 	[ -z "$export_best" ] || check_best

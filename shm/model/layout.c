@@ -649,6 +649,21 @@ static uint64_t place(uint64_t *at, uint64_t bytes)
 	return off;
 }
 
+static struct mt_part exact_part(const struct mt_unit *u, const struct mt_tensor *tensor)
+{
+	struct mt_part p = {0, 0};
+	for (const struct mt_tensor *t = tensor; t < tensor + u->tensors; t++)
+		if (t->exact) p = (struct mt_part){p.end ? p.first : t->off, t->off + t->n};
+	return p;
+}
+
+/* Places lo of the exact tensors alone. Returns where element 0 of lo would be: behind the beginning of w */
+static uint64_t place_exact(const struct mt_layout *l, const struct mt_unit *u, uint64_t *at)
+{
+	struct mt_part p = exact_part(u, l->tensors + u->first_tensor);
+	return p.first < p.end ? place(at, (p.end - p.first) * 2) - p.first * 2 : 0;
+}
+
 /* Arrays of a unit, in the order w | lo | m | v | g (of tied embeddings: embed gradient, head gradient). At most 1026
  * units of 20 x 2^34 bytes. */
 static void place_unit(struct mt_layout *l, uint32_t unit, uint64_t *at)
@@ -656,7 +671,8 @@ static void place_unit(struct mt_layout *l, uint32_t unit, uint64_t *at)
 	struct mt_unit *u = &l->units[unit];
 	bool bf16 = l->dtype == MT_BF16;
 	u->w = place(at, u->elems * (bf16 ? 2 : 4));
-	u->lo = bf16 ? place(at, u->elems * 2) : 0;
+	if (bf16) u->lo = l->state == MT_NONE ? place_exact(l, u, at) : place(at, u->elems * 2);
+	if (l->state == MT_NONE) return;
 	u->m = place(at, mt_state_bytes(l->state, u->elems));
 	u->v = mt_state_arrays(l->optim) == 2 ? place(at, mt_state_bytes(l->state, u->elems)) : 0;
 	if (l->grad == MT_NONE) return;
@@ -751,10 +767,7 @@ void mt_layout_release(struct mt_layout *l)
 
 struct mt_part mt_exact(const struct mt_unit *u, const struct mt_tensor *tensor)
 {
-	struct mt_part p = {0, 0};
-	for (const struct mt_tensor *t = tensor; u->lo && t < tensor + u->tensors; t++)
-		if (t->exact) p = (struct mt_part){p.end ? p.first : t->off, t->off + t->n};
-	return p;
+	return u->lo ? exact_part(u, tensor) : (struct mt_part){0, 0};
 }
 
 struct mt_layer mt_layer_most(const struct mt_geometry *g)

@@ -21,7 +21,8 @@ struct mt_unit {                /* 256 bytes in the control region, the words th
 	uint64_t elems;             /* multiple of MT_GROUP */
 	uint64_t params;            /* elements that are parameters */
 	uint64_t w, lo, m, v;       /* byte offsets in the store region, 2 MiB-aligned; lo is 0 in fp32 runs,
-								 * v where the optimizer has none */
+								 * v where the optimizer has none. --state none: m and v are 0; of lo there is what
+								 * mt_exact says alone, at the offsets from `lo` that it has in other runs; none: 0 */
 	uint64_t g[2];              /* gradient arrays: [0], and [1] for unit 0 of a tied model (the head's end); 0: none */
 	uint32_t first_tensor, tensors;
 	_Atomic uint64_t applied;   /* --grad none: mt-optim's note of (last piece's block + 1) << 32 | blocks done */
@@ -46,9 +47,10 @@ struct mt_layout {              /* what create allocates and --plan reasons abou
  * group (model/int8.h) */
 static inline uint64_t mt_state_bytes(uint32_t state, uint64_t elems)
 {
+	if (state == MT_NONE) return 0;
 	return state == MT_INT8 ? elems + elems / MT_GROUP * 4 : elems * mt_dtype_bytes(state);
 }
-/* dtype: of w; grad: of g; state: of m and v: fp32, bf16 or int8 */
+/* dtype: of w; grad: of g; state: of m and v: fp32, bf16, int8, or none, which is of w alone, with grad none */
 int mt_layout_make(struct mt_layout *, const struct mt_geometry *, enum mt_dtype dtype, enum mt_dtype grad,
 	enum mt_dtype state, enum mt_optim optim);
 void mt_layout_release(struct mt_layout *);
@@ -84,7 +86,7 @@ static inline struct mt_part mt_part_of(uint64_t elems, uint32_t node, uint32_t 
 	return p;
 }
 /* Elements [first, end) of a bf16 run's unit from its first exact tensor to its last; none: first == end. All nodes
- * have lo of them. tensor: the unit's first */
+ * have lo of them, and runs with --state none. tensor: the unit's first */
 struct mt_part mt_exact(const struct mt_unit *, const struct mt_tensor *tensor);
 
 /* The fp32 pattern as two 16-bit halves: w is the round-to-nearest (ties away from zero) bf16, lo what is missing.

@@ -42,7 +42,8 @@ uint32_t mt_nodes(const struct mt_run *);
 /* mt-streams are numbered over all nodes. How many numbers each node has, from mt_node times as many on; and all */
 uint32_t mt_node_streams(const struct mt_run *);
 uint32_t mt_streams(const struct mt_run *);
-/* What this node owns of a unit. lo, m, v and g of the rest are holes in the store region: nobody touches them. */
+/* What this node owns of a unit. lo, m, v and g of the rest are holes in the store region: nobody touches them. --state
+ * none: nothing, there are no holes */
 struct mt_part mt_part(const struct mt_run *, uint32_t unit);
 uint64_t mt_store_memory(const struct mt_run *); /* bytes of the store region that this node has */
 uint64_t mt_run_bytes(const struct mt_run *); /* of all regions */
@@ -50,6 +51,8 @@ enum mt_state mt_run_state(const struct mt_run *);
 void mt_run_set_state(struct mt_run *, enum mt_state);   /* release, rings the doorbell */
 /* 0; 65: the store is dirty, or of an earlier boot, and only a load helps. For stages, wherever they wait */
 int mt_run_dirty(const struct mt_run *);
+/* 0; 78: it was created with --state none, of weights alone. For what updates or saves state */
+int mt_run_has_state(const struct mt_run *);
 int mt_run_idle(const struct mt_run *);             /* 0; 75: a stage other than mt-store or a filler is at work */
 /* For init and load: claim MT_FILL and begin to fill. 75: a stage is at work, and the state is as it was */
 int mt_fill_claim(struct mt_run *);

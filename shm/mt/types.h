@@ -6,7 +6,7 @@
 
 /* clang-format off */
 
-enum mt_dtype { MT_BF16 = 1, MT_FP32 = 2, MT_NONE = 3, MT_INT8 = 4 }; /* MT_NONE: --grad none; MT_INT8: --state */
+enum mt_dtype { MT_BF16 = 1, MT_FP32 = 2, MT_NONE = 3, MT_INT8 = 4 }; /* MT_NONE: --grad, --state; MT_INT8: --state */
 
 /* Bytes of an element; MT_NONE: of a piece in a ring */
 static inline uint32_t mt_dtype_bytes(uint32_t dtype) { return dtype == MT_INT8 ? 1 : dtype == MT_BF16 ? 2 : 4; }
