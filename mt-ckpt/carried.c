@@ -229,7 +229,7 @@ static int gather(const struct carried *c, int source, uint64_t at, uint64_t n, 
 	const struct carried_tensor *t = tensor_at(c, at);
 	*got = n < t->at + t->bytes - at ? n : t->at + t->bytes - at;
 	if (t->fp8) return gather_fp8(c->model, t, at - t->at, buf, got);
-	int rc = file_open(source, t->file, &fd, &size);
+	int rc = file_open_regular(source, t->file, &fd, &size);
 	if (rc < 0) return rc;
 	rc = file_read(fd, t->file, buf, *got, t->begin + (at - t->at));
 	close(fd);
@@ -330,7 +330,7 @@ static int check_names(const struct carried *c, const struct source *s)
 	char name[MT_TENSOR_NAME];
 	for (uint32_t i = 0; i < s->as_read.n_tensors; i++) {
 		if (!name_in_files(c, &s->as_read.tensors[i], name))
-			return mt_fail(MT_EX_DATA, "%s: names of more than %d bytes", m->label, MT_TENSOR_NAME - 1);
+			return mt_fail(MT_EX_DATA, "%s: names of more than %d bytes", m->files.label, MT_TENSOR_NAME - 1);
 		const struct st_entry *e = model_find(m, name);
 		if (e && !e->used)
 			return mt_fail(MT_EX_DATA, "%s: tensor '%s': the text model has it twice, here and in another form",
@@ -451,7 +451,7 @@ static int open_fp8(const struct carried *c, int source, struct model *m)
 	int rc = 0;
 	for (uint32_t i = 0; i < c->n && rc == 0; i++) {
 		if (!c->v[i].fp8) continue;
-		if (!m->label &&
+		if (!m->files.label &&
 			((rc = model_open(m, source, st_sets[ARRAY_W].name)) < 0 || (rc = quantized_config(m, source)) < 0))
 			break;
 		struct st_entry *e = model_find(m, c->v[i].name);

@@ -23,7 +23,7 @@ static int copy_file(const struct source *s, struct out_dir *dir, const char *na
 	const json_t *sums = json_object_get(entry, "xxh3");
 	struct out_file *f;
 	uint64_t size;
-	int fd, rc = file_open(s->dirfd, name, &fd, &size);
+	int fd, rc = file_open_regular(s->dirfd, name, &fd, &size);
 	if (rc < 0) return rc == -MT_EX_NOINPUT ? mt_fail(MT_EX_DATA, "%s: is missing", shown(name)) : rc;
 	if (size != (uint64_t)json_integer_value(json_object_get(entry, "bytes")))
 		rc = mt_fail(MT_EX_DATA, "%s: has another length than run.json says", shown(name));

@@ -74,7 +74,7 @@ static int check_empty(int dirfd, const char *path)
 static bool is_model_dir(int parent, const char *base)
 {
 	int fd = openat(parent, base, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	bool model = fd >= 0 && file_exists(fd, LAST) && model_exists(fd, "model");
+	bool model = fd >= 0 && file_exists(fd, LAST) && st_exists(fd, "model");
 	if (fd >= 0) close(fd);
 	return model;
 }

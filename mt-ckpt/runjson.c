@@ -495,7 +495,7 @@ static int verify_chunk(void *arg, int64_t task, void *buf)
 	const struct listed *l = &v->chunks[task];
 	const json_t *sums = json_object_get(l->entry, "xxh3");
 	uint64_t want = (uint64_t)json_integer_value(json_object_get(l->entry, "bytes")), size, sum = 0;
-	int fd, rc = file_open(v->dirfd, l->name, &fd, &size);
+	int fd, rc = file_open_regular(v->dirfd, l->name, &fd, &size);
 	if (rc < 0) return rc == -MT_EX_NOINPUT ? mt_fail(MT_EX_DATA, "%s: is missing", shown(l->name)) : rc;
 	if (size != want)
 		rc = mt_fail(MT_EX_DATA, "%s: has %" PRIu64 " bytes where " NAME " says %" PRIu64, shown(l->name), size, want);

@@ -21,11 +21,11 @@ static bool is_step_name(const char *path)
 static bool has_moments(int dirfd)
 {
 	char set[SET_NAME];
-	bool has = model_exists(dirfd, st_sets[ARRAY_M].name);
+	bool has = st_exists(dirfd, st_sets[ARRAY_M].name);
 	for (uint32_t nodes = 2; nodes <= MT_NODES && !has; nodes++)
 		for (uint32_t node = 0; node < nodes && !has; node++) {
 			parts_set(set, ARRAY_M, node, nodes);
-			has = model_exists(dirfd, set);
+			has = st_exists(dirfd, set);
 		}
 	return has;
 }
@@ -67,9 +67,9 @@ int source_config(struct source *s)
 /* Every file that is read must have checksums in run.json. */
 static int check_listed(const struct source *s, const struct model *m)
 {
-	for (uint32_t i = 0; i < m->n_files; i++)
-		if (!json_object_get(s->files, m->files[i].name))
-			return mt_fail(MT_EX_DATA, "run.json: has no checksums of %s", m->files[i].name);
+	for (uint32_t i = 0; i < m->files.n; i++)
+		if (!json_object_get(s->files, m->files.v[i].name))
+			return mt_fail(MT_EX_DATA, "run.json: has no checksums of %s", m->files.v[i].name);
 	return 0;
 }
 

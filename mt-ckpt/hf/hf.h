@@ -5,6 +5,7 @@
 
 #include <dirent.h>
 #include <jansson.h>
+#include "model/hffiles.h"
 #include "mt/error.h"
 #include "mt/layout.h"
 
@@ -13,21 +14,6 @@ struct out_file;
 
 /* ---- files.c */
 
-#define JSON_LIMIT 100000000u /* maximum bytes of a JSON text: safetensors' own limit for a header */
-#define IO_BYTES (16u << 20)  /* one read or write, and one checksummed chunk */
-
-/* A text of a file, safe to print in one line: control characters become '?', long text is cut. Valid until the fourth
- * call after this one. */
-const char *shown(const char *text);
-int fail_errno(const char *what); /* "what: strerror", with the exit code for errno */
-
-/* Open a regular file for reading. Anything else is 65; a FIFO does not block. */
-int file_open(int dirfd, const char *name, int *fd, uint64_t *size);
-/* Read all n bytes at off; 65 if the file ends before. `name` is for the message. */
-int file_read(int fd, const char *name, void *buf, uint64_t n, uint64_t off);
-/* Read a whole small file and append a NUL; to be freed. 65 above `limit` bytes. */
-int file_read_all(int dirfd, const char *name, uint64_t limit, char **data, size_t *n);
-int file_read_json(int dirfd, const char *name, json_t **); /* an object; NULL on failure */
 /* The text of a tree, indented by `indent` (0: on one line), with just enough digits to read the same numbers again. To
  * be freed; NULL without memory. */
 char *json_text(const json_t *, size_t indent);
@@ -37,42 +23,9 @@ void json_put(int *rc, json_t *object, const char *key, json_t *value);
 /* text up to a NUL or `room`, at most 255 bytes */
 void json_put_text(int *rc, json_t *object, const char *key, const char *text, size_t room);
 void json_add(int *rc, json_t *array, json_t *value);
-json_t *json_number(double);            /* null for infinity and NaN */
-bool file_name_plain(const char *name); /* names a file in its directory: no slash, ... */
-bool file_exists(int dirfd, const char *name);
+json_t *json_number(double);             /* null for infinity and NaN */
 int dir_open(const char *path, int *fd); /* 66: does not exist; 65: not a directory */
 DIR *dir_list(int dirfd);                /* to read its entries, closed by closedir; NULL with errno */
-
-/* ---- safetensors.c */
-
-enum st_dtype { ST_F32 = 1, ST_BF16, ST_F16, ST_I16, ST_U8, ST_F8, ST_E8M0, ST_OTHER }; /* F8: F8_E4M3 */
-#define ST_DIMS 8
-
-struct st_tensor {
-	const char *name; /* in the file's header */
-	const char *dtype_name;
-	enum st_dtype dtype;
-	uint32_t elem; /* bytes of an element */
-	uint32_t ndim;
-	uint64_t shape[ST_DIMS];
-	uint64_t begin, end; /* from the file's start; checked against its size */
-	bool listed;         /* the index lists it, or there is no index */
-};
-
-struct st_file {
-	int fd;
-	char *name; /* as shown() has it */
-	char *path; /* in its directory */
-	json_t *header;
-	struct st_tensor *tensors;
-	size_t n; /* sorted by name */
-};
-
-int st_open(struct st_file *, int dirfd, const char *name);
-/* Parse the n bytes of a header; the file has size >= 8 + n bytes. Close f after an error, too. */
-int st_header(struct st_file *f, const char *text, uint64_t n, uint64_t size);
-void st_close(struct st_file *);
-struct st_tensor *st_find(const struct st_file *, const char *name);
 
 /* ---- model.c */
 
@@ -86,10 +39,8 @@ struct st_entry {
 	const struct st_entry *scales; /* of MXFP4: their tensor; NULL: not MXFP4 */
 };
 
-struct model {   /* one or several safetensors files */
-	char *label; /* for messages: the only file, or the index */
-	struct st_file *files;
-	uint32_t n_files;
+struct model {
+	struct st_files files;
 	struct st_entry *entries;
 	size_t n; /* sorted by name */
 	/* transformers' other names, NULL: none: what stands before the names of the base class, as in model.norm.weight;
@@ -106,10 +57,7 @@ struct model {   /* one or several safetensors files */
 int model_open(struct model *, int dirfd, const char *set);
 /* Open the n sets in `names`, each a file, as one model. label: a name for all */
 int model_open_sets(struct model *, int dirfd, const char *label, char (*names)[64], uint32_t n);
-/* Open the shards that a parsed index lists */
-int model_shards(struct model *, int dirfd, const json_t *index);
 void model_close(struct model *);
-bool model_exists(int dirfd, const char *set); /* one file or an index */
 struct st_entry *model_find(const struct model *, const char *name);
 /* What stands before the names of the base class, by the embeddings' name, which must outlive the model */
 void model_base(struct model *, const char *embed_name);

@@ -1,19 +1,8 @@
 /* model.c: one or several safetensors files as one model: open, look up by name, match with a run's tensors, read. */
 #include <stdlib.h>
-#include <sys/stat.h>
 #include "hf.h"
 #include "say.h"
 #include "model/hfjson.h"
-
-static int add_file(struct model *m, int dirfd, const char *name)
-{
-	struct st_file *files = realloc(m->files, (m->n_files + 1) * sizeof *files);
-	if (!files) return mt_fail(MT_EX_NOMEM, "%s: no memory", shown(name));
-	m->files = files;
-	int rc = st_open(&files[m->n_files], dirfd, name);
-	if (rc == 0) m->n_files++;
-	return rc;
-}
 
 static int by_name(const void *a, const void *b)
 {
@@ -23,87 +12,21 @@ static int by_name(const void *a, const void *b)
 static int add_entries(struct model *m)
 {
 	size_t n = 0;
-	for (uint32_t i = 0; i < m->n_files; i++) n += m->files[i].n;
+	for (uint32_t i = 0; i < m->files.n; i++) n += m->files.v[i].n;
 	m->entries = calloc(n + 1, sizeof *m->entries);
-	if (!m->entries) return mt_fail(MT_EX_NOMEM, "%s: no memory for its tensors", m->label);
-	for (uint32_t i = 0; i < m->n_files; i++)
-		for (size_t j = 0; j < m->files[i].n; j++)
-			if (m->files[i].tensors[j].listed)
-				m->entries[m->n++] = (struct st_entry){.file = &m->files[i], .tensor = &m->files[i].tensors[j]};
+	if (!m->entries) return mt_fail(MT_EX_NOMEM, "%s: no memory for its tensors", m->files.label);
+	for (uint32_t i = 0; i < m->files.n; i++)
+		for (size_t j = 0; j < m->files.v[i].n; j++)
+			if (m->files.v[i].tensors[j].listed)
+				m->entries[m->n++] = (struct st_entry){.file = &m->files.v[i], .tensor = &m->files.v[i].tensors[j]};
 	if (m->n) qsort(m->entries, m->n, sizeof *m->entries, by_name);
 	return 0;
 }
 
-/* Open each file of the weight_map once, and mark the tensors that the map lists for it. */
-int model_shards(struct model *m, int dirfd, const json_t *index)
-{
-	json_t *map = json_object_get(index, "weight_map"), *v;
-	json_t *seen = json_object(); /* file name -> its number */
-	const char *key;
-	int rc = 0;
-	if (!json_is_object(map)) rc = mt_fail(MT_EX_DATA, "%s: no weight_map", m->label);
-	else json_object_foreach(map, key, v)
-		{
-			const char *name = json_string_value(v);
-			if (!name || !file_name_plain(name)) {
-				rc = mt_fail(MT_EX_DATA, "%s: tensor '%s': '%s' is not a file of this directory", m->label, shown(key),
-					name ? shown(name) : "?");
-				break;
-			}
-			json_t *number = json_object_get(seen, name);
-			if (!number) {
-				if ((rc = add_file(m, dirfd, name)) < 0) break;
-				struct st_file *f = &m->files[m->n_files - 1];
-				for (size_t j = 0; j < f->n; j++) f->tensors[j].listed = false;
-				json_put(&rc, seen, name, json_integer(m->n_files - 1));
-				if (rc < 0) break;
-				number = json_object_get(seen, name);
-			}
-			struct st_tensor *t = st_find(&m->files[json_integer_value(number)], key);
-			if (!t) {
-				rc = mt_fail(MT_EX_DATA, "%s: tensor '%s': is not in %s", m->label, shown(key), shown(name));
-				break;
-			}
-			t->listed = true;
-		}
-	json_decref(seen);
-	return rc;
-}
-
-static void file_names(const char *set, char file[64], char index[64])
-{
-	snprintf(file, 64, "%s.safetensors", set);
-	snprintf(index, 64, "%s.safetensors.index.json", set);
-}
-
-bool model_exists(int dirfd, const char *set)
-{
-	char file[64], index[64];
-	file_names(set, file, index);
-	return file_exists(dirfd, file) || file_exists(dirfd, index);
-}
-
-/* Add to the message what the directory has in place of the weights */
-static int missing_weights(int dirfd)
-{
-	char path[40];
-	snprintf(path, sizeof path, "/proc/self/fd/%d", dirfd);
-	return mt_fail(MT_EX_NOINPUT, "%s%s", mt_errmsg(), hf_other_format(path));
-}
-
 int model_open(struct model *m, int dirfd, const char *set)
 {
-	char file[64], index[64];
-	json_t *root = NULL;
-	int rc = 0;
-	file_names(set, file, index);
-	bool sharded = !file_exists(dirfd, file) && file_exists(dirfd, index);
-	*m = (struct model){.label = strdup(sharded ? index : file)};
-	if (!m->label) return mt_fail(MT_EX_NOMEM, "%s: no memory", file);
-	if (!sharded) rc = add_file(m, dirfd, file);
-	else if ((rc = file_read_json(dirfd, index, &root)) == 0) rc = model_shards(m, dirfd, root);
-	json_decref(root);
-	if (rc == -MT_EX_NOINPUT && !sharded) rc = missing_weights(dirfd);
+	*m = (struct model){0};
+	int rc = st_files_open(&m->files, dirfd, set);
 	if (rc == 0) rc = add_entries(m);
 	if (rc < 0) model_close(m);
 	return rc;
@@ -113,11 +36,11 @@ int model_open_sets(struct model *m, int dirfd, const char *label, char (*names)
 {
 	char file[80];
 	int rc = 0;
-	*m = (struct model){.label = strdup(label)};
-	if (!m->label) return mt_fail(MT_EX_NOMEM, "%s: no memory", label);
+	*m = (struct model){.files.label = strdup(label)};
+	if (!m->files.label) return mt_fail(MT_EX_NOMEM, "%s: no memory", label);
 	for (uint32_t i = 0; i < n && rc == 0; i++) {
 		snprintf(file, sizeof file, "%s.safetensors", names[i]);
-		rc = add_file(m, dirfd, file);
+		rc = st_add(&m->files, dirfd, file);
 	}
 	if (rc == 0) rc = add_entries(m);
 	if (rc < 0) model_close(m);
@@ -126,11 +49,9 @@ int model_open_sets(struct model *m, int dirfd, const char *label, char (*names)
 
 void model_close(struct model *m)
 {
-	for (uint32_t i = 0; i < m->n_files; i++) st_close(&m->files[i]);
 	for (size_t i = 0; i < m->n; i++) free(m->entries[i].scale);
-	free(m->files);
 	free(m->entries);
-	free(m->label);
+	st_files_close(&m->files);
 	*m = (struct model){0};
 }
 
@@ -245,7 +166,7 @@ static int missing(const struct model *m, const char *name)
 			if (m->entries[i].used == used)
 				at += (size_t)snprintf(has + at, sizeof has - at, "%s'%s'", n++ ? " and " : "; it has ",
 					shown(m->entries[i].tensor->name));
-	return mt_fail(MT_EX_DATA, "%s: tensor '%s': is missing%s%s", m->label, name,
+	return mt_fail(MT_EX_DATA, "%s: tensor '%s': is missing%s%s", m->files.label, name,
 		no_head ? "; mt trains the LM head too, which a base model does not have: AutoModelForCausalLM"
 				  ".from_pretrained(DIR).save_pretrained(NEW) adds a random one"
 				: "",
@@ -354,16 +275,16 @@ void model_name_extras(const struct model *m)
 {
 	char list[1200] = "";
 	size_t at = 0, more = 0;
-	for (uint32_t i = 0; i < m->n_files; i++)
-		for (size_t j = 0; j < m->files[i].n; j++) {
-			const struct st_tensor *t = &m->files[i].tensors[j];
+	for (uint32_t i = 0; i < m->files.n; i++)
+		for (size_t j = 0; j < m->files.v[i].n; j++) {
+			const struct st_tensor *t = &m->files.v[i].tensors[j];
 			const struct st_entry *e = model_find(m, t->name);
 			if ((e && e->tensor == t && e->used) || is_constant(t->name)) continue;
 			if (at > sizeof list - 200) more++;
 			else at += (size_t)snprintf(list + at, sizeof list - at, "%s%s", at ? ", " : "", shown(t->name));
 		}
-	if (more) mt_say("%s: tensors that this model does not have: %s and %zu more", m->label, list, more);
-	else if (at) mt_say("%s: tensors that this model does not have: %s", m->label, list);
+	if (more) mt_say("%s: tensors that this model does not have: %s and %zu more", m->files.label, list, more);
+	else if (at) mt_say("%s: tensors that this model does not have: %s", m->files.label, list);
 }
 
 /* fp16 pattern -> fp32 pattern, exact for all */

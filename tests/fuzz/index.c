@@ -39,9 +39,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		atexit(clean);
 	}
 	json_t *root = json_loadb((const char *)data, size, JSON_REJECT_DUPLICATES, NULL);
-	struct model m = {.label = strdup("index")};
-	if (json_is_object(root)) model_shards(&m, dir, root);
-	model_close(&m);
+	struct st_files m = {.label = strdup("index")};
+	if (json_is_object(root)) st_shards(&m, dir, root);
+	st_files_close(&m);
 	json_decref(root);
 	return 0;
 }

@@ -3,12 +3,16 @@
  *     | N: u64 little-endian | header: N bytes of JSON | data |
  *
  * The header maps each tensor's name to its dtype, shape and data_offsets [begin, end), counted from the data's start.
- * Together the tensors must cover the data exactly: no overlap, no gap, nothing after the last one. */
+ * Together the tensors must cover the data exactly: no overlap, no gap, nothing after the last one.
+ *
+ * Several files are one set, by an index that says which tensor is in which. */
 #include <endian.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
-#include "hf.h"
-#include "model/hfjson.h"
+#include "hffiles.h"
+#include "hfjson.h"
+#include "mt/error.h"
 #include "say.h"
 
 static const struct {
@@ -201,7 +205,7 @@ int st_open(struct st_file *f, int dirfd, const char *name)
 	uint64_t size;
 	int rc;
 	*f = (struct st_file){.fd = -1};
-	if ((rc = file_open(dirfd, name, &f->fd, &size)) < 0) {
+	if ((rc = file_open_regular(dirfd, name, &f->fd, &size)) < 0) {
 		f->fd = -1;
 		return rc;
 	}
@@ -226,4 +230,98 @@ struct st_tensor *st_find(const struct st_file *f, const char *name)
 {
 	struct st_tensor key = {.name = name};
 	return f->n ? bsearch(&key, f->tensors, f->n, sizeof key, by_name) : NULL;
+}
+
+/* ---- one or several files */
+
+int st_add(struct st_files *m, int dirfd, const char *name)
+{
+	struct st_file *files = realloc(m->v, (m->n + 1) * sizeof *files);
+	if (!files) return mt_fail(MT_EX_NOMEM, "%s: no memory", shown(name));
+	m->v = files;
+	int rc = st_open(&files[m->n], dirfd, name);
+	if (rc == 0) m->n++;
+	return rc;
+}
+
+/* Open each file of the weight_map once, and mark the tensors that the map lists for it. */
+int st_shards(struct st_files *m, int dirfd, const json_t *index)
+{
+	json_t *map = json_object_get(index, "weight_map"), *v;
+	json_t *seen = json_object(); /* file name -> its number */
+	const char *key;
+	int rc = 0;
+	if (!json_is_object(map)) rc = mt_fail(MT_EX_DATA, "%s: no weight_map", m->label);
+	else json_object_foreach(map, key, v)
+		{
+			const char *name = json_string_value(v);
+			if (!name || !file_name_plain(name)) {
+				rc = mt_fail(MT_EX_DATA, "%s: tensor '%s': '%s' is not a file of this directory", m->label, shown(key),
+					name ? shown(name) : "?");
+				break;
+			}
+			json_t *number = json_object_get(seen, name);
+			if (!number) {
+				if ((rc = st_add(m, dirfd, name)) < 0) break;
+				struct st_file *f = &m->v[m->n - 1];
+				for (size_t j = 0; j < f->n; j++) f->tensors[j].listed = false;
+				if (json_object_set_new(seen, name, json_integer(m->n - 1)) < 0) {
+					rc = mt_fail(MT_EX_NOMEM, "no memory for JSON");
+					break;
+				}
+				number = json_object_get(seen, name);
+			}
+			struct st_tensor *t = st_find(&m->v[json_integer_value(number)], key);
+			if (!t) {
+				rc = mt_fail(MT_EX_DATA, "%s: tensor '%s': is not in %s", m->label, shown(key), shown(name));
+				break;
+			}
+			t->listed = true;
+		}
+	json_decref(seen);
+	return rc;
+}
+
+static void file_names(const char *set, char file[64], char index[64])
+{
+	snprintf(file, 64, "%s.safetensors", set);
+	snprintf(index, 64, "%s.safetensors.index.json", set);
+}
+
+bool st_exists(int dirfd, const char *set)
+{
+	char file[64], index[64];
+	file_names(set, file, index);
+	return file_exists(dirfd, file) || file_exists(dirfd, index);
+}
+
+/* Add to the message what the directory has in place of the weights */
+static int missing_weights(int dirfd)
+{
+	char path[40];
+	snprintf(path, sizeof path, "/proc/self/fd/%d", dirfd);
+	return mt_fail(MT_EX_NOINPUT, "%s%s", mt_errmsg(), hf_other_format(path));
+}
+
+int st_files_open(struct st_files *m, int dirfd, const char *set)
+{
+	char file[64], index[64];
+	json_t *root = NULL;
+	int rc = 0;
+	file_names(set, file, index);
+	bool sharded = !file_exists(dirfd, file) && file_exists(dirfd, index);
+	*m = (struct st_files){.label = strdup(sharded ? index : file)};
+	if (!m->label) return mt_fail(MT_EX_NOMEM, "%s: no memory", file);
+	if (!sharded) rc = st_add(m, dirfd, file);
+	else if ((rc = file_read_json(dirfd, index, &root)) == 0) rc = st_shards(m, dirfd, root);
+	json_decref(root);
+	return rc == -MT_EX_NOINPUT && !sharded ? missing_weights(dirfd) : rc;
+}
+
+void st_files_close(struct st_files *m)
+{
+	for (uint32_t i = 0; i < m->n; i++) st_close(&m->v[i]);
+	free(m->v);
+	free(m->label);
+	*m = (struct st_files){0};
 }
