@@ -129,7 +129,6 @@ large() {
 
 @test "every command exits 66 for a run that does not exist" {
 	for verb in "init --seed 1" stat ls rm; do
-		# shellcheck disable=SC2086
 		fails_with 66 mt-store $verb "$RUN"
 	done
 }
@@ -242,7 +241,6 @@ takes() {
 
 @test "alignment takes less than 1 % of the layout of Qwen2.5-7B" {
 	for row in "none 12" "bf16 14" "fp32 16"; do
-		# shellcheck disable=SC2086
 		set -- $row
 		store-layout "$CONFIGS/qwen2.5-7b.json" bf16 "$1" >"$T/layout"
 		awk -v want="$2" '$1 == "params" { p = $2 } $1 == "store_bytes" { b = $2 }
@@ -480,7 +478,6 @@ takes() {
 	# a smaller run that fits is named with what it takes, and does
 	first=$(sed -n 's/.* left: \(.*\) ([0-9.]* GiB).*, a smaller model.*/\1/p' "$T/fails.err" | sed 's/ (.*//')
 	[ -n "$first" ]
-	# shellcheck disable=SC2086
 	in_group mt-store create "$RUN" --config "$CONFIGS/demo.json" $first 2>/dev/null
 }
 

@@ -581,7 +581,6 @@ self_attention.dense.weight ln_mlp.weight ln_mlp.bias mlp.dense_h_to_4h.weight m
 @test "a unit's arrays w, lo, m, v, g follow in this order without overlap; fp32 has no lo, --grad none has no g" {
 	config llama '"tie_word_embeddings": true'
 	for row in "bf16 fp32 2 2 4" "bf16 bf16 2 2 2" "bf16 none 2 2 0" "fp32 fp32 4 0 4"; do
-		# shellcheck disable=SC2086
 		set -- $row
 		store-layout "$T/config.json" "$1" "$2" | awk -v w="$3" -v lo="$4" -v g="$5" '
 			function take(off, size) {

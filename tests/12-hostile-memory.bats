@@ -117,7 +117,6 @@ late_waits() {
 		word "$r" 48 1
 		for program in "timeout 20 mt-optim" "timeout 20 mt-stream" \
 			"timeout 20 mt-step --steps 1 --batch 1 --seq 16 --lr 1"; do
-			# shellcheck disable=SC2086
 			fails_with 65 $program "$RUN"
 			grep -q "before the machine was started.*mt-ckpt load" "$T/fails.err"
 		done
@@ -175,7 +174,6 @@ late_waits() {
 @test "a half-made run whose maker is dead exits 76 with the remedy, without waiting" {
 	truncate -s 1M "$(region control)"
 	for program in "mt-optim" "mt-stream" "mt-step --steps 1 --batch 1 --seq 16 --lr 1 --wait 1" "mt-store serve"; do
-		# shellcheck disable=SC2086
 		fails_with 76 timeout 20 $program "$RUN"
 		grep -q "half made, and whoever made it is dead: mt-store rm $RUN" "$T/fails.err"
 	done
@@ -225,7 +223,6 @@ late_waits() {
 @test "a FIFO or a symbolic link under a run's name is refused at once" {
 	mkfifo -m 666 "$(region control)"
 	for verb in stat "init --seed 1" "create --config $M"; do
-		# shellcheck disable=SC2086
 		fails_with 65 timeout 10 mt-store $verb "$RUN"
 		grep -q "not a regular file" "$T/fails.err"
 	done
@@ -367,7 +364,6 @@ holds_messages() { [ "$(word ring.mine mine.tail)" != "$(word ring.mine mine.hea
 	eventually sh -c "mt-store stat $RUN | grep -q '^mt-ckpt.*idle'"
 	eventually sh -c "mt-store stat $RUN | grep -q '^mt-stream 0.*waits for a batch'"
 	for damage in "grad.0 $OPTIM optim" "batch.0 $STREAM stream1" "save $saver saver"; do
-		# shellcheck disable=SC2086
 		set -- $damage
 		word rings "$1.tail" $((1 << 44))
 		ends 65 "$2" "$3" "ring '$1' is damaged"
@@ -455,7 +451,6 @@ holds_messages() { [ "$(word ring.mine mine.tail)" != "$(word ring.mine mine.hea
 	truncate -s 128 "$(region control)"
 	for f in control rings store; do truncate -s 0 "$(region $f)"; done
 	for stage in "$OPTIM optim" "$STREAM stream1" "$saver saver" "$step step"; do
-		# shellcheck disable=SC2086
 		set -- $stage
 		ends 65 "$1" "$2" "shared memory is gone"
 	done

@@ -8,7 +8,6 @@ load helpers
 @test "fuzzing each parser and ring reader for a second finds no crash, hang or out-of-bounds read" {
 	targets=$(ls "$TOP/tests/fuzz/corpus")
 	for t in $targets; do [ -x "$BUILD/fuzz/$t" ] || skip "needs the targets: make fuzzers"; done
-	# shellcheck disable=SC2086
 	BUILD=$BUILD "$TOP/tests/fuzz/run" 1 $targets >"$T/out"
 	[ "$(wc -l <"$T/out")" = "$(echo "$targets" | wc -l)" ]
 }

@@ -168,7 +168,6 @@ like_transformers() {
 @test "FP8 outside of a class's text model is carried as bf16, and again from checkpoints" {
 	local form
 	for form in "blocks --block 5,7" "channel --scale BF16"; do
-		# shellcheck disable=SC2086
 		Q fp8 "$GOLDEN/mistral3-wrapper/model" "$T/q" --form $form
 		create "$RUN" --config "$T/q" --dtype fp32
 		mt-ckpt load "$RUN" "$T/q"

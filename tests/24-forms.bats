@@ -19,7 +19,6 @@ FAMILIES="mixtral qwen2-moe qwen3-moe olmoe granitemoe glm4-moe dots1 solar-open
 		mt-store rm "$RUN"
 		for form in $forms; do
 			rm -rf "$T/in" "$T/out"
-			# shellcheck disable=SC2086
 			forms "$GOLDEN/$c/model" "$T/in" ${form//,/ }
 			mt-ckpt verify "$T/in"
 			make_run "$T/in" --dtype fp32
@@ -36,7 +35,6 @@ FAMILIES="mixtral qwen2-moe qwen3-moe olmoe granitemoe glm4-moe dots1 solar-open
 	local c
 	need_transformers
 	mkdir "$T/in" "$T/out"
-	# shellcheck disable=SC2086
 	with_torch "$GOLDEN/packed.py" make "$GOLDEN" "$T/in" $FAMILIES gpt-oss 2>/dev/null
 	for c in $FAMILIES gpt-oss; do
 		make_run "$T/in/$c" --dtype fp32
@@ -45,7 +43,6 @@ FAMILIES="mixtral qwen2-moe qwen3-moe olmoe granitemoe glm4-moe dots1 solar-open
 		# exported with released files' prefix, backbone
 		[ $c = nemotron-h-moe ] || forms same "$T/in/$c" "$T/out/$c"
 	done
-	# shellcheck disable=SC2086
 	with_torch "$GOLDEN/packed.py" check "$T/in" "$T/out" $FAMILIES gpt-oss 2>/dev/null
 }
 
@@ -71,7 +68,6 @@ FAMILIES="mixtral qwen2-moe qwen3-moe olmoe granitemoe glm4-moe dots1 solar-open
 two_steps() {
 	make_run "$T/in" --dtype bf16
 	start_stages
-	# shellcheck disable=SC2046
 	mt-step "$RUN" $(cat "$GOLDEN/$1/args") --until 2 <"$GOLDEN/$1/data.bin" 2>"$T/step.err" | cut -d, -f1-3 >"$T/$2"
 	mt-ckpt export "$RUN" "$T/model.$2" --dtype fp32
 	mt-store rm "$RUN" --force
@@ -85,11 +81,9 @@ two_steps() {
 		[ "$(wc -l <"$T/own")" = 2 ]
 		for form in "new single" packed "new packed" "new transposed"; do
 			rm -r "$T/in"
-			# shellcheck disable=SC2086
 			forms "$GOLDEN/$c/model" "$T/in" $form
 			two_steps $c now
 			cmp "$T/own" "$T/now"
-			# shellcheck disable=SC2086
 			forms "$T/model.own" "$T/expect" $form
 			forms same "$T/expect" "$T/model.now"
 			rm -r "$T/expect" "$T/model.now"
@@ -101,7 +95,6 @@ two_steps() {
 @test "checkpoints have the form that was loaded; resumed, a run trains with the same bits and exports that form" {
 	local form dtype args
 	for form in "new packed" "new transposed"; do
-		# shellcheck disable=SC2086
 		forms "$GOLDEN/glm4-moe-bias/model" "$T/in" $form
 		args=(--data "$GOLDEN/glm4-moe-bias/data.bin" --epochs 9 --model "$T/in" --steps 4 --batch 3 --seq 20
 			--lr 0.002 --threads 1 --run "$RUN")

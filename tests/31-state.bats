@@ -413,7 +413,6 @@ same_weights() {
 	make_run "$GOLDEN/llama3/model" --dtype bf16 --state none
 	for command in "mt-optim $RUN" "mt-step $RUN --steps 1 --batch 1 --seq 8 --lr 1" "mt-ckpt save $RUN $T/step" \
 		"mt-ckpt serve $RUN --dir $T/dir"; do
-		# shellcheck disable=SC2086
 		fails_with 78 timeout 20 $command
 		grep -q "'$RUN' has weights alone, for scores and samples: create the run without --state none" "$T/fails.err"
 	done

@@ -267,7 +267,6 @@ narrow_ring() {
 # bats test_tags=slow
 @test "many pieces in flight at once arrive whole and in order, in every order that events allow" {
 	for types in "fp32 fp32" "bf16 bf16"; do
-		# shellcheck disable=SC2086
 		make_pieces $types
 		step_of cpu ""
 		for seed in 1 2 3 4 5 6; do

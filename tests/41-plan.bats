@@ -78,12 +78,9 @@ plan() {
 	for args in "qwen2.5-7b --seq 4096 --micro 64" "llama-120b --seq 8192 --micro 2 --grad none" \
 		"demo --seq 64 --micro 1 --dtype fp32" "qwen2.5-7b --seq 524288 --micro 1" \
 		"qwen3-8b --seq 512 --micro 3 --recompute none"; do
-		# shellcheck disable=SC2086
 		fails_with 71 plan $args --device-memory 1M
 		least=$(sed -n 's/.*needs \([0-9]*\) MiB.*/\1/p' "$T/fails.err")
-		# shellcheck disable=SC2086
 		plan $args --device-memory "${least}M" >/dev/null
-		# shellcheck disable=SC2086
 		fails_with 71 plan $args --device-memory "$((least - 1))M"
 	done
 }
@@ -138,22 +135,16 @@ plan() {
 
 @test "with too little host memory the message names the need, and that budget works" {
 	shape="llama-120b --grad none --seq 4096 --micro 8" at="--device-memory 30G"
-	# shellcheck disable=SC2086
 	fails_with 71 plan $shape $at --host-memory 1G
 	need=$(sed -n 's/.*needs \([0-9]*\) MiB of host memory, have 1024 MiB.*larger --host-memory$/\1/p' "$T/fails.err")
-	# shellcheck disable=SC2086
 	fails_with 71 plan $shape $at --host-memory "${need}M"
 	grep -q "device memory, have 30720 MiB, or [0-9]* MiB of the host's, have $need MiB: .* or --host-memory; fits: " \
 		"$T/fails.err"
 	device=$(sed -n 's/.*needs \([0-9]*\) MiB of device.*/\1/p' "$T/fails.err")
 	host=$(sed -n 's/.*or \([0-9]*\) MiB of the host.*/\1/p' "$T/fails.err")
-	# shellcheck disable=SC2086
 	plan $shape $at --host-memory "${host}M" >/dev/null
-	# shellcheck disable=SC2086
 	fails_with 71 plan $shape $at --host-memory "$((host - 1))M"
-	# shellcheck disable=SC2086
 	plan $shape --host-memory "${need}M" --device-memory "${device}M" >/dev/null
-	# shellcheck disable=SC2086
 	fails_with 71 plan $shape --host-memory "${need}M" --device-memory "$((device - 1))M"
 }
 
@@ -167,7 +158,6 @@ plan() {
 		"--grad bf16 --micro 4 --optim lion" "--micro 4 --micro-batches 2 --state bf16"; do
 		host=1500000000000
 		case $asked in *none* | *state* | *lion*) host=1000000000000 ;; esac
-		# shellcheck disable=SC2086
 		fails_with 71 plan llama-120b $at $asked --host-memory $host
 		[ -n "$(first)" ]
 		for option in $(first); do
@@ -178,23 +168,18 @@ plan() {
 		for name in --state --grad --micro; do
 			[[ " $(first) " != *" $name "* ]] || args=$(echo " $args " | sed "s/ $name [a-z0-9]* / /")
 		done
-		# shellcheck disable=SC2046,SC2086
 		plan llama-120b $at $args $(first) --host-memory $host --json >"$T/plan"
 		[ "$(value host_bytes <"$T/plan" | awk '{ printf "%.1f", $1 / 1e9 }')" = "$(takes)" ]
 	done
-	# shellcheck disable=SC2086
 	fails_with 71 plan llama-120b $at --grad bf16 --micro 4 --host-memory 1500000000000
 	grep -q "; fits: --state bf16 (.* GB) or --state int8 (.* GB)$" "$T/fails.err"
 	# fewer rows alone where the device's memory is short; nothing where nothing helps
-	# shellcheck disable=SC2086
 	fails_with 71 plan llama-120b --device-memory 20G --seq 4096 --micro 8
 	grep -q "; fits: --micro 4 ([0-9.]* GB)$" "$T/fails.err"
-	# shellcheck disable=SC2086
 	fails_with 71 plan llama-120b $at --micro 4 --host-memory 100G
 	no grep -q "fits" "$T/fails.err"
 	# what the cores compute with is memory of the host
 	fails_with 71 plan demo --profile cpu --threads 1 --seq 512 --micro 64 --host-memory 200M
-	# shellcheck disable=SC2046
 	plan demo --profile cpu --threads 1 --seq 512 $(first) --host-memory 200M >/dev/null
 }
 
@@ -239,18 +224,12 @@ plan() {
 @test "a layer of 64 experts that does not fit the device streams by windows of experts" {
 	shape="--seq 2048 --micro 2 --grad bf16"
 	# a block has 0.42 G parameters: 0.84 GB of weights and 1.68 GB of gradients
-	# shellcheck disable=SC2086
 	fails_with 71 plan olmoe-1b-7b $shape --device-memory 2G --expert-window 64
-	# shellcheck disable=SC2086
 	plan olmoe-1b-7b $shape --device-memory 2G --json >"$T/tight"
-	# shellcheck disable=SC2086
 	plan olmoe-1b-7b $shape --device-memory 2G |
 		grep -q "^experts   in windows of [0-9]* of 64, two of them on the device$"
-	# shellcheck disable=SC2086
 	plan olmoe-1b-7b $shape --device-memory 2G --expert-window 3 --json >"$T/three"
-	# shellcheck disable=SC2086
 	plan olmoe-1b-7b $shape --device-memory 80G --json >"$T/large"
-	# shellcheck disable=SC2086
 	fails_with 71 plan olmoe-1b-7b --seq 2048 --micro 2 --grad none --device-memory 2G
 	python3 - "$T/tight" "$T/three" "$T/large" <<-'PY'
 		import json, sys
@@ -505,7 +484,6 @@ taken_for() { stream-plan gpu "$@"; }
 
 @test "a GPU is recognized by the name that its driver reports" {
 	nothing="0 0 0 0 0"
-	# shellcheck disable=SC2086
 	{
 		[ "$(taken_for "NVIDIA H200" $nothing)" = "55 4300 790 52" ]
 		[ "$(taken_for "NVIDIA H100 80GB HBM3" $nothing)" = "55 3000 720 50" ]
@@ -558,12 +536,10 @@ taken_for() { stream-plan gpu "$@"; }
 	for chip in "RTX 5080 Laptop GPU:120 60 2287000 14001000 256" "RTX 4080 Laptop GPU:89 58 2280000 9001000 192" \
 		"RTX A4000 Laptop GPU:86 40 1680000 6001000 256" \
 		"RTX 2000 Ada Generation Laptop GPU:89 24 2115000 8001000 128"; do
-		# shellcheck disable=SC2086
 		[ "$(taken_for "NVIDIA ${chip%:*}" ${chip#*:})" = "$(taken_for "NVIDIA Laptop GPU" ${chip#*:})" ]
 	done
 	# nor are names that begin alike one
 	for chip in "RTX 4070 Ti:89 60 2610000 10501000 192" "RTX 5070:120 48 2512000 14001000 192"; do
-		# shellcheck disable=SC2086
 		[ "$(taken_for "NVIDIA GeForce ${chip%:*}" ${chip#*:})" = "$(taken_for mystery ${chip#*:})" ]
 	done
 }
@@ -592,9 +568,7 @@ assert all(float(low) * y <= x <= float(high) * y for x, y in pairs), a' "$@"
 		"qwen3-8b --seq 2048 --micro 3 --dtype fp32 --profile A100" \
 		"qwen2.5-7b --seq 4096 --micro 64 --grad none" \
 		"llama-120b --seq 8192 --micro 2 --grad none --host-memory 1600G"; do
-		# shellcheck disable=SC2086
 		plan $args >"$T/people"
-		# shellcheck disable=SC2086
 		plan $args --json >"$T/json"
 		PYTHONPATH=$TOP/tests/lib python3 - "$T/people" "$T/json" <<-'PY'
 			import functools, json, sys
@@ -717,7 +691,6 @@ step_of() {
 	local out=$1 shape=$2
 	shift 2
 	spawn "stream.$out" mt-stream "$RUN" --threads 1 --verbose "$@"
-	# shellcheck disable=SC2086
 	stream-drive step "$RUN" $shape 1 3 $WORDS 3>&- | sort >"$T/$out"
 	[ "${PIPESTATUS[0]}" = 0 ]
 	kill "$PID"
@@ -731,12 +704,9 @@ FAST_BUS=cpu,h2d=9999,d2h=9999,hbm=9999,flops=0.001
 @test "every checkpoint level, with activations on the device or offloaded, gives the same bits" {
 	make_deep qwen3 bf16 bf16
 	record="--chunk-tokens 48 --head-tokens 40"
-	# shellcheck disable=SC2086
 	step_of plenty "10 24 1" $record --device-memory 16M
 	for memory in 620K 660K 700K 800K 1000K 1300K 1700K 2300K 3M; do
-		# shellcheck disable=SC2086
 		step_of "$memory" "10 24 1" $record --device-memory $memory
-		# shellcheck disable=SC2086
 		step_of "$memory.fast" "10 24 1" $record --device-memory $memory --profile $FAST_BUS
 		same plenty $memory
 		same plenty $memory.fast
@@ -893,7 +863,6 @@ works_or_says() {
 		--verbose
 	i=0
 	for shape in "2 24 1" "eval 10 24 1" "10 24 1" "1 60 2" "eval 1 10 1" "10 24 1"; do
-		# shellcheck disable=SC2086
 		stream-drive step "$RUN" ${shape#eval } 1 3 ${shape%%[0-9]*} 3>&- | sort >"$T/shape.$i"
 		[ -s "$T/shape.$i" ]
 		i=$((i + 1))

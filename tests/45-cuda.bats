@@ -10,7 +10,6 @@ load lib/step
 step_of() {
 	local out=$1 command=$2
 	shift 2
-	# shellcheck disable=SC2086
 	spawn stream env MT_EMU_SEED="${SEED:-1}" $command "$RUN" --chunk-tokens 48 --head-tokens 40
 	stream-drive step "$RUN" "${ROWS:-5}" 24 1 1 3 dump="$T/$out.bin" "$@" 3>&- | sort >"$T/$out"
 	[ "${PIPESTATUS[0]}" = 0 ]
@@ -222,7 +221,6 @@ dealt_of() {
 	done
 	stream-drive step "$RUN" 4 24 4 "$streams" 3 3>&- | sort >"$T/$out"
 	[ "${PIPESTATUS[0]}" = 0 ]
-	# shellcheck disable=SC2086
 	kill $pids
 	for i in $pids; do wait "$i"; done
 	[ "$(grep -c loss "$T/$out")" = 4 ]
@@ -250,7 +248,6 @@ trained() {
 	mt-ckpt load "$RUN" "$case/model" 2>/dev/null
 	spawn stream "$EMU" "$RUN" --device cuda
 	spawn optim mt-optim "$RUN" --threads 1
-	# shellcheck disable=SC2046
 	mt-step "$RUN" $(cat "$case/args") "$@" <"$case/data.bin" >"$T/metrics" 2>"$T/step.err"
 	mt-ckpt export "$RUN" "$T/final" --dtype fp32
 	python3 "$GOLDEN/compare.py" "$case" --metrics "$T/metrics" --final "$T/final"
@@ -290,7 +287,6 @@ trained() {
 	rates="mt-stream: predicted by the rates of NVIDIA H100 80GB HBM3"
 	grep -q "^$rates: [0-9.]* of 3[0-9.]* MiB of device memory, .*; a step " "$T/stream.err"
 	for device in "" "--device cuda"; do
-		# shellcheck disable=SC2086
 		"$EMU" --plan --config "$CONFIGS/demo.json" --seq 24 --micro 5 $device --json 2>"$T/plan.err" | value profile |
 			grep -qx "NVIDIA H100 80GB HBM3"
 		grep -q "^mt-stream: plans for this machine's NVIDIA H100 80GB HBM3; " "$T/plan.err"

@@ -29,7 +29,6 @@ step_of() {
 	spawn stream env MT_EMU_SEED="${SEED:-1}" ${backend:+MT_EMU_SDPA=$backend} MT_EMU_SDPA_LOG="$T/$out.calls" "$EMU" \
 		"$RUN" \
 		--device cuda --chunk-tokens "${CHUNK:-200}" --head-tokens 40 "$@"
-	# shellcheck disable=SC2086
 	stream-drive step "$RUN" ${SHAPE:-3 64} 1 1 3 dump="$T/$out.bin" limit=180 $PLAIN 3>&- | sort >"$T/$out"
 	[ "${PIPESTATUS[0]}" = 0 ]
 	kill "$PID"

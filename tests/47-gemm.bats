@@ -12,7 +12,6 @@ CASE=qwen2
 stream_of() {
 	local seed=$1
 	shift
-	# shellcheck disable=SC2086
 	spawn stream env FAKE_CUBLASLT_SEED="$seed" MT_EMU_SEED="$seed" "$@" "$EMU" "$RUN" --device cuda \
 		--chunk-tokens 48 --head-tokens 40 ${STREAM_OPTS:-}
 }
@@ -193,7 +192,6 @@ refused() {
 	mt-ckpt load "$RUN" "$case/model" 2>/dev/null
 	spawn stream env FAKE_CUBLASLT_SEED=5 "$EMU" "$RUN" --device cuda
 	spawn optim mt-optim "$RUN" --threads 1
-	# shellcheck disable=SC2046
 	mt-step "$RUN" $(cat "$case/args") --eval "$case/eval.bin" --eval-every 10 \
 		<"$case/data.bin" >"$T/metrics" 2>"$T/step.err"
 	mt-ckpt export "$RUN" "$T/final" --dtype fp32

@@ -6,7 +6,6 @@ nothing_beside() { [ "$(cd "$T" && ls -d chats.rec*)" = "${1:-}" ]; }  # what is
 
 setup_file() { export TOKENS="$MT/mt-tokens --bytes"; }
 
-# shellcheck disable=SC2086
 @test "-o FILE gets the bytes that stdout would get, also of --decode, and stdout gets none" {
 	documents 600 >"$T/in"
 	$TOKENS "$T/in" >"$T/want" 2>"$T/err"
@@ -23,7 +22,6 @@ setup_file() { export TOKENS="$MT/mt-tokens --bytes"; }
 	[ "$(umask 027; rm "$T/chats.rec"; $TOKENS "$T/in" -o "$T/chats.rec" 2>"$T/err"; stat -c %a "$T/chats.rec")" = 640 ]
 }
 
-# shellcheck disable=SC2086
 @test "-o FILE: after a failure nothing is left, and an older FILE stays" {
 	{ documents 600; echo '{"text": 3}'; } >"$T/in"
 	fails_with 65 $TOKENS "$T/in" -o "$T/chats.rec"
@@ -39,7 +37,6 @@ setup_file() { export TOKENS="$MT/mt-tokens --bytes"; }
 	[ "$(cat "$T/chats.rec")" = old ]
 }
 
-# shellcheck disable=SC2086
 @test "-o FILE: while it is written FILE is not there; HUP, INT and TERM leave nothing, and the exit code tells" {
 	mkfifo "$T/pipe"
 	local signal want
@@ -63,7 +60,6 @@ setup_file() { export TOKENS="$MT/mt-tokens --bytes"; }
 	[ ! -e "$T/chats.rec" ]
 }
 
-# shellcheck disable=SC2086
 @test "-o FILE that cannot be written exits 74, one that is read exits 64; a link stays one" {
 	documents 2 >"$T/in"
 	fails_with 74 $TOKENS "$T/in" -o "$T/nowhere/chats.rec"
@@ -76,7 +72,6 @@ setup_file() { export TOKENS="$MT/mt-tokens --bytes"; }
 	[ -s "$T/chats.rec" ]
 }
 
-# shellcheck disable=SC2086
 @test "-o FILE is whole even if nobody reads the messages" {
 	documents 2 >"$T/in"
 	$TOKENS "$T/in" -o "$T/chats.rec" 2> >(exec true)

@@ -295,7 +295,6 @@ p.write_table(pyarrow.table({"text": pyarrow.array([], pyarrow.string())}), sys.
 	for how in "" --plain; do
 		for config in '{"vocab_size": 3}' '{"vocab_size": 9, "text_config": {"vocab_size": 3}}'; do
 			echo "$config" >"$T/model/config.json"
-			# shellcheck disable=SC2086
 			exits 65 "$PYTHON" "$MT/mt-tokens" $how "$T/model" "$T/in" >"$T/rec" 2>"$T/err"
 			grep -qF "in: line 2: token 3, '<|tool|>', is outside the vocabulary of 3 in the model's" "$T/err"
 			grep -qF "resize_token_embeddings(len(tokenizer))" "$T/err"

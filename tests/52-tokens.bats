@@ -139,7 +139,6 @@ same_as_template() {
 	sed 's/"Paris/" Paris/' "$MODELS/chats.jsonl" >"$T/in"
 	local how
 	for how in --transformers --plain; do
-		# shellcheck disable=SC2086
 		tokens $how "$T/neox" "$T/in" >"$T/rec"
 		show "$T/neox" <"$T/rec" >"$T/shown"
 		grep -qF 'assistant\n | + Paris.<|im_end|> | -' "$T/shown"
@@ -257,7 +256,6 @@ form() { show "$MODELS/chatml" <"$MODELS/forms.rec" | sed -n "$1p"; }
 	local how
 	for how in "$MODELS/chatml" "--plain $MODELS/chatml" --bytes; do
 		printf '%s\n' '{"text": "whole \ud83d\ude00", "note": "\udfff"}' '{"text": "half \ud83d"}' >"$T/in"
-		# shellcheck disable=SC2086
 		tokens $how "$T/in" >"$T/rec" && return 1
 		[ -s "$T/rec" ]
 		grep -qx "mt-tokens: $T/in: line 2: has the escape .ud83d: half of a surrogate pair without the other" \

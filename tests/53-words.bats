@@ -154,7 +154,6 @@ ends() {
 @test "a waiting stage names a stopped stage after 10 seconds, and SIGTERM ends a waiting mt-step" {
 	long_data
 	ready
-	# shellcheck disable=SC2046
 	spawn step sh -c "exec mt-step $RUN $(with "$STEP" --steps 50000) <$T/data"
 	step=$PID
 	eventually grep -q '"step": 3,' "$T/step.out"

@@ -171,7 +171,6 @@ unit_at() { echo $(($(region control 288) + 256 * $1)); }       # struct mt_unit
 	sampled "$T/p" --temperature 0 --stop none >"$T/greedy"
 	[ "$(wc -w <"$T/greedy")" = 256 ]
 	for how in "--top-k 1" "--top-p 1e-9" "--temperature 1e-9" "--top-k 5 --top-p 1e-9 --temperature 3"; do
-		# shellcheck disable=SC2086
 		sampled "$T/p" $how --stop none | cmp - "$T/greedy"
 	done
 	sampled "$T/p" --stop none >"$T/drawn"
@@ -264,12 +263,10 @@ between_steps() {
 	local i create=()
 	while [ "$1" != -- ]; do create+=("$1"); shift; done
 	shift
-	# shellcheck disable=SC2046
 	tokens prompts "$T/data" 10 $VOCAB $(yes 32 | head -32)
 	make_run "$CASE/model" "${create[@]}"
 	start_stages
 	for i in $(seq 0 8); do
-		# shellcheck disable=SC2086
 		[ "$i" = 0 ] || mt-step "$RUN" $TRAIN --until "$i" <"$T/data" >>"$T/m" 2>"$T/step.err"
 		mt-sample "$RUN" --logits "$T/quiet" "$@" <"$T/one" >"$T/o" 2>"$T/err"
 		cat "$T/quiet" >>"$T/reference"
@@ -348,9 +345,7 @@ drain() { timeout 60 dd bs=4096 count="$1" iflag=fullblock status=none <&9 >>"$T
 	cp "$T/one" "$T/prompts"
 	how="--temperature 1e9 --stop none --max-tokens 1000"
 	mkfifo "$T/fifo"
-	# shellcheck disable=SC2086
 	between_steps --dtype fp32 -- $how
-	# shellcheck disable=SC2086
 	beside --dtype fp32 -- $how --logits "$T/fifo"
 	exec 9<>"$T/fifo"
 	for i in $(seq 8); do
@@ -372,7 +367,6 @@ drain() { timeout 60 dd bs=4096 count="$1" iflag=fullblock status=none <&9 >>"$T
 @test "beside steps that are shorter than a pass, tokens come all the same, and one line reports it" {
 	make_run "$CASE/model" --dtype fp32
 	start_stages
-	# shellcheck disable=SC2046
 	tokens prompts "$T/data" 11 $VOCAB $(yes 8 | head -2000)
 	mkfifo "$T/rows"
 	{ while cat "$T/data"; do :; done >"$T/rows"; } 2>/dev/null 3>&- &
@@ -408,7 +402,6 @@ drain() { timeout 60 dd bs=4096 count="$1" iflag=fullblock status=none <&9 >>"$T
 @test "invalid options exit 64 before mt-sample looks for the run" {
 	for how in "--temperature -1" "--top-p 0" "--top-p 1.5" "--max-tokens 0" "--stop x" "--stop none --stop 3" \
 		"--threads 5000" "--wait -1" "--top-k 1.5"; do
-		# shellcheck disable=SC2086
 		fails_with 64 mt-sample nowhere $how
 	done
 	MT_RUN='' fails_with 64 mt-sample

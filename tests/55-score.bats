@@ -39,7 +39,6 @@ scores() { # OUT [OPTIONS]: of $T/rec, in rows of 64
 		wait "$PID"
 		mt-store rm "$RUN"
 	done
-	# shellcheck disable=SC2086
 	with_torch "$GOLDEN/scores.py" "$GOLDEN" "$T" $FAMILIES
 }
 
@@ -47,7 +46,6 @@ scores() { # OUT [OPTIONS]: of $T/rec, in rows of 64
 	for dtype in fp32 bf16; do
 		make_run "$CASE/model" --dtype $dtype
 		start_stages
-		# shellcheck disable=SC2046
 		mt-step "$RUN" $(cat "$CASE/args") --until 1 --eval "$CASE/eval.bin" --eval-every 1 <"$CASE/data.bin" >"$T/m"
 		kill "$OPTIM"
 		wait "$OPTIM"
@@ -80,7 +78,6 @@ scores() { # OUT [OPTIONS]: of $T/rec, in rows of 64
 	spawn second mt-stream "$RUN" --compute fp32 --threads 2
 	scores "$T/two" --tokens --micro 2
 	cmp "$T/one" "$T/two"
-	# shellcheck disable=SC2046
 	kill $(cat "$T/pids")
 	wait
 	spawn chaos mt-stream "$RUN" --device chaos:7
@@ -101,14 +98,12 @@ scores() { # OUT [OPTIONS]: of $T/rec, in rows of 64
 @test "a killed mt-score leaves nothing behind: the next one scores, and training goes on with the same bits" {
 	make_run "$CASE/model" --dtype fp32
 	start_stages
-	# shellcheck disable=SC2046
 	mt-step "$RUN" $(cat "$CASE/args") --until 6 <"$CASE/data.bin" >"$T/whole"
 	state_of "$RUN" >"$T/state"
 	mt-store rm "$RUN" --force
 	eventually no kill -0 "$STREAM"
 	make_run "$CASE/model" --dtype fp32
 	start_stages
-	# shellcheck disable=SC2046
 	mt-step "$RUN" $(cat "$CASE/args") --until 3 <"$CASE/data.bin" >"$T/first"
 	cp "$CASE/eval.bin" "$T/rec"
 	fails_with 75 sh -c 'mt-score "$0" --seq 32 <"$1"' "$RUN" "$T/rec"
@@ -124,7 +119,6 @@ scores() { # OUT [OPTIONS]: of $T/rec, in rows of 64
 	mt-score "$RUN" --seq 32 <"$T/rec" >"$T/lines"
 	[ "$(wc -l <"$T/lines")" -gt 5 ]
 	spawn optim mt-optim "$RUN"
-	# shellcheck disable=SC2046
 	mt-step "$RUN" $(cat "$CASE/args") --until 6 <"$CASE/data.bin" >"$T/rest"
 	state_of "$RUN" | diff "$T/state" -
 	sed 's/, "tokens_per_s.*//' "$T/first" "$T/rest" >"$T/parts"

@@ -19,7 +19,6 @@ waiting() {
 	local n=$1
 	shift
 	make_run "$CASE/model" --dtype fp32
-	# shellcheck disable=SC2086
 	start_stages ${STREAM_OPTIONS:-}
 	mkfifo "$T/fifo"
 	exec 7<>"$T/fifo"

@@ -19,12 +19,10 @@ pages() { ls "$TOP"/*/*.[17] "$TOP"/*/*/*.[17]; }
 	printf '%s\n' '#include <mt.h>' '#include <stdio.h>' \
 		'int main(void) { struct mt_run *r; printf("%d %d\n", MT_ABI, mt_run_open(&r, "no run", 0)); }' >"$T/own.c"
 	export PKG_CONFIG_PATH=$T/here/lib/pkgconfig
-	# shellcheck disable=SC2046
 	cc -o "$T/own" "$T/own.c" $(pkg-config --cflags --libs mt)
 	abi=$(sed -n 's/^#define MT_ABI *\([0-9]*\).*/\1/p' "$TOP/shm/mt/version.h")
 	[ "$(LD_LIBRARY_PATH=$T/here/lib "$T/own")" = "$abi -64" ]
 	LD_LIBRARY_PATH=$T/here/lib ldd "$T/own" | grep -q "libmt.so.$abi => $T/here/lib/libmt.so.$abi"
-	# shellcheck disable=SC2046
 	cc -o "$T/static" "$T/own.c" $(pkg-config --cflags mt) "$T/here/lib/libmt.a" \
 		$(pkg-config --static --libs-only-l mt | sed 's/-lmt//')
 	[ "$("$T/static")" = "$abi -64" ]
@@ -127,7 +125,6 @@ offers() {
 	for page in $(pages); do
 		sed -n 1p "$page" | grep -q '^\.Dd ' || { echo "$page: does not begin with .Dd: mdoc is expected"; return 1; }
 	done
-	# shellcheck disable=SC2046
 	mandoc -T lint -W warning $(pages)
 }
 
@@ -141,8 +138,8 @@ offers() {
 @test "the scripts of make deb and make numa-test pass shellcheck" {
 	need_cmd shellcheck
 	cd "$TOP"
-	shellcheck .github/debian/build .github/debian/test tests/numa/run
-	shellcheck -s sh tests/numa/init
+	shellcheck --norc .github/debian/build .github/debian/test tests/numa/run
+	shellcheck --norc -s sh tests/numa/init
 }
 
 # A python3 whose venvs have a pip that installs nothing and keeps its requirements in $T/asked; while $T/offline is

@@ -229,7 +229,6 @@ on_terminal() {
 	mt-run() { printf '%s\n' "$@" >"$T/words"; }
 	eval "$(tail -1 "$odd/command")"
 	unset -f mt-run
-	# shellcheck disable=SC2086
 	printf '%s\n' --run "$RUN" --model "$CASE/model" --data "$CASE/data.bin" --out "$odd" $ARGS --steps 4 --until 3 \
 		--resume | cmp - "$T/words"
 	eval "$(tail -1 "$odd/command" | sed 's/ --until 3//')" >"$T/m" 2>"$T/run.err" 3>&-

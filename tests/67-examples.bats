@@ -8,7 +8,6 @@ STEP="--steps 4 --batch 4 --micro 2 --seq 32 --lr 1e-3 --warmup 1 --wd 0.1 --bet
 export PATH="$BUILD/examples:$EXAMPLES:$PATH"
 
 train() { # MORE OPTIONS...: on $RUN, with the stages that are there
-	# shellcheck disable=SC2046,SC2086
 	mt-step "$RUN" $(with "$STEP" "$@") <"$CASE/data.bin" >>"$T/metrics" 2>"$T/step.err"
 }
 # The state of a run without what a saver leaves behind
@@ -87,7 +86,6 @@ m1 = 0.99 * m + (1 - 0.99) * g'
 	kill -STOP "$stream"
 	spawn lion lion "$RUN"
 	lion=$PID
-	# shellcheck disable=SC2046
 	spawn step sh -c 'exec mt-step "$@" <"$0"' "$CASE/data.bin" "$RUN" $(with "$STEP")
 	step=$PID
 	eventually shows "mt-optim.*pid $lion"
@@ -110,7 +108,6 @@ m1 = 0.99 * m + (1 - 0.99) * g'
 	eventually shows "mt-ckpt.*pid $ckpt"
 	# step 1 is pinned, and nobody copies it, so step 2 is committed and not applied. Step 3 opens meanwhile.
 	kill -STOP "$ckpt"
-	# shellcheck disable=SC2046
 	spawn step sh -c 'exec mt-step "$@" <"$0"' "$CASE/data.bin" "$RUN" $(with "$STEP" --ckpt-every 1)
 	eventually shows 'accumulate, train step 3,'
 	kill -9 "$lion"
@@ -128,7 +125,6 @@ m1 = 0.99 * m + (1 - 0.99) * g'
 	eventually shows "mt-optim.*pid $lion"
 	kill -STOP "$lion"
 	spawn stream mt-stream "$RUN" --threads 1
-	# shellcheck disable=SC2046
 	spawn step sh -c 'exec mt-step "$@" <"$0"' "$CASE/data.bin" "$RUN" $(with "$STEP")
 	eventually sent
 	region $(($(region $((grad + 40))) + 64 + 24)) 1000 # the second message's unit

@@ -164,14 +164,12 @@ MORE="granite cohere2 cohere2-v4 cohere phi gemma glm starcoder2 stablelm stable
 }
 
 @test "these families' models are exported as they were loaded: names, shapes, values, and the same geometry" {
-	# shellcheck disable=SC2086
 	same_export $MORE
 }
 
 @test "falcon-40b: a checkpoint's arrays have the rows of its files, and load to the same state" {
 	make_run "$GOLDEN/falcon-40b/model" --dtype bf16
 	start_stages
-	# shellcheck disable=SC2046
 	mt-step "$RUN" $(cat "$GOLDEN/falcon-40b/args") --until 1 <"$GOLDEN/falcon-40b/data.bin" >"$T/step" 2>"$T/step.err"
 	ckpt-dump "$RUN" grads "$T/grad1.safetensors"
 	mt-ckpt save "$RUN" "$T/saved"
@@ -199,7 +197,6 @@ MORE="granite cohere2 cohere2-v4 cohere phi gemma glm starcoder2 stablelm stable
 		RUN=$(mt_run_name "$grad")
 		make_run "$GOLDEN/olmo-tied/model" --dtype bf16 --grad $grad
 		start_stages
-		# shellcheck disable=SC2046
 		mt-step "$RUN" $(with "$(cat "$GOLDEN/olmo-tied/args")" --clip 0) --until 3 <"$GOLDEN/olmo-tied/data.bin" \
 			>"$T/step" 2>"$T/step.err"
 		mt-ckpt save "$RUN" "$T/$grad"

@@ -63,10 +63,8 @@ step_of() {
 	local model=$2
 	[ -d "$model" ] || model=$GOLDEN/$2/model
 	stream-drive make "$RUN" "$model" "${4:-fp32}" "${5:-fp32}" 1024 7
-	# shellcheck disable=SC2086
 	spawn stream mt-stream "$RUN" --chunk-tokens "${CHUNK:-48}" --head-tokens 40 --verbose $3
 	local pid=$PID
-	# shellcheck disable=SC2086
 	stream-drive step "$RUN" ${SHAPE:-5 24} 1 1 3 ${WORDS:-} 3>&- | sort >"$T/$1"
 	[ "${PIPESTATUS[0]}" = 0 ]
 	mt-store stat "$RUN" --json >"$T/stat"
@@ -93,7 +91,6 @@ step_of() {
 first_step() {
 	make_run "$1" --dtype "$2"
 	start_stages --compute fp32 "${@:4}"
-	# shellcheck disable=SC2046
 	mt-step "$RUN" $(cat "$3/args") --until 1 <"$3/data.bin" 2>"$T/step.err" | cut -d, -f1-3 >"$T/$2.metrics"
 	ckpt-dump "$RUN" grads "$T/$2.grads"
 	mt-store rm "$RUN" --force
@@ -107,7 +104,6 @@ first_step() {
 		for DEVICE in cpu chaos:1 chaos:2; do
 			options="--recompute none"
 			[ $DEVICE = cpu ] || options="--recompute full --expert-window ${DEVICE#*:}"
-			# shellcheck disable=SC2086
 			first_step "$T/$c" bf16 "$GOLDEN/$c" $options
 			cmp "$T/fp32.metrics" "$T/bf16.metrics"
 			cmp "$T/fp32.grads" "$T/bf16.grads"
@@ -221,7 +217,6 @@ print(max(s["counters"].get(sys.argv[2], 0) for s in stages))' "$T/stat" "$1"
 	for window in 9 2; do
 		make_run "$GOLDEN/glm4-moe/model" --dtype fp32
 		start_stages --expert-window $window
-		# shellcheck disable=SC2046
 		mt-step "$RUN" $(cat "$GOLDEN/glm4-moe/args") <"$GOLDEN/glm4-moe/data.bin" >/dev/null 2>"$T/step.err"
 		mt-ckpt export "$RUN" "$T/after-$window" --dtype fp32
 		kill "$STREAM" "$OPTIM"

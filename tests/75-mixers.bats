@@ -81,7 +81,6 @@ load lib/golden
 # The loss of CASE on RECORDS, and their tokens that are predicted. Weights stay as they are: the learning rate is 0.
 loss_alone() {
 	step=$((${step:-0} + 1))
-	# shellcheck disable=SC2046
 	mt-step "$RUN" $(with "$(cat "$GOLDEN/$1/args")" --lr 0 --wd 0 --seq 250 --warmup 0 --steps 11 --batch 1 \
 		--micro 1) --until $step --eval "$2" --eval-every $step <"$GOLDEN/$1/data.bin" 2>"$T/step.err" | tail -1 |
 		sed 's/.*"eval_loss": \([^,}]*\).*/\1/'
@@ -102,7 +101,6 @@ loss_alone() {
 			echo "$loss $((n - 1))" >>"$T/alone"
 		done
 		for order in "2 63 64 65 130 3 200 128" "200 130 128 65 64 63 3 2" "128 3 65 2 200 64 130 63"; do
-			# shellcheck disable=SC2086
 			(cd "$T" && cat $(printf '%s.rec ' $order)) >"$T/all.rec"
 			loss=$(loss_alone $c "$T/all.rec")
 			step=$((step + 1))
@@ -135,7 +133,6 @@ loss_alone() {
 		"glm-4.7-flash 29.94" "granite-4.0-h-small 32.21" "nemotron-3-nano-30b 31.58" "nemotron-nano-9b-v2 8.89" \
 		"gemma-4-26b-a4b 25.23" "trinity-mini 26.12"; do
 		for more in "" "--nodes 2 --net 50" "--device-memory 24G --state int8"; do
-			# shellcheck disable=SC2086
 			mt-plan --config "$TOP/tests/configs/${m% *}.json" --profile H200 --seq 8192 --batch 8 --grad bf16 \
 				--host-memory 4000G $more --json >"$T/plan"
 			python3 - "$T/plan" "${m#* }" <<-'END'

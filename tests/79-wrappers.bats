@@ -10,7 +10,6 @@ wrapped() {
 	wrap "$case/model" "$T/in" "$2"
 	make_run "$T/in" --dtype fp32
 	start_stages --compute fp32
-	# shellcheck disable=SC2046
 	mt-step "$RUN" $(cat "$case/args") <"$case/data.bin" >"$T/metrics" 2>"$T/step.err"
 	mt-ckpt export "$RUN" "$T/out" --dtype fp32
 	wrap --unwrap "$T/out" "$T/in" "$T/final"
@@ -38,7 +37,6 @@ wrapped() {
 train_whole() {
 	local case=$1
 	start_stages --compute fp32
-	# shellcheck disable=SC2046
 	mt-step "$RUN" $(cat "$case/args") --eval "$case/data.bin" --eval-every 20 <"$case/data.bin" >"$case/metrics" \
 		2>"$T/step.err"
 	mt-ckpt export "$RUN" "$case/final" --dtype fp32
@@ -224,7 +222,6 @@ with_head() { # FIRST-BYTE
 	with_head ''
 	make_run "$T/in" --dtype fp32
 	start_stages
-	# shellcheck disable=SC2046
 	mt-step "$RUN" $(cat "$GOLDEN/gemma3/args") --until 2 <"$GOLDEN/gemma3/data.bin" >"$T/metrics"
 	mt-ckpt export "$RUN" "$T/out"
 	wrap --unwrap "$T/out" "$T/in" "$T/text"
@@ -433,16 +430,13 @@ for i in range(5000): add("t.%d" % i, "U8", [i % 2], b"d" * (i % 2))'
 	told="record 1, element 1: token 18 is boi_token_index of config.json and stands for no text"
 	make_run "$T/in" --dtype fp32
 	start_stages
-	# shellcheck disable=SC2086
 	fails_with 65 sh -c 'mt-step "$@" <"$0"' "$records" "$RUN" $options
 	grep -q "$told; --allow-image-tokens trains on it" "$T/fails.err"
-	# shellcheck disable=SC2086
 	fails_with 65 mt-step "$RUN" $options --check --config "$T/in" --eval "$records" --eval-every 1
 	grep -q "$told" "$T/fails.err"
 	fails_with 65 mt-feed --check --shuffle 1 --config "$T/in/config.json" "$records"
 	grep -q "$told" "$T/fails.err"
 	mt-feed --check --shuffle 1 --config "$T/in/config.json" --allow-image-tokens "$records"
-	# shellcheck disable=SC2086
 	mt-step "$RUN" $options --allow-image-tokens <"$records" >"$T/metrics"
 	[ "$(wc -l <"$T/metrics")" = 1 ]
 	# a model of texts alone has no such tokens

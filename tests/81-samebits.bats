@@ -27,10 +27,8 @@ feed() { mt-feed --epochs 8 --shuffle 1 "$GOLDEN/llama3/data.bin"; }
 stages() {
 	local i
 	for i in $(seq "${STREAMS:-1}"); do
-		# shellcheck disable=SC2086
 		spawn "$RUN.stream$i" mt-stream "$RUN" $(with "--device cpu --threads 1" ${STREAM_OPTS:-})
 	done
-	# shellcheck disable=SC2086
 	spawn "$RUN.optim" mt-optim "$RUN" ${OPTIM_OPTS:---threads 1}
 }
 

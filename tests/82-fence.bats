@@ -231,7 +231,6 @@ fenced() {
 	MORE=() CREATE=()
 	reference
 	for point in "accumulate_round 9" "mt_ring_pop_many 6" "commit 4" "mt_publish 9" "mt_publish 12" "mt_txn_cas 6"; do
-		# shellcheck disable=SC2086
 		fenced optim $point
 	done
 }
@@ -251,7 +250,6 @@ fenced() {
 	MORE=() CREATE=()
 	reference
 	for point in "block_forward 9" "block_backward 10" "mt_ring_put 31" "mt_ring_put 44" "mt_ring_pop 4"; do
-		# shellcheck disable=SC2086
 		fenced stream $point
 	done
 }
@@ -262,7 +260,6 @@ fenced() {
 	MORE=() CREATE=()
 	reference
 	for point in "driver_begin 3" "mt_ring_push 6" "mt_ring_push 9" "mt_txn_cas 7" "mt_txn_cas 8"; do
-		# shellcheck disable=SC2086
 		fenced step $point
 	done
 }

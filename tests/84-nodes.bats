@@ -39,7 +39,6 @@ load lib/nodes
 @test "tied embeddings, with more and with fewer micro-batches than mt-streams, on nodes with two mt-streams each" {
 	local MODEL=$GOLDEN/qwen3/model how
 	for how in "--micro 1 --batch 7" "--micro 2 --batch 4"; do
-		# shellcheck disable=SC2086
 		set -- $(with "${ARGS[*]}" $how)
 		STREAMS=2 one 2 "$@"
 		STREAMS=2 nodes 2 "$@"
@@ -111,7 +110,6 @@ load lib/nodes
 @test "2 nodes compute PyTorch's 20 steps, within the bounds of one machine" {
 	local case=$GOLDEN/llama3
 	cp "$case/data.bin" "$T/records"
-	# shellcheck disable=SC2046
 	CREATE="--dtype fp32" nodes 2 $(cat "$case/args")
 	MT_SHM_DIR=$(region_dir 0) mt-ckpt export "$RUN" "$T/final" --dtype fp32
 	python3 "$GOLDEN/compare.py" "$case" --metrics "$T/nodes.metrics" --final "$T/final"
@@ -191,7 +189,6 @@ ends() { # WORDS [NODE whose mt-link can say nothing]
 	local victim
 	for victim in "0 step mt-step" "0 optim mt-optim" "1 optim mt-optim" "1 stream0 mt-stream 2" \
 		"2 stream0 mt-stream 4"; do
-		# shellcheck disable=SC2086
 		set -- $victim
 		training 3
 		kill -9 "$(pid_of "$1" "$2")"
@@ -266,7 +263,6 @@ ends() { # WORDS [NODE whose mt-link can say nothing]
 	done
 	fails_with 64 mt-store create "$RUN" --config "$MODEL" --node 0/2 --grad none
 	for how in "0/64 --streams 2" "1/2 --streams 33" "2/3 --streams 22"; do
-		# shellcheck disable=SC2086
 		fails_with 64 mt-store create "$RUN" --config "$MODEL" --node $how
 		grep -q -- "--streams: .* a run has 1 to 64 mt-streams in all$" "$T/fails.err"
 	done

@@ -83,11 +83,9 @@ node_1_waits() {
 loaded() {
 	local name=$1 how=$2 store memory dir
 	shift 2
-	# shellcheck disable=SC2086
 	mt-store create "$RUN" --config "$MODEL" $how 2>"$T/create.err"
 	store=$(ls "$NODE_REGIONS"/mt.*."$RUN.store")
 	memory=$(stat -c %b "$store")
-	# shellcheck disable=SC2086
 	for dir; do mt-ckpt load "$RUN" $dir 2>"$T/load.err"; done
 	[ "$(stat -c %b "$store")" = "$memory" ]
 	tail -c +4097 "$store" >"$T/$name"

@@ -12,7 +12,6 @@ SHAPE="--seq 4096 --micro 16"
 
 # bats test_tags=slow
 @test "streams x micro-batches x bytes x (N - 1)/N of gradients leave a node, and (N - 1)/N of the weights come" {
-	# shellcheck disable=SC2086
 	for nodes in 2 8; do
 		for streams in 1 8; do
 			for micros in 1 3; do
@@ -44,9 +43,7 @@ SHAPE="--seq 4096 --micro 16"
 }
 
 @test "at 100 Gb/s a 7B's gradients take 17 s of a round with 8 streams on each of 8 nodes, 2.1 s with one" {
-	# shellcheck disable=SC2086
 	planned many qwen2.5-7b $SHAPE --nodes 8 --streams 8 --net 12.5
-	# shellcheck disable=SC2086
 	planned one qwen2.5-7b $SHAPE --nodes 8 --net 12.5
 	planned small qwen2.5-7b --seq 4096 --micro 1 --micro-batches 16 --nodes 8 --streams 8 --net 12.5
 	python3 - "$T/many" "$T/one" "$T/small" <<-'PY'
@@ -116,9 +113,7 @@ SHAPE="--seq 4096 --micro 16"
 }
 
 @test "with one node the plan is that without --nodes" {
-	# shellcheck disable=SC2086
 	planned none qwen2.5-7b $SHAPE
-	# shellcheck disable=SC2086
 	planned one qwen2.5-7b $SHAPE --nodes 1 --net 12.5
 	cmp "$T/none" "$T/one"
 	grep -q '"nodes": 1, "streams": 1, "micro_batches": 1, "step_tokens": 65536, "net_gb_s": null' "$T/one"
@@ -167,9 +162,7 @@ SHAPE="--seq 4096 --micro 16"
 
 # bats test_tags=slow
 @test "of several nodes the plan as text and as JSON state the same numbers" {
-	# shellcheck disable=SC2086
 	plan qwen2.5-7b $SHAPE --nodes 8 --streams 8 --micro-batches 2 --net 12.5 >"$T/text" 2>"$T/err"
-	# shellcheck disable=SC2086
 	planned json qwen2.5-7b $SHAPE --nodes 8 --streams 8 --micro-batches 2 --net 12.5
 	PYTHONPATH=$TOP/tests/lib python3 - "$T/text" "$T/json" <<-'PY'
 		import functools, json, sys
@@ -202,7 +195,6 @@ SHAPE="--seq 4096 --micro 16"
 		"--nodes 2 --net -1" "--nodes 2 --net 1e300" "--nodes 2 --net 1 --grad none" "--streams 0" "--streams 65" \
 		"--micro-batches 0" "--micro-batches 2 --grad none" "--streams 2 --grad none" \
 		"--nodes 64 --streams 64 --micro-batches 513 --net 1"; do
-		# shellcheck disable=SC2086
 		fails_with 64 plan demo --seq 256 --micro 8 $args
 	done
 }

@@ -11,10 +11,8 @@ golden() {
 	[ -e "$case/eval.bin" ] && eval=(--eval "$case/eval.bin" --eval-every 10)
 	make_run "$case/model" --dtype "$dtype" --optim "$optim"
 	start_stages --compute fp32
-	# shellcheck disable=SC2046
 	mt-step "$RUN" $(cat "$case/$args") --until 1 "${eval[@]}" <"$case/data.bin" >"$T/first" 2>"$T/step.err"
 	ckpt-dump "$RUN" grads "$T/grad1.safetensors"
-	# shellcheck disable=SC2046
 	mt-step "$RUN" $(cat "$case/$args") "${eval[@]}" <"$case/data.bin" >"$T/rest" 2>>"$T/step.err"
 	mt-ckpt export "$RUN" "$T/final" --dtype fp32
 	cat "$T/first" "$T/rest" >"$T/metrics"
@@ -36,10 +34,8 @@ arrays() { state_of "$1" | grep -E '^unit [0-9]+ (w|lo|m|v) '; }
 two_steps() {
 	RUN=$(mt_run_name "$1")
 	make_run "$GOLDEN/$2/model"
-	# shellcheck disable=SC2086
 	spawn stream mt-stream "$RUN" $3
 	spawn optim mt-optim "$RUN" --threads 1
-	# shellcheck disable=SC2046
 	mt-step "$RUN" $(cat "$GOLDEN/$2/args") --until 2 <"$GOLDEN/$2/data.bin" >"$T/metrics" 2>"$T/step.err"
 	arrays "$RUN" >"$T/$1"
 	mt-store rm "$RUN" --force
@@ -70,7 +66,6 @@ loss_on() {
 	shift 2
 	make_run "$case/model" --dtype fp32
 	start_stages
-	# shellcheck disable=SC2046
 	mt-step "$RUN" $(cat "$case/args") --eval "$records" "$@" <"$case/data.bin" >"$T/metrics" 2>"$T/step.err"
 	mt-ckpt export "$RUN" "$T/$name"
 	mt-store rm "$RUN" --force

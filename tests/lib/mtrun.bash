@@ -5,7 +5,6 @@
 # COMMAND: what to start in mt-run's place; OUT: where the results go
 start() {
 	long_data
-	# shellcheck disable=SC2086
 	${COMMAND:-mt-run} --run "$RUN" --model "$CASE/model" --data "$T/data" --out "${OUT:-$T/out}" $ARGS "$@" \
 		>"$T/m" 2>"$T/run.err" 3>&- &
 	pid=$!

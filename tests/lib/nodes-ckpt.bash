@@ -26,7 +26,6 @@ holes_stay() {
 on_one() {
 	local from=$1 out=$2 p
 	shift 2
-	# shellcheck disable=SC2086
 	mt-store create "$RUN" --config "$MODEL" --step-tokens 4K ${CREATE:-} 2>"$T/create.err"
 	mt-ckpt load "$RUN" "$from" 2>"$T/load.err"
 	STREAMS=2 start_stages
@@ -40,7 +39,6 @@ on_one() {
 # What one machine has after loading DIR: state_in DIR
 state_in() {
 	local run="$RUN-s"
-	# shellcheck disable=SC2086
 	mt-store create "$run" --config "$MODEL" ${CREATE:-} 2>"$T/create.err"
 	mt-ckpt load "$run" "$1" 2>"$T/load.err"
 	state_of "$run"
@@ -50,7 +48,6 @@ state_in() {
 # The same arrays as DIR, a checkpoint of one machine, after loading FROM on one: resaved_as DIR FROM
 resaved_as() {
 	local run="$RUN-s" f
-	# shellcheck disable=SC2086
 	mt-store create "$run" --config "$MODEL" ${CREATE:-} 2>"$T/create.err"
 	mt-ckpt load "$run" "$2" 2>"$T/load.err"
 	rm -rf "$T/resaved"

@@ -42,7 +42,6 @@ nodes() {
 	done >"$T/node.env"
 	printf 'NODE_OPTIONS=%q\n' "$*" >>"$T/node.env"
 	# MPIRUN: another command than that for processes of this machine
-	# shellcheck disable=SC2086
 	${MPIRUN:-mpirun -n $n --oversubscribe} sh "$TOP/tests/lib/node" "$T/node.env" >"$T/mpirun.out" 2>"$T/mpirun.err"
 }
 
@@ -54,7 +53,6 @@ one() {
 	mkdir -p "$dir"
 	(
 		export MT_SHM_DIR=$dir
-		# shellcheck disable=SC2086
 		make_run "$MODEL" --step-tokens 4K ${CREATE:-}
 		STREAMS=$streams start_stages
 		mt-step "$RUN" "$@" <"$T/records" >"$T/one.metrics" 2>"$T/one.err"

@@ -26,13 +26,11 @@ latent_heads() {
 streams_step() {
 	local out=$1 options=$2 streams=$3 i pids=
 	for i in $(seq "$streams"); do
-		# shellcheck disable=SC2086
 		spawn "stream$i" mt-stream "$RUN" --chunk-tokens 48 --head-tokens 40 $options
 		pids="$pids $PID"
 	done
 	stream-drive step "$RUN" "$4" "$5" "$6" "$streams" 3 "${@:7}" 3>&- | sort >"$T/$out"
 	[ "${PIPESTATUS[0]}" = 0 ]
-	# shellcheck disable=SC2086
 	kill $pids
 	for i in $pids; do wait "$i"; done
 	grep -q loss "$T/$out"

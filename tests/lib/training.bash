@@ -23,7 +23,6 @@ takes_at_most() {
 train() {
 	local name=$1 until=$2 from=$GOLDEN/${model:-llama3}
 	shift 2
-	# shellcheck disable=SC2086
 	mt-run --run "$RUN" --model "$from/model" --data "$from/data.bin" --epochs 9 --out "$T/$name" --steps "$STEPS" \
 		--until "$until" --batch 4 --seq 24 --threads 1 $TRAIN "$@" >/dev/null 2>"$T/$name.err"
 }
