@@ -110,7 +110,7 @@ static void attention_forward(const struct chunk *c, uint32_t layer, const struc
 	const struct mt_layer *l = mt_layer_of(c->geo, layer);
 	struct op rope = rope_op(c, OP_ROPE_FORWARD, layer, w, s);
 	struct op attention = attention_op(c, OP_ATTENTION_FORWARD, layer, w, s);
-	const void *in = input_of(c, x, w, norm1);
+	const void *in = scaled_input(c, x, w, c->geo->attention_in_scale);
 	if (l->output_gate)
 		linear_forward(c, s->gate, in, w->t[gate_role(l)], w->t[gate_bias(l)], NULL, c->geo->hidden, gate_width(l));
 	qkv_forward(c, l, w, in, s->qkv);
@@ -150,12 +150,12 @@ static void attention_backward(const struct chunk *c, uint32_t layer, const stru
 	rope.rope.dknorm = g->t[MT_T_KNORM];
 	rope.rope.beta = beta;
 	launch(c, &rope);
-	const void *in = input_of(c, x, w, norm1);
+	const void *in = scaled_input(c, x, w, c->geo->attention_in_scale);
 	if (gate)
 		linear_backward(c, c->s.dh, g->t[gate_role(l)], g->t[gate_bias(l)], beta, s->gate, in, w->t[gate_role(l)],
 			c->geo->hidden, gate);
 	qkv_backward(c, l, w, g, beta, in, c->s.dh);
-	input_backward(c, dx, g, norm_beta, x, w, norm1);
+	scaled_input_backward(c, dx, g, norm_beta, x, w, c->geo->attention_in_scale);
 }
 
 const struct mixer attention_mixer = {attention_forward, attention_out, attention_backward};

@@ -6,7 +6,8 @@
  *     parallel           x2 = x + attention(norm1(x))          y = x2 + mlp(norm2(x)), or norm1
  *
  * In some families what is added is multiplied by a constant, and the whole output by a number of the block's own. In
- * some a block has one half alone: a mixer, or an MLP.
+ * some a block has one half alone: a mixer, or an MLP. In some Mamba 2 is beside attention: both read norm1(x), and x2
+ * is the sum of x and both.
  */
 #include <stddef.h>
 
@@ -65,10 +66,32 @@ void *walk_take_fn(void *where, uint64_t count, uint64_t size) { return walk_tak
 
 static const struct mixer *mixer_of(const struct mt_layer *l)
 {
-	return l->mixer == MT_DELTA || l->mixer == MT_MAMBA ? &delta_mixer
-		: l->mixer == MT_CONV                           ? &conv_mixer
-		: l->mixer == MT_MLA                            ? &mla_mixer
-														: &attention_mixer;
+	return beside_attention(l)                         ? &attention_mixer
+		: l->mixer == MT_DELTA || l->mixer == MT_MAMBA ? &delta_mixer
+		: l->mixer == MT_CONV                          ? &conv_mixer
+		: l->mixer == MT_MLA                           ? &mla_mixer
+													   : &attention_mixer;
+}
+
+/* A mixer of a block: what it saves, its output projection, and the gradient of what that reads */
+struct branch {
+	const struct mixer *mixer;
+	struct saved s;
+	enum mt_role_tensor o, ob;
+	struct norm post;
+	int64_t width;
+	void *d_o;
+};
+
+/* The block's only one, or attention and Mamba 2; how many */
+static int branches_of(const struct chunk *c, const struct mt_layer *l, const struct saved *s, struct branch b[2])
+{
+	b[0] = (struct branch){mixer_of(l), *s, MT_T_O, MT_T_OB, post1, mixer_width(l), c->s.d_o};
+	if (!beside_attention(l)) return 1;
+	b[1] = (struct branch){&delta_mixer, *s, MT_T_MAMBA_O, MT_T_MAMBA_OB, no_norm, mamba_o_width(l), c->s.d_mamba};
+	b[1].s.qkv = s->mamba_qkv;
+	b[1].s.o = s->mamba_o;
+	return 2;
 }
 
 /* What mixers keep: those of one kind of layers, or of all kinds together (mt_layer_most) */
@@ -77,9 +100,11 @@ static void mixer_take(struct saved *s, const struct kept *k, take_fn *take, voi
 	const struct mt_layer *l = k->layer;
 	if (k->level < KEEP_ATTENTION) return;
 	s->o = take(where, k->n * (uint64_t)mixer_width(l), k->elem);
+	if (beside_attention(l)) s->mamba_o = take(where, k->n * (uint64_t)mamba_o_width(l), k->elem);
 	if (l->heads) s->lse = take(where, k->n * l->heads, sizeof(float));
 	if (k->level < KEEP_ALL_BUT_GATE_UP) return;
 	s->qkv = take(where, k->n * (uint64_t)proj_width(l), k->elem);
+	if (beside_attention(l)) s->mamba_qkv = take(where, k->n * (uint64_t)mamba_width(l), k->elem);
 	if (l->output_gate) s->gate = take(where, k->n * l->heads * l->head_dim, k->elem);
 	if (!has_norms(k->geo, l)) return;
 	s->pre = take(where, k->n * (uint64_t)pre_width(k->geo, l), k->elem);
@@ -95,39 +120,58 @@ void block_take(struct saved *s, const struct kept *k, take_fn *take, void *wher
 	mlp_take(s, k, take, where);
 }
 
-/* (N, A) what the output projection reads */
-static const void *mixer_out(const struct chunk *c, uint32_t layer, const struct weights *w, const struct saved *s)
+/* (N, width) what its output projection reads */
+static const void *out_of(const struct chunk *c, uint32_t layer, const struct weights *w, const struct branch *b)
 {
-	const struct mixer *m = mixer_of(mt_layer_of(c->geo, layer));
-	return m->out ? m->out(c, layer, w, s) : s->o;
+	return b->mixer->out ? b->mixer->out(c, layer, w, &b->s) : b->s.o;
 }
 
-/* y = x + what the mixer adds */
+/* y = x + what the mixers add */
 static void output_forward(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x,
 	const struct saved *s, void *y)
 {
-	const struct mt_layer *l = mt_layer_of(c->geo, layer);
-	residual_forward(c, y, mixer_out(c, layer, w, s), w, MT_T_O, MT_T_OB, post1, x, mixer_width(l));
+	struct branch b[2];
+	int n = branches_of(c, mt_layer_of(c->geo, layer), s, b);
+	for (int i = 0; i < n; i++)
+		residual_forward(c, y, out_of(c, layer, w, &b[i]), w, b[i].o, b[i].ob, b[i].post, i ? y : x, b[i].width);
 }
 
 void mixer_forward(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x, struct saved *s,
 	bool have_o)
 {
 	const struct mt_layer *l = mt_layer_of(c->geo, layer);
+	struct branch b[2];
 	if (!has_mixer(l)) return;
-	mixer_of(l)->forward(c, layer, w, x, s, have_o);
+	int n = branches_of(c, l, s, b);
+	for (int i = 0; i < n; i++) b[i].mixer->forward(c, layer, w, x, &b[i].s, have_o);
 	if (has_mlp(l)) output_forward(c, layer, w, x, s, s->x2);
 }
 
-/* dx, the gradient of x2, becomes in the scratch's d_o the gradient of what the output projection read */
+/* dx, the gradient of x2, becomes in the scratch's d_o and d_mamba those of what the output projections read */
 static void output_backward(const struct chunk *c, uint32_t layer, const struct weights *w, const struct grads *g,
 	float beta, const struct saved *s, const void *dx)
 {
-	const struct mt_layer *l = mt_layer_of(c->geo, layer);
-	const void *out = mixer_out(c, layer, w, s);
-	const void *dsub = residual_backward(c, dx, out, w, g, beta, MT_T_O, MT_T_OB, post1, mixer_width(l));
-	linear_backward(c, c->s.d_o, g->t[MT_T_O], g->t[MT_T_OB], beta, dsub, out, w->t[MT_T_O], mixer_width(l),
-		c->geo->hidden);
+	struct branch b[2];
+	int n = branches_of(c, mt_layer_of(c->geo, layer), s, b);
+	for (int i = 0; i < n; i++) {
+		const void *out = out_of(c, layer, w, &b[i]);
+		const void *dsub = residual_backward(c, dx, out, w, g, beta, b[i].o, b[i].ob, b[i].post, b[i].width);
+		linear_backward(c, b[i].d_o, g->t[b[i].o], g->t[b[i].ob], beta, dsub, out, w->t[b[i].o], b[i].width,
+			c->geo->hidden);
+	}
+}
+
+/* And then dx that of x. Norms that MLP or mixers share add their gradients up. */
+static void mixer_backward(const struct chunk *c, uint32_t layer, const struct weights *w, const struct grads *g,
+	float beta, const void *x, const struct saved *s, void *dx)
+{
+	struct branch b[2];
+	int n = branches_of(c, mt_layer_of(c->geo, layer), s, b);
+	for (int i = 0; i < n; i++) {
+		struct chunk own = *c;
+		own.s.d_o = b[i].d_o;
+		b[i].mixer->backward(&own, layer, w, g, beta, i || c->geo->flags & MT_ONE_NORM ? 1 : beta, x, &b[i].s, dx);
+	}
 }
 
 void block_forward(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x, struct saved *s,
@@ -165,7 +209,7 @@ void block_backward_rest(const struct chunk *c, uint32_t layer, const struct wei
 	if (has_mlp(l)) mlp_backward(c, layer, w, g, beta, x, s, dx);
 	if (!has_mixer(l)) return;
 	if (!parallel) output_backward(c, layer, w, g, beta, s, dx);
-	mixer_of(l)->backward(c, layer, w, g, beta, c->geo->flags & MT_ONE_NORM ? 1 : beta, x, s, dx);
+	mixer_backward(c, layer, w, g, beta, x, s, dx);
 }
 
 void block_backward(const struct chunk *c, uint32_t layer, const struct weights *w, const struct grads *g, float beta,

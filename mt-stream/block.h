@@ -62,7 +62,8 @@ struct scratch {    /* valid only within one call */
 	void *sub;      /* (N, H)      what attention or MLP adds to the residual, where it is not added as it is */
 	void *act;      /* (P, F)      the MLP's inner output or its gradient */
 	void *d_o;      /* (N, A)      gradient of attention's output */
-	void *dqkv;     /* (N, proj_width()) */
+	void *d_mamba;  /* (N, mamba_o_width())  the same of Mamba 2 beside attention */
+	void *dqkv;     /* (N, proj_width()), or of Mamba 2 beside attention (N, mamba_width()) */
 	void *gu;       /* (P, G)      gate | up of blocks that do not keep it */
 	void *logits;   /* (N', V)     N' the tokens of a head chunk; fp32 where losses are asked for */
 	double *losses; /* (N')      of each token; NULL: only their sum is asked for */
@@ -82,12 +83,13 @@ struct saved {      /* what a block's backward needs from its forward, beside th
 	void *pre;      /* (N, pre_width())  q, k before their norms; qk-norm models only. MLA: latents before theirs */
 	float *qk_rstd; /* (N, rstd_width()) */
 	void *o;        /* (N, A)      the output of attention, of the delta rule or of the convolution */
-	float *lse;     /* (N, heads)  attention's log-sum-exps */
-	float *state;   /* (value_heads, key_dim, value_dim) mt-sample's; NULL to train */
-	void *x2;       /* (N, H)      the second residual, of blocks with mixer and MLP */
-	void *sum;      /* (N, H)      windows of experts with a norm behind them: what it reads; */
-	void *dsum;     /* (N, H)      its gradient, of the block that goes backward; NULL to sample */
-	void *gu;       /* (N, kept_width())  gate | up; backward writes its gradient here. NULL: recomputed */
+	void *mamba_o, *mamba_qkv; /* (N, mamba_o_width()), (N, mamba_width()) o and qkv of Mamba 2 beside attention */
+	float *lse;                /* (N, heads)  attention's log-sum-exps */
+	float *state;              /* (value_heads, key_dim, value_dim) mt-sample's; NULL to train */
+	void *x2;                  /* (N, H)      the second residual, of blocks with mixer and MLP */
+	void *sum;                 /* (N, H)      windows of experts with a norm behind them: what it reads; */
+	void *dsum;                /* (N, H)      its gradient, of the block that goes backward; NULL to sample */
+	void *gu;                  /* (N, kept_width())  gate | up; backward writes its gradient here. NULL: recomputed */
 };
 
 /* For the auxiliary loss and the z-loss of routers. Forward: each router adds to sums (OP_BALANCE_FORWARD); backward:
@@ -204,9 +206,11 @@ static inline uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
  * in the scratch's mixed and dmixed */
 static inline int64_t head_dim_v(const struct mt_layer *l) { return l->v_dim ? l->v_dim : l->head_dim; }
 static inline int64_t value_width(const struct mt_layer *l) { return l->heads * head_dim_v(l); }
+static inline bool beside_attention(const struct mt_layer *l) { return l->mamba_flags & MT_BESIDE_ATTENTION; }
 static inline int64_t mixer_width(const struct mt_layer *l)
 {
-	return (int64_t)larger(larger((uint64_t)value_width(l), (uint64_t)l->value_heads * l->value_dim), l->conv_dim);
+	uint64_t values = beside_attention(l) ? 0 : (uint64_t)l->value_heads * l->value_dim;
+	return (int64_t)larger(larger((uint64_t)value_width(l), values), l->conv_dim);
 }
 /* Which halves has a block of this kind, or any of these kinds? */
 static inline bool has_mixer(const struct mt_layer *l) { return mixer_width(l) > 0; }
@@ -223,8 +227,15 @@ static inline int64_t proj_width(const struct mt_layer *l)
 {
 	uint64_t values = l->kv_heads * (uint64_t)head_dim_v(l);
 	uint64_t attention = ((uint64_t)l->heads + l->kv_heads) * l->head_dim + values;
-	return (int64_t)larger(larger(attention, (uint64_t)delta_width(l)), 3ull * l->conv_dim);
+	uint64_t delta = beside_attention(l) ? 0 : (uint64_t)delta_width(l);
+	return (int64_t)larger(larger(attention, delta), 3ull * l->conv_dim);
 }
+/* The same of Mamba 2 beside attention, else 0: in saved->mamba_o; in saved->mamba_qkv */
+static inline int64_t mamba_o_width(const struct mt_layer *l)
+{
+	return beside_attention(l) ? (int64_t)l->value_heads * l->value_dim : 0;
+}
+static inline int64_t mamba_width(const struct mt_layer *l) { return beside_attention(l) ? delta_width(l) : 0; }
 /* MLA, else 0: elements of a token in its latents and in the part of k that all heads share; in the larger latent; in
  * what kv's latent becomes: for each head the other part of k, and v */
 static inline int64_t latent_width(const struct mt_layer *l)
@@ -288,7 +299,7 @@ static inline bool has_balance(const struct mt_geometry *g) { return g->aux_coef
 /* Is what attention and MLP add to the residual not added by the GEMM that computes it? */
 static inline bool residual_apart(const struct mt_geometry *g)
 {
-	return g->flags & MT_POST_NORM || g->residual_scale != 1;
+	return g->flags & MT_POST_NORM || g->residual_scale != 1 || g->mlp_scale != 1 || beside_attention(g->kind);
 }
 
 /* `elements` after p, in elements of the device */

@@ -64,6 +64,7 @@ struct saved saved_at(const struct stream *s, uint32_t layer, int64_t from)
 	bool windows = s->micro->plan.expert_window;
 	if (windows && !own.qkv) {
 		own.qkv = v.qkv;
+		own.mamba_qkv = v.mamba_qkv;
 		own.gate = v.gate;
 		own.pre = v.pre;
 		own.qk_rstd = v.qk_rstd;
@@ -71,10 +72,12 @@ struct saved saved_at(const struct stream *s, uint32_t layer, int64_t from)
 	}
 	if (windows && !own.o) {
 		own.o = v.o;
+		own.mamba_o = v.mamba_o;
 		own.lse = v.lse;
 	}
 	if (own.qkv) {
 		v.qkv = elements_after(s->dev, own.qkv, from * proj_width(l));
+		v.mamba_qkv = elements_after(s->dev, own.mamba_qkv, from * mamba_width(l));
 		v.gate = elements_after(s->dev, own.gate, from * mixer_width(l));
 		v.pre = elements_after(s->dev, own.pre, from * pre_width(g, l));
 		v.qk_rstd = own.qk_rstd ? own.qk_rstd + from * rstd_width(g, l) : NULL;
@@ -82,6 +85,7 @@ struct saved saved_at(const struct stream *s, uint32_t layer, int64_t from)
 	}
 	if (own.o) {
 		v.o = elements_after(s->dev, own.o, from * mixer_width(l));
+		v.mamba_o = elements_after(s->dev, own.mamba_o, from * mamba_o_width(l));
 		v.lse = own.lse ? own.lse + from * l->heads : NULL;
 	}
 	v.gu = elements_after(s->dev, own.gu, from * kept_width(l));

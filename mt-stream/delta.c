@@ -17,6 +17,16 @@ static int64_t z_at(const struct mt_layer *l) { return conv_width(l); }
 static int64_t b_at(const struct mt_layer *l) { return z_at(l) + (int64_t)l->value_heads * l->value_dim; }
 static int64_t a_at(const struct mt_layer *l) { return b_at(l) + (l->mixer == MT_MAMBA ? 0 : l->value_heads); }
 
+/* The factors of C, B, x, z and dt in rows as of saved->qkv, or of their gradients */
+static void scale_parts(const struct chunk *c, const struct mt_layer *l, void *x)
+{
+	int64_t keys = (int64_t)l->key_heads * l->key_dim, values = (int64_t)l->value_heads * l->value_dim, at = 0;
+	const int64_t widths[] = {keys, keys, values, values, l->value_heads};
+	if (l->mixer != MT_MAMBA) return;
+	for (int i = 0; i < 5; at += widths[i++])
+		scale_columns(c, elements_after(c->dev, x, at), widths[i], delta_width(l), c->geo->mamba_scale[i]);
+}
+
 static struct op conv_op(const struct chunk *c, enum op_code code, const struct mt_layer *l, const struct weights *w,
 	const struct saved *s)
 {
@@ -83,6 +93,7 @@ static void delta_forward(const struct chunk *c, uint32_t layer, const struct we
 	const struct mt_layer *l = mt_layer_of(c->geo, layer);
 	struct op delta = delta_op(c, OP_DELTA_FORWARD, l, w, s);
 	in_projection_forward(c, s->qkv, x, w, delta_width(l));
+	scale_parts(c, l, s->qkv);
 	if (have_o) return;
 	conv_forward(c, l, w, s);
 	launch(c, &delta);
@@ -98,7 +109,7 @@ static struct op norm_op(const struct chunk *c, enum op_code code, const struct 
 			.heads = heads,
 			.dim = (int64_t)l->value_heads * l->value_dim / heads,
 			.eps = c->geo->norm_eps,
-			.gate_first = mamba,
+			.gate_first = mamba && !(l->mamba_flags & MT_NORM_FIRST),
 			.all_heads = mamba,
 			.o = s->o,
 			.z = elements_after(c->dev, s->qkv, z_at(l)),
@@ -158,6 +169,7 @@ static void delta_backward(const struct chunk *c, uint32_t layer, const struct w
 	delta.delta.beta = beta;
 	launch(c, &delta);
 	conv_backward(c, l, w, g, beta, s);
+	scale_parts(c, l, c->s.dqkv);
 	in_projection_backward(c, dx, x, w, g, beta, norm_beta, delta_width(l));
 }
 

@@ -16,6 +16,7 @@ struct norm {
 };
 static const struct norm norm1 = {MT_T_NORM1, MT_T_NORM1B}, norm2 = {MT_T_NORM2, MT_T_NORM2B};
 static const struct norm post1 = {MT_T_POST1, 0}, post2 = {MT_T_POST2, 0}, final_norm = {MT_T_FNORM, MT_T_FNORMB};
+static const struct norm no_norm = {0, 0}; /* behind Mamba 2 beside attention */
 /* MT_OWN_NORMS */
 static const struct norm router_norm = {MT_T_ROUTER_NORM, 0}, shared_post = {MT_T_SHARED_POST, 0},
 						 experts_norm = {MT_T_XNORM, 0}, experts_post = {MT_T_XPOST, 0};
@@ -69,12 +70,18 @@ void linear_backward(const struct chunk *, void *dx, float *dw, float *db, float
 	const void *w, int64_t in, int64_t out);
 /* y (N, H) = add + scale x */
 void scaled_add(const struct chunk *, void *y, const void *x, const void *add, float scale);
+/* x (N, width), rows ld apart, times scale */
+void scale_columns(const struct chunk *, void *x, int64_t width, int64_t ld, float scale);
 void norm_forward(const struct chunk *, void *y, const void *x, const struct weights *, struct norm);
 void norm_backward(const struct chunk *, void *dx, int add_dx, const struct grads *, float beta, const void *dy,
 	const void *x, const struct weights *, struct norm);
 const void *input_of(const struct chunk *, const void *x, const struct weights *, struct norm);
 void input_backward(const struct chunk *, void *dx, const struct grads *, float beta, const void *x,
 	const struct weights *, struct norm);
+/* The same of a mixer's input, which is norm1(x) times scale */
+const void *scaled_input(const struct chunk *, const void *x, const struct weights *, float scale);
+void scaled_input_backward(const struct chunk *, void *dx, const struct grads *, float beta, const void *x,
+	const struct weights *, float scale);
 /* Where residual_apart: y = residual + what the scratch's sub holds, after the norm and the factor. The scratch's h is
  * lost */
 void residual_add(const struct chunk *, void *y, const struct weights *, struct norm post, const void *residual);

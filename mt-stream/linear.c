@@ -87,7 +87,21 @@ void scaled_add(const struct chunk *c, void *y, const void *x, const void *add, 
 	LAUNCH(c, OP_SCALED_ADD, scaled_add, .y = y, .x = x, .add = add, .n = c->n * c->geo->hidden, .scale = scale);
 }
 
+void scale_columns(const struct chunk *c, void *x, int64_t width, int64_t ld, float scale)
+{
+	if (scale != 1)
+		LAUNCH(c, OP_SCALED_ADD, scaled_add, .y = x, .x = x, .n = c->n * width, .scale = scale, .width = width,
+			.ld = ld);
+}
+
 /* ---- residuals ---- */
+
+/* The factor on what is added behind a norm of this role */
+static float residual_scale(const struct chunk *c, struct norm post)
+{
+	const struct mt_geometry *g = c->geo;
+	return post.w == post1.w ? g->residual_scale : post.w == post2.w ? g->mlp_scale : g->mamba_out_scale;
+}
 
 void residual_forward(const struct chunk *c, void *y, const void *x, const struct weights *w,
 	enum mt_role_tensor weight, enum mt_role_tensor bias, struct norm post, const void *residual, int64_t in)
@@ -107,7 +121,7 @@ void residual_add(const struct chunk *c, void *y, const struct weights *w, struc
 		norm_forward(c, c->s.h, c->s.sub, w, post);
 		add = c->s.h;
 	}
-	scaled_add(c, y, add, residual, c->geo->residual_scale);
+	scaled_add(c, y, add, residual, residual_scale(c, post));
 }
 
 const void *residual_backward(const struct chunk *c, const void *dy, const void *x, const struct weights *w,
@@ -122,14 +136,15 @@ const void *residual_backward(const struct chunk *c, const void *dy, const void 
 const void *residual_sub_backward(const struct chunk *c, const void *dy, const struct weights *w, const struct grads *g,
 	float beta, struct norm post)
 {
+	float scale = residual_scale(c, post);
 	if (!residual_apart(c->geo)) return dy;
 	if (!(c->geo->flags & MT_POST_NORM)) {
-		scaled_add(c, c->s.dh, dy, NULL, c->geo->residual_scale);
+		scaled_add(c, c->s.dh, dy, NULL, scale);
 		return c->s.dh;
 	}
 	norm_forward(c, c->s.h, c->s.sub, w, post);
-	if (c->geo->residual_scale != 1) {
-		scaled_add(c, c->s.h, dy, NULL, c->geo->residual_scale);
+	if (scale != 1) {
+		scaled_add(c, c->s.h, dy, NULL, scale);
 		dy = c->s.h;
 	}
 	norm_backward(c, c->s.dh, 0, g, beta, dy, c->s.sub, w, post);
@@ -152,17 +167,33 @@ void input_backward(const struct chunk *c, void *dx, const struct grads *g, floa
 	else norm_backward(c, dx, 1, g, beta, c->s.dh, x, w, norm);
 }
 
+const void *scaled_input(const struct chunk *c, const void *x, const struct weights *w, float scale)
+{
+	const void *in = input_of(c, x, w, norm1);
+	if (scale == 1) return in;
+	scaled_add(c, c->s.h, in, NULL, scale);
+	return c->s.h;
+}
+
+void scaled_input_backward(const struct chunk *c, void *dx, const struct grads *g, float beta, const void *x,
+	const struct weights *w, float scale)
+{
+	if (scale != 1) scaled_add(c, c->s.dh, c->s.dh, NULL, scale);
+	input_backward(c, dx, g, beta, x, w, norm1);
+}
+
 /* ---- what mixers beside attention begin with ---- */
 
 void in_projection_forward(const struct chunk *c, void *y, const void *x, const struct weights *w, int64_t out)
 {
-	linear_forward(c, y, input_of(c, x, w, norm1), w->t[MT_T_DQKV], NULL, NULL, c->geo->hidden, out);
+	linear_forward(c, y, scaled_input(c, x, w, c->geo->mamba_in_scale), w->t[MT_T_DQKV], w->t[MT_T_DQKVB], NULL,
+		c->geo->hidden, out);
 }
 
 void in_projection_backward(const struct chunk *c, void *dx, const void *x, const struct weights *w,
 	const struct grads *g, float beta, float norm_beta, int64_t out)
 {
-	linear_backward(c, c->s.dh, g->t[MT_T_DQKV], NULL, beta, c->s.dqkv, input_of(c, x, w, norm1), w->t[MT_T_DQKV],
-		c->geo->hidden, out);
-	input_backward(c, dx, g, norm_beta, x, w, norm1);
+	linear_backward(c, c->s.dh, g->t[MT_T_DQKV], g->t[MT_T_DQKVB], beta, c->s.dqkv,
+		scaled_input(c, x, w, c->geo->mamba_in_scale), w->t[MT_T_DQKV], c->geo->hidden, out);
+	scaled_input_backward(c, dx, g, norm_beta, x, w, c->geo->mamba_in_scale);
 }

@@ -56,10 +56,17 @@ struct slice slice_of(const struct chunk *c, uint32_t layer, int64_t from, const
 static enum mt_role_tensor gate_up_role(const struct slice *p) { return mlp_gated(p->l) ? MT_T_GATE : MT_T_UP; }
 static enum mt_role_tensor gate_up_bias(const struct slice *p) { return mlp_gated(p->l) ? MT_T_GATEB : MT_T_UPB; }
 
+/* The factor of gate, or of its gradient */
+static void scale_gate(const struct slice *p)
+{
+	scale_columns(&p->c, p->gu, p->l->ffn, gate_up_width(p->l), p->c.geo->gate_scale);
+}
+
 static void gate_up(const struct slice *p)
 {
 	linear_forward(&p->c, p->gu, input_of(&p->c, p->in, p->w, p->norm), p->w->t[gate_up_role(p)],
 		p->w->t[gate_up_bias(p)], NULL, p->c.geo->hidden, gate_up_width(p->l));
+	scale_gate(p);
 }
 
 static void activation_forward(const struct slice *p)
@@ -75,6 +82,7 @@ static void activation_backward(const struct slice *p, const struct grads *g, fl
 		.n = p->c.n, .f = p->l->ffn, .form = (enum mt_ffn)p->l->form,
 		.slope = {p->w->t[MT_T_SLOPE_P], p->w->t[MT_T_SLOPE_N]}, .dslope = {g->t[MT_T_SLOPE_P], g->t[MT_T_SLOPE_N]},
 		.beta = beta);
+	scale_gate(p);
 }
 
 void mlp_forward(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x, const struct saved *s,

@@ -388,6 +388,7 @@ struct scaled_add_args {
 	const void *factor; /* (1), or NULL: 1 */
 	int64_t n;
 	float scale;
+	int64_t width, ld; /* y, x and add are rows of `width` elements, ld apart; 0: all one row */
 };
 
 /* logits = cap tanh(scale logits / cap), or scale logits if cap is 0; in place */
@@ -652,7 +653,7 @@ struct mla_args {
 	W(ACTIVATION_BACKWARD, activation, a->form == MT_XIELU && a->beta == 0, a->dslope[0], 1, 4) \
 	W(ACTIVATION_BACKWARD, activation, a->form == MT_XIELU && a->beta == 0, a->dslope[1], 1, 4) \
 	W(SINKS_BACKWARD, sinks_backward, a->beta == 0, a->dsinks, a->heads, 4) \
-	W(SCALED_ADD, scaled_add, a->y != a->x && a->y != a->add, a->y, a->n, elem) \
+	W(SCALED_ADD, scaled_add, !a->width && a->y != a->x && a->y != a->add, a->y, a->n, elem) \
 	W(JOIN, join, 1, a->dst, a->n, 4) \
 	W(ROUTE_FORWARD, route, 1, a->weight, a->n * a->per_token, 4) \
 	W(ROUTE_FORWARD, route, 1, a->expert, a->n * a->per_token, 4) \

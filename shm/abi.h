@@ -51,7 +51,10 @@
 	F(mt_geometry, temperature_positions, 96, 4) F(mt_geometry, n_kinds, 100, 4) F(mt_geometry, kind_of, 104, 1024) \
 	F(mt_geometry, kind, 1128, 9472) F(mt_geometry, aux_coef, 10600, 4) F(mt_geometry, z_coef, 10604, 4) \
 	F(mt_geometry, wrapper, 10608, 32) F(mt_geometry, carried_bytes, 10640, 8) F(mt_geometry, carried, 10648, 4) \
-	F(mt_geometry, position_offset, 10652, 4) \
+	F(mt_geometry, position_offset, 10652, 4) F(mt_geometry, mlp_scale, 10656, 4) \
+	F(mt_geometry, mamba_out_scale, 10660, 4) F(mt_geometry, gate_scale, 10664, 4) \
+	F(mt_geometry, mamba_scale, 10668, 20) F(mt_geometry, mamba_in_scale, 10688, 4) \
+	F(mt_geometry, attention_in_scale, 10692, 4) \
 	F(mt_tensor, name, 0, 120) F(mt_tensor, role, 120, 4) F(mt_tensor, unit, 124, 4) F(mt_tensor, ndim, 128, 4) \
 	F(mt_tensor, decay, 132, 4) F(mt_tensor, shape, 136, 16) F(mt_tensor, off, 152, 8) F(mt_tensor, n, 160, 8) \
 	F(mt_tensor, expert, 168, 4) F(mt_tensor, experts, 172, 4) F(mt_tensor, exact, 176, 4) \
@@ -117,7 +120,7 @@
 #define MT_ABI_RESERVED(R) \
 	R(mt_header, reserved, 64) R(mt_control, reserved0, 56) R(mt_control, reserved1, 40) \
 	R(mt_control, reserved2, 160 - 16 * MT_FIGURES_WORDS) \
-	R(mt_layer, reserved, 20) R(mt_geometry, reserved, 72) R(mt_tensor, reserved, 8) \
+	R(mt_layer, reserved, 20) R(mt_geometry, reserved, 32) R(mt_tensor, reserved, 8) \
 	R(mt_unit, reserved0, 40) R(mt_unit, reserved1, 56) R(mt_unit, reserved2, 56) R(mt_slot, reserved, 136) \
 	R(mt_position, reserved, 8) R(mt_txn, reserved0, 56) \
 	R(mt_txn, reserved1, 40 - 8 * MT_FIGURES_IN_TXN) R(mt_txn, reserved2, 4) \

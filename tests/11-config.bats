@@ -1516,6 +1516,43 @@ END
 	refused 78 "conv_kernel"
 }
 
+@test "Falcon-H1: Mamba 2 beside attention: the class's defaults, factors, and keys that are refused" {
+	config falcon_h1
+	store-layout "$T/config.json" >"$T/layout"
+	grep -q "^kind_of 000$" "$T/layout"
+	grep -q "^heads 4$" "$T/layout"
+	grep -q "^rope_dim 8$" "$T/layout"
+	grep -q "layers.0.self_attn.q_proj.weight unit 1 " "$T/layout"
+	grep -q "layers.0.self_attn.o_proj.weight unit 1 " "$T/layout"
+	grep -q "layers.0.mamba.in_proj.weight unit 1 .* shape 2688 32 " "$T/layout" # 2 * 1024 + 2 * 256 + 128
+	grep -q "layers.0.mamba.conv1d.bias unit 1 .* shape 1536 1 " "$T/layout"
+	grep -q "layers.0.mamba.out_proj.weight unit 1 .* shape 32 1024 " "$T/layout"
+	grep -q "layers.0.pre_ff_layernorm.weight unit 1 " "$T/layout"
+	grep -q "layers.0.feed_forward.down_proj.weight unit 1 " "$T/layout"
+	grep -q "model.final_layernorm.weight unit 4 " "$T/layout"
+	! grep -q "mamba.norm\|proj.bias" "$T/layout"
+	config falcon_h1 '"mamba_d_ssm": null' '"mamba_n_heads": 4' '"mamba_rms_norm": true' '"mamba_proj_bias": true' \
+		'"projectors_bias": true' '"attention_bias": true' '"mlp_bias": true' \
+		'"layer_types": ["hybrid", "hybrid", "hybrid"]'
+	store-layout "$T/config.json" >"$T/layout"
+	grep -q "layers.0.mamba.norm.weight unit 1 .* shape 64 1 " "$T/layout"
+	[ "$(grep -c "layers.0.*proj.bias" "$T/layout")" = 9 ]
+	config falcon_h1 '"attention_in_multiplier": 2' '"key_multiplier": 0.5' '"attention_out_multiplier": 0.25' \
+		'"ssm_in_multiplier": 0.5' '"ssm_multipliers": [1, 2, 3, 4, 5]' '"mlp_multipliers": [0.5, 3]'
+	geometry "attention_scale 0.176776692" "attention_in_scale 2" "residual_scale 0.25" "gate_scale 0.5" "mlp_scale 3" \
+		"mamba_scale_0 2" "mamba_scale_1 1.5" "mamba_scale_2 1" "mamba_scale_3 0.5" "mamba_scale_4 2.5"
+	config falcon_h1 '"ssm_in_multiplier": 0.5' '"mamba_proj_bias": true'
+	geometry "mamba_in_scale 0.5" "mamba_scale_0 1"
+	config falcon_h1 '"mamba_d_ssm": 48' '"mamba_n_heads": 4' '"mamba_d_head": 16'
+	refused 78 "mamba_n_heads 4 of 16 are not mamba_d_ssm 48"
+	config falcon_h1 '"ssm_multipliers": [1, 2]'
+	refused 65 "ssm_multipliers is not a list of 5 numbers"
+	config falcon_h1 '"mlp_multipliers": [1, 0]'
+	refused 78 "mlp_multipliers 0 is out of range"
+	config falcon_h1 '"layer_types": ["hybrid", "full_attention", "hybrid"]'
+	refused 78 "layer_types 'full_attention' is not supported"
+}
+
 @test "Trinity and Gemma 4's experts: sizes, tensors and layers by their keys" {
 	config afmoe '"num_experts": 4' '"num_experts_per_tok": 2' '"moe_intermediate_size": 10' '"mup_enabled": true' \
 		'"global_attn_every_n_layers": 2' '"sliding_window": 5'

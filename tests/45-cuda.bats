@@ -60,8 +60,8 @@ as_on_cpu() {
 
 # bats test_tags=slow
 @test "Mamba 2 on the cuda device gives the cpu device's gradients, in any order of streams" {
-	as_on_cpu fp32 1e-5 true granite-hybrid nemotron-h-moe
-	as_on_cpu bf16 3e-2 true nemotron-h
+	as_on_cpu fp32 1e-5 true granite-hybrid nemotron-h-moe falcon-h1 falcon-h1-norm
+	as_on_cpu bf16 3e-2 true nemotron-h falcon-h1
 }
 
 # bats test_tags=slow

@@ -231,7 +231,7 @@ static int layer_same(const struct mt_layer *run, const struct mt_layer *dir, ui
 	SAME(v_dim, "v_head_dim");
 	SAME(conv_width, run->mixer == MT_DELTA ? "linear_conv_kernel_dim" : "the width of its convolution");
 	SAME(conv_dim, "hidden_size");
-	SAME(mamba_flags, "the bias of its convolution");
+	SAME(mamba_flags, "a bias or a norm of Mamba 2");
 	SAME(dt_min, "the least time step");
 	SAME(dt_max, "the largest time step");
 	SAME(output_gate, "attn_output_gate");
@@ -290,6 +290,12 @@ int config_same(const struct mt_geometry *run, const struct mt_geometry *dir)
 	SAME(norm_eps, run->flags & MT_LAYERNORM ? "layer_norm_eps" : "rms_norm_eps");
 	SAME(embed_scale, "the embedding's factor");
 	SAME(residual_scale, "the residual's factor");
+	SAME(mlp_scale, "the factor of the MLP's output");
+	SAME(mamba_out_scale, "ssm_out_multiplier");
+	SAME(gate_scale, "the factor of the MLP's gate");
+	SAME(mamba_in_scale, "ssm_in_multiplier");
+	SAME(attention_in_scale, "attention_in_multiplier");
+	for (size_t i = 0; i < 5; i++) SAME(mamba_scale[i], "a factor of ssm_multipliers");
 	SAME(attention_scale, "attention's factor");
 	SAME(attention_cap, "the cap of attention's scores");
 	SAME(logit_scale, "the logits' factor");

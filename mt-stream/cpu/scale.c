@@ -6,9 +6,14 @@ enum { GRAIN = 65536 }; /* elements of a task */
 static void scaled_add_task(const void *args, int64_t first, int64_t end)
 {
 	const struct scaled_add_args *a = args;
-	const float *add = a->add;
-	cpu_kernels()->scaled_add((float *)a->y + first, (const float *)a->x + first, add ? add + first : NULL, a->scale,
-		a->factor ? *(const float *)a->factor : 1.0f, end - first);
+	const float *add = a->add, factor = a->factor ? *(const float *)a->factor : 1.0f;
+	int64_t width = a->width ? a->width : a->n;
+	for (int64_t n; first < end; first += n) {
+		int64_t at = first / width * a->ld + first % width;
+		n = least(width - first % width, end - first);
+		cpu_kernels()->scaled_add((float *)a->y + at, (const float *)a->x + at, add ? add + at : NULL, a->scale, factor,
+			n);
+	}
 }
 
 void op_scaled_add(struct pool *pool, const struct scaled_add_args *a)

@@ -124,26 +124,26 @@ void cuda_narrow_in_place(const struct cuda_queue *q, float *x, int64_t n)
 
 /* ---- sums and factors ---- */
 
-/* y = (add + scale x) factor; y may be x or add */
+/* y = (add + scale x) factor; y may be x or add. Threads of a row: `per` */
 template <typename T>
-static __global__ void __launch_bounds__(THREADS)
-	scaled_add_kernel(T *y, const T *x, const T *add, const T *factor, int64_t n, float scale, int aligned)
+static __global__ void __launch_bounds__(THREADS) scaled_add_kernel(struct scaled_add_args a, int64_t per, int aligned)
 {
-	int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * WIDE;
-	int wide = aligned && n - i >= WIDE;
-	float v[WIDE], sum[WIDE] = {0}, f = factor ? get(*factor) : 1.0f;
-	if (i >= n) return;
-	get_wide(v, x + i, n - i, wide);
-	if (add) get_wide(sum, add + i, n - i, wide);
+	int64_t t = (int64_t)blockIdx.x * THREADS + threadIdx.x, row = a.ld ? t / per : 0, i = (t - row * per) * WIDE;
+	int64_t left = (a.ld ? a.width : a.n) - i, at = row * a.ld + i;
+	int wide = aligned && left >= WIDE;
+	float v[WIDE], sum[WIDE] = {0}, f = a.factor ? get(*(const T *)a.factor) : 1.0f;
+	if (left <= 0 || row * a.width >= a.n) return;
+	get_wide(v, (const T *)a.x + at, left, wide);
+	if (a.add) get_wide(sum, (const T *)a.add + at, left, wide);
 #pragma unroll
-	for (int j = 0; j < WIDE; j++) v[j] = (sum[j] + scale * v[j]) * f;
-	put_wide(y + i, v, n - i, wide);
+	for (int j = 0; j < WIDE; j++) v[j] = (sum[j] + a.scale * v[j]) * f;
+	put_wide((T *)a.y + at, v, left, wide);
 }
 
 void cuda_scaled_add(const struct cuda_queue *q, const struct scaled_add_args *a)
 {
-	int aligned = wide_rows(WIDE, a->y, a->x, a->add, NULL);
+	int64_t width = a->width ? a->width : a->n, per = div_up(width, WIDE);
+	int aligned = wide_rows(WIDE | a->ld, a->y, a->x, a->add, NULL);
 	BY_ELEMENT(q,
-		LAUNCH(scaled_add_kernel<T>, div_up(a->n, THREADS * WIDE), THREADS, 0, q->stream, (T *)a->y, (const T *)a->x,
-			(const T *)a->add, (const T *)a->factor, a->n, a->scale, aligned));
+		LAUNCH(scaled_add_kernel<T>, div_up(a->n / width * per, THREADS), THREADS, 0, q->stream, *a, per, aligned));
 }

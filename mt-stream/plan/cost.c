@@ -192,7 +192,7 @@ static struct attention attention_of(const struct plan_request *req, const struc
 	for (uint32_t k = 0; k < g->n_kinds; k++) {
 		double share = rows * layers[k] / g->layers;
 		if (g->kind[k].value_heads) delta_add(req, &g->kind[k], share, &a);
-		else attention_add(req, plan, k, share, &a);
+		if (g->kind[k].heads) attention_add(req, plan, k, share, &a);
 	}
 	return a;
 }
@@ -214,8 +214,9 @@ struct times unit_times(const struct plan_request *req, const struct plan *plan,
 	const struct mt_geometry *g = req->geo;
 	const struct mt_layer *l = &req->most;
 	const struct profile *p = &req->profile;
-	double n = (double)rows * req->seq, h = g->hidden, a = mean_of(g, mixer_width);
-	double k = (mean_of(g, proj_width) - a) / 2, e = (double)req->elem, w = (double)req->operand;
+	double n = (double)rows * req->seq, h = g->hidden, a = mean_of(g, mixer_width) + mean_of(g, mamba_o_width);
+	double k = (mean_of(g, proj_width) + mean_of(g, mamba_width) - a) / 2, e = (double)req->elem,
+		   w = (double)req->operand;
 	double block = (double)req->mean, narrow = w < e ? n * (e + w) / p->hbm : 0;
 	/* of mixtures of experts, GEMMs are of those that a token uses, but a slice reads the weights of all */
 	int wide = mlp_gated(l) ? 2 : 1;

@@ -18,7 +18,7 @@ static struct sizes sizes_of(const struct plan_request *req, const struct plan *
 		.most = most,
 		.h = g->hidden,
 		.a = (uint64_t)mixer_width(most),
-		.proj = (uint64_t)proj_width(most),
+		.proj = larger((uint64_t)proj_width(most), (uint64_t)mamba_width(most)),
 		.f = most->ffn,
 		.gu = (uint64_t)gate_up_width(most),
 		.elem = req->elem,
@@ -82,7 +82,8 @@ static void take_operands(struct walk *w, const struct plan_request *req, const 
 	const struct mt_layer *l = z->most;
 	uint64_t slots = z->slice * l->experts_per_token, gated = mlp_gated(l) ? 2 : 1;
 	uint64_t inner = larger(slots * l->expert_ffn, z->slice * l->shared_ffn);
-	uint64_t x = larger(larger(z->chunk * larger(larger(z->h, z->a), (uint64_t)rank_most(l)), z->slice * z->f),
+	uint64_t a = larger(z->a, (uint64_t)mamba_o_width(l));
+	uint64_t x = larger(larger(z->chunk * larger(larger(z->h, a), (uint64_t)rank_most(l)), z->slice * z->f),
 		z->head * z->h);
 	uint64_t dy = larger(z->chunk * larger(larger(z->proj, z->h), (uint64_t)latent_width(l)), z->slice * z->gu);
 	if (req->operand == req->elem) return;
@@ -137,6 +138,7 @@ static void take_scratch(struct walk *w, const struct plan_request *req, const s
 	if (!req->train) return;
 	t->dh = walk_take(w, z->either, z->h, z->elem);
 	t->d_o = walk_take(w, z->chunk, z->a, z->elem);
+	if (beside_attention(z->most)) t->d_mamba = walk_take(w, z->chunk, (uint64_t)mamba_o_width(z->most), z->elem);
 	t->dqkv = walk_take(w, z->chunk, z->proj, z->elem);
 	t->dmixed = dmixed ? walk_take(w, z->chunk, dmixed, z->elem) : NULL;
 }

@@ -28,20 +28,20 @@ enum {
 static bool reads_all(const struct mt_layer *l) { return l->heads; }
 
 /* Rows that the cache of a layer has room for. If few are read, these move to its beginning when it is full. */
-static uint64_t cache_rows(const struct mt_layer *l, uint32_t room)
-{
-	return reads_all(l) ? room : (uint64_t)least(room, TAIL + 2 * CHUNK);
-}
+static uint64_t tail_rows(uint32_t room) { return (uint64_t)least(room, TAIL + 2 * CHUNK); }
+static uint64_t cache_rows(const struct mt_layer *l, uint32_t room) { return reads_all(l) ? room : tail_rows(room); }
 
 static uint64_t state_elems(const struct mt_layer *l) { return (uint64_t)l->value_heads * l->key_dim * l->value_dim; }
 
-/* Elements in the cache of the layers before this one, behind which its own rows stand, and then its state */
+/* Elements in the cache of the layers before this one, behind which its own rows stand, then those of Mamba 2 beside
+ * attention, and its state */
 static uint64_t cache_before(const struct mt_geometry *g, uint32_t layer, uint32_t room)
 {
 	uint64_t elems = 0;
 	for (uint32_t i = 0; i < layer; i++) {
 		const struct mt_layer *l = mt_layer_of(g, i);
 		elems += cache_rows(l, room) * (uint64_t)proj_width(l) + state_elems(l);
+		elems += tail_rows(room) * (uint64_t)mamba_width(l);
 	}
 	return elems;
 }
@@ -80,7 +80,7 @@ static uint64_t slot_elems(const struct forward *f)
 /* Elements of a token in what GEMMs read, at most */
 static uint64_t widest_operand(const struct mt_geometry *g, const struct mt_layer *most)
 {
-	uint64_t a = (uint64_t)mixer_width(most);
+	uint64_t a = larger((uint64_t)mixer_width(most), (uint64_t)mamba_o_width(most));
 	uint64_t experts = most->experts_per_token * (uint64_t)larger(g->hidden, most->expert_ffn);
 	return larger(larger(larger(g->hidden, a), larger(most->ffn, (uint64_t)rank_most(most))),
 		larger(experts, most->shared_ffn));
@@ -108,6 +108,7 @@ static void lay_out(struct forward *f, struct walk *w, uint32_t room)
 	f->saved.pre = norms ? take(w, n, (uint64_t)pre_width(g, &most)) : NULL;
 	f->saved.qk_rstd = norms ? take(w, n, (uint64_t)rstd_width(g, &most)) : NULL;
 	f->saved.o = take(w, n, a);
+	f->saved.mamba_o = take(w, n, (uint64_t)mamba_o_width(&most));
 	f->saved.lse = take(w, n, most.heads);
 	f->saved.gate = most.output_gate ? take(w, n, a) : NULL;
 	f->mixed_rows = mixed ? take(w, n + DELTA_CHUNK, mixed) : NULL;
@@ -274,11 +275,10 @@ static const int16_t *lo_launch(const struct forward *f, const struct mt_unit *u
 	return dst;
 }
 
-/* The row of the layer's cache from which on n more have room */
-static uint32_t make_room(const struct forward *f, const struct mt_layer *l, float *cache, uint32_t row, int64_t n)
+/* The row of a cache of `rows` rows from which on n more have room */
+static uint32_t make_room(const struct forward *f, float *cache, int64_t width, uint64_t rows, uint32_t row, int64_t n)
 {
-	int64_t width = proj_width(l);
-	if (row + (uint64_t)n <= cache_rows(l, f->room)) return row;
+	if (row + (uint64_t)n <= rows) return row;
 	f->dev->launch(f->dev, Q_COMPUTE,
 		&(struct op){OP_COPY, .copy = {cache, cache + (row - TAIL) * width, TAIL * (size_t)width * sizeof *cache}});
 	return TAIL;
@@ -290,7 +290,9 @@ static int block(struct forward *f, uint32_t u)
 	const struct mt_layer *l = mt_layer_of(f->geo, u - 1);
 	int64_t h = f->geo->hidden;
 	float *cache = f->qkv + cache_before(f->geo, u - 1, f->room);
-	uint32_t row = reads_all(l) ? f->from : f->tail_row;
+	float *beside = cache + cache_rows(l, f->room) * (uint64_t)proj_width(l);
+	float *state = beside + tail_rows(f->room) * (uint64_t)mamba_width(l);
+	uint32_t row = reads_all(l) ? f->from : f->tail_row, tail = f->tail_row;
 	struct weights w = {0};
 	int rc = weights_wait(&f->weights, u);
 	if (rc) return rc;
@@ -302,14 +304,17 @@ static int block(struct forward *f, uint32_t u)
 		struct chunk c = chunk_of(f, from, n);
 		struct saved s = f->saved;
 
-		row = make_room(f, l, cache, row, n);
+		row = make_room(f, cache, proj_width(l), cache_rows(l, f->room), row, n);
+		tail = make_room(f, beside, mamba_width(l), tail_rows(f->room), tail, n);
 		s.qkv = cache + row * proj_width(l);
-		s.state = l->value_heads ? cache + cache_rows(l, f->room) * (uint64_t)proj_width(l) : NULL;
+		s.mamba_qkv = beside + tail * mamba_width(l);
+		s.state = l->value_heads ? state : NULL;
 		if (f->mixed_rows) c.s.mixed = f->mixed_rows + (int64_t)DELTA_CHUNK * conv_width(l);
 		block_forward(&c, u - 1, &w, f->x + from * h, &s, f->y + from * h);
 		row += (uint32_t)n;
+		tail += (uint32_t)n;
 	}
-	if (!reads_all(l)) f->tail_end = row;
+	f->tail_end = tail;
 	return used(f);
 }
 

@@ -220,17 +220,25 @@ static void read_flags(struct reader *r, const struct family *family, struct mt_
 			geo->flags |= family->flag_key[i].flags;
 }
 
+static void check_factor(struct reader *r, const char *key, double x)
+{
+	static const double most = 1e6;
+	if (!(x > 1 / most && x < most)) REFUSE(r, MT_EX_CONFIG, "%s %g is out of range", key, x);
+}
+
 /* Factors and caps, which are 1, none, and 1 / sqrt(head_dim) where the family has no key for them */
 static void read_numbers(struct reader *r, const struct family *family, struct model *m)
 {
-	static const double most = 1e6;
 	m->geo.embed_scale = m->geo.residual_scale = m->geo.logit_scale = 1;
+	m->geo.mlp_scale = m->geo.mamba_out_scale = m->geo.gate_scale = 1;
+	m->geo.mamba_in_scale = m->geo.attention_in_scale = 1;
+	for (size_t i = 0; i < 5; i++) m->geo.mamba_scale[i] = 1;
 	m->geo.attention_scale = 1.0f / sqrtf((float)m->base.head_dim);
 	for (size_t i = 0; i < sizeof family->number / sizeof *family->number && family->number[i].name; i++) {
 		const struct number_key *k = &family->number[i];
 		double x = json_object_get(r->root, k->name) ? key_number(r, r->root, k->name) : k->missing;
 		if (isnan(x)) continue;
-		if (!(x > 1 / most && x < most)) REFUSE(r, MT_EX_CONFIG, "%s %g is out of range", k->name, x);
+		check_factor(r, k->name, x);
 		float f = (float)(k->as == RECIPROCAL ? 1 / x : k->as == RECIPROCAL_ROOT ? 1 / sqrt(x) : x);
 		memcpy((char *)m + k->at, &f, sizeof f);
 	}
@@ -417,28 +425,90 @@ static void read_mamba(struct reader *r, const struct mamba_keys *k, struct mode
 		REFUSE(r, MT_EX_CONFIG, "%s %u is not a multiple of %s %u", k->heads, d->value_heads, k->groups, d->key_heads);
 }
 
-/* Granite 4: with position_embedding_type "rope" attention has rope; without experts, the MLP is the shared one */
-void read_granite_hybrid(struct reader *r, struct model *m)
+/* The same where the size of heads may follow from that of all heads together; inner: that is `what` */
+static void read_mamba_inner(struct reader *r, struct mamba_keys keys, uint64_t inner, const char *what,
+	struct model *m)
 {
-	struct mamba_keys keys = {"mamba_n_heads", "mamba_n_groups", "mamba_d_head", "mamba_d_state", "mamba_d_conv",
-		"mamba_conv_bias", {128, 1, 0, 256}};
-	const json_t *dim = json_object_get(r->root, keys.head_dim),
-				 *experts = json_object_get(r->root, "num_local_experts");
-	const char *type = key_string(r, r->root, "position_embedding_type");
-	uint32_t inner = key_u32(r, "mamba_expand", 2, 1, 1 << 10) * m->geo.hidden;
+	const json_t *dim = json_object_get(r->root, keys.head_dim);
 	bool automatic = !dim || (json_is_string(dim) && strcmp(json_string_value(dim), "auto") == 0);
-	uint32_t heads = key_u32(r, keys.heads, keys.missing[0], 1, 1 << 14);
-	keys.missing[2] = inner / heads;
+	keys.missing[2] = (uint32_t)inner / key_u32(r, keys.heads, keys.missing[0], 1, 1 << 14);
 	if (automatic) keys.head_dim = "";
 	read_mamba(r, &keys, m);
 	read_time_limits(r, &m->mixer);
 	if (!r->rc && (uint64_t)m->mixer.value_heads * m->mixer.value_dim != inner)
-		REFUSE(r, MT_EX_CONFIG, "mamba_n_heads %u of %u are not mamba_expand times hidden_size %u",
-			m->mixer.value_heads, m->mixer.value_dim, m->geo.hidden);
+		REFUSE(r, MT_EX_CONFIG, "mamba_n_heads %u of %u are not %s", m->mixer.value_heads, m->mixer.value_dim, what);
+}
+
+static const struct mamba_keys mamba_n = {"mamba_n_heads", "mamba_n_groups", "mamba_d_head", "mamba_d_state",
+	"mamba_d_conv", "mamba_conv_bias", {128, 1, 0, 256}};
+
+/* Granite 4: with position_embedding_type "rope" attention has rope; without experts, the MLP is the shared one */
+void read_granite_hybrid(struct reader *r, struct model *m)
+{
+	const json_t *experts = json_object_get(r->root, "num_local_experts");
+	const char *type = key_string(r, r->root, "position_embedding_type");
+	uint32_t inner = key_u32(r, "mamba_expand", 2, 1, 1 << 10) * m->geo.hidden;
+	char what[64];
+	snprintf(what, sizeof what, "mamba_expand times hidden_size %u", m->geo.hidden);
+	read_mamba_inner(r, mamba_n, inner, what, m);
 	m->no_rope = !type || strcmp(type, "rope") != 0;
 	if (json_is_integer(experts) && json_integer_value(experts) == 0)
 		m->base.ffn = key_u32(r, "shared_intermediate_size", 1024, 1, 1 << 22);
 	else read_experts(r, m);
+}
+
+/* A list of n factors, which are 1 without it */
+static void read_factors(struct reader *r, const char *key, size_t n, double *factor)
+{
+	const json_t *list = json_object_get(r->root, key);
+	for (size_t i = 0; i < n; i++) factor[i] = 1;
+	if (!is_given(list)) return;
+	bool right = json_is_array(list) && json_array_size(list) == n;
+	for (size_t i = 0; right && i < n; i++) {
+		right = json_is_number(json_array_get(list, i));
+		factor[i] = json_number_value(json_array_get(list, i));
+		if (right) check_factor(r, key, factor[i]);
+	}
+	if (!right) REFUSE(r, MT_EX_DATA, "%s is not a list of %zu numbers", key, n);
+}
+
+static double read_factor(struct reader *r, const char *key)
+{
+	double x = key_number(r, r->root, key);
+	if (isnan(x)) return 1;
+	check_factor(r, key, x);
+	return x;
+}
+
+/* Falcon-H1: attention and Mamba 2 beside it. A factor of k is one of scores, and without a bias a factor on what a
+ * projection reads is one on what it gives. */
+void read_falcon_h1(struct reader *r, struct model *m)
+{
+	bool derived = json_is_null(json_object_get(r->root, "mamba_d_ssm"));
+	uint64_t inner = derived ? (uint64_t)key_u32(r, "mamba_expand", 2, 1, 1 << 10) * m->geo.hidden
+							 : key_u32(r, "mamba_d_ssm", 1024, 1, 1 << 22);
+	double column[5], mlp[2], ssm = read_factor(r, "ssm_in_multiplier");
+	static const int at[5] = {3, 2, 1, 0, 4}; /* of z, x, B, C, dt */
+	char what[64];
+	snprintf(what, sizeof what, derived ? "mamba_expand times hidden_size %u" : "mamba_d_ssm %u",
+		derived ? m->geo.hidden : (uint32_t)inner);
+	read_mamba_inner(r, mamba_n, inner, what, m);
+	uint32_t *flags = &m->mixer.mamba_flags;
+	*flags |= MT_BESIDE_ATTENTION;
+	if (!key_bool(r, r->root, "mamba_rms_norm", false)) *flags |= MT_GATE_ALONE;
+	else if (key_bool(r, r->root, "mamba_norm_before_gate", true)) *flags |= MT_NORM_FIRST;
+	if (key_bool(r, r->root, "mamba_proj_bias", false)) *flags |= MT_IN_BIAS;
+	if (key_bool(r, r->root, "projectors_bias", false)) *flags |= MT_OUT_BIAS;
+	m->geo.attention_scale *= (float)read_factor(r, "key_multiplier");
+	if (*flags & MT_IN_BIAS) {
+		m->geo.mamba_in_scale = (float)ssm;
+		ssm = 1;
+	}
+	read_factors(r, "ssm_multipliers", 5, column);
+	for (int i = 0; i < 5; i++) m->geo.mamba_scale[at[i]] = (float)(column[i] * ssm);
+	read_factors(r, "mlp_multipliers", 2, mlp);
+	m->geo.gate_scale = (float)mlp[0];
+	m->geo.mlp_scale = (float)mlp[1];
 }
 
 /* layers_block_type, or hybrid_override_pattern, which has a letter for each layer */

@@ -162,6 +162,7 @@ struct family {
 	                                * full_attn_idxs have it */
 	bool mamba;                    /* linear_attention or mamba of layer_types is Mamba 2; without this key, all layers
 	                                * have it */
+	bool beside;                   /* all layers are hybrid: Mamba 2 beside attention */
 	bool per_layer;                /* layers that per_layer_config lists have other sizes */
 	enum { NOPE_NEVER, NOPE_FULL, NOPE_BESIDE_WINDOWS, NOPE_LIST } nope; /* layers without rope: full ones, which are
 	                                * all in a model without windows; the same if the model has a window; those of
@@ -213,6 +214,7 @@ void read_lfm2(struct reader *, struct model *);
 void read_latents(struct reader *, struct model *);
 void read_granite_hybrid(struct reader *, struct model *);
 void read_nemotron_h(struct reader *, struct model *);
+void read_falcon_h1(struct reader *, struct model *);
 /* experts.c: m->experts and m->sparse; as `read` */
 void read_experts(struct reader *, struct model *);
 void read_olmoe(struct reader *, struct model *);

@@ -35,6 +35,11 @@
 	.no_pad = true, .dropout = 0.1, .dropout_key = {"attn_pdrop", "resid_pdrop", "embd_pdrop"}, \
 	.dropout_released = true, .nope = NOPE_FULL
 #define GPT2_FLAGS (MT_LAYERNORM | MT_NORM_BIAS | ALL_BIASES | MT_POSITIONS | MT_INIT_BY_DEPTH)
+#define GRANITE_FACTORS .number = {{"embedding_multiplier", OF_MODEL(embed_scale), AS_IS, 1}, \
+	{"residual_multiplier", OF_MODEL(residual_scale), AS_IS, 1}, \
+	{"residual_multiplier", OF_MODEL(mlp_scale), AS_IS, 1}, \
+	{"attention_multiplier", OF_MODEL(attention_scale), AS_IS, 1}, \
+	{"logits_scaling", OF_MODEL(logit_scale), RECIPROCAL, 1}}
 #define OLMO_FLAGS (MT_NO_PRE_NORM | MT_POST_NORM | MT_QK_NORM | MT_QK_NORM_ROW)
 
 static const struct family families[] = {
@@ -73,10 +78,7 @@ static const struct family families[] = {
 		.read = read_experts},
 	{"granite", "GraniteForCausalLM", .size = {32, 4096, 11008, 32000, 2048, 32, DERIVED, DERIVED},
 		.flag_key = {ATTENTION_BIAS, MLP_BIAS},
-		.number = {{"embedding_multiplier", OF_MODEL(embed_scale), AS_IS, 1},
-			{"residual_multiplier", OF_MODEL(residual_scale), AS_IS, 1},
-			{"attention_multiplier", OF_MODEL(attention_scale), AS_IS, 1},
-			{"logits_scaling", OF_MODEL(logit_scale), RECIPROCAL, 1}}},
+		GRANITE_FACTORS},
 	{"cohere2", "Cohere2ForCausalLM", .size = {40, 8192, 22528, 256000, 8192, 64, DERIVED, DERIVED}, .tied = true,
 		.flags = MT_LAYERNORM | PARALLEL_ONE_NORM, .flag_key = {ATTENTION_BIAS},
 		.number = {{"logit_scale", OF_MODEL(logit_scale), AS_IS, 0.0625}}, .eps_key = "layer_norm_eps", .eps = 1e-5,
@@ -213,18 +215,21 @@ static const struct family families[] = {
 		.read = read_olmoe},
 	{"granitemoe", "GraniteMoeForCausalLM", .size = {32, 4096, 11008, 32000, 2048, 32, DERIVED, DERIVED},
 		.flag_key = {ATTENTION_BIAS},
-		.number = {{"embedding_multiplier", OF_MODEL(embed_scale), AS_IS, 1},
-			{"residual_multiplier", OF_MODEL(residual_scale), AS_IS, 1},
-			{"attention_multiplier", OF_MODEL(attention_scale), AS_IS, 1},
-			{"logits_scaling", OF_MODEL(logit_scale), RECIPROCAL, 1}},
+		GRANITE_FACTORS,
 		.names = MT_NAMES_GRANITE_MOE, .read = read_experts},
 	{"granitemoehybrid", "GraniteMoeHybridForCausalLM", .alias = {{"layers_block_type", "layer_types"}},
 		.size = {32, 4096, 11008, 32000, 2048, 32, DERIVED, DERIVED}, .flag_key = {ATTENTION_BIAS}, .only_act = true,
-		.number = {{"embedding_multiplier", OF_MODEL(embed_scale), AS_IS, 1},
-			{"residual_multiplier", OF_MODEL(residual_scale), AS_IS, 1},
-			{"attention_multiplier", OF_MODEL(attention_scale), AS_IS, 1},
-			{"logits_scaling", OF_MODEL(logit_scale), RECIPROCAL, 1}},
+		GRANITE_FACTORS,
 		.names = MT_NAMES_GRANITE_MOE, .refused = {"mamba_proj_bias"}, .mamba = true, .read = read_granite_hybrid},
+	{"falcon_h1", "FalconH1ForCausalLM", .alias = {{"layers_block_type", "layer_types"}},
+		.size = {32, 4096, 14336, 128000, 8192, 32, 8, DERIVED}, .flag_key = {ATTENTION_BIAS, MLP_BIAS},
+		.only_act = true,
+		.number = {{"embedding_multiplier", OF_MODEL(embed_scale), AS_IS, 1},
+			{"attention_out_multiplier", OF_MODEL(residual_scale), AS_IS, 1},
+			{"attention_in_multiplier", OF_MODEL(attention_in_scale), AS_IS, 1},
+			{"ssm_out_multiplier", OF_MODEL(mamba_out_scale), AS_IS, 1},
+			{"lm_head_multiplier", OF_MODEL(logit_scale), AS_IS, 1}},
+		.names = MT_NAMES_FALCON_H1, .eps = 1e-5, .pad = 1 + 0, .beside = true, .read = read_falcon_h1},
 	{"nemotron_h", "NemotronHForCausalLM",
 		.alias = {{"layer_types", "layers_block_type"}, {"mamba_n_groups", "n_groups"}, {"mamba_d_conv", "conv_kernel"},
 			{"mamba_dt_min", "time_step_min"}, {"mamba_conv_bias", "use_conv_bias"}},

@@ -26,8 +26,10 @@ static void read_layer_types(struct reader *r, const struct family *family, uint
 		bool sliding = strcmp(type, "sliding_attention") == 0;
 		bool mixer = (family->delta && strcmp(type, "linear_attention") == 0) ||
 			(family->conv && strcmp(type, "conv") == 0) ||
-			(family->mamba && (strcmp(type, "linear_attention") == 0 || strcmp(type, "mamba") == 0));
-		bool full = strcmp(type, "full_attention") == 0 || (family->mamba && strcmp(type, "attention") == 0);
+			(family->mamba && (strcmp(type, "linear_attention") == 0 || strcmp(type, "mamba") == 0)) ||
+			(family->beside && strcmp(type, "hybrid") == 0);
+		bool full = (!family->beside && strcmp(type, "full_attention") == 0) ||
+			(family->mamba && strcmp(type, "attention") == 0);
 		if (!sliding && !mixer && !full) REFUSE(r, MT_EX_CONFIG, "layer_types '%.40s' is not supported", type);
 		if (sliding && !window_given)
 			REFUSE(r, MT_EX_CONFIG, "layer_types: layer %u is sliding_attention, but no window is in force", i);
@@ -125,7 +127,8 @@ static void read_full_layers(struct reader *r, uint32_t layers, uint8_t *has)
 static void set_mixer(const struct model *m, struct mt_layer *k)
 {
 	k->mixer = m->mixer.mixer;
-	k->heads = k->kv_heads = k->head_dim = k->window = k->output_gate = 0;
+	if (!(m->mixer.mamba_flags & MT_BESIDE_ATTENTION))
+		k->heads = k->kv_heads = k->head_dim = k->window = k->output_gate = 0;
 	k->key_heads = m->mixer.key_heads;
 	k->value_heads = m->mixer.value_heads;
 	k->key_dim = m->mixer.key_dim;
@@ -230,7 +233,7 @@ void read_layers(struct reader *r, const struct family *family, struct model *m)
 	uint32_t tokens = read_windows(r, family, m->geo.layers, has);
 	if (family->delta) read_interval(r, m->geo.layers, has);
 	if (family->conv) read_full_layers(r, m->geo.layers, has);
-	bool all = family->mamba && !is_given(json_object_get(r->root, "layer_types"));
+	bool all = (family->mamba || family->beside) && !is_given(json_object_get(r->root, "layer_types"));
 	for (uint32_t i = 0; i < m->geo.layers; i++)
 		if (m->halves[i] == 'M' || all) has[i] |= HAS_MIXER;
 	bool nope = m->no_rope || family->nope == NOPE_FULL || (family->nope == NOPE_BESIDE_WINDOWS && tokens);
@@ -244,7 +247,7 @@ void read_layers(struct reader *r, const struct family *family, struct model *m)
 		set_experts(m, i, &k);
 		if (has[i] & HAS_MIXER) set_mixer(m, &k);
 		remove_half(m->halves[i], &k);
-		if (!(has[i] & HAS_ROPE) || (nope && !window) || has[i] & HAS_MIXER) rope = ROPE_NONE;
+		if (!(has[i] & HAS_ROPE) || (nope && !window) || !k.heads) rope = ROPE_NONE;
 		m->geo.kind_of[i] = kind_number(r, m, &k, rope);
 	}
 	for (uint32_t i = 0; i < m->geo.n_kinds && !r->rc; i++) rope_fill(r, family, m, m->rope_of[i], &m->geo.kind[i]);

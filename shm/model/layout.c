@@ -33,6 +33,11 @@
 #define CHANNEL PART(15) /* it has an MLP or experts */
 #define CONV_BIAS PART(16)
 #define OWN_GATE PART(17)
+#define BESIDE PART(18) /* Mamba 2 is beside attention, or has the layer alone */
+#define ALONE PART(19)
+#define GATED_NORM PART(20)
+#define IN_BIAS PART(21)
+#define OUT_BIAS PART(22)
 #define EXPERTS_ARE(flag) ((uint64_t)(flag) << 55)
 
 enum size {
@@ -109,19 +114,22 @@ static const struct entry {
 	{MT_T_A_LOG, true, "linear_attn.A_log", D_HEADS, NONE, DELTA, 0},
 	{MT_T_DNORM, true, "linear_attn.norm.weight", D_DIM, NONE, DELTA, 0},
 	{MT_T_DQKV, true, "mamba.in_proj.weight", M_PROJ_ROWS, HIDDEN, MAMBA, 0},
+	{MT_T_DQKVB, true, "mamba.in_proj.bias", M_PROJ_ROWS, NONE, MAMBA | IN_BIAS, 0},
 	{MT_T_CONV, true, "mamba.conv1d.weight", D_QKV_ROWS, D_WIDTH, MAMBA, 0},
 	{MT_T_CONVB, true, "mamba.conv1d.bias", D_QKV_ROWS, NONE, MAMBA | CONV_BIAS, 0},
 	{MT_T_DT_BIAS, true, "mamba.dt_bias", D_HEADS, NONE, MAMBA, 0},
 	{MT_T_A_LOG, true, "mamba.A_log", D_HEADS, NONE, MAMBA, 0},
 	{MT_T_SKIP, true, "mamba.D", D_HEADS, NONE, MAMBA, 0},
-	{MT_T_DNORM, true, "mamba.norm.weight", D_VALUE_ROWS, NONE, MAMBA, 0},
+	{MT_T_DNORM, true, "mamba.norm.weight", D_VALUE_ROWS, NONE, MAMBA | GATED_NORM, 0},
 	{MT_T_DQKV, true, "conv.in_proj.weight", C_PROJ_ROWS, HIDDEN, CONV, 0},
 	{MT_T_CONV, true, "conv.conv.weight", C_DIM, D_WIDTH, CONV, 0},
 	{MT_T_O, true, "self_attn.o_proj.weight", HIDDEN, O_COLS, SOFTMAX, 0},
 	{MT_T_O, true, "linear_attn.out_proj.weight", HIDDEN, D_VALUE_ROWS, DELTA, 0},
-	{MT_T_O, true, "mamba.out_proj.weight", HIDDEN, D_VALUE_ROWS, MAMBA, 0},
+	{MT_T_O, true, "mamba.out_proj.weight", HIDDEN, D_VALUE_ROWS, MAMBA | ALONE, 0},
 	{MT_T_O, true, "conv.out_proj.weight", HIDDEN, C_DIM, CONV, 0},
 	{MT_T_OB, true, "self_attn.o_proj.bias", HIDDEN, NONE, SOFTMAX | MT_O_BIAS, 0},
+	{MT_T_MAMBA_O, true, "mamba.out_proj.weight", HIDDEN, D_VALUE_ROWS, MAMBA | BESIDE, 0},
+	{MT_T_MAMBA_OB, true, "mamba.out_proj.bias", HIDDEN, NONE, MAMBA | BESIDE | OUT_BIAS, 0},
 	{MT_T_POST1, true, "post_attention_layernorm.weight", HIDDEN, NONE, MIXER | MT_POST_NORM, MT_NORM_PLAIN},
 	{MT_T_NORM2, true, "post_attention_layernorm.weight", HIDDEN, NONE, CHANNEL,
 		MT_NO_PRE_NORM | MT_ONE_NORM | MT_NORM_PLAIN},
@@ -277,6 +285,11 @@ static const struct names {
 	[MT_NAMES_NEMOTRON_H] = {"backbone.layers", .experts = "mixer.experts.", .module = "mixer.",
 		.other = {{MT_T_EMBED, "backbone.embeddings.weight"}, {MT_T_NORM1, "norm.weight"}, {MT_T_NORM2, "norm.weight"},
 			{MT_T_FNORM, "backbone.norm_f.weight"}}},
+	[MT_NAMES_FALCON_H1] = {"model.layers",
+		.other = {{MT_T_NORM2, "pre_ff_layernorm.weight"}, {MT_T_GATE, "feed_forward.gate_proj.weight"},
+			{MT_T_UP, "feed_forward.up_proj.weight"}, {MT_T_GATEB, "feed_forward.gate_proj.bias"},
+			{MT_T_UPB, "feed_forward.up_proj.bias"}, {MT_T_DOWN, "feed_forward.down_proj.weight"},
+			{MT_T_DOWNB, "feed_forward.down_proj.bias"}, {MT_T_FNORM, "model.final_layernorm.weight"}}},
 	[MT_NAMES_AFMOE] = {"model.layers",
 		.other = {{MT_T_NORM2, "pre_mlp_layernorm.weight"}, {MT_T_POST2, "post_mlp_layernorm.weight"},
 			{MT_T_ROUTER, "mlp.router.gate.weight"}, {MT_T_CORRECTION, "mlp.expert_bias"}}},
@@ -347,6 +360,9 @@ static bool has(const struct mt_geometry *geo, const struct mt_layer *k, const s
 		is |= (k->experts && k->shared_ffn ? SHARED : 0) | (gated(k) ? GATED : 0);
 		is |= (k->form == MT_XIELU ? XIELU : 0) | (k->k_is_v ? 0 : OWN_V);
 		is |= mixers[k->mixer] | (k->mamba_flags & MT_CONV_BIAS ? CONV_BIAS : 0);
+		is |= k->mamba_flags & MT_BESIDE_ATTENTION ? mixers[MT_ATTENTION] | BESIDE : ALONE;
+		is |= (k->mamba_flags & MT_GATE_ALONE ? 0 : GATED_NORM) | (k->mamba_flags & MT_IN_BIAS ? IN_BIAS : 0);
+		is |= k->mamba_flags & MT_OUT_BIAS ? OUT_BIAS : 0;
 		is |= k->q_rank ? Q_LATENT : Q_DIRECT;
 		is |= k->output_gate == MT_GATE_APART ? OWN_GATE : 0;
 	}
@@ -608,7 +624,7 @@ static struct cut cut_of(const struct mt_geometry *geo, const struct mt_tensor *
 	if (q && k->output_gate == MT_GATE_IN_Q) return (struct cut){k->heads, 2, {k->head_dim, k->head_dim}, {1, 0}};
 	uint64_t keys = (uint64_t)k->key_heads * k->key_dim, all = (uint64_t)k->value_heads * k->value_dim;
 	/* z, x, B, C, dt; and x, B, C */
-	if (k->mixer == MT_MAMBA && t->role == MT_T_DQKV)
+	if (k->mixer == MT_MAMBA && (t->role == MT_T_DQKV || t->role == MT_T_DQKVB))
 		return (struct cut){1, 5, {all, all, keys, keys, k->value_heads}, {3, 2, 1, 0, 4}};
 	if (k->mixer == MT_MAMBA && (t->role == MT_T_CONV || t->role == MT_T_CONVB))
 		return (struct cut){1, 3, {all, keys, keys}, {2, 1, 0}};

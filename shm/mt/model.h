@@ -39,7 +39,7 @@ enum mt_names {                 /* which names a block's tensors have in files; 
 	MT_NAMES_ERNIE_MOE, MT_NAMES_GPT_OSS, MT_NAMES_NEOX, MT_NAMES_PHI_1, MT_NAMES_MINIMAX,
 	MT_NAMES_EXAONE_MOE, MT_NAMES_SARVAM, MT_NAMES_EXAONE, MT_NAMES_GPT2,
 	MT_NAMES_OPT, MT_NAMES_BIGCODE, MT_NAMES_ERNIE_MOE_5, MT_NAMES_GRANITE_MOE_5, MT_NAMES_QWEN_NEXT,
-	MT_NAMES_LFM2, MT_NAMES_NEMOTRON_H, MT_NAMES_AFMOE, MT_NAMES_GEMMA_MOE,
+	MT_NAMES_LFM2, MT_NAMES_NEMOTRON_H, MT_NAMES_AFMOE, MT_NAMES_GEMMA_MOE, MT_NAMES_FALCON_H1,
 	MT_NAMES,                   /* how many */
 };
 
@@ -70,6 +70,12 @@ enum mt_mixer {                 /* what combines the tokens of a block */
 
 enum {                          /* mt_layer.mamba_flags */
 	MT_CONV_BIAS = 1,
+	MT_BESIDE_ATTENTION = 2,    /* attention and Mamba 2 read the same norm's output, and both are added; heads, ... are
+								 * attention's */
+	MT_GATE_ALONE = 4,          /* its output is multiplied by silu(z), and has no norm; */
+	MT_NORM_FIRST = 8,          /* or the norm is before that */
+	MT_IN_BIAS = 16,
+	MT_OUT_BIAS = 32,           /* MT_BESIDE_ATTENTION: of its own output projection */
 };
 
 enum mt_gate { MT_NO_GATE, MT_GATE_IN_Q, MT_GATE_APART }; /* w is in q_proj, or a tensor of its own */
@@ -95,7 +101,7 @@ struct mt_layer {                /* what all layers of a kind have in common */
 	uint32_t groups, groups_per_token; /* a token's experts are of its best groups; 1: no groups */
 	float    expert_scale;      /* factor on the experts' weights */
 	float    weight_floor;      /* MT_RENORMALISE: the sum counts as this at least */
-	uint32_t mixer;             /* enum mt_mixer. Not attention: heads, kv_heads, head_dim, rope_dim are 0. MT_DELTA,
+	uint32_t mixer;             /* enum mt_mixer. Without attention heads, kv_heads, head_dim, rope_dim are 0. MT_DELTA,
 								 * MT_MAMBA (whose keys are B, in groups, and queries C): */
 	uint32_t key_heads, value_heads; /* value_heads: a multiple of key_heads */
 	uint32_t key_dim, value_dim; /* of a head */
@@ -119,7 +125,7 @@ struct mt_geometry {            /* a model family as a table; no code knows a fa
 	float    norm_eps;
 	float    init_range;        /* standard deviation of random weights */
 	float    embed_scale;       /* factor on embeddings; 1: none, as in all that follow */
-	float    residual_scale;    /* factor on what attention and MLP add to the residual */
+	float    residual_scale;    /* factor on what the mixer adds to the residual */
 	float    attention_scale;   /* factor on q k' */
 	float    attention_cap;     /* scores are cap tanh(score / cap); 0: no cap */
 	float    logit_scale;       /* factor on logits, before the cap */
@@ -135,7 +141,13 @@ struct mt_geometry {            /* a model family as a table; no code knows a fa
 	uint64_t carried_bytes;     /* of tensors beside its config.json that are not the text model's, and */
 	uint32_t carried;           /* how many; 0: none, or not known */
 	uint32_t position_offset;   /* MT_POSITIONS: rows of the table before that of a document's first token */
-	uint32_t reserved[18];
+	float    mlp_scale;         /* factors on what the MLP adds to the residual; */
+	float    mamba_out_scale;   /* and Mamba 2 beside attention; */
+	float    gate_scale;        /* on gate, before the MLP's function; */
+	float    mamba_scale[5];    /* on C, B, x, z and dt of Mamba 2, as the in projection gives them; */
+	float    mamba_in_scale;    /* on what that reads; */
+	float    attention_in_scale;/* and on what q, k and v are made of */
+	uint32_t reserved[8];
 };
 
 static inline const struct mt_layer *mt_layer_of(const struct mt_geometry *g, uint32_t layer)
@@ -190,6 +202,7 @@ enum mt_role_tensor {           /* what a tensor is; a unit's tensors stand in t
 								 * (value_heads value_dim, hidden) (value_heads, hidden) x 2: one slab, one GEMM.
 								 * MT_MAMBA: all but DB, in one tensor: C | B | x | z | dt, in files z | x | B | C | dt.
 								 * MT_CONV: only the first one, (3 conv_dim, hidden) */
+	MT_T_DQKVB,                 /* (rows of the above)       its bias */
 	MT_T_CONV,                  /* (2 key_heads key_dim + value_heads value_dim, conv_width), or (conv_dim, conv_width);
 								 * files: (..., 1, width) */
 	MT_T_CONVB,                 /* its bias */
@@ -199,6 +212,8 @@ enum mt_role_tensor {           /* what a tensor is; a unit's tensors stand in t
 	MT_T_O,                     /* (hidden, heads D); its columns in MT_MLA: heads v_dim; in MT_DELTA, MT_MAMBA:
 								 * value_heads value_dim; in MT_CONV: conv_dim */
 	MT_T_OB,                    /* (hidden) */
+	MT_T_MAMBA_O,               /* (hidden, value_heads value_dim)   MT_BESIDE_ATTENTION: O is attention's */
+	MT_T_MAMBA_OB,              /* (hidden) */
 	MT_T_POST1,                 /* (hidden)                  after attention */
 	MT_T_NORM2,                 /* (hidden)                  before the MLP */
 	MT_T_NORM2B,                /* (hidden)                  its bias */

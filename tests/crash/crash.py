@@ -67,6 +67,7 @@ CASES = {
     "hybrid": dict(dtype="bf16", hybrid=True, micros=3, streams=2, save=3),
     "mla": dict(dtype="bf16", mla=True, micros=3, streams=2, save=3),
     "halves": dict(dtype="bf16", halves=True, micros=3, streams=2, save=3),
+    "beside": dict(dtype="bf16", beside=True, micros=3, save=3),
 }
 STEPS = 24
 HOWS = ("kill", "again", "two", "all", "stop", "hold", "term", "load", "replace", "fds", "ns", "lied", "pause")
@@ -464,6 +465,11 @@ def make_model(where, case):
                       hybrid_override_pattern="M-E*M", mamba_num_heads=4, mamba_head_dim=16, n_groups=2,
                       ssm_state_size=16, n_routed_experts=4, moe_intermediate_size=64,
                       moe_shared_expert_intermediate_size=64)
+    if "beside" in case:  # Mamba 2 beside attention
+        config.update(architectures=["FalconH1ForCausalLM"], model_type="falcon_h1", head_dim=16, mamba_d_ssm=64,
+                      mamba_n_heads=4, mamba_n_groups=2, mamba_d_state=16, mamba_d_head=16, mamba_rms_norm=True,
+                      key_multiplier=0.5, ssm_multipliers=[0.5, 2.0, 1.0, 1.0, 0.5], ssm_out_multiplier=0.5,
+                      mlp_multipliers=[0.5, 2.0])
     with open(os.path.join(where, "config.json"), "w") as f:
         json.dump(config, f)
     words = random.Random(3)

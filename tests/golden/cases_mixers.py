@@ -166,6 +166,29 @@ CASES = {
             layers_block_type=["moe", "linear_attention", "moe", "full_attention", "mlp"]),
         "dialect": 5, "double": True, "factors": FACTORS, "uniform": {**MAMBA, "mixer.norm": (0.6, 1.4)},
         "train": {"micro": 1, "batch": 3, "seq": 70, "warmup": 2, "clip": 1.5}},
+    # Falcon-H1: Mamba 2 beside attention in every layer, without a norm behind it; two groups, every factor
+    "falcon-h1": {
+        "config": transformers.FalconH1Config(
+            **SMALL, intermediate_size=30, num_hidden_layers=3, num_attention_heads=3, num_key_value_heads=1,
+            head_dim=10, mamba_d_ssm=36, mamba_n_heads=6, mamba_n_groups=2, mamba_d_state=8, mamba_d_head=6,
+            rope_parameters={"rope_type": "default", "rope_theta": 100.0}, embedding_multiplier=2.5,
+            lm_head_multiplier=0.6, mlp_multipliers=[1.7, 0.6], key_multiplier=0.7, attention_out_multiplier=0.8,
+            attention_in_multiplier=1.2, ssm_multipliers=[0.7, 1.3, 0.8, 1.4, 0.9], ssm_in_multiplier=1.2,
+            ssm_out_multiplier=0.7),
+        "dialect": 4, "double": True, "factors": FACTORS, "uniform": MAMBA,
+        "train": {"micro": 2, "seq": 140, "warmup": 2, "wd": 0.1, "clip": 1.05}},
+    # with a norm before the gate, biases of all but the convolution, of 3 tokens, limits of the time step; tied
+    "falcon-h1-norm": {
+        "config": transformers.FalconH1Config(
+            **SMALL, intermediate_size=22, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2,
+            mamba_d_ssm=None, mamba_n_heads=4, mamba_n_groups=2, mamba_d_state=10, mamba_d_conv=3,
+            mamba_rms_norm=True, mamba_conv_bias=False, mamba_proj_bias=True, projectors_bias=True,
+            attention_bias=True, mlp_bias=True, time_step_limit=(0.15, 0.9), tie_word_embeddings=True,
+            rope_parameters={"rope_type": "default", "rope_theta": 100.0}, embedding_multiplier=2.5,
+            lm_head_multiplier=0.3, attention_in_multiplier=1.3, ssm_in_multiplier=0.8,
+            ssm_multipliers=[0.7, 1.3, 0.8, 1.4, 0.9]),
+        "dialect": 5, "double": True, "factors": FACTORS, "uniform": MAMBA,
+        "train": {"micro": 1, "batch": 3, "seq": 70, "warmup": 2, "clip": 1.35}},
     # Trinity: a gate with a matrix of its own, norms before and behind attention and MLP, experts with sigmoid,
     # corrections and a factor, shared experts, a dense first layer; rope in windows only; embeddings times sqrt(hidden)
     "afmoe": {

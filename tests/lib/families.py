@@ -147,6 +147,14 @@ FAMILIES["granitemoehybrid"] = {
     "mamba_conv_bias": [True, False], "mamba_n_groups": [2], "mamba_d_conv": [3], "time_step_limit": [[0.1, 0.5]],
     "embedding_multiplier": [12], "residual_multiplier": [0.22], "attention_multiplier": [0.015625],
     "logits_scaling": [16.0], "rope_theta": [500.0]}
+FAMILIES["falcon_h1"] = {
+    **BIAS, **MLP_BIAS, "mamba_rms_norm": [True, False], "mamba_norm_before_gate": [True, False],
+    "mamba_conv_bias": [True, False], "mamba_proj_bias": [True, False], "projectors_bias": [True, False],
+    "mamba_n_groups": [2], "mamba_d_conv": [3], "mamba_d_ssm": [None, 48], "mamba_d_head": ["auto"],
+    "time_step_limit": [[0.1, 0.5]], "embedding_multiplier": [5.5], "lm_head_multiplier": [0.02],
+    "key_multiplier": [0.4], "attention_out_multiplier": [0.3], "ssm_out_multiplier": [0.1],
+    "attention_in_multiplier": [1.0, 1.5], "ssm_in_multiplier": [1.0, 0.7], "mlp_multipliers": [None, [0.4, 0.6]],
+    "ssm_multipliers": [None, [0.3, 0.4, 0.5, 0.6, 0.7]], "rope_theta": [1e11], "rope_scaling": [None, LINEAR]}
 FAMILIES["nemotron_h"] = {
     **MOE, "hybrid_override_pattern": ["MM*E", "-*ME-M"], "use_conv_bias": [True, False], "conv_kernel": [3],
     "layer_norm_epsilon": [0.001], "time_step_min": [0.1]}
@@ -170,6 +178,7 @@ ALWAYS = {"gemma4_text": {"hidden_size_per_layer_input": 0, "num_experts": 6, "t
           "qwen3_5_text": HEADS, "qwen3_5_moe_text": {**HEADS, **EXPERTS, "num_experts": 6},
           "qwen3_next": {**HEADS, **EXPERTS, "num_experts": 6},
           "granitemoehybrid": {"num_local_experts": 0, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 6},
+          "falcon_h1": {"mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_state": 6},
           "nemotron_h": {**EXPERTS, "n_routed_experts": 6, "moe_shared_expert_intermediate_size": 10, "n_groups": 2,
                          "mamba_num_heads": 4, "mamba_head_dim": 6, "ssm_state_size": 10},
           "lfm2_moe": {**EXPERTS, "num_experts": 6, "layer_types": [CONV, FULL, FULL, CONV]}}
@@ -330,6 +339,15 @@ def check_numbers(config, meant, model, facts):
     if meant.model_type in ("granite", "granitemoehybrid"):
         want.update(embed_scale=meant.embedding_multiplier, residual_scale=meant.residual_multiplier,
                     logit_scale=1 / meant.logits_scaling)
+    if meant.model_type == "falcon_h1":
+        z, x, b, c, dt = meant.ssm_multipliers
+        after, before = (1, meant.ssm_in_multiplier) if meant.mamba_proj_bias else (meant.ssm_in_multiplier, 1)
+        want.update(embed_scale=meant.embedding_multiplier, logit_scale=meant.lm_head_multiplier,
+                    attention_scale=8 ** -0.5 * meant.key_multiplier, residual_scale=meant.attention_out_multiplier,
+                    gate_scale=meant.mlp_multipliers[0], mlp_scale=meant.mlp_multipliers[1],
+                    mamba_out_scale=meant.ssm_out_multiplier, mamba_in_scale=before,
+                    attention_in_scale=meant.attention_in_multiplier,
+                    **{"mamba_scale_%d" % i: factor * after for i, factor in enumerate((c, b, x, z, dt))})
     if meant.model_type == "afmoe":
         want["embed_scale"] = meant.hidden_size ** 0.5 if meant.mup_enabled else 1
     if meant.model_type in ("cohere", "cohere2"):

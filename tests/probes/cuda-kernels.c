@@ -276,9 +276,10 @@ static void activation_operands(struct activation_args *a)
 
 static void scaled_add_operands(struct scaled_add_args *a)
 {
-	a->y = operand(a->y, a->n);
-	a->x = operand(a->x, a->n);
-	a->add = operand(a->add, a->n);
+	int64_t n = a->width ? (a->n / a->width - 1) * a->ld + a->width : a->n;
+	a->y = operand(a->y, n);
+	a->x = operand(a->x, n);
+	a->add = operand(a->add, n);
 	a->factor = operand(a->factor, 1);
 }
 

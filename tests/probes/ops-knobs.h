@@ -747,6 +747,7 @@ struct scaled {
 	int64_t n;
 	const float *x, *add, *factor;
 	int in_place; /* y is 1: x, 2: add */
+	int64_t width, ld;
 };
 
 static void run_scaled(void *ctx, struct pool *pool, float **out)
@@ -765,7 +766,7 @@ static void run_scaled(void *ctx, struct pool *pool, float **out)
 static void test_scaled(int64_t n, int with_add, int with_factor, int in_place)
 {
 	struct scaled s = {n, random_floats(n), with_add ? random_floats(n) : NULL, with_factor ? random_floats(1) : NULL,
-		in_place};
+		in_place, 0, 0};
 	double *y = doubles(n);
 	for (int64_t i = 0; i < n; i++)
 		y[i] = ((s.add ? (double)s.add[i] : 0) + (double)0.3f * (double)s.x[i]) * (s.factor ? (double)*s.factor : 1);
@@ -778,8 +779,37 @@ static void test_scaled(int64_t n, int with_add, int with_factor, int in_place)
 	check(name, (struct part[]){{"y", NULL, y, n, 2e-7}}, 1, run_scaled, &s);
 }
 
+/* Columns 3 to 3 + width - 1 of rows of `ld`, in place: all others stay */
+static void run_columns(void *ctx, struct pool *pool, float **out)
+{
+	struct scaled *s = ctx;
+	memcpy(out[0], s->x, (size_t)(s->n * s->ld) * sizeof(float));
+	op_scaled_add(pool,
+		&(struct scaled_add_args){.y = out[0] + 3,
+			.x = out[0] + 3,
+			.n = s->n * s->width,
+			.scale = 0.3f,
+			.width = s->width,
+			.ld = s->ld});
+}
+
+static void test_columns(int64_t rows, int64_t width, int64_t ld)
+{
+	struct scaled s = {.n = rows, .x = random_floats(rows * ld), .width = width, .ld = ld};
+	double *y = doubles(rows * ld);
+	for (int64_t i = 0; i < rows * ld; i++)
+		y[i] = (i % ld >= 3 && i % ld < 3 + width ? (double)0.3f : 1) * (double)s.x[i];
+	char name[100];
+	snprintf(name, sizeof name, "scaled columns, %lld of %lld, of %lld rows", (long long)width, (long long)ld,
+		(long long)rows);
+	check(name, (struct part[]){{"y", NULL, y, rows * ld, 2e-7}}, 1, run_columns, &s);
+}
+
 static void test_factors(void)
 {
+	test_columns(1, 1, 4);
+	test_columns(70, 16, 24);
+	test_columns(999, 250, 301);
 	for (int form = 0; form < 12; form++)
 		if (form / 4 != 2 || form & 1) test_scaled(form & 1 ? 200003 : 37, form & 1, form >> 1 & 1, form / 4);
 }

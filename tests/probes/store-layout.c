@@ -15,7 +15,7 @@ static void print_layer(const struct mt_layer *l)
 {
 	printf("heads %u\nkv_heads %u\nhead_dim %u\nffn %u\nform %u\nrope_dim %u\nneighbours %u\nk_is_v %u\n", l->heads,
 		l->kv_heads, l->head_dim, l->ffn, l->form, l->rope_dim, l->neighbours, l->k_is_v);
-	printf("rope_scaling %.9g\n", (double)l->rope_scaling);
+	printf("mamba_flags %u\nrope_scaling %.9g\n", l->mamba_flags, (double)l->rope_scaling);
 	for (uint32_t i = 0; i < l->rope_dim / 2; i++)
 		printf("inv_freq %u %08x %.9g\n", i, mt_bits(l->rope_inv_freq[i]), (double)l->rope_inv_freq[i]);
 }
@@ -38,6 +38,10 @@ static void print_geometry(const struct mt_geometry *g)
 	}
 	printf("\nwindow %u\nflags %08x\nembed_scale %.9g\nresidual_scale %.9g\nattention_scale %.9g\n", window, g->flags,
 		(double)g->embed_scale, (double)g->residual_scale, (double)g->attention_scale);
+	printf("mlp_scale %.9g\nmamba_out_scale %.9g\ngate_scale %.9g\n", (double)g->mlp_scale, (double)g->mamba_out_scale,
+		(double)g->gate_scale);
+	printf("mamba_in_scale %.9g\nattention_in_scale %.9g\n", (double)g->mamba_in_scale, (double)g->attention_in_scale);
+	for (int i = 0; i < 5; i++) printf("mamba_scale_%d %.9g\n", i, (double)g->mamba_scale[i]);
 	printf("attention_cap %.9g\nlogit_scale %.9g\nlogit_cap %.9g\ntemperature %.9g %u\n", (double)g->attention_cap,
 		(double)g->logit_scale, (double)g->logit_cap, (double)g->temperature, g->temperature_positions);
 	for (uint32_t k = 0; k < g->n_kinds; k++) {

@@ -44,7 +44,7 @@ static struct mt_geometry geometry(void)
 	l->ffn = g.hidden * between(1, 8) / 2;
 	g.vocab = 256 << draw(10);
 	g.flags = draw(64) & (MT_TIED | MT_QKV_BIAS | MT_MLP_BIAS | MT_QK_NORM);
-	g.embed_scale = g.residual_scale = g.logit_scale = 1;
+	g.embed_scale = g.residual_scale = g.mlp_scale = g.gate_scale = g.attention_in_scale = g.logit_scale = 1;
 	g.n_kinds = 1;
 	if (now_seed % 3 == 0) { /* experts, in some seeds those of the families that pack them */
 		l->experts = 2u << draw(7);
