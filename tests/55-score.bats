@@ -95,6 +95,35 @@ scores() { # OUT [OPTIONS]: of $T/rec, in rows of 64
 	done
 }
 
+# On the device, bf16 runs compute in bf16, and the cpu device here in fp32. But logits are fp32 on both
+@test "the emulated GPU's log-probabilities are the cpu's, in fp32 and up to rounding in bf16, in any order of its streams" {
+	local emulator=$BUILD/emu/mt-stream
+	[ -x "$emulator" ] || skip "built without a C++ compiler, or with sanitizers"
+	for case in llama3:fp32:1e-5 qwen3:bf16:2e-2 gemma2:bf16:2e-2 phi:bf16:2e-2; do
+		IFS=: read -r case dtype bound <<<"$case"
+		make_run "$GOLDEN/$case/model" --dtype "$dtype" --step-tokens 256
+		write_documents "$T/rec" "$(vocab_of "$GOLDEN/$case/model")" 64
+		for how in cpu 1 2; do
+			if [ "$how" = cpu ]; then spawn stream mt-stream "$RUN" --compute fp32
+			else spawn stream env MT_EMU_SEED="$how" "$emulator" "$RUN" --device cuda; fi
+			scores "$T/$how" --tokens
+			kill "$PID"
+			wait "$PID"
+			# chunk sizes are those that the run's first mt-stream chose
+			[ "$how" != cpu ] || { mt-store rm "$RUN"; make_run "$GOLDEN/$case/model" --dtype "$dtype" --step-tokens 256; }
+		done
+		cmp "$T/1" "$T/2"
+		python3 - "$T/cpu" "$T/1" "$bound" <<-'END'
+			import json, sys
+			a, b = ([x for l in open(f) for x in json.loads(l)["tokens"] if x is not None] for f in sys.argv[1:3])
+			worst = max(abs(x - y) / max(1, abs(y)) for x, y in zip(a, b))
+			print("worst:", worst)
+			assert len(a) == len(b) > 100 and 0 < worst < float(sys.argv[3]), worst
+		END
+		mt-store rm "$RUN"
+	done
+}
+
 @test "a killed mt-score leaves nothing behind: the next one scores, and training goes on with the same bits" {
 	make_run "$CASE/model" --dtype fp32
 	start_stages
