@@ -95,8 +95,29 @@ scores() { # OUT [OPTIONS]: of $T/rec, in rows of 64
 	done
 }
 
+# In mixtures, how many rows a GEMM has depends on the other documents
+@test "a document's log-probabilities are the same packed with others and alone, in layers of all kinds" {
+	for case in llama3 qwen3-5 lfm2 nemotron-h granite-hybrid deepseek-v3:1e-6 gemma4-moe:1e-6; do
+		IFS=: read -r case bound <<<"$case"
+		make_run "$GOLDEN/$case/model" --dtype fp32
+		stream
+		write_documents "$T/rec" "$(vocab_of "$GOLDEN/$case/model")"
+		mt-score "$RUN" --seq 512 --tokens <"$T/rec" >"$T/packed"
+		mt-score "$RUN" --seq 300 --tokens --pack none --micro 1 <"$T/rec" >"$T/alone"
+		python3 - "$T/packed" "$T/alone" "${bound:-0}" <<-'END'
+			import json, sys
+			a, b = ([x for l in open(f) for x in json.loads(l)["tokens"] if x is not None] for f in sys.argv[1:3])
+			assert len(a) == len(b) > 500
+			assert max(abs(x - y) / max(1, abs(y)) for x, y in zip(a, b)) <= float(sys.argv[3])
+		END
+		kill "$PID"
+		wait "$PID"
+		mt-store rm "$RUN"
+	done
+}
+
 # On the device, bf16 runs compute in bf16, and the cpu device here in fp32. But logits are fp32 on both
-@test "the emulated GPU's log-probabilities are the cpu's, in fp32 and up to rounding in bf16, in any order of its streams" {
+@test "the emulated GPU's log-probabilities are the cpu's in fp32, near them in bf16, in any order of its streams" {
 	local emulator=$BUILD/emu/mt-stream
 	[ -x "$emulator" ] || skip "built without a C++ compiler, or with sanitizers"
 	for case in llama3:fp32:1e-5 qwen3:bf16:2e-2 gemma2:bf16:2e-2 phi:bf16:2e-2; do
@@ -110,7 +131,9 @@ scores() { # OUT [OPTIONS]: of $T/rec, in rows of 64
 			kill "$PID"
 			wait "$PID"
 			# chunk sizes are those that the run's first mt-stream chose
-			[ "$how" != cpu ] || { mt-store rm "$RUN"; make_run "$GOLDEN/$case/model" --dtype "$dtype" --step-tokens 256; }
+			[ "$how" = cpu ] || continue
+			mt-store rm "$RUN"
+			make_run "$GOLDEN/$case/model" --dtype "$dtype" --step-tokens 256
 		done
 		cmp "$T/1" "$T/2"
 		python3 - "$T/cpu" "$T/1" "$bound" <<-'END'
@@ -201,4 +224,46 @@ scores() { # OUT [OPTIONS]: of $T/rec, in rows of 64
 	mt-ckpt load "${RUN}b" "$CASE/model" 2>/dev/null
 	refuses 78 "$T/rec" "is on 2 nodes" "${RUN}b" --seq 64
 	mt-store rm "${RUN}b"
+}
+
+@test "mt-run --score writes the lines of mt-score, from weights alone, and leaves nothing" {
+	make_run "$CASE/model" --dtype bf16
+	stream
+	mt-score "$RUN" --seq 32 --micro 512 <"$CASE/eval.bin" >"$T/lines"
+	kill "$PID"
+	wait "$PID"
+	mt-store rm "$RUN"
+	mt-run --run "$RUN" --score --model "$CASE/model" --data "$CASE/eval.bin" --seq 32 >"$T/own" 2>"$T/err"
+	cmp "$T/lines" "$T/own"
+	[ ! -s "$T/err" ]
+	mt-run --run "$RUN" --score --model "$CASE/model" --data - --seq 32 --streams 2 --micro 3 --sum --dtype fp32 \
+		<"$CASE/eval.bin" >"$T/sum"
+	[ "$(value documents <"$T/sum")" = "$(wc -l <"$T/lines")" ]
+	gone "$RUN"
+	fails_with 64 mt-run --score --model "$CASE/model" --data "$CASE/eval.bin" --seq 32 --lr 1
+	grep -q -- "--score does not take --lr" "$T/fails.err"
+	fails_with 64 mt-run --score --model "$CASE/model" --data "$CASE/eval.bin"
+	fails_with 66 mt-run --score --model "$T/none" --data "$CASE/eval.bin" --seq 32
+	fails_with 65 mt-run --score --model "$CASE/model" --data "$CASE/args" --seq 32
+	exits 65 mt-run --run "$RUN" --score --model "$CASE/model" --data /dev/null --seq 32 >"$T/none" 2>"$T/err"
+	[ "$(cat "$T/err")" = "mt-score: stdin: no record at all" ]
+	gone "$RUN"
+}
+
+@test "mt-run --score that is stopped, or whose mt-stream is killed, ends and removes the run" {
+	mkfifo "$T/fifo"
+	for how in TERM KILL; do
+		spawn run mt-run --run "$RUN" --score --model "$CASE/model" --data "$T/fifo" --seq 32
+		local run=$PID
+		exec 8>"$T/fifo"
+		cat "$CASE/eval.bin" >&8
+		eventually sh -c 'mt-store stat "$0" | grep -q "mt-stream 0  pid"' "$RUN"
+		if [ $how = TERM ]; then kill "$run"
+		else kill -9 "$(mt-store stat "$RUN" | sed -n 's/^mt-stream 0 *pid \([0-9]*\).*/\1/p')"; fi
+		code=0
+		wait "$run" || code=$?
+		exec 8>&-
+		[ $code = $([ $how = TERM ] && echo 143 || echo 69) ]
+		eventually gone "$RUN"
+	done
 }

@@ -330,3 +330,38 @@ service() {
 	wait "$PID"
 	[ "$(committed)" = 40 ]
 }
+
+@test "choices.py: the answer with the highest log-probability, in all and a token" {
+	python3 - "$T/questions" "$T/rec" <<-'END'
+		import array, json, random, sys
+		draw = random.Random(5)
+		questions, documents = [], []
+		for n in range(12):
+		  choices = [[draw.randrange(101) for _ in range(draw.randint(1, 6))] for _ in range(draw.randint(2, 4))]
+		  prompt = [draw.randrange(101) | 1 << 31 for _ in range(5)]
+		  answer = draw.randrange(len(choices))
+		  questions.append({"question": "q", "choices": [str(c) for c in choices], "answer": answer})
+		  documents += [prompt + c for c in choices]
+		with open(sys.argv[1], "w") as f:
+		  f.writelines(json.dumps(q) + "\n" for q in questions)
+		with open(sys.argv[2], "wb") as f:
+		  for d in documents:
+		    f.write(array.array("I", [len(d)] + d).tobytes())
+	END
+	[ "$(choices.py expand "$T/questions" | wc -l)" -gt 24 ]
+	mt-run --score --model "$CASE/model" --data "$T/rec" --seq 32 --run "$RUN" >"$T/lines"
+	choices.py judge "$T/questions" <"$T/lines" >"$T/judged"
+	python3 - "$T/questions" "$T/lines" "$T/judged" <<-'END'
+		import json, sys
+		questions, lines, judged = ([json.loads(l) for l in open(f)] for f in sys.argv[1:])
+		right = mean = 0
+		for q in questions:
+		  mine, lines = lines[:len(q["choices"])], lines[len(q["choices"]):]
+		  answer = mine[q["answer"]]
+		  right += all(answer["logp"] >= m["logp"] for m in mine)
+		  mean += all(answer["logp"] / answer["targets"] >= m["logp"] / m["targets"] for m in mine)
+		assert judged == [{"questions": 12, "accuracy": right / 12, "accuracy_by_token": mean / 12}], judged
+		assert 0 < right < 12
+	END
+	fails_with 1 sh -c 'choices.py judge "$0" </dev/null' "$T/questions"
+}

@@ -50,14 +50,24 @@ check_options() {
 	number batch "$batch" 999999999; number seq "$seq" 999999999
 	if [ -z "$steps" ] && [ -n "$epochs" ]; then check_countable; fi
 	[ "$state" != none ] || die 64 "--state none: a run of weights alone cannot be trained; see mt-store(1)"
-	number streams "$streams" $MOST_STREAMS; number keep "$keep" 999999999; number threads "${threads:-1}" 4096
+	number keep "$keep" 999999999
 	case $seed in '' | *[!0-9]*) die 64 "--seed: '$seed' is not a number" ;; esac
 	[ -z "$export_best" ] || check_best
 	[ -z "$best" ] || [ -n "$eval" ] || die 64 "--keep-best needs --eval FILE and --eval-every N"
+	[ -z "$net" ] || check_net
+	check_device
+	choose_micro
+	choose_places
+}
+
+check_device() {
+	number streams "$streams" $MOST_STREAMS; number threads "${threads:-1}" 4096
 	is_device "$device" || die 64 "--device: '$device' is not cpu, chaos:SEED or cuda[:N]"
 	case $compute in '' | bf16 | fp32) ;; *) die 64 "--compute: '$compute' is not bf16 or fp32" ;; esac
-	[ -z "$net" ] || check_net
-	choose_micro
+}
+
+# Where the mt-streams run, and with how many threads
+choose_places() {
 	cores=$(nproc 2>/dev/null || echo 1)
 	given_threads=$threads
 	choose_nodes

@@ -4,9 +4,11 @@
 usage() {
 	cat <<-'EOF'
 	usage: mt-run --model DIR|config.json --data FILE --out DIR [options] [mt-step's options] > metrics
+	       mt-run --score --model DIR --data FILE --seq T [--tokens|--sum] [options] > lines
 
 	Trains MODEL on FILE: checkpoints in OUT/step-*, the result in OUT/model, the metrics also in OUT/metrics.jsonl.
 	MODEL is a Hugging Face directory, or a config.json: then weights are random.
+	With --score, writes log-probabilities of the records instead (see mt-score), and trains nothing.
 
 	options, besides those of mt-step (--steps, --batch, --seq, --lr, ...; see mt-step --help):
 	  --model DIR|config.json    model to train
@@ -47,6 +49,8 @@ usage() {
 	  --sample-temperature X     divide logits by X; 0: the most likely token (default: 1)
 	  --metrics FILE             write metrics to FILE, not to OUT/metrics.jsonl; -: on stdout, also on a terminal
 	  --quiet                    errors and warnings only
+	  --score                    write the lines of mt-score; takes its options, and of these --model, --data, --dtype,
+	                             --device, --compute, --micro, --streams, --threads, --numa, --run, --quiet
 	  --dry-run                  check everything, print steps, memory, disk and predicted time, and start nothing
 	  --json                     with --dry-run: as JSON
 	  --net GB/s                 with --dry-run --nodes: bandwidth of the network to a node; without it, the predicted
@@ -69,9 +73,12 @@ feed_options='' check_options='' step_options='' given=' ' count=''
 # The options are those of --help, here and of mt-step, and these of mt-feed. After one with a value there is a blank
 # and the value's name, after a flag there are more blanks. What mt-run itself asks mt-step is not for users.
 read_options() {
+	driver=mt-step
+	[ -z "$score" ] || driver=mt-score
 	lines=$(usage
-		mt-step --help | sed '/^  --check /d; /^  --count /d; /^  --config /d; /^  --own-metrics /d; /^  --micro /d'
+		$driver --help | sed '/^  --check /d; /^  --count /d; /^  --config /d; /^  --own-metrics /d; /^  --micro /d'
 		printf '  %s\n' '--eos ID' '--block N' '--bytes  ' '--u16  ' '--u32  ' '--mix  ')
+	[ -z "$score" ] || lines=$(printf '%s\n' "$lines" | grep -E "^  --($SCORE_OPTIONS) ")
 	with_value=$(printf '%s\n' "$lines" | sed -n 's/^  \(--[a-z0-9-]*\) [^ ].*/\1/p')
 	flags=$(printf '%s\n' "$lines" | sed -n 's/^  \(--[a-z0-9-]*\)  .*/\1/p')
 }
@@ -79,6 +86,7 @@ read_options() {
 is_in() { case $nl$2$nl in *"$nl$1$nl"*) ;; *) return 1 ;; esac; }  # OPTION LIST
 
 unknown() { # OPTION: ends mt-run, with those that begin with the same letters
+	[ -z "$score" ] || die 64 "--score does not take $1; see --help"
 	like='' begin=${1%"${1#????}"}
 	for option in $with_value $flags; do
 		case $option in "$begin"*) like="$like $option" ;; esac
@@ -132,6 +140,7 @@ set_flag() { # FLAG
 	--keep-best) best=1 ;;
 	--best) best=1 export_best=1 ;;
 	--dry-run) dry=1 ;;
+	--score) ;;                                 # mt-run has seen it
 	--resume | --restart | --quiet | --json | --nodes) eval "${1#--}=1" ;;
 	--bytes | --u16 | --u32 | --mix) feed_options=$feed_options$1$nl ;;
 	--allow-image-tokens) check_options=$1$nl step_options=$step_options$1$nl ;;

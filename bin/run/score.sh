@@ -1,6 +1,9 @@
 # score.sh: mt-run --score: the lines of mt-score on stdout, instead of a training
 # shellcheck shell=sh disable=SC2034,SC2086,SC2154   # mt-run sets and uses the variables; lists have an entry a line
 
+# Those of mt-run, mt-feed and mt-score
+SCORE_OPTIONS='score|model|data|dtype|device|compute|micro|streams|threads|numa|run|quiet|help|version|bytes|u16|u32'
+SCORE_OPTIONS="$SCORE_OPTIONS|eos|block|seq|pack|long|tokens|sum|allow-image-tokens|wait"
 # Tokens of a micro-batch, unless --micro says it: its weights are read once
 SCORE_TOKENS=16384
 
@@ -8,10 +11,14 @@ check_score() {
 	[ -n "$model" ] || die 64 "--model DIR is needed"
 	[ -n "$data" ] || die 64 "--data FILE is needed"
 	number seq "$seq" 999999999
-	[ -n "$micro" ] || micro=$(((SCORE_TOKENS + seq - 1) / seq))
+	if [ -z "$micro" ]; then
+		micro=$(((SCORE_TOKENS + seq - 1) / seq))
+		step_options=$step_options--micro=$micro$nl
+	fi
 	number micro "$micro" 999999999
+	check_device
 	batch=$((streams * micro)) grad=none state=none show=1
-	check_places
+	choose_places
 	check_model
 	[ -d "$model" ] || die 64 "--model: $model is no directory: random weights have no scores"
 	check_descriptors
@@ -24,7 +31,7 @@ score_it() {
 	fill_run
 	start_streams
 	set -- mt-feed $feed_options $data
-	ask train 0 $# "$@" mt-score "$run" --micro="$micro" $step_options
+	ask train 0 $# "$@" mt-score "$run" $step_options
 	[ "$failed" = 0 ] || finish "$failed"       # the first failure is mt-run's
 	[ "$answer" = 0 ] || finish "$answer"
 	finish "$fed"
