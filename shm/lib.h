@@ -75,7 +75,6 @@ int region_unlink(const char *name); /* 0, or -errno */
  * writes what else than memory does where only this many bytes are there. */
 typedef void region_remedy(void *arg, uint64_t have, char *buf, size_t n);
 int region_room(uint64_t bytes, region_remedy *remedy, void *arg);
-uint64_t region_fingerprint(void);
 
 /* nodes.c: 64 no such node, or the run cannot have several nodes, or this many mt-streams on each */
 int nodes_check(uint32_t node, uint32_t nodes, uint32_t streams, enum mt_dtype grad);

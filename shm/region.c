@@ -345,7 +345,7 @@ static int allocate(int fd, char *p, const struct range *parts, uint32_t n_parts
 	return err;
 }
 
-uint64_t region_fingerprint(void)
+static uint64_t region_fingerprint(void)
 {
 #define FIELD(s, f, off, size) off, size,
 #define SIZE(s, size) size,

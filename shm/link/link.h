@@ -81,7 +81,6 @@ bool flows_under_way(void); /* payloads are, in either direction */
 void flows_close(struct link *);
 
 /* weights.c: each node's part of the new weights to all others; versions */
-void weights_open(struct link *);
 bool weights_round(struct link *);
 bool weights_move(void); /* some are on their way */
 

@@ -52,7 +52,6 @@ struct st_file {
 	size_t n; /* sorted by name */
 };
 
-int st_open(struct st_file *, int dirfd, const char *name);
 /* Parse the n bytes of a header; the file has size >= 8 + n bytes. Close f after an error, too. */
 int st_header(struct st_file *f, const char *text, uint64_t n, uint64_t size);
 void st_close(struct st_file *);

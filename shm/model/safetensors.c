@@ -200,7 +200,7 @@ static int read_header(struct st_file *f, uint64_t size)
 	return rc;
 }
 
-int st_open(struct st_file *f, int dirfd, const char *name)
+static int st_open(struct st_file *f, int dirfd, const char *name)
 {
 	uint64_t size;
 	int rc;
