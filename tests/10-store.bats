@@ -729,8 +729,7 @@ kill_slowly() {
 	kill_slowly
 	spawn next store-hold "$RUN" 2
 	eventually grep -qx held "$T/next.out"
-	kill "$PID"
-	wait "$PID"
+	end "$PID"
 	kill_slowly
 	mt-store rm "$RUN"
 }
@@ -785,8 +784,7 @@ kill_slowly() {
 	mt-top "$RUN" --once | grep -q "^mt-stream 63"
 	fails_with 75 mt-store rm "$RUN"
 	grep -q "mt-stream 63 (pid $PID) is alive" "$T/fails.err"
-	kill "$PID"
-	wait "$PID"
+	end "$PID"
 	mt-store rm "$RUN"
 }
 
@@ -834,8 +832,7 @@ kill_slowly() {
 	before=$(ticks)
 	sleep 2
 	[ $(($(ticks) - before)) -lt 20 ]
-	kill "$PID"
-	wait "$PID"
+	end "$PID"
 }
 
 @test "--help and --version print to stdout" {

@@ -1005,8 +1005,7 @@ names_flipped_bits() {
 	ckpt-dump "$RUN" advance 3 3
 	[ "$(ckpt-snap "$RUN" 3)" = saved ]
 	mt-ckpt verify "$T/disk/step-00000003"
-	kill "$PID"
-	wait "$PID"
+	end "$PID"
 }
 
 # ---- snapshots
@@ -1030,8 +1029,7 @@ holds() { # STEP BEFORE
 	[ "$(ckpt-snap "$RUN" 7)" = saved ]
 	ckpt-snap "$RUN" word | grep -q '^7 saved 1 0$'
 	[ "$(dump "$RUN")" != "$(cat "$T/before")" ]
-	kill "$PID"
-	wait "$PID"
+	end "$PID"
 	[ ! -s "$T/serve.err" ]
 	holds 7 "$T/before"
 }
@@ -1080,8 +1078,7 @@ holds() { # STEP BEFORE
 	ckpt-snap "$RUN" 5 pin
 	serve
 	eventually sh -c "ckpt-snap $RUN word | grep -q '^5 saved 1 0$'"
-	kill "$PID"
-	wait "$PID"
+	end "$PID"
 	holds 5 "$T/before"
 }
 
@@ -1106,8 +1103,7 @@ holds() { # STEP BEFORE
 	ckpt-snap "$RUN" 5 seal
 	serve
 	eventually sh -c "ckpt-snap $RUN word | grep -q '^5 saved 1 0$'"
-	kill "$PID"
-	wait "$PID"
+	end "$PID"
 	rm -r "$T/ck/step-00000005"
 	ckpt-snap "$RUN" 6 seal
 	serve
@@ -1146,16 +1142,14 @@ holds() { # STEP BEFORE
 	serve
 	eventually sh -c "mt-store stat $RUN | grep -q mt-ckpt"
 	fails_with 75 mt-ckpt serve "$RUN" --dir "$T/ck"
-	kill "$PID"
-	wait "$PID"
+	end "$PID"
 	serve
 	eventually sh -c "mt-store stat $RUN | grep -q mt-ckpt"
 	mt-store rm "$RUN" --force
 	wait "$PID"
 	spawn serve mt-ckpt serve "$RUN" --dir "$T/other"       # a run that is never made
 	eventually test -d "$T/other"
-	kill "$PID"
-	wait "$PID"
+	end "$PID"
 	[ ! -e "$T/other" ]                                     # no directory was made
 	[ ! -s "$T/serve.err" ]
 }

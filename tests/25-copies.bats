@@ -127,8 +127,7 @@ two_runs() {
 	mt-store stat "$RUN" --json | grep -q '"failed": *1\b'
 	ckpt-snap "$RUN" word | grep -q '^3 failed 0 1$'
 	ckpt-snap "$RUN" word | grep -q '^3 failed 0 1$'
-	kill "$PID"
-	wait "$PID"
+	end "$PID"
 	ckpt-dump "$RUN" scribble 4 4                           # filled again: the count of failed saves is 0
 	spawn serve mt-ckpt serve "$RUN" --dir "$T/ck"
 	[ "$(ckpt-snap "$RUN" 4)" = saved ]
@@ -481,14 +480,12 @@ for i in range(5000):
 	local want
 	want=$(value)
 	[ -n "$want" ]
-	kill "$STREAM" "$OPTIM"
-	wait "$STREAM" "$OPTIM"
+	end "$STREAM" "$OPTIM"
 	for dir in ck/step-00000002 saved; do
 		mt-ckpt load "$RUN" "$T/$dir"
 		start_stages
 		$step --until 3 --eval "$T/eval" --eval-every 2 <"$CASE/data.bin" >"$T/m"
-		kill "$STREAM" "$OPTIM"
-		wait "$STREAM" "$OPTIM"
+		end "$STREAM" "$OPTIM"
 		[ "$(value)" = "$want" ]
 		[ "$(steps <"$T/m")" = "2 3 3" ]
 	done
@@ -505,8 +502,7 @@ for i in range(5000):
 	local saver=$PID
 	$step --until 2 --ckpt-every 2 --eval "$T/eval" --eval-every 2 <"$CASE/data.bin" >"$T/m"
 	grep -q unlogged "$T/ck/step-00000002/run.json"
-	kill "$saver" "$STREAM" "$OPTIM"
-	wait "$saver" "$STREAM" "$OPTIM"
+	end "$saver" "$STREAM" "$OPTIM"
 	mt-ckpt load "$RUN" "$T/ck/step-00000002"
 	start_stages
 	$step --eval "$T/eval" --eval-every 2 <"$CASE/data.bin" >"$T/again"

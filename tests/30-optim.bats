@@ -123,15 +123,13 @@ same_hash() { # KEY=VALUE...: what the state depends on
 	working() { mt-store stat "$RUN" | grep -q 'mt-optim'; }
 	eventually working
 	fails_with 75 mt-optim "$RUN"
-	kill "$first"
-	wait "$first"
+	end "$first"
 }
 
 @test "mt-optim waits for a run that does not exist yet, and exits 0 on SIGTERM" {
 	spawn optim mt-optim "$RUN"
 	sleep 0.2
-	kill "$PID"
-	wait "$PID"
+	end "$PID"
 }
 
 @test "mt-optim exits 0 when its run is removed" {
@@ -151,8 +149,7 @@ threads_of() {
 	spawn optim taskset -c "$two" mt-optim "$RUN" "$@"
 	mt-feed "$GOLDEN/llama2/data.bin" | mt-step "$RUN" $(cat "$GOLDEN/llama2/args") --until "$until" >/dev/null
 	sed -n 's/^Threads:\t//p' "/proc/$PID/status"
-	kill "$PID"
-	wait "$PID"
+	end "$PID"
 }
 
 @test "on two cores mt-optim updates the first unit with two threads, with --threads 1 with one" {

@@ -1,5 +1,6 @@
 #!/usr/bin/env bats
 # mt-optim: an update that is killed, at random or at any instruction, is finished with the same bits.
+# bats file_tags=slow
 
 load helpers
 
@@ -24,7 +25,6 @@ resumes() {
 	[ "$status" = 0 ]
 }
 
-# bats test_tags=slow
 @test "an update killed at random and resumed by other threads and instruction sets ends with the same bits" {
 	killed
 	killed dtype=fp32 tied=1
@@ -34,38 +34,31 @@ resumes() {
 	killed optim=sgd state=int8
 }
 
-# bats test_tags=slow
 @test "--grad none: an update killed at random ends with the same bits" {
 	killed grad=none
 }
 
-# bats test_tags=slow
 @test "an update killed at any instruction is finished with the same bits" {
 	resumes
 }
 
-# bats test_tags=slow
 @test "bf16 state: an update killed at any instruction is finished with the same bits" {
 	resumes bf16
 }
 
-# bats test_tags=slow
 @test "int8 state: an update killed at any instruction is finished with the same bits, scales too" {
 	resumes int8
 }
 
-# bats test_tags=slow
 @test "--grad none: an update killed at any instruction is finished with the same bits" {
 	resumes none
 }
 
-# bats test_tags=slow
 @test "--grad none, bf16 and int8 state: an update killed at any instruction is finished with the same bits" {
 	resumes none bf16
 	resumes none int8
 }
 
-# bats test_tags=slow
 @test "lion: an update killed at any instruction is finished with the same bits, with every type of state" {
 	resumes lion
 	resumes lion bf16
@@ -73,7 +66,6 @@ resumes() {
 	resumes lion none
 }
 
-# bats test_tags=slow
 @test "sgd: an update killed at any instruction is finished with the same bits, with every type of state" {
 	resumes sgd
 	resumes sgd bf16

@@ -391,8 +391,7 @@ narrow_ring() {
 	make_run llama3
 	spawn a mt-stream "$RUN"
 	eventually sh -c "mt-store stat $RUN | grep -q 'mt-stream 0.*waits for a batch'"
-	kill "$PID"
-	wait "$PID"
+	end "$PID"
 	spawn b mt-stream "$RUN"
 	eventually sh -c "mt-store stat $RUN | grep -q 'mt-stream 0.*waits for a batch'"
 	mt-store rm "$RUN" --force

@@ -426,13 +426,11 @@ assert abs(b / a - times) < 1e-3, (a, b)' "$@"
 	mt-store stat "$RUN" | grep '^mt-stream' >"$T/stat"
 	no grep -q predicted "$T/stat"
 	no grep -q predicted "$T/stream.err"
-	kill "$PID"
-	wait "$PID"
+	end "$PID"
 	computed --verbose
 	eventually is_predicted             # it is counted after the last gradient has left
 	grep -q "predicted by the rates of cpu, measured: " "$T/stream.err"
-	kill "$PID"
-	wait "$PID"
+	end "$PID"
 	# by rates that are given, both to the last digit
 	computed --verbose --profile $rates
 	eventually is_predicted
@@ -691,11 +689,7 @@ step_of() {
 	local out=$1 shape=$2
 	shift 2
 	spawn "stream.$out" mt-stream "$RUN" --threads 1 --verbose "$@"
-	stream-drive step "$RUN" $shape 1 3 $WORDS 3>&- | sort >"$T/$out"
-	[ "${PIPESTATUS[0]}" = 0 ]
-	kill "$PID"
-	wait "$PID"
-	grep -q loss "$T/$out"
+	step_by "$out" "$PID" $shape 1 3 $WORDS
 }
 
 FAST_BUS=cpu,h2d=9999,d2h=9999,hbm=9999,flops=0.001
@@ -868,8 +862,7 @@ works_or_says() {
 		i=$((i + 1))
 	done
 	cmp "$T/shape.2" "$T/shape.5"
-	kill "$PID"
-	wait "$PID"
+	end "$PID"
 	python3 - "$T/stream.err" <<-'PY'
 		import re, sys
 		sizes = re.findall(r": ([\d.]+) of ([\d.]+) MiB of device memory", open(sys.argv[1]).read())

@@ -11,11 +11,7 @@ step_of() {
 	local out=$1 command=$2
 	shift 2
 	spawn stream env MT_EMU_SEED="${SEED:-1}" $command "$RUN" --chunk-tokens 48 --head-tokens 40
-	stream-drive step "$RUN" "${ROWS:-5}" 24 1 1 3 dump="$T/$out.bin" "$@" 3>&- | sort >"$T/$out"
-	[ "${PIPESTATUS[0]}" = 0 ]
-	kill "$PID"
-	wait "$PID"
-	grep -q loss "$T/$out"
+	step_by "$out" "$PID" "${ROWS:-5}" 24 1 1 3 dump="$T/$out.bin" "$@"
 }
 
 # Steps of golden models on the cpu device and on the cuda device, whose streams take turns in two orders: gradients are
@@ -219,10 +215,7 @@ dealt_of() {
 			"$@"
 		pids="$pids $PID"
 	done
-	stream-drive step "$RUN" 4 24 4 "$streams" 3 3>&- | sort >"$T/$out"
-	[ "${PIPESTATUS[0]}" = 0 ]
-	kill $pids
-	for i in $pids; do wait "$i"; done
+	step_by "$out" "$pids" 4 24 4 "$streams" 3
 	[ "$(grep -c loss "$T/$out")" = 4 ]
 }
 
@@ -351,16 +344,14 @@ try_with() {
 	make_run qwen3 bf16 bf16
 	spawn stream "$EMU" "$RUN" --device cuda
 	stream-drive step "$RUN" 16 24 1 1 3 3>&- | sort >"$T/first"
-	kill "$PID"
-	wait "$PID"
+	end "$PID"
 	own=$(own_of "$T/stream.err")
 	grep -q "chunks of 16;" "$T/stream.err"
 	spawn stream "$EMU" "$RUN" --device cuda --device-memory $((own + 2000))K
 	stream-drive step "$RUN" 16 24 1 1 3 3>&- | sort >"$T/second"
 	cmp "$T/first" "$T/second"
 	grep -q "chunks of 16;" "$T/stream.err"
-	kill "$PID"
-	wait "$PID"
+	end "$PID"
 	# a fresh run would get smaller chunks
 	spawn stream "$EMU" "$RUN" --device cuda --device-memory $((own + 700))K
 	stream=$PID

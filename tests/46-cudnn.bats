@@ -29,11 +29,7 @@ step_of() {
 	spawn stream env MT_EMU_SEED="${SEED:-1}" ${backend:+MT_EMU_SDPA=$backend} MT_EMU_SDPA_LOG="$T/$out.calls" "$EMU" \
 		"$RUN" \
 		--device cuda --chunk-tokens "${CHUNK:-200}" --head-tokens 40 "$@"
-	stream-drive step "$RUN" ${SHAPE:-3 64} 1 1 3 dump="$T/$out.bin" limit=180 $PLAIN 3>&- | sort >"$T/$out"
-	[ "${PIPESTATUS[0]}" = 0 ]
-	kill "$PID"
-	wait "$PID"
-	grep -q loss "$T/$out"
+	step_by "$out" "$PID" ${SHAPE:-3 64} 1 1 3 dump="$T/$out.bin" limit=180 $PLAIN
 }
 
 # The gradients of two steps differ, by at most BOUND of their norm: differ A B BOUND
@@ -228,8 +224,7 @@ calls_of() {
 			wait "$step"
 			sort "$T/step.out" | cmp - "$T/own"
 			cmp "$T/own.bin" "$T/$fault.bin"
-			kill "$PID"
-			wait "$PID"
+			end "$PID"
 		done
 	done
 }

@@ -1,5 +1,6 @@
 #!/usr/bin/env bats
 # The machine code of the cuda device's kernels, read without a GPU: tests/gpu/sass.
+# bats file_tags=slow
 
 load helpers
 
@@ -14,7 +15,6 @@ sass() {
 	[ "$CODE" != 77 ] || skip "needs cuobjdump and nvdisasm (make deps)"
 }
 
-# bats test_tags=slow
 @test "memory-bound kernels load and store 128 bits at once, loops of tensor cores are as short as before, no spills" {
 	need_objects
 	sass "$BUILD/mt-stream/cuda" sm_90
@@ -26,7 +26,6 @@ sass() {
 	[ "$(sed -n '/^kernels on tensor cores/,$p' "$T/out" | grep -c '^sm_.*_mma,')" -ge 30 ]
 }
 
-# bats test_tags=slow
 @test "a kernel that stores 32 bits at a time, a longer loop of tensor cores and unclassified kernels are reported" {
 	need_objects
 	need_cmd nvcc

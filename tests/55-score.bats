@@ -35,8 +35,7 @@ scores() { # OUT [OPTIONS]: of $T/rec, in rows of 64
 		stream
 		write_documents "$T/$case.rec" "$(vocab_of "$GOLDEN/$case/model")" 64
 		mt-score "$RUN" --seq 64 --micro 3 --tokens <"$T/$case.rec" >"$T/$case.lines"
-		kill "$PID"
-		wait "$PID"
+		end "$PID"
 		mt-store rm "$RUN"
 	done
 	with_torch "$GOLDEN/scores.py" "$GOLDEN" "$T" $FAMILIES
@@ -47,8 +46,7 @@ scores() { # OUT [OPTIONS]: of $T/rec, in rows of 64
 		make_run "$CASE/model" --dtype $dtype
 		start_stages
 		mt-step "$RUN" $(cat "$CASE/args") --until 1 --eval "$CASE/eval.bin" --eval-every 1 <"$CASE/data.bin" >"$T/m"
-		kill "$OPTIM"
-		wait "$OPTIM"
+		end "$OPTIM"
 		cp "$CASE/eval.bin" "$T/rec"
 		mt-score "$RUN" --seq 32 --micro 2 --sum <"$T/rec" >"$T/sum"
 		mt-score "$RUN" --seq 32 --micro 2 <"$T/rec" >"$T/lines"
@@ -61,8 +59,7 @@ scores() { # OUT [OPTIONS]: of $T/rec, in rows of 64
 			assert total["targets"] == sum(l["targets"] for l in lines) and total["documents"] == len(lines)
 			assert abs(-sum(l["logp"] for l in lines) / total["targets"] - total["loss"]) < 1e-12 * total["loss"]
 		END
-		kill "$STREAM"
-		wait "$STREAM"
+		end "$STREAM"
 		mt-store rm "$RUN"
 	done
 }
@@ -160,8 +157,7 @@ scores() { # OUT [OPTIONS]: of $T/rec, in rows of 64
 	cp "$CASE/eval.bin" "$T/rec"
 	fails_with 75 sh -c 'mt-score "$0" --seq 32 <"$1"' "$RUN" "$T/rec"
 	grep -q "mt-optim (pid $OPTIM) has this slot\|mt-optim" "$T/fails.err"
-	kill "$OPTIM"
-	wait "$OPTIM"
+	end "$OPTIM"
 	kill -STOP "$STREAM"
 	spawn score sh -c 'exec mt-score "$0" --seq 32 <"$1"' "$RUN" "$T/rec"
 	eventually sh -c 'mt-store stat "$0" | grep -q accumulate' "$RUN"

@@ -411,8 +411,7 @@ except BrokenPipeError:
 	make_run "$CASE/model" --dtype fp32
 	start_stages
 	documents 8 | mt-step "$RUN" --steps 4 --batch 2 --seq 32 --lr 1e-3 >"$T/step.out"
-	kill "$OPTIM"
-	wait "$OPTIM"
+	end "$OPTIM"
 	kill -9 "$STREAM"
 	wait "$STREAM" || true
 	mt-store stat --abi --json >"$T/abi.json"

@@ -68,8 +68,7 @@ step_of() {
 	stream-drive step "$RUN" ${SHAPE:-5 24} 1 1 3 ${WORDS:-} 3>&- | sort >"$T/$1"
 	[ "${PIPESTATUS[0]}" = 0 ]
 	mt-store stat "$RUN" --json >"$T/stat"
-	kill "$pid"
-	wait "$pid"
+	end "$pid"
 	grep -q loss "$T/$1"
 	mt-store rm "$RUN"
 }
@@ -219,8 +218,7 @@ print(max(s["counters"].get(sys.argv[2], 0) for s in stages))' "$T/stat" "$1"
 		start_stages --expert-window $window
 		mt-step "$RUN" $(cat "$GOLDEN/glm4-moe/args") <"$GOLDEN/glm4-moe/data.bin" >/dev/null 2>"$T/step.err"
 		mt-ckpt export "$RUN" "$T/after-$window" --dtype fp32
-		kill "$STREAM" "$OPTIM"
-		wait "$STREAM" "$OPTIM"
+		end "$STREAM" "$OPTIM"
 		mt-store rm "$RUN"
 	done
 	cmp "$T/after-9/model.safetensors" "$T/after-2/model.safetensors"
@@ -286,8 +284,7 @@ assert p["params"] - p["active_params"] == 2 * 2 * 3 * 12 * 16, p' "$T/plan"
 		stream-drive make "$RUN" "$T/m" fp32 fp32 1024 7
 		spawn stream mt-stream "$RUN" --threads 1
 		stream-drive step "$RUN" 2 24 1 1 3 3>&- | sort >"$T/${value//[^a-z0-9]/}"
-		kill "$PID"
-		wait "$PID"
+		end "$PID"
 		mt-store rm "$RUN"
 	done
 	grep -q 'aux loss 0x1' "$T/unknown0"

@@ -129,8 +129,7 @@ reference() { # the state that an undisturbed run ends in; create's options
 	make_run "$GOLDEN/llama3/model" "$@"
 	start_stages
 	train "${MORE[@]}" >"$T/want.out" 2>"$T/want.err"
-	kill "$OPTIM" "$STREAM"
-	wait "$OPTIM" "$STREAM"
+	end "$OPTIM" "$STREAM"
 	state_of "$RUN" | sed 's/ pin .*//' >"$T/want"
 	mt-store rm "$RUN"
 }
@@ -208,14 +207,12 @@ fenced() {
 	for s in optim stream; do
 		eval "pid_of=\$pid_of_$s"
 		[ $s != "$who" ] || pid_of=$second
-		kill "$pid_of"
-		wait "$pid_of"
+		end "$pid_of"
 	done
 	if [ "${#MORE[@]}" != 0 ]; then
 		pid_of=$pid_of_ckpt
 		[ "$who" != ckpt ] || pid_of=$second
-		kill "$pid_of"
-		wait "$pid_of"
+		end "$pid_of"
 		for s in "$T"/ck/step-*; do mt-ckpt verify "$s"; done
 	fi
 	kill "$watch" || cat "$T/watch.err"
@@ -288,8 +285,7 @@ fenced() {
 		mt-ckpt load "$RUN" "$GOLDEN/llama3/model" 2>/dev/null
 		start_stages
 		train >"$T/step.out" 2>"$T/step.err"
-		kill "$OPTIM" "$STREAM"
-		wait "$OPTIM" "$STREAM"
+		end "$OPTIM" "$STREAM"
 		state_of "$RUN" | sed 's/ pin .*//' | diff "$T/want" -
 		mt-store rm "$RUN"
 	done
@@ -303,8 +299,7 @@ fenced() {
 	exits 78 train >"$T/step.out" 2>"$T/step.err"
 	grep -q 'save it with mt-ckpt' "$T/step.err"
 	[ "$(wc -l <"$T/step.out")" = 3 ]
-	kill "$OPTIM" "$STREAM"
-	wait "$OPTIM" "$STREAM"
+	end "$OPTIM" "$STREAM"
 	mt-ckpt save "$RUN" "$T/saved"
 	mt-ckpt load "$RUN" "$T/saved"
 	start_stages
@@ -326,8 +321,7 @@ fenced() {
 		wait "$holder" || true
 		spawn serve mt-store serve "$RUN"
 		eventually attempt_is 42
-		kill "$PID"
-		wait "$PID"
+		end "$PID"
 		mt-ckpt load "$RUN" "$GOLDEN/llama3/model" 2>/dev/null
 	done
 }

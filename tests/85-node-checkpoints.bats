@@ -183,8 +183,7 @@ step_8() {
 	kill -CONT "$(cat "$T/node-0.ckpt.pid")"
 	wait "$all" || [ $? = 74 ] # step 4 may have been pinned when the first one died
 	resaved_as "$T/one/step-00000008" "$T/out/step-00000008"
-	kill "$PID"
-	wait "$PID"
+	end "$PID"
 }
 alive() { grep -q '^State:.*[^Z] (' "/proc/$1/status" 2>/dev/null; }
 second_is_there() { mt-store stat "$RUN" | grep '^mt-ckpt' | grep -qw "$PID"; }

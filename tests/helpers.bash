@@ -47,6 +47,13 @@ spawn() { # NAME PROGRAM ARGS...
 	echo "$PID" >>"$T/pids"
 }
 
+# Processes of ours end normally by SIGTERM: end PID...
+end() {
+	local p
+	kill "$@"
+	for p; do wait "$p"; done
+}
+
 # The command must fail (! COMMAND alone does not fail a test)
 no() {
 	if "$@"; then

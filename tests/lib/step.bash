@@ -21,6 +21,14 @@ latent_heads() {
 		>"$T/latent-$1/model/config.json"
 }
 
+# Write one step's losses and gradients by mt-streams, which end then: step_by OUT "PIDS" STREAM-DRIVE'S ARGUMENTS...
+step_by() {
+	stream-drive step "$RUN" "${@:3}" 3>&- | sort >"$T/$1"
+	[ "${PIPESTATUS[0]}" = 0 ]
+	end $2
+	grep -q loss "$T/$1"
+}
+
 # Write one step's losses and gradients of a fresh run, computed by STREAMS mt-streams, to OUT:
 # streams_step OUT "MT-STREAM'S OPTIONS" STREAMS ROWS SEQ MICROS [WORDS...]
 streams_step() {
@@ -29,11 +37,7 @@ streams_step() {
 		spawn "stream$i" mt-stream "$RUN" --chunk-tokens 48 --head-tokens 40 $options
 		pids="$pids $PID"
 	done
-	stream-drive step "$RUN" "$4" "$5" "$6" "$streams" 3 "${@:7}" 3>&- | sort >"$T/$out"
-	[ "${PIPESTATUS[0]}" = 0 ]
-	kill $pids
-	for i in $pids; do wait "$i"; done
-	grep -q loss "$T/$out"
+	step_by "$out" "$pids" "$4" "$5" "$6" "$streams" 3 "${@:7}"
 }
 
 same() { cmp "$T/$1" "$T/$2" || { diff "$T/$1" "$T/$2" | head -5 >&2; return 1; }; }
