@@ -10,7 +10,6 @@
  *
  * A source whose bytes are not those of load any more is refused (66). The record is a kept file of the run. It also
  * has what stood before the names of the text model, since files are written under the names that were read. */
-#include <endian.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -118,19 +117,8 @@ static int make_header(struct carried *c)
 		json_put(&rc, o, "data_offsets", json_pack("[I, I]", (json_int_t)t->at, (json_int_t)(t->at + t->bytes)));
 		json_put(&rc, root, t->name, o);
 	}
-	char *text = rc == 0 ? json_dumps(root, JSON_COMPACT) : NULL;
-	json_decref(root);
-	if (!text) return rc < 0 ? rc : no_memory();
-	size_t n = strlen(text), padded = (n + 7) & ~(size_t)7;
-	uint64_t le = htole64(padded);
-	if ((c->header = malloc(8 + padded))) {
-		memcpy(c->header, &le, 8);
-		memcpy(c->header + 8, text, n);
-		memset(c->header + 8 + n, ' ', padded - n);
-	}
-	free(text);
-	c->header_bytes = 8 + padded;
-	return c->header ? 0 : no_memory();
+	c->header = shard_header(root, rc, &c->header_bytes);
+	return c->header ? 0 : rc < 0 ? rc : no_memory();
 }
 
 /* Take c->record apart. */

@@ -141,6 +141,9 @@ extern const struct st_set { /* the files of an array: NAME.safetensors, or NAME
 	enum st_dtype dtype;
 } st_sets[ARRAYS];
 
+/* A file's header, from its JSON, which it takes: the length, 8 bytes little-endian, and the text, padded to a multiple
+ * of 8. To be freed; NULL without memory, or if rc is not 0 */
+char *shard_header(json_t *root, int rc, uint64_t *bytes);
 /* The strings and the table must outlive it. */
 int shards_begin(struct shards *, struct out_dir *, const char *set, enum st_dtype, uint64_t exact_roles,
 	const struct mt_tensor *table, uint32_t n, uint64_t limit);

@@ -49,26 +49,30 @@ static json_t *entry(const struct shards *s, uint32_t tensor, int *rc)
 	return o;
 }
 
-/* The length of the header, 8 bytes little-endian, and the header, padded to a multiple of 8 */
+char *shard_header(json_t *root, int rc, uint64_t *bytes)
+{
+	char *text = rc == 0 ? json_dumps(root, JSON_COMPACT) : NULL, *header = NULL;
+	size_t n = text ? strlen(text) : 0, padded = (n + 7) & ~(size_t)7;
+	uint64_t le = htole64(padded);
+	json_decref(root);
+	*bytes = 8 + padded;
+	if (text && (header = malloc(*bytes))) {
+		memcpy(header, &le, 8);
+		memcpy(header + 8, text, n);
+		memset(header + 8 + n, ' ', padded - n);
+	}
+	free(text);
+	return header;
+}
+
 static int make_header(const struct shards *s, struct shard *shard)
 {
 	json_t *root = json_object();
 	int rc = 0;
 	json_put(&rc, root, "__metadata__", json_pack("{s:s}", "format", "pt"));
 	for (uint32_t i = shard->first; i < shard->end; i++) json_put(&rc, root, s->table[i].name, entry(s, i, &rc));
-	char *text = rc == 0 ? json_dumps(root, JSON_COMPACT) : NULL;
-	json_decref(root);
-	if (!text) return rc < 0 ? rc : no_memory();
-	size_t n = strlen(text), padded = (n + 7) & ~(size_t)7;
-	uint64_t le = htole64(padded);
-	shard->header_bytes = 8 + padded;
-	if ((shard->header = malloc(shard->header_bytes))) {
-		memcpy(shard->header, &le, 8);
-		memcpy(shard->header + 8, text, n);
-		memset(shard->header + 8 + n, ' ', padded - n);
-	}
-	free(text);
-	return shard->header ? 0 : no_memory();
+	shard->header = shard_header(root, rc, &shard->header_bytes);
+	return shard->header ? 0 : rc < 0 ? rc : no_memory();
 }
 
 /* Divide the tensors among shards, in the table's order. */
