@@ -90,7 +90,8 @@ static const struct constant flags[] = {{"tied", MT_TIED}, {"qkv_bias", MT_QKV_B
 	{"layernorm", MT_LAYERNORM}, {"norm_bias", MT_NORM_BIAS}, {"norm_one", MT_NORM_ONE}, {"norm_plain", MT_NORM_PLAIN},
 	{"no_pre_norm", MT_NO_PRE_NORM}, {"post_norm", MT_POST_NORM}, {"parallel", MT_PARALLEL}, {"one_norm", MT_ONE_NORM},
 	{"sinks", MT_SINKS}, {"head_bias", MT_HEAD_BIAS}, {"layer_scalar", MT_LAYER_SCALAR}, {"dropout", MT_DROPOUT},
-	{"positions", MT_POSITIONS}, {"in_out", MT_IN_OUT}, {"init_by_depth", MT_INIT_BY_DEPTH}};
+	{"positions", MT_POSITIONS}, {"in_out", MT_IN_OUT}, {"init_by_depth", MT_INIT_BY_DEPTH},
+	{"qk_norm_plain", MT_QK_NORM_PLAIN}, {"nope_temperature", MT_NOPE_TEMPERATURE}};
 
 /* The bit fields of a word: (lowest bit, bits) */
 static const struct bit_field {

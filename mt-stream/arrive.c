@@ -37,6 +37,8 @@ void batch_in(struct stream *s)
 	launch(s, Q_COMPUTE, &ops[0]);
 	queue_wait(s, Q_WEIGHTS, event_record(s, Q_COMPUTE));
 	for (size_t i = 1; i < sizeof ops / sizeof *ops; i++) launch(s, Q_COMPUTE, &ops[i]);
+	if (m->layout.span_starts)
+		launch(s, Q_COMPUTE, &(struct op){OP_COPY, .copy = {m->layout.span_starts, s->taken.host + 3 * n, n * 4}});
 	balance_in(s);
 	tables_in(s);
 }

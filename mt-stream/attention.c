@@ -20,7 +20,7 @@ static struct op rope_op(const struct chunk *c, enum op_code code, uint32_t laye
 {
 	const struct mt_geometry *g = c->geo;
 	const struct mt_layer *l = mt_layer_of(g, layer);
-	bool norms = g->flags & MT_QK_NORM;
+	bool norms = has_norms(g, l), nope_only = g->flags & MT_NOPE_TEMPERATURE;
 	return (struct op){code,
 		.rope = {.n = c->n,
 			.seq = c->seq,
@@ -38,10 +38,12 @@ static struct op rope_op(const struct chunk *c, enum op_code code, uint32_t laye
 			.row_norm = norms && g->flags & MT_QK_NORM_ROW,
 			.norm_after = norms && g->flags & MT_QK_NORM_AFTER,
 			.norm_one = norms && g->flags & MT_NORM_ONE,
+			.norm_plain = norms && g->flags & MT_QK_NORM_PLAIN,
 			.v_norm = norms && g->flags & MT_V_NORM,
 			.k_is_v = (int)l->k_is_v,
-			.temperature = g->temperature,
+			.temperature = nope_only && l->rope_dim ? 0 : g->temperature,
 			.temperature_positions = g->temperature_positions,
+			.temperature_from = nope_only,
 			.past = c->past,
 			.qkv = s->qkv,
 			.pre = s->pre,
@@ -62,13 +64,13 @@ struct op attention_op(const struct chunk *c, enum op_code code, uint32_t layer,
 			.window = l->window,
 			.past = c->past,
 			.scale = c->geo->attention_scale,
-			.starts = c->starts,
+			.starts = l->span ? c->span_starts : c->starts,
 			.qkv = s->qkv,
 			.o = s->o,
 			.lse = s->lse,
 			.cap = c->geo->attention_cap,
 			.sinks = w->t[MT_T_SINKS],
-			.host_starts = c->host_starts,
+			.host_starts = l->span ? NULL : c->host_starts,
 			.work = c->s.attention,
 			.work_bytes = c->s.attention_bytes}};
 }
@@ -104,6 +106,22 @@ static void qkv_backward(const struct chunk *c, const struct mt_layer *l, const 
 		out);
 }
 
+/* mt-sample: the spans of its document one by one, which a token sees no further back than. A span need not begin where
+ * a tile does: then token by token until the next one does (attention_args.past). */
+static void spans_forward(const struct chunk *c, const struct mt_layer *l, const struct saved *s, struct op op)
+{
+	struct attention_args *a = &op.attention;
+	a->starts = c->starts;
+	for (int64_t t = 0; t < c->n; t += a->n) {
+		a->past = (c->past + t) % l->span;
+		a->n = a->seq = a->past % 64 ? 1 : least(c->n - t, l->span - a->past);
+		a->qkv = elements_after(c->dev, s->qkv, t * proj_width(l));
+		a->o = elements_after(c->dev, s->o, t * value_width(l));
+		a->lse = s->lse + t * l->heads;
+		launch(c, &op);
+	}
+}
+
 static void attention_forward(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x,
 	struct saved *s, bool have_o)
 {
@@ -115,7 +133,9 @@ static void attention_forward(const struct chunk *c, uint32_t layer, const struc
 		linear_forward(c, s->gate, in, w->t[gate_role(l)], w->t[gate_bias(l)], NULL, c->geo->hidden, gate_width(l));
 	qkv_forward(c, l, w, in, s->qkv);
 	launch(c, &rope);
-	if (!have_o) launch(c, &attention);
+	if (have_o) return;
+	if (l->span && !c->span_starts) spans_forward(c, l, s, attention);
+	else launch(c, &attention);
 }
 
 static const void *attention_out(const struct chunk *c, uint32_t layer, const struct weights *w, const struct saved *s)

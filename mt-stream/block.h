@@ -108,8 +108,9 @@ struct chunk { /* whole rows that go through a layer together */
 	int in_out;                    /* weights of linear layers are (in, out): a block's in models with MT_IN_OUT */
 	int64_t before, slices_before; /* tokens and slices of the pass before the chunk, where experts come by windows */
 	int64_t past; /* tokens of its document before the chunk; their rows stand before saved->qkv. 0 to train */
-	const uint32_t *tokens, *targets, *starts;  /* (N) each */
-	const uint32_t *host_starts;                /* host: as starts */
+	const uint32_t *tokens, *targets, *starts; /* (N) each */
+	const uint32_t *host_starts;               /* host: as starts */
+	const uint32_t *span_starts; /* (N): where in its row the token's span starts (mt_layer); NULL to sample */
 	const float *cos[MT_KINDS], *sin[MT_KINDS]; /* (positions, rope_dim / 2), by kind of layer */
 	struct balance balance;
 	struct scratch s;
@@ -285,11 +286,14 @@ static inline int64_t rstd_width(const struct mt_geometry *g, const struct mt_la
 /* Do q and k have norms, of heads or of latents? */
 static inline bool has_norms(const struct mt_geometry *g, const struct mt_layer *l)
 {
-	return (g->flags & MT_QK_NORM && l->heads) || l->kv_rank;
+	bool plain = g->flags & MT_QK_NORM_PLAIN;
+	return (g->flags & MT_QK_NORM && l->heads && (l->rope_dim || !plain)) || l->kv_rank;
 }
-/* Have scores neither a cap nor sinks? An attention backend computes nothing else. */
+/* Have scores neither a cap nor sinks, and documents no spans? An attention backend computes nothing else. */
 static inline bool attention_plain(const struct mt_geometry *g)
 {
+	for (uint32_t k = 0; k < g->n_kinds; k++)
+		if (g->kind[k].span) return false;
 	return !(g->flags & MT_SINKS) && g->attention_cap == 0;
 }
 

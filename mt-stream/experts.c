@@ -81,12 +81,18 @@ static struct op gate_op(const struct slice *p, enum op_code code)
 			.dlogits = x->dgate}};
 }
 
-/* y's rows (R, H) = x's (P, H), token by token of each slot */
-static void dispatch(const struct slice *p, void *y, const void *x)
+/* y's rows (R, H) = x's (P, H), token by token of each slot; times its weight */
+static void dispatch(const struct slice *p, void *y, const void *x, const float *weight)
 {
 	LAUNCH(&p->c, OP_DISPATCH, dispatch, .y = begin_of(p, y, p->c.geo->hidden), .x = x,
-		.slot = p->c.s.x.slot + p->begin, .rows = p->rows, .per_token = p->l->experts_per_token, .h = p->c.geo->hidden);
+		.slot = p->c.s.x.slot + p->begin, .rows = p->rows, .per_token = p->l->experts_per_token, .h = p->c.geo->hidden,
+		.weight = weight);
 }
+
+/* Slots' weights, if they multiply what experts read, or what they give; NULL: they do not */
+static bool weighs_input(const struct slice *p) { return p->l->expert_flags & MT_WEIGH_INPUT; }
+static const float *input_weight(const struct slice *p) { return weighs_input(p) ? p->c.s.x.weight : NULL; }
+static const float *output_weight(const struct slice *p) { return weighs_input(p) ? NULL : p->c.s.x.weight; }
 
 /* ---- the experts ---- */
 
@@ -152,7 +158,10 @@ static void activation(const struct slice *p, enum op_code code, void *gu, int64
 		.dy = elements_after(p->c.dev, x->dact, begin * ffn), .dgu = code == OP_ACTIVATION_BACKWARD ? gu : NULL);
 }
 
-static int interleaved(const struct slice *p) { return !!(p->l->expert_flags & MT_TRANSPOSED); }
+static int interleaved(const struct slice *p)
+{
+	return (p->l->expert_flags & (MT_TRANSPOSED | MT_GATE_FIRST)) == MT_TRANSPOSED;
+}
 
 /* ---- forward ---- */
 
@@ -162,7 +171,7 @@ static void rows_forward(const struct slice *p, const void *h)
 	const struct experts_scratch *x = &p->c.s.x;
 	int64_t f = p->l->expert_ffn, hidden = p->c.geo->hidden;
 	if (!p->have_gu) {
-		dispatch(p, x->x, h);
+		dispatch(p, x->x, h, input_weight(p));
 		grouped_forward(p, p->gu, x->x, gate_up_role(p), gate_up_bias(p), hidden, gated(p, f));
 	}
 	activation(p, OP_ACTIVATION_FORWARD, p->gu, p->begin, p->rows, f, interleaved(p));
@@ -296,7 +305,7 @@ static void all_forward(const struct slice *p, void *out, const void *add)
 {
 	const void *h = routed(p);
 	rows_forward(p, h);
-	combine(p, own_norms(p) ? p->sum : out, add, p->c.s.x.y, p->c.s.x.weight);
+	combine(p, own_norms(p) ? p->sum : out, add, p->c.s.x.y, output_weight(p));
 	if (own_norms(p)) norms_forward(p, out);
 	else if (p->l->shared_ffn) shared_forward(p, out, h);
 }
@@ -327,7 +336,7 @@ void experts_route(const struct slice *p) { route(p, router_input(p)); }
 void experts_window_forward(const struct slice *p)
 {
 	if (p->rows) rows_forward(p, experts_input(p));
-	if (p->rows || p->from == 0) combine_window(p, p->c.s.x.y, p->c.s.x.weight);
+	if (p->rows || p->from == 0) combine_window(p, p->c.s.x.y, output_weight(p));
 }
 
 void experts_forward_end(const struct slice *p, void *out) { add_forward(p, out, end_forward); }
@@ -355,20 +364,26 @@ static void rows_backward(const struct slice *p, const struct grads *g, float be
 	int64_t f = p->l->expert_ffn, hidden = p->c.geo->hidden, bias_stride = p->w->stride[MT_T_XDOWNB];
 	const void *bias = p->w->t[MT_T_XDOWNB];
 	struct operand dy;
-	dispatch(p, x->x, h);
-	dispatch(p, x->y, dsub);
+	dispatch(p, x->x, h, input_weight(p));
+	dispatch(p, x->y, dsub, NULL);
 	if (!p->have_gu) grouped_forward(p, p->gu, x->x, gate_up_role(p), gate_up_bias(p), hidden, gated(p, f));
 	dy = rows_operand(p, OPERAND_DY, x->y, hidden);
 	grouped_backward_input(p, x->dact, &dy, MT_T_XDOWN, f, hidden);
 	activation(p, OP_ACTIVATION_BACKWARD, p->gu, p->begin, p->rows, f, interleaved(p));
 	if (bias) /* experts have their own numbers here: the first one's would be there */
 		bias = (const char *)bias - (size_t)(p->from * bias_stride) * p->c.dev->operand;
-	LAUNCH(&p->c, OP_COMBINE_BACKWARD, combine_backward, .dweight = x->dweight, .weight = x->weight,
-		.slot = x->slot + p->begin, .y = begin_of(p, x->act, f), .dy = begin_of(p, x->dact, f),
-		.dgu = begin_of(p, p->gu, gated(p, f)), .rows = p->rows, .f = f, .g = gated(p, f), .bias = bias,
-		.bias_stride = bias_stride, .h = hidden, .d_o = begin_of(p, x->y, hidden), .expert = x->expert);
+	if (!weighs_input(p))
+		LAUNCH(&p->c, OP_COMBINE_BACKWARD, combine_backward, .dweight = x->dweight, .weight = x->weight,
+			.slot = x->slot + p->begin, .y = begin_of(p, x->act, f), .dy = begin_of(p, x->dact, f),
+			.dgu = begin_of(p, p->gu, gated(p, f)), .rows = p->rows, .f = f, .g = gated(p, f), .bias = bias,
+			.bias_stride = bias_stride, .h = hidden, .d_o = begin_of(p, x->y, hidden), .expert = x->expert);
 	dy = weights_backward(p, g, beta);
 	grouped_backward_input(p, x->x, &dy, gate_up_role(p), hidden, gated(p, f));
+	if (!weighs_input(p)) return;
+	dispatch(p, x->y, h, NULL);
+	LAUNCH(&p->c, OP_COMBINE_BACKWARD, combine_backward, .dweight = x->dweight, .weight = x->weight,
+		.slot = x->slot + p->begin, .y = begin_of(p, x->y, hidden), .dy = begin_of(p, x->x, hidden), .rows = p->rows,
+		.f = hidden);
 }
 
 /* The gradients of the shared expert's weights; in the scratch's dh, where dsub may have been, that of its input */
@@ -435,7 +450,7 @@ void experts_window_backward(const struct slice *p, const struct grads *g, float
 	} else if (beta == 0) {
 		weights_backward(p, g, beta);
 	}
-	if (p->rows || p->from == 0) combine_window(p, p->c.s.x.x, NULL);
+	if (p->rows || p->from == 0) combine_window(p, p->c.s.x.x, input_weight(p));
 }
 
 /* All but the experts, with own norms: the gradients of three inputs, each through its norm. They have the same
@@ -468,7 +483,7 @@ static void rest_backward(const struct slice *p, const struct grads *g, float be
 	route_backward(p, g, beta);
 	if (p->l->shared_ffn) shared_backward(p, g, beta, dsub, h);
 	if (windows) combine_end(p, dh, p->l->shared_ffn ? dh : NULL);
-	else combine(p, dh, p->l->shared_ffn ? dh : NULL, x->x, NULL);
+	else combine(p, dh, p->l->shared_ffn ? dh : NULL, x->x, input_weight(p));
 	router_backward(p, g, beta, h);
 	input_backward(&p->c, dx, g, beta, p->in, p->w, p->norm);
 }

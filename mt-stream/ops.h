@@ -138,11 +138,12 @@ struct rope_args {
 	int row_norm;   /* one norm of all q heads together, one of all k heads; else each head has its own */
 	int norm_after; /* the norms of q and k follow the rotation; not with row_norm */
 	int norm_one;   /* norms multiply by 1 + w */
+	int norm_plain; /* q and k have norms of heads, without weights */
 	int v_norm;     /* each head of v has a norm without weight; only where q and k have norms of heads */
 	int k_is_v;     /* forward: v = k as it comes in. backward: v's gradient is added to that of k as it came in */
-	/* q *= 1 + temperature * log(1 + floor(position / temperature_positions)), where temperature is not 0 */
+	/* q *= 1 + temperature * log(1 + floor((position + from) / positions)), where temperature is not 0 */
 	float temperature;
-	int64_t temperature_positions;
+	int64_t temperature_positions, temperature_from;
 	int64_t past; /* cpu: the first token's place in its row, if not 0 (mt-sample); cos and sin start there already */
 	void *qkv;    /* (N, (NH + 2 NKV) D); backward: the gradient of the results becomes that of the input */
 	/* what the norms got, and their rstd; norms only. Forward writes both, backward reads them. Heads: q's, k's,
@@ -153,6 +154,8 @@ struct rope_args {
 	float beta;
 };
 
+/* Have q and k norms? */
+static inline ON_DEVICE int rope_norms(const struct rope_args *a) { return a->qnorm || a->norm_plain; }
 /* Heads that have a norm */
 static inline int64_t rope_normed(const struct rope_args *a) { return a->heads + (a->v_norm ? 2 : 1) * a->kv_heads; }
 /* Elements of qnorm and of knorm */
@@ -161,7 +164,7 @@ static inline int64_t rope_k_weights(const struct rope_args *a) { return (a->row
 /* Layers without positions (NoPE), and without anything else */
 static inline int rope_is_nothing(const struct rope_args *a)
 {
-	return !a->rope_dim && !a->qnorm && !a->k_is_v && a->temperature == 0;
+	return !a->rope_dim && !rope_norms(a) && !a->k_is_v && a->temperature == 0;
 }
 
 /* Causal attention inside documents: o = softmax(s) v. s = q k' scale, or with a cap s = cap tanh(q k' scale / cap).
@@ -240,9 +243,10 @@ struct join_args {
 /* Forward: from logits to each token's experts and their weights, and the rows of experts. Scores are softmax or
  * sigmoid of the logits; the best K experts by score + correction are chosen, of the best `groups_used` of `groups`
  * groups (by the sum of their two best, or the best alone); equal ones by their number. Their weights are the scores;
- * divided by their sum, which counts as `floor` at least, plus eps, if renormalise; times scale. MT_TOP_SOFTMAX: the
- * best K by logit, weights are the softmax of theirs. Then times the expert's factor. Backward: from the gradient of
- * the weights to that of the logits, and of the factors (not with MT_TOP_SOFTMAX). */
+ * divided by their sum, which counts as `floor` at least, plus eps, if renormalise; times scale. MT_TOP_SOFTMAX,
+ * MT_TOP_SIGMOID: the best K by logit, weights are the softmax of theirs, or their sigmoids (not renormalised). Then
+ * times the expert's factor. Backward: from the gradient of the weights to that of the logits, and of the factors (not
+ * with MT_TOP_...). */
 struct route_args {
 	int64_t n, experts, per_token;
 	enum mt_score score;
@@ -251,25 +255,26 @@ struct route_args {
 	int64_t groups, groups_used; /* groups 1 or less: no groups */
 	int by_best;                 /* a group's score is that of its best expert */
 	const void *correction;      /* (E), or NULL: zeros; exact: fp32 */
-	float *scores;        /* (N, E): forward reads logits and writes scores (MT_TOP_SOFTMAX: leaves the logits) */
-	float *weight;        /* (N, K), in the order of slots */
-	uint32_t *expert;     /* (N, K) */
-	uint32_t *slot;       /* (R): of each row; NULL: rows are not wanted */
-	uint32_t *row;        /* (N, K): of each slot */
-	uint32_t *first;      /* (E + 1) */
-	const float *dweight; /* (N, K), backward */
-	void *dlogits;        /* (N, E), backward; exact: fp32 */
+	float *scores;               /* (N, E): forward reads logits and writes scores (MT_TOP_...: leaves them) */
+	float *weight;               /* (N, K), in the order of slots */
+	uint32_t *expert;            /* (N, K) */
+	uint32_t *slot;              /* (R): of each row; NULL: rows are not wanted */
+	uint32_t *row;               /* (N, K): of each slot */
+	uint32_t *first;             /* (E + 1) */
+	const float *dweight;        /* (N, K), backward */
+	void *dlogits;               /* (N, E), backward; exact: fp32 */
 	int exact;
 	const void *factor;   /* (E), or NULL: ones */
 	float *dfactor, beta; /* (E), backward; NULL: not wanted */
 };
 
-/* y's row r = x's row of the token whose slot it is: slot[r] / K */
+/* y's row r = x's row of the token whose slot it is: slot[r] / K; times the slot's weight */
 struct dispatch_args {
 	void *y;              /* (R, H) */
 	const void *x;        /* (N, H) */
 	const uint32_t *slot; /* (R) */
 	int64_t rows, per_token, h;
+	const float *weight; /* (N, K), or NULL: ones */
 };
 
 /* For each expert e, with m rows. Forward (sum 0), on its rows of a and c: c = a b_e + bias_e, b_e (k, n), or (n, k) if
@@ -350,7 +355,8 @@ struct combine_args {
 /* Backward of combine and of the experts' activation, for experts' outputs o = y w' + bias. On entry dy and dgu are
  * the gradients of y and gate | up for weights of 1, and do's rows the gradients of the tokens' outputs. dweight of
  * a slot = do . o = y . dy + do . bias. Then dgu and y, or with a bias dgu and do, of its row are multiplied by its
- * weight: so that the gradients of weights are those of products, do' y and dgu' x. */
+ * weight: so that the gradients of weights are those of products, do' y and dgu' x. Weights that multiply inputs: y is
+ * the inputs without them, dy their gradients, and there is no dgu (g 0). */
 struct combine_backward_args {
 	float *dweight;       /* (N, K), in the order of slots */
 	const float *weight;  /* (N, K) */
@@ -639,8 +645,8 @@ struct mla_args {
 	W(NORM_BACKWARD, norm_backward, !a->add_dx && !a->ld && a->dx != a->dy, a->dx, a->n * a->h, elem) \
 	W(NORM_BACKWARD, norm_backward, a->beta == 0 && a->w, a->dw, a->h, 4) \
 	W(NORM_BACKWARD, norm_backward, a->beta == 0 && a->mean, a->db, a->h, 4) \
-	W(ROPE_FORWARD, rope, a->qnorm, a->pre, a->n * rope_normed(a) * a->dim, elem) \
-	W(ROPE_FORWARD, rope, a->qnorm, a->rstd, a->n * (a->row_norm ? 2 : rope_normed(a)), 4) \
+	W(ROPE_FORWARD, rope, rope_norms(a), a->pre, a->n * rope_normed(a) * a->dim, elem) \
+	W(ROPE_FORWARD, rope, rope_norms(a), a->rstd, a->n * (a->row_norm ? 2 : rope_normed(a)), 4) \
 	W(ROPE_BACKWARD, rope, a->qnorm && a->beta == 0, a->dqnorm, rope_q_weights(a), 4) \
 	W(ROPE_BACKWARD, rope, a->qnorm && a->beta == 0, a->dknorm, rope_k_weights(a), 4) \
 	W(ATTENTION_FORWARD, attention, 1, a->o, a->n * a->heads * attention_dim_v(a), elem) \

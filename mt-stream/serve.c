@@ -14,6 +14,16 @@
 #include "stream.h"
 #include "trace.h"
 
+/* Where the spans of documents start (mt_layer): of tokens, not of rows */
+static void spans_make(struct stream *s)
+{
+	uint32_t span = mt_layer_most(s->geo).span, seq = s->taken.msg.batch.seq;
+	size_t n = (size_t)s->taken.msg.batch.rows * seq;
+	const uint32_t *starts = s->taken.host + 2 * n;
+	for (size_t i = 0; span && i < n; i++)
+		s->taken.host[3 * n + i] = starts[i] + ((uint32_t)(i % seq) - starts[i]) / span * span;
+}
+
 static int batch_take(struct stream *s, const void *block)
 {
 	int rc = batch_fits(&s->taken.msg, mt_ring_block(s->batch));
@@ -24,7 +34,9 @@ static int batch_take(struct stream *s, const void *block)
 		return mt_fail(MT_EX_PEER, "rows of %u tokens: the model has %u positions", s->taken.msg.batch.seq,
 			s->geo->max_position);
 	memcpy(s->taken.host, block, (size_t)s->taken.msg.batch.rows * s->taken.msg.batch.seq * 12);
-	return batch_check(&s->taken.msg, s->taken.host, s->geo->vocab);
+	rc = batch_check(&s->taken.msg, s->taken.host, s->geo->vocab);
+	if (rc == 0) spans_make(s);
+	return rc;
 }
 
 static int micro_serve(struct stream *s)

@@ -84,7 +84,7 @@ struct rates {
 /* Set by serve.c: the micro-batch that it works on */
 struct taken {
 	struct mt_msg msg;
-	uint32_t *host; /* its rows, copied out of the ring: tokens, targets, starts */
+	uint32_t *host; /* its rows, copied out of the ring: tokens, targets, starts; of models with spans, their starts */
 };
 
 /* Set by request.c: what it plans, and what it has seen of micro-batches so far */

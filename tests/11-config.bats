@@ -545,6 +545,7 @@ self_attention.dense.weight ln_mlp.weight ln_mlp.bias mlp.dense_h_to_4h.weight m
 		moonlight-16b-a3b 15960110208
 		deepseek-v2-lite 15706484224
 		deepseek-v2 235741434880
+		llama-4-scout 107769861120
 		deepseek-v3 671026419200
 		bench-97m 96763520
 		demo 4877568
@@ -1551,6 +1552,40 @@ END
 	refused 78 "mlp_multipliers 0 is out of range"
 	config falcon_h1 '"layer_types": ["hybrid", "full_attention", "hybrid"]'
 	refused 78 "layer_types 'full_attention' is not supported"
+}
+
+@test "Llama 4: spans and rope by layer, experts whose weights multiply their input, keys that are refused" {
+	local small='"intermediate_size": 6' sizes='"intermediate_size_mlp": 20'
+	config llama4_text "$small" "$sizes" '"num_local_experts": 4' '"moe_layers": [2]' '"attention_chunk_size": 16'
+	store-layout "$T/config.json" >"$T/layout"
+	[ "$(grep -c "^span 16$" "$T/layout")" = 2 ] # with experts and without
+	grep -q "^temperature 0.1[0-9]* 8192$" "$T/layout"
+	grep -q "layers.0.feed_forward.gate_proj.weight unit 1 .* shape 20 32 " "$T/layout"
+	grep -q "layers.2.feed_forward.experts.gate_up_proj unit 3 .* shape 32 12 .* n 1536 " "$T/layout"
+	grep -q "layers.2.feed_forward.shared_expert.down_proj.weight unit 3 .* shape 32 6 " "$T/layout"
+	! grep -q "q_norm" "$T/layout"
+	config llama4_text '"attention_chunk_size": null' '"no_rope_layers": []' '"attn_temperature_tuning": false'
+	store-layout "$T/config.json" | grep -q "^temperature 0 8192$"
+	! store-layout "$T/config.json" | grep -q "^span [1-9]"
+	config llama4_text '"attn_temperature_tuning": 4' # as the first released files have it
+	store-layout "$T/config.json" | grep -q "^temperature 0.1[0-9]* 8192$"
+	config llama4_text '"attention_chunk_size": null' \
+		'"layer_types": ["chunked_attention", "full_attention", "full_attention"]'
+	refused 78 "layer_types: layer 0 is chunked_attention without attention_chunk_size"
+	config llama4_text '"layer_types": ["sliding_attention", "full_attention", "full_attention"]'
+	refused 78 "layer_types: layer 0 is sliding_attention, but no window is in force"
+	config llama4_text '"attention_chunk_size": 0'
+	refused 78 "attention_chunk_size 0 is not between 1"
+	config llama4_text '"floor_scale": 0'
+	refused 78 "floor_scale 0 is not between 1"
+	config llama4_text '"attn_scale": -1'
+	refused 78 "attn_scale -1 is out of range"
+	config llama4_text '"moe_layers": 3'
+	refused 65 "moe_layers is not a list"
+	config llama4_text '"interleave_moe_layer_step": 0'
+	refused 78 "interleave_moe_layer_step 0 is not between 1"
+	config llama '"layer_types": ["chunked_attention", "full_attention", "full_attention"]'
+	refused 78 "layer_types 'chunked_attention' is not supported"
 }
 
 @test "Trinity and Gemma 4's experts: sizes, tensors and layers by their keys" {

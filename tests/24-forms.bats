@@ -35,15 +35,15 @@ FAMILIES="mixtral qwen2-moe qwen3-moe olmoe granitemoe glm4-moe dots1 solar-open
 	local c
 	need_transformers
 	mkdir "$T/in" "$T/out"
-	with_torch "$GOLDEN/packed.py" make "$GOLDEN" "$T/in" $FAMILIES gpt-oss 2>/dev/null
-	for c in $FAMILIES gpt-oss; do
+	with_torch "$GOLDEN/packed.py" make "$GOLDEN" "$T/in" $FAMILIES gpt-oss llama4-chunks 2>/dev/null
+	for c in $FAMILIES gpt-oss llama4-chunks; do
 		make_run "$T/in/$c" --dtype fp32
 		mt-ckpt export "$RUN" "$T/out/$c"
 		mt-store rm "$RUN"
 		# exported with released files' prefix, backbone
 		[ $c = nemotron-h-moe ] || forms same "$T/in/$c" "$T/out/$c"
 	done
-	with_torch "$GOLDEN/packed.py" check "$T/in" "$T/out" $FAMILIES gpt-oss 2>/dev/null
+	with_torch "$GOLDEN/packed.py" check "$T/in" "$T/out" $FAMILIES gpt-oss llama4-chunks 2>/dev/null
 }
 
 @test "Qwen3-VL-MoE: experts packed and transposed, as released, or in other forms, and all else as it was" {

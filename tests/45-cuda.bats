@@ -72,6 +72,12 @@ as_on_cpu() {
 	as_on_cpu bf16 3e-2 true afmoe gemma4-moe
 }
 
+# bats test_tags=slow
+@test "spans, and experts whose weights multiply inputs, on the cuda device give the cpu device's gradients" {
+	as_on_cpu fp32 1e-5 true llama4-chunks llama4-plain
+	as_on_cpu bf16 3e-2 true llama4-chunks
+}
+
 @test "a GPU whose memory is the host's reads weights in place and offloads nothing, with the same bits" {
 	need_emulator
 	for model in qwen3 mixtral; do

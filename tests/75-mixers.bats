@@ -1,5 +1,6 @@
 # Layers that combine tokens otherwise than by softmax attention alone: gated DeltaNet, gates on attention's output,
-# short convolutions, Mamba 2, also beside attention; and those whose q, k and v are made of latents (MLA).
+# short convolutions, Mamba 2, also beside attention; attention inside spans of a document; and those whose q, k and v
+# are made of latents (MLA).
 # tests/golden/compare.py has the bounds and their reasons.
 load helpers
 load lib/golden
@@ -38,6 +39,10 @@ load lib/golden
 @test "falcon-h1 in bf16: results differ from PyTorch's only by rounding" { golden falcon-h1 --bf16; }
 @test "falcon-h1-norm in fp32: losses, norms, gradients and weights match PyTorch's" { golden falcon-h1-norm; }
 @test "falcon-h1-norm in bf16: results differ from PyTorch's only by rounding" { golden falcon-h1-norm --bf16; }
+@test "llama4-chunks in fp32: losses, norms, gradients and weights match PyTorch's" { golden llama4-chunks; }
+@test "llama4-chunks in bf16: results differ from PyTorch's only by rounding" { golden llama4-chunks --bf16; }
+@test "llama4-plain in fp32: losses, norms, gradients and weights match PyTorch's" { golden llama4-plain; }
+@test "llama4-plain in bf16: results differ from PyTorch's only by rounding" { golden llama4-plain --bf16; }
 @test "afmoe in fp32: losses, norms, gradients and weights match PyTorch's" { golden afmoe; }
 @test "afmoe in bf16: results differ from PyTorch's only by rounding" { golden afmoe --bf16; }
 @test "gemma4-moe in fp32: losses, norms, gradients and weights match PyTorch's" { golden gemma4-moe; }
@@ -46,7 +51,7 @@ load lib/golden
 @test "models with other mixers are exported as they were loaded: names, shapes, values, and the same geometry" {
 	same_export qwen3-5 qwen3-5-moe qwen3-next lfm2 lfm2-moe deepseek-v2 deepseek-v3 moonlight glm4-moe-lite \
 		granite-hybrid granite-hybrid-moe nemotron-h nemotron-h-moe falcon-h1 falcon-h1-norm afmoe gemma4-moe \
-		deepseek-v2-groups
+		deepseek-v2-groups llama4-chunks llama4-plain
 }
 
 # bats test_tags=slow
@@ -54,7 +59,7 @@ load lib/golden
 	need_torch
 	for c in qwen3-5 qwen3-5-moe qwen3-next lfm2 lfm2-moe deepseek-v2 deepseek-v3 moonlight glm4-moe-lite \
 		granite-hybrid granite-hybrid-moe nemotron-h nemotron-h-moe falcon-h1 falcon-h1-norm afmoe gemma4-moe \
-		deepseek-v2-groups; do
+		deepseek-v2-groups llama4-chunks llama4-plain; do
 		loss_on "$GOLDEN/$c/data.bin" "$c" --until 2 --eval-every 2
 	done
 	transformers_agrees
@@ -62,7 +67,7 @@ load lib/golden
 
 @test "threads, recompute levels and delays of the chaos device change no bit of other mixers" {
 	for c in qwen3-5 qwen3-next lfm2 deepseek-v3 moonlight granite-hybrid nemotron-h nemotron-h-moe falcon-h1 \
-		falcon-h1-norm afmoe gemma4-moe; do
+		falcon-h1-norm afmoe gemma4-moe llama4-chunks llama4-plain; do
 		two_steps one $c "--device cpu --threads 1 --recompute none"
 		for options in "cpu --recompute full" "cpu --recompute none --threads 3" "chaos:5 --recompute none" \
 			"chaos:6 --recompute full" chaos:7 chaos:8 chaos:9; do
@@ -74,7 +79,7 @@ load lib/golden
 
 @test "windows of experts change no bit of layers with other mixers" {
 	for c in qwen3-5-moe qwen3-next lfm2-moe deepseek-v2 glm4-moe-lite granite-hybrid-moe nemotron-h-moe afmoe \
-		gemma4-moe; do
+		gemma4-moe llama4-chunks llama4-plain; do
 		two_steps whole $c "--expert-window 99 --threads 1"
 		two_steps one $c "--expert-window 1 --recompute none"
 		cmp "$T/whole" "$T/one"
@@ -95,7 +100,7 @@ loss_alone() {
 
 @test "packed documents do not see each other: their loss is that of each alone, in any order" {
 	tokens() { python3 "$TOP/tests/lib/tokens.py" "$@"; }
-	for c in qwen3-5 qwen3-next lfm2 moonlight granite-hybrid nemotron-h falcon-h1; do
+	for c in qwen3-5 qwen3-next lfm2 moonlight granite-hybrid nemotron-h falcon-h1 llama4-chunks llama4-plain; do
 		step=0
 		make_run "$GOLDEN/$c/model" --dtype fp32
 		start_stages
@@ -124,7 +129,8 @@ loss_alone() {
 
 @test "mt-sample continues a document of other mixers as a pass over all of it does" {
 	tokens() { python3 "$TOP/tests/lib/tokens.py" "$@"; }
-	for case in qwen3-5 qwen3-next lfm2 deepseek-v3 moonlight granite-hybrid nemotron-h falcon-h1 falcon-h1-norm; do
+	for case in qwen3-5 qwen3-next lfm2 deepseek-v3 moonlight granite-hybrid nemotron-h falcon-h1 falcon-h1-norm \
+		llama4-chunks llama4-plain; do
 		make_run "$GOLDEN/$case/model" --dtype bf16
 		tokens prompts "$T/p" 1 53 1 63 64 120 600 1500
 		mt-sample "$RUN" --compute fp32 --temperature 0 --max-tokens 70 --stop none --logits "$T/l" <"$T/p" >"$T/o"
@@ -138,7 +144,8 @@ loss_alone() {
 @test "Qwen3.5 to Falcon-H1 have their sizes, and plans for an H200, also of several nodes" {
 	for m in "qwen3.5-9b 8.95" "qwen3.5-27b 26.90" "qwen3.5-35b-a3b 34.66" "qwen3-next-80b 79.67" \
 		"glm-4.7-flash 29.94" "granite-4.0-h-small 32.21" "nemotron-3-nano-30b 31.58" "nemotron-nano-9b-v2 8.89" \
-		"gemma-4-26b-a4b 25.23" "trinity-mini 26.12" "falcon-h1-7b 7.59" "falcon-h1-34b 33.64"; do
+		"gemma-4-26b-a4b 25.23" "trinity-mini 26.12" "falcon-h1-7b 7.59" "falcon-h1-34b 33.64" \
+		"llama-4-scout 107.77"; do
 		for more in "" "--nodes 2 --net 50" "--device-memory 24G --state int8"; do
 			mt-plan --config "$TOP/tests/configs/${m% *}.json" --profile H200 --seq 8192 --batch 8 --grad bf16 \
 				--host-memory 4000G $more --json >"$T/plan"

@@ -250,6 +250,8 @@ static int layer_same(const struct mt_layer *run, const struct mt_layer *dir, ui
 #undef SAME
 	if (run->window != dir->window)
 		return mt_fail(MT_EX_DATA, "config.json: the sliding window of layer %u is not the run's", layer);
+	if (run->span != dir->span)
+		return mt_fail(MT_EX_DATA, "config.json: attention_chunk_size of layer %u is not the run's", layer);
 	for (uint32_t i = 0; i < dir->rope_dim / 2 && i < 256; i++)
 		if (run->rope_inv_freq[i] != dir->rope_inv_freq[i])
 			return mt_fail(MT_EX_DATA, "config.json: rope_theta or rope_scaling is not the run's");
@@ -265,7 +267,8 @@ int config_same(const struct mt_geometry *run, const struct mt_geometry *dir)
 		{"tie_word_embeddings", MT_TIED},
 		{"attention_bias", MT_QKV_BIAS | MT_O_BIAS},
 		{"mlp_bias", MT_MLP_BIAS},
-		{"the norms of q and k", MT_QK_NORM | MT_QK_NORM_ROW | MT_QK_NORM_AFTER | MT_V_NORM},
+		{"the norms of q and k", MT_QK_NORM | MT_QK_NORM_ROW | MT_QK_NORM_AFTER | MT_QK_NORM_PLAIN | MT_V_NORM},
+		{"which layers have the queries' temperature", MT_NOPE_TEMPERATURE},
 		{"the form of its norms", MT_LAYERNORM | MT_NORM_BIAS | MT_NORM_ONE | MT_NORM_PLAIN},
 		{"where its norms are", MT_NO_PRE_NORM | MT_POST_NORM | MT_PARALLEL | MT_ONE_NORM},
 		{"attention's sinks", MT_SINKS},

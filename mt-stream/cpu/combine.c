@@ -10,9 +10,11 @@ enum { ROWS = 16 }; /* of a task */
 static void dispatch_rows(const void *args, int64_t first, int64_t end)
 {
 	const struct dispatch_args *a = args;
-	for (int64_t r = first; r < end; r++)
-		memcpy((float *)a->y + r * a->h, (const float *)a->x + a->slot[r] / a->per_token * a->h,
-			(size_t)a->h * sizeof(float));
+	for (int64_t r = first; r < end; r++) {
+		float *y = (float *)a->y + r * a->h;
+		memcpy(y, (const float *)a->x + a->slot[r] / a->per_token * a->h, (size_t)a->h * sizeof(float));
+		if (a->weight) cpu_kernels()->scale(y, a->weight[a->slot[r]], a->h);
+	}
 }
 
 void op_dispatch(struct pool *pool, const struct dispatch_args *a) { run_tasks(pool, a->rows, ROWS, dispatch_rows, a); }
@@ -76,7 +78,7 @@ static void combine_backward_row(const struct combine_backward_args *a, int64_t 
 	a->dweight[s] = (float)d;
 	if (d_o) cpu_kernels()->scale(d_o, w, a->h);
 	else cpu_kernels()->scale(y, w, a->f);
-	cpu_kernels()->scale((float *)a->dgu + r * a->g, w, a->g);
+	if (a->g) cpu_kernels()->scale((float *)a->dgu + r * a->g, w, a->g);
 }
 
 static void combine_backward_rows(const void *args, int64_t first, int64_t end)

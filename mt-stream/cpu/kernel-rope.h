@@ -36,14 +36,16 @@ INLINE void rotate_head(float *x, const float *cosine, const float *sine, float 
 INLINE void norm_part(const struct rope_args *r, float *x, const float *w, float *rstd, int64_t n)
 {
 	*rstd = rstd_of(0, x, 0, n, r->eps);
-	if (r->norm_one) norm_scale(0, x, x, ONE_AND_WEIGHT, w, NULL, 0, *rstd, n);
+	if (!w) norm_scale(0, x, x, NO_WEIGHT, NULL, NULL, 0, *rstd, n);
+	else if (r->norm_one) norm_scale(0, x, x, ONE_AND_WEIGHT, w, NULL, 0, *rstd, n);
 	else norm_scale(0, x, x, WEIGHT, w, NULL, 0, *rstd, n);
 }
 
 INLINE void norm_part_back(const struct rope_args *r, float *dx, float *dw, const float *x, const float *w, float rstd,
 	int64_t n)
 {
-	if (r->norm_one) norm_back(0, dx, 0, dw, NULL, dx, x, ONE_AND_WEIGHT, w, 0, rstd, n);
+	if (!w) norm_back(0, dx, 0, NULL, NULL, dx, x, NO_WEIGHT, NULL, 0, rstd, n);
+	else if (r->norm_one) norm_back(0, dx, 0, dw, NULL, dx, x, ONE_AND_WEIGHT, w, 0, rstd, n);
 	else norm_back(0, dx, 0, dw, NULL, dx, x, WEIGHT, w, 0, rstd, n);
 }
 
@@ -58,8 +60,9 @@ INLINE float temperature_of(const struct rope_args *r, int64_t position)
 
 INLINE void heat(const struct rope_args *r, float *q, int64_t position)
 {
-	if (r->temperature == 0 || position + r->past < r->temperature_positions) return;
-	vf factor = v_set(temperature_of(r, position + r->past));
+	position += r->past + r->temperature_from;
+	if (r->temperature == 0 || position < r->temperature_positions) return;
+	vf factor = v_set(temperature_of(r, position));
 	for (int64_t i = 0, n = r->heads * r->dim; i < n; i += VW) v_put(q + i, n - i, v_get(q + i, n - i) * factor);
 }
 
@@ -70,11 +73,11 @@ INLINE void rope_token(const struct rope_args *r, float *row, float *pre, float 
 {
 	int64_t dim = r->dim, half = r->rope_dim / 2, heads = r->heads, all = heads + r->kv_heads;
 	const float *c = r->cos + position * half, *s = r->sin + position * half, *qnorm = r->qnorm, *knorm = r->knorm;
-	int neighbours = r->neighbours, before = qnorm && !r->row_norm && !r->norm_after, after = qnorm && r->norm_after;
+	int norms = rope_norms(r), before = norms && !r->row_norm && !r->norm_after, after = norms && r->norm_after;
 	for (int64_t j = 0; j < all; j++) {
 		float *x = row + j * dim;
 		if (before) norm_part(r, x, j < heads ? qnorm : knorm, rstd + j, dim);
-		rotate_head(x, c, s, 1, half, neighbours);
+		rotate_head(x, c, s, 1, half, r->neighbours);
 		if (!after) continue;
 		memcpy(pre + j * dim, x, (size_t)dim * sizeof *x);
 		norm_part(r, x, j < heads ? qnorm : knorm, rstd + j, dim);
@@ -88,7 +91,7 @@ static void rope_forward(const struct rope_args *r, int64_t first, int64_t end)
 		int64_t position = t % r->seq - r->starts[t];
 		float *row = (float *)r->qkv + t * (q + 2 * k), *pre = NULL, *rstd = NULL;
 		if (r->k_is_v) memcpy(row + q + k, row + q, (size_t)k * sizeof *row);
-		if (r->qnorm) {
+		if (rope_norms(r)) {
 			pre = (float *)r->pre + t * kept;
 			rstd = r->rstd + t * rstd_width(r);
 			memcpy(pre, row, (size_t)kept * sizeof *row);
@@ -111,12 +114,12 @@ INLINE void rope_token_back(const struct rope_args *r, float *row, float *dqnorm
 {
 	int64_t dim = r->dim, half = r->rope_dim / 2, heads = r->heads, all = heads + r->kv_heads;
 	const float *c = r->cos + position * half, *s = r->sin + position * half, *qnorm = r->qnorm, *knorm = r->knorm;
-	int neighbours = r->neighbours, before = qnorm && !r->row_norm && !r->norm_after, after = qnorm && r->norm_after;
+	int norms = rope_norms(r), before = norms && !r->row_norm && !r->norm_after, after = norms && r->norm_after;
 	for (int64_t j = 0; j < all; j++) {
 		float *dx = row + j * dim, *dw = j < heads ? dqnorm : dknorm;
 		const float *w = j < heads ? qnorm : knorm;
 		if (after) norm_part_back(r, dx, dw, pre + j * dim, w, rstd[j], dim);
-		rotate_head(dx, c, s, -1, half, neighbours);
+		rotate_head(dx, c, s, -1, half, r->neighbours);
 		if (before) norm_part_back(r, dx, dw, pre + j * dim, w, rstd[j], dim);
 	}
 }
@@ -127,8 +130,8 @@ static void rope_backward(const struct rope_args *r, float *dqnorm, float *dknor
 	for (int64_t t = first; t < end; t++) {
 		int64_t position = t % r->seq - r->starts[t];
 		float *row = (float *)r->qkv + t * (q + 2 * k);
-		const float *pre = r->qnorm ? (const float *)r->pre + t * kept : NULL;
-		const float *rstd = r->qnorm ? r->rstd + t * rstd_width(r) : NULL;
+		const float *pre = rope_norms(r) ? (const float *)r->pre + t * kept : NULL;
+		const float *rstd = rope_norms(r) ? r->rstd + t * rstd_width(r) : NULL;
 		heat(r, row, position);
 		rope_token_back(r, row, dqnorm, dknorm, pre, rstd, position);
 		if (r->qnorm && r->row_norm) {

@@ -56,13 +56,21 @@ static void keep_groups(const struct route_args *a, float *score)
 		if (!keeps[i / each]) score[i] = -INFINITY;
 }
 
+static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
+
+/* What the weight of expert e is made of */
+static double score_of(const struct route_args *a, const float *score, uint32_t e)
+{
+	return a->score == MT_TOP_SIGMOID ? sigmoid(score[e]) : score[e];
+}
+
 static void weigh(const struct route_args *a, const float *score, const uint32_t *chosen, float *weight)
 {
 	double sum = 0;
 	for (int64_t k = 0; k < a->per_token; k++) sum += score[chosen[k]];
 	if (a->renormalise) sum = fmax(sum, a->floor) + a->eps;
 	else sum = 1;
-	for (int64_t k = 0; k < a->per_token; k++) weight[k] = (float)(score[chosen[k]] / sum * a->scale);
+	for (int64_t k = 0; k < a->per_token; k++) weight[k] = (float)(score_of(a, score, chosen[k]) / sum * a->scale);
 }
 
 /* Weights of the chosen logits alone */
@@ -90,7 +98,7 @@ static void forward_tokens(const void *args, int64_t first, int64_t end)
 		uint32_t *chosen = a->expert + t * a->per_token;
 		if (a->score == MT_SOFTMAX) softmax(score, a->experts);
 		else if (a->score == MT_SIGMOID)
-			for (int64_t e = 0; e < a->experts; e++) score[e] = (float)(1 / (1 + exp(-(double)score[e])));
+			for (int64_t e = 0; e < a->experts; e++) score[e] = (float)sigmoid(score[e]);
 		choose(a, score, chosen);
 		if (a->score == MT_TOP_SOFTMAX) weigh_top(a, score, chosen, weight);
 		else weigh(a, score, chosen, weight);
@@ -153,7 +161,7 @@ static void sigmoid_backward(const struct route_args *a, const float *score, con
 {
 	memset(dlogits, 0, (size_t)a->experts * sizeof *dlogits);
 	for (int64_t k = 0; k < a->per_token; k++) {
-		double p = score[chosen[k]];
+		double p = score_of(a, score, chosen[k]);
 		dlogits[chosen[k]] = (float)(d[k] * p * (1 - p));
 	}
 }

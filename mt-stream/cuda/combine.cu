@@ -5,14 +5,16 @@
 
 template <typename T>
 static __global__ void __launch_bounds__(THREADS)
-	dispatch_kernel(T *y, const T *x, const uint32_t *slot, int64_t per_token, int64_t h, int wide)
+	dispatch_kernel(T *y, const T *x, const uint32_t *slot, const float *weight, int64_t per_token, int64_t h, int wide)
 {
 	int64_t row = blockIdx.x;
-	float v[WIDE];
+	float v[WIDE], w = weight ? weight[slot[row]] : 1;
 	x += slot[row] / per_token * h;
 	y += row * h;
 	for (int64_t i = threadIdx.x * WIDE; i < h; i += THREADS * WIDE) {
 		get_wide(v, x + i, h - i, wide);
+#pragma unroll
+		for (int j = 0; j < WIDE; j++) v[j] *= w;
 		put_wide(y + i, v, h - i, wide);
 	}
 }
@@ -21,8 +23,8 @@ void cuda_dispatch(const struct cuda_queue *q, const struct dispatch_args *a)
 {
 	int wide = wide_rows(a->h, a->y, a->x, NULL, NULL);
 	BY_ELEMENT(q,
-		LAUNCH(dispatch_kernel<T>, a->rows, THREADS, 0, q->stream, (T *)a->y, (const T *)a->x, a->slot, a->per_token,
-			a->h, wide));
+		LAUNCH(dispatch_kernel<T>, a->rows, THREADS, 0, q->stream, (T *)a->y, (const T *)a->x, a->slot, a->weight,
+			a->per_token, a->h, wide));
 }
 
 /* ---- combine ---- */

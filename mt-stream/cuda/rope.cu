@@ -354,11 +354,11 @@ static __global__ void __launch_bounds__(THREADS) rope_forward_heads(struct rope
 
 	get_head<T, VECS>(a, qkv + h.x, &h, r.dim, wide);
 	if (r.k_is_v || r.v_norm) get_head<T, VECS>(b, qkv + (r.k_is_v ? h.x : h.v), &h, r.dim, wide);
-	if (r.qnorm && !r.norm_after) norm_head<T, VECS>(a, w, &h, &r, h.kept, wide);
+	if (rope_norms(&r) && !r.norm_after) norm_head<T, VECS>(a, w, &h, &r, h.kept, wide);
 	turn_head<VECS>(a, meet + threadIdx.x / 32 * MEET, &h, &r, 1, quick);
-	if (r.qnorm && r.norm_after) norm_head<T, VECS>(a, w, &h, &r, h.kept, wide);
+	if (rope_norms(&r) && r.norm_after) norm_head<T, VECS>(a, w, &h, &r, h.kept, wide);
 	if (r.temperature != 0 && !h.is_k)
-		scale_head<VECS>(a, temperature_at(r.temperature, r.temperature_positions, h.position));
+		scale_head<VECS>(a, temperature_at(r.temperature, r.temperature_positions, h.position + r.temperature_from));
 	put_head<T, VECS>(qkv + h.x, a, &h, r.dim, wide);
 	h.there &= h.is_k; /* from here on: the value's head */
 	if (r.v_norm) norm_head<T, VECS>(b, NULL, &h, &r, h.kept_v, wide);
@@ -384,10 +384,11 @@ static __global__ void __launch_bounds__(THREADS)
 		get_head<T, VECS>(a, dqkv + h.x, &h, r.dim, wide);
 		if (r.k_is_v || r.v_norm) get_head<T, VECS>(b, dqkv + h.v, &h, r.dim, wide);
 		if (r.temperature != 0 && !h.is_k)
-			scale_head<VECS>(a, temperature_at(r.temperature, r.temperature_positions, h.position));
-		if (r.qnorm && r.norm_after) norm_head_backward<T, VECS>(a, mine, w, &h, &r, h.kept, wide);
+			scale_head<VECS>(a,
+				temperature_at(r.temperature, r.temperature_positions, h.position + r.temperature_from));
+		if (rope_norms(&r) && r.norm_after) norm_head_backward<T, VECS>(a, mine, w, &h, &r, h.kept, wide);
 		turn_head<VECS>(a, meet + threadIdx.x / 32 * MEET, &h, &r, -1, quick);
-		if (r.qnorm && !r.norm_after) norm_head_backward<T, VECS>(a, mine, w, &h, &r, h.kept, wide);
+		if (rope_norms(&r) && !r.norm_after) norm_head_backward<T, VECS>(a, mine, w, &h, &r, h.kept, wide);
 #pragma unroll
 		for (int j = 0; j < VECS * WIDE; j++) {
 			float x = r.qnorm && h.there ? mine[j / WIDE][j % WIDE] : 0;
@@ -419,7 +420,7 @@ static __global__ void __launch_bounds__(THREADS)
 static int rope_is_plain(const struct rope_args *r)
 {
 	return rope_by_lanes(r->dim) && r->rope_dim == r->dim && !r->neighbours && !r->row_norm && !r->norm_after &&
-		!r->norm_one && !r->v_norm && !r->k_is_v && r->temperature == 0;
+		!r->norm_one && !r->norm_plain && !r->v_norm && !r->k_is_v && r->temperature == 0;
 }
 
 static int rope_wide(const struct rope_args *r)

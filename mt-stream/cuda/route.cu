@@ -35,6 +35,8 @@ static __device__ __forceinline__ void keep_groups(const struct route_args *a, f
 		if (sums[e / each] == 0) score[e] = -INFINITY;
 }
 
+static __device__ __forceinline__ double sigmoid(double x) { return 1 / (1 + exp(-x)); }
+
 /* The weight of the k-th chosen expert from the chosen scores */
 static __device__ __forceinline__ float weight_of(const struct route_args *a, const float *score,
 	const uint32_t *chosen, int k)
@@ -45,6 +47,7 @@ static __device__ __forceinline__ float weight_of(const struct route_args *a, co
 		for (int i = 0; i < a->per_token; i++) sum += exp((double)score[chosen[i]] - most);
 		return (float)(exp((double)score[chosen[k]] - most) / sum) * a->scale;
 	}
+	if (a->score == MT_TOP_SIGMOID) return (float)(sigmoid((double)score[chosen[k]]) * (double)a->scale);
 	for (int i = 0; i < a->per_token; i++) sum += (double)score[chosen[i]];
 	sum = a->renormalise ? fmax(sum, (double)a->floor) + (double)a->eps : 1;
 	return (float)((double)score[chosen[k]] / sum * (double)a->scale);
@@ -74,7 +77,7 @@ static __global__ void __launch_bounds__(32 * ROUTE_WARPS) route_forward_kernel(
 		__syncwarp(); /* what others write below takes the place of p */
 	}
 	for (int e = lane; e < experts; e += 32) {
-		if (a.score == MT_SIGMOID) score[e] = (float)(1 / (1 + exp(-(double)score[e])));
+		if (a.score == MT_SIGMOID) score[e] = (float)sigmoid((double)score[e]);
 		sum[e] = score[e] + (a.correction ? get(((const T *)a.correction)[e]) : 0);
 	}
 	__syncwarp();
@@ -239,9 +242,10 @@ static __global__ void __launch_bounds__(32 * ROUTE_WARPS) route_backward_kernel
 	__syncwarp(); /* the chosen ones' were written by other lanes */
 	for (int k = lane; k < wanted; k += 32) {
 		double d = score_gradient<T>(&a, &t, k), p = (double)t.score[t.chosen[k]];
-		d = a.score == MT_SOFTMAX   ? p * (d - dot)
-			: a.score == MT_SIGMOID ? d * p * (1 - p)
-									: (double)t.weight[k] * (d - dot);
+		if (a.score == MT_TOP_SIGMOID) p = sigmoid(p);
+		d = a.score == MT_SOFTMAX       ? p * (d - dot)
+			: a.score == MT_TOP_SOFTMAX ? (double)t.weight[k] * (d - dot)
+										: d * p * (1 - p);
 		put(dlogits + t.chosen[k], (float)d);
 	}
 }

@@ -146,7 +146,8 @@ static void attention_add(const struct plan_request *req, const struct plan *pla
 	const struct profile *p = &req->profile;
 	double t = req->seq, w = l->window && l->window < req->seq ? l->window : t;
 	double keys = (double)l->heads * l->head_dim, values = (double)value_width(l);
-	double each = layers * 2 * (w * t - w * w / 2), flops = each * (keys + values);
+	double scores = l->span && l->span < req->seq ? l->span * t / 2 : w * t - w * w / 2;
+	double each = layers * 2 * scores, flops = each * (keys + values);
 	double forward = p->flops * ATTENTION_FORWARD, backward = p->flops * ATTENTION_BACKWARD;
 	bool library = plan->library_attention && req->attention.kind[kind].rows;
 	int column = own_column(req, l);

@@ -264,6 +264,7 @@ static inline uint64_t tokens_of_head(const struct plan_request *req, const stru
 
 struct memory_layout {
 	uint32_t *tokens, *targets, *starts; /* (n) of the whole micro-batch */
+	uint32_t *span_starts;               /* (n) of models with spans */
 	struct loss *loss;
 	uint32_t *counted;                    /* (n), and */
 	double *sums;                         /* (2 E + 1): to train models with an auxiliary loss or a z-loss (ops.h) */

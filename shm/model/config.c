@@ -207,7 +207,7 @@ static void read_form(struct reader *r, const struct family *family, struct mt_l
 static bool is_tied(struct reader *r, const struct family *family, const struct wrapper *w)
 {
 	static const char key[] = "tie_word_embeddings";
-	if (!w) return key_bool(r, r->root, key, family->tied);
+	if (!w || w->text_alone) return key_bool(r, r->root, key, family->tied);
 	return key_bool(r, r->outer, key, w->tied) || (w->text_ties && key_bool(r, r->root, key, family->tied));
 }
 

@@ -163,6 +163,8 @@ struct family {
 	bool mamba;                    /* linear_attention or mamba of layer_types is Mamba 2; without this key, all layers
 	                                * have it */
 	bool beside;                   /* all layers are hybrid: Mamba 2 beside attention */
+	bool spans;                    /* chunked_attention of layer_types is attention inside spans of
+	                                * attention_chunk_size tokens; without this key, all layers with rope have it */
 	bool per_layer;                /* layers that per_layer_config lists have other sizes */
 	enum { NOPE_NEVER, NOPE_FULL, NOPE_BESIDE_WINDOWS, NOPE_LIST } nope; /* layers without rope: full ones, which are
 	                                * all in a model without windows; the same if the model has a window; those of
@@ -176,7 +178,8 @@ struct wrapper {
 	bool any;                      /* text_config may have other families' */
 	bool at_root;                  /* older files have no text_config, and its keys in the root */
 	bool tied;                     /* tie_word_embeddings, if the root does not have it */
-	bool text_ties;                /* true in text_config ties too */
+	bool text_ties;                /* true in text_config ties too, */
+	bool text_alone;               /* or only that counts */
 };
 
 #define PARALLEL_ONE_NORM (MT_PARALLEL | MT_ONE_NORM)
@@ -224,6 +227,7 @@ void read_delta_experts(struct reader *, struct model *);
 void read_lfm2_experts(struct reader *, struct model *);
 void read_mla(struct reader *, struct model *);
 void read_deepseek_v2(struct reader *, struct model *);
+void read_llama4(struct reader *, struct model *);
 /* If layer i has experts, give them to its kind, which has been made of m->base */
 void set_experts(const struct model *, uint32_t i, struct mt_layer *);
 

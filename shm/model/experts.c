@@ -31,8 +31,9 @@ static const struct experts_family {
 	float aux;                    /* default of router_aux_loss_coef; 0: the loss never has that term */
 	/* which layers are dense: those of mlp_only_layers and decoder_sparse_step; the first first_k_dense_replace; those
 	 * of mlp_layer_types, or if it is missing the first ones; those beside moe_layer_start_index ..
-	 * moe_layer_end_index, and by moe_layer_interval; the first num_dense_layers */
-	enum { DENSE_NEVER, DENSE_LISTED, DENSE_FIRST, DENSE_TYPES, DENSE_RANGE, DENSE_NUMBER } dense;
+	 * moe_layer_end_index, and by moe_layer_interval; the first num_dense_layers; those that are not in moe_layers, by
+	 * default all but each interleave_moe_layer_step-th */
+	enum { DENSE_NEVER, DENSE_LISTED, DENSE_FIRST, DENSE_TYPES, DENSE_RANGE, DENSE_NUMBER, DENSE_BY_STEP } dense;
 	uint32_t first; /* the default of first_k_dense_replace or num_dense_layers */
 } experts_families[] = {
 	{"mixtral", "num_local_experts", "num_experts_per_tok", 8, 2, .flags = MT_RENORMALISE, .alias = "num_experts",
@@ -106,6 +107,9 @@ static const struct experts_family {
 		.first = 1},
 	{"gemma4_text", "num_experts", "top_k_experts", REQUIRED, REQUIRED, "moe_intermediate_size", REQUIRED,
 		.flags = MT_RENORMALISE | MT_PACKED | MT_OWN_NORMS},
+	{"llama4_text", "num_local_experts", "num_experts_per_tok", 16, 1, "intermediate_size", 8192,
+		.score = MT_TOP_SIGMOID, .flags = MT_PACKED | MT_TRANSPOSED | MT_GATE_FIRST | MT_WEIGH_INPUT,
+		.dense = DENSE_BY_STEP},
 	{"gpt_oss", "num_local_experts", "num_experts_per_tok", 128, 4, .score = MT_TOP_SOFTMAX,
 		.flags = MT_ROUTER_BIAS | MT_EXPERT_BIAS | MT_PACKED | MT_TRANSPOSED, .alias = "num_experts", .aux = 0.001f},
 };
@@ -132,18 +136,19 @@ static void read_groups(struct reader *r, const struct experts_family *x, struct
 			k->experts_per_token);
 }
 
-/* mlp_only_layers */
-static void read_dense_list(struct reader *r, uint32_t layers, bool *sparse)
+/* mlp_only_layers, or moe_layers: these layers are sparse or not, as `is` says; of the latter, all others are not */
+static void read_layer_list(struct reader *r, const char *key, bool is, uint32_t layers, bool *sparse)
 {
-	const json_t *list = json_object_get(r->root, "mlp_only_layers"), *v;
+	const json_t *list = json_object_get(r->root, key), *v;
 	size_t i;
 	if (!is_given(list)) return;
-	if (!json_is_array(list)) return REFUSE(r, MT_EX_DATA, "mlp_only_layers is not a list");
+	if (!json_is_array(list)) return REFUSE(r, MT_EX_DATA, "%s is not a list", key);
+	if (is) memset(sparse, 0, layers);
 	json_array_foreach((json_t *)list, i, v)
 	{
-		if (!json_is_integer(v)) return REFUSE(r, MT_EX_DATA, "mlp_only_layers has an entry that is not an integer");
+		if (!json_is_integer(v)) return REFUSE(r, MT_EX_DATA, "%s has an entry that is not an integer", key);
 		json_int_t layer = json_integer_value(v);
-		if (layer >= 0 && layer < (json_int_t)layers) sparse[layer] = false;
+		if (layer >= 0 && layer < (json_int_t)layers) sparse[layer] = is;
 	}
 }
 
@@ -176,6 +181,7 @@ static void read_sparse(struct reader *r, const struct experts_family *x, uint32
 {
 	uint32_t first = 0, last = layers, step = 1;
 	if (x->dense == DENSE_LISTED) step = key_u32(r, "decoder_sparse_step", 1, 1, INT32_MAX);
+	if (x->dense == DENSE_BY_STEP) step = key_u32(r, "interleave_moe_layer_step", 1, 1, INT32_MAX);
 	if (x->dense == DENSE_FIRST || x->dense == DENSE_TYPES)
 		first = key_u32(r, "first_k_dense_replace", x->first, 0, INT32_MAX);
 	if (x->dense == DENSE_NUMBER) first = key_u32(r, "num_dense_layers", x->first, 0, INT32_MAX);
@@ -185,7 +191,8 @@ static void read_sparse(struct reader *r, const struct experts_family *x, uint32
 		step = key_u32(r, "moe_layer_interval", 1, 1, INT32_MAX);
 	}
 	for (uint32_t i = 0; i < layers; i++) sparse[i] = i >= first && i <= last && (i + 1) % step == 0;
-	if (x->dense == DENSE_LISTED) read_dense_list(r, layers, sparse);
+	if (x->dense == DENSE_LISTED) read_layer_list(r, "mlp_only_layers", false, layers, sparse);
+	if (x->dense == DENSE_BY_STEP) read_layer_list(r, "moe_layers", true, layers, sparse);
 	if (x->dense == DENSE_TYPES) read_mlp_types(r, layers, sparse);
 }
 
@@ -322,6 +329,22 @@ void read_lfm2_experts(struct reader *r, struct model *m)
 	read_experts(r, m);
 	if (key_bool(r, r->root, "use_expert_bias", true)) m->experts.expert_flags |= MT_CORRECTION;
 	if (!is_given(json_object_get(r->root, "layer_types"))) REFUSE(r, MT_EX_CONFIG, "layer_types is missing");
+}
+
+/* Queries of layers without rope grow with the position. The shared expert is as large as the others. */
+void read_llama4(struct reader *r, struct model *m)
+{
+	double scale = key_number(r, r->root, "attn_scale");
+	const json_t *tuned = json_object_get(r->root, "attn_temperature_tuning"); /* in older files a number */
+	bool grows = json_is_integer(tuned) ? json_integer_value(tuned) != 0
+										: key_bool(r, r->root, "attn_temperature_tuning", true);
+	read_experts(r, m);
+	m->experts.shared_ffn = m->experts.expert_ffn;
+	m->geo.flags |= MT_NOPE_TEMPERATURE;
+	m->geo.temperature_positions = key_u32(r, "floor_scale", 8192, 1, INT32_MAX);
+	if (isnan(scale)) scale = 0.1;
+	if (!(scale >= 0 && scale < 1e6)) REFUSE(r, MT_EX_CONFIG, "attn_scale %g is out of range", scale);
+	if (grows) m->geo.temperature = (float)scale;
 }
 
 /* Its function is not what hidden_act says */

@@ -6,7 +6,7 @@
 enum { WINDOW_DEFAULT = 4096, MAX_WINDOW_LAYERS_DEFAULT = 28, NOPE_INTERVAL_DEFAULT = 4 };
 
 /* What differs from layer to layer: bits of a layer's word */
-enum { HAS_WINDOW = 1, HAS_ROPE = 2, HAS_MIXER = 4 };
+enum { HAS_WINDOW = 1, HAS_ROPE = 2, HAS_MIXER = 4, HAS_SPAN = 8 };
 
 /* ---- windows */
 
@@ -30,12 +30,14 @@ static void read_layer_types(struct reader *r, const struct family *family, uint
 			(family->beside && strcmp(type, "hybrid") == 0);
 		bool full = (!family->beside && strcmp(type, "full_attention") == 0) ||
 			(family->mamba && strcmp(type, "attention") == 0);
-		if (!sliding && !mixer && !full) REFUSE(r, MT_EX_CONFIG, "layer_types '%.40s' is not supported", type);
+		bool span = family->spans && strcmp(type, "chunked_attention") == 0;
+		if (!sliding && !mixer && !full && !span) REFUSE(r, MT_EX_CONFIG, "layer_types '%.40s' is not supported", type);
 		if (sliding && !window_given)
 			REFUSE(r, MT_EX_CONFIG, "layer_types: layer %u is sliding_attention, but no window is in force", i);
 		if (strict && sliding != !!(has[i] & HAS_WINDOW))
 			REFUSE(r, MT_EX_CONFIG, "layer_types of layer %u disagrees with the keys of transformers 4", i);
-		has[i] = (uint8_t)((has[i] & HAS_ROPE) | (sliding ? HAS_WINDOW : 0) | (mixer ? HAS_MIXER : 0));
+		has[i] = (uint8_t)((has[i] & HAS_ROPE) | (sliding ? HAS_WINDOW : 0) | (mixer ? HAS_MIXER : 0) |
+			(span ? HAS_SPAN : 0));
 	}
 }
 
@@ -97,6 +99,15 @@ static uint32_t read_windows(struct reader *r, const struct family *family, uint
 	return tokens;
 }
 
+/* ---- spans */
+
+/* Tokens of a span; 0: none */
+static uint32_t read_span(struct reader *r, const struct family *family)
+{
+	bool none = !family->spans || json_is_null(json_object_get(r->root, "attention_chunk_size"));
+	return none ? 0 : key_u32(r, "attention_chunk_size", 8192, 1, INT32_MAX);
+}
+
 /* ---- mixers beside attention */
 
 /* Without layer_types, which says it otherwise */
@@ -154,11 +165,11 @@ static void remove_half(char half, struct mt_layer *k)
 /* ---- NoPE */
 
 /* Layers without rope by their numbers: no_rope_layers has 0 for them, or each no_rope_layer_interval-th is one */
-static void read_nope_list(struct reader *r, uint32_t layers, uint8_t *has)
+static void read_nope_list(struct reader *r, const struct family *family, uint32_t layers, uint8_t *has)
 {
 	const json_t *list = json_object_get(r->root, "no_rope_layers");
 	uint32_t every = key_u32(r, "no_rope_layer_interval", NOPE_INTERVAL_DEFAULT, 1, INT32_MAX);
-	bool given = is_given(list);
+	bool none = family->spans && json_is_array(list) && json_array_size(list) == 0, given = is_given(list) && !none;
 	if (r->rc) return;
 	if (given && (!json_is_array(list) || json_array_size(list) < layers))
 		return REFUSE(r, MT_EX_CONFIG, "no_rope_layers is not a list of %u numbers", layers);
@@ -229,7 +240,10 @@ void read_layers(struct reader *r, const struct family *family, struct model *m)
 {
 	uint8_t has[sizeof m->geo.kind_of];
 	memset(has, HAS_ROPE, sizeof has);
-	if (family->nope == NOPE_LIST) read_nope_list(r, m->geo.layers, has);
+	if (family->nope == NOPE_LIST) read_nope_list(r, family, m->geo.layers, has);
+	uint32_t span = read_span(r, family);
+	for (uint32_t i = 0; i < m->geo.layers; i++)
+		if (span && has[i] & HAS_ROPE) has[i] |= HAS_SPAN;
 	uint32_t tokens = read_windows(r, family, m->geo.layers, has);
 	if (family->delta) read_interval(r, m->geo.layers, has);
 	if (family->conv) read_full_layers(r, m->geo.layers, has);
@@ -243,6 +257,9 @@ void read_layers(struct reader *r, const struct family *family, struct model *m)
 		bool window = has[i] & HAS_WINDOW;
 		enum rope_of rope = family->local_theta > 0 && window ? ROPE_LOCAL : ROPE_FULL;
 		k.window = window ? tokens : 0;
+		k.span = has[i] & HAS_SPAN ? span : 0;
+		if (has[i] & HAS_SPAN && !span)
+			REFUSE(r, MT_EX_CONFIG, "layer_types: layer %u is chunked_attention without attention_chunk_size", i);
 		set_sizes(r, family, m, i, &k);
 		set_experts(m, i, &k);
 		if (has[i] & HAS_MIXER) set_mixer(m, &k);

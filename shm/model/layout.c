@@ -90,8 +90,8 @@ static const struct entry {
 	{MT_T_QB, true, "self_attn.q_proj.bias", Q_PROJ_ROWS, NONE, ATTENTION | MT_QKV_BIAS, 0},
 	{MT_T_KB, false, "self_attn.k_proj.bias", KV_ROWS, NONE, ATTENTION | MT_QKV_BIAS, 0},
 	{MT_T_VB, false, "self_attn.v_proj.bias", KV_ROWS, NONE, ATTENTION | MT_QKV_BIAS | OWN_V, 0},
-	{MT_T_QNORM, true, "self_attn.q_norm.weight", Q_NORM, NONE, ATTENTION | MT_QK_NORM, 0},
-	{MT_T_KNORM, true, "self_attn.k_norm.weight", K_NORM, NONE, ATTENTION | MT_QK_NORM, 0},
+	{MT_T_QNORM, true, "self_attn.q_norm.weight", Q_NORM, NONE, ATTENTION | MT_QK_NORM, MT_QK_NORM_PLAIN},
+	{MT_T_KNORM, true, "self_attn.k_norm.weight", K_NORM, NONE, ATTENTION | MT_QK_NORM, MT_QK_NORM_PLAIN},
 	/* MLA; two of one role, of which a model has one: the one above it must be there, too */
 	{MT_T_Q, true, "self_attn.q_proj.weight", Q_ROWS, HIDDEN, MLA | Q_DIRECT, 0},
 	{MT_T_K, false, "self_attn.kv_a_proj_with_mqa.weight", KV_DOWN_ROWS, HIDDEN, MLA | Q_DIRECT, 0},
@@ -297,6 +297,14 @@ static const struct names {
 		.other = {{MT_T_SGATE, "mlp.gate_proj.weight"}, {MT_T_SUP, "mlp.up_proj.weight"},
 			{MT_T_SDOWN, "mlp.down_proj.weight"}, {MT_T_ROUTER, "router.proj.weight"},
 			{MT_T_XGATE, "experts.gate_up_proj"}, {MT_T_XUP, NULL}, {MT_T_XDOWN, "experts.down_proj"}}},
+	[MT_NAMES_LLAMA_4] = {"model.layers",
+		.other = {{MT_T_GATE, "feed_forward.gate_proj.weight"}, {MT_T_UP, "feed_forward.up_proj.weight"},
+			{MT_T_DOWN, "feed_forward.down_proj.weight"}, {MT_T_ROUTER, "feed_forward.router.weight"},
+			{MT_T_SGATE, "feed_forward.shared_expert.gate_proj.weight"},
+			{MT_T_SUP, "feed_forward.shared_expert.up_proj.weight"},
+			{MT_T_SDOWN, "feed_forward.shared_expert.down_proj.weight"},
+			{MT_T_XGATE, "feed_forward.experts.gate_up_proj"}, {MT_T_XUP, NULL},
+			{MT_T_XDOWN, "feed_forward.experts.down_proj"}}},
 	[MT_NAMES_GRANITE_MOE] = {"model.layers", .experts = "block_sparse_moe.experts.",
 		.other = {{MT_T_ROUTER, "block_sparse_moe.router.layer.weight"},
 			{MT_T_XGATE, "block_sparse_moe.input_linear.weight"}, {MT_T_XUP, NULL},
@@ -811,6 +819,7 @@ struct mt_layer mt_layer_most(const struct mt_geometry *g)
 		MOST(q_rank);
 		MOST(kv_rank);
 		MOST(v_dim);
+		MOST(span);
 		most.mamba_flags |= g->kind[i].mamba_flags;
 		if (g->kind[i].mixer == MT_MAMBA) most.mixer = MT_MAMBA;
 		most.expert_flags |= g->kind[i].expert_flags;

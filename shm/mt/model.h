@@ -31,6 +31,8 @@ enum {                          /* mt_geometry.flags */
 	MT_POSITIONS = 2097152,     /* learned positions: a row of a table is added to a token's embedding */
 	MT_IN_OUT = 4194304,        /* matrices of blocks are (in, out), in files and here */
 	MT_INIT_BY_DEPTH = 8388608, /* random weights of o and down: init_range / sqrt(2 layers) */
+	MT_QK_NORM_PLAIN = 16777216, /* with MT_QK_NORM: norms of q and k have no weight, and layers without rope none */
+	MT_NOPE_TEMPERATURE = 33554432, /* only layers without rope have the temperature, which counts positions from 1 */
 };
 
 enum mt_names {                 /* which names a block's tensors have in files; the table is in layout.c */
@@ -39,7 +41,7 @@ enum mt_names {                 /* which names a block's tensors have in files; 
 	MT_NAMES_ERNIE_MOE, MT_NAMES_GPT_OSS, MT_NAMES_NEOX, MT_NAMES_PHI_1, MT_NAMES_MINIMAX,
 	MT_NAMES_EXAONE_MOE, MT_NAMES_SARVAM, MT_NAMES_EXAONE, MT_NAMES_GPT2,
 	MT_NAMES_OPT, MT_NAMES_BIGCODE, MT_NAMES_ERNIE_MOE_5, MT_NAMES_GRANITE_MOE_5, MT_NAMES_QWEN_NEXT,
-	MT_NAMES_LFM2, MT_NAMES_NEMOTRON_H, MT_NAMES_AFMOE, MT_NAMES_GEMMA_MOE, MT_NAMES_FALCON_H1,
+	MT_NAMES_LFM2, MT_NAMES_NEMOTRON_H, MT_NAMES_AFMOE, MT_NAMES_GEMMA_MOE, MT_NAMES_FALCON_H1, MT_NAMES_LLAMA_4,
 	MT_NAMES,                   /* how many */
 };
 
@@ -51,11 +53,13 @@ enum {                          /* mt_layer.expert_flags */
 	MT_SHARED_GATE = 8,         /* the shared expert's output is multiplied by sigmoid(x w') */
 	MT_EXPERT_BIAS = 16,
 	MT_PACKED = 32,             /* the store has one tensor of all experts, not one for each */
-	MT_TRANSPOSED = 64,         /* experts' weights are (in, out), and gate and up alternate */
+	MT_TRANSPOSED = 64,         /* experts' weights are (in, out), and gate and up alternate, or with */
 	MT_EXACT_ROUTER = 128,      /* the router's weight is exact without a correction, too */
 	MT_OWN_NORMS = 256,         /* experts, shared expert and router read norms of their own, and what the experts and
 								 * the shared expert add has one each; a token's weights are multiplied by a number of
 								 * each expert */
+	MT_GATE_FIRST = 1024,       /* gate is the first half */
+	MT_WEIGH_INPUT = 2048,      /* a token's weights multiply what its experts read, not what they give */
 	MT_GROUPS_BY_BEST = 512,    /* a group's score is that of its best expert, not the sum of its two best */
 };
 
@@ -113,7 +117,9 @@ struct mt_layer {                /* what all layers of a kind have in common */
 	uint32_t v_dim;             /* MT_MLA: of a head of v; the last rope_dim elements of one of q and k turn */
 	uint32_t mamba_flags;       /* MT_MAMBA: these */
 	float    dt_min, dt_max;    /* MT_MAMBA: limits of the time step */
-	uint32_t reserved[5];
+	uint32_t span;              /* a document is cut into spans of so many tokens, and a token attends to those of its
+								 * own; 0: it is not cut. Llama 4 calls them chunks */
+	uint32_t reserved[4];
 };
 
 struct mt_geometry {            /* a model family as a table; no code knows a family by name but config.c */

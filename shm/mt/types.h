@@ -39,6 +39,7 @@ enum mt_score {                 /* how a router weighs experts */
 	MT_SOFTMAX,                 /* softmax of all experts' logits, of which each token takes the largest */
 	MT_SIGMOID,                 /* of each logit alone */
 	MT_TOP_SOFTMAX,             /* softmax of the largest logits alone */
+	MT_TOP_SIGMOID,             /* sigmoid of each of the largest logits */
 };
 
 enum { MT_EXPERTS = 1024, MT_EXPERTS_PER_TOKEN = 64 }; /* of a layer, at most */

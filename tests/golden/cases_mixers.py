@@ -200,6 +200,31 @@ CASES = {
             rope_parameters={"rope_type": "default", "rope_theta": 1000.0}),
         "dialect": 5, "double": True, "factors": {"router.gate": 8}, "correction": (0, 0.3),
         "train": {"micro": 1, "seq": 24, "warmup": 2, "wd": 0.1, "clip": 3.2}},
+    # Llama 4 Scout: attention inside chunks of 7 tokens, whose q and k have norms without weights behind rope, before
+    # and behind full attention without rope, whose queries grow with the position; one expert by sigmoid, which
+    # multiplies its input, beside a shared one, or a dense layer
+    "llama4-chunks": {
+        "config": transformers.Llama4TextConfig(
+            vocab_size=53, hidden_size=24, intermediate_size=10, intermediate_size_mlp=20, num_hidden_layers=4,
+            num_attention_heads=4, num_key_value_heads=2, head_dim=8, rms_norm_eps=1e-2, max_position_embeddings=256,
+            num_local_experts=5, interleave_moe_layer_step=2, no_rope_layers=[1, 0, 1, 1], attention_chunk_size=7,
+            floor_scale=4, attn_scale=0.3, rope_parameters={
+                "rope_type": "llama3", "rope_theta": 500.0, "factor": 4.0, "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0, "original_max_position_embeddings": 32}),
+        "dialect": 4, "keep": ["layer_types"], "double": True, "factors": {"router": 4},
+        "train": {"micro": 2, "seq": 40, "warmup": 2, "wd": 0.1, "clip": 3.6}},
+    # two experts, all layers with them; chunks without rope and rope without chunks, neither norms nor
+    # temperature, tied
+    "llama4-plain": {
+        "config": transformers.Llama4TextConfig(
+            vocab_size=53, hidden_size=20, intermediate_size=8, num_hidden_layers=3, num_attention_heads=2,
+            num_key_value_heads=2, head_dim=10, rms_norm_eps=1e-2, max_position_embeddings=256, num_local_experts=6,
+            num_experts_per_tok=2, use_qk_norm=False, attn_temperature_tuning=False,
+            attention_chunk_size=64, no_rope_layers=[1, 0, 1], tie_word_embeddings=True,
+            layer_types=["full_attention", "chunked_attention", "chunked_attention"],
+            rope_parameters={"rope_type": "default", "rope_theta": 100.0}),
+        "dialect": 5, "double": True, "factors": {"router": 4},
+        "train": {"micro": 1, "batch": 3, "seq": 140, "warmup": 2, "clip": 3.0}},
     # Gemma 4 26B: experts beside an MLP, each with norms of its own, and a norm behind both; a router with a norm
     "gemma4-moe": {
         "config": transformers.Gemma4TextConfig(

@@ -136,6 +136,13 @@ MORE = {
              shared_expert_intermediate_size=10, num_experts=5, num_experts_per_tok=2, **DELTA,
              **mrope(1, 1, 0, partial_rotary_factor=0.25, mrope_interleaved=True)),
         QWEN3_5_VISION, {"clip": 2.0}, **MIXERS, **VIDEO),
+    "llama4": case(
+        hf.Llama4Config,
+        text("llama4_text", head_dim=8, intermediate_size=8, intermediate_size_mlp=12, num_local_experts=5,
+             interleave_moe_layer_step=2, attention_chunk_size=6, no_rope_layers=[1, 0], floor_scale=4, attn_scale=0.3,
+             rms_norm_eps=1e-2, rope_parameters={"rope_type": "default", "rope_theta": 100.0}),
+        {**VISION, "num_hidden_layers": 1, "num_attention_heads": 2, "vision_output_dim": 16, "projector_input_dim": 16,
+         "projector_output_dim": 16}, {"clip": 4.0}, factors={"router": 4}, double=True, image_token_index=70),
     "qwen2_5_vl": case(hf.Qwen2_5_VLConfig, text("qwen2_5_vl_text", **mrope(1, 1, 0)), QWEN_VISION, **VIDEO),
     "qwen2_vl": case(hf.Qwen2VLConfig, text("qwen2_vl_text", **mrope(1, 1, 0)),
                      {"depth": 1, "embed_dim": 8, "hidden_size": 16, "num_heads": 2, "patch_size": 2,

@@ -264,8 +264,8 @@ static void experts(void)
 	float *dw = device_bytes((size_t)(2 * k * h) * 4), *last_dw = device_bytes((size_t)(k * h) * 4);
 	float *weight = device_bytes((size_t)rows * 4), *dweight = device_bytes((size_t)rows * 4);
 
-	cuda_dispatch(&queue, &(struct dispatch_args){y, x, row, rows, 2, h});
-	cuda_dispatch(&queue, &(struct dispatch_args){last, x, row + from, some, 2, h});
+	cuda_dispatch(&queue, &(struct dispatch_args){y, x, row, rows, 2, h, NULL});
+	cuda_dispatch(&queue, &(struct dispatch_args){last, x, row + from, some, 2, h, NULL});
 	same("dispatch", y, rows, last, some, h);
 	struct grouped_gemm_args g =
 		{.experts = 2, .rows = rows, .n = h, .k = k, .first = first, .lda = k, .ldb = h, .ldc = h};

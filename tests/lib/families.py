@@ -161,6 +161,13 @@ FAMILIES["nemotron_h"] = {
 FAMILIES["afmoe"] = {**TYPES, **BIAS, "sliding_window": [5], "global_attn_every_n_layers": [2, 3],
                      "rope_theta": [500.0], "rope_scaling": [None, YARN], "num_dense_layers": [0, 2],
                      "num_shared_experts": [1], "route_scale": [1.5], "mup_enabled": [True, False]}
+CHUNKED = "chunked_attention"
+FAMILIES["llama4_text"] = {
+    **BIAS, "layer_types": [None, [CHUNKED, FULL, FULL, CHUNKED], [FULL] * 4], "no_rope_layers": [[], [1, 0, 1, 1]],
+    "no_rope_layer_interval": [2, 3], "attention_chunk_size": [8, 64], "moe_layers": [None, [0, 2], []],
+    "interleave_moe_layer_step": [2], "intermediate_size_mlp": [24], "use_qk_norm": [True, False],
+    "attn_temperature_tuning": [True, False], "floor_scale": [5], "attn_scale": [0.2], "rope_theta": [300.0],
+    "rope_scaling": [None, LLAMA3]}
 FALCONS = [{}, {"num_kv_heads": 2}, {"new_decoder_architecture": True, "num_kv_heads": 2},
            {"new_decoder_architecture": True, "num_ln_in_parallel_attn": 1}, {"parallel_attn": False},
            {"multi_query": False}, {"multi_query": False, "parallel_attn": False}]
@@ -169,6 +176,7 @@ HEADS = {"linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_hea
 ALWAYS = {"gemma4_text": {"hidden_size_per_layer_input": 0, "num_experts": 6, "top_k_experts": 2,
                           "moe_intermediate_size": 6},
           "afmoe": {**EXPERTS, "num_experts": 6},
+          "llama4_text": {"intermediate_size_mlp": 20, "intermediate_size": 6, "num_local_experts": 6},
           "seed_oss": {"attention_dropout": 0, "residual_dropout": 0},
           "minimax_m2": {"num_local_experts": 6, "num_experts_per_tok": 2},
           "dots1": {**EXPERTS, "n_routed_experts": 6, "n_shared_experts": 1},
@@ -217,7 +225,7 @@ WRAPPERS = {
     "aya_vision": ["cohere2"], "cohere2_vision": ["cohere2"], "glm4v": ["glm4v_text"], "glm46v": ["glm4v_text"],
     "glm4v_moe": ["glm4v_moe_text"], "qwen3_vl": ["qwen3_vl_text"], "qwen3_vl_moe": ["qwen3_vl_moe_text"],
     "qwen2_5_vl": ["qwen2_5_vl_text"], "qwen2_vl": ["qwen2_vl_text"], "qwen3_5": ["qwen3_5_text"],
-    "qwen3_5_moe": ["qwen3_5_moe_text"],
+    "qwen3_5_moe": ["qwen3_5_moe_text"], "llama4": ["llama4_text"],
 }
 SIZES = {"vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim",
          "max_position_embeddings", "pad_token_id"}
@@ -307,7 +315,7 @@ def check_rope(config, meant, rotary, layer, i):
     nope = meant.model_type in ("exaone4", "exaone_moe", "cohere2") and bool(meant.sliding_window) and types[i] == FULL
     nope |= types[i] in (DELTA, CONV) or meant.model_type == "afmoe" and types[i] == FULL
     nope |= meant.model_type == "granitemoehybrid" and meant.position_embedding_type != "rope"
-    nope |= meant.model_type == "smollm3" and not meant.no_rope_layers[i] or rotary is None
+    nope |= meant.model_type in ("smollm3", "llama4_text") and not meant.no_rope_layers[i] or rotary is None
     if nope:
         assert layer["rope_dim"] == "0", (config, i)
         return
@@ -318,18 +326,20 @@ def check_rope(config, meant, rotary, layer, i):
     assert abs(float(layer["rope_scaling"]) - scaling) <= 2e-7 * scaling, (config, i)
 
 
-def check_window(config, meant, facts, i):
+def check_window(config, meant, facts, layer, i):
     types = getattr(meant, "layer_types", None)
     window = getattr(meant, "sliding_window", None) or 0
     if types and types[i] != SLIDING or meant.model_type == "smollm3" and not meant.use_sliding_window:
         window = 0
     got = int(facts["window"]) if facts["window_layers"][i] == "w" else 0
     assert got == window, (config, i, got, window)
+    span = meant.attention_chunk_size if types and types[i] == CHUNKED else 0
+    assert int(layer["span"]) == span, (config, i, layer["span"], span)
 
 
 def check_numbers(config, meant, model, facts):
     """Factors, and the norms' epsilon"""
-    base = getattr(model.base_model, "decoder", model.base_model)
+    base = base_of(model)
     layers = getattr(base, "layers", None) or getattr(base, "h", None)
     names = ("attention", "self_attn", "self_attention", "attn")
     attention = layers and next((getattr(layer, n) for layer in layers for n in names if getattr(layer, n, None)), None)
@@ -350,14 +360,22 @@ def check_numbers(config, meant, model, facts):
                     **{"mamba_scale_%d" % i: factor * after for i, factor in enumerate((c, b, x, z, dt))})
     if meant.model_type == "afmoe":
         want["embed_scale"] = meant.hidden_size ** 0.5 if meant.mup_enabled else 1
+    if meant.model_type == "llama4_text":
+        assert facts["temperature"] == str(meant.floor_scale), config  # the last word of its line
     if meant.model_type in ("cohere", "cohere2"):
         want["logit_scale"] = meant.logit_scale
     for name, value in want.items():
         assert abs(float(facts[name]) - value) <= 1e-6 * value, (config, name, facts[name], value)
 
 
+def base_of(model):
+    """Llama 4's base_model_prefix is that of the class for images."""
+    base = getattr(model, "model", model) if type(model).__name__ == "Llama4ForCausalLM" else model.base_model
+    return getattr(base, "decoder", base)
+
+
 def epsilon(model):
-    base = getattr(model.base_model, "decoder", model.base_model)
+    base = base_of(model)
     norms = ("norm", "ln_f", "final_layer_norm", "final_layernorm", "embedding_norm", "norm_f")
     norm = next(getattr(base, n) for n in norms if hasattr(base, n))
     return next((getattr(norm, key) for key in ("eps", "variance_epsilon") if hasattr(norm, key)), 1e-5)  # olmo: fixed
@@ -407,16 +425,17 @@ def check(where, config):
     if config["model_type"] in WRAPPERS:
         shapes, tensors = one_by_one(text_names(shapes)), one_by_one(tensors)
         meant = meant.get_text_config()
-        model, = (m for n, m in model.named_modules() if n in ("model.language_model", "model.text_model"))
+        model, = (m for n, m in model.named_modules() if n in (
+            "model.language_model", "model.text_model", "language_model.model"))
     assert tensors == shapes, (config, set(tensors.items()) ^ set(shapes.items()))
     pad = model.get_input_embeddings().padding_idx
     assert int(facts["pad_token"]) == (-1 if pad is None else pad), config
-    rotary = next((type(getattr(model.base_model, n))(meant) for n in ("rotary_emb", "pos_emb")
-                   if getattr(model.base_model, n, None)), None)
+    base = base_of(model)
+    rotary = next((type(getattr(base, n))(meant) for n in ("rotary_emb", "pos_emb") if getattr(base, n, None)), None)
     check_numbers(config, meant, model, facts)
     for i, layer in enumerate(layers):
         check_rope(config, meant, rotary, layer, i)
-        check_window(config, meant, facts, i)
+        check_window(config, meant, facts, layer, i)
 
 
 def main():

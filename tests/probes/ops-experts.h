@@ -35,7 +35,7 @@ static double score_of(const struct route_args *a, const float *logit, int64_t e
 {
 	double most = -INFINITY, sum = 0;
 	if (a->score == MT_SIGMOID) return 1 / (1 + exp(-(double)logit[e]));
-	if (a->score == MT_TOP_SOFTMAX) return (double)logit[e];
+	if (a->score >= MT_TOP_SOFTMAX) return (double)logit[e];
 	for (int64_t i = 0; i < a->experts; i++) most = fmax(most, (double)logit[i]);
 	for (int64_t i = 0; i < a->experts; i++) sum += exp((double)logit[i] - most);
 	return exp((double)logit[e] - most) / sum;
@@ -92,7 +92,8 @@ static void weights_defined(const struct route_args *a, const double *x, const u
 	for (int64_t e = 0; e < a->experts; e++) most = fmax(most, x[e]);
 	for (int64_t e = 0; e < a->experts; e++) all += exp(x[e] - most);
 	for (int64_t k = 0; k < a->per_token; k++) {
-		p[k] = a->score == MT_SIGMOID ? 1 / (1 + exp(-x[chosen[k]])) : exp(x[chosen[k]] - most) / all;
+		p[k] = a->score == MT_SIGMOID || a->score == MT_TOP_SIGMOID ? 1 / (1 + exp(-x[chosen[k]]))
+																	: exp(x[chosen[k]] - most) / all;
 		sum += p[k];
 	}
 	if (a->score != MT_TOP_SOFTMAX) sum = a->renormalise ? fmax(sum, (double)a->floor) + (double)a->eps : 1;
@@ -175,7 +176,7 @@ static float *logits_of(enum logits kind, int64_t n, int64_t experts)
 /* floor: of a sum that it exceeds, the gradient is another one. factors: of experts, whose gradients are wanted */
 static void test_expert_factors(struct route_args a, enum logits kind, int corrected, int factors)
 {
-	static const char *const scores[] = {"softmax", "sigmoid", "softmax of the best"};
+	static const char *const scores[] = {"softmax", "sigmoid", "softmax of the best", "sigmoid of the best"};
 	static const char *const kinds[] = {"", ", ties", ", not numbers", ", all to one"};
 	float *correction = corrected ? random_operand(a.experts, 1) : NULL;
 	uint32_t *chosen = keep((size_t)(a.n * a.per_token) * sizeof *chosen);
@@ -222,8 +223,8 @@ static void test_routing(void)
 {
 	struct route_args a = {.n = 37, .experts = 6, .per_token = 2, .floor = 1e-20f, .groups = 1, .groups_used = 1};
 	for (enum logits kind = RANDOM; kind <= TO_ONE; kind++)
-		for (int form = 0; form < 5; form++) {
-			a.score = form < 4 ? (enum mt_score)(form / 2) : MT_TOP_SOFTMAX;
+		for (int form = 0; form < 6; form++) {
+			a.score = form < 4 ? (enum mt_score)(form / 2) : form == 4 ? MT_TOP_SOFTMAX : MT_TOP_SIGMOID;
 			a.renormalise = form < 4 && form % 2;
 			test_routed(a, kind, a.score == MT_SIGMOID);
 		}
@@ -447,7 +448,8 @@ static void run_combined(void *ctx, struct pool *pool, float **out)
 	struct combined *s = ctx;
 	int64_t rows = s->n * s->per_token, elems = s->n * s->h;
 	const float *tokens = again(s->tokens, elems);
-	struct dispatch_args d = {out[1], tokens, s->slot, rows, s->per_token, s->h};
+	struct dispatch_args d = {out[1], tokens, s->slot, rows, s->per_token, s->h, NULL};
+	d.weight = s->weighted ? again(s->weight, rows) : NULL;
 	struct combine_args a = {.x = again(s->x, rows * s->h), .n = s->n, .per_token = s->per_token, .h = s->h};
 	a.weight = s->weighted ? again(s->weight, rows) : NULL;
 	a.row = s->by_row ? s->row : NULL;
@@ -501,7 +503,9 @@ static void test_combined(int64_t n, int64_t per_token, int64_t h, int64_t exper
 	s.weight = random_floats(rows);
 	draw_rows(&s);
 	double *y = doubles(rows * h), *sum = doubles(n * h), *in_place = doubles(n * h);
-	for (int64_t i = 0; i < rows * h; i++) y[i] = (double)s.tokens[s.slot[i / h] / per_token * h + i % h];
+	for (int64_t i = 0; i < rows * h; i++)
+		y[i] = (s.weighted ? (double)s.weight[s.slot[i / h]] : 1) *
+			(double)s.tokens[s.slot[i / h] / per_token * h + i % h];
 	for (int64_t i = 0; i < n * h; i++) {
 		for (int64_t k = i / h * per_token; k < (i / h + 1) * per_token; k++)
 			sum[i] += (s.weighted ? (double)s.weight[k] : 1) * (double)s.x[(s.by_row ? s.row[k] : k) * h + i % h];
@@ -535,7 +539,7 @@ static void run_uncombined(void *ctx, struct pool *pool, float **out)
 	a.weight = again(s->weight, s->rows);
 	a.y = out[1];
 	a.dy = again(s->dy, s->rows * s->f);
-	a.dgu = out[2];
+	a.dgu = s->g ? out[2] : NULL;
 	a.expert = s->expert;
 	if (s->bias) {
 		a.bias = again(s->bias, s->experts * (s->h + 8));
@@ -545,13 +549,12 @@ static void run_uncombined(void *ctx, struct pool *pool, float **out)
 	op_combine_backward(pool, &a);
 }
 
-static void test_uncombined(int64_t rows, int64_t f, int64_t h, int biased, int in_slots)
+static void test_uncombined(int64_t rows, int64_t f, int64_t g, int64_t h, int biased, int in_slots)
 {
 	enum { EXPERTS = 3 };
 	uint32_t *slot = keep((size_t)rows * sizeof *slot), *expert = keep((size_t)rows * sizeof *expert);
-	struct uncombined s = {rows, f, 2 * f + 3, h, EXPERTS, in_slots ? NULL : slot, expert, random_floats(rows),
-		random_floats(rows * f), random_floats(rows * f), random_floats(rows * (2 * f + 3)), random_floats(rows * h),
-		NULL};
+	struct uncombined s = {rows, f, g, h, EXPERTS, in_slots ? NULL : slot, expert, random_floats(rows),
+		random_floats(rows * f), random_floats(rows * f), random_floats(rows * g + 1), random_floats(rows * h), NULL};
 	if (biased) s.bias = random_floats(EXPERTS * (h + 8));
 	double *dweight = doubles(rows), *y = doubles(rows * f), *dgu = doubles(rows * s.g), *d_o = doubles(rows * h);
 	for (int64_t r = 0; r < rows; r++) {
@@ -582,9 +585,10 @@ static void test_rows_of_experts(void)
 	test_combined(3, 1, 2056, 2, 7);
 	test_combined(9, 8, 64, 16, 7);
 	for (int form = 0; form < 4; form++) {
-		test_uncombined(23, 70, 19, form & 1, form >> 1);
-		test_uncombined(5, 2056, 80, form & 1, form >> 1);
+		test_uncombined(23, 70, 143, 19, form & 1, form >> 1);
+		test_uncombined(5, 2056, 4115, 80, form & 1, form >> 1);
 	}
+	test_uncombined(23, 70, 0, 19, 0, 0); /* weights of inputs */
 }
 
 static void test_experts(void)

@@ -140,8 +140,9 @@ enum {
 	V_NORMS = 16,
 	K_IS_V = 32,
 	NEIGHBOURS = 64,
-	WARM = 128, /* a temperature */
-	PAST = 256, /* the row is the end of a longer one */
+	WARM = 128,  /* a temperature */
+	PAST = 256,  /* the row is the end of a longer one */
+	PLAIN = 512, /* norms have no weights; the temperature counts positions from 1 */
 };
 
 struct turned {
@@ -169,8 +170,8 @@ static void run_turned(void *ctx, struct pool *pool, float **out)
 	memcpy(out[2], s->dq, (size_t)s->q_weights * sizeof(float));
 	memcpy(out[3], s->dk, (size_t)s->k_weights * sizeof(float));
 	r.qkv = out[1];
-	r.dqnorm = norms ? out[2] : NULL;
-	r.dknorm = norms ? out[3] : NULL;
+	r.dqnorm = s->r.qnorm ? out[2] : NULL;
+	r.dknorm = s->r.qnorm ? out[3] : NULL;
 	r.beta = 1;
 	op_rope_backward(pool, &r);
 	for (int64_t t = 0; r.k_is_v && t < r.n; t++) memset(out[1] + t * wide + q + k, 0, (size_t)k * sizeof(float));
@@ -216,7 +217,7 @@ static void turned_defined(const struct turned *s, int64_t t, double *row, doubl
 		pre = norm_kept(s, row + heads * dim, s->of_k, s->r.kv_heads * dim, pre, &rstd);
 	}
 	for (int64_t j = from; j < both && j < to; j++) {
-		const double *w = j < heads ? s->of_q : s->of_k;
+		const double *w = s->knobs & PLAIN ? NULL : j < heads ? s->of_q : s->of_k;
 		if (of_heads && !after) pre = norm_kept(s, row + j * dim, w, dim, pre, &rstd);
 		turn_defined(s, row + j * dim, position);
 		if (of_heads && after) pre = norm_kept(s, row + j * dim, w, dim, pre, &rstd);
@@ -226,7 +227,8 @@ static void turned_defined(const struct turned *s, int64_t t, double *row, doubl
 	for (int64_t i = 0; s->knobs & WARM && i < heads * dim; i++)
 		row[i] *= 1 +
 			(double)s->r.temperature *
-				log(1 + floor((double)(position + s->r.past) / (double)s->r.temperature_positions));
+				log(1 +
+					floor((double)(position + s->r.past + s->r.temperature_from) / (double)s->r.temperature_positions));
 }
 
 struct turned_token {
@@ -284,16 +286,16 @@ static void turned_case(struct turned *s)
 		turned_defined(s, t, y + t * wide, pre + t * s->kept, rstd + t * s->rstd, 0, heads);
 		struct turned_token token = {s, t, wide, 0, heads, row, scratch};
 		row_differences(token, row, s->knobs & K_IS_V ? wide - r->kv_heads * r->dim : wide, dx + t * wide);
-		if (norms) differences(&token, s->of_q, q, dq);
-		if (norms) differences(&token, s->of_k, k, dk);
+		if (r->qnorm) differences(&token, s->of_q, q, dq);
+		if (r->qnorm) differences(&token, s->of_k, k, dk);
 	}
 	char name[200];
-	snprintf(name, sizeof name, "rope %lld x %lld, %lld/%lld heads of %lld, %lld turn%s%s%s%s%s%s%s%s",
+	snprintf(name, sizeof name, "rope %lld x %lld, %lld/%lld heads of %lld, %lld turn%s%s%s%s%s%s%s%s%s",
 		(long long)(n / r->seq), (long long)r->seq, (long long)r->heads, (long long)r->kv_heads, (long long)r->dim,
 		(long long)r->rope_dim, yes(s->knobs & HEAD_NORMS, ", norms"), yes(s->knobs & ROW_NORMS, ", norms of rows"),
-		yes(s->knobs & NORMS_AFTER, " after"), yes(s->knobs & ONE_ADDED, " by 1 + w"),
-		yes(s->knobs & V_NORMS, ", v's norm"), yes(s->knobs & K_IS_V, ", k is v"),
-		yes(s->knobs & NEIGHBOURS, ", neighbours"),
+		yes(s->knobs & NORMS_AFTER, " after"), yes(s->knobs & PLAIN, " without weights"),
+		yes(s->knobs & ONE_ADDED, " by 1 + w"), yes(s->knobs & V_NORMS, ", v's norm"),
+		yes(s->knobs & K_IS_V, ", k is v"), yes(s->knobs & NEIGHBOURS, ", neighbours"),
 		yes(s->knobs & WARM, s->knobs & PAST ? ", temperature, 13 tokens before" : ", temperature"));
 	check(name,
 		(struct part[]){{"qkv", NULL, y, n * wide, 4e-7},
@@ -331,8 +333,9 @@ static void test_turned(int64_t rows, int64_t seq, int64_t heads, int64_t kv_hea
 		.cos = rope_dim ? random_floats(seq * rope_dim / 2) : NULL,
 		.sin = rope_dim ? random_floats(seq * rope_dim / 2) : NULL,
 		.starts = documents(rows, seq, seq < 17 ? 5 : 17, 1),
-		.qnorm = norms ? s.qnorm : NULL,
-		.knorm = norms ? s.knorm : NULL,
+		.qnorm = norms && !(knobs & PLAIN) ? s.qnorm : NULL,
+		.knorm = norms && !(knobs & PLAIN) ? s.knorm : NULL,
+		.norm_plain = norms && knobs & PLAIN,
 		.eps = 1e-6f,
 		.row_norm = !!row_norms,
 		.norm_after = !!(knobs & NORMS_AFTER),
@@ -341,6 +344,7 @@ static void test_turned(int64_t rows, int64_t seq, int64_t heads, int64_t kv_hea
 		.k_is_v = !!(knobs & K_IS_V),
 		.temperature = knobs & WARM ? 0.1f : 0,
 		.temperature_positions = knobs & WARM ? 5 : 0,
+		.temperature_from = !!(knobs & PLAIN),
 		.past = knobs & PAST ? 13 : 0};
 	turned_case(&s);
 }
@@ -487,6 +491,8 @@ static void test_rope(void)
 	test_turned(2, 19, 3, 1, 24, 24, HEAD_NORMS | NORMS_AFTER);
 	test_turned(2, 19, 3, 1, 10, 4, HEAD_NORMS | NORMS_AFTER | ONE_ADDED | NEIGHBOURS);
 	test_turned(1, 9, 2, 2, 12, 0, HEAD_NORMS);
+	test_turned(2, 19, 3, 1, 24, 24, HEAD_NORMS | NORMS_AFTER | PLAIN | NEIGHBOURS);
+	test_turned(2, 40, 2, 1, 20, 0, WARM | PLAIN);
 	test_turned(2, 19, 3, 1, 24, 24, HEAD_NORMS | V_NORMS);
 	test_turned(2, 19, 4, 2, 32, 32, HEAD_NORMS | V_NORMS | K_IS_V);
 	test_turned(1, 35, 3, 1, 18, 8, HEAD_NORMS | V_NORMS | K_IS_V | NORMS_AFTER | WARM);

@@ -15,7 +15,7 @@ static void print_layer(const struct mt_layer *l)
 {
 	printf("heads %u\nkv_heads %u\nhead_dim %u\nffn %u\nform %u\nrope_dim %u\nneighbours %u\nk_is_v %u\n", l->heads,
 		l->kv_heads, l->head_dim, l->ffn, l->form, l->rope_dim, l->neighbours, l->k_is_v);
-	printf("mamba_flags %u\nrope_scaling %.9g\n", l->mamba_flags, (double)l->rope_scaling);
+	printf("mamba_flags %u\nrope_scaling %.9g\nspan %u\n", l->mamba_flags, (double)l->rope_scaling, l->span);
 	for (uint32_t i = 0; i < l->rope_dim / 2; i++)
 		printf("inv_freq %u %08x %.9g\n", i, mt_bits(l->rope_inv_freq[i]), (double)l->rope_inv_freq[i]);
 }
