@@ -18,6 +18,7 @@ static struct op conv_op(const struct chunk *c, enum op_code code, const struct 
 			.x = elements_after(c->dev, s->qkv, 2ll * l->conv_dim),
 			.ld = 3ll * l->conv_dim,
 			.w = w->t[MT_T_CONV],
+			.bias = w->t[MT_T_CONVB],
 			.starts = c->starts,
 			.past = c->past}};
 }
@@ -43,6 +44,7 @@ static void backward(const struct chunk *c, uint32_t layer, const struct weights
 	conv.conv.dx = elements_after(c->dev, c->s.dqkv, 2ll * l->conv_dim);
 	conv.conv.dx_ld = 3ll * l->conv_dim;
 	conv.conv.dw = g->t[MT_T_CONV];
+	conv.conv.dbias = g->t[MT_T_CONVB];
 	conv.conv.beta = beta;
 	launch(c, &conv);
 	in_projection_backward(c, dx, x, w, g, beta, norm_beta, 3ll * l->conv_dim);

@@ -1360,8 +1360,9 @@ END
 	refused 65 "full_attn_idxs is not a list"
 	config lfm2 '"full_attn_idxs": [1.5]'
 	refused 65 "full_attn_idxs has an entry that is not an integer"
-	config lfm2 '"conv_bias": true'
-	refused 78 "conv_bias true is not supported"
+	config lfm2 '"conv_bias": true' '"full_attn_idxs": [1]'
+	store-layout "$T/config.json" >"$T/layout"
+	[ "$(grep -c "conv.*bias unit" "$T/layout")" = 6 ] # in_proj, conv and out_proj of two layers
 	config lfm2 '"conv_L_cache": 5'
 	refused 78 "conv_L_cache"
 	config lfm2 '"block_ffn_dim_multiplier": -1'

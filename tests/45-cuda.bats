@@ -62,7 +62,7 @@ as_on_cpu() {
 
 # bats test_tags=slow
 @test "short convolutions on the cuda device give the cpu device's gradients, in any order of streams" {
-	as_on_cpu fp32 1e-5 true lfm2 lfm2-moe
+	as_on_cpu fp32 1e-5 true lfm2 lfm2-bias lfm2-moe
 	as_on_cpu bf16 3e-2 true lfm2
 }
 

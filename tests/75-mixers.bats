@@ -13,6 +13,8 @@ load lib/golden
 @test "qwen3-next in bf16: results differ from PyTorch's only by rounding" { golden qwen3-next --bf16; }
 @test "lfm2 in fp32: losses, norms, gradients and weights match PyTorch's" { golden lfm2; }
 @test "lfm2 in bf16: results differ from PyTorch's only by rounding" { golden lfm2 --bf16; }
+@test "lfm2-bias in fp32: losses, norms, gradients and weights match PyTorch's" { golden lfm2-bias; }
+@test "lfm2-bias in bf16: results differ from PyTorch's only by rounding" { golden lfm2-bias --bf16; }
 @test "lfm2-moe in fp32: losses, norms, gradients and weights match PyTorch's" { golden lfm2-moe; }
 @test "lfm2-moe in bf16: results differ from PyTorch's only by rounding" { golden lfm2-moe --bf16; }
 
@@ -49,7 +51,7 @@ load lib/golden
 @test "gemma4-moe in bf16: results differ from PyTorch's only by rounding" { golden gemma4-moe --bf16; }
 
 @test "models with other mixers are exported as they were loaded: names, shapes, values, and the same geometry" {
-	same_export qwen3-5 qwen3-5-moe qwen3-next lfm2 lfm2-moe deepseek-v2 deepseek-v3 moonlight glm4-moe-lite \
+	same_export qwen3-5 qwen3-5-moe qwen3-next lfm2 lfm2-bias lfm2-moe deepseek-v2 deepseek-v3 moonlight glm4-moe-lite \
 		granite-hybrid granite-hybrid-moe nemotron-h nemotron-h-moe falcon-h1 falcon-h1-norm afmoe gemma4-moe \
 		deepseek-v2-groups llama4-chunks llama4-plain
 }
@@ -57,7 +59,7 @@ load lib/golden
 # bats test_tags=slow
 @test "transformers computes the loss of mt on exported models with other mixers" {
 	need_torch
-	for c in qwen3-5 qwen3-5-moe qwen3-next lfm2 lfm2-moe deepseek-v2 deepseek-v3 moonlight glm4-moe-lite \
+	for c in qwen3-5 qwen3-5-moe qwen3-next lfm2 lfm2-bias lfm2-moe deepseek-v2 deepseek-v3 moonlight glm4-moe-lite \
 		granite-hybrid granite-hybrid-moe nemotron-h nemotron-h-moe falcon-h1 falcon-h1-norm afmoe gemma4-moe \
 		deepseek-v2-groups llama4-chunks llama4-plain; do
 		loss_on "$GOLDEN/$c/data.bin" "$c" --until 2 --eval-every 2
@@ -66,8 +68,8 @@ load lib/golden
 }
 
 @test "threads, recompute levels and delays of the chaos device change no bit of other mixers" {
-	for c in qwen3-5 qwen3-next lfm2 deepseek-v3 moonlight granite-hybrid nemotron-h nemotron-h-moe falcon-h1 \
-		falcon-h1-norm afmoe gemma4-moe llama4-chunks llama4-plain; do
+	for c in qwen3-5 qwen3-next lfm2 lfm2-bias deepseek-v3 moonlight granite-hybrid nemotron-h nemotron-h-moe \
+		falcon-h1 falcon-h1-norm afmoe gemma4-moe llama4-chunks llama4-plain; do
 		two_steps one $c "--device cpu --threads 1 --recompute none"
 		for options in "cpu --recompute full" "cpu --recompute none --threads 3" "chaos:5 --recompute none" \
 			"chaos:6 --recompute full" chaos:7 chaos:8 chaos:9; do
@@ -129,8 +131,8 @@ loss_alone() {
 
 @test "mt-sample continues a document of other mixers as a pass over all of it does" {
 	tokens() { python3 "$TOP/tests/lib/tokens.py" "$@"; }
-	for case in qwen3-5 qwen3-next lfm2 deepseek-v3 moonlight granite-hybrid nemotron-h falcon-h1 falcon-h1-norm \
-		llama4-chunks llama4-plain; do
+	for case in qwen3-5 qwen3-next lfm2 lfm2-bias deepseek-v3 moonlight granite-hybrid nemotron-h falcon-h1 \
+		falcon-h1-norm llama4-chunks llama4-plain; do
 		make_run "$GOLDEN/$case/model" --dtype bf16
 		tokens prompts "$T/p" 1 53 1 63 64 120 600 1500
 		mt-sample "$RUN" --compute fp32 --temperature 0 --max-tokens 70 --stop none --logits "$T/l" <"$T/p" >"$T/o"

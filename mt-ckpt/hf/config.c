@@ -231,7 +231,7 @@ static int layer_same(const struct mt_layer *run, const struct mt_layer *dir, ui
 	SAME(v_dim, "v_head_dim");
 	SAME(conv_width, run->mixer == MT_DELTA ? "linear_conv_kernel_dim" : "the width of its convolution");
 	SAME(conv_dim, "hidden_size");
-	SAME(mamba_flags, "a bias or a norm of Mamba 2");
+	SAME(mamba_flags, "a bias or a norm of its mixer");
 	SAME(dt_min, "the least time step");
 	SAME(dt_max, "the largest time step");
 	SAME(output_gate, "attn_output_gate");

@@ -565,6 +565,7 @@ void read_conv(struct reader *r, struct model *m)
 	m->mixer.mixer = MT_CONV;
 	m->mixer.conv_dim = m->geo.hidden;
 	m->mixer.conv_width = key_u32(r, "conv_L_cache", 3, 1, MT_CONV_WIDTH);
+	if (key_bool(r, r->root, "conv_bias", false)) m->mixer.mamba_flags = MT_IN_BIAS | MT_CONV_BIAS | MT_OUT_BIAS;
 }
 
 /* The MLP's inner size is two thirds of intermediate_size, rounded up */

@@ -59,6 +59,15 @@ CASES = {
             full_attn_idxs=[2]),
         "dialect": 4, "double": True,
         "train": {"micro": 2, "seq": 40, "warmup": 2, "wd": 0.1, "clip": 5.5}},
+    # with biases of the convolutions and of what is around them
+    "lfm2-bias": {
+        "config": transformers.Lfm2Config(
+            vocab_size=59, hidden_size=20, intermediate_size=24, num_hidden_layers=3, num_attention_heads=2,
+            num_key_value_heads=2, norm_eps=1e-2, max_position_embeddings=128, pad_token_id=None, conv_bias=True,
+            block_auto_adjust_ff_dim=False, rope_parameters={"rope_type": "default", "rope_theta": 1000.0},
+            layer_types=["conv", "full_attention", "conv"], tie_word_embeddings=False),
+        "dialect": 5, "double": True,
+        "train": {"micro": 2, "seq": 40, "warmup": 2, "clip": 3.8}},
     # their mixture: sigmoid and corrections, weights divided by their sum, to which 1e-6 is added; a dense first layer
     "lfm2-moe": {
         "config": transformers.Lfm2MoeConfig(

@@ -125,12 +125,12 @@ FAMILIES.update({
     "qwen3_next": {**HYBRID, "mlp_only_layers": [[1]], "decoder_sparse_step": [2], "norm_topk_prob": [False]},
 })
 FAMILIES["lfm2"] = {"layer_types": [None, [CONV, FULL, FULL, CONV]], "full_attn_idxs": [[0, 2], [3]],
-                    "conv_L_cache": [2, 4], "block_auto_adjust_ff_dim": [True, False], "block_multiple_of": [4],
-                    "block_ffn_dim_multiplier": [1.3], "block_ff_dim": [24], "rope_theta": [500.0],
-                    "tie_embedding": [True, False], "norm_eps": [0.001]}
+                    "conv_L_cache": [2, 4], "conv_bias": [True, False], "block_auto_adjust_ff_dim": [True, False],
+                    "block_multiple_of": [4], "block_ffn_dim_multiplier": [1.3], "block_ff_dim": [24],
+                    "rope_theta": [500.0], "tie_embedding": [True, False], "norm_eps": [0.001]}
 FAMILIES["lfm2_moe"] = {"norm_topk_prob": [True, False], "routed_scaling_factor": [1.5], "num_dense_layers": [0, 1],
-                        "use_expert_bias": [True, False], "conv_L_cache": [2, 4], "rope_theta": [500.0],
-                        "tie_embedding": [True, False], "norm_eps": [0.001]}
+                        "use_expert_bias": [True, False], "conv_L_cache": [2, 4], "conv_bias": [True, False],
+                        "rope_theta": [500.0], "tie_embedding": [True, False], "norm_eps": [0.001]}
 LATENT = {**BIAS, **MOE, "q_lora_rank": [None, 12], "kv_lora_rank": [10], "qk_nope_head_dim": [6], "v_head_dim": [10],
           "rope_interleave": [True, False], "rope_theta": [500.0]}
 LATENT_ROPE = {"rope_scaling": [None, YARN, {**YARN, "mscale": 0.7, "mscale_all_dim": 1.0},
@@ -257,8 +257,10 @@ def random_config(family, keys):
         config.update(random.choice(FALCONS))
     if family == "nemotron_h":
         config.pop("tie_word_embeddings", None)
-    if "num_layers" in config:
-        del config["num_hidden_layers"]
+    for name, key in ("num_layers", "num_hidden_layers"), ("block_ff_dim", "intermediate_size"), (
+            "tie_embedding", "tie_word_embeddings"):  # two names of one key
+        if name in config:
+            config.pop(key, None)
     if family in ("gemma3_text", "cohere2") and config.get("layer_types"):
         config.pop("sliding_window_pattern", None)
     return config
