@@ -11,8 +11,7 @@ dump() { ckpt-dump "$1" | grep -v '^state'; }
 
 # Load the tensors of DIR into a run of DTYPE and export them as fp32 to OUT: through DIR DTYPE OUT
 through() {
-	create "$RUN" --config "$1" --dtype "$2"
-	mt-ckpt load "$RUN" "$1"
+	make_run "$1" --dtype "$2"
 	mt-ckpt export "$RUN" "$3" --dtype fp32
 	mt-store rm "$RUN"
 }
@@ -58,8 +57,7 @@ through() {
 # bats test_tags=slow
 @test "a sharded export has an index with total_size and can be loaded" {
 	ST make "$T/in"
-	create "$RUN" --config "$T/in"
-	mt-ckpt load "$RUN" "$T/in"
+	make_run "$T/in"
 	mt-ckpt export "$RUN" "$T/out" --dtype fp32 --shard 3000
 	[ "$(ls "$T/out" | grep -c '^model-000..-of-000...safetensors$')" -gt 3 ]
 	ST json "$T/out/model.safetensors.index.json" "
@@ -78,8 +76,7 @@ assert j['metadata']['total_size'] == n, n"
 	ST make "$T/in"
 	# values exactly between two bf16 numbers, rounded up and down to even; and the largest value below a tie
 	ST edit "$T/in/model.safetensors" 'd[0:16] = struct.pack("<4I", 0x3f808000, 0x3f818000, 0x3f807fff, 0xbf818000)'
-	create "$RUN" --config "$T/in" --dtype fp32
-	mt-ckpt load "$RUN" "$T/in"
+	make_run "$T/in" --dtype fp32
 	mt-ckpt export "$RUN" "$T/out" --dtype bf16
 	ST same "$T/in" "$T/out" --cast BF16
 	mt-ckpt export "$RUN" "$T/fp32"
@@ -88,8 +85,7 @@ assert j['metadata']['total_size'] == n, n"
 
 @test "a bf16 run exports its bf16 weights, in a file marked as PyTorch's" {
 	ST make "$T/in" --dtype BF16
-	create "$RUN" --config "$T/in"
-	mt-ckpt load "$RUN" "$T/in"
+	make_run "$T/in"
 	mt-ckpt export "$RUN" "$T/out"
 	ST same "$T/in" "$T/out" --cast BF16
 	ST edit "$T/out/model.safetensors" 'assert h["__metadata__"] == {"format": "pt"}'
@@ -115,8 +111,7 @@ dtypes() {
 		python3 "$TOP/tests/lib/truncate.py" "$GOLDEN/$c/model" "$T/$c"
 		python3 "$TOP/tests/lib/truncate.py" "$GOLDEN/$c/model" "$T/$c-bf16" --routers
 		for dtype in bf16 fp32; do
-			create "$RUN" --config "$T/$c" --dtype $dtype
-			mt-ckpt load "$RUN" "$T/$c"
+			make_run "$T/$c" --dtype $dtype
 			mt-ckpt export "$RUN" "$T/$c-$dtype-out" --dtype bf16
 			[ "$(dtypes "$T/$c-$dtype-out")" = "F32 F32 BF16" ]
 			ST same "$T/$c" "$T/$c-$dtype-out"
@@ -130,8 +125,7 @@ dtypes() {
 }
 
 @test "a bf16 checkpoint has exact correction biases and routers, and loads with the same state" {
-	create "$RUN" --config "$GOLDEN/glm4-moe-bias/model"
-	mt-ckpt load "$RUN" "$GOLDEN/glm4-moe-bias/model"
+	make_run "$GOLDEN/glm4-moe-bias/model"
 	mt-ckpt save "$RUN" "$T/step"
 	[ "$(dtypes "$T/step")" = "F32 F32 BF16" ]
 	mt-ckpt verify "$T/step"
@@ -140,16 +134,14 @@ dtypes() {
 	mt-ckpt load "$RUN" "$T/step"
 	dump "$RUN" | diff "$T/before" -
 	mt-store rm "$RUN"
-	create "$RUN" --config "$T/step" --dtype fp32
-	mt-ckpt load "$RUN" "$T/step"
+	make_run "$T/step" --dtype fp32
 	mt-ckpt export "$RUN" "$T/again"
 	ST same "$T/fp32" "$T/again"
 }
 
 @test "a tied model is exported without lm_head" {
 	ST make "$T/in" --set tie_word_embeddings=true
-	create "$RUN" --config "$T/in"
-	mt-ckpt load "$RUN" "$T/in"
+	make_run "$T/in"
 	mt-ckpt export "$RUN" "$T/out"
 	[ "$(grep -c lm_head "$T/out/model.safetensors")" = 0 ]
 }
@@ -295,8 +287,7 @@ END
 		mt-store init "$RUN" --seed 1 2>/dev/null
 		mt-ckpt export "$RUN" "$T/out" 2>/dev/null
 		mt-store rm "$RUN" --force 2>/dev/null
-		create "$RUN" --config "$T/out"
-		mt-ckpt load "$RUN" "$T/out" 2>/dev/null
+		make_run "$T/out"
 		mt-store rm "$RUN" --force 2>/dev/null
 		rm -r "$T/out"
 	done
@@ -329,8 +320,7 @@ END
 	echo no >"$T/in/README.md"
 	mkdir "$T/in/tokenizer"
 	cp -r "$T/in" "$T/copy"
-	create "$RUN" --config "$T/in"
-	mt-ckpt load "$RUN" "$T/in"
+	make_run "$T/in"
 	rm -r "$T/in"
 	mt-ckpt export "$RUN" "$T/out"
 	for f in tokenizer.json tokenizer_config.json tokenizer.model special_tokens_map.json added_tokens.json vocab.json \
@@ -359,15 +349,13 @@ END
 	echo secret >"$T/elsewhere/secret.json"
 	ln -s "$T/elsewhere" "$T/in/link"
 	ln -s "$T/elsewhere/secret.json" "$T/in/vocab.json" # as in Hugging Face's cache
-	create "$RUN" --config "$T/in"
-	mt-ckpt load "$RUN" "$T/in"
+	make_run "$T/in"
 	mv "$T/in" "$T/copy"
 	mt-ckpt export "$RUN" "$T/out"
 	mt-ckpt save "$RUN" "$T/ck"
 	mt-ckpt verify "$T/ck"
 	mt-store rm "$RUN"
-	create "$RUN" --config "$T/ck"
-	mt-ckpt load "$RUN" "$T/ck"
+	make_run "$T/ck"
 	mkdir "$T/again"
 	mt-ckpt export "$RUN" "$T/again"
 	for f in $kept vocab.json; do
@@ -389,8 +377,7 @@ END
 		mkdir "$T/in/additional"
 		echo one >"$T/in/tokenizer.json"
 		echo two >"$T/in/additional/chat_template.jinja"
-		create "$RUN" --config "$T/in"
-		mt-ckpt load "$RUN" "$T/in"
+		make_run "$T/in"
 		mt-ckpt save "$RUN" "$T/ck" --shard 6000
 		mt-ckpt export "$RUN" "$T/want" --shard 6000
 		mt-store rm "$RUN"
@@ -468,8 +455,7 @@ and exports are without them" ]
 	cp -r "$T/a" "$T/b"
 	echo a >"$T/a/tokenizer.json"
 	echo b >"$T/b/vocab.json"
-	create "$RUN" --config "$T/a"
-	mt-ckpt load "$RUN" "$T/a"
+	make_run "$T/a"
 	mt-ckpt load "$RUN" "$T/b"
 	mt-ckpt export "$RUN" "$T/out"
 	[ -e "$T/out/vocab.json" ]
@@ -479,8 +465,7 @@ and exports are without them" ]
 @test "config.json is exported in both dialects, with unknown keys and exact numbers kept" {
 	ST make "$T/in" --set 'house={"rooms": [1, 2.5, null]}' --set rms_norm_eps=1e-05 --set third=0.1234567890123456 \
 		--set 'rope_scaling={"type": "linear", "factor": 4.0}' --set rope_theta=500000.0
-	create "$RUN" --config "$T/in"
-	mt-ckpt load "$RUN" "$T/in"
+	make_run "$T/in"
 	mt-ckpt export "$RUN" "$T/out"
 	ST json "$T/out/config.json" '
 assert j["house"] == {"rooms": [1, 2.5, None]} and j["rms_norm_eps"] == 1e-05 and j["third"] == 0.1234567890123456
@@ -497,8 +482,7 @@ assert j["tie_word_embeddings"] is False'
 @test "config.json is exported with the numbers that only Python parses" {
 	ST make "$T/in" --set 'odd={"a": [NaN, -Infinity], "b": 123456789012345678901234567890, "c": "NaN"}' \
 		--set big=9223372036854775808
-	create "$RUN" --config "$T/in"
-	mt-ckpt load "$RUN" "$T/in"
+	make_run "$T/in"
 	mt-ckpt save "$RUN" "$T/out"
 	mt-ckpt verify "$T/out"
 	ST json "$T/out/config.json" '
@@ -508,8 +492,7 @@ assert j["big"] == 1 << 63'
 }
 
 @test "a config.json of transformers 5 gains the keys of version 4" {
-	create "$RUN" --config "$GOLDEN/llama3/model"
-	mt-ckpt load "$RUN" "$GOLDEN/llama3/model"
+	make_run "$GOLDEN/llama3/model"
 	mt-ckpt export "$RUN" "$T/out" --dtype fp32
 	ST json "$T/out/config.json" '
 p = j["rope_parameters"]
@@ -522,8 +505,7 @@ assert j["dtype"] == j["torch_dtype"] == "float32"'
 	cp -r "$GOLDEN/mistral-v4/model" "$T/in"
 	for left in '/"head_dim"/d' 's/"head_dim": 8/"head_dim": null/'; do
 		sed "$left" "$GOLDEN/mistral-v4/model/config.json" >"$T/in/config.json"
-		create "$RUN" --config "$T/in"
-		mt-ckpt load "$RUN" "$T/in"
+		make_run "$T/in"
 		mt-ckpt export "$RUN" "$T/out"
 		ST json "$T/out/config.json" 'assert j["head_dim"] == 8'
 		mt-store rm "$RUN"
@@ -534,8 +516,7 @@ assert j["dtype"] == j["torch_dtype"] == "float32"'
 # bats test_tags=slow
 @test "transformers reads the exported config as it reads the original" {
 	need_transformers
-	create "$RUN" --config "$GOLDEN/llama-linear/model"
-	mt-ckpt load "$RUN" "$GOLDEN/llama-linear/model"
+	make_run "$GOLDEN/llama-linear/model"
 	mt-ckpt export "$RUN" "$T/out" --dtype fp32
 	"$PYTHON" - "$GOLDEN/llama-linear/model" "$T/out" <<-'END'
 		import sys
@@ -623,13 +604,11 @@ assert j["dtype"] == j["torch_dtype"] == "float32"'
 	mt-ckpt save "$RUN" "$T/bf16"
 	mt-ckpt export "$RUN" "$T/master" --dtype fp32
 	mt-store rm "$RUN"
-	create "$RUN" --config "$T/bf16" --dtype fp32
-	mt-ckpt load "$RUN" "$T/bf16"
+	make_run "$T/bf16" --dtype fp32
 	mt-ckpt save "$RUN" "$T/fp32"
 	ST same "$T/master" "$T/fp32" --cast F32
 	mt-store rm "$RUN"
-	create "$RUN" --config "$T/fp32" --dtype bf16
-	mt-ckpt load "$RUN" "$T/fp32"
+	make_run "$T/fp32" --dtype bf16
 	dump "$RUN" | diff "$T/before" -
 }
 
@@ -776,8 +755,7 @@ names_flipped_bits() {
 
 @test "serve exits 77 at once if it may not write to its directory" {
 	ST make "$T/in"
-	create "$RUN" --config "$T/in"
-	mt-ckpt load "$RUN" "$T/in"
+	make_run "$T/in"
 	mkdir -m 555 "$T/ck"
 	fails_with 77 by_mode timeout 20 "$MT/mt-ckpt" serve "$RUN" --dir "$T/ck"
 	grep -q "^mt-ckpt: $T/ck: Permission denied$" "$T/fails.err"
@@ -863,8 +841,7 @@ names_flipped_bits() {
 # bats test_tags=slow
 @test "load of a config that differs from the run's exits 65, names the key and leaves the run unchanged" {
 	ST make "$T/in"
-	create "$RUN" --config "$T/in"
-	mt-ckpt load "$RUN" "$T/in"
+	make_run "$T/in"
 	dump "$RUN" >"$T/before"
 	for change in hidden_size=32 num_hidden_layers=1 rope_theta=500.0 rms_norm_eps=0.001 tie_word_embeddings=true \
 		vocab_size=33 attention_bias=true; do
@@ -946,8 +923,7 @@ names_flipped_bits() {
 }
 
 @test "a failed export into an empty directory leaves it empty" {
-	create "$RUN" --config "$GOLDEN/llama2/model"
-	mt-ckpt load "$RUN" "$GOLDEN/llama2/model"
+	make_run "$GOLDEN/llama2/model"
 	mkdir "$T/out"
 	fails_with 74 bash -c "ulimit -f 8; exec mt-ckpt export $RUN $T/out"
 	[ -d "$T/out" ]
@@ -956,8 +932,7 @@ names_flipped_bits() {
 
 @test "a save or export into an empty directory that is killed or fails at any rename never looks complete" {
 	strace -o /dev/null true 2>/dev/null || skip "needs strace"
-	create "$RUN" --config "$GOLDEN/llama2/model"
-	mt-ckpt load "$RUN" "$GOLDEN/llama2/model"
+	make_run "$GOLDEN/llama2/model"
 	for n in $(seq 7); do               # six files and config.json
 		for how in signal=KILL error=EIO; do
 			rm -rf "$T/out" && mkdir "$T/out"

@@ -400,8 +400,7 @@ j["rope_parameters"] = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 
 
 # bats test_tags=slow
 @test "run.json: not JSON, not a checkpoint's, another version or edited exits 65" {
-	mt-store create "$RUN" --config "$GOOD" 2>/dev/null
-	mt-ckpt load "$RUN" "$GOOD"
+	make_run "$GOOD"
 	rm -r "$IN"
 	mt-ckpt save "$RUN" "$IN"
 	mt-store rm "$RUN"

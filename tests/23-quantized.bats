@@ -12,8 +12,7 @@ reads() { # KIND
 	local dtype
 	mt-ckpt verify "$T/q"
 	for dtype in bf16 fp32; do
-		create "$RUN" --config "$T/q" --dtype $dtype
-		mt-ckpt load "$RUN" "$T/q" 2>"$T/load.err"
+		make_run "$T/q" --dtype $dtype
 		grep -qx "mt-ckpt: $1 read as $dtype; the export will be $dtype, [0-9.]* GB instead of [0-9.]*" "$T/load.err"
 		[ "$(wc -l <"$T/load.err")" = 1 ]
 		mt-ckpt export "$RUN" "$T/fp32" --dtype fp32
@@ -74,8 +73,7 @@ like_transformers() {
 	Q fp8 "$GOLDEN/qwen3-moe/model" "$T/q" --block 5,5
 	reads FP8
 	Q fp8 "$GOLDEN/deepseek-v3/model" "$T/q" --block 5,5 # of latents, too; its correction stays F32 in bf16 exports
-	create "$RUN" --config "$T/q" --dtype fp32
-	mt-ckpt load "$RUN" "$T/q"
+	make_run "$T/q" --dtype fp32
 	mt-ckpt export "$RUN" "$T/fp32" --dtype fp32
 	ST same "$T/q/expect" "$T/fp32" --cast F32
 }
@@ -151,8 +149,7 @@ like_transformers() {
 		wrap "$T/q/expect" "$T/was" mistral3
 		[ $at = text_config ] || ST json "$T/in/config.json" \
 			'j["quantization_config"] = j["text_config"].pop("quantization_config")'
-		create "$RUN" --config "$T/in" --dtype fp32
-		mt-ckpt load "$RUN" "$T/in"
+		make_run "$T/in" --dtype fp32
 		mt-ckpt export "$RUN" "$T/out"
 		mt-store rm "$RUN"
 		wrap --unwrap "$T/out" "$T/was" "$T/text"
@@ -169,14 +166,12 @@ like_transformers() {
 	local form
 	for form in "blocks --block 5,7" "channel --scale BF16"; do
 		Q fp8 "$GOLDEN/mistral3-wrapper/model" "$T/q" --form $form
-		create "$RUN" --config "$T/q" --dtype fp32
-		mt-ckpt load "$RUN" "$T/q"
+		make_run "$T/q" --dtype fp32
 		mt-ckpt verify "$T/q"
 		mt-ckpt export "$RUN" "$T/out"
 		mt-ckpt save "$RUN" "$T/step"
 		mt-store rm "$RUN"
-		create "$RUN" --config "$T/step" --dtype fp32
-		mt-ckpt load "$RUN" "$T/step"
+		make_run "$T/step" --dtype fp32
 		mt-ckpt export "$RUN" "$T/again"
 		mt-store rm "$RUN"
 		python3 - "$TOP/tests/lib" "$T/q" "$T/out" "$T/again" <<-'END'

@@ -271,8 +271,7 @@ two_runs() {
 	local list='["\u0001", "\u0001\u0001number 1", "x\"\u0001number 5", NaN, 123456789012345678901]'
 	local odd='{"\u0001number 5": "\u0001number 7", "a": '"$list"', "\u0001": 1}'
 	ST make "$T/in" --set "odd=$odd"
-	create "$RUN" --config "$T/in"
-	mt-ckpt load "$RUN" "$T/in"
+	make_run "$T/in"
 	mt-ckpt export "$RUN" "$T/out"
 	ST json "$T/out/config.json" '
 o = j["odd"]
@@ -347,8 +346,7 @@ need_direct_io() {
 }
 
 @test "a checkpoint has the hyperparameters of its own step, even if the saver was late" {
-	make_run "$CASE/model" --dtype fp32
-	start_stages
+	ready
 	spawn serve mt-ckpt serve "$RUN" --dir "$T/ck" --keep 12
 	local saver=$PID
 	eventually sh -c "mt-store stat $RUN | grep -q mt-ckpt"
@@ -374,8 +372,7 @@ need_direct_io() {
 # Make the run again from its newest checkpoint and train it to its end: paused [more of mt-step's options]
 paused() {
 	local opts="--steps 12 --batch 4 --micro 2 --seq 32 --lr 1e-3 --ckpt-every 1 --wait 20 $*" p
-	make_run "$CASE/model" --dtype fp32
-	start_stages
+	ready
 	spawn serve mt-ckpt serve "$RUN" --dir "$T/ck"
 	local saver=$PID
 	eventually sh -c "mt-store stat $RUN | grep -q mt-ckpt"
@@ -398,8 +395,7 @@ paused() {
 	no grep -q '"step": 1,.*loss' "$T/metrics"
 	mt-store rm "$RUN" --force
 	${BEFORE_LOAD:-:}
-	create "$RUN" --config "$T/ck/step-00000001" --dtype fp32
-	mt-ckpt load "$RUN" "$T/ck/step-00000001"
+	make_run "$T/ck/step-00000001" --dtype fp32
 	start_stages
 	spawn serve mt-ckpt serve "$RUN" --dir "$T/ck"
 	eventually sh -c "mt-store stat $RUN | grep -q mt-ckpt"
@@ -413,8 +409,7 @@ paused() {
 		grep -q '"tokens_per_s": null, "time_s": null, "skipped": false}$'
 	# the lines are those of an undisturbed run
 	RUN=$(mt_run_name b)
-	make_run "$CASE/model" --dtype fp32
-	start_stages
+	ready
 	mt-step "$RUN" --steps 12 --batch 4 --micro 2 --seq 32 --lr 1e-3 <"$CASE/data.bin" >"$T/whole"
 	plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	plain "$T/metrics" | cmp - <(plain "$T/whole")
@@ -452,8 +447,7 @@ paused() {
 
 @test "no line of metrics is lost: all killed in a multi-part evaluation whose step's line is already printed" {
 	local line
-	make_run "$CASE/model" --dtype fp32
-	start_stages
+	ready
 	python3 -c 'import struct, sys
 for i in range(5000):
     sys.stdout.buffer.write(struct.pack("<5I", 4, *(1 + (i * j) % 90 for j in (1, 2, 3, 5))))' >"$T/eval"
@@ -496,8 +490,7 @@ for i in range(5000):
 @test "a line that --metrics FILE has is not added again: the save was taken while its step was evaluated" {
 	local step="mt-step $RUN --steps 4 --batch 2 --micro 1 --seq 32 --lr 1e-3 --wait 20 --metrics $T/f"
 	for i in $(seq 100); do cat "$CASE/eval.bin"; done >"$T/eval"
-	make_run "$CASE/model" --dtype fp32
-	start_stages
+	ready
 	spawn serve mt-ckpt serve "$RUN" --dir "$T/ck"
 	local saver=$PID
 	$step --until 2 --ckpt-every 2 --eval "$T/eval" --eval-every 2 <"$CASE/data.bin" >"$T/m"
@@ -512,8 +505,7 @@ for i in range(5000):
 }
 
 @test "a checkpoint whose lines are already printed stores none, and --resume prints none twice" {
-	make_run "$CASE/model" --dtype fp32
-	start_stages
+	ready
 	spawn serve mt-ckpt serve "$RUN" --dir "$T/ck" --keep 12
 	eventually sh -c "mt-store stat $RUN | grep -q mt-ckpt"
 	mt-step "$RUN" --steps 6 --batch 4 --micro 2 --seq 32 --lr 1e-3 --ckpt-every 1 <"$CASE/data.bin" >"$T/metrics"

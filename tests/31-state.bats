@@ -130,8 +130,7 @@ converts() {
 	shift
 	train run 3 --state "$from"
 	for to; do
-		mt-store create "$RUN" --config "$dir" --dtype bf16 --state "$to" 2>/dev/null
-		mt-ckpt load "$RUN" "$dir" 2>"$T/load.err"
+		make_run "$dir" --dtype bf16 --state "$to"
 		[ "$(wc -l <"$T/load.err")" = 1 ]
 		grep -q "^mt-ckpt: warning: the checkpoint has AdamW's m and v in $from, the run in $to: " "$T/load.err"
 		mt-ckpt save "$RUN" "$T/$to" 2>/dev/null
@@ -360,8 +359,7 @@ same_weights() {
 			read -r from state optim <<<"$of"
 			model=glm4-moe-bias train run 3 --dtype "$from" --state "$state" --optim "$optim"
 			model=$T/run/step-00000003
-			mt-store create "$RUN" --config "$model" --dtype $dtype --optim "$optim" 2>/dev/null
-			mt-ckpt load "$RUN" "$model" 2>/dev/null
+			make_run "$model" --dtype $dtype --optim "$optim"
 			same_weights mt-ckpt load "$RUN" "$model"
 			grep -q '^step 3 t 3$' "$T/whole"
 			[ ! -s "$T/load.err" ]

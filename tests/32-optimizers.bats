@@ -132,8 +132,7 @@ STEPS=20 TRAIN="--lr 0.0005 --wd 0.1"
 	local rule name dir=$T/run/step-00000002 warning="mt-ckpt: warning: the checkpoint has"
 	# loaded STATE WARNING
 	loaded() {
-		mt-store create "$RUN" --config "$dir" --optim $rule --state "$1" 2>/dev/null
-		mt-ckpt load "$RUN" "$dir" 2>"$T/load.err"
+		make_run "$dir" --optim $rule --state "$1"
 		mt-store rm "$RUN"
 		[ "$(cat "$T/load.err")" = "$2" ]
 	}

@@ -8,6 +8,8 @@ load lib/step
 
 export RESULTS MT BUILD
 
+on_emulator() { need_emulator; RESULTS=$T/results; }
+
 # A Python expression about a results file must be true: of FILE EXPRESSION
 of() {
 	python3 - "$1" "$2" <<-'PY'
@@ -45,8 +47,7 @@ torch_that() {
 no_stage_of() { ! pgrep -f "^$1 gpu" >/dev/null; }
 
 @test "gpu-first: part one reports what is missing, and every kernel matches its definition" {
-	need_emulator
-	RESULTS=$T/results
+	on_emulator
 	"$TOP/tests/gpu/first" --stream "$EMU" --quick 1 >"$T/out" || { grep -v '^ok' "$T/out" >&2; return 1; }
 	[ "$(sed -n 's/^ok operations beside their definitions in double precision: \([0-9]*\) cases$/\1/p' "$T/out")" \
 		-gt 150 ]
@@ -57,8 +58,7 @@ no_stage_of() { ! pgrep -f "^$1 gpu" >/dev/null; }
 }
 
 @test "gpu-first: the other parts add their six files to one set of results, each by its own command" {
-	need_emulator
-	RESULTS=$T/results
+	on_emulator
 	torch_that "while read -r n; do echo '{\"seconds\": [0.5, 0.5], \"peak_bytes\": 0}'; done"
 	"$TOP/tests/gpu/first" --stream "$EMU" --quick main check >"$T/one"
 	"$TOP/tests/gpu/first" --stream "$EMU" --quick --python "$T/python" 4 5 6 >"$T/two"
@@ -131,8 +131,7 @@ clone() {
 }
 
 @test "gpu-bench, gpu-check: --add repeats nothing of the same sources and libraries, and measures others again" {
-	need_emulator
-	RESULTS=$T/results
+	on_emulator
 	faulty 0 true
 	more() { "$TOP/tests/gpu/bench" --stream "$T/faulty" --quick --add "$@" >"$T/out"; }
 	more --only main --tokens 64
@@ -163,8 +162,7 @@ clone() {
 }
 
 @test "gpu-first: the next command removes the run that a killed one left, and keeps its results" {
-	need_emulator
-	RESULTS=$T/results
+	on_emulator
 	mkdir "$T/machine"
 	export MT_SHM_DIR="$T/machine"
 	# its second training hangs until it is killed, with all that it started
@@ -193,8 +191,7 @@ clone() {
 }
 
 @test "gpu scripts: missing programs, damaged results and too little memory are one line each, never a traceback" {
-	need_emulator
-	RESULTS=$T/results
+	on_emulator
 	mkdir -p "$T/build/emu" "$T/build/probes" "$RESULTS"
 	says() { # WORDS PROGRAM ARGS...
 		local words=$1 code=0
@@ -259,8 +256,7 @@ clone() {
 }
 
 @test "gpu-bench: after a failed first training all trainings run with MT_CUDNN=none" {
-	need_emulator
-	RESULTS=$T/results
+	on_emulator
 	faulty 1 "export MT_EMU_FAIL=50"
 	exits 2 "$TOP/tests/gpu/bench" --stream "$T/faulty" --quick --only main >"$T/out"
 	[ "$(tr '\n' ' ' <"$T/starts")" = "unset none none " ]
@@ -270,8 +266,7 @@ clone() {
 }
 
 @test "gpu-bench: a killed training keeps its finished steps; the next one continues from the run's step" {
-	need_emulator
-	RESULTS=$T/results
+	on_emulator
 	# the second mt-stream dies when its training has done two of three steps
 	cat >"$T/faulty" <<-SH
 		#!/bin/sh
@@ -295,8 +290,7 @@ clone() {
 }
 
 @test "gpu-bench: a PyTorch that fails in training leaves no mt-stream; its last output is kept, trainings continue" {
-	need_emulator
-	RESULTS=$T/results
+	on_emulator
 	torch_that "echo 'out of patience' >&2; read -r n; exit 3"
 	code=0
 	"$TOP/tests/gpu/bench" --stream "$EMU" --python "$T/python" --quick --only torch,small --tokens 64 >"$T/out" ||
@@ -308,8 +302,7 @@ clone() {
 }
 
 @test "gpu-bench: a training without time left to remove its run is not started; build time counts" {
-	need_emulator
-	RESULTS=$T/results
+	on_emulator
 	# the training needs 66 s and its removal 10 s. The script's clock runs 100 times slower, so that what it does
 	# before takes less than a second of them, also on a busy machine
 	cat >"$T/slow.py" <<-'PY'
@@ -329,8 +322,7 @@ clone() {
 }
 
 @test "gpu-first: a wrong kernel fails part one, and the other parts still run" {
-	need_emulator
-	RESULTS=$T/results
+	on_emulator
 	mkdir -p "$T/build/probes"
 	printf '#!/bin/sh\necho "FAILED rmsnorm"\nexit 1\n' >"$T/build/probes/cuda-kernels"
 	chmod +x "$T/build/probes/cuda-kernels"
@@ -342,8 +334,7 @@ clone() {
 }
 
 @test "gpu-first: a hanging command is killed at its part's limit with its children, and its run is removed" {
-	need_emulator
-	RESULTS=$T/results
+	on_emulator
 	mkdir "$T/path"
 	cat >"$T/path/make" <<-SH
 		#!/bin/sh
@@ -364,8 +355,7 @@ clone() {
 }
 
 @test "gpu-check: cuDNN plans are made only for the checks of larger models" {
-	need_emulator
-	RESULTS=$T/results
+	on_emulator
 	faulty 0 true
 	"$TOP/tests/gpu/check" --stream "$T/faulty" --quick --only "llama3 bf16: layer" >"$T/out"
 	[ "$(sort -u "$T/starts")" = none ]

@@ -4,7 +4,6 @@ load helpers
 CASE=$GOLDEN/llama3
 STEP="--steps 12 --batch 4 --micro 2 --seq 32 --lr 1e-3 --wait 5"
 
-ready() { make_run "$CASE/model" --dtype fp32 "$@"; start_stages; }
 # metrics without the fields that depend on time
 plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 # the step numbers of the lines on stdin

@@ -5,7 +5,6 @@ load helpers
 CASE=$GOLDEN/llama3
 STEP="--steps 12 --batch 4 --micro 2 --seq 32 --lr 1e-3 --wait 5"
 
-ready() { make_run "$CASE/model" --dtype fp32 "$@"; start_stages; }
 steps() { sed 's/.*"step": \([0-9]*\).*/\1/' | tr '\n' ' ' | sed 's/ $//'; }
 at_step() { mt-store ls "$RUN" --json | sed 's/.*"step":\([0-9]*\).*/\1/'; }
 # N documents of LENGTH tokens: documents N LENGTH [MASK]

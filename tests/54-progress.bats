@@ -37,8 +37,7 @@ NUMBER='[0-9.]+[kM]?' TIME='[0-9:]+'
 FULL="loss $NUMBER  eval loss $NUMBER  $NUMBER tokens/s  $TIME left"
 
 @test "the progress line fills one row at 40, 80 and 200 columns, also when the terminal is resized" {
-	make_run "$CASE/model" --dtype fp32
-	start_stages
+	ready
 	terminal 200 "mt-step $RUN --steps 500 $HOW >$T/m"
 	documents 8
 	one_row "step 2/500  $FULL"
@@ -64,8 +63,7 @@ FULL="loss $NUMBER  eval loss $NUMBER  $NUMBER tokens/s  $TIME left"
 }
 
 @test "with metrics on the same terminal each has a separate line, and the progress line is below them" {
-	make_run "$CASE/model" --dtype fp32
-	start_stages
+	ready
 	local width
 	for width in 40 80 200; do
 		rm -f "$T/in"
@@ -104,8 +102,7 @@ FULL="loss $NUMBER  eval loss $NUMBER  $NUMBER tokens/s  $TIME left"
 }
 
 @test "without a terminal there is no progress line" {
-	make_run "$CASE/model" --dtype fp32
-	start_stages
+	ready
 	mt-step "$RUN" --steps 3 $HOW <"$CASE/data.bin" >"$T/m" 2>"$T/err"
 	mt-step --count $HOW <"$CASE/data.bin" >"$T/m" 2>>"$T/err"
 	no grep -q "left\|counted" "$T/err"

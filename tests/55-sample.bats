@@ -365,8 +365,7 @@ drain() { timeout 60 dd bs=4096 count="$1" iflag=fullblock status=none <&9 >>"$T
 
 # bats test_tags=slow
 @test "beside steps that are shorter than a pass, tokens come all the same, and one line reports it" {
-	make_run "$CASE/model" --dtype fp32
-	start_stages
+	ready
 	tokens prompts "$T/data" 11 $VOCAB $(yes 8 | head -2000)
 	mkfifo "$T/rows"
 	{ while cat "$T/data"; do :; done >"$T/rows"; } 2>/dev/null 3>&- &

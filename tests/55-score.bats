@@ -145,14 +145,12 @@ scores() { # OUT [OPTIONS]: of $T/rec, in rows of 64
 }
 
 @test "a killed mt-score leaves nothing behind: the next one scores, and training goes on with the same bits" {
-	make_run "$CASE/model" --dtype fp32
-	start_stages
+	ready
 	mt-step "$RUN" $(cat "$CASE/args") --until 6 <"$CASE/data.bin" >"$T/whole"
 	state_of "$RUN" >"$T/state"
 	mt-store rm "$RUN" --force
 	eventually no kill -0 "$STREAM"
-	make_run "$CASE/model" --dtype fp32
-	start_stages
+	ready
 	mt-step "$RUN" $(cat "$CASE/args") --until 3 <"$CASE/data.bin" >"$T/first"
 	cp "$CASE/eval.bin" "$T/rec"
 	fails_with 75 sh -c 'mt-score "$0" --seq 32 <"$1"' "$RUN" "$T/rec"

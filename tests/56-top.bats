@@ -92,8 +92,7 @@ check() {
 }
 
 @test "stat keeps the loss of a step that was evaluated, whose record stands beside the evaluation's" {
-	make_run "$CASE/model" --dtype fp32
-	start_stages
+	ready
 	documents 8 >"$T/eval"
 	documents 8 | mt-step "$RUN" --steps 4 --batch 2 --seq 32 --lr 1e-3 --eval "$T/eval" --eval-every 2 >"$T/m"
 	mt-store stat "$RUN" --json >"$T/stat.json"
@@ -106,8 +105,7 @@ check() {
 
 # bats test_tags=slow
 @test "stat beside training with evaluations never mixes steps: loss, norm and lr are those of its step's metrics" {
-	make_run "$CASE/model" --dtype fp32
-	start_stages
+	ready
 	documents 8 >"$T/eval"
 	documents 600 | mt-step "$RUN" --steps 300 --batch 2 --micro 1 --seq 32 --lr 1e-3 --eval "$T/eval" --eval-every 2 \
 		>"$T/step.out" 2>"$T/step.err" 3>&- &
@@ -293,8 +291,7 @@ restored() { [ "$(tmux display-message -p -t top '#{alternate_on}')" = 0 ] && sh
 
 # A run that trains for as long as a test may take
 training() {
-	make_run "$CASE/model" --dtype fp32
-	start_stages
+	ready
 	mkfifo "$T/fifo"
 	python3 -c 'import struct, sys
 one = struct.pack("<33I", 32, *range(1, 33))
@@ -408,8 +405,7 @@ except BrokenPipeError:
 
 @test "mt-top and stat show units behind, pinned and at other versions, messages that wait, and dead stages" {
 	need_top
-	make_run "$CASE/model" --dtype fp32
-	start_stages
+	ready
 	documents 8 | mt-step "$RUN" --steps 4 --batch 2 --seq 32 --lr 1e-3 >"$T/step.out"
 	end "$OPTIM"
 	kill -9 "$STREAM"

@@ -62,8 +62,7 @@ train_patiently() { # STREAMS CREATE-OPTIONS...
 }
 
 @test "records written by printf train like any others" {
-	make_run "$CASE/model" --dtype fp32
-	start_stages
+	ready
 	printf '\004\0\0\0\001\0\0\0\002\0\0\0\003\0\0\0\004\0\0\0\003\0\0\0\005\0\0\200\006\0\0\0\007\0\0\0' |
 		mt-step "$RUN" --steps 1 --batch 1 --seq 8 --lr 0 >"$T/metrics" 2>"$T/step.err"
 	grep -q '"tokens": 5,' "$T/metrics"     # 3 + 2 targets: the second document's prompt is context only
@@ -71,8 +70,7 @@ train_patiently() { # STREAMS CREATE-OPTIONS...
 
 @test "records written by awk train like any others" {
 	need_cmd gawk
-	make_run "$CASE/model" --dtype fp32
-	start_stages
+	ready
 	gawk 'BEGIN {
 		BINMODE = 3
 		for (d = 0; d < 8; d++) {
@@ -85,8 +83,7 @@ train_patiently() { # STREAMS CREATE-OPTIONS...
 }
 
 @test "a custom stage written from shm/PROTOCOL.md between mt-stream and mt-optim changes no bit" {
-	make_run "$CASE/model" --dtype fp32
-	start_stages
+	ready
 	mt-step "$RUN" $(cat "$CASE/args") <"$CASE/data.bin" >"$T/plain" 2>/dev/null
 	mt-store rm "$RUN" --force
 

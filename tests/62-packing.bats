@@ -22,8 +22,7 @@ measure() { # RECORDS STEPS PACK
 }
 
 @test "each of three documents in a row gets the loss and the gradient that it has alone" {
-	make_run "$CASE/model" --dtype fp32
-	start_stages
+	ready
 	records 0 1 2 >"$T/all"
 	measure "$T/all" 3 none >"$T/alone"
 	measure "$T/all" 4 docs >"$T/packed"
@@ -50,8 +49,7 @@ measure() { # RECORDS STEPS PACK
 }
 
 @test "without isolation the losses differ: --pack concat sees across documents" {
-	make_run "$CASE/model" --dtype fp32
-	start_stages
+	ready
 	records 0 1 2 >"$T/all"
 	measure "$T/all" 1 docs >"$T/docs"
 	measure "$T/all" 2 concat >"$T/concat"
@@ -76,8 +74,7 @@ masked_records() {
 
 # bats test_tags=slow
 @test "--count gives the steps and targets of the training on the same input, for every packing and batch" {
-	make_run "$CASE/model" --dtype fp32
-	start_stages
+	ready
 	masked_records >"$T/masked"
 	for data in "$CASE/data.bin" "$T/masked"; do
 		for pack in docs concat none 'docs --long drop' 'concat --long truncate'; do

@@ -181,8 +181,7 @@ filtered() { # FACTOR
 }
 
 @test "scale: a factor of 1 gives the bits of a run without it, and 0.5 halves the gradient's norm" {
-	make_run "$CASE/model" --dtype fp32
-	start_stages
+	ready
 	train
 	bits "$RUN" >"$T/want"
 	RUN=$(mt_run_name b)
@@ -218,8 +217,7 @@ filtered() { # FACTOR
 	[ "$code" = 65 ]
 	[ "$(cat "$T/err")" = "min-length: stdin ends inside a record" ]
 	# in a pipeline
-	make_run "$CASE/model" --dtype fp32
-	start_stages
+	ready
 	min-length.py 8 <"$CASE/data.bin" | mt-step "$RUN" --steps 2 --batch 2 --seq 32 --lr 1e-3 >"$T/m" 2>"$T/step.err"
 	[ "$(wc -l <"$T/m")" = 2 ]
 }

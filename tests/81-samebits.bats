@@ -149,8 +149,7 @@ halves() { # NAME MODEL CREATE-OPTIONS... -- STEP-OPTIONS...
 	feed | mt-step "$RUN" "${ARGS[@]}" --until 20 >"$T/cut.metrics" 2>"$T/cut.err"
 	mt-ckpt save "$RUN" "$whole"
 	end_stages
-	mt-store create "$RUN" --config "$whole" --step-tokens 4K --dtype bf16
-	mt-ckpt load "$RUN" "$whole"
+	make_run "$whole" --step-tokens 4K --dtype bf16
 	STREAMS=2 STREAM_OPTS="--threads 2 --recompute full" OPTIM_OPTS="--threads 3" MT_ISA=scalar stages
 	feed | mt-step "$RUN" "${ARGS[@]}" >>"$T/cut.metrics" 2>>"$T/cut.err"
 	state_of "$RUN" >"$T/cut.state"

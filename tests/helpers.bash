@@ -124,6 +124,9 @@ start_stages() {
 	OPTIM=$PID
 }
 
+# A run of the model of $CASE, filled, with stages that serve: ready [create's options]
+ready() { make_run "$CASE/model" --dtype fp32 "$@"; start_stages; }
+
 # Tensors and state of two runs of programs that should agree to the last bit: hashes by array and unit
 state_of() { ckpt-dump "$1"; }
 
