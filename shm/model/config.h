@@ -33,6 +33,8 @@ bool key_bool(struct reader *, const json_t *obj, const char *key, bool missing)
 const char *key_string(struct reader *, const json_t *obj, const char *key);
 /* NULL when it is missing, null or empty */
 const json_t *key_object(struct reader *, const char *key);
+/* Which layers a list has, by their numbers: in (layers). False, and in may be as it was: there is no such list */
+bool key_layers(struct reader *, const char *key, uint32_t layers, bool *in);
 
 /* ---- rope */
 

@@ -136,22 +136,6 @@ static void read_groups(struct reader *r, const struct experts_family *x, struct
 			k->experts_per_token);
 }
 
-/* mlp_only_layers, or moe_layers: these layers are sparse or not, as `is` says; of the latter, all others are not */
-static void read_layer_list(struct reader *r, const char *key, bool is, uint32_t layers, bool *sparse)
-{
-	const json_t *list = json_object_get(r->root, key), *v;
-	size_t i;
-	if (!is_given(list)) return;
-	if (!json_is_array(list)) return REFUSE(r, MT_EX_DATA, "%s is not a list", key);
-	if (is) memset(sparse, 0, layers);
-	json_array_foreach((json_t *)list, i, v)
-	{
-		if (!json_is_integer(v)) return REFUSE(r, MT_EX_DATA, "%s has an entry that is not an integer", key);
-		json_int_t layer = json_integer_value(v);
-		if (layer >= 0 && layer < (json_int_t)layers) sparse[layer] = is;
-	}
-}
-
 /* mlp_layer_types, which has precedence over what sparse says */
 static void read_mlp_types(struct reader *r, uint32_t layers, bool *sparse)
 {
@@ -180,6 +164,7 @@ static uint32_t last_sparse(struct reader *r, uint32_t layers)
 static void read_sparse(struct reader *r, const struct experts_family *x, uint32_t layers, bool *sparse)
 {
 	uint32_t first = 0, last = layers, step = 1;
+	bool listed[1024];
 	if (x->dense == DENSE_LISTED) step = key_u32(r, "decoder_sparse_step", 1, 1, INT32_MAX);
 	if (x->dense == DENSE_BY_STEP) step = key_u32(r, "interleave_moe_layer_step", 1, 1, INT32_MAX);
 	if (x->dense == DENSE_FIRST || x->dense == DENSE_TYPES)
@@ -191,8 +176,9 @@ static void read_sparse(struct reader *r, const struct experts_family *x, uint32
 		step = key_u32(r, "moe_layer_interval", 1, 1, INT32_MAX);
 	}
 	for (uint32_t i = 0; i < layers; i++) sparse[i] = i >= first && i <= last && (i + 1) % step == 0;
-	if (x->dense == DENSE_LISTED) read_layer_list(r, "mlp_only_layers", false, layers, sparse);
-	if (x->dense == DENSE_BY_STEP) read_layer_list(r, "moe_layers", true, layers, sparse);
+	if (x->dense == DENSE_LISTED && key_layers(r, "mlp_only_layers", layers, listed))
+		for (uint32_t i = 0; i < layers; i++) sparse[i] &= !listed[i];
+	if (x->dense == DENSE_BY_STEP) key_layers(r, "moe_layers", layers, sparse);
 	if (x->dense == DENSE_TYPES) read_mlp_types(r, layers, sparse);
 }
 

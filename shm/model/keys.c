@@ -54,3 +54,19 @@ const json_t *key_object(struct reader *r, const char *key)
 	if (!json_is_object(v)) return REFUSE(r, MT_EX_DATA, "%s is not an object", key), NULL;
 	return json_object_size(v) ? v : NULL;
 }
+
+bool key_layers(struct reader *r, const char *key, uint32_t layers, bool *in)
+{
+	const json_t *list = json_object_get(r->root, key), *v;
+	size_t at;
+	if (!is_given(list)) return false;
+	if (!json_is_array(list)) return REFUSE(r, MT_EX_DATA, "%s is not a list", key), false;
+	memset(in, 0, layers);
+	json_array_foreach((json_t *)list, at, v)
+	{
+		json_int_t i = json_integer_value(v);
+		if (!json_is_integer(v)) return REFUSE(r, MT_EX_DATA, "%s has an entry that is not an integer", key), false;
+		if (i >= 0 && i < (json_int_t)layers) in[i] = true;
+	}
+	return true;
+}

@@ -122,17 +122,10 @@ static void read_interval(struct reader *r, uint32_t layers, uint8_t *has)
 /* The same of convolutions */
 static void read_full_layers(struct reader *r, uint32_t layers, uint8_t *has)
 {
-	const json_t *list = json_object_get(r->root, "full_attn_idxs"), *v;
-	size_t at;
-	if (is_given(json_object_get(r->root, "layer_types")) || !is_given(list)) return;
-	if (!json_is_array(list)) return REFUSE(r, MT_EX_DATA, "full_attn_idxs is not a list");
-	for (uint32_t i = 0; i < layers; i++) has[i] |= HAS_MIXER;
-	json_array_foreach((json_t *)list, at, v)
-	{
-		json_int_t i = json_integer_value(v);
-		if (!json_is_integer(v)) return REFUSE(r, MT_EX_DATA, "full_attn_idxs has an entry that is not an integer");
-		if (i >= 0 && i < (json_int_t)layers) has[i] &= (uint8_t)~HAS_MIXER;
-	}
+	bool full[1024];
+	if (is_given(json_object_get(r->root, "layer_types")) || !key_layers(r, "full_attn_idxs", layers, full)) return;
+	for (uint32_t i = 0; i < layers; i++)
+		if (!full[i]) has[i] |= HAS_MIXER;
 }
 
 static void set_mixer(const struct model *m, struct mt_layer *k)
