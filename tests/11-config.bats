@@ -1000,6 +1000,12 @@ assert eval(sys.argv[2]), (sys.argv[2], c)' "$T/out/config.json" "$1"
 	long='"rope_theta": 500.0, "llama_4_scaling_beta": 0.2, "original_max_position_embeddings": 8'
 	config ministral3 '"pad_token_id": null' "\"rope_parameters\": {\"rope_type\": \"default\", $long}"
 	exports 's is None and p["llama_4_scaling_beta"] == 0.2'
+	for type in default linear; do # the temperature's positions, whatever the type
+		config ministral3 '"pad_token_id": null' \
+			"\"rope_parameters\": {\"rope_type\": \"$type\", \"factor\": 2.0, $long}"
+		geometry "temperature 0.200000003 8"
+	done
+	exports 's["original_max_position_embeddings"] == p["original_max_position_embeddings"] == 8'
 	config qwen3_moe '"num_local_experts": 4' '"num_experts_per_tok": 2' '"moe_intermediate_size": 8' '"head_dim": 8'
 	exports 'c["num_experts"] == c["num_local_experts"] == 4'
 }

@@ -104,7 +104,10 @@ static void rope_read(struct reader *r, const struct family *family, const json_
 	}
 	if (family->latent[1] && !kind_is(rope, "default")) /* whatever the type */
 		rope->v[R_MSCALE_ALL] = key_number(r, block, rope_keys[R_MSCALE_ALL]);
-	if (family->temperature) rope->v[R_BETA] = key_number(r, block, rope_keys[R_BETA]);
+	if (family->temperature) { /* whatever the type, too */
+		rope->v[R_BETA] = key_number(r, block, rope_keys[R_BETA]);
+		rope->v[R_ORIGINAL] = key_number(r, block, rope_keys[R_ORIGINAL]);
+	}
 	if (rope->kind->truncates) rope->truncate = key_bool(r, block, "truncate", true);
 	if (kind_is(rope, "longrope")) read_factors(r, block, rope);
 }
@@ -375,7 +378,10 @@ static void read_one(struct reader *r, const struct family *family, struct model
 	rope_read(r, family, parameters, "rope_parameters", rope);
 	read_original(r, family, &old);
 	read_original(r, family, rope);
-	if (!scaling) old.v[R_BETA] = rope->v[R_BETA]; /* is no part of the rope: plain rope says nothing of it */
+	if (!scaling && family->temperature) { /* is no part of the rope: plain rope says nothing of it */
+		old.v[R_BETA] = rope->v[R_BETA];
+		old.v[R_ORIGINAL] = rope->v[R_ORIGINAL];
+	}
 	if (!parameters) *rope = old;
 	else if (json_object_get(r->root, "rope_scaling") && !rope_same(&old, rope))
 		REFUSE(r, MT_EX_CONFIG, "rope_scaling and rope_parameters disagree");
