@@ -1538,7 +1538,7 @@ END
 	grep -q "layers.0.pre_ff_layernorm.weight unit 1 " "$T/layout"
 	grep -q "layers.0.feed_forward.down_proj.weight unit 1 " "$T/layout"
 	grep -q "model.final_layernorm.weight unit 4 " "$T/layout"
-	! grep -q "mamba.norm\|proj.bias" "$T/layout"
+	! grep -q "mamba.norm\|proj.bias" "$T/layout" || false
 	config falcon_h1 '"mamba_d_ssm": null' '"mamba_n_heads": 4' '"mamba_rms_norm": true' '"mamba_proj_bias": true' \
 		'"projectors_bias": true' '"attention_bias": true' '"mlp_bias": true' \
 		'"layer_types": ["hybrid", "hybrid", "hybrid"]'

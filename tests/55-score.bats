@@ -3,6 +3,7 @@ load helpers
 
 CASE=$GOLDEN/llama3
 FAMILIES="llama3 qwen3 gemma2 gemma4 granite cohere2 phi gpt2 mixtral gpt-oss qwen3-5 lfm2 deepseek-v3 nemotron-h"
+FAMILIES="$FAMILIES falcon-h1"
 
 # An mt-stream in the background: stream [OPTIONS]
 stream() { spawn stream mt-stream "$RUN" --threads 1 "$@"; }
@@ -94,7 +95,7 @@ scores() { # OUT [OPTIONS]: of $T/rec, in rows of 64
 
 # In mixtures, how many rows a GEMM has depends on the other documents
 @test "a document's log-probabilities are the same packed with others and alone, in layers of all kinds" {
-	for case in llama3 qwen3-5 lfm2 nemotron-h granite-hybrid deepseek-v3:1e-6 gemma4-moe:1e-6; do
+	for case in llama3 qwen3-5 lfm2 nemotron-h granite-hybrid falcon-h1 deepseek-v3:1e-6 gemma4-moe:1e-6; do
 		IFS=: read -r case bound <<<"$case"
 		make_run "$GOLDEN/$case/model" --dtype fp32
 		stream
