@@ -30,12 +30,14 @@ static int pack_step(struct ahead *a, struct rows *r)
 	uint64_t seq = a->o->seq, before = a->packer.tokens;
 	if (a->bad) return a->bad; /* its message still stands in this thread */
 	r->n = 0;
-	r->last = false;
+	r->last = r->weighted = false;
 	while (r->n < a->o->batch) {
 		uint64_t at = r->n * seq;
+		a->packer.weights = r->weights + at;
 		int rc = packer_row(&a->packer, r->tokens + at, r->targets + at, r->starts + at);
 		if (rc < 0) return rc;
 		if (rc == 0) break;
+		r->weighted |= a->packer.weighted;
 		r->n++;
 	}
 	r->n_targets = targets_count(r->targets, r->n * seq);
@@ -51,7 +53,8 @@ static int pack_step(struct ahead *a, struct rows *r)
 	a->from.batch = (uint32_t)a->o->batch;
 	packer_position(&a->packer, &a->from);
 	r->documents = a->packer.documents;
-	r->cut_documents = a->o->pack == PACK_CONCAT ? 0 : a->packer.longer;
+	r->groups_dropped = a->packer.groups_dropped;
+	r->cut_documents = a->o->pack == PACK_CONCAT ? 0 : a->packer.longer - r->groups_dropped;
 	r->position = a->from;
 	return r->n ? 0 : packer_check_any(&a->packer);
 }
@@ -86,8 +89,9 @@ static int make_sets(struct ahead *a)
 	for (int i = 0; i < SETS; i++) {
 		struct rows *r = &a->sets[i];
 		r->tokens = calloc(n * 3, sizeof *r->tokens);
-		if (!r->tokens)
-			return mt_fail(MT_EX_NOMEM, "no memory for the rows of a step: %llu bytes", (unsigned long long)n * 12);
+		r->weights = calloc(n, sizeof *r->weights);
+		if (!r->tokens || !r->weights)
+			return mt_fail(MT_EX_NOMEM, "no memory for the rows of a step: %llu bytes", (unsigned long long)n * 16);
 		r->targets = r->tokens + n;
 		r->starts = r->targets + n;
 	}

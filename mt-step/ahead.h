@@ -5,14 +5,17 @@
 #include "options.h"
 
 struct rows {                            /* the rows of one step */
-	uint32_t *tokens, *targets, *starts; /* (batch, seq) each */
+	uint32_t *tokens, *targets, *starts; /* (batch, seq) each, */
+	float *weights;                      /* and of targets */
+	bool weighted;                       /* a document of the step has weights */
 	uint64_t n;                          /* rows; 0: no input is left */
 	uint64_t n_targets;
-	uint64_t n_processed;              /* tokens of documents, without padding */
-	struct mt_position position;       /* after these rows */
-	bool last;                         /* the input is known to end here */
-	uint64_t documents, cut_documents; /* of the input as far as it has been read; those longer than a row */
-	int rc;                            /* minus an exit code: the input is invalid, see error */
+	uint64_t n_processed;        /* tokens of documents, without padding */
+	struct mt_position position; /* after these rows */
+	bool last;                   /* the input is known to end here */
+	/* of the input as far as it has been read: records; those longer than a row, but for groups that are dropped */
+	uint64_t documents, cut_documents, groups_dropped;
+	int rc; /* minus an exit code: the input is invalid, see error */
 	char error[512];
 };
 

@@ -39,12 +39,13 @@ int driver_open(struct driver *d, struct mt_run *run, const struct options *o)
 		int rc = mt_ring_open(run, name, &d->ring[i]);
 		if (rc) return rc;
 		d->wakes |= mt_ring_on_room(d->ring[i]);
-		if (mt_ring_block(d->ring[i]) / 12 / o->seq < o->micro)
+		if (mt_ring_block(d->ring[i]) / MT_BATCH_TOKEN / o->seq < o->micro)
 			return mt_fail(MT_EX_USAGE,
 				"a micro-batch of %llu row%s of %llu token%s does not fit ring %s, which takes %llu "
 				"tokens; take a smaller --micro, or mt-store create --step-tokens %llu",
 				(unsigned long long)o->micro, mt_s(o->micro), (unsigned long long)o->seq, mt_s(o->seq), name,
-				(unsigned long long)(mt_ring_block(d->ring[i]) / 12), (unsigned long long)(o->micro * o->seq));
+				(unsigned long long)(mt_ring_block(d->ring[i]) / MT_BATCH_TOKEN),
+				(unsigned long long)(o->micro * o->seq));
 	}
 	return 0;
 }
@@ -171,7 +172,8 @@ static bool deal_one(struct driver *d, uint32_t k)
 			.seq = (uint32_t)d->o->seq,
 			.loss_scale = t->targets ? 1.0 / (double)t->targets : 0,
 			.micros = d->micros,
-			.scores = d->scores},
+			.scores = d->scores,
+			.weights = d->source->weighted},
 	};
 	mt_ring_push(ring, &m);
 	d->next++;

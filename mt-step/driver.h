@@ -9,6 +9,7 @@ struct row_source {
 	uint64_t rows;      /* of the whole txn; micro j has rows j * micro up to (j + 1) * micro */
 	uint64_t targets;   /* of the whole txn */
 	uint64_t processed; /* of a training txn: tokens of documents in its rows */
+	bool weighted;      /* blocks have weights, too */
 	int (*fill)(struct row_source *, uint64_t first, uint32_t rows, uint32_t *block); /* block as mt/memory.h has it */
 	int (*rewind)(struct row_source *);
 };

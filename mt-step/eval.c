@@ -22,9 +22,10 @@ static int start_over(struct eval *e)
 	return rc ? rc : packer_open(&e->packer, &e->in, e->o->pack, (uint32_t)e->o->seq, &e->vocab);
 }
 
-/* Pack the next row into the three arrays. 1, 0 at the end of the file, or an error. */
-static int next_row(struct eval *e, uint32_t *tokens, uint32_t *targets, uint32_t *starts)
+/* Pack the next row into the arrays; weights may be NULL. 1, 0 at the end of the file, or an error. */
+static int next_row(struct eval *e, uint32_t *tokens, uint32_t *targets, uint32_t *starts, float *weights)
 {
+	e->packer.weights = weights;
 	int rc = packer_row(&e->packer, tokens, targets, starts);
 	if (rc > 0) e->at++;
 	return rc;
@@ -33,7 +34,7 @@ static int next_row(struct eval *e, uint32_t *tokens, uint32_t *targets, uint32_
 static int drop_row(struct eval *e)
 {
 	uint64_t seq = e->o->seq;
-	return next_row(e, e->scratch, e->scratch + seq, e->scratch + 2 * seq);
+	return next_row(e, e->scratch, e->scratch + seq, e->scratch + 2 * seq, NULL);
 }
 
 static int rewind_part(struct row_source *s)
@@ -53,7 +54,8 @@ static int fill_micro(struct row_source *s, uint64_t first, uint32_t rows, uint3
 	MT_ASSERT(e->at == e->part_first + first);
 	uint64_t seq = e->o->seq, n = rows * seq;
 	for (uint64_t i = 0; i < n; i += seq) {
-		int rc = next_row(e, block + i, block + n + i, block + 2 * n + i);
+		float *weights = s->weighted ? (float *)(block + 3 * n) + i : NULL;
+		int rc = next_row(e, block + i, block + n + i, block + 2 * n + i, weights);
 		if (rc < 0) return rc;
 		if (rc == 0) return mt_fail(MT_EX_DATA, "%s: has become shorter", e->o->eval);
 	}
@@ -74,6 +76,7 @@ static int count(struct eval *e)
 			e->part_targets[e->n_parts++] = 0;
 		}
 		uint64_t n = targets_count(e->scratch + e->o->seq, e->o->seq);
+		e->source.weighted |= e->packer.weighted;
 		e->part_targets[part] += n;
 		e->targets += n;
 		e->rows++;

@@ -1,7 +1,8 @@
 /* pack.c: documents to rows, resumable at any row's end.
  *
- * Elements are placed as they are read; a document is never in memory as a whole. Only placed elements are hashed: a
- * position does not depend on whether the next record's header was read.
+ * Elements are placed as they are read; a document is in memory as a whole only in a group. Only placed elements are
+ * hashed, of a group all words with its first element: a position does not depend on whether the next record's header
+ * was read. A group of several documents goes whole into a row, so that no position is inside it.
  */
 #include <stdlib.h>
 
@@ -56,8 +57,9 @@ int packer_open(struct packer *p, struct record_reader *in, uint32_t pack, uint3
 		.seq = seq,
 		.vocab = *vocab,
 		.carry = MT_NO_TARGET,
-		.raw = calloc(seq, sizeof *p->raw)};
-	if (!p->raw) return mt_fail(MT_EX_NOMEM, "no memory for a row of %u token%s", seq, mt_s(seq));
+		.raw = calloc(seq, sizeof *p->raw),
+		.raw_weights = calloc(seq, sizeof *p->raw_weights)};
+	if (!p->raw || !p->raw_weights) return mt_fail(MT_EX_NOMEM, "no memory for a row of %u token%s", seq, mt_s(seq));
 	XXH64_reset(&p->all, 0);
 	XXH64_reset(&p->cut, 0);
 	p->hash = XXH64_digest(&p->all);
@@ -67,15 +69,19 @@ int packer_open(struct packer *p, struct record_reader *in, uint32_t pack, uint3
 void packer_close(struct packer *p)
 {
 	free(p->raw);
+	free(p->raw_weights);
 	p->raw = NULL;
+	p->raw_weights = NULL;
 }
 
 /* Leave out of a document longer than a row what --long leaves out. A position counts and hashes only what is placed,
  * so a successor leaves out the same. */
 static void cut_long(struct packer *p)
 {
-	if ((p->pack & LONG_MASK) == LONG_DROP) record_cut(p->in, 0);
-	if ((p->pack & LONG_MASK) == LONG_TRUNCATE) record_cut(p->in, p->seq);
+	bool several = p->in->documents > 1;
+	p->groups_dropped += several;
+	if ((p->pack & LONG_MASK) == LONG_DROP || several) record_cut(p->in, 0);
+	else if ((p->pack & LONG_MASK) == LONG_TRUNCATE) record_cut(p->in, p->seq);
 }
 
 /* Read the header of the next record that is not dropped, unless one is open. 1: a record is open; 0: end of input. */
@@ -86,8 +92,11 @@ static int look(struct packer *p)
 		if (rc < 0) return rc;
 		p->ended = rc == 0;
 		if (p->ended) break;
-		uint32_t n = p->in->count;
+		uint32_t n = p->in->total;
 		p->documents++;
+		if (p->in->words && (p->pack & PACK_HOW) == PACK_CONCAT)
+			return mt_fail(MT_EX_DATA, "%s: record %llu: is a group, and --pack concat keeps no record together",
+				p->in->name, (unsigned long long)p->in->records);
 		if (n > p->longest) p->longest = n;
 		p->longer += n > p->seq;
 		if (n > p->seq) cut_long(p);
@@ -98,23 +107,30 @@ static int look(struct packer *p)
 
 static uint32_t placed(const struct packer *p) { return p->open ? p->in->count - p->in->left : 0; }
 
-/* Take n elements of the open record into out, and account for them as placed. */
+static void hash_first(struct packer *p)
+{
+	const struct record_reader *in = p->in;
+	XXH64_reset(&p->cut, 0);
+	if (!in->words) XXH64_update(&p->all, &in->count, sizeof in->count);
+	if (in->words) XXH64_update(&p->all, in->group, ((size_t)in->words + 1) * 4);
+	if (in->words) XXH64_update(&p->cut, in->group, ((size_t)in->words + 1) * 4);
+}
+
+/* Take n elements of the open document into out, and account for them as placed. */
 static int place(struct packer *p, uint32_t *out, uint32_t n)
 {
-	bool first = placed(p) == 0;
+	bool first = placed(p) == 0 && p->in->document == 1;
 	int rc = record_take(p->in, out, n);
 	if (rc) return rc;
-	if (first) {
-		XXH64_update(&p->all, &p->in->count, sizeof p->in->count);
-		XXH64_reset(&p->cut, 0);
-	}
-	XXH64_update(&p->all, out, (size_t)n * 4);
+	if (first) hash_first(p);
+	if (!p->in->words) XXH64_update(&p->all, out, (size_t)n * 4);
 	p->carry = out[n - 1];
 	p->tokens += n;
 	if (p->in->left) {
-		XXH64_update(&p->cut, out, (size_t)n * 4);
+		if (!p->in->words) XXH64_update(&p->cut, out, (size_t)n * 4);
 		return 0;
 	}
+	if (record_document(p->in)) return 0;
 	p->open = false;
 	p->records++;
 	p->hash = XXH64_digest(&p->all);
@@ -194,8 +210,13 @@ static void count_answers(struct packer *p, const uint32_t *raw, uint32_t n, boo
 static int place_piece(struct packer *p, uint32_t at, uint32_t n)
 {
 	uint64_t record = p->in->records, element = placed(p);
+	const uint32_t *bits = p->in->weight_bits;
 	int rc = place(p, p->raw + at, n);
 	if (rc) return rc;
+	p->weighted |= bits != NULL;
+	for (uint32_t i = 0; i < n; i++)
+		if (bits) memcpy(p->raw_weights + at + i, bits + element + i, sizeof *bits);
+		else p->raw_weights[at + i] = 1;
 	count_answers(p, p->raw + at, n, element == 0);
 	return check_ids(p, at, n, record, element);
 }
@@ -212,7 +233,8 @@ static int64_t docs_row(struct packer *p, uint32_t *starts)
 	for (int rc; at < seq;) {
 		if ((rc = look(p)) < 0) return rc;
 		if (rc == 0) break;
-		uint32_t done = placed(p), n = p->in->left, from = at;
+		uint32_t others = p->in->documents - p->in->document, done = placed(p), from = at;
+		uint32_t n = others ? p->in->total : p->in->left;
 		if (done) { /* the rest of a cut document, from its last token on */
 			p->raw[at++] = p->carry;
 			if (n > seq - 1) n = seq - 1;
@@ -222,10 +244,16 @@ static int64_t docs_row(struct packer *p, uint32_t *starts)
 		} else if (n > seq - at) {
 			break;
 		}
-		if ((rc = place_piece(p, at, n)) < 0) return rc;
-		at += n;
-		begin_piece(starts, from, at - from);
-		for (uint32_t i = from; p->numbers && i < at; i++) p->numbers[i] = p->in->records;
+		uint32_t document = others ? 1 : 0;
+		do {
+			if (document) n = p->in->left;
+			if ((rc = place_piece(p, at, n)) < 0) return rc;
+			at += n;
+			begin_piece(starts, from, at - from);
+			for (uint32_t i = from; p->places && i < at; i++) p->places[i] = (struct place){p->in->records, document};
+			from = at;
+			document++;
+		} while (others--);
 		if ((p->pack & PACK_HOW) == PACK_NONE) break;
 	}
 	return at;
@@ -249,18 +277,21 @@ static int64_t concat_row(struct packer *p, uint32_t *starts)
 
 int packer_row(struct packer *p, uint32_t *tokens, uint32_t *targets, uint32_t *starts)
 {
+	p->weighted = false;
 	int64_t n = (p->pack & PACK_HOW) == PACK_CONCAT ? concat_row(p, starts) : docs_row(p, starts);
 	if (n <= 0) return (int)n;
 	for (uint32_t i = 0; i < n; i++) {
 		bool last = i + 1 == n || starts[i + 1] != starts[i];
 		tokens[i] = p->raw[i] & ~MT_CONTEXT_ONLY;
 		targets[i] = last || (p->raw[i + 1] & MT_CONTEXT_ONLY) ? MT_NO_TARGET : p->raw[i + 1];
+		if (p->weights) p->weights[i] = targets[i] == MT_NO_TARGET ? 1 : p->raw_weights[i + 1];
 	}
 	for (uint32_t i = (uint32_t)n; i < p->seq; i++) { /* padding: a separate document that predicts nothing */
 		tokens[i] = 0;
 		targets[i] = MT_NO_TARGET;
 		starts[i] = (uint32_t)n;
-		if (p->numbers) p->numbers[i] = 0;
+		if (p->places) p->places[i] = (struct place){0};
+		if (p->weights) p->weights[i] = 1;
 	}
 	p->rows++;
 	p->padding += p->seq - (uint64_t)n;
@@ -273,6 +304,9 @@ int packer_check_any(const struct packer *p)
 {
 	if (p->records || placed(p)) return 0;
 	if (!p->documents) return mt_fail(MT_EX_DATA, "%s: no record at all", p->in->name);
+	if ((p->pack & LONG_MASK) != LONG_DROP)
+		return mt_fail(MT_EX_DATA, "%s: every record is a group longer than --seq %u, which is dropped", p->in->name,
+			p->seq);
 	return mt_fail(MT_EX_DATA, "%s: every document is longer than --seq %u, and --long drop drops them", p->in->name,
 		p->seq);
 }

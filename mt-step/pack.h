@@ -26,6 +26,11 @@ struct vocabulary {        /* the tokens that records may have: */
 	struct mt_media media; /* but not these */
 };
 
+struct place {
+	uint64_t record;   /* from 1; 0: padding */
+	uint32_t document; /* in a group of several documents, from 1; 0: the record is one document */
+};
+
 struct packer {
 	struct record_reader *in;
 	uint32_t pack; /* as in mt_position */
@@ -35,14 +40,18 @@ struct packer {
 	bool open;                      /* the header of in's current record was read, and not all of it is placed */
 	uint64_t records;               /* records placed whole: of a truncated one the part that is kept */
 	uint64_t hash;                  /* of their bytes */
-	uint64_t documents, longer;     /* read so far, dropped ones too; those that are longer than a row */
+	uint64_t documents, longer;     /* records read so far, dropped ones too; those that are longer than a row, */
+	uint64_t groups_dropped;        /* and of these the groups of several documents, which are dropped */
 	uint32_t longest;               /* elements of the longest one */
 	uint64_t tokens, rows, padding; /* elements placed; rows made; elements of them that hold no token */
 	struct answers answers;         /* of documents that begin with a prompt */
 	uint32_t carry;                 /* last element placed of a cut document, or of the stream; MT_NO_TARGET: none */
 	XXH64_state_t all, cut;         /* over all bytes placed; over the open record's elements placed */
-	uint64_t *numbers;              /* (seq) of each place in the row, its record's number; NULL: not asked for */
-	uint32_t *raw;                  /* (seq) elements of the current row, with their bit 31 */
+	struct place *places;           /* (seq) of each place in the row, its document; NULL: not asked for */
+	float *weights;                 /* (seq) of each target of the row, 1 without weights; NULL: not asked for */
+	bool weighted;                  /* a document in the current row has weights */
+	uint32_t *raw;                  /* (seq) elements of the current row, with their bit 31, */
+	float *raw_weights;             /* and their weights */
 };
 
 /* Add what the name of a --pack or --long stands for to *pack. false: it is no such name. */

@@ -1,6 +1,7 @@
 /* record.c: the reader of records. Little-endian hosts only, as all of mt. */
 #include <ctype.h>
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -28,7 +29,9 @@ int record_open(struct record_reader *r, int fd, const char *name)
 void record_close(struct record_reader *r)
 {
 	free(r->buf);
+	free(r->group);
 	r->buf = NULL;
+	r->group = NULL;
 }
 
 /* Read once into the empty buffer. 0 also at the end of the input (eof is set). */
@@ -84,7 +87,7 @@ int record_check_start(const char *name, const unsigned char *b, size_t n)
 
 void record_cut(struct record_reader *r, uint32_t n)
 {
-	r->rest = r->count - n;
+	r->rest = r->words ? 0 : r->count - n; /* a group has been read whole */
 	r->count = r->left = n;
 }
 
@@ -109,6 +112,101 @@ static int skip_rest(struct record_reader *r)
 	return 0;
 }
 
+/* ---- groups */
+
+enum { PART_SIDE = 1, PART_REFERENCE = 2, PART_WEIGHTS = 8, PART_OLD = 16 };
+
+static const char *part_name(uint32_t parts)
+{
+	return parts & PART_SIDE ? "1 (side)" : parts & PART_REFERENCE ? "2 (reference)" : "16 (old)";
+}
+
+int group_document(const char *name, uint64_t record, uint32_t number, const uint32_t *words, uint32_t n, uint32_t *at,
+	struct group_document *d)
+{
+	unsigned long long of = record;
+	if (n - *at < 2)
+		return mt_fail(MT_EX_DATA, "%s: record %llu, document %u: its group ends inside its head", name, of, number);
+	uint32_t count = words[*at], parts = words[*at + 1], known = PART_SIDE | PART_REFERENCE | PART_WEIGHTS | PART_OLD;
+	*at += 2;
+	if (parts & ~known)
+		return mt_fail(MT_EX_DATA, "%s: record %llu, document %u: parts %u: this program knows only 8, weights", name,
+			of, number, parts);
+	if (parts & ~(uint32_t)PART_WEIGHTS)
+		return mt_fail(MT_EX_DATA, "%s: record %llu, document %u: part %s is not supported", name, of, number,
+			part_name(parts));
+	if (!count) return mt_fail(MT_EX_DATA, "%s: record %llu, document %u: is empty", name, of, number);
+	uint32_t arrays = parts ? 2 : 1;
+	if (count > (n - *at) / arrays)
+		return mt_fail(MT_EX_DATA, "%s: record %llu, document %u: its %u element%s need more than the group's %u words",
+			name, of, number, count, mt_s(count), n);
+	*d = (struct group_document){.count = count, .ids = words + *at, .weight_bits = parts ? words + *at + count : NULL};
+	*at += arrays * count;
+	for (uint32_t i = 1; i < count && d->weight_bits; i++) { /* nothing predicts the first */
+		float weight;
+		memcpy(&weight, d->weight_bits + i, sizeof weight);
+		if (!isfinite(weight))
+			return mt_fail(MT_EX_DATA, "%s: record %llu, document %u, element %u: its weight is not finite", name, of,
+				number, i);
+	}
+	return 0;
+}
+
+int group_check(const char *name, uint64_t record, const uint32_t *words, uint32_t n, uint32_t *documents,
+	uint32_t *total)
+{
+	struct group_document d;
+	*documents = *total = 0;
+	for (uint32_t at = 0; at < n;) {
+		int rc = group_document(name, record, *documents + 1, words, n, &at, &d);
+		if (rc) return rc;
+		++*documents;
+		*total += d.count;
+	}
+	return 0;
+}
+
+bool record_document(struct record_reader *r)
+{
+	struct group_document d;
+	if (r->document == r->documents ||
+		group_document(r->name, r->records, r->document + 1, r->group + 1, r->words, &r->at_word,
+			&d)) /* it has been checked */
+		return false;
+	r->document++;
+	r->count = r->left = d.count;
+	r->group_ids = d.ids;
+	r->weight_bits = d.weight_bits;
+	return true;
+}
+
+/* The words arrive before more memory is taken: a count alone takes none. */
+static int read_group(struct record_reader *r)
+{
+	enum { PIECE = 1 << 16 };
+	for (uint32_t have = 0; have < r->words;) {
+		uint32_t n = r->words - have < PIECE ? r->words - have : PIECE;
+		size_t got;
+		if (1 + have + n > r->room) {
+			size_t room = 2 * (size_t)(1 + have + n);
+			uint32_t *more = realloc(r->group, room * sizeof *more);
+			if (!more) return mt_fail(MT_EX_NOMEM, "%s: no memory for a group of %u words", r->name, r->words);
+			r->group = more;
+			r->room = room;
+		}
+		int rc = take_bytes(r, r->group + 1 + have, (size_t)n * 4, &got);
+		if (rc) return rc;
+		if (got < (size_t)n * 4) return ends_inside(r, have + got / 4, r->words);
+		have += n;
+	}
+	r->group[0] = RECORD_GROUP | r->words;
+	int rc = group_check(r->name, r->records, r->group + 1, r->words, &r->documents, &r->total);
+	r->document = r->at_word = 0;
+	return rc ? rc : record_document(r);
+}
+
+/* ---- records */
+
 int record_next(struct record_reader *r)
 {
 	uint32_t count;
@@ -125,18 +223,29 @@ int record_next(struct record_reader *r)
 	if (got < sizeof count)
 		return mt_fail(MT_EX_DATA, "%s: record %llu: input ends inside its count", r->name,
 			(unsigned long long)r->records);
-	if (count == 0) return mt_fail(MT_EX_DATA, "%s: record %llu: is empty", r->name, (unsigned long long)r->records);
-	if (count > RECORD_MAX)
+	r->words = 0;
+	r->weight_bits = NULL;
+	bool group = count & RECORD_GROUP && (count & ~RECORD_GROUP) <= RECORD_MAX;
+	if (count == 0 || count == RECORD_GROUP)
+		return mt_fail(MT_EX_DATA, "%s: record %llu: is empty", r->name, (unsigned long long)r->records);
+	if (count > RECORD_MAX && !group)
 		return mt_fail(MT_EX_DATA, "%s: record %llu: count %u is above %u; are these records?", r->name,
 			(unsigned long long)r->records, count, RECORD_MAX);
-	r->count = r->left = count;
+	if (group) {
+		r->words = count & ~RECORD_GROUP;
+		return read_group(r);
+	}
+	r->count = r->left = r->total = count;
+	r->documents = r->document = 1;
 	return 1;
 }
 
 int record_take(struct record_reader *r, uint32_t *out, uint32_t n)
 {
-	size_t got;
-	int rc = take_bytes(r, out, (size_t)n * 4, &got);
+	size_t got = (size_t)n * 4;
+	int rc = 0;
+	if (r->words) memcpy(out, r->group_ids + (r->count - r->left), got);
+	else rc = take_bytes(r, out, (size_t)n * 4, &got);
 	if (rc) return rc;
 	if (got < (size_t)n * 4) return ends_inside(r, r->count - r->left + got / 4, r->count + r->rest);
 	r->left -= n;

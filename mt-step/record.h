@@ -1,4 +1,6 @@
-/* record.h: reading the records of the contract: a little-endian u32 count, then that many u32s: one document. */
+/* record.h: reading the records of the contract: a little-endian u32 count, then that many u32s: one document. A count
+ * with bit 31 is that of the words of a group: documents that stay together in a row, each `u32 count, u32 parts, count
+ * ids`, and with parts 8 `count f32 weights`. */
 #ifndef RECORD_H
 #define RECORD_H
 
@@ -9,6 +11,8 @@
 #define RECORD_MAX \
 	(1u << 30) /* maximum elements of a record; a larger count means that the file holds something else */
 
+#define RECORD_GROUP (1u << 31) /* a bit of a record's count */
+
 struct record_reader {
 	int fd;
 	const char *name; /* for messages */
@@ -17,17 +21,39 @@ struct record_reader {
 	void (*before_read)(int fd); /* called before each read, if set after record_open */
 	bool eof;
 	uint64_t records;     /* headers taken so far: the current record's number, from 1 */
-	uint32_t count, left; /* of the current record: elements, and those not taken yet */
+	uint32_t count, left; /* of the current document: elements, and those not taken yet */
 	uint32_t rest;        /* elements behind them that record_cut left out */
+	/* of the current record: its documents, the current one's number from 1, elements of all */
+	uint32_t documents, document, total;
+	uint32_t words, at_word;                 /* of a group, 0: it is none; where the next document stands */
+	uint32_t *group;                         /* its count, then its words */
+	size_t room;                             /* for that many words */
+	const uint32_t *group_ids, *weight_bits; /* of its current document; of its weights, or NULL: it has none */
+};
+
+/* A document of a group */
+struct group_document {
+	uint32_t count;
+	const uint32_t *ids, *weight_bits; /* (count); NULL: no weights */
 };
 
 /* An input could not be opened, for errno: -77 without the permission to read it, otherwise -66 */
 int record_unopened(const char *name);
 int record_open(struct record_reader *, int fd, const char *name);
 void record_close(struct record_reader *); /* frees the buffer; fd stays open */
-/* Take the next record's header; the current one must have been taken whole. 1, or 0 at the end of the input.
- * -65: the input ends inside the header, or a record that is empty or too long. -74: read failed. */
+/* Take the next record's header; the current one must have been taken whole, unless it is a group. A group is read and
+ * checked as a whole; its first document becomes the current one. 1, or 0 at the end of the input.
+ * -65: the input ends inside the header, or a record that is empty, too long or no valid group. -74: read failed. */
 int record_next(struct record_reader *);
+/* Go to the next document of the group, if there is one. */
+bool record_document(struct record_reader *);
+/* The document at words[*at] of a group of n words; *at moves behind it. number: the document's, from 1. -65: it is not
+ * valid, in the words of record `record`. */
+int group_document(const char *name, uint64_t record, uint32_t number, const uint32_t *words, uint32_t n, uint32_t *at,
+	struct group_document *);
+/* The elements of its documents, and how many these are; errors as of group_document */
+int group_check(const char *name, uint64_t record, const uint32_t *words, uint32_t n, uint32_t *documents,
+	uint32_t *total);
 /* Give only the first n elements of the current record, of which none was taken yet: record_next skips the others. */
 void record_cut(struct record_reader *, uint32_t n);
 /* Are these first bytes of an input text or gzip? 0: no; -65: yes, with a message that says what to do. */

@@ -53,8 +53,9 @@ struct trainer {
 	uint64_t steps, skipped, in_row;   /* counted steps; those skipped; those skipped since the last that was not */
 	const char *why;                   /* reason of the newest skipped step */
 	bool broken;                       /* its loss or norm was not finite */
-	uint64_t documents, cut_documents; /* of the input so far; those longer than --seq */
-	bool cut_reported, end_reported;
+	uint64_t documents, cut_documents; /* of the input so far; those longer than --seq, but for groups: */
+	uint64_t groups_dropped;
+	bool cut_reported, dropped_reported, end_reported;
 	bool from_start;      /* all steps on this input are ours: */
 	uint64_t first, rows; /* from this step on, and their rows */
 };
@@ -363,6 +364,7 @@ static int fill_rows(struct row_source *s, uint64_t first, uint32_t n, uint32_t 
 	memcpy(block, f->rows->tokens + at, count * 4);
 	memcpy(block + count, f->rows->targets + at, count * 4);
 	memcpy(block + 2 * count, f->rows->starts + at, count * 4);
+	if (s->weighted) memcpy(block + 3 * count, f->rows->weights + at, count * 4);
 	return 0;
 }
 
@@ -398,9 +400,19 @@ static void report_end(struct trainer *t, uint64_t rows)
 		steps, cut, lr, step, again);
 }
 
+static void report_dropped(struct trainer *t)
+{
+	if (t->dropped_reported || !t->groups_dropped) return;
+	t->dropped_reported = true;
+	mt_say("%llu of %llu records %s longer than --seq %llu and %s dropped", (unsigned long long)t->groups_dropped,
+		(unsigned long long)t->documents, t->groups_dropped == 1 ? "is a group" : "are groups",
+		(unsigned long long)opts(t)->seq, t->groups_dropped == 1 ? "is" : "are");
+}
+
 /* Many cut documents mean that --seq was mistyped, or is too short for the data. */
 static void report_cut(struct trainer *t)
 {
+	report_dropped(t);
 	if (t->cut_reported || !t->cut_documents) return;
 	uint32_t how = opts(t)->pack & LONG_MASK;
 	t->cut_reported = true;
@@ -428,6 +440,7 @@ static void begin_step(struct trainer *t, const struct rows *r, bool save_anyway
 	feed = (struct feed){.source = {.rows = r->n,
 							 .targets = r->n_targets,
 							 .processed = r->n_processed,
+							 .weighted = r->weighted,
 							 .fill = fill_rows,
 							 .rewind = rewind_rows},
 		.rows = r,
@@ -441,6 +454,7 @@ static void begin_step(struct trainer *t, const struct rows *r, bool save_anyway
 	t->rows += r->n;
 	t->documents = r->documents;
 	t->cut_documents = r->cut_documents;
+	t->groups_dropped = r->groups_dropped;
 	if (t->documents >= CUT_SAMPLE) report_cut(t);
 	if (r->n < o->batch || (r->last && step < o->until)) report_end(t, r->n);
 }

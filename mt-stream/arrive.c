@@ -33,12 +33,14 @@ void batch_in(struct stream *s)
 		{OP_COPY, .copy = {m->layout.tokens, s->taken.host, n * 4}},
 		{OP_COPY, .copy = {m->layout.targets, s->taken.host + n, n * 4}},
 		{OP_COPY, .copy = {m->layout.starts, s->taken.host + 2 * n, n * 4}},
+		{OP_COPY, .copy = {m->layout.row_weights, s->taken.host + 3 * n, n * 4}},
 	};
+	size_t copies = sizeof ops / sizeof *ops - !s->taken.msg.batch.weights;
 	launch(s, Q_COMPUTE, &ops[0]);
 	queue_wait(s, Q_WEIGHTS, event_record(s, Q_COMPUTE));
-	for (size_t i = 1; i < sizeof ops / sizeof *ops; i++) launch(s, Q_COMPUTE, &ops[i]);
+	for (size_t i = 1; i < copies; i++) launch(s, Q_COMPUTE, &ops[i]);
 	if (m->layout.span_starts)
-		launch(s, Q_COMPUTE, &(struct op){OP_COPY, .copy = {m->layout.span_starts, s->taken.host + 3 * n, n * 4}});
+		launch(s, Q_COMPUTE, &(struct op){OP_COPY, .copy = {m->layout.span_starts, s->taken.host + 4 * n, n * 4}});
 	balance_in(s);
 	tables_in(s);
 }

@@ -109,6 +109,7 @@ struct chunk { /* whole rows that go through a layer together */
 	int64_t before, slices_before; /* tokens and slices of the pass before the chunk, where experts come by windows */
 	int64_t past; /* tokens of its document before the chunk; their rows stand before saved->qkv. 0 to train */
 	const uint32_t *tokens, *targets, *starts; /* (N) each */
+	const float *row_weights;                  /* (N) of targets in the loss; NULL: 1 each */
 	const uint32_t *host_starts;               /* host: as starts */
 	const uint32_t *span_starts; /* (N): where in its row the token's span starts (mt_layer); NULL to sample */
 	const float *cos[MT_KINDS], *sin[MT_KINDS]; /* (positions, rope_dim / 2), by kind of layer */

@@ -27,6 +27,7 @@ struct chunk chunk_of(struct stream *s, int64_t from, int64_t n)
 		.tokens = at->tokens + first,
 		.targets = at->targets + first,
 		.starts = at->starts + first,
+		.row_weights = s->taken.msg.batch.weights ? at->row_weights + first : NULL,
 		.span_starts = at->span_starts ? at->span_starts + first : NULL,
 		.balance = balance_of(s, first),
 		.s = at->scratch,

@@ -51,7 +51,8 @@ static void head_forward(const struct chunk *c, const struct weights *w, float s
 	head_logits(c, w, c->geo->vocab);
 	LAUNCH(c, OP_CROSS_ENTROPY, cross_entropy, .logits = c->s.logits, .targets = c->targets, .n = c->n,
 		.vocab = c->geo->vocab, .scale = scale, .backward = backward, .loss = loss, .losses = c->s.losses,
-		.logit_scale = changed ? c->geo->logit_scale : 0, .cap = changed ? c->geo->logit_cap : 0);
+		.weights = c->s.losses ? NULL : c->row_weights, .logit_scale = changed ? c->geo->logit_scale : 0,
+		.cap = changed ? c->geo->logit_cap : 0);
 }
 
 void head_loss(const struct chunk *c, const struct weights *w, struct loss *loss, const void *x)

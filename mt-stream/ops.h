@@ -410,10 +410,12 @@ struct loss {
 	int64_t targets;
 };
 
-/* loss += the rows' -log softmax(logits)[target] in fp64, and the number of targets */
+/* loss += the rows' -log softmax(logits)[target] in fp64, times their weights, and the number of targets */
 struct cross_entropy_args {
-	void *logits;            /* (N, V); backward: becomes (softmax - onehot) scale, and 0 in rows without target */
+	/* (N, V); backward: becomes (softmax - onehot) scale weight, and 0 in rows without target or of weight 0 */
+	void *logits;
 	const uint32_t *targets; /* (N); UINT32_MAX: no target */
+	const float *weights;    /* (N); NULL: 1 each */
 	int64_t n, vocab;
 	float scale;
 	int backward;

@@ -72,6 +72,7 @@ static int request_make(struct stream *s, uint32_t rows, uint32_t seq, bool trai
 		.head_tokens = s->sizes.head_tokens,
 		.pass_rows = s->sizes.pass_rows,
 		.fixed = true,
+		.weighted = s->planning.weighted,
 		.packed = s->planning.packed,
 	};
 	if (s->dev->attention_need) req->attention = s->dev->attention_need(s->dev, seq, s->planning.packed, train);
@@ -330,11 +331,13 @@ int plan_make(struct stream *s, bool *new_shape)
 	struct plan_request *last = &s->planning.micro.request;
 	size_t n = (size_t)rows * seq;
 	int rc;
+	s->planning.weighted = s->planning.weighted || s->taken.msg.batch.weights;
 	s->planning.packed = s->planning.packed || rows_packed(s->taken.host + 2 * n, n);
 	if (!s->sizes.chunk_tokens && (rc = sizes_select(s, rows, seq))) return rc;
 	s->micro = &s->planning.micro;
 	*new_shape = last->rows != rows || last->seq != seq || last->train != train ||
-		last->scores != s->taken.msg.batch.scores || last->packed != s->planning.packed;
+		last->scores != s->taken.msg.batch.scores || last->packed != s->planning.packed ||
+		last->weighted != s->planning.weighted;
 	if (!*new_shape) return 0;
 	if ((rc = plan_shape(s, rows, seq, train))) last->rows = 0;
 	return rc;

@@ -21,7 +21,7 @@ static void spans_make(struct stream *s)
 	size_t n = (size_t)s->taken.msg.batch.rows * seq;
 	const uint32_t *starts = s->taken.host + 2 * n;
 	for (size_t i = 0; span && i < n; i++)
-		s->taken.host[3 * n + i] = starts[i] + ((uint32_t)(i % seq) - starts[i]) / span * span;
+		s->taken.host[4 * n + i] = starts[i] + ((uint32_t)(i % seq) - starts[i]) / span * span;
 }
 
 static int batch_take(struct stream *s, const void *block)
@@ -33,7 +33,7 @@ static int batch_take(struct stream *s, const void *block)
 	if (s->geo->flags & MT_POSITIONS && s->taken.msg.batch.seq > s->geo->max_position)
 		return mt_fail(MT_EX_PEER, "rows of %u tokens: the model has %u positions", s->taken.msg.batch.seq,
 			s->geo->max_position);
-	memcpy(s->taken.host, block, (size_t)s->taken.msg.batch.rows * s->taken.msg.batch.seq * 12);
+	memcpy(s->taken.host, block, batch_bytes(&s->taken.msg));
 	rc = batch_check(&s->taken.msg, s->taken.host, s->geo->vocab);
 	if (rc == 0) spans_make(s);
 	return rc;

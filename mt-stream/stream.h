@@ -84,12 +84,15 @@ struct rates {
 /* Set by serve.c: the micro-batch that it works on */
 struct taken {
 	struct mt_msg msg;
-	uint32_t *host; /* its rows, copied out of the ring: tokens, targets, starts; of models with spans, their starts */
+	/* its rows, copied out of the ring: tokens, targets, starts, weights; behind them spans' starts of models that have
+	 * spans */
+	uint32_t *host;
 };
 
 /* Set by request.c: what it plans, and what it has seen of micro-batches so far */
 struct planning {
 	struct micro micro;
+	bool weighted; /* rows with weights */
 	bool packed;   /* a row with several documents */
 	bool reported; /* the first plan for training was reported */
 };

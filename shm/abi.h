@@ -99,7 +99,7 @@
 	F(mt_msg, micro, 12, 4) \
 	F(mt_msg, step, 16, 8) F(mt_msg, batch.version, 24, 8) F(mt_msg, batch.rows, 32, 4) F(mt_msg, batch.seq, 36, 4) \
 	F(mt_msg, batch.loss_scale, 40, 8) F(mt_msg, batch.micros, 48, 4) \
-	F(mt_msg, batch.scores, 52, 4) F(mt_msg, loss.sum, 24, 8) \
+	F(mt_msg, batch.scores, 52, 4) F(mt_msg, batch.weights, 56, 4) F(mt_msg, loss.sum, 24, 8) \
 	F(mt_msg, loss.targets, 32, 8) F(mt_msg, loss.nonfinite, 40, 4) F(mt_msg, loss.aux, 48, 8) \
 	F(mt_msg, loss.z, 56, 8) F(mt_msg, grad.unit, 24, 4) \
 	F(mt_msg, grad.end, 28, 4) \
@@ -128,6 +128,6 @@
 	R(mt_snapshot, reserved0, 56) R(mt_snapshot, reserved1, 32) R(mt_record, reserved, 64) R(mt_choice, reserved, 8) \
 	R(mt_partition, reserved, 56) R(mt_ringbuf, reserved0, 4) R(mt_ringbuf, reserved1, 64) \
 	R(mt_ringbuf, reserved2, 56) R(mt_ringbuf, reserved3, 56) R(mt_rings, reserved, 124) \
-	R(mt_msg, batch.reserved1, 8) R(mt_msg, loss.reserved, 4) \
+	R(mt_msg, batch.reserved1, 4) R(mt_msg, loss.reserved, 4) \
 	R(mt_msg, grad.reserved0, 4) R(mt_msg, grad.reserved1, 8) R(mt_msg, score.reserved, 24)
 /* clang-format on */

@@ -1,4 +1,7 @@
 /* batch.c: what a message may say. It comes from a peer: nothing in it may lead out of bounds. */
+#include <math.h>
+#include <string.h>
+
 #include "batch.h"
 #include "mt/error.h"
 #include "mt/memory.h"
@@ -6,12 +9,18 @@
 
 int batch_fits(const struct mt_msg *m, size_t block)
 {
-	uint64_t rows = m->batch.rows, seq = m->batch.seq, most = block / 12;
+	uint64_t rows = m->batch.rows, seq = m->batch.seq, most = block / MT_BATCH_TOKEN;
 	if (!rows || !seq || rows > most / seq)
 		return mt_fail(MT_EX_PEER, "%llu row%s of %llu token%s do not fit in a block of %llu token%s",
 			(unsigned long long)rows, mt_s(rows), (unsigned long long)seq, mt_s(seq), (unsigned long long)most,
 			mt_s(most));
+	if (m->batch.weights > 1) return mt_fail(MT_EX_PEER, "weights of kind %u", m->batch.weights);
 	return 0;
+}
+
+size_t batch_bytes(const struct mt_msg *m)
+{
+	return (size_t)m->batch.rows * m->batch.seq * (m->batch.weights ? MT_BATCH_TOKEN : 3 * sizeof(uint32_t));
 }
 
 int batch_check(const struct mt_msg *m, const uint32_t *tokens, uint32_t vocab)
@@ -27,6 +36,9 @@ int batch_check(const struct mt_msg *m, const uint32_t *tokens, uint32_t vocab)
 		/* a document starts here, or is the one before */
 		if (starts[i] != t && (t == 0 || starts[i] != starts[i - 1]))
 			return mt_fail(MT_EX_PEER, "row %zu, position %u: document starts at %u", i / seq, t, starts[i]);
+		float weight = 1;
+		if (m->batch.weights) memcpy(&weight, starts + n + i, sizeof weight);
+		if (!isfinite(weight)) return mt_fail(MT_EX_PEER, "row %zu, position %u: its weight is not finite", i / seq, t);
 	}
 	return 0;
 }

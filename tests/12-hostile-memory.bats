@@ -15,7 +15,7 @@ for i in range(300): sys.stdout.buffer.write(struct.pack("<18I", 17, *range(1, 1
 
 # Make and fill a run of the tiny model: tiny [create's options]
 tiny() {
-	mt-store create "$RUN" --config "$M" --step-tokens 1K "$@" 2>"$T/create.err"
+	mt-store create "$RUN" --config "$M" --step-tokens "${STEP_TOKENS:-1K}" "$@" 2>"$T/create.err"
 	mt-ckpt load "$RUN" "$M" 2>"$T/load.err"
 }
 region() { echo "$SHM/mt.$(id -u).$RUN.$1"; }
@@ -392,7 +392,7 @@ holds_messages() { [ "$(word ring.mine mine.tail)" != "$(word ring.mine mine.hea
 }
 
 @test "mt-optim refuses a gradient ring without blocks or with blocks that are too small" {
-	tiny
+	STEP_TOKENS=512 tiny
 	fails_with 65 timeout 10 mt-optim "$RUN" --ring grad.0=save
 	grep -q "ring for grad.0: blocks of 0 bytes" "$T/fails.err"
 	fails_with 65 timeout 10 mt-optim "$RUN" --ring grad.3=batch.0

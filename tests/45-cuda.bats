@@ -254,6 +254,7 @@ trained() {
 
 # bats test_tags=slow
 @test "20 training steps on the cuda device match PyTorch's" { trained qwen3; }
+@test "20 training steps on records with weights on the cuda device match PyTorch's" { trained llama-weights; }
 
 # bats test_tags=slow
 @test "20 training steps of gated DeltaNet on the cuda device match PyTorch's" { trained qwen3-next; }

@@ -76,14 +76,39 @@ static int check_words(void *arg, const uint32_t *words, uint32_t n)
 		(unsigned long long)c->element, words[i] & ~MT_CONTEXT_ONLY, (unsigned long long)c->how->vocab);
 }
 
+static int gather(void *arg, const uint32_t *words, uint32_t n)
+{
+	uint32_t **to = arg;
+	memcpy(*to, words, (size_t)n * 4);
+	*to += n;
+	return 0;
+}
+
+static int check_group(struct checked *c, uint64_t off, uint32_t n)
+{
+	struct group_document d;
+	uint32_t *words = malloc((size_t)n * 4), *end = words;
+	if (!words) return mt_fail(MT_EX_NOMEM, "%s: no memory for a group of %u words", c->file->name, n);
+	int rc = file_words(c->file, c->how, off, n, gather, &end);
+	for (uint32_t at = 0, number = 1; at < n && !rc; number++) {
+		rc = group_document(c->file->name, c->documents, number, words, n, &at, &d);
+		c->element = 0;
+		if (!rc && c->how->vocab) rc = check_words(c, d.ids, d.count);
+	}
+	free(words);
+	return rc;
+}
+
 /* file_documents */
 static int check_document(void *arg, uint64_t off, uint32_t n)
 {
 	struct checked *c = arg;
 	const struct feed_how *how = c->how;
+	int rc = 0;
 	c->documents++;
 	c->element = how->format == FEED_RECORDS ? 0 : off / how->format;
-	int rc = how->vocab ? file_words(c->file, how, off, n, check_words, c) : 0;
+	if (n & RECORD_GROUP) rc = check_group(c, off, n & ~RECORD_GROUP);
+	else if (how->vocab) rc = file_words(c->file, how, off, n, check_words, c);
 	return rc ? rc : !how->shuffle && !how->mix;
 }
 

@@ -66,7 +66,8 @@ struct feed_file {
 int file_open(struct feed_file *, const char *name, bool *regular);
 void file_close(struct feed_file *);
 /* Call fn for each document, in order, with its first byte and number of elements, until it returns a value that is not
- * 0, which is returned. -65: a document is cut or invalid. */
+ * 0, which is returned. A group of documents counts as one, of its words: n is RECORD_GROUP | words. -65: a document is
+ * cut or invalid. */
 int file_documents(struct feed_file *, const struct feed_how *, int (*fn)(void *, uint64_t off, uint32_t n), void *arg);
 /* Call fn for the elements of that document, in parts, until it returns a value that is not 0, which is returned. */
 int file_words(struct feed_file *, const struct feed_how *, uint64_t off, uint32_t n,

@@ -79,15 +79,16 @@ static int record_documents(struct feed_file *f, int (*fn)(void *, uint64_t, uin
 		if (rc) return rc;
 		memcpy(&n, b, 4);
 		off += 4;
-		if (n == 0) return mt_fail(MT_EX_DATA, "%s: record %llu: is empty", f->name, (unsigned long long)record);
-		if (n > RECORD_MAX)
+		uint32_t words = n & ~RECORD_GROUP;
+		if (words == 0) return mt_fail(MT_EX_DATA, "%s: record %llu: is empty", f->name, (unsigned long long)record);
+		if (words > RECORD_MAX)
 			return mt_fail(MT_EX_DATA, "%s: record %llu: count %u is above %u; are these records?", f->name,
 				(unsigned long long)record, n, RECORD_MAX);
-		if (n > (f->size - off) / 4)
+		if (words > (f->size - off) / 4)
 			return mt_fail(MT_EX_DATA, "%s: record %llu: input ends after %llu of its %u element%s", f->name,
-				(unsigned long long)record, (unsigned long long)(f->size - off) / 4, n, mt_s(n));
+				(unsigned long long)record, (unsigned long long)(f->size - off) / 4, words, mt_s(words));
 		if ((rc = fn(arg, off, n))) return rc;
-		off += (uint64_t)n * 4;
+		off += (uint64_t)words * 4;
 	}
 	return 0;
 }
@@ -140,6 +141,7 @@ int file_words(struct feed_file *f, const struct feed_how *h, uint64_t off, uint
 {
 	uint32_t words[CHUNK];
 	unsigned bytes = h->format == FEED_RECORDS ? 4 : h->format;
+	n &= ~RECORD_GROUP;
 	for (uint32_t done = 0; done < n;) {
 		uint32_t m = n - done < CHUNK ? n - done : CHUNK;
 		const unsigned char *b;

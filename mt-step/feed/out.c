@@ -53,6 +53,10 @@ static void out_bytes(const void *bytes, size_t n)
 static void decode(uint32_t word)
 {
 	if (!left) {
+		if (word & RECORD_GROUP) {
+			out_flush();
+			mt_die(MT_EX_DATA, "--decode: record %llu: is a group, not plain text", (unsigned long long)record + 1);
+		}
 		left = word;
 		element = 0;
 		record++;

@@ -16,8 +16,12 @@ static int pipe_records(int fd, const char *name)
 	int rc = record_open(&r, fd, name);
 	r.before_read = out_watch;
 	while (!rc && (rc = record_next(&r)) > 0) {
-		out_words(&r.count, 1);
 		rc = 0;
+		if (r.words) {
+			out_words(r.group, (size_t)r.words + 1);
+			continue;
+		}
+		out_words(&r.count, 1);
 		while (!rc && r.left) {
 			uint32_t n = r.left < CHUNK ? r.left : CHUNK;
 			rc = record_take(&r, words, n);

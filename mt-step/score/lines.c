@@ -1,4 +1,4 @@
-/* lines.c: a line of JSON for each record, or one of all. Documents come in the input's order, and one that is longer
+/* lines.c: a line of JSON for each document, or one of all. Documents come in the input's order, and one that is longer
  * than a row in several pieces. */
 #include <errno.h>
 #include <math.h>
@@ -10,7 +10,8 @@
 #include "score.h"
 
 static struct {
-	uint64_t number, targets; /* the record whose line is open; 0: none */
+	struct place of; /* the document whose line is open; record 0: none */
+	uint64_t targets;
 	double logp;
 	double *tokens; /* with LINES_TOKENS, of each token: NAN without target */
 	size_t n, room;
@@ -36,9 +37,11 @@ static void write_failed(void)
 }
 
 /* Of a document that --long drop left out, logp is null */
-static void put_line(enum lines how, uint64_t number, uint64_t targets, double logp)
+static void put_line(enum lines how, struct place of, uint64_t targets, double logp)
 {
-	printf("{\"record\": %llu, \"logp\": ", (unsigned long long)number);
+	printf("{\"record\": %llu, ", (unsigned long long)of.record);
+	if (of.document) printf("\"doc\": %u, ", of.document);
+	fputs("\"logp\": ", stdout);
 	put_number(logp);
 	printf(", \"targets\": %llu", (unsigned long long)targets);
 	for (size_t i = 0; how == LINES_TOKENS && i < line.n; i++) {
@@ -51,17 +54,18 @@ static void put_line(enum lines how, uint64_t number, uint64_t targets, double l
 
 static void close_line(enum lines how)
 {
-	if (!line.number) return;
-	if (how != LINES_SUM) put_line(how, line.number, line.targets, line.logp);
+	if (!line.of.record) return;
+	if (how != LINES_SUM) put_line(how, line.of, line.targets, line.logp);
 	line.n = 0;
 }
 
-static void open_line(enum lines how, uint64_t number)
+static void open_line(enum lines how, struct place of)
 {
-	uint64_t last = line.number;
+	uint64_t last = line.of.record;
 	close_line(how);
-	for (uint64_t dropped = last + 1; dropped < number && how != LINES_SUM; dropped++) put_line(how, dropped, 0, NAN);
-	line.number = number;
+	for (uint64_t dropped = last + 1; dropped < of.record && how != LINES_SUM; dropped++)
+		put_line(how, (struct place){dropped, 0}, 0, NAN);
+	line.of = of;
 	line.targets = 0;
 	line.logp = 0;
 	sum.documents++;
@@ -81,9 +85,10 @@ void lines_add(enum lines how, const struct part *p, const struct mt_txn *t)
 {
 	for (uint64_t i = 0; i < p->rows * p->seq; i++) {
 		bool target = p->targets[i] != MT_NO_TARGET;
-		if (!p->numbers[i]) continue;
-		bool new = p->numbers[i] != line.number;
-		if (new) open_line(how, p->numbers[i]);
+		struct place of = p->places[i];
+		if (!of.record) continue;
+		bool new = of.record != line.of.record || of.document != line.of.document;
+		if (new) open_line(how, of);
 		if (new &&how == LINES_TOKENS) add_token(NAN); /* nothing predicts the first token */
 		if (target) {
 			line.logp += p->logp[i];
@@ -105,8 +110,8 @@ void lines_add(enum lines how, const struct part *p, const struct mt_txn *t)
 
 void lines_end(enum lines how, uint64_t records)
 {
-	open_line(how, records + 1);
-	line.number = 0;
+	open_line(how, (struct place){records + 1, 0});
+	line.of.record = 0;
 	double loss = (sum.loss + sum.part) / (double)sum.targets;
 	if (how == LINES_SUM) {
 		printf("{\"documents\": %llu, \"targets\": %llu, \"loss\": ", (unsigned long long)sum.documents - 1,

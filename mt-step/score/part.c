@@ -25,9 +25,9 @@ int part_open(struct part *p, uint64_t rows, uint64_t seq)
 	uint64_t n = rows * seq;
 	*p = (struct part){.source = {.fill = fill_rows, .rewind = rewind_rows}, .seq = seq, .most = rows};
 	p->tokens = malloc(n * 3 * sizeof *p->tokens);
-	p->numbers = malloc(n * sizeof *p->numbers);
+	p->places = malloc(n * sizeof *p->places);
 	p->logp = malloc(n * sizeof *p->logp);
-	if (!p->tokens || !p->numbers || !p->logp)
+	if (!p->tokens || !p->places || !p->logp)
 		return mt_fail(MT_EX_NOMEM, "no memory for %llu rows of %llu tokens", (unsigned long long)rows,
 			(unsigned long long)seq);
 	p->targets = p->tokens + n;
@@ -40,7 +40,7 @@ int64_t part_read(struct part *p, struct packer *packer)
 	uint64_t before = packer->tokens;
 	for (p->rows = 0; p->rows < p->most; p->rows++) {
 		uint64_t at = p->rows * p->seq;
-		packer->numbers = p->numbers + at;
+		packer->places = p->places + at;
 		int rc = packer_row(packer, p->tokens + at, p->targets + at, p->starts + at);
 		if (rc < 0) return rc;
 		if (rc == 0) break;

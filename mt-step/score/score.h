@@ -10,7 +10,7 @@ struct part {
 	uint64_t seq;
 	uint64_t rows, most;                 /* rows of the part; of a full one */
 	uint32_t *tokens, *targets, *starts; /* (most, seq) */
-	uint64_t *numbers;                   /* (most, seq) the record of the token, from 1; 0: padding */
+	struct place *places;                /* (most, seq) the record and document of the token */
 	double *logp;                        /* (most, seq) the log-probability of the target; 0 without one */
 };
 

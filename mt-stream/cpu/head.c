@@ -14,13 +14,15 @@ static void row_task(void *arg, int64_t row, int thread)
 	const struct cross_entropy_args *a = s->a;
 	float *x = (float *)a->logits + row * a->vocab;
 	(void)thread;
-	float scale = a->logit_scale != 0 ? a->scale * a->logit_scale : a->scale; /* of the gradient */
-	if (a->targets[row] != UINT32_MAX && a->backward && a->cap != 0)
-		s->losses[row] = cpu_kernels()->cross_entropy_capped(x, a->targets[row], a->vocab, scale, a->cap);
-	else if (a->targets[row] != UINT32_MAX)
-		s->losses[row] = cpu_kernels()->cross_entropy(x, a->targets[row], a->vocab, scale, a->backward);
+	float weight = a->weights ? a->weights[row] : 1;
+	bool counts = a->targets[row] != UINT32_MAX && weight != 0;
+	float scale = (a->logit_scale != 0 ? a->scale * a->logit_scale : a->scale) * weight; /* of the gradient */
+	double loss = 0;
+	if (counts && a->backward && a->cap != 0)
+		loss = cpu_kernels()->cross_entropy_capped(x, a->targets[row], a->vocab, scale, a->cap);
+	else if (counts) loss = cpu_kernels()->cross_entropy(x, a->targets[row], a->vocab, scale, a->backward);
 	else if (a->backward) memset(x, 0, (size_t)a->vocab * sizeof *x);
-	else s->losses[row] = 0;
+	s->losses[row] = (double)weight * loss;
 }
 
 void op_cross_entropy(struct pool *pool, const struct cross_entropy_args *a)

@@ -140,16 +140,17 @@ static __device__ __forceinline__ struct seen row_seen(const T *x, int64_t vocab
 /* CHANGED: logits were scaled and capped before; the gradient is that of what they were, times
  * slope (1 - (x rate)^2) */
 template <typename T, int CHANGED>
-static __global__ void __launch_bounds__(THREADS) cross_entropy_kernel(T *logits, const uint32_t *targets,
-	double *losses, int64_t vocab, float scale, int backward, int aligned, float slope, float rate)
+static __global__ void __launch_bounds__(THREADS)
+	cross_entropy_kernel(T *logits, const uint32_t *targets, const float *weights, double *losses, int64_t vocab,
+		float scale, int backward, int aligned, float slope, float rate)
 {
 	DYNAMIC_SHARED(struct seen, parts);
 	int64_t row = blockIdx.x;
 	T *x = logits + row * vocab;
 	uint32_t target = targets[row];
-	float v[WIDE];
+	float v[WIDE], weight = weights ? weights[row] : 1.0f;
 
-	if (target == UINT32_MAX) {
+	if (target == UINT32_MAX || weight == 0) {
 		for (int j = 0; j < WIDE; j++) v[j] = 0;
 		for (int64_t i = threadIdx.x * WIDE; backward && i < vocab; i += THREADS * WIDE)
 			put_wide(x + i, v, vocab - i, aligned && vocab - i >= WIDE);
@@ -167,8 +168,9 @@ static __global__ void __launch_bounds__(THREADS) cross_entropy_kernel(T *logits
 	__syncthreads();
 	s = parts[0];
 	for (int w = 1; w < THREADS / 32; w++) s = seen_both(s, parts[w]);
-	if (threadIdx.x == 0) losses[row] = log((double)s.sum) + (double)s.high - (double)at_target;
+	if (threadIdx.x == 0) losses[row] = (double)weight * (log((double)s.sum) + (double)s.high - (double)at_target);
 	if (!backward) return;
+	scale *= weight;
 	float factor = (float)((double)scale / (double)s.sum);
 	for (int64_t i = threadIdx.x * WIDE; i < vocab; i += THREADS * WIDE) {
 		int wide = aligned && vocab - i >= WIDE;
@@ -215,7 +217,7 @@ static void cross_entropy(const struct cuda_queue *q, const struct cross_entropy
 	/* access 16 bytes at once only if all rows start at multiples of 16 bytes */
 	int aligned = wide_rows(a->vocab, a->logits, NULL, NULL, NULL);
 	LAUNCH((cross_entropy_kernel<T, CHANGED>), a->n, THREADS, THREADS / 32 * sizeof(struct seen), q->stream,
-		(T *)a->logits, a->targets, losses, a->vocab, a->scale, a->backward, aligned, a->logit_scale,
+		(T *)a->logits, a->targets, a->weights, losses, a->vocab, a->scale, a->backward, aligned, a->logit_scale,
 		a->cap != 0 ? 1.0f / a->cap : 0);
 }
 

@@ -203,6 +203,7 @@ uint64_t memory_lay(const struct plan_request *req, const struct plan *plan, str
 	p->tokens = walk_take(&w, all, 1, 4);
 	p->targets = walk_take(&w, all, 1, 4);
 	p->starts = walk_take(&w, all, 1, 4);
+	p->row_weights = req->weighted ? walk_take(&w, all, 1, sizeof(float)) : NULL;
 	p->span_starts = req->most.span ? walk_take(&w, all, 1, 4) : NULL;
 	p->loss = walk_take(&w, 1, 1, sizeof *p->loss);
 	take_balance(&w, req, all, p);

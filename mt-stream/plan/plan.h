@@ -56,6 +56,7 @@ struct plan_request {
 	double net;              /* of several nodes: bytes a second to a node, and as many from it */
 	bool train;
 	bool scores;                     /* not train: each token's loss is asked for, too */
+	bool weighted;                   /* rows may have weights */
 	bool packed;                     /* rows may hold several documents */
 	struct attention_need attention; /* work memory of library attention on such rows */
 	uint64_t elem, operand;          /* bytes of an element on the device, and of an operand (device.h) */
@@ -264,6 +265,7 @@ static inline uint64_t tokens_of_head(const struct plan_request *req, const stru
 
 struct memory_layout {
 	uint32_t *tokens, *targets, *starts; /* (n) of the whole micro-batch */
+	float *row_weights;                  /* (n) likewise, where rows may have weights */
 	uint32_t *span_starts;               /* (n) of models with spans */
 	struct loss *loss;
 	uint32_t *counted;                    /* (n), and */

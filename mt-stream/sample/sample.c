@@ -141,6 +141,9 @@ static int read_prompt(struct sampler *s, struct record_reader *r)
 {
 	uint64_t room = (uint64_t)r->count + max_tokens;
 	int rc;
+	if (r->words)
+		return mt_fail(MT_EX_DATA, "stdin: record %llu: is a group; a prompt is a plain record",
+			(unsigned long long)r->records);
 	if (room > s->room) {
 		uint32_t *more = realloc(s->tokens, room * sizeof *more);
 		if (!more) return mt_fail(MT_EX_NOMEM, "no memory for a record of %u elements", r->count);

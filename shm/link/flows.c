@@ -69,7 +69,7 @@ static uint64_t payload_bytes(const struct link *l, const struct mt_msg *m)
 {
 	uint64_t width = mt_dtype_bytes(l->control->grad), n = m->grad.n;
 	switch (m->kind) {
-	case MT_MSG_BATCH: return (uint64_t)m->batch.rows * m->batch.seq * 3 * sizeof(uint32_t);
+	case MT_MSG_BATCH: return (uint64_t)m->batch.rows * m->batch.seq * (m->batch.weights ? 4 : 3) * sizeof(uint32_t);
 	case MT_MSG_LOSS: return 0;
 	case MT_MSG_GRAD: return m->grad.zero ? 0 : n > INT_MAX ? UINT64_MAX : n * width;
 	case MT_MSG_SQUARES: return n > INT_MAX ? UINT64_MAX : (n + MT_BLOCK - 1) / MT_BLOCK * sizeof(double);

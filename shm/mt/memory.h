@@ -19,6 +19,7 @@
 #define MT_CHOICE_KEY 120       /* bytes of an entry's key, NUL included, */
 #define MT_CHOICE_VALUE 120     /* and of its value */
 #define MT_NO_TARGET  UINT32_MAX
+#define MT_BATCH_TOKEN 16       /* bytes that a batch block has for a token */
 #define MT_CONTEXT_ONLY 0x80000000u  /* bit 31 of a record's element: no loss for predicting this token */
 
 enum mt_state { MT_EMPTY = 0, MT_FILLING = 1, MT_FILLED = 2, MT_DIRTY = 3, MT_GONE = 4 };
@@ -181,7 +182,8 @@ struct mt_msg {                 /* 64 bytes; fields of the txn first, then by ki
 		struct { uint64_t version;     /* units must be at this version or later */
 			 uint32_t rows, seq; double loss_scale; uint32_t micros;
 			 uint32_t scores;      /* 1: an evaluation that is answered with log-probabilities, too */
-			 uint64_t reserved1; } batch;
+			 uint32_t weights;     /* 1: the block has weights, too */
+			 uint32_t reserved1; } batch;
 		struct { double sum; uint64_t targets; uint32_t nonfinite, reserved;
 			 double aux, z; /* of this micro, without coefficients; 0 where the geometry's is 0 */ } loss;
 		struct { uint32_t unit, end;   /* end 1: the head's end of tied embeddings */
@@ -197,6 +199,7 @@ struct mt_msg {                 /* 64 bytes; fields of the txn first, then by ki
  *   targets id to predict, or MT_NO_TARGET
  *   starts  index in the row at which the token's document starts: it attends from there, its position counts from
  *           there; padding is a separate document
+ * and with `weights` a fourth of f32: the weight of the position's target in the loss. 1 where there is no target.
  * Payload of a grad message: n elements, bf16 or fp32 as the run's --grad says (fp32 for none).
  * A squares message has the fields of grad; its payload is a double for each block of MT_BLOCK of the n elements: the
  * sum of squares of the gradient there.

@@ -33,7 +33,7 @@ import cases_more
 import cases_wrappers
 from cases import FULL, SLIDING, FAMILIES
 from compare import exact, sized_by
-from records import CONTEXT_ONLY, ids, pack, read_records, targets, write_records
+from records import CONTEXT_ONLY, Weighted, ids, pack, read_records, target_weights, targets, write_records
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 STEPS = 20
@@ -51,7 +51,7 @@ DEFAULTS = {"batch": 4, "micro": 4, "seq": 24, "lr": 2e-3, "warmup": 0, "schedul
 # max_shard_size. names: keys with other names in files of dialect 4. extra: rows of data after the last step's. bf16:
 # keep tensors of the bf16 run as well. eval: evaluate before the first step and every 10. optims: other optimizers that
 # train it in fp32, with the options that differ. double: the results are fp64's, where transformers computes with less
-# care than fp32 allows.
+# care than fp32 allows. weights: each token has one, -1 to 2.
 CASES = {
     # as Llama 2: every head has its own keys, untied embeddings, plain rope; 40 columns of heads for 32 hidden
     "llama2": {
@@ -79,6 +79,13 @@ CASES = {
                              "high_freq_factor": 4.0, "original_max_position_embeddings": 64}),
         "dialect": 4, "shard": "24KB",
         "train": {"batch": 6, "micro": 2, "seq": 20, "warmup": 4, "schedule": "constant", "clip": 0.0}},
+    # as llama2, smaller, on records with weights
+    "llama-weights": {
+        "config": transformers.LlamaConfig(
+            vocab_size=89, hidden_size=24, intermediate_size=36, num_hidden_layers=2, num_attention_heads=3,
+            num_key_value_heads=1, max_position_embeddings=64),
+        "dialect": 5, "weights": True,
+        "train": {"micro": 2, "seq": 27, "warmup": 2, "clip": 3.3}},
     # every bias of a llama; pad_token_id is a token of the data, embeddings untied
     "llama-bias": {
         "config": transformers.LlamaConfig(
@@ -398,7 +405,11 @@ def loss_sum(model, row):
         if all(t == -100 for t in want):
             continue
         logits = model(input_ids=torch.tensor([ids(piece)]), use_cache=False).logits[0]
-        loss = torch.nn.functional.cross_entropy(logits, torch.tensor(want), ignore_index=-100, reduction="sum")
+        if isinstance(piece, Weighted):
+            each = torch.nn.functional.cross_entropy(logits, torch.tensor(want), ignore_index=-100, reduction="none")
+            loss = (each * torch.tensor(target_weights(piece), dtype=each.dtype)).sum()
+        else:
+            loss = torch.nn.functional.cross_entropy(logits, torch.tensor(want), ignore_index=-100, reduction="sum")
         total = total + loss
         count += sum(t != -100 for t in want)
     return total, count
@@ -591,6 +602,8 @@ def make_case(name, case, where, once=False):
 
     text, whole = config.get_text_config(), hasattr(config, "text_config")
     data = documents(rng, text.vocab_size, o["seq"], STEPS * o["batch"] + case.get("extra", 0))
+    if case.get("weights"):
+        data = [Weighted(d, [rng.randint(-8, 16) / 8 for _ in d]) for d in data]
     rows = pack(data, o["seq"], o["pack"])
     if text.pad_token_id is not None and not any(text.pad_token_id in ids(d) for d in data):
         raise SystemExit("%s: the data has no pad_token_id" % name)

@@ -9,15 +9,59 @@ import sys
 CONTEXT_ONLY = 1 << 31  # "no loss for predicting this token"
 
 
+GROUP = 1 << 31         # of a record's count: it is that of a group's words
+WEIGHTS = 8             # of a document's parts
+
+
+class Weighted(list):
+    """A document with a weight for each token. Its parts keep their weights."""
+
+    def __init__(self, tokens, weights):
+        super().__init__(tokens)
+        self.weights = weights
+
+    def __getitem__(self, at):
+        return Weighted(super().__getitem__(at), self.weights[at]) if isinstance(at, slice) else super().__getitem__(at)
+
+
+class Group(list):
+    """Documents that are one record."""
+
+
+def read_group(words):
+    documents, at = Group(), 0
+    while at < len(words):
+        count, parts = words[at : at + 2]
+        tokens = list(words[at + 2 : at + 2 + count])
+        at += 2 + count
+        if parts == WEIGHTS:
+            tokens = Weighted(tokens, list(struct.unpack("<%df" % count, struct.pack("<%dI" % count,
+                                                                                    *words[at : at + count]))))
+            at += count
+        documents.append(tokens)
+    return documents[0] if len(documents) == 1 else documents
+
+
+def group_words(documents):
+    words = []
+    for d in documents:
+        weights = getattr(d, "weights", None)
+        words += [len(d), WEIGHTS if weights else 0, *d]
+        words += struct.unpack("<%dI" % len(d), struct.pack("<%df" % len(d), *weights)) if weights else []
+    return [GROUP | len(words), *words]
+
+
 def read_records(path):
-    """A file of records -> a list of documents, each a list of u32."""
+    """A file of records -> a list of documents, each a list of u32; groups of several documents are a Group."""
     with open(path, "rb") as f:
         data = f.read()
     words = struct.unpack("<%dI" % (len(data) // 4), data)
     documents, at = [], 0
     while at < len(words):
-        documents.append(list(words[at + 1 : at + 1 + words[at]]))
-        at += 1 + words[at]
+        count = words[at] & ~GROUP
+        of = words[at + 1 : at + 1 + count]
+        documents.append(read_group(of) if words[at] & GROUP else list(of))
+        at += 1 + count
     if at != len(words) or len(data) % 4:
         raise ValueError("%s: ends inside a record" % path)
     return documents
@@ -26,7 +70,9 @@ def read_records(path):
 def write_records(path, documents):
     with open(path, "wb") as f:
         for document in documents:
-            f.write(struct.pack("<%dI" % (len(document) + 1), len(document), *document))
+            words = group_words(document) if isinstance(document, Group) else \
+                group_words([document]) if isinstance(document, Weighted) else [len(document), *document]
+            f.write(struct.pack("<%dI" % len(words), *words))
 
 
 def cut(document, seq):
@@ -60,6 +106,11 @@ def ids(piece):
 def targets(piece):
     """The target of each position, or None."""
     return [None if token & CONTEXT_ONLY else token for token in piece[1:]] + [None]
+
+
+def target_weights(piece):
+    """The weight of each position's target; a weight stands at the token that it is about."""
+    return [*getattr(piece, "weights", [1.0] * len(piece))[1:], 1.0]
 
 
 def read_safetensors(path):

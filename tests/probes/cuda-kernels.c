@@ -290,6 +290,7 @@ static void cross_entropy_operands(struct cross_entropy_args *a)
 {
 	a->logits = operand(a->logits, a->n * a->vocab);
 	a->targets = copied(a->targets, a->n * (int64_t)sizeof *a->targets, 1, 0);
+	if (a->weights) a->weights = copied(a->weights, a->n * (int64_t)sizeof *a->weights, 1, 0);
 	a->loss = copied(a->loss, sizeof *a->loss, 1, 0);
 }
 
@@ -550,15 +551,17 @@ static void vocab(void)
 	test_embed(70, 100, 37, 22.5f, 0);
 	test_embed(70, 100, 37, 1, 35);
 	test_embed(24, 12, 5, 22.5f, 8);
-	test_head(1, 1, 1, 0, 0);
-	test_head(7, 33, 1, 0, 0);
-	test_head(20, 1000, 1, 0, 0);
-	test_head(300, 64, 1, 0, 0);
-	test_head(4, 100, 1, 0, 1);
-	test_head(3, 32003, 1, 0, 0);
-	test_head(7, 33, 0.25f, 0, 0);
-	test_head(7, 64, 0.5f, 3, 0);
-	test_head(3, 3000, 1, 30, 0);
+	test_head(1, 1, 1, 0, 0, 0);
+	test_head(7, 33, 1, 0, 0, 0);
+	test_head(20, 1000, 1, 0, 0, 1);
+	test_head(7, 33, 0.5f, 3, 0, 1);
+	test_head(20, 1000, 1, 0, 0, 0);
+	test_head(300, 64, 1, 0, 0, 0);
+	test_head(4, 100, 1, 0, 1, 0);
+	test_head(3, 32003, 1, 0, 0, 0);
+	test_head(7, 33, 0.25f, 0, 0, 0);
+	test_head(7, 64, 0.5f, 3, 0, 0);
+	test_head(3, 3000, 1, 30, 0, 0);
 #ifdef MT_EMU
 	test_not_a_number(); /* of variables on the stack */
 #endif

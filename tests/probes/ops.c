@@ -748,6 +748,7 @@ struct head_case {
 	int64_t n, vocab;
 	const float *raw;
 	const uint32_t *targets;
+	const float *weights;
 	float scale, cap;
 	double losses[2 * POOLS];
 	int at;
@@ -765,6 +766,7 @@ static void run_head(void *ctx, struct pool *pool, float **out)
 		struct loss loss = {0};
 		struct cross_entropy_args a = {.logits = out[backward],
 			.targets = s->targets,
+			.weights = s->weights,
 			.n = s->n,
 			.vocab = s->vocab,
 			.scale = 0.01f,
@@ -781,16 +783,20 @@ static void run_head(void *ctx, struct pool *pool, float **out)
 	}
 }
 
-static void test_head(int64_t n, int64_t vocab, float scale, float cap, int none)
+/* weighted: with weights of all kinds, among them 0 and below 0 */
+static void test_head(int64_t n, int64_t vocab, float scale, float cap, int none, int weighted)
 {
 	float *raw = random_floats(n * vocab);
 	uint32_t *targets = keep((size_t)n * sizeof *targets);
 	struct head_case s = {.n = n, .vocab = vocab, .raw = raw, .targets = targets, .scale = scale, .cap = cap};
-	double *logits = doubles(n * vocab), *grad = doubles(n * vocab), loss = 0, k = (double)scale, c = (double)cap;
+	float *weights = random_floats(n);
+	double *logits = doubles(n * vocab), *grad = doubles(n * vocab), loss = 0, most = 0, k = (double)scale,
+		   c = (double)cap;
 	int64_t count = 0;
 	for (int64_t r = 0; r < n; r++) {
 		double *x = logits + r * vocab, *d = grad + r * vocab, sum = 0;
 		targets[r] = none || r % 5 == 2 ? UINT32_MAX : (uint32_t)(uniform() * (double)vocab);
+		weights[r] = weighted ? (r % 3 == 1 ? 0 : 2 * weights[r]) : 1;
 		for (int64_t i = 0; i < vocab; i++) {
 			raw[r * vocab + i] *= 3;
 			x[i] = k * (double)raw[r * vocab + i];
@@ -799,20 +805,23 @@ static void test_head(int64_t n, int64_t vocab, float scale, float cap, int none
 		}
 		if (targets[r] == UINT32_MAX) continue;
 		for (int64_t i = 0; i < vocab; i++)
-			d[i] = 0.01 * (exp(x[i]) / sum - (i == targets[r])) * k * (cap != 0 ? 1 - x[i] / c * (x[i] / c) : 1);
-		loss += log(sum) - x[targets[r]];
+			d[i] = (double)weights[r] * 0.01 * (exp(x[i]) / sum - (i == targets[r])) * k *
+				(cap != 0 ? 1 - x[i] / c * (x[i] / c) : 1);
+		loss += (double)weights[r] * (log(sum) - x[targets[r]]);
+		most += fabs((double)weights[r]) * (log(sum) - x[targets[r]]);
 		count++;
 	}
 	char name[100];
-	snprintf(name, sizeof name, "cross-entropy %lld x %lld, logits times %g, cap %g%s", (long long)n, (long long)vocab,
-		k, c, yes(none, ", no targets"));
+	snprintf(name, sizeof name, "cross-entropy %lld x %lld, logits times %g, cap %g%s%s", (long long)n,
+		(long long)vocab, k, c, yes(none, ", no targets"), yes(weighted, ", weights"));
+	if (weighted) s.weights = weights;
 	check(name,
 		(struct part[]){{"logits", NULL, logits, n * vocab, are_plain(&s) ? 0 : 4e-7},
 			{"gradient", NULL, grad, n * vocab, are_plain(&s) ? 1e-6 : 2e-6}},
 		2, run_head, &s);
 	int good = s.count == count;
 	for (int i = 0; i < s.at; i++)
-		good &= s.losses[i] == s.losses[0] && fabs(s.losses[i] - loss) <= fmax(3e-7, slack) * loss + 1e-15;
+		good &= s.losses[i] == s.losses[0] && fabs(s.losses[i] - loss) <= fmax(3e-7, slack) * most + 1e-15;
 	say(good, "%s: loss %.9g for %.9g over %lld targets", name, s.losses[0], loss, (long long)s.count);
 }
 
@@ -960,16 +969,19 @@ static void test_all(void)
 		test_past(199, 1, 2 * (float)capped);
 	}
 	test_attention_extremes();
-	test_head(1, 1, 1, 0, 0);
-	test_head(7, 33, 1, 0, 0);
-	test_head(20, 1000, 1, 0, 0);
-	test_head(4, 100, 1, 0, 1);
-	test_head(9, 32003, 1, 0, 0);
-	test_head(1, 1, 0.25f, 0, 0);
-	test_head(7, 33, 0.25f, 0, 0);
-	test_head(7, 33, 1, 5, 0);
-	test_head(20, 1000, 0.5f, 3, 0);
-	test_head(9, 32003, 1, 30, 0);
+	test_head(1, 1, 1, 0, 0, 0);
+	test_head(7, 33, 1, 0, 0, 0);
+	test_head(20, 1000, 1, 0, 0, 0);
+	test_head(4, 100, 1, 0, 1, 0);
+	test_head(9, 32003, 1, 0, 0, 0);
+	test_head(1, 1, 0.25f, 0, 0, 0);
+	test_head(7, 33, 0.25f, 0, 0, 0);
+	test_head(7, 33, 1, 5, 0, 0);
+	test_head(20, 1000, 0.5f, 3, 0, 0);
+	test_head(9, 32003, 1, 30, 0, 0);
+	test_head(7, 33, 1, 0, 0, 1);
+	test_head(20, 1000, 1, 0, 0, 1);
+	test_head(20, 1000, 0.5f, 3, 0, 1);
 	test_not_a_number();
 	test_conversions();
 	test_knobs();

@@ -1,5 +1,5 @@
-/* step-pack: prints the packer's rows for a file of records, as JSON lines. With "resume" it checks that packing can
- * continue at the end of every row with the same result.
+/* step-pack: prints the packer's rows for a file of records, as JSON lines, weights of rows with any. With "resume" it
+ * checks that packing can continue at the end of every row with the same result.
  * usage: step-pack docs|concat|none[,split|drop|truncate] SEQ FILE [resume] */
 #include <fcntl.h>
 #include <stdio.h>
@@ -39,19 +39,30 @@ static void print(const char *key, const uint32_t *a, uint32_t n)
 	printf("]");
 }
 
+static void print_weights(const float *a, uint32_t n)
+{
+	printf(", \"weights\": [");
+	for (uint32_t i = 0; i < n; i++) printf("%s%.9g", i ? ", " : "", (double)a[i]);
+	printf("]");
+}
+
 /* Compare the rows after each position, packed from the file's start, with the rows of one pass. */
 static void resume(const char *file, uint32_t how, uint32_t seq)
 {
 	struct opened whole, part;
 	uint32_t a[3 * seq], b[3 * seq];
+	float weights[2][seq];
 	open_packer(&whole, file, how, seq);
+	whole.packer.weights = weights[0];
 	int rows = 0, rc;
 	struct mt_position pos = {0};
 	while (packer_position(&whole.packer, &pos), (rc = packer_row(&whole.packer, a, a + seq, a + 2 * seq)) > 0) {
 		open_packer(&part, file, how, seq);
 		if (rows) mt_must(packer_skip(&part.packer, &pos));
+		part.packer.weights = weights[1];
 		mt_must(packer_row(&part.packer, b, b + seq, b + 2 * seq));
-		if (memcmp(a, b, sizeof a)) mt_die(1, "row %d differs after a restart", rows);
+		if (memcmp(a, b, sizeof a) || memcmp(weights[0], weights[1], sizeof weights[0]))
+			mt_die(1, "row %d differs after a restart", rows);
 		if (rows) { /* and a position of other input is refused */
 			struct mt_position other = pos;
 			other.hash ^= !pos.offset;
@@ -79,13 +90,16 @@ int main(int argc, char **argv)
 		resume(argv[3], how, seq);
 		return 0;
 	}
+	float weights[seq];
 	struct opened o;
 	open_packer(&o, argv[3], how, seq);
+	o.packer.weights = weights;
 	int rc;
 	while ((rc = packer_row(&o.packer, row, row + seq, row + 2 * seq)) > 0) {
 		print("tokens", row, seq);
 		print("targets", row + seq, seq);
 		print("starts", row + 2 * seq, seq);
+		if (o.packer.weighted) print_weights(weights, seq);
 		puts("}");
 	}
 	mt_must(rc);

@@ -18,7 +18,7 @@
 #define RUBBISH 0xff
 #define UNITS 16
 #define TOKENS 1024 /* of a micro-batch, at most */
-#define HOST_BYTES (TOKENS * 12)
+#define HOST_BYTES (TOKENS * MT_BATCH_TOKEN)
 #define BLOCKS 64 /* of MT_BLOCK elements, of a unit, at most */
 
 struct seen {                                 /* of a micro-batch; all of it compared */
@@ -232,6 +232,16 @@ static void rows_make(const struct shape *z, uint32_t *tokens)
 	}
 }
 
+/* Of each target, without a draw, so that seeds keep their rows: 0, 1, below 0 and others */
+static void row_weights_make(const struct shape *z, uint32_t *block)
+{
+	size_t n = (size_t)z->rows * z->seq;
+	for (size_t i = 0; i < n; i++) {
+		float weight = (float)(i % 7) * 0.5f - 1;
+		memcpy(block + 3 * n + i, &weight, sizeof weight);
+	}
+}
+
 /* The next micro-batch: its weights are yet to come. random, eager, stale_in: how the neighbours are */
 static void world_begin(struct stream *s, const struct shape *z, uint64_t random, unsigned eager, int64_t stale_in)
 {
@@ -243,6 +253,7 @@ static void world_begin(struct stream *s, const struct shape *z, uint64_t random
 	world.train = z->train;
 	for (uint32_t u = 0; u < world.control->n_units; u++) weights_spoil(u, 0, mt_unit(world.run, u)->elems);
 	rows_make(z, s->taken.host);
+	row_weights_make(z, s->taken.host);
 	s->taken.msg = (struct mt_msg){.k = 1,
 		.attempt = 1,
 		.kind = MT_MSG_BATCH,
@@ -252,6 +263,7 @@ static void world_begin(struct stream *s, const struct shape *z, uint64_t random
 			.rows = z->rows,
 			.seq = z->seq,
 			.micros = 1,
+			.weights = z->rows % 2,
 			.loss_scale = 1.0 / (z->rows * z->seq)}};
 	world.random = random;
 	world.eager = eager;
