@@ -512,8 +512,8 @@ static inline ON_DEVICE int64_t delta_kept(const struct delta_args *a) { return 
 static inline ON_DEVICE int64_t delta_token(const struct delta_args *a) { return a->correct ? 1 : 3; }
 /* Elements of `work`: these states (.., HV, DK, DV), and delta_token() arrays (N, HV). A GPU computes DELTA_SEGMENT
  * tokens at a time, and DELTA_CHUNK - 1 more where the last chunk ends later. Of these it keeps (.., HV, 64) twice
- * (Mamba 2: once), (.., HV, 4), and (.., HV, DV) twice; for all their chunks two states; and where the chunks and
- * documents begin. */
+ * (Mamba 2: once), (.., HV, 4), and (.., HV, DV) twice; for all their chunks two states; and of all
+ * segments where the chunks and documents begin. */
 static inline int64_t delta_work_elems(const struct delta_args *a, int gpu)
 {
 	int64_t tokens = DELTA_SEGMENT + DELTA_CHUNK, chunks = tokens / DELTA_CHUNK;
@@ -521,7 +521,7 @@ static inline int64_t delta_work_elems(const struct delta_args *a, int gpu)
 	int64_t elems = delta_kept(a) * state + delta_token(a) * a->n * a->value_heads;
 	if (!gpu) return elems;
 	elems += tokens * a->value_heads * ((a->correct ? 2 : 1) * DELTA_CHUNK + 4 + 2 * a->value_dim);
-	return elems + 2 * chunks * state + 2 * (tokens + 1);
+	return elems + 2 * chunks * state + (delta_kept(a) + 1) * 2 * (tokens + 1);
 }
 
 /* Head by head: y = w o rstd silu(z), rstd = 1 / sqrt(mean(o^2) + eps). With gate_first: y = w h rstd, h = o silu(z),

@@ -2,9 +2,9 @@
  *
  * DELTA_SEGMENT tokens are computed at a time, a wave: whole chunks, of as many documents as there are. What depends on
  * earlier tokens by a document's state alone is computed for all its chunks at once; the rest, chunk after chunk, is as
- * little as possible, and columns of the state are independent, so that a block has SLICE of them:
+ * little as possible, and columns of the state are independent, so that a warp has 16 of them:
  *     chunk      one chunk and head: T = (1 + A)^-1, P, and the factors of its tokens
- *     scan       one document, head and slice, forwards: d, o; backward: d and the states before the chunks
+ *     scan       one document, head and columns, forwards: d, o; backward: d and the states before the chunks
  *     scan_back  the same, backwards: r, dv, and the gradients of the states behind the chunks
  *     gradients  one chunk and head: dq, dk, db and the gradient of g
  * Backward first scans all waves but the last for the states between them. Kernels of Mamba 2 (CORRECT 0) have no T:
@@ -12,26 +12,27 @@
  *
  * All is fp32 but for the elements of tensors. In fp32 runs the kernels use plain multiplications, in bf16 runs tensor
  * cores: there an fp32 number is the sum of two of bf16, which leaves 2^-17 of it; of the product of two such sums the
- * smallest part is left out. What comes from a tensor of bf16 is one.
+ * smallest part is left out. What comes from a tensor of bf16 is one, and so are S and d where o is computed, which is
+ * rounded and goes into no state.
  */
+#include "async.h"
 #include "mma.h"
 
 #define TILE DELTA_CHUNK
-#define SLICE 32 /* columns of a state in a block of a scan */
 /* Distances of rows in shared memory, so that the pairs of rows and the columns that a warp reads at once lie in
  * different banks */
 #define PITCH (TILE + 8)
-#define ACROSS (SLICE + 4)
-#define ALL (TILE * PITCH)             /* floats of a tile */
-#define PART (TILE * ACROSS)           /* of a tile of SLICE columns */
-#define FACTORS 4                      /* of a token: */
-enum { BETA, DECAY, LEFT, LOG_DECAY }; /* beta or dt, e, l, g */
+#define ALL (TILE * PITCH)                        /* numbers of a tile */
+#define PARTS(T) (int)(sizeof(float) / sizeof(T)) /* of T, which an operand has of a number */
+#define FACTORS 4                                 /* of a token: */
+enum { BETA, DECAY, LEFT, LOG_DECAY };            /* beta or dt, e, l, g */
 
 /* Tokens first .. end - 1, whose chunks and documents (the parts of them that lie here) are counted; launches compute
  * those from from_chunk and from_piece on */
 struct wave {
 	int64_t number, first, end;
 	int chunks, pieces, from_chunk, from_piece;
+	int alone; /* of the backward pass: only the state behind it is wanted */
 };
 
 struct room {
@@ -42,8 +43,11 @@ struct room {
 	float *d, *r;            /* (tokens, HV, DV) */
 	float *states, *dstates; /* (chunks, HV, DK, DV): before a chunk; the gradient of the same */
 	int wide;                /* all rows begin at multiples of 16 bytes */
-	uint32_t *chunk, *piece; /* (chunks + 1): first tokens; (pieces + 1): first chunks */
+	uint32_t *chunk,
+		*piece; /* (waves, TABLE): the chunks' first tokens, and the last one's end; pieces' first chunks */
 };
+
+#define TABLE (DELTA_SEGMENT + TILE + 1)
 
 static struct room room_of(const struct delta_args *a)
 {
@@ -61,7 +65,7 @@ static struct room room_of(const struct delta_args *a)
 	r.dd = r.dg + a->n * heads;
 	r.dskip = r.dd + a->n * heads;
 	r.chunk = (uint32_t *)(r.dg + delta_token(a) * a->n * heads);
-	r.piece = r.chunk + tokens + 1;
+	r.piece = r.chunk + div_up(a->n, DELTA_SEGMENT) * TABLE;
 	r.wide = wide_rows(a->key_dim | a->value_dim, a->qkv, a->d_o, a->work, NULL);
 	return r;
 }
@@ -74,15 +78,25 @@ static __host__ __device__ __forceinline__ int64_t tokens_before(const struct de
 	return t % a->seq - starts[t];
 }
 
-/* The tables of a wave, by one block */
-static __global__ void __launch_bounds__(THREADS) delta_table_kernel(struct delta_args a, struct room r, struct wave w)
+/* A wave begins with the first chunk that begins DELTA_SEGMENT tokens or less before */
+static __host__ __device__ __forceinline__ int64_t wave_first(const struct delta_args *a, const uint32_t *starts,
+	int64_t number)
+{
+	int64_t t = number * DELTA_SEGMENT;
+	return t >= a->n ? a->n : t - tokens_before(a, starts, t) % TILE;
+}
+
+/* The tables, a block for each wave */
+static __global__ void __launch_bounds__(THREADS) delta_table_kernel(struct delta_args a, struct room r)
 {
 	DYNAMIC_SHARED(uint32_t, counts); /* (2, warps) */
 	int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 	uint32_t chunks = 0, pieces = 0;
-	for (int64_t from = w.first; from < w.end; from += THREADS) {
-		int64_t t = from + threadIdx.x, before = t < w.end ? tokens_before(&a, a.starts, t) : 1;
-		int is_chunk = before % TILE == 0, is_piece = is_chunk && (before == 0 || t == w.first);
+	uint32_t *chunk = r.chunk + blockIdx.x * TABLE, *piece = r.piece + blockIdx.x * TABLE;
+	int64_t first = wave_first(&a, a.starts, blockIdx.x), end = wave_first(&a, a.starts, blockIdx.x + 1);
+	for (int64_t from = first; from < end; from += THREADS) {
+		int64_t t = from + threadIdx.x, before = t < end ? tokens_before(&a, a.starts, t) : 1;
+		int is_chunk = before % TILE == 0, is_piece = is_chunk && (before == 0 || t == first);
 		uint32_t chunk_lanes = __ballot_sync(FULL, is_chunk), piece_lanes = __ballot_sync(FULL, is_piece);
 		uint32_t lower = (1u << lane) - 1, my_chunk = chunks, my_piece = pieces;
 		if (lane == 0) {
@@ -99,13 +113,13 @@ static __global__ void __launch_bounds__(THREADS) delta_table_kernel(struct delt
 			pieces += counts[THREADS / 32 + i];
 		}
 		my_chunk += __popc(chunk_lanes & lower);
-		if (is_chunk) r.chunk[my_chunk] = (uint32_t)t;
-		if (is_piece) r.piece[my_piece + __popc(piece_lanes & lower)] = my_chunk;
+		if (is_chunk) chunk[my_chunk] = (uint32_t)t;
+		if (is_piece) piece[my_piece + __popc(piece_lanes & lower)] = my_chunk;
 		__syncthreads();
 	}
 	if (threadIdx.x > 0) return;
-	r.chunk[chunks] = (uint32_t)w.end;
-	r.piece[pieces] = chunks;
+	chunk[chunks] = (uint32_t)end;
+	piece[pieces] = chunks;
 }
 
 /* A chunk: tokens first .. first + n - 1; the wave's token `at` is its first */
@@ -117,7 +131,8 @@ struct chunk {
 static __device__ __forceinline__ struct chunk chunk_at(const struct delta_args *a, const struct room *r,
 	const struct wave *w, int64_t i)
 {
-	struct chunk c = {r->chunk[i], (int64_t)r->chunk[i + 1] - r->chunk[i], r->chunk[i] - w->first, 0, 0};
+	const uint32_t *at = r->chunk + w->number * TABLE + i;
+	struct chunk c = {at[0], (int64_t)at[1] - at[0], at[0] - w->first, 0, 0};
 	int64_t next = c.first + c.n;
 	c.begins = tokens_before(a, a->starts, c.first) == 0;
 	c.goes_on = next < a->n && tokens_before(a, a->starts, next) > 0;
@@ -142,23 +157,6 @@ static __device__ __forceinline__ float *kept_at(const struct delta_args *a, con
 
 #define ROW(e) ((int)threadIdx.x / 32 % 4 * 16 + (int)threadIdx.x % 32 / 4 + (e) / 2 * 8)
 #define COLUMN(n, e) ((int)threadIdx.x / 128 * 32 + (n)*8 + (int)threadIdx.x % 4 * 2 + (e) % 2)
-#define PART_COLUMN(n, e) ((int)threadIdx.x / 128 * 16 + (n)*8 + (int)threadIdx.x % 4 * 2 + (e) % 2)
-
-/* to (TILE, PITCH) = rows of `from`, zeros where there are none; wide: as of get_wide */
-template <typename T>
-static __device__ __forceinline__ void tile_load(float *to, const T *from, int64_t stride, int64_t rows,
-	int64_t columns, int wide)
-{
-	for (int e = threadIdx.x; e < TILE * TILE / WIDE; e += THREADS) {
-		int r = e / (TILE / WIDE), c = e % (TILE / WIDE) * WIDE;
-		float v[WIDE] = {0};
-		struct vec16 w[2];
-		if (r < rows && c < columns) get_wide(v, from + r * stride + c, columns - c, wide);
-		memcpy(w, v, sizeof w);
-		store16_shared(to + r * PITCH + c, w[0]);
-		store16_shared(to + r * PITCH + c + 4, w[1]);
-	}
-}
 
 /* Two floats as sums of two of bf16 each */
 static __device__ __forceinline__ void split(uint32_t *high, uint32_t *low, float a, float b)
@@ -167,98 +165,91 @@ static __device__ __forceinline__ void split(uint32_t *high, uint32_t *low, floa
 	*low = pack_bf16(a - as_float(*high << 16), b - as_float(*high & 0xffff0000u));
 }
 
-/* Elements (i, k), (i, k + 1) of a matrix with rows `pitch` apart, or of its transposed */
-template <int TURNED>
-static __device__ __forceinline__ void split_pair(uint32_t *high, uint32_t *low, const float *m, int pitch, int i,
-	int k)
+/* An operand in shared or global memory: numbers of fp32, or their first parts of bf16 with the second ones `distance`
+ * behind them; those of 8 numbers, or the first parts alone */
+static __device__ __forceinline__ void put_parts(float *to, int, float x) { *to = x; }
+static __device__ __forceinline__ void put_parts(struct bf16 *to, int distance, float x)
 {
-	if (TURNED) {
-		split(high, low, m[k * pitch + i], m[(k + 1) * pitch + i]);
-	} else {
-		struct vec8 v = *(const struct vec8 *)(m + i * pitch + k);
-		split(high, low, as_float(v.w[0]), as_float(v.w[1]));
+	put(to, x);
+	put(to + distance, x - get(*to));
+}
+static __device__ __forceinline__ void put_wide_parts(float *to, int, const float v[WIDE], int)
+{
+	struct vec16 w[2];
+	memcpy(w, v, sizeof w);
+	store16_shared(to, w[0]);
+	store16_shared(to + 4, w[1]);
+}
+static __device__ __forceinline__ void put_wide_parts(struct bf16 *to, int distance, const float v[WIDE], int both)
+{
+	struct vec16 high, low;
+#pragma unroll
+	for (int i = 0; i < 4; i++) split(&high.w[i], &low.w[i], v[2 * i], v[2 * i + 1]);
+	store16_shared(to, high);
+	if (both) store16_shared(to + distance, low);
+}
+
+/* to (TILE, PITCH) = rows of `from`, zeros where there are none; wide: as of get_wide */
+template <typename T, typename F>
+static __device__ __forceinline__ void tile_load(T *to, const F *from, int64_t stride, int64_t rows, int64_t columns,
+	int wide)
+{
+	for (int e = threadIdx.x; e < TILE * TILE / WIDE; e += THREADS) {
+		int r = e / (TILE / WIDE), c = e % (TILE / WIDE) * WIDE;
+		float v[WIDE] = {0};
+		if (r < rows && c < columns) get_wide(v, from + r * stride + c, columns - c, wide);
+		put_wide_parts(to + r * PITCH + c, ALL, v, sizeof(F) == 4);
 	}
 }
 
-/* c (16 rows, 8 N columns of the warp) += x y, TILE deep, from row `row` of x and column `column` of y, or with x or y
- * transposed (TX, TY). EX, EY: x, y are of bf16 */
-template <int N, int TX, int TY, int EX, int EY>
-static __device__ __forceinline__ void add_products(float c[N][4], const float *x, int row, const float *y, int column,
-	int pitch)
+/* c (the warp's rows and columns) += x y, or with x or y transposed (TX, TY). EX, EY: x, y are of bf16 */
+template <int TX, int TY, int EX, int EY>
+static __device__ __forceinline__ void tile_add(float c[4][4], const struct bf16 *x, const struct bf16 *y)
 {
-	int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+	x += ROW(0) / 16 * 16 * (TX ? 1 : PITCH);
+	y += COLUMN(0, 0) / 32 * 32 * (TY ? PITCH : 1);
 #pragma unroll 2
-	for (int k0 = 0; k0 < TILE; k0 += 16) {
-		uint32_t a[2][4], b[2][2];
+	for (int k = 0; k < TILE; k += 16) {
+		uint32_t a[2][4], b[4];
 #pragma unroll
-		for (int i = 0; i < 4; i++)
-			split_pair<TX>(&a[0][i], &a[1][i], x, PITCH, row + g + i % 2 * 8, k0 + 2 * t + i / 2 * 8);
+		for (int part = 0; part < 2 - EX; part++)
+			if (TX) load_a_columns(a[part], x + part * ALL + k * PITCH, PITCH);
+			else load_a(a[part], x + part * ALL + k, PITCH);
 #pragma unroll
-		for (int n = 0; n < N; n++) {
+		for (int n = 0; n < 4; n += 2)
 #pragma unroll
-			for (int i = 0; i < 2; i++)
-				split_pair<!TY>(&b[0][i], &b[1][i], y, pitch, column + n * 8 + g, k0 + 2 * t + i * 8);
-			mma(c[n], a[0], b[0]);
-			if (!EX) mma(c[n], a[1], b[0]);
-			if (!EY) mma(c[n], a[0], b[1]);
-		}
+			for (int part = 0; part < 2 - EY; part++) {
+				if (TY) load_b_rows(b, y + part * ALL + n * 8 * PITCH + k, PITCH);
+				else load_b(b, y + part * ALL + k * PITCH + n * 8, PITCH);
+#pragma unroll
+				for (int i = 0; i < 2; i++) {
+					mma(c[n + i], a[0], b + 2 * i);
+					if (!EX && part == 0) mma(c[n + i], a[1], b + 2 * i);
+				}
+			}
 	}
 }
 
 /* The same by plain multiplications, of this lane's elements */
-template <int N, int TX, int TY>
-static __device__ __forceinline__ void add_products_plain(float c[N][4], const float *x, int row, const float *y,
-	int column, int pitch)
+template <int TX, int TY, int EX, int EY>
+static __device__ __forceinline__ void tile_add(float c[4][4], const float *x, const float *y)
 {
-	row += threadIdx.x % 32 / 4;
-	column += threadIdx.x % 4 * 2;
+	int row = ROW(0), column = COLUMN(0, 0);
 #pragma unroll 4
 	for (int m = 0; m < TILE; m++) {
-		float p[2], q[2 * N];
+		float p[2], q[8];
 #pragma unroll
 		for (int i = 0; i < 2; i++) p[i] = TX ? x[m * PITCH + row + 8 * i] : x[(row + 8 * i) * PITCH + m];
 #pragma unroll
-		for (int i = 0; i < 2 * N; i++) {
+		for (int i = 0; i < 8; i++) {
 			int at = column + i / 2 * 8 + i % 2;
-			q[i] = TY ? y[at * pitch + m] : y[m * pitch + at];
+			q[i] = TY ? y[at * PITCH + m] : y[m * PITCH + at];
 		}
 #pragma unroll
-		for (int n = 0; n < N; n++)
+		for (int n = 0; n < 4; n++)
 #pragma unroll
 			for (int e = 0; e < 4; e++) c[n][e] += p[e / 2] * q[2 * n + e % 2];
 	}
-}
-
-/* c += x y of tiles */
-template <typename T, int TX, int TY, int EX, int EY>
-static __device__ __forceinline__ void tile_add(float c[4][4], const float *x, const float *y)
-{
-	int row = threadIdx.x / 32 % 4 * 16, column = threadIdx.x / 128 * 32;
-	if (sizeof(T) == 2) add_products<4, TX, TY, EX, EY>(c, x, row, y, column, PITCH);
-	else add_products_plain<4, TX, TY>(c, x, row, y, column, PITCH);
-}
-
-/* The same with SLICE columns of y */
-template <typename T, int TX, int EX>
-static __device__ __forceinline__ void part_add(float c[2][4], const float *x, const float *y)
-{
-	int row = threadIdx.x / 32 % 4 * 16, column = threadIdx.x / 128 * 16;
-	if (sizeof(T) == 2) add_products<2, TX, 0, EX, 0>(c, x, row, y, column, ACROSS);
-	else add_products_plain<2, TX, 0>(c, x, row, y, column, ACROSS);
-}
-
-static __device__ __forceinline__ void part_store(float *to, const float c[2][4])
-{
-#pragma unroll
-	for (int n = 0; n < 2; n++)
-#pragma unroll
-		for (int e = 0; e < 4; e++) to[ROW(e) * ACROSS + PART_COLUMN(n, e)] = c[n][e];
-}
-
-/* A part's rows times their factors */
-static __device__ __forceinline__ void part_scale(float *part, const float *factor)
-{
-	for (int e = threadIdx.x; e < TILE * SLICE; e += THREADS) part[e / SLICE * ACROSS + e % SLICE] *= factor[e / SLICE];
 }
 
 /* A head's q, k and v rows, from the chunk's first token on */
@@ -362,11 +353,11 @@ static __global__ void __launch_bounds__(THREADS) delta_chunk_kernel(struct delt
 	}
 	for (int64_t c0 = 0; c0 < a.key_dim; c0 += TILE) {
 		__syncthreads();
-		tile_load(k, h.k + c0, h.stride, c.n, a.key_dim - c0, r.wide);
-		tile_load(q, h.q + c0, h.stride, c.n, a.key_dim - c0, r.wide);
+		tile_load((T *)k, h.k + c0, h.stride, c.n, a.key_dim - c0, r.wide);
+		tile_load((T *)q, h.q + c0, h.stride, c.n, a.key_dim - c0, r.wide);
 		__syncthreads();
-		if (CORRECT) tile_add<T, 0, 1, 1, 1>(kk, k, k);
-		tile_add<T, 0, 1, 1, 1>(qk, q, k);
+		if (CORRECT) tile_add<0, 1, 1, 1>(kk, (T *)k, (T *)k);
+		tile_add<0, 1, 1, 1>(qk, (T *)q, (T *)k);
 	}
 	decay_tile(t, g);
 	__syncthreads();
@@ -378,7 +369,8 @@ static __global__ void __launch_bounds__(THREADS) delta_chunk_kernel(struct delt
 			float decay = t[row * PITCH + column];
 			if (CORRECT) k[row * PITCH + column] = row > column ? beta[row] * decay * kk[n][e] : 0;
 			if (row < c.n)
-				r.P[((c.at + row) * a.value_heads + head) * TILE + column] = row >= column ? decay * qk[n][e] : 0;
+				put_parts((T *)r.P + ((c.at + row) * a.value_heads + head) * PARTS(T) * TILE + column, TILE,
+					row >= column ? decay * qk[n][e] : 0);
 		}
 	if (threadIdx.x < c.n) {
 		int i = threadIdx.x;
@@ -394,7 +386,8 @@ static __global__ void __launch_bounds__(THREADS) delta_chunk_kernel(struct delt
 	__syncthreads();
 	lower_inverse(t, k, q);
 	for (int e = threadIdx.x; e < c.n * TILE; e += THREADS)
-		r.T[((c.at + e / TILE) * a.value_heads + head) * TILE + e % TILE] = t[e / TILE * PITCH + e % TILE];
+		put_parts((T *)r.T + ((c.at + e / TILE) * a.value_heads + head) * PARTS(T) * TILE + e % TILE, TILE,
+			t[e / TILE * PITCH + e % TILE]);
 }
 
 /* to (FACTORS, TILE): those of the chunk's tokens, zeros after them */
@@ -407,253 +400,437 @@ static __device__ __forceinline__ void factors_load(float *to, const struct delt
 	}
 }
 
-/* T or P of the chunk */
-static __device__ __forceinline__ void matrix_load(float *to, const float *from, const struct delta_args *a,
-	const struct room *r, const struct chunk *c, int64_t head)
+/* ---- scans. A warp has 16 columns of a state, transposed: rows of a piece c are columns of the state, its columns are
+ * keys or tokens. So what one product gives is an operand of the next, and warps share only what they read ---- */
+
+#define STRIPS 2 /* warps of a block */
+#define SCAN_THREADS (32 * STRIPS)
+#define KEY(n, e) ((n)*8 + (int)threadIdx.x % 4 * 2 + (e) % 2) /* or token */
+#define VALUE(e) ((int)threadIdx.x % 32 / 4 + (e) / 2 * 8)
+#define TOKENS (TILE / 8)                                     /* pieces of a row of tokens */
+#define RINGS(T, KEYS) (PARTS(T) == 2 && KEYS == 128 ? 2 : 1) /* buffers for rows of q and k */
+/* Distances of rows in shared memory */
+#define ROWS_PITCH(T, KEYS) (KEYS + 16 / (int)sizeof(T))
+#define MATRIX_PITCH(T, KEYS) (TILE + (PARTS(T) == 2 ? 8 : KEYS == 128 ? 4 : 0))
+#define MATRIX(T, KEYS) (PARTS(T) * TILE * MATRIX_PITCH(T, KEYS))
+
+/* Begin to copy TILE rows of WIDTH elements to shared memory, and zeros where there are no `rows` and `columns`. Each
+ * PLANE columns are a tile. Not asynchronously unless `wide` (as of get_wide) */
+template <int WIDTH, int PLANE, typename T>
+static __device__ __forceinline__ void copy_rows(T *to, int pitch, const T *from, int stride, int rows, int columns,
+	int wide)
 {
-	tile_load(to, from + (c->at * a->value_heads + head) * TILE, a->value_heads * TILE, c->n, TILE, r->wide);
+	const int parts = WIDTH * sizeof(T) / 16, at_once = SCAN_THREADS / parts;
+	const T zero = {};
+	if (wide) {
+		int row = threadIdx.x / parts, column = threadIdx.x % parts * (16 / sizeof(T));
+		to += column / PLANE * TILE * pitch + row * pitch + column % PLANE;
+		from += row * stride + column;
+		if (column >= columns) rows = 0;
+#pragma unroll 4
+		for (; row < TILE; row += at_once, to += at_once * pitch, from += at_once * stride)
+			copy16_async(to, from, row < rows);
+	} else {
+#pragma unroll 1
+		for (int e = threadIdx.x; e < TILE * WIDTH; e += SCAN_THREADS) {
+			int row = e / WIDTH, column = e % WIDTH;
+			to[column / PLANE * TILE * pitch + row * pitch + column % PLANE] = row < rows && column < columns
+				? from[row * stride + column]
+				: zero;
+		}
+	}
 }
 
-/* ---- scans ---- */
-
-/* What a block of a scan computes, and the columns of its slice */
+/* What a warp of a scan computes: columns of a head's state; the piece's tokens, the first of which is the wave's token
+ * `at`. A chunk is the piece's tokens t .. t + n - 1 */
 struct strip {
-	int64_t head, column, columns;
-	int from, to; /* chunks */
+	int64_t head, first, at;
+	int column, columns, tokens;
+	int begins, goes_on; /* the document begins with the piece; goes on behind it */
 };
 
 static __device__ __forceinline__ struct strip strip_of(const struct delta_args *a, const struct room *r,
 	const struct wave *w)
 {
-	int64_t slices = (a->value_dim + SLICE - 1) / SLICE, b = blockIdx.x;
-	struct strip s = {b / slices % a->value_heads, b % slices * SLICE, 0, 0, 0};
-	int64_t piece = w->from_piece + b / slices / a->value_heads;
-	s.columns = a->value_dim - s.column;
-	s.from = (int)r->piece[piece];
-	s.to = (int)r->piece[piece + 1];
+	int64_t slices = (a->value_dim + 16 * STRIPS - 1) / (16 * STRIPS), b = blockIdx.x;
+	const uint32_t *chunk = r->chunk + w->number * TABLE;
+	const uint32_t *piece = r->piece + w->number * TABLE + w->from_piece + b / slices / a->value_heads;
+	int64_t first = chunk[piece[0]], end = chunk[piece[1]];
+	int column = (int)(b % slices * STRIPS + threadIdx.x / 32) * 16;
+	struct strip s = {b / slices % a->value_heads, first, first - w->first, column, (int)a->value_dim - column,
+		(int)(end - first), tokens_before(a, a->starts, first) == 0,
+		end < a->n && tokens_before(a, a->starts, end) > 0};
 	return s;
 }
 
-/* s (DK up to a multiple of TILE, ACROSS) = a state's slice; from NULL: zeros */
-static __device__ __forceinline__ void state_load(float *s, const float *from, const struct delta_args *a,
-	const struct strip *at)
+static __device__ __forceinline__ int strip_tokens(const struct strip *s, int t)
 {
-	for (int e = threadIdx.x; e < (a->key_dim + TILE - 1) / TILE * TILE * SLICE; e += THREADS) {
-		int r = e / SLICE, c = e % SLICE;
-		s[r * ACROSS + c] = from && r < a->key_dim && c < at->columns ? from[r * a->value_dim + at->column + c] : 0;
+	return s->tokens - t < TILE ? s->tokens - t : TILE;
+}
+
+/* T or P of the chunk */
+template <typename T, int KEYS>
+static __device__ __forceinline__ void copy_matrix(T *to, const float *from, const struct delta_args *a,
+	const struct room *r, const struct strip *s, int t)
+{
+	const int width = PARTS(T) * TILE;
+	copy_rows<width, TILE>(to, MATRIX_PITCH(T, KEYS),
+		(const T *)from + ((s->at + t) * a->value_heads + s->head) * width, (int)a->value_heads * width, s->tokens - t,
+		width, r->wide);
+}
+
+/* The chunk's rows of q or k, of which `from` has the piece's */
+template <int KEYS, typename T>
+static __device__ __forceinline__ void copy_keys(T *to, const T *from, int stride, const struct delta_args *a,
+	const struct room *r, const struct strip *s, int t)
+{
+	copy_rows<KEYS, KEYS>(to, ROWS_PITCH(T, KEYS), from + (int64_t)t * stride, stride, s->tokens - t, (int)a->key_dim,
+		r->wide);
+}
+
+static __device__ __forceinline__ void copy_factors(float *to, const struct delta_args *a, const struct room *r,
+	const struct strip *s, int t)
+{
+	copy_rows<FACTORS, FACTORS>(to, FACTORS, r->factors + ((s->at + t) * a->value_heads + s->head) * FACTORS,
+		(int)a->value_heads * FACTORS, s->tokens - t, FACTORS, r->wide);
+}
+
+/* Columns 8 from .. 8 end - 1 of c += x y, 16 deep; x: two neighbouring pieces. Rows of y lie `pitch` apart; TURNED:
+ * they are its columns. A number of x is the sum of X of bf16, one of y of Y, whose second ones are the next tile. */
+template <int TURNED, int X, int Y>
+static __device__ __forceinline__ void strip_multiply(float (*c)[4], const float (*x)[4], const struct bf16 *y,
+	int pitch, int from, int end)
+{
+	uint32_t high[4], low[4], b[4];
+#pragma unroll
+	for (int i = 0; i < 4; i++) split(&high[i], &low[i], x[i / 2][i % 2 * 2], x[i / 2][i % 2 * 2 + 1]);
+#pragma unroll
+	for (int n = from; n < end; n += 2)
+#pragma unroll
+		for (int part = 0; part < Y; part++) {
+			const struct bf16 *m = y + part * TILE * pitch + n * 8 * (TURNED ? pitch : 1);
+			if (TURNED) load_b_rows(b, m, pitch);
+			else load_b(b, m, pitch);
+#pragma unroll
+			for (int i = 0; i < 2; i++) {
+				mma(c[n + i], high, b + 2 * i);
+				if (X == 2 && part == 0) mma(c[n + i], low, b + 2 * i);
+			}
+		}
+}
+
+/* The same by plain multiplications. The loop is not unrolled: the kernels would be too long to compile */
+template <int TURNED, int X, int Y>
+static __device__ __forceinline__ void strip_multiply(float (*c)[4], const float (*x)[4], const float *y, int pitch,
+	int from, int end)
+{
+	y += threadIdx.x % 4 * 2 * (TURNED ? pitch : 1);
+#pragma unroll 1
+	for (int t = 0; t < 4; t++) {
+		float rows[2][4];
+#pragma unroll
+		for (int i = 0; i < 8; i++)
+			rows[i / 4][i % 4] = __shfl_sync(FULL, x[i / 4][i % 4], (int)threadIdx.x % 32 / 4 * 4 + t);
+#pragma unroll
+		for (int n = from; n < end; n++)
+#pragma unroll
+			for (int i = 0; i < 16; i++) {
+				int k = i / 8 * 8 + 2 * t + i / 4 % 2, column = n * 8 + i % 2;
+				c[n][i % 4] += rows[i / 8][i % 4 / 2 * 2 + i / 4 % 2] *
+					(TURNED ? y[column * pitch + k] : y[k * pitch + column]);
+			}
 	}
 }
 
-static __device__ __forceinline__ void state_store(float *to, const float *s, const struct delta_args *a,
-	const struct strip *at)
-{
-	for (int e = threadIdx.x; e < a->key_dim * SLICE; e += THREADS) {
-		int r = e / SLICE, c = e % SLICE;
-		if (c < at->columns) to[r * a->value_dim + at->column + c] = s[r * ACROSS + c];
-	}
-}
-
-/* c += x s: x (n rows, DK) by tiles in `tile` */
-template <typename T>
-static __device__ __forceinline__ void rows_times_state(float c[2][4], float *tile, const T *x, int64_t stride,
-	int64_t n, const float *s, int64_t dim, int wide)
-{
-	for (int64_t c0 = 0; c0 < dim; c0 += TILE) {
-		__syncthreads();
-		tile_load(tile, x + c0, stride, n, dim - c0, wide);
-		__syncthreads();
-		part_add<T, 0, 1>(c, tile, s + c0 * ACROSS);
-	}
-}
-
-/* The columns of x (n rows, DK) from c0 on as a tile, and c = factor of the same rows of s, or zeros (not there) */
-template <typename T>
-static __device__ __forceinline__ void state_rows(float c[2][4], float *tile, const T *x, int64_t stride, int64_t n,
-	const float *s, float factor, int there, int64_t c0, int64_t dim, int wide)
-{
-	__syncthreads();
-	tile_load(tile, x + c0, stride, n, dim - c0, wide);
-	__syncthreads();
-#pragma unroll
-	for (int m = 0; m < 2; m++)
-#pragma unroll
-		for (int e = 0; e < 4; e++) c[m][e] = there ? factor * s[(c0 + ROW(e)) * ACROSS + PART_COLUMN(m, e)] : 0;
-}
-
-static __device__ __forceinline__ void part_zero(float c[2][4])
+/* c += x y, 16 DEEP deep. LOWER: y, or y transposed if TURNED, has zeros above the diagonal */
+template <int N, int DEEP, int TURNED, int X, int Y, int LOWER, typename T>
+static __device__ __forceinline__ void strip_add(float (*c)[4], const float (*x)[4], const T *y, int pitch)
 {
 #pragma unroll
-	for (int n = 0; n < 2; n++)
+	for (int k = 0; k < DEEP; k++)
+		strip_multiply<TURNED, X, Y>(c, x + 2 * k, y + 16 * k * (TURNED ? 1 : pitch), pitch,
+			LOWER && TURNED ? 2 * k : 0, LOWER && !TURNED ? 2 * k + 2 : N);
+}
+
+/* c += x T', x P' (TURNED), x T or x P */
+template <typename T, int KEYS, int TURNED, int X, int Y>
+static __device__ __forceinline__ void strip_add_matrix(float (*c)[4], const float (*x)[4], const T *y)
+{
+	strip_add<TOKENS, TOKENS / 2, TURNED, X, Y, 1>(c, x, y, MATRIX_PITCH(T, KEYS));
+}
+
+/* c (tokens) += s x', or s (keys) += c x: x has rows of q or k */
+template <typename T, int KEYS, int S>
+static __device__ __forceinline__ void strip_read(float (*c)[4], const float (*s)[4], const T *x)
+{
+	strip_add<TOKENS, KEYS / 16, 1, S, 1, 0>(c, s, x, ROWS_PITCH(T, KEYS));
+}
+template <typename T, int KEYS>
+static __device__ __forceinline__ void strip_write(float (*s)[4], const float (*c)[4], const T *x)
+{
+	strip_add<KEYS / 8, TOKENS / 2, 0, 2, 1, 0>(s, c, x, ROWS_PITCH(T, KEYS));
+}
+
+template <int N>
+static __device__ __forceinline__ void strip_zero(float c[N][4])
+{
+#pragma unroll
+	for (int n = 0; n < N; n++)
 #pragma unroll
 		for (int e = 0; e < 4; e++) c[n][e] = 0;
 }
 
-/* to (n rows, value_dim of each head) = factor of each row (NULL: 1) times c */
-template <typename T>
-static __device__ __forceinline__ void part_put(T *to, int64_t stride, const float c[2][4], const float *factor,
-	int64_t rows, int64_t columns)
+/* A factor of a token; f: of the first one. volatile: else all four would be loaded at once, and need registers */
+static __device__ __forceinline__ float factor_of(const float *f, int token)
+{
+	return *(const volatile float *)(f + token * FACTORS);
+}
+
+/* c = sign times factor of each token's c */
+static __device__ __forceinline__ void strip_scale(float c[TOKENS][4], const float *f, float sign)
 {
 #pragma unroll
-	for (int n = 0; n < 2; n++)
+	for (int n = 0; n < TOKENS; n++)
+#pragma unroll
+		for (int e = 0; e < 4; e++) c[n][e] *= sign * factor_of(f, KEY(n, e));
+}
+
+/* The next 8 rows. As the compiler cannot see through it, it computes no addresses in advance, for which registers
+ * would not suffice */
+template <typename T>
+static __device__ __forceinline__ void next_rows(T **row, int stride, int *rows)
+{
+	*row += 8 * stride;
+	*rows -= 8;
+#ifndef MT_EMU
+	asm volatile("" : "+l"(*row), "+r"(*rows));
+	__builtin_assume(__isGlobal(*row));
+#endif
+}
+
+/* c = the warp's columns of x, transposed; zeros where there are none */
+template <int N, typename T>
+static __device__ __forceinline__ void strip_load(float c[N][4], const T *x, int stride, int rows, int columns)
+{
+	x += KEY(0, 0) * stride + VALUE(0);
+	rows -= KEY(0, 0);
+	columns -= VALUE(0);
+#pragma unroll
+	for (int n = 0; n < N; n++, next_rows(&x, stride, &rows))
 #pragma unroll
 		for (int e = 0; e < 4; e++)
-			if (ROW(e) < rows && PART_COLUMN(n, e) < columns)
-				put(to + ROW(e) * stride + PART_COLUMN(n, e), factor ? factor[ROW(e)] * c[n][e] : c[n][e]);
+			c[n][e] = e % 2 < rows && e / 2 * 8 < columns ? get(x[e % 2 * stride + e / 2 * 8]) : 0;
 }
 
-/* c += skip v, v (n rows, the slice's columns) */
-template <typename T>
-static __device__ __forceinline__ void skip_add(float c[2][4], const struct delta_args *a, const T *v, int64_t stride,
-	int64_t n, const struct strip *at)
+template <int N, typename T>
+static __device__ __forceinline__ void strip_store(T *to, const float c[N][4], int stride, int rows, int columns)
 {
-	float skip = get(((const T *)a->skip)[at->head]);
+	to += KEY(0, 0) * stride + VALUE(0);
+	rows -= KEY(0, 0);
+	columns -= VALUE(0);
 #pragma unroll
-	for (int m = 0; m < 2; m++)
+	for (int n = 0; n < N; n++, next_rows(&to, stride, &rows))
 #pragma unroll
-		for (int e = 0; e < 4; e++) {
-			int row = ROW(e), column = PART_COLUMN(m, e);
-			if (row < n && column < at->columns) c[m][e] += skip * get(v[row * stride + column]);
-		}
+		for (int e = 0; e < 4; e++)
+			if (e % 2 < rows && e / 2 * 8 < columns) put(to + e % 2 * stride + e / 2 * 8, c[n][e]);
 }
 
-/* MODE 0: forward. 1: the state behind the wave alone; 2: d, and the states before chunks */
-template <typename T, int MODE, int CORRECT>
-static __global__ void __launch_bounds__(THREADS, 2)
+/* FORWARD 0: the states before the chunks and d, or, if w.alone, the state behind the wave alone */
+template <typename T, int KEYS, int FORWARD, int CORRECT>
+static __global__ void __launch_bounds__(SCAN_THREADS)
 	delta_scan_kernel(struct delta_args a, struct room r, struct wave w)
 {
-	DYNAMIC_SHARED(float, x);
-	float *m = x + ALL, *d = m + ALL, *f = d + PART, *s = f + FACTORS * TILE;
+	DYNAMIC_SHARED(float, f);
+	const int rings = RINGS(T, KEYS);
+	T *k = (T *)(f + FACTORS * TILE), *q = k + (rings - 1) * TILE * ROWS_PITCH(T, KEYS);
+	T *P = k + rings * TILE * ROWS_PITCH(T, KEYS), *inverse = P + FORWARD * MATRIX(T, KEYS);
 	struct strip at = strip_of(&a, &r, &w);
-	struct chunk c = chunk_at(&a, &r, &w, at.from);
-	int64_t values = a.value_heads * a.value_dim, value = at.head * a.value_dim + at.column;
+	struct head_rows<T> h = head_rows_of<T>(&a, at.head, at.first);
+	int stride = (int)h.stride, values = (int)(a.value_heads * a.value_dim), keys = (int)a.key_dim;
+	int64_t value = at.head * a.value_dim + at.column;
+	float s[KEYS / 8][4];
 
-	state_load(s, c.begins ? NULL : kept_at(&a, &r, w.number - 1, at.head), &a, &at);
-	for (int i = at.from; i < at.to; i++) {
-		c = chunk_at(&a, &r, &w, i);
-		struct head_rows<T> h = head_rows_of<T>(&a, at.head, c.first);
-		float sum[2][4] = {{0}};
+	strip_load<KEYS / 8>(s, kept_at(&a, &r, w.number - 1, at.head) + at.column, (int)a.value_dim, at.begins ? 0 : keys,
+		at.columns);
+	for (int t = 0; t < at.tokens; t += TILE) {
+		int length = strip_tokens(&at, t), has_state = t > 0 || !at.begins;
+		float d[TOKENS][4], v[TOKENS][4];
+		if (rings == 1 || t == 0) {
+			__syncthreads();
+			copy_keys<KEYS>(k, h.k, stride, &a, &r, &at, t);
+			copies_commit();
+		}
+		copies_wait<0>();
 		__syncthreads();
-		factors_load(f, &a, &r, &c, at.head);
-		if (CORRECT) matrix_load(m, r.T, &a, &r, &c, at.head);
-		if (MODE == 2 && !c.begins) state_store(state_at(&a, r.states, c.at, at.head), s, &a, &at);
-		if (CORRECT && !c.begins) rows_times_state(sum, x, h.k, h.stride, c.n, s, a.key_dim, r.wide);
+		copy_factors(f, &a, &r, &at, t);
+		if (CORRECT) copy_matrix<T, KEYS>(inverse, r.T, &a, &r, &at, t);
+		copies_commit();
+		if (FORWARD) copy_matrix<T, KEYS>(P, r.P, &a, &r, &at, t);
+		if (FORWARD && rings == 2) copy_keys<KEYS>(q, h.q, stride, &a, &r, &at, t);
+		if (!FORWARD && rings == 2 && t + TILE < at.tokens) copy_keys<KEYS>(q, h.k, stride, &a, &r, &at, t + TILE);
+		copies_commit();
+		if (!FORWARD && !w.alone && has_state)
+			strip_store<KEYS / 8>(state_at(&a, r.states, at.at + t, at.head) + at.column, s, (int)a.value_dim, keys,
+				at.columns);
+		if (KEYS == 128) strip_load<TOKENS>(v, h.v + (int64_t)t * stride + at.column, stride, length, at.columns);
+		strip_zero<TOKENS>(d);
+		if (CORRECT && has_state) strip_read<T, KEYS, 2>(d, s, k);
+		copies_wait<1>();
 		__syncthreads();
+		if (KEYS > 128) strip_load<TOKENS>(v, h.v + (int64_t)t * stride + at.column, stride, length, at.columns);
 #pragma unroll
-		for (int n = 0; n < 2; n++) /* beta (v - e k S) */
+		for (int n = 0; n < TOKENS; n++) /* beta (v - e k S) */
 #pragma unroll
-			for (int e = 0; e < 4; e++) {
-				int row = ROW(e), column = PART_COLUMN(n, e);
-				float v = row < c.n && column < at.columns ? get(h.v[row * h.stride + at.column + column]) : 0;
-				if (CORRECT) v -= f[DECAY * TILE + row] * sum[n][e];
-				d[row * ACROSS + column] = sum[n][e] = f[BETA * TILE + row] * v;
-			}
+			for (int e = 0; e < 4; e++)
+				d[n][e] = factor_of(f + BETA, KEY(n, e)) *
+					(CORRECT ? v[n][e] - factor_of(f + DECAY, KEY(n, e)) * d[n][e] : v[n][e]);
 		if (CORRECT) {
-			part_zero(sum);
-			__syncthreads();
-			part_add<T, 0, 0>(sum, m, d);
-			__syncthreads();
-			part_store(d, sum);
+			float x[TOKENS][4];
+			strip_zero<TOKENS>(x);
+			strip_add_matrix<T, KEYS, 1, 2, 2>(x, d, inverse);
+			memcpy(d, x, sizeof d);
 		}
-		if (MODE == 2) part_put(r.d + c.at * values + value, values, sum, NULL, c.n, at.columns);
-		if (MODE == 0) {
-			matrix_load(m, r.P, &a, &r, &c, at.head);
-			part_zero(sum);
-			if (!c.begins) rows_times_state(sum, x, h.q, h.stride, c.n, s, a.key_dim, r.wide);
-#pragma unroll
-			for (int n = 0; n < 2; n++)
-#pragma unroll
-				for (int e = 0; e < 4; e++) sum[n][e] *= f[DECAY * TILE + ROW(e)];
+		if (!FORWARD && !w.alone)
+			strip_store<TOKENS>(r.d + (at.at + t) * values + value, d, values, length, at.columns);
+		if (FORWARD) {
+			float o[TOKENS][4];
+			if (rings == 1) {
+				__syncthreads();
+				copy_keys<KEYS>(q, h.q, stride, &a, &r, &at, t);
+				copies_commit();
+			}
+			copies_wait<0>();
 			__syncthreads();
-			part_add<T, 0, 0>(sum, m, d);
-			if (!CORRECT) skip_add<T>(sum, &a, h.v + at.column, h.stride, c.n, &at);
-			part_put((T *)a.o + c.first * values + value, values, sum, NULL, c.n, at.columns);
+			strip_zero<TOKENS>(o);
+			if (has_state) strip_read<T, KEYS, 1>(o, s, q);
+			strip_scale(o, f + DECAY, 1);
+			strip_add_matrix<T, KEYS, 1, 1, 1>(o, d, P);
+			if (!CORRECT) {
+				float skip = get(((const T *)a.skip)[at.head]);
+				if (KEYS > 128)
+					strip_load<TOKENS>(v, h.v + (int64_t)t * stride + at.column, stride, length, at.columns);
+#pragma unroll
+				for (int n = 0; n < TOKENS; n++)
+#pragma unroll
+					for (int e = 0; e < 4; e++) o[n][e] += skip * v[n][e];
+			}
+			strip_store<TOKENS>((T *)a.o + (at.first + t) * values + value, o, values, length, at.columns);
+			__syncthreads(); /* q is free */
+			if (rings == 1) copy_keys<KEYS>(k, h.k, stride, &a, &r, &at, t);
+			else if (t + TILE < at.tokens) copy_keys<KEYS>(q, h.k, stride, &a, &r, &at, t + TILE);
+			copies_commit();
+			if (rings == 1) {
+				copies_wait<0>();
+				__syncthreads();
+			}
 		}
-		if (!c.goes_on) continue;
-		__syncthreads();
-		part_scale(d, f + LEFT * TILE);
-		for (int64_t c0 = 0; c0 < a.key_dim; c0 += TILE) { /* S = e_C S + k' (l d) */
-			state_rows(sum, x, h.k, h.stride, c.n, s, f[DECAY * TILE + c.n - 1], !c.begins, c0, a.key_dim, r.wide);
-			part_add<T, 1, 1>(sum, x, d);
-			part_store(s + c0 * ACROSS, sum);
+		if (t + TILE < at.tokens || at.goes_on) { /* S = e_C S + k' (l d) */
+			float decay = f[(length - 1) * FACTORS + DECAY];
+#pragma unroll
+			for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+				for (int e = 0; e < 4; e++) s[n][e] *= decay;
+			strip_scale(d, f + LEFT, 1);
+			strip_write<T, KEYS>(s, d, k);
+		}
+		if (rings == 2) {
+			T *other = q;
+			q = k;
+			k = other;
 		}
 	}
-	__syncthreads();
-	if (MODE < 2 && c.goes_on && c.first + c.n == w.end) state_store(kept_at(&a, &r, w.number, at.head), s, &a, &at);
+	if ((FORWARD || w.alone) && at.goes_on)
+		strip_store<KEYS / 8>(kept_at(&a, &r, w.number, at.head) + at.column, s, (int)a.value_dim, keys, at.columns);
 }
 
-template <typename T, int CORRECT>
-static __global__ void __launch_bounds__(THREADS, 2)
+template <typename T, int KEYS, int CORRECT>
+static __global__ void __launch_bounds__(SCAN_THREADS)
 	delta_scan_back_kernel(struct delta_args a, struct room r, struct wave w)
 {
-	DYNAMIC_SHARED(float, x);
-	float *m = x + ALL, *g = m + ALL, *y = g + PART, *f = y + PART, *s = f + FACTORS * TILE; /* s: dS; g: d_o; y: r */
+	DYNAMIC_SHARED(float, f);
+	const int rings = RINGS(T, KEYS);
+	T *k = (T *)(f + FACTORS * TILE), *q = k + (rings - 1) * TILE * ROWS_PITCH(T, KEYS);
+	T *P = k + rings * TILE * ROWS_PITCH(T, KEYS), *inverse = P + MATRIX(T, KEYS);
 	struct strip at = strip_of(&a, &r, &w);
-	struct chunk c = chunk_at(&a, &r, &w, at.to - 1);
-	int64_t values = a.value_heads * a.value_dim, value = at.head * a.value_dim + at.column;
+	struct head_rows<T> h = head_rows_of<T>(&a, at.head, at.first);
+	int stride = (int)h.stride, values = (int)(a.value_heads * a.value_dim), keys = (int)a.key_dim;
+	int64_t value = at.head * a.value_dim + at.column;
+	float s[KEYS / 8][4]; /* dS */
 
-	state_load(s, c.goes_on ? kept_at(&a, &r, w.number, at.head) : NULL, &a, &at);
-	for (int i = at.to - 1; i >= at.from; i--) {
-		c = chunk_at(&a, &r, &w, i);
-		struct head_rows<T> h = head_rows_of<T>(&a, at.head, c.first);
-		float sum[2][4] = {{0}}, minus[2][4];
-		__syncthreads();
-		factors_load(f, &a, &r, &c, at.head);
-		matrix_load(m, r.P, &a, &r, &c, at.head);
-		if (c.goes_on) state_store(state_at(&a, r.dstates, c.at + c.n, at.head), s, &a, &at);
-		for (int e = threadIdx.x; e < TILE * SLICE; e += THREADS) {
-			int row = e / SLICE, column = e % SLICE;
-			const T *from = (const T *)a.d_o + (c.first + row) * values + value + column;
-			g[row * ACROSS + column] = row < c.n && column < at.columns ? get(*from) : 0;
+	strip_load<KEYS / 8>(s, kept_at(&a, &r, w.number, at.head) + at.column, (int)a.value_dim, at.goes_on ? keys : 0,
+		at.columns);
+	for (int t = (at.tokens - 1) / TILE * TILE; t >= 0; t -= TILE) {
+		int length = strip_tokens(&at, t), goes_on = t + TILE < at.tokens || at.goes_on;
+		float sum[TOKENS][4], g[TOKENS][4]; /* r; do */
+		if (rings == 1 || t + TILE >= at.tokens) {
+			__syncthreads();
+			copy_keys<KEYS>(k, h.k, stride, &a, &r, &at, t);
+			copies_commit();
 		}
-		if (c.goes_on) rows_times_state(sum, x, h.k, h.stride, c.n, s, a.key_dim, r.wide);
+		copies_wait<0>();
 		__syncthreads();
-#pragma unroll
-		for (int n = 0; n < 2; n++)
-#pragma unroll
-			for (int e = 0; e < 4; e++) sum[n][e] *= f[LEFT * TILE + ROW(e)];
-		part_add<T, 1, 0>(sum, m, g);
+		copy_factors(f, &a, &r, &at, t);
+		copy_matrix<T, KEYS>(P, r.P, &a, &r, &at, t);
+		if (CORRECT) copy_matrix<T, KEYS>(inverse, r.T, &a, &r, &at, t);
+		copies_commit();
+		if (rings == 2 && (t > 0 || !at.begins)) copy_keys<KEYS>(q, h.q, stride, &a, &r, &at, t);
+		copies_commit();
+		if (goes_on)
+			strip_store<KEYS / 8>(state_at(&a, r.dstates, at.at + t + length, at.head) + at.column, s, (int)a.value_dim,
+				keys, at.columns);
+		if (KEYS == 128)
+			strip_load<TOKENS>(g, (const T *)a.d_o + (at.first + t) * values + value, values, length, at.columns);
+		strip_zero<TOKENS>(sum);
+		if (goes_on) strip_read<T, KEYS, 2>(sum, s, k);
+		copies_wait<1>();
+		__syncthreads();
+		strip_scale(sum, f + LEFT, 1);
+		if (KEYS > 128)
+			strip_load<TOKENS>(g, (const T *)a.d_o + (at.first + t) * values + value, values, length, at.columns);
+		strip_add_matrix<T, KEYS, 0, 1, 2>(sum, g, P);
 		if (CORRECT) {
-			part_store(y, sum);
-			__syncthreads();
-			matrix_load(m, r.T, &a, &r, &c, at.head);
-			part_zero(sum);
-			__syncthreads();
-			part_add<T, 1, 0>(sum, m, y);
-			__syncthreads();
-			part_store(y, sum);
+			float x[TOKENS][4];
+			strip_zero<TOKENS>(x);
+			strip_add_matrix<T, KEYS, 0, 2, 2>(x, sum, inverse);
+			memcpy(sum, x, sizeof sum);
 		}
-		part_put(r.r + c.at * values + value, values, sum, NULL, c.n, at.columns);
+		strip_store<TOKENS>(r.r + (at.at + t) * values + value, sum, values, length, at.columns);
+		strip_scale(sum, f + BETA, 1);
 		if (!CORRECT) { /* dt r + skip do */
+			float skip = get(((const T *)a.skip)[at.head]);
 #pragma unroll
-			for (int n = 0; n < 2; n++)
+			for (int n = 0; n < TOKENS; n++)
 #pragma unroll
-				for (int e = 0; e < 4; e++) sum[n][e] *= f[BETA * TILE + ROW(e)];
-			skip_add<T>(sum, &a, (const T *)a.d_o + c.first * values + value, values, c.n, &at);
+				for (int e = 0; e < 4; e++) sum[n][e] += skip * g[n][e];
 		}
-		part_put((T *)a.dv + c.first * values + value, values, sum, CORRECT ? f + BETA * TILE : NULL, c.n, at.columns);
-		if (c.begins) continue;
-		__syncthreads();
-		part_scale(g, f + DECAY * TILE);
+		strip_store<TOKENS>((T *)a.dv + (at.first + t) * values + value, sum, values, length, at.columns);
+		if (t == 0 && at.begins) break;
+		float decay = f[(length - 1) * FACTORS + DECAY]; /* dS = e_C dS + q' (e do) - k' (beta e r) */
+#pragma unroll
+		for (int n = 0; n < KEYS / 8; n++)
+#pragma unroll
+			for (int e = 0; e < 4; e++) s[n][e] *= decay;
 		if (CORRECT) {
-			part_scale(y, f + DECAY * TILE);
-			part_scale(y, f + BETA * TILE);
+			strip_scale(sum, f + DECAY, -1);
+			strip_write<T, KEYS>(s, sum, k);
 		}
-		for (int64_t c0 = 0; c0 < a.key_dim; c0 += TILE) { /* dS = e_C dS + q' (e do) - k' (beta e r) */
-			state_rows(sum, x, h.q, h.stride, c.n, s, f[DECAY * TILE + c.n - 1], c.goes_on, c0, a.key_dim, r.wide);
-			part_add<T, 1, 1>(sum, x, g);
-			if (CORRECT) {
-				state_rows(minus, x, h.k, h.stride, c.n, s, 0, 0, c0, a.key_dim, r.wide);
-				part_add<T, 1, 1>(minus, x, y);
-#pragma unroll
-				for (int n = 0; n < 2; n++)
-#pragma unroll
-					for (int e = 0; e < 4; e++) sum[n][e] -= minus[n][e];
-			}
-			part_store(s + c0 * ACROSS, sum);
+		if (rings == 1) {
+			__syncthreads();
+			copy_keys<KEYS>(q, h.q, stride, &a, &r, &at, t);
+			copies_commit();
 		}
+		copies_wait<0>();
+		__syncthreads();
+		if (rings == 2 && t > 0) copy_keys<KEYS>(k, h.k, stride, &a, &r, &at, t - TILE);
+		copies_commit();
+		if (KEYS > 128)
+			strip_load<TOKENS>(g, (const T *)a.d_o + (at.first + t) * values + value, values, length, at.columns);
+		strip_scale(g, f + DECAY, 1);
+		strip_write<T, KEYS>(s, g, q);
 	}
-	__syncthreads();
-	if (!c.begins) state_store(kept_at(&a, &r, w.number - 1, at.head), s, &a, &at);
+	if (!at.begins)
+		strip_store<KEYS / 8>(kept_at(&a, &r, w.number - 1, at.head) + at.column, s, (int)a.value_dim, keys,
+			at.columns);
 }
 
 /* ---- the gradients of a chunk ---- */
@@ -665,87 +842,84 @@ struct chunk_sums {
 };
 #define SUMS (FACTORS + 5)
 
-/* sum += the dot product of the thread's rows of two tiles */
-static __device__ __forceinline__ void rows_dot(float *sum, const float *u, const float *v)
-{
-	if (threadIdx.x < TILE)
-		for (int m = 0; m < TILE; m++) *sum += u[threadIdx.x * PITCH + m] * v[threadIdx.x * PITCH + m];
-}
-
 /* dP and dA as tiles; db, or what dt gets from d, and dskip; and s->column. u, v: room for tiles */
 template <typename T, int CORRECT>
-static __device__ __forceinline__ void chunk_pairs(float *dP, float *dA, float *u, float *v, const struct chunk_sums *s,
+static __device__ __forceinline__ void chunk_pairs(T *dP, T *dA, T *u, T *v, const struct chunk_sums *s,
 	const struct delta_args *a, const struct room *r, const struct chunk *c, int64_t head)
 {
 	int64_t values = a->value_heads * a->value_dim, value = head * a->value_dim;
 	struct head_rows<T> h = head_rows_of<T>(a, head, c->first);
-	float p[4][4] = {{0}}, b[4][4] = {{0}}, kk[4][4] = {{0}}, qk[4][4] = {{0}}, db = 0, dskip = 0;
-	for (int64_t c0 = 0; c0 < a->value_dim; c0 += TILE) {
+	float p[4][4] = {{0}}, b[4][4] = {{0}}, kk[4][4] = {{0}}, qk[4][4] = {{0}};
+	float *scratch = (float *)u, *decays = (float *)v;
+	for (int64_t c0 = 0; c0 < a->value_dim; c0 += TILE) { /* do d', r d'; Mamba 2: r v', do v' */
 		int64_t left = a->value_dim - c0;
 		__syncthreads();
 		tile_load(u, (const T *)a->d_o + c->first * values + value + c0, values, c->n, left, r->wide);
 		tile_load(v, r->d + c->at * values + value + c0, values, c->n, left, r->wide);
+		tile_load(dA, r->r + c->at * values + value + c0, values, c->n, left, r->wide);
+		if (!CORRECT) tile_load(dP, h.v + c0, h.stride, c->n, left, r->wide);
 		__syncthreads();
-		tile_add<T, 0, 1, 1, 0>(p, u, v);
-		__syncthreads();
-		if (!CORRECT) {
-			tile_load(v, h.v + c0, h.stride, c->n, left, r->wide);
-			__syncthreads();
-			rows_dot(&dskip, u, v);
-			__syncthreads();
+		tile_add<0, 1, 1, 0>(p, u, v);
+		if (CORRECT) {
+			tile_add<0, 1, 0, 0>(b, dA, v);
+		} else {
+			tile_add<0, 1, 0, 1>(b, dA, dP);
+			tile_add<0, 1, 1, 1>(kk, u, dP);
 		}
-		tile_load(u, r->r + c->at * values + value + c0, values, c->n, left, r->wide);
-		__syncthreads();
-		if (CORRECT) tile_add<T, 0, 1, 0, 0>(b, u, v);
-		rows_dot(&db, u, v);
 	}
-	if (threadIdx.x < c->n) {
-		int64_t t = c->first + threadIdx.x, at = t * a->value_heads + head;
-		if (CORRECT) put((T *)a->db + t * a->d_ld + head, (1.0f - s->f[BETA * TILE + threadIdx.x]) * db);
-		if (!CORRECT) r->dd[at] = db;
-		if (!CORRECT) r->dskip[at] = dskip;
-	}
+#pragma unroll
+	for (int n = 0; n < 4; n++)
+#pragma unroll
+		for (int e = 0; e < 4; e++) {
+			int row = ROW(e);
+			int64_t t = c->first + row, at = t * a->value_heads + head;
+			if (row != COLUMN(n, e) || row >= c->n) continue;
+			if (CORRECT) put((T *)a->db + t * a->d_ld + head, (1.0f - s->f[BETA * TILE + row]) * b[n][e]);
+			if (!CORRECT) r->dd[at] = b[n][e];
+			if (!CORRECT) r->dskip[at] = kk[n][e];
+		}
 	for (int64_t c0 = 0; c0 < a->key_dim; c0 += TILE) {
 		__syncthreads();
 		tile_load(u, h.k + c0, h.stride, c->n, a->key_dim - c0, r->wide);
 		tile_load(v, h.q + c0, h.stride, c->n, a->key_dim - c0, r->wide);
 		__syncthreads();
-		if (CORRECT) tile_add<T, 0, 1, 1, 1>(kk, u, u);
-		tile_add<T, 0, 1, 1, 1>(qk, v, u);
+		if (CORRECT) tile_add<0, 1, 1, 1>(kk, u, u);
+		tile_add<0, 1, 1, 1>(qk, v, u);
 	}
 	__syncthreads();
-	decay_tile(v, s->f + LOG_DECAY * TILE);
+	decay_tile(decays, s->f + LOG_DECAY * TILE);
 	__syncthreads();
 #pragma unroll
 	for (int n = 0; n < 4; n++)
 #pragma unroll
 		for (int e = 0; e < 4; e++) {
 			int row = ROW(e), column = COLUMN(n, e), at = row * PITCH + column;
-			float decay = v[at];
-			dP[at] = row >= column ? p[n][e] * decay : 0;
-			if (CORRECT) dA[at] = row > column ? -b[n][e] * s->f[BETA * TILE + row] * decay : 0;
-			u[at] = row > column ? dP[at] * qk[n][e] + (CORRECT ? dA[at] * kk[n][e] : 0) : 0;
+			float decay = decays[at], dp = row >= column ? p[n][e] * decay : 0;
+			float da = CORRECT && row > column ? -b[n][e] * s->f[BETA * TILE + row] * decay : 0;
+			put_parts(dP + at, ALL, dp);
+			if (CORRECT) put_parts(dA + at, ALL, da);
+			scratch[row * (TILE + 1) + column] = row > column ? dp * qk[n][e] + (CORRECT ? da * kk[n][e] : 0) : 0;
 		}
 	__syncthreads();
 	if (threadIdx.x < TILE) { /* [i, l]: the sum over j < l */
 		float sum = 0;
 		for (int l = 0; l < TILE; l++) {
-			float x = u[threadIdx.x * PITCH + l];
-			u[threadIdx.x * PITCH + l] = sum;
+			float x = scratch[threadIdx.x * (TILE + 1) + l];
+			scratch[threadIdx.x * (TILE + 1) + l] = sum;
 			sum += x;
 		}
 	}
 	__syncthreads();
 	if (threadIdx.x < TILE) {
 		float sum = 0;
-		for (int i = threadIdx.x; i < TILE; i++) sum += u[i * PITCH + threadIdx.x];
+		for (int i = threadIdx.x; i < TILE; i++) sum += scratch[i * (TILE + 1) + threadIdx.x];
 		s->column[threadIdx.x] = sum;
 	}
 }
 
 /* The products of a chunk with states, TILE columns of keys from c0 on: q = do S', k = r S', w = d dS1' */
 template <typename T, int CORRECT>
-static __device__ __forceinline__ void chunk_by_states(float q[4][4], float k[4][4], float w[4][4], float *u, float *v,
+static __device__ __forceinline__ void chunk_by_states(float q[4][4], float k[4][4], float w[4][4], T *u, T *v,
 	const float *S, const float *dS1, const struct delta_args *a, const struct room *r, const struct chunk *c,
 	int64_t head, int64_t c0)
 {
@@ -757,28 +931,29 @@ static __device__ __forceinline__ void chunk_by_states(float q[4][4], float k[4]
 			tile_load(v, S + c0 * a->value_dim + j0, a->value_dim, a->key_dim - c0, left, r->wide);
 			tile_load(u, (const T *)a->d_o + c->first * values + value + j0, values, c->n, left, r->wide);
 			__syncthreads();
-			tile_add<T, 0, 1, 1, 0>(q, u, v);
+			tile_add<0, 1, 1, 0>(q, u, v);
 		}
 		if (CORRECT && S) {
 			__syncthreads();
 			tile_load(u, r->r + c->at * values + value + j0, values, c->n, left, r->wide);
 			__syncthreads();
-			tile_add<T, 0, 1, 0, 0>(k, u, v);
+			tile_add<0, 1, 0, 0>(k, u, v);
 		}
 		if (dS1) {
 			__syncthreads();
 			tile_load(v, dS1 + c0 * a->value_dim + j0, a->value_dim, a->key_dim - c0, left, r->wide);
 			tile_load(u, r->d + c->at * values + value + j0, values, c->n, left, r->wide);
 			__syncthreads();
-			tile_add<T, 0, 1, 0, 0>(w, u, v);
+			tile_add<0, 1, 0, 0>(w, u, v);
 		}
 	}
 }
 
 /* q = e q, k = dkS S', w = l w; their parts of the gradient of g, with k in u and q in v, are added to the sums; k += w
  */
-static __device__ __forceinline__ void chunk_reads_writes(float q[4][4], float k[4][4], float w[4][4], const float *u,
-	const float *v, const struct chunk_sums *s)
+template <typename T>
+static __device__ __forceinline__ void chunk_reads_writes(float q[4][4], float k[4][4], float w[4][4], const T *u,
+	const T *v, const struct chunk_sums *s)
 {
 	float reads[2] = {0, 0}, writes[2] = {0, 0};
 #pragma unroll
@@ -790,8 +965,8 @@ static __device__ __forceinline__ void chunk_reads_writes(float q[4][4], float k
 			q[n][e] *= decay;
 			k[n][e] *= -s->f[BETA * TILE + row] * decay;
 			w[n][e] *= s->f[LEFT * TILE + row];
-			reads[e / 2] += q[n][e] * v[at] + k[n][e] * u[at]; /* k.(dkS S') is dkS.(k S) */
-			writes[e / 2] += w[n][e] * u[at];
+			reads[e / 2] += q[n][e] * get(v[at]) + k[n][e] * get(u[at]); /* k.(dkS S') is dkS.(k S) */
+			writes[e / 2] += w[n][e] * get(u[at]);
 			k[n][e] += w[n][e];
 		}
 #pragma unroll
@@ -809,11 +984,12 @@ static __device__ __forceinline__ void chunk_reads_writes(float q[4][4], float k
 }
 
 template <typename T, int CORRECT>
-static __global__ void __launch_bounds__(THREADS, 1)
+static __global__ void __launch_bounds__(THREADS, 2)
 	delta_gradients_kernel(struct delta_args a, struct room r, struct wave w)
 {
-	DYNAMIC_SHARED(float, dP);
-	float *dA = dP + ALL, *u = dA + ALL, *v = u + ALL, *f = v + ALL, *scratch = f + SUMS * TILE;
+	DYNAMIC_SHARED(T, dP);
+	T *dA = dP + PARTS(T) * ALL, *u = dA + PARTS(T) * ALL, *v = u + PARTS(T) * ALL;
+	float *f = (float *)(v + PARTS(T) * ALL), *scratch = f + SUMS * TILE;
 	struct chunk_sums s = {f, f + FACTORS * TILE, f + (FACTORS + 2) * TILE, f + (FACTORS + 4) * TILE};
 	int64_t head = blockIdx.x % a.value_heads;
 	struct chunk c = chunk_at(&a, &r, &w, blockIdx.x / a.value_heads);
@@ -837,12 +1013,12 @@ static __global__ void __launch_bounds__(THREADS, 1)
 		tile_load(v, h.q + c0, h.stride, c.n, a.key_dim - c0, r.wide);
 		__syncthreads();
 		chunk_reads_writes(q, k, x, u, v, &s);
-		tile_add<T, 0, 0, 0, 1>(q, dP, u);
+		tile_add<0, 0, 0, 1>(q, dP, u);
 		if (CORRECT) {
-			tile_add<T, 0, 0, 0, 1>(k, dA, u);
-			tile_add<T, 1, 0, 0, 1>(k, dA, u);
+			tile_add<0, 0, 0, 1>(k, dA, u);
+			tile_add<1, 0, 0, 1>(k, dA, u);
 		}
-		tile_add<T, 1, 0, 0, 1>(k, dP, v);
+		tile_add<1, 0, 0, 1>(k, dP, v);
 #pragma unroll
 		for (int n = 0; n < 4; n++)
 #pragma unroll
@@ -894,16 +1070,10 @@ static __global__ void __launch_bounds__(THREADS)
 
 /* ---- launchers ---- */
 
-/* Wave `number`: from the first chunk that begins DELTA_SEGMENT tokens or less before, by host_starts */
-static int64_t wave_first(const struct delta_args *a, int64_t number)
-{
-	int64_t t = number * DELTA_SEGMENT;
-	return t >= a->n ? a->n : t - tokens_before(a, a->host_starts, t) % TILE;
-}
-
 static struct wave wave_of(const struct delta_args *a, int64_t number)
 {
-	struct wave w = {number, wave_first(a, number), wave_first(a, number + 1), 0, 0, 0, 0};
+	struct wave w = {number, wave_first(a, a->host_starts, number), wave_first(a, a->host_starts, number + 1), 0, 0, 0,
+		0, 0};
 	for (int64_t t = w.first; t < w.end; t++) {
 		int64_t before = tokens_before(a, a->host_starts, t);
 		w.chunks += before % TILE == 0;
@@ -920,49 +1090,60 @@ static int wave_last(const struct delta_args *a, struct wave *w)
 	int64_t first = w->end - before > w->first ? w->end - before : w->first;
 	w->from_piece = w->pieces - 1;
 	w->from_chunk = w->chunks - (int)((w->end - first) / TILE);
-	return 1;
+	return w->alone = 1;
 }
 
-static size_t scan_shared(const struct delta_args *a, int parts)
+/* Of rows of q and k, and T, P or both */
+template <typename T, int KEYS>
+static size_t scan_shared(int matrices)
 {
-	return (size_t)(2 * ALL + parts * PART + FACTORS * TILE + div_up(a->key_dim, TILE) * TILE * ACROSS) * sizeof(float);
+	return FACTORS * TILE * sizeof(float) +
+		(RINGS(T, KEYS) * TILE * ROWS_PITCH(T, KEYS) + matrices * MATRIX(T, KEYS)) * sizeof(T);
 }
 
 #define CHUNK_SHARED ((3 * ALL + 2 * TILE) * sizeof(float))
 #define GRADIENTS_SHARED ((4 * ALL + SUMS * TILE + THREADS / 32) * sizeof(float))
 
-template <typename T, int MODE, int CORRECT>
+/* The tables of all waves */
+static struct room tables(const struct cuda_queue *q, const struct delta_args a)
+{
+	const struct room r = room_of(&a);
+	LAUNCH(delta_table_kernel, div_up(a.n, DELTA_SEGMENT), THREADS, 2 * (THREADS / 32) * sizeof(uint32_t), q->stream, a,
+		r);
+	return r;
+}
+
+template <typename T, int KEYS, int FORWARD, int CORRECT>
 static void wave_scan(const struct cuda_queue *q, const struct delta_args a, const struct room r, const struct wave w)
 {
-	int64_t slices = div_up(a.value_dim, SLICE);
-	LAUNCH(delta_table_kernel, 1, THREADS, 2 * (THREADS / 32) * sizeof(uint32_t), q->stream, a, r, w);
+	int64_t slices = div_up(a.value_dim, 16 * STRIPS);
 	LAUNCH((delta_chunk_kernel<T, CORRECT>), (w.chunks - w.from_chunk) * a.value_heads, THREADS, CHUNK_SHARED,
 		q->stream, a, r, w);
-	LAUNCH((delta_scan_kernel<T, MODE, CORRECT>), (w.pieces - w.from_piece) * a.value_heads * slices, THREADS,
-		scan_shared(&a, 1), q->stream, a, r, w);
+	LAUNCH((delta_scan_kernel<T, KEYS, FORWARD, CORRECT>), (w.pieces - w.from_piece) * a.value_heads * slices,
+		SCAN_THREADS, (scan_shared<T, KEYS>(FORWARD + CORRECT)), q->stream, a, r, w);
 }
 
-template <typename T, int CORRECT>
+template <typename T, int KEYS, int CORRECT>
 static void forward(const struct cuda_queue *q, const struct delta_args a)
 {
-	const struct room r = room_of(&a);
-	for (int64_t i = 0; i * DELTA_SEGMENT < a.n; i++) wave_scan<T, 0, CORRECT>(q, a, r, wave_of(&a, i));
+	const struct room r = tables(q, a);
+	for (int64_t i = 0; i * DELTA_SEGMENT < a.n; i++) wave_scan<T, KEYS, 1, CORRECT>(q, a, r, wave_of(&a, i));
 }
 
-template <typename T, int CORRECT>
+template <typename T, int KEYS, int CORRECT>
 static void backward(const struct cuda_queue *q, const struct delta_args a)
 {
-	const struct room r = room_of(&a);
-	int64_t waves = div_up(a.n, DELTA_SEGMENT), heads = a.value_heads, slices = div_up(a.value_dim, SLICE);
+	const struct room r = tables(q, a);
+	int64_t waves = div_up(a.n, DELTA_SEGMENT), heads = a.value_heads, slices = div_up(a.value_dim, 16 * STRIPS);
 	for (int64_t i = 0; i + 1 < waves; i++) {
 		struct wave w = wave_of(&a, i);
-		if (wave_last(&a, &w)) wave_scan<T, 1, CORRECT>(q, a, r, w);
+		if (wave_last(&a, &w)) wave_scan<T, KEYS, 0, CORRECT>(q, a, r, w);
 	}
 	for (int64_t i = waves - 1; i >= 0; i--) {
 		const struct wave w = wave_of(&a, i);
-		wave_scan<T, 2, CORRECT>(q, a, r, w);
-		LAUNCH((delta_scan_back_kernel<T, CORRECT>), w.pieces * heads * slices, THREADS, scan_shared(&a, 2), q->stream,
-			a, r, w);
+		wave_scan<T, KEYS, 0, CORRECT>(q, a, r, w);
+		LAUNCH((delta_scan_back_kernel<T, KEYS, CORRECT>), w.pieces * heads * slices, SCAN_THREADS,
+			(scan_shared<T, KEYS>(1 + CORRECT)), q->stream, a, r, w);
 		LAUNCH((delta_gradients_kernel<T, CORRECT>), w.chunks * heads, THREADS, GRADIENTS_SHARED, q->stream, a, r, w);
 	}
 	int64_t width = gate_sums(&a) * heads, rows = div_up(a.n, partial_blocks(div_up(a.n, 32), width));
@@ -973,14 +1154,19 @@ static void backward(const struct cuda_queue *q, const struct delta_args a)
 	if (!CORRECT) cuda_sum_partials(q, a.dskip, a.beta, q->work + 2 * heads, parts, width, heads);
 }
 
-#define BY_RULE(q, a, direction) BY_ELEMENT(q, ((a)->correct ? direction<T, 1>(q, *(a)) : direction<T, 0>(q, *(a))))
+#define BY_KEYS(q, a, direction, correct) \
+	((a)->key_dim <= 128 ? direction<T, 128, correct>(q, *(a)) : direction<T, 256, correct>(q, *(a)))
+#define BY_RULE(q, a, direction) \
+	BY_ELEMENT(q, ((a)->correct ? BY_KEYS(q, a, direction, 1) : BY_KEYS(q, a, direction, 0)))
 void cuda_delta_forward(const struct cuda_queue *q, const struct delta_args *a) { BY_RULE(q, a, forward); }
 void cuda_delta_backward(const struct cuda_queue *q, const struct delta_args *a) { BY_RULE(q, a, backward); }
 
+#define SCANS(type, keys, correct) \
+	(const void *)delta_scan_kernel<type, keys, 0, correct>, (const void *)delta_scan_kernel<type, keys, 1, correct>, \
+		(const void *)delta_scan_back_kernel<type, keys, correct>
 #define KERNELS(type, correct) \
-	(const void *)delta_chunk_kernel<type, correct>, (const void *)delta_scan_kernel<type, 0, correct>, \
-		(const void *)delta_scan_kernel<type, 1, correct>, (const void *)delta_scan_kernel<type, 2, correct>, \
-		(const void *)delta_scan_back_kernel<type, correct>, (const void *)delta_gradients_kernel<type, correct>
+	(const void *)delta_chunk_kernel<type, correct>, SCANS(type, 128, correct), SCANS(type, 256, correct), \
+		(const void *)delta_gradients_kernel<type, correct>
 
 /* More than 48 KiB of shared memory a block must be requested before the launch */
 cudaError_t delta_prepare(void)
