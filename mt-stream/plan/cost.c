@@ -16,11 +16,10 @@
 #define ATTENTION_FORWARD 0.60  /* of the measured GEMM rate, by a library: published benchmarks */
 #define ATTENTION_BACKWARD 0.40 /* of cuDNN and FlashAttention on H100; deterministic backward a third less */
 #define PLAIN_ATTENTION 0.08    /* of the GEMM rate in fp32: our own kernels that use no tensor cores */
-#define DELTA_BF16 0.03   /* of the GEMM rate: our delta rule on tensor cores: assumed, a quarter of fla's on H200 */
-#define PLAIN_DELTA 0.15  /* of the GEMM rate in fp32: the same without tensor cores: assumed */
-#define PLAIN_GROUPED 0.2 /* the same of experts' GEMMs */
-#define GROUPED_SPARE 64  /* rows that an expert's last tile of 128 lacks */
-#define CORES_GEMM 0.78   /* these four as above, of the host's cores: measured; attention's GEMM rate is of fp32 */
+#define PLAIN_DELTA 0.15        /* the same of our delta rule: assumed */
+#define PLAIN_GROUPED 0.2       /* the same of experts' GEMMs */
+#define GROUPED_SPARE 64        /* rows that an expert's last tile of 128 lacks */
+#define CORES_GEMM 0.78 /* these four as above, of the host's cores: measured; attention's GEMM rate is of fp32 */
 #define CORES_GEMM_HALF 16.0
 #define CORES_ATTENTION_FORWARD 0.50
 #define CORES_ATTENTION_BACKWARD 0.60
@@ -163,6 +162,14 @@ static void attention_add(const struct plan_request *req, const struct plan *pla
 	sum->backward += each * (3 * keys + 2 * values) / backward; /* scores, dK, dQ; the gradient of scores, dV */
 }
 
+/* The share of the GEMM rate that our delta rule reaches in bf16: two thirds of what the machine code allows, and its
+ * launches (../cuda/README.md) */
+static double delta_share(const struct profile *p)
+{
+	if (p->capability < 90 || p->capability >= 120) return 0.18;
+	return p->capability < 100 ? 0.09 : 0.04; /* 10.0: assumed, as of grouped GEMMs */
+}
+
 /* Operations of the delta rule, forward, of a token: k k', q k', k S, q S, P d, and (1 + A)^-1 r and k' d, by chunks;
  * of Mamba 2 only q k', q S, P d and k' d. Backward has three times as many. */
 static double delta_flops(const struct mt_layer *l)
@@ -176,7 +183,7 @@ static void delta_add(const struct plan_request *req, const struct mt_layer *l, 
 {
 	const struct profile *p = &req->profile;
 	double rate = p->cores      ? p->flops * p->fp32 * CORES_DELTA / cores_shared(req)
-		: req->dtype == MT_BF16 ? p->flops * DELTA_BF16
+		: req->dtype == MT_BF16 ? p->flops * delta_share(p)
 								: p->flops * p->fp32 * PLAIN_DELTA;
 	double flops = layers * req->seq * delta_flops(l);
 	sum->flops += flops;
