@@ -308,3 +308,15 @@ open(sys.argv[1], "wb").write(b"".join(struct.pack("<I", int(w) & 0xffffffff) fo
 	exits 65 mt-sample "$RUN" --max-tokens 2 <"$T/groups" >"$T/out" 2>"$T/err"
 	grep -q "record 1: is a group; a prompt is a plain record" "$T/err"
 }
+
+@test "mt-tokens --decode writes the text of each document of a group" {
+	local G=$((1 << 31))
+	words "$T/r" 2 72 105 $((G + 11)) 2 8 $((G + 97)) 98 0 0 3 0 99 100 101 1 102
+	mt-tokens --bytes --decode "$T/r" >"$T/out"
+	printf 'Hi\nab\ncde\nf\n' | cmp - "$T/out"
+	for bad in "$((G + 1)) 1" "$((G + 3)) 1 1 65" "$((G + 3)) 2 8 65" "$((G + 2)) 0 0"; do
+		words "$T/bad" $bad
+		fails_with 65 mt-tokens --bytes --decode "$T/bad"
+		grep -q "record 1, document 1: is not valid in its group" "$T/fails.err"
+	done
+}

@@ -1,11 +1,13 @@
-"""Records: a little-endian u32 count and that many u32 token ids. Bit 31 of an id excludes the token from the loss."""
+"""Records: a little-endian u32 count and that many u32 token ids. Bit 31 of an id excludes the token from the loss,
+bit 31 of a count begins a group of documents (mt-step(1))."""
 
 import array
 import sys
 
 from .errors import EX_DATA, Problem
 
-CONTEXT_ONLY = 1 << 31
+CONTEXT_ONLY = GROUP = 1 << 31
+WEIGHTS = 8             # of a document's parts in a group
 
 
 def record(ids, trained):
@@ -27,16 +29,31 @@ def read_exactly(file, size):
     return b"".join(parts)
 
 
+def documents(where, words):
+    """The ids of each document of a group."""
+    at, number = 0, 0
+    while at < len(words):
+        number += 1
+        count, parts = (*words[at:at + 2], 0)[:2]
+        end = at + 2 + count * (1 + (parts == WEIGHTS))
+        if parts not in (0, WEIGHTS) or not count or end > len(words):
+            raise Problem(EX_DATA, "%s, document %d: is not valid in its group" % (where, number))
+        yield "%s, document %d" % (where, number), words[at + 2:at + 2 + count]
+        at = end
+
+
 def records(name, file):
     number = 0
     while head := read_exactly(file, 4):
         number += 1
         where = "%s: record %d" % (name, number)
-        size = int.from_bytes(head, "little") * 4
+        size = (int.from_bytes(head, "little") & ~GROUP) * 4
         body = read_exactly(file, size)
         if len(head) < 4 or len(body) < size:
             raise Problem(EX_DATA, "%s: the input ends inside it" % where)
         words = array.array("I", body)
         if sys.byteorder == "big":
             words.byteswap()
-        yield where, [word & ~CONTEXT_ONLY for word in words]
+        group = int.from_bytes(head, "little") & GROUP
+        for at, ids in documents(where, words) if group else [(where, words)]:
+            yield at, [word & ~CONTEXT_ONLY for word in ids]
