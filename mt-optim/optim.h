@@ -27,7 +27,7 @@ struct opened { /* what mt-step wrote before it opened the txn, copied once and 
 	bool save;
 };
 
-enum { MAX_UNITS = 4096 }; /* an index word names 12 bits of unit; a run has at most 1026 */
+enum { MAX_UNITS = 4096 }; /* an index word names 12 bits of unit; a run has at most 1027 */
 
 struct accumulation { /* an attempt at a txn while its pieces come in; a new attempt may discard all of it */
 	bool open;

@@ -80,6 +80,8 @@ static float first_value(const struct mt_geometry *geo, uint32_t role)
 	case MT_T_SHARED_POST:
 	case MT_T_XNORM:
 	case MT_T_XPOST:
+	case MT_T_PLE_POST:
+	case MT_T_PLE_NORM:
 	case MT_T_SCALAR: return 1;
 	case MT_T_SINKS: return NAN;
 	case MT_T_SLOPE_P: return (float)log(expm1(0.8)); /* XIELUActivation: softplus of it is 0.8 */
@@ -105,8 +107,8 @@ static void fill_tensor(struct fill *f, uint32_t index, uint64_t from, uint64_t 
 	else if (isnan(first)) fill_random(f, index, from, to);
 	else if (first != 0)
 		for (uint64_t i = from; i < to; i++) store_weight(f->run, t, i, first);
-	if (t->role != MT_T_EMBED || geo->pad_token < 0) return;
-	uint64_t row = (uint64_t)geo->pad_token * geo->hidden, end = row + geo->hidden;
+	if ((t->role != MT_T_EMBED && t->role != MT_T_PLE_TABLE) || geo->pad_token < 0) return;
+	uint64_t row = (uint64_t)geo->pad_token * t->shape[1], end = row + t->shape[1];
 	for (uint64_t i = row > from ? row : from; i < (end < to ? end : to); i++) store_weight(f->run, t, i, 0);
 }
 

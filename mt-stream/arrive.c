@@ -62,6 +62,13 @@ static void *lo_in_slot(const struct stream *s, uint32_t unit, const struct slot
 
 static uint64_t lo_bytes(const struct unit *j) { return (j->exact.end - j->exact.first) * sizeof(int16_t); }
 
+/* Where an origin's weights are in the slot. The blocks' own inputs have memory apart, which the head does not need */
+static void *origin_at(const struct stream *s, uint32_t unit, int origin, const struct slot *slot)
+{
+	if (unit == 0 && origin) return s->micro->layout.ple_table;
+	return operands_after(s->dev, slot->mem, (int64_t)s->unit[unit].origin[origin].at);
+}
+
 /* Copy the unit's weights into slot `to` after its last reader has run; compute waits until they are there. */
 static void weights_load(struct stream *s, uint32_t unit, struct slot *to)
 {
@@ -71,7 +78,7 @@ static void weights_load(struct stream *s, uint32_t unit, struct slot *to)
 		const struct origin *part = &s->unit[unit].origin[p];
 		launch(s, Q_WEIGHTS,
 			&(struct op){OP_WEIGHTS_IN,
-				.weights_in = {.dst = operands_after(s->dev, to->mem, (int64_t)part->at),
+				.weights_in = {.dst = origin_at(s, unit, p, to),
 					.n = (int64_t)elems_of(s, unit, p),
 					.src = mt_at(s->run, mt_unit(s->run, part->unit)->w),
 					.from = s->control->dtype}});
@@ -103,34 +110,61 @@ void weights_ahead(struct stream *s, uint32_t unit)
 	if (slot && slot->holds != unit) weights_load(s, unit, slot);
 }
 
-/* The embedding in the store, if its rows are to be read there; else NULL */
-static const void *embed_rows(const struct stream *s)
+/* Unit 0's origins in the store, if rows of them are to be read there; else false */
+static bool embed_rows(const struct stream *s, const void *base[2])
 {
-	const struct mt_unit *u = mt_unit(s->run, 0);
-	if (!embed_in_place(&s->micro->request, &s->micro->plan)) return NULL;
-	return s->dev->read_rows(s->dev, mt_at(s->run, u->w), u->elems * weight_elem(s), s->control->dtype);
+	if (!embed_in_place(&s->micro->request, &s->micro->plan)) return false;
+	for (int i = 0; i < s->unit[0].origins; i++) {
+		const struct mt_unit *u = mt_unit(s->run, s->unit[0].origin[i].unit);
+		base[i] = s->dev->read_rows(s->dev, mt_at(s->run, u->w), u->elems * weight_elem(s), s->control->dtype);
+		if (!base[i]) return false;
+	}
+	return true;
+}
+
+void ple_weights(struct stream *s, struct weights *w)
+{
+	const struct mt_unit *u = mt_unit(s->run, s->unit[0].origin[1].unit);
+	const struct mt_tensor *t = mt_tensor(s->run, u->first_tensor);
+	struct slot *to = &s->now.ple;
+	uint64_t n = s->micro->request.ple_beside;
+	const void *base = to->mem, *store = mt_at(s->run, u->w);
+	if (s->unit[0].origins < 2) return;
+	if (s->zero_copy) base = s->dev->zero_copy(s->dev, store, s->control->dtype);
+	else if (to->holds < 0) {
+		trace_at(s->dev->trace, Q_WEIGHTS, s->unit[0].origin[1].unit, "weights");
+		launch(s, Q_WEIGHTS,
+			&(struct op){OP_WEIGHTS_IN, .weights_in = {to->mem, store, (int64_t)n, s->control->dtype}});
+		to->holds = 0;
+		queue_wait(s, Q_COMPUTE, event_record(s, Q_WEIGHTS));
+		*mt_counter(s->run, 2) += n * weight_elem(s);
+	}
+	for (uint32_t i = 0; i < u->tensors && t[i].off < n; i++)
+		w->t[t[i].role] = operands_after(s->dev, base, (int64_t)t[i].off);
 }
 
 struct slot *weights_fetch(struct stream *s, uint32_t unit, struct weights *w)
 {
 	const struct unit *j = &s->unit[unit];
-	const void *base[2] = {unit == 0 ? embed_rows(s) : NULL};
+	const void *base[2];
 	const int16_t *lo = NULL;
-	if (base[0]) {
-		*mt_counter(s->run, 2) += rows_of_embed(&s->micro->request) * s->geo->hidden * weight_elem(s);
+	if (unit == 0 && embed_rows(s, base)) {
+		*mt_counter(s->run, 2) += elems_of_rows(&s->micro->request) * weight_elem(s);
 		weights_at(s, unit, base, NULL, w);
+		ple_weights(s, w);
 		return NULL;
 	}
 	struct slot *slot = s->zero_copy ? NULL : slot_for(s, unit);
 	weights_ahead(s, unit);
 	for (int p = 0; p < j->origins; p++) {
 		const struct mt_unit *u = mt_unit(s->run, j->origin[p].unit);
-		base[p] = slot ? operands_after(s->dev, slot->mem, (int64_t)j->origin[p].at)
+		base[p] = slot ? origin_at(s, unit, p, slot)
 					   : s->dev->zero_copy(s->dev, mt_at(s->run, u->w), s->control->dtype);
 		*mt_counter(s->run, 2) += elems_of(s, unit, p) * weight_elem(s);
 	}
 	if (lo_bytes(j)) lo = slot ? lo_in_slot(s, unit, slot) : lo_stored(s, unit);
 	*mt_counter(s->run, 2) += lo_bytes(j);
 	weights_at(s, unit, base, lo, w);
+	if (unit == 0) ple_weights(s, w);
 	return slot;
 }

@@ -25,7 +25,8 @@ static struct op rope_op(const struct chunk *c, enum op_code code, uint32_t laye
 		.rope = {.n = c->n,
 			.seq = c->seq,
 			.heads = l->heads,
-			.kv_heads = l->kv_heads,
+			.kv_heads = own_kv_heads(l),
+			.ld = l->kv_kind ? proj_width(l) : 0,
 			.dim = l->head_dim,
 			.rope_dim = l->rope_dim,
 			.neighbours = (int)l->neighbours,
@@ -84,13 +85,61 @@ static enum mt_role_tensor gate_role(const struct mt_layer *l)
 }
 static enum mt_role_tensor gate_bias(const struct mt_layer *l) { return l->output_gate == MT_GATE_IN_Q ? MT_T_QB : 0; }
 
+/* ---- k and v of another layer ---- */
+
+/* Columns of k and v in (N, proj_width()) rows of q | k | v */
+static void *kv_in(const struct chunk *c, const struct mt_layer *l, const void *qkv)
+{
+	return elements_after(c->dev, qkv, (int64_t)l->heads * l->head_dim);
+}
+
+/* Let other layers read the layer's k and v, or get those that it reads */
+static void kv_forward(const struct chunk *c, uint32_t layer, const struct saved *s)
+{
+	const struct mt_layer *l = mt_layer_of(c->geo, layer);
+	uint32_t of = mt_kv_of(c->geo, layer);
+	void *kv = of ? c->kv[of - 1] : NULL, *own = kv_in(c, l, s->qkv);
+	struct columns_args a =
+		{.dst = kv, .src = own, .n = c->n, .width = kv_width(l), .dst_ld = kv_width(l), .src_ld = proj_width(l)};
+	if (!kv) return;
+	if (l->kv_kind) a.dst = own, a.dst_ld = proj_width(l), a.src = kv, a.src_ld = kv_width(l);
+	launch(c, &(struct op){OP_COLUMNS, .columns = a});
+}
+
+/* Add the gradients of the k and v that it has read to those of the layers above, or get their sum */
+static void kv_backward(const struct chunk *c, uint32_t layer)
+{
+	const struct mt_layer *l = mt_layer_of(c->geo, layer);
+	uint32_t of = mt_kv_of(c->geo, layer);
+	void *dkv = of ? c->dkv[of - 1] : NULL, *own = kv_in(c, l, c->s.dqkv);
+	struct columns_args a = {.dst = own,
+		.src = dkv,
+		.n = c->n,
+		.width = kv_width(l),
+		.dst_ld = proj_width(l),
+		.src_ld = kv_width(l),
+		.add = 1};
+	if (!of) return;
+	if (l->kv_kind) {
+		a.dst = dkv, a.dst_ld = kv_width(l), a.src = own, a.src_ld = proj_width(l), a.add = 0;
+		for (uint32_t i = layer + 1; i < c->geo->layers; i++) a.add |= mt_layer_of(c->geo, i)->kv_kind == of;
+	}
+	launch(c, &(struct op){OP_COLUMNS, .columns = a});
+}
+
+/* Columns of q | k | v that the layer's own projections give */
+static int64_t qkv_out(const struct mt_layer *l)
+{
+	return (int64_t)(l->heads + (l->k_is_v ? 1 : 2) * own_kv_heads(l)) * l->head_dim;
+}
+
 /* (N, out) rows of q | k | v. k_is_v: rows of q | k, and room for v behind each, which rope's operation fills */
 static void qkv_forward(const struct chunk *c, const struct mt_layer *l, const struct weights *w, const void *x,
 	void *qkv)
 {
 	int64_t a = (int64_t)l->heads * l->head_dim, k = (int64_t)l->kv_heads * l->head_dim, h = c->geo->hidden;
 	linear_forward_rows(c, qkv, a + 2 * k, x, operands_after(c->dev, w->t[MT_T_Q], gate_rows(l) * h),
-		operands_after(c->dev, w->t[MT_T_QB], gate_rows(l)), NULL, h, l->k_is_v ? a + k : a + 2 * k);
+		operands_after(c->dev, w->t[MT_T_QB], gate_rows(l)), NULL, h, qkv_out(l));
 }
 
 /* dx (N, H), to which a gate has given its part, and the gradients of q | k | v's weights and biases */
@@ -98,7 +147,7 @@ static void qkv_backward(const struct chunk *c, const struct mt_layer *l, const 
 	const struct grads *g, float beta, const void *x, void *dx)
 {
 	int64_t a = (int64_t)l->heads * l->head_dim, k = (int64_t)l->kv_heads * l->head_dim, h = c->geo->hidden;
-	int64_t out = l->k_is_v ? a + k : a + 2 * k, gate = gate_rows(l);
+	int64_t out = qkv_out(l), gate = gate_rows(l);
 	struct operand dy = operand_of(c, OPERAND_DY, c->s.dqkv, 0, c->n, a + 2 * k),
 				   in = operand_of(c, OPERAND_X, x, 0, c->n, h);
 	linear_backward_input(c, dx, l->output_gate ? 1 : 0, &dy, operands_after(c->dev, w->t[MT_T_Q], gate * h), h, out);
@@ -133,6 +182,7 @@ static void attention_forward(const struct chunk *c, uint32_t layer, const struc
 		linear_forward(c, s->gate, in, w->t[gate_role(l)], w->t[gate_bias(l)], NULL, c->geo->hidden, gate_width(l));
 	qkv_forward(c, l, w, in, s->qkv);
 	launch(c, &rope);
+	kv_forward(c, layer, s);
 	if (have_o) return;
 	if (l->span && !c->span_starts) spans_forward(c, l, s, attention);
 	else launch(c, &attention);
@@ -165,6 +215,7 @@ static void attention_backward(const struct chunk *c, uint32_t layer, const stru
 		LAUNCH(c, OP_SINKS_BACKWARD, sinks_backward, .dsinks = g->t[MT_T_SINKS], .beta = beta,
 			.sinks = w->t[MT_T_SINKS], .o = s->o, .d_o = c->s.d_o, .lse = s->lse, .n = c->n, .heads = l->heads,
 			.dim = l->head_dim);
+	kv_backward(c, layer);
 	rope.rope.qkv = c->s.dqkv;
 	rope.rope.dqnorm = g->t[MT_T_QNORM];
 	rope.rope.dknorm = g->t[MT_T_KNORM];

@@ -22,7 +22,7 @@ enum checkpoint {
 	KEEP_ALL,             /* also gate and up; only norms and SwiGLU are recomputed */
 };
 
-#define ROLES (MT_T_POSITIONS + 1)
+#define ROLES (MT_T_PLE_TABLE + 1)
 
 struct weights {
 	const void *t[ROLES];
@@ -54,6 +54,14 @@ struct experts_scratch {
 	void *gu, *act, *dact; /* (R, G), (R, F) x 2; with a norm behind the experts, the shared expert's gu follows */
 };
 
+/* Of a slice, in models whose blocks have inputs of their own. p: ple_dim, L p: of all blocks */
+struct ple_scratch {
+	void *gu, *act;     /* (P, 2 p): gate | the block's input; (P, p) */
+	void *y, *sub;      /* (P, H) backward: the MLP's output; what is added to it, before its norm */
+	void *all, *normed; /* (P, L p) the part of all blocks' inputs that is made of the embeddings; its norm */
+	float *rstd;        /* (P, L) */
+};
+
 struct scratch {    /* valid only within one call */
 	void *h;        /* (N, H)      a norm's output */
 	void *dh;       /* (N, H)      its gradient */
@@ -68,8 +76,9 @@ struct scratch {    /* valid only within one call */
 	void *logits;   /* (N', V)     N' the tokens of a head chunk; fp32 where losses are asked for */
 	double *losses; /* (N')      of each token; NULL: only their sum is asked for */
 	struct experts_scratch x; /* of a slice; models with experts only */
-	void *operand[2];         /* room for operands x and dy; NULL where activations are operands as they are */
-	void *attention;          /* work memory of the device's attention backend; NULL: none */
+	struct ple_scratch ple;
+	void *operand[2]; /* room for operands x and dy; NULL where activations are operands as they are */
+	void *attention;  /* work memory of the device's attention backend; NULL: none */
 	uint64_t attention_bytes;
 	void *mixed;  /* (N, mixed_width()) gated DeltaNet's convolution; then what the output projection reads, if not o */
 	void *dmixed; /* (N, dmixed_width()) the gradients of q | k of value heads | v */
@@ -113,6 +122,10 @@ struct chunk { /* whole rows that go through a layer together */
 	const uint32_t *host_starts;               /* host: as starts */
 	const uint32_t *span_starts; /* (N): where in its row the token's span starts (mt_layer); NULL to sample */
 	const float *cos[MT_KINDS], *sin[MT_KINDS]; /* (positions, rope_dim / 2), by kind of layer */
+	void *ple; /* (N, L p): each block's own input; backward: of blocks that have gone, its gradient. NULL: none */
+	/* by kind of layers: k | v (N, 2 K) that other layers read, and the sum of their gradients; kv NULL: it stands
+	 * in saved->qkv already (mt-sample) */
+	void *kv[MT_KINDS], *dkv[MT_KINDS];
 	struct balance balance;
 	struct scratch s;
 };
@@ -120,6 +133,12 @@ struct chunk { /* whole rows that go through a layer together */
 /* x (N, H) = embeddings of the tokens */
 void embed_forward(const struct chunk *, const struct weights *, void *x);
 void embed_backward(const struct chunk *, const struct grads *, float beta, const void *dx);
+
+/* c->ple, of the tokens and their embeddings x. Without w's table its rows of the tokens are there already. Backward:
+ * dx += the gradient of x */
+void ple_inputs_forward(const struct chunk *, const struct weights *, const void *x);
+void ple_inputs_backward(const struct chunk *, const struct weights *, const struct grads *, float beta, const void *x,
+	void *dx);
 
 /* y (N, H) = block(x); *saved is filled. */
 void block_forward(const struct chunk *, uint32_t layer, const struct weights *, const void *x, struct saved *,
@@ -202,6 +221,14 @@ struct experts_sizes {
 };
 void experts_take(struct experts_scratch *, const struct experts_sizes *, take_fn *take, void *where);
 
+/* The same of a ple_scratch for slices of `slice` tokens */
+struct ple_sizes {
+	const struct mt_geometry *geo;
+	uint64_t slice, elem;
+	bool train;
+};
+void ple_take(struct ple_scratch *, const struct ple_sizes *, take_fn *take, void *where);
+
 static inline uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 /* Elements of a token, of one kind of layers, or the most of several kinds (mt_layer_most): in saved->o; in saved->qkv;
@@ -274,15 +301,21 @@ static inline int64_t active_ffn(const struct mt_layer *l)
 /* Elements of a token in saved->gu. With experts: gate | up of those that it is sent to, then the shared expert's. By
  * slices: the first slice's tokens sorted by expert, their shared expert's, then the next slice's */
 static inline int64_t kept_width(const struct mt_layer *l) { return (mlp_gated(l) ? 2ll : 1ll) * active_ffn(l); }
+/* Heads of k whose projection the layer has */
+static inline uint32_t own_kv_heads(const struct mt_layer *l) { return l->kv_kind ? 0 : l->kv_heads; }
+static inline int64_t kv_width(const struct mt_layer *l) { return 2ll * l->kv_heads * l->head_dim; }
+/* The blocks' inputs of their own, of all blocks */
+static inline int64_t ple_width(const struct mt_geometry *g) { return (int64_t)g->layers * g->ple_dim; }
 /* Elements of a token in saved->pre and in saved->qk_rstd */
 static inline int64_t pre_width(const struct mt_geometry *g, const struct mt_layer *l)
 {
 	if (l->kv_rank) return latent_width(l);
-	return (int64_t)(l->heads + (g->flags & MT_V_NORM ? 2 : 1) * l->kv_heads) * l->head_dim;
+	return (int64_t)(l->heads + (g->flags & MT_V_NORM ? 2 : 1) * own_kv_heads(l)) * l->head_dim;
 }
 static inline int64_t rstd_width(const struct mt_geometry *g, const struct mt_layer *l)
 {
-	return g->flags & MT_QK_NORM_ROW || l->kv_rank ? 2 : l->heads + (g->flags & MT_V_NORM ? 2ll : 1ll) * l->kv_heads;
+	int64_t of_kv = g->flags & MT_V_NORM ? 2 : 1;
+	return g->flags & MT_QK_NORM_ROW || l->kv_rank ? 2 : l->heads + of_kv * own_kv_heads(l);
 }
 /* Do q and k have norms, of heads or of latents? */
 static inline bool has_norms(const struct mt_geometry *g, const struct mt_layer *l)

@@ -34,6 +34,11 @@ struct chunk chunk_of(struct stream *s, int64_t from, int64_t n)
 		.host_starts = s->taken.host + 2 * all + first,
 	};
 
+	c.ple = elements_after(s->dev, at->ple, from * ple_width(s->geo));
+	for (uint32_t k = 0; k < s->geo->n_kinds; k++) {
+		c.kv[k] = elements_after(s->dev, at->kv[k], from * kv_width(&s->geo->kind[k]));
+		c.dkv[k] = elements_after(s->dev, at->dkv[k], from * kv_width(&s->geo->kind[k]));
+	}
 	memcpy(c.cos, at->cos, sizeof c.cos);
 	memcpy(c.sin, at->sin, sizeof c.sin);
 	return c;

@@ -77,6 +77,7 @@ enum op_code {
 	OP_GATED_NORM_BACKWARD,
 	OP_GATE_FORWARD,
 	OP_GATE_BACKWARD,
+	OP_COLUMNS,
 	OP_MLA_FORWARD,
 	OP_MLA_BACKWARD,
 	OP_GRADS_FINAL,
@@ -151,6 +152,7 @@ struct op {
 		struct gated_norm_args gated_norm;
 		struct mla_args mla;
 		struct gate_args gate;
+		struct columns_args columns;
 	};
 };
 

@@ -17,6 +17,7 @@ struct norm {
 static const struct norm norm1 = {MT_T_NORM1, MT_T_NORM1B}, norm2 = {MT_T_NORM2, MT_T_NORM2B};
 static const struct norm post1 = {MT_T_POST1, 0}, post2 = {MT_T_POST2, 0}, final_norm = {MT_T_FNORM, MT_T_FNORMB};
 static const struct norm no_norm = {0, 0}; /* behind Mamba 2 beside attention */
+static const struct norm ple_post = {MT_T_PLE_POST, 0};
 /* MT_OWN_NORMS */
 static const struct norm router_norm = {MT_T_ROUTER_NORM, 0}, shared_post = {MT_T_SHARED_POST, 0},
 						 experts_norm = {MT_T_XNORM, 0}, experts_post = {MT_T_XPOST, 0};
@@ -132,6 +133,13 @@ struct slice slice_of(const struct chunk *, uint32_t layer, int64_t from, const 
  * connection and through the MLP */
 void mlp_backward(const struct chunk *, uint32_t layer, const struct weights *, const struct grads *, float beta,
 	const void *x, const struct saved *, void *dx);
+
+/* ---- ple.c: what a block's input of its own adds behind the MLP ---- */
+
+/* y (P, H) += it */
+void ple_forward(const struct slice *, uint32_t layer, void *y);
+/* From the gradient of that sum in dy to that of y. The block's input becomes its gradient; the scratch's sub stays */
+void ple_backward(const struct slice *, uint32_t layer, const struct grads *, float beta, const void *y, void *dy);
 
 /* ---- router.c ---- */
 

@@ -41,6 +41,7 @@ struct slice slice_of(const struct chunk *c, uint32_t layer, int64_t from, const
 		.to = l->experts};
 	p.c.n = c->n - from < c->slice ? c->n - from : c->slice;
 	if (p.c.balance.sums) p.c.balance.counted += from;
+	p.c.ple = elements_after(c->dev, c->ple, from * ple_width(c->geo));
 	p.rows = p.c.n * l->experts_per_token;
 	if (l->expert_flags & MT_OWN_NORMS) p.sum = c->s.x.x;
 	if (s->sum) {
@@ -98,6 +99,7 @@ void mlp_forward(const struct chunk *c, uint32_t layer, const struct weights *w,
 			activation_forward(&p);
 			residual_forward(&p.c, out, c->s.act, w, MT_T_DOWN, MT_T_DOWNB, post2, p.x2, p.l->ffn);
 		}
+		if (c->ple) ple_forward(&p, layer, out);
 		if (w->t[MT_T_SCALAR])
 			LAUNCH(&p.c, OP_SCALED_ADD, scaled_add, .y = out, .x = out, .n = p.c.n * c->geo->hidden, .scale = 1,
 				.factor = w->t[MT_T_SCALAR]);
@@ -121,7 +123,12 @@ void mlp_backward(const struct chunk *c, uint32_t layer, const struct weights *w
 		if (!s->gu) gate_up(&p);
 		else if (!(c->geo->flags & MT_POST_NORM)) in = input_of(&p.c, p.in, w, p.norm);
 		if (c->geo->flags & MT_POST_NORM) activation_forward(&p);
-		dsub = residual_backward(&p.c, d, c->s.act, w, g, beta, MT_T_DOWN, MT_T_DOWNB, post2, f);
+		if (c->ple) {
+			linear_forward(&p.c, c->s.sub, c->s.act, w->t[MT_T_DOWN], w->t[MT_T_DOWNB], NULL, f, h);
+			residual_add(&p.c, c->s.ple.y, w, post2, p.x2);
+			ple_backward(&p, layer, g, beta, c->s.ple.y, d);
+			dsub = residual_sub_backward(&p.c, d, w, g, beta, post2);
+		} else dsub = residual_backward(&p.c, d, c->s.act, w, g, beta, MT_T_DOWN, MT_T_DOWNB, post2, f);
 		/* act holds the gradient of the inner output, then the inner output, for the gradient of down's weights */
 		struct operand dy = operand_of(&p.c, OPERAND_DY, dsub, 0, p.c.n, h);
 		linear_backward_input(&p.c, c->s.act, 0, &dy, w->t[MT_T_DOWN], f, h);

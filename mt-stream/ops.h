@@ -146,6 +146,7 @@ struct rope_args {
 	int64_t temperature_positions, temperature_from;
 	int64_t past; /* cpu: the first token's place in its row, if not 0 (mt-sample); cos and sin start there already */
 	void *qkv;    /* (N, (NH + 2 NKV) D); backward: the gradient of the results becomes that of the input */
+	int64_t ld;   /* from a token's row of qkv to the next one's; 0: (NH + 2 NKV) D */
 	/* what the norms got, and their rstd; norms only. Forward writes both, backward reads them. Heads: q's, k's,
 	 * with v_norm also v's; rstd with row_norm: q's, k's */
 	void *pre;              /* (N, heads D) */
@@ -157,6 +158,10 @@ struct rope_args {
 /* Have q and k norms? */
 static inline ON_DEVICE int rope_norms(const struct rope_args *a) { return a->qnorm || a->norm_plain; }
 /* Heads that have a norm */
+static inline ON_DEVICE int64_t rope_row(const struct rope_args *a)
+{
+	return a->ld ? a->ld : (a->heads + 2 * a->kv_heads) * a->dim;
+}
 static inline int64_t rope_normed(const struct rope_args *a) { return a->heads + (a->v_norm ? 2 : 1) * a->kv_heads; }
 /* Elements of qnorm and of knorm */
 static inline int64_t rope_q_weights(const struct rope_args *a) { return (a->row_norm ? a->heads : 1) * a->dim; }
@@ -384,6 +389,14 @@ struct balance_args {
 	double aux, z;           /* backward */
 	void *dlogits;           /* (N, E), backward; exact: fp32 */
 	int exact;
+};
+
+/* Some columns of a matrix: dst = src, or dst += src where add */
+struct columns_args {
+	void *dst; /* (N, width), rows dst_ld apart */
+	const void *src;
+	int64_t n, width, dst_ld, src_ld;
+	int add;
 };
 
 /* y = (add + scale x) factor, element by element; y may be x or add */
@@ -626,6 +639,7 @@ struct mla_args {
 	f(GATED_NORM_BACKWARD, gated_norm_backward, gated_norm, "gated norm backward") \
 	f(GATE_FORWARD, gate_forward, gate, "gate forward") \
 	f(GATE_BACKWARD, gate_backward, gate, "gate backward") \
+	f(COLUMNS, columns, columns, "columns") \
 	f(MLA_FORWARD, mla_forward, mla, "latents forward") \
 	f(MLA_BACKWARD, mla_backward, mla, "latents backward")
 /* What an operation writes and does not read: its code, its arguments `a`, when it does so, where, how many elements of
@@ -662,6 +676,7 @@ struct mla_args {
 	W(ACTIVATION_BACKWARD, activation, a->form == MT_XIELU && a->beta == 0, a->dslope[1], 1, 4) \
 	W(SINKS_BACKWARD, sinks_backward, a->beta == 0, a->dsinks, a->heads, 4) \
 	W(SCALED_ADD, scaled_add, !a->width && a->y != a->x && a->y != a->add, a->y, a->n, elem) \
+	W(COLUMNS, columns, !a->add && a->dst_ld == a->width, a->dst, a->n * a->width, elem) \
 	W(JOIN, join, 1, a->dst, a->n, 4) \
 	W(ROUTE_FORWARD, route, 1, a->weight, a->n * a->per_token, 4) \
 	W(ROUTE_FORWARD, route, 1, a->expert, a->n * a->per_token, 4) \

@@ -19,7 +19,7 @@ static void origin_add(const struct stream *s, struct unit *u, uint32_t unit, ui
 
 int units_make(struct stream *s)
 {
-	s->units = s->control->n_units;
+	s->units = s->geo->layers + 2;
 	s->unit = calloc(s->units, sizeof *s->unit);
 	s->now.blocks = calloc(s->units, sizeof *s->now.blocks);
 	if (!s->unit || !s->now.blocks) return mt_fail(MT_EX_NOMEM, "no memory for %u units", s->units);
@@ -30,6 +30,7 @@ int units_make(struct stream *s)
 		s->unit[u].exact = mt_exact(unit, mt_tensor(s->run, unit->first_tensor));
 	}
 	if (s->geo->flags & MT_TIED) origin_add(s, &s->unit[s->units - 1], 0, 1);
+	if (s->geo->ple_dim) origin_add(s, &s->unit[0], s->units, 0);
 	return 0;
 }
 
@@ -101,7 +102,8 @@ void gaps_clear(struct stream *s, uint32_t unit, float *g, uint64_t from, uint64
 
 void grads_clear_gaps(struct stream *s, uint32_t unit, float *slot)
 {
-	for (int i = 0; i < s->unit[unit].origins; i++)
+	/* the head has cleared those of an array that it shares with the embedding */
+	for (int i = unit == 0 && s->micro->layout.tied_grads; i < s->unit[unit].origins; i++)
 		gaps_clear(s, s->unit[unit].origin[i].unit, grads_base(s, unit, i, slot), 0, elems_of(s, unit, i));
 }
 

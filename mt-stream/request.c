@@ -77,7 +77,7 @@ static int request_make(struct stream *s, uint32_t rows, uint32_t seq, bool trai
 	};
 	if (s->dev->attention_need) req->attention = s->dev->attention_need(s->dev, seq, s->planning.packed, train);
 	host_limit(s, req);
-	request_sizes(req, mt_unit(s->run, 0), s->units, mt_tensor(s->run, 0));
+	request_sizes(req, mt_unit(s->run, 0), mt_tensor(s->run, 0));
 	if (!s->rates.measured.cores) return profile_parse(s->requested.profile, req->dtype, s->dev->gpu, &req->profile);
 	req->profile = s->rates.measured;
 	req->selects = s->rates.selects;

@@ -44,6 +44,7 @@ static void progress_begin(struct stream *s)
 	for (uint32_t i = 0; i < s->micro->plan.weight_slots; i++)
 		now->blocks[i] = (struct slot){.mem = at->weights[i], .holds = -1};
 	for (int i = 0; i < 2; i++) now->windows[i] = (struct slot){.mem = at->windows[i], .holds = -1};
+	now->ple = (struct slot){.mem = at->ple_weights, .holds = -1};
 	now->residual = now->kept = (struct offload){.held = {-1, -1}};
 	now->done[0] = now->done[1] = (struct event){0};
 }
@@ -65,6 +66,7 @@ static int unit_forward(struct stream *s, uint32_t u)
 
 		if (u == 0) {
 			embed_forward(&c, &w, output(s, 0, from));
+			if (c.ple) ple_inputs_forward(&c, &w, output(s, 0, from));
 		} else {
 			struct saved v = saved_at(s, u - 1, from);
 			block_forward(&c, u - 1, &w, output(s, u - 1, from), &v, output(s, u, from));
@@ -149,14 +151,17 @@ static void unit_backward(struct stream *s, uint32_t u, float *gs)
 		return;
 	}
 	grads_at(s, u, gs, &g);
-	if (s->now.first && (u > 0 || !tied)) grads_clear_gaps(s, u, gs);
+	if (s->now.first) grads_clear_gaps(s, u, gs);
 	if (u > 0) {
 		block_unit_backward(s, u, &g);
 		return;
 	}
+	struct weights w = {0};
+	ple_weights(s, &w);
 	for (int64_t from = 0, n; from < s->now.n; from += n) {
 		n = chunk_tokens(s, from);
 		struct chunk c = chunk_of(s, from, n);
+		if (c.ple) ple_inputs_backward(&c, &w, &g, beta_at(s, from), output(s, 0, from), dx_at(s, from));
 		embed_backward(&c, &g, tied ? 1 : beta_at(s, from), dx_at(s, from));
 	}
 }

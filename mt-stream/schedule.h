@@ -65,6 +65,9 @@ void weights_ahead(struct stream *, uint32_t unit);
  * sets once it has launched the last reader; NULL where the device reads the store in place. */
 struct slot *weights_fetch(struct stream *, uint32_t unit, struct weights *w);
 
+/* Enter the weights that make the blocks' own inputs, beside the table; compute launched from here on may read them */
+void ple_weights(struct stream *, struct weights *);
+
 /* ---- chunks.c ---- */
 
 /* MLP slices of the first n tokens of the pass, which are whole chunks or all of it */

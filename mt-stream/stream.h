@@ -17,7 +17,7 @@ struct unit {
 	struct origin {
 		uint32_t unit, end; /* whose weights; end: 0, or 1: the head gradient of a tied embedding */
 		uint64_t at, elems; /* at: element in the slot */
-	} origin[2];
+	} origin[2];            /* unit 0's second one: what makes the blocks' own inputs */
 	int origins;
 	uint64_t elems;       /* of all origins */
 	struct mt_part exact; /* elements of a block whose lo comes too; in its slot behind the weights */
@@ -66,6 +66,7 @@ struct progress {
 	bool backward;             /* the pass has gone forward */
 	struct slot embed_head[2]; /* of embedding and head; both use the first one, layer-major */
 	struct slot *blocks;       /* [units] room for the plan's weight slots */
+	struct slot ple;           /* what makes the blocks' own inputs, beside the table */
 	struct slot windows[2];    /* of experts; */
 	int window;                /* the one that was loaded last */
 	struct weights weights;    /* of the block with windows whose backward pass is under way; */

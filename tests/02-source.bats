@@ -81,7 +81,7 @@ written() {
 	files mt-stream | grep -E '^mt-stream/[^/]+$' | grep -vE \
 		'/((README|FAMILIES)\.md|build\.mk|mt-stream\.1|(device|ops|layers)\.h)$' |
 		grep -vE '/(arrive|attention|balance|chunks|conv|delta|experts|head|leave|linear|mla|mlp|offload|parts)\.c$' |
-		grep -vE '/(record|request|router|windows)\.c$' |
+		grep -vE '/(ple|record|request|router|windows)\.c$' |
 		grep -vE '/(block|split|stream|serve|wait|schedule|trace)\.[ch]$' \
 		>"$T/found" || true
 	none "$T/found"

@@ -832,12 +832,35 @@ self_attention.dense.weight ln_mlp.weight ln_mlp.bias mlp.dense_h_to_4h.weight m
 	refused 78 "layer_types 'linear_attention' is not supported"
 }
 
+full='"layer_types": ["sliding_attention", "full_attention", "full_attention"]'
+@test "Gemma 4's own inputs of blocks, and layers that read the k and v of others" {
+	config gemma4_text '"hidden_size_per_layer_input": 6' '"vocab_size_per_layer_input": 70' "$full" \
+		'"num_kv_shared_layers": 1' '"use_double_wide_mlp": true' '"intermediate_size": 20'
+	geometry "window_layers w.." "ple_dim 6" "ple_vocab 70"
+	[ "$(grep -c '^kv_kind 2$' "$T/layout")" = 1 ]
+	tensor() { grep -q -- "^tensor model.$1" "$T/layout"; }
+	tensor "embed_tokens_per_layer.weight unit 5 .* shape 70 18 "
+	tensor "per_layer_model_projection.weight unit 5 .* shape 18 32 "
+	tensor "layers.0.per_layer_input_gate.weight unit 1 .* shape 6 32 "
+	tensor "layers.1.self_attn.k_norm.weight unit 2 "
+	tensor "layers.1.mlp.up_proj.weight unit 2 .* shape 20 32 "
+	tensor "layers.2.mlp.up_proj.weight unit 3 .* shape 40 32 "
+	no tensor "layers.2.self_attn.[kv]_"
+}
+
 @test "parts of Gemma 4, Seed-OSS and Phi-3 that are not implemented exit 78 and are named" {
-	config gemma4_text '"pad_token_id": null'
-	refused 78 "hidden_size_per_layer_input 256 is not supported"
 	gemma4='"hidden_size_per_layer_input": 0'
+	config gemma4_text "$gemma4" '"num_kv_shared_layers": 3'
+	refused 78 "num_kv_shared_layers 3 of 3 layers are not supported"
 	config gemma4_text "$gemma4" '"num_kv_shared_layers": 1'
-	refused 78 "num_kv_shared_layers 1 is not supported"
+	refused 78 "num_kv_shared_layers 1: no layer before has the k and v of layer 2"
+	config gemma4_text "$gemma4" '"num_kv_shared_layers": 1' "$full" \
+		'"per_layer_config": {"1": {"head_dim": 8}, "2": {"head_dim": 16}}'
+	refused 78 "num_kv_shared_layers: layer 2 has heads of another size than layer 1"
+	config gemma4_text '"vocab_size_per_layer_input": 9'
+	refused 78 "vocab_size_per_layer_input 9 is smaller than vocab_size"
+	config gemma4_text '"enable_moe_block": true'
+	refused 78 "enable_moe_block with hidden_size_per_layer_input or num_kv_shared_layers is not supported"
 	config gemma4_unified_text '"num_kv_shared_layers": 1' '"pad_token_id": null'
 	refused 78 "num_kv_shared_layers 1 is not supported"
 	config gemma4_text "$gemma4" '"enable_moe_block": true'

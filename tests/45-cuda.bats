@@ -78,6 +78,12 @@ as_on_cpu() {
 	as_on_cpu bf16 3e-2 true llama4-chunks
 }
 
+# bats test_tags=slow
+@test "blocks' own inputs and shared k and v on the cuda device give the cpu's gradients, in any order of streams" {
+	as_on_cpu fp32 1e-5 true gemma4-e
+	as_on_cpu bf16 3e-2 true gemma4-e
+}
+
 @test "a GPU whose memory is the host's reads weights in place and offloads nothing, with the same bits" {
 	need_emulator
 	for model in qwen3 mixtral; do
@@ -93,7 +99,7 @@ as_on_cpu() {
 
 @test "few rows of a large embedding are read in the registered store, with the bits of a copy of all" {
 	need_emulator
-	for model in qwen3 llama-bias gpt2; do
+	for model in qwen3 llama-bias gpt2 gemma4-e; do
 		make_run "$model" bf16 bf16
 		ROWS=1 step_of placed "$EMU --device cuda --trace $T/placed.json"
 		make_run "$model" bf16 bf16

@@ -49,11 +49,13 @@ load lib/golden
 @test "afmoe in bf16: results differ from PyTorch's only by rounding" { golden afmoe --bf16; }
 @test "gemma4-moe in fp32: losses, norms, gradients and weights match PyTorch's" { golden gemma4-moe; }
 @test "gemma4-moe in bf16: results differ from PyTorch's only by rounding" { golden gemma4-moe --bf16; }
+@test "gemma4-e in fp32: losses, norms, gradients and weights match PyTorch's" { golden gemma4-e; }
+@test "gemma4-e in bf16: results differ from PyTorch's only by rounding" { golden gemma4-e --bf16; }
 
 @test "models with other mixers are exported as they were loaded: names, shapes, values, and the same geometry" {
 	same_export qwen3-5 qwen3-5-moe qwen3-next lfm2 lfm2-bias lfm2-moe deepseek-v2 deepseek-v3 moonlight glm4-moe-lite \
 		granite-hybrid granite-hybrid-moe nemotron-h nemotron-h-moe falcon-h1 falcon-h1-norm afmoe gemma4-moe \
-		deepseek-v2-groups llama4-chunks llama4-plain
+		deepseek-v2-groups llama4-chunks llama4-plain gemma4-e
 }
 
 # bats test_tags=slow
@@ -61,7 +63,7 @@ load lib/golden
 	need_torch
 	for c in qwen3-5 qwen3-5-moe qwen3-next lfm2 lfm2-bias lfm2-moe deepseek-v2 deepseek-v3 moonlight glm4-moe-lite \
 		granite-hybrid granite-hybrid-moe nemotron-h nemotron-h-moe falcon-h1 falcon-h1-norm afmoe gemma4-moe \
-		deepseek-v2-groups llama4-chunks llama4-plain; do
+		deepseek-v2-groups llama4-chunks llama4-plain gemma4-e; do
 		loss_on "$GOLDEN/$c/data.bin" "$c" --until 2 --eval-every 2
 	done
 	transformers_agrees
@@ -69,7 +71,7 @@ load lib/golden
 
 @test "threads, recompute levels and delays of the chaos device change no bit of other mixers" {
 	for c in qwen3-5 qwen3-next lfm2 lfm2-bias deepseek-v3 moonlight granite-hybrid nemotron-h nemotron-h-moe \
-		falcon-h1 falcon-h1-norm afmoe gemma4-moe llama4-chunks llama4-plain; do
+		falcon-h1 falcon-h1-norm afmoe gemma4-moe llama4-chunks llama4-plain gemma4-e; do
 		two_steps one $c "--device cpu --threads 1 --recompute none"
 		for options in "cpu --recompute full" "cpu --recompute none --threads 3" "chaos:5 --recompute none" \
 			"chaos:6 --recompute full" chaos:7 chaos:8 chaos:9; do
@@ -146,8 +148,8 @@ loss_alone() {
 @test "Qwen3.5 to Falcon-H1 have their sizes, and plans for an H200, also of several nodes" {
 	for m in "qwen3.5-9b 8.95" "qwen3.5-27b 26.90" "qwen3.5-35b-a3b 34.66" "qwen3-next-80b 79.67" \
 		"glm-4.7-flash 29.94" "granite-4.0-h-small 32.21" "nemotron-3-nano-30b 31.58" "nemotron-nano-9b-v2 8.89" \
-		"gemma-4-26b-a4b 25.23" "trinity-mini 26.12" "falcon-h1-7b 7.59" "falcon-h1-34b 33.64" \
-		"llama-4-scout 107.77"; do
+		"gemma-4-26b-a4b 25.23" "gemma-4-e2b 4.63" "gemma-4-e4b 7.46" "trinity-mini 26.12" \
+		"falcon-h1-7b 7.59" "falcon-h1-34b 33.64" "llama-4-scout 107.77"; do
 		for more in "" "--nodes 2 --net 50" "--device-memory 24G --state int8"; do
 			mt-plan --config "$TOP/tests/configs/${m% *}.json" --profile H200 --seq 8192 --batch 8 --grad bf16 \
 				--host-memory 4000G $more --json >"$T/plan"

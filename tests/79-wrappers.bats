@@ -51,7 +51,29 @@ whole() {
 @test "Gemma3ForConditionalGeneration trains as in PyTorch" { whole gemma3-wrapper; }
 @test "Gemma4ForConditionalGeneration trains as in PyTorch" { whole gemma4-wrapper; }
 @test "Gemma4ForConditionalGeneration with experts trains as in PyTorch" { whole gemma4-moe-wrapper; }
+@test "Gemma4ForConditionalGeneration with own inputs of blocks trains as in PyTorch" { whole gemma4-e-wrapper; }
 @test "Gemma4UnifiedForConditionalGeneration trains as in PyTorch" { whole gemma4-unified; }
+@test "k and v of layers that share them, which released files have and the class ignores, are carried along" {
+	cp -r "$GOLDEN/gemma4-e-wrapper/model" "$T/model"
+	python3 - "$TOP/tests/lib" "$T/model" <<-'END'
+		import sys
+		sys.path.insert(0, sys.argv[1])
+		from wrap import read, write
+		tensors = read(sys.argv[2])
+		of = "model.language_model.layers.%d.self_attn."
+		names = [of + name for name in ("k_proj.weight", "v_proj.weight", "k_norm.weight")]
+		write(sys.argv[2], {**tensors, **{name % (i + 2): tensors[name % i] for name in names for i in (0, 1)}})
+	END
+	make_run "$T/model" --dtype fp32
+	mt-ckpt export "$RUN" "$T/out" 2>"$T/export.err"
+	python3 - "$TOP/tests/lib" "$T/model" "$T/out" <<-'END'
+		import sys
+		sys.path.insert(0, sys.argv[1])
+		from wrap import read
+		out = read(sys.argv[3])
+		assert read(sys.argv[2]) == out and "model.language_model.layers.3.self_attn.v_proj.weight" in out
+	END
+}
 @test "Mistral3ForConditionalGeneration with an LM head that only the file has trains as in PyTorch" {
 	whole mistral3-wrapper
 }

@@ -34,6 +34,7 @@ setup_file() { export MT_CRASH_SEED=${MT_CRASH_SEED:-$RANDOM}; echo "# seed $MT_
 @test "MLA and exact routers, two streams: kills at random moments change no bit" { storm mla; }
 @test "Mamba 2, layers of one half, two streams: kills at random moments change no bit" { storm halves; }
 @test "Mamba 2 beside attention: kills at random moments change no bit" { storm beside; }
+@test "blocks' own inputs, shared k and v, two streams: kills at random moments change no bit" { storm shared; }
 
 @test "stop, replace, few descriptors, another PID namespace, a lying lock: no stage takes the slot of a live one" {
 	for c in bf16 tied none; do

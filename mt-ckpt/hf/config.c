@@ -221,6 +221,7 @@ static int layer_same(const struct mt_layer *run, const struct mt_layer *dir, ui
 	SAME(rope_dim, "the number of rotary dimensions");
 	SAME(neighbours, "the pairing of rotary dimensions");
 	SAME(k_is_v, "attention_k_eq_v");
+	SAME(kv_kind, "num_kv_shared_layers");
 	SAME(mixer, "layer_types");
 	SAME(key_heads, run->mixer == MT_MAMBA ? "the number of groups" : "linear_num_key_heads");
 	SAME(value_heads, run->mixer == MT_MAMBA ? "the number of its heads" : "linear_num_value_heads");
@@ -289,6 +290,8 @@ int config_same(const struct mt_geometry *run, const struct mt_geometry *dir)
 	SAME(hidden, "hidden_size");
 	SAME(vocab, "vocab_size");
 	if (dir->flags & MT_POSITIONS) SAME(max_position, "max_position_embeddings");
+	SAME(ple_dim, "hidden_size_per_layer_input");
+	SAME(ple_vocab, "vocab_size_per_layer_input");
 	SAME(position_offset, "the offset of its positions");
 	SAME(norm_eps, run->flags & MT_LAYERNORM ? "layer_norm_eps" : "rms_norm_eps");
 	SAME(embed_scale, "the embedding's factor");

@@ -89,7 +89,7 @@ static void rope_forward(const struct rope_args *r, int64_t first, int64_t end)
 	int64_t dim = r->dim, q = r->heads * dim, k = r->kv_heads * dim, kept = rope_normed(r) * dim;
 	for (int64_t t = first; t < end; t++) {
 		int64_t position = t % r->seq - r->starts[t];
-		float *row = (float *)r->qkv + t * (q + 2 * k), *pre = NULL, *rstd = NULL;
+		float *row = (float *)r->qkv + t * rope_row(r), *pre = NULL, *rstd = NULL;
 		if (r->k_is_v) memcpy(row + q + k, row + q, (size_t)k * sizeof *row);
 		if (rope_norms(r)) {
 			pre = (float *)r->pre + t * kept;
@@ -129,7 +129,7 @@ static void rope_backward(const struct rope_args *r, float *dqnorm, float *dknor
 	int64_t dim = r->dim, q = r->heads * dim, k = r->kv_heads * dim, kept = rope_normed(r) * dim;
 	for (int64_t t = first; t < end; t++) {
 		int64_t position = t % r->seq - r->starts[t];
-		float *row = (float *)r->qkv + t * (q + 2 * k);
+		float *row = (float *)r->qkv + t * rope_row(r);
 		const float *pre = rope_norms(r) ? (const float *)r->pre + t * kept : NULL;
 		const float *rstd = rope_norms(r) ? r->rstd + t * rstd_width(r) : NULL;
 		heat(r, row, position);

@@ -19,6 +19,6 @@ static void backward_rows(const void *args, int64_t first, int64_t end, float *d
 
 void op_rope_backward(struct pool *pool, const struct rope_args *a)
 {
-	struct sums norms[2] = {{a->dqnorm, rope_q_weights(a)}, {a->dknorm, rope_k_weights(a)}};
+	struct sums norms[2] = {{a->dqnorm, rope_q_weights(a)}, {a->dknorm, a->kv_heads ? rope_k_weights(a) : 0}};
 	if (!rope_is_nothing(a)) sum_rows_each(pool, a->n, backward_rows, a, norms, a->qnorm ? 2 : 0, a->beta);
 }

@@ -30,7 +30,7 @@ static __device__ __forceinline__ struct rope_lane lane_of(const struct rope_arg
 	l.item = item;
 	l.is_k = head >= (uint32_t)r->heads;
 	l.i = (int)(threadIdx.x % lanes) * WIDE;
-	l.x = ((int64_t)t * (heads + r->kv_heads) + head) * r->dim + l.i;
+	l.x = t * rope_row(r) + head * r->dim + l.i;
 	l.angle = (int64_t)(t % seq - r->starts[t]) * (r->dim / 2) + l.i;
 	return l;
 }
@@ -188,7 +188,7 @@ static __device__ __forceinline__ struct head head_of(const struct rope_args *r,
 	h.lane = (int)(threadIdx.x % lanes);
 	h.lanes = lanes;
 	h.position = t % seq - r->starts[t];
-	h.x = ((int64_t)t * (heads + r->kv_heads) + j) * r->dim;
+	h.x = t * rope_row(r) + j * r->dim;
 	h.v = h.x + (h.is_k ? r->kv_heads * r->dim : 0);
 	h.kept = r->v_norm ? (int64_t)t * (heads + r->kv_heads) + j : item;
 	h.kept_v = h.kept + (h.is_k ? r->kv_heads : 0);
@@ -550,7 +550,7 @@ static void rope_heads_backward(const struct cuda_queue *q, const struct rope_ar
 	else BY_ELEMENT(q, (heads_backward<T, 2>(q, r, blocks, all)));
 	if (!r.qnorm) return;
 	cuda_sum_partials(q, r.dqnorm, r.beta, q->work, blocks, 2 * r.dim, r.dim);
-	cuda_sum_partials(q, r.dknorm, r.beta, q->work + r.dim, blocks, 2 * r.dim, r.dim);
+	if (r.kv_heads) cuda_sum_partials(q, r.dknorm, r.beta, q->work + r.dim, blocks, 2 * r.dim, r.dim);
 }
 
 void cuda_rope_backward(const struct cuda_queue *q, const struct rope_args *rope)

@@ -147,3 +147,30 @@ void cuda_scaled_add(const struct cuda_queue *q, const struct scaled_add_args *a
 	BY_ELEMENT(q,
 		LAUNCH(scaled_add_kernel<T>, div_up(a->n / width * per, THREADS), THREADS, 0, q->stream, *a, per, aligned));
 }
+
+/* ---- columns of matrices ---- */
+
+/* A thread copies WIDE elements of a row, which has `parts` of these */
+template <typename T>
+static __global__ void __launch_bounds__(THREADS) columns_kernel(struct columns_args a, int64_t parts, int aligned)
+{
+	int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x, row = i / parts, column = i % parts * WIDE;
+	if (row >= a.n) return;
+	T *dst = (T *)a.dst + row * a.dst_ld + column;
+	const T *src = (const T *)a.src + row * a.src_ld + column;
+	int64_t left = a.width - column;
+	int wide = aligned && left >= WIDE;
+	float v[WIDE], sum[WIDE] = {0};
+	get_wide(v, src, left, wide);
+	if (a.add) get_wide(sum, dst, left, wide);
+#pragma unroll
+	for (int j = 0; j < WIDE; j++) v[j] += sum[j];
+	put_wide(dst, v, left, wide);
+}
+
+void cuda_columns(const struct cuda_queue *q, const struct columns_args *a)
+{
+	int64_t parts = div_up(a->width, WIDE);
+	int aligned = a->dst_ld % WIDE == 0 && wide_rows(a->src_ld, a->dst, a->src, NULL, NULL);
+	BY_ELEMENT(q, LAUNCH(columns_kernel<T>, div_up(a->n * parts, THREADS), THREADS, 0, q->stream, *a, parts, aligned));
+}

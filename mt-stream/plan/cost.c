@@ -261,8 +261,11 @@ struct times unit_times(const struct plan_request *req, const struct plan *plan,
 	t.head = gemm(req, (req->train ? 6 : 2) * n * h * v, head_n) +
 		(head_chunks * head * (req->train ? 2 * w + 8 : w) + n * e * (3 * v + 5 * h)) / p->hbm +
 		narrow * (req->train ? 2 * h + v : h) + LAUNCH * HEAD_CHUNK * head_chunks;
+	double ple = (double)ple_width(g);
 	t.embed_forward = 2 * n * h * e / p->hbm + LAUNCH * chunks;
-	t.embed_backward = ((double)req->embed * 4 + n * h * (e + 8)) / p->hbm + LAUNCH * chunks;
+	t.embed_forward += gemm(req, 2 * n * h * ple, slice) + 7 * n * ple * e / p->hbm;
+	t.embed_backward = gemm(req, 6 * n * h * ple, slice) + 10 * n * ple * e / p->hbm;
+	t.embed_backward += ((double)(req->embed + req->ple) * 4 + n * h * (e + 8)) / p->hbm + LAUNCH * chunks;
 	return t;
 }
 
@@ -290,8 +293,8 @@ static struct pcie pcie_of(const struct plan_request *req, const struct plan *pl
 	const struct profile *p = &req->profile;
 	double n = (double)rows_of_pass(req, plan) * req->seq,
 		   in = req->zero_copy ? 0 : mt_dtype_bytes(req->dtype) / p->h2d;
-	double size = mt_dtype_bytes(req->grad), embed = (double)req->embed;
-	if (embed_in_place(req, plan)) embed = ROWS_TIMES * (double)rows_of_embed(req) * req->geo->hidden;
+	double size = mt_dtype_bytes(req->grad), embed = (double)(req->embed + req->ple);
+	if (embed_in_place(req, plan)) embed = ROWS_TIMES * (double)elems_of_rows(req);
 	/* what a node adds: its part of the gradients of all streams of the run */
 	double accumulate = req->grad == MT_NONE ? 0 : 2 * size * req->streams / (update_bytes(req) * update_rate(req));
 	double out = most(most(size / p->d2h, accumulate), network_grads_time(req, 1)),
@@ -302,7 +305,7 @@ static struct pcie pcie_of(const struct plan_request *req, const struct plan *pl
 		.block_in = (double)req->mean * in,
 		.slot_in = (double)mean_slot(req, plan) * in,
 		.head_in = (double)req->head * in,
-		.embed_out = (double)req->embed * out,
+		.embed_out = (double)(req->embed + req->ple) * out,
 		.block_out = (double)req->mean * out,
 		.slot_out = (double)mean_slot(req, plan) * out,
 		.x_out = x / p->d2h,
@@ -409,7 +412,12 @@ static double stall_of(const struct plan_request *req, const struct plan *plan, 
 {
 	uint64_t head = req->head - (req->geo->flags & MT_TIED ? req->embed : 0);
 	double behind = req->grad == MT_NONE ? p->last_backward : p->first_forward;
-	double first = (double)req->embed / (update_rate(req) * req->nodes);
+	/* what makes the blocks' own inputs is the last unit that is updated, and the first one that the next step needs;
+	 * without gradients in the store they come with the embedding's */
+	double first = (double)(!req->ple             ? req->embed
+						   : req->grad == MT_NONE ? req->embed + req->ple
+												  : req->params) /
+		(update_rate(req) * req->nodes);
 	double updated = (double)req->params * update_bytes(req) / req->nodes, written = (double)memory_host(req, plan);
 	double shared = (updated + written) / most(req->profile.ram, update_rate(req) * update_bytes(req));
 	double update = written > 0 && req->grad != MT_NONE ? most(p->adam, shared) : p->adam;
@@ -423,7 +431,7 @@ static double stall_of(const struct plan_request *req, const struct plan *plan, 
  * micro-batch goes forward, and then holds up that one's gradients if the network is slower. */
 static void several_micros(const struct plan_request *req, struct prediction *p)
 {
-	double carry = network_grads_time(req, req->embed + req->head + req->geo->layers * req->mean);
+	double carry = network_grads_time(req, req->embed + req->ple + req->head + req->geo->layers * req->mean);
 	double held = most(0, carry - p->forward - p->backward);
 	p->forward *= req->micros;
 	p->backward = req->micros * p->backward + (req->micros - 1) * held;
@@ -491,9 +499,9 @@ static void traffic(const struct plan_request *req, const struct plan *plan, str
 	uint64_t twice = req->train && !plan->pass_rows && layers > plan->weight_slots ? layers - plan->weight_slots : 0;
 	uint64_t kept = memory_host(req, plan), slot = mean_slot(req, plan);
 	uint64_t again = twice * slot + (req->train ? layers * (req->mean - slot) : 0);
-	uint64_t embed = embed_in_place(req, plan) ? rows_of_embed(req) * req->geo->hidden : req->embed;
+	uint64_t embed = embed_in_place(req, plan) ? elems_of_rows(req) + req->ple_beside : req->embed + req->ple;
 	p->in = req->micros * ((embed + req->head + layers * req->mean + again) * w + kept);
-	p->out = req->micros * ((req->train ? (req->embed + req->head + layers * req->mean) * g : 0) + kept);
+	p->out = req->micros * ((req->train ? (req->embed + req->ple + req->head + layers * req->mean) * g : 0) + kept);
 }
 
 static void network(const struct plan_request *req, struct prediction *p)

@@ -117,7 +117,7 @@ static int plan_of(const struct dry *o, struct plan_request *req, struct plan_re
 	struct mt_layout l;
 	int rc = mt_layout_make(&l, req->geo, req->dtype, req->grad, req->state, req->optim);
 	if (rc) return rc;
-	request_sizes(req, l.units, l.n_units, l.tensors);
+	request_sizes(req, l.units, l.tensors);
 	if (!req->profile.cores) {
 		req->work = work_of(req);
 		if (!o->own_attention) req->attention = cudnn_need(req);

@@ -86,6 +86,7 @@ static void take_operands(struct walk *w, const struct plan_request *req, const 
 	uint64_t x = larger(larger(z->chunk * larger(larger(z->h, a), (uint64_t)rank_most(l)), z->slice * z->f),
 		z->head * z->h);
 	uint64_t dy = larger(z->chunk * larger(larger(z->proj, z->h), (uint64_t)latent_width(l)), z->slice * z->gu);
+	dy = larger(dy, z->slice * larger(2ull * req->geo->ple_dim, (uint64_t)ple_width(req->geo)));
 	if (req->operand == req->elem) return;
 	dy = larger(larger(dy, z->head * req->geo->vocab), larger(gated * inner, z->slice * l->experts));
 	t->operand[0] = walk_take(w, larger(x, larger(slots * z->h, inner)), 1, req->operand);
@@ -130,6 +131,7 @@ static void take_scratch(struct walk *w, const struct plan_request *req, const s
 				.post_norm = req->geo->flags & MT_POST_NORM,
 				.dtype = req->dtype},
 			walk_take_fn, w);
+	if (req->ple) ple_take(&t->ple, &(struct ple_sizes){req->geo, z->slice, z->elem, req->train}, walk_take_fn, w);
 	uint64_t mixed = (uint64_t)mixed_width(z->most), dmixed = (uint64_t)dmixed_width(z->most);
 	uint64_t delta = delta_elems(req, z);
 	t->mixed = mixed ? walk_take(w, z->chunk, mixed, z->elem) : NULL;
@@ -146,7 +148,7 @@ static void take_scratch(struct walk *w, const struct plan_request *req, const s
 /* Embedding and head share one slot; pass-major, each has its own */
 static void take_slots(struct walk *w, const struct plan_request *req, const struct plan *plan, struct memory_layout *p)
 {
-	uint64_t most = req->embed > req->head ? req->embed : req->head;
+	uint64_t most = larger(req->embed, req->head), grads = larger(req->embed + req->ple, req->head);
 	p->embed_head_weights[0] = req->zero_copy ? NULL : walk_take(w, most, 1, req->operand);
 	p->embed_head_weights[1] = req->zero_copy || !plan->pass_rows ? p->embed_head_weights[0]
 																  : walk_take(w, most, 1, req->operand);
@@ -156,13 +158,42 @@ static void take_slots(struct walk *w, const struct plan_request *req, const str
 	}
 	p->embed_head_grads[0] = p->embed_head_grads[1] = p->tied_grads = NULL;
 	if (!req->train) return;
-	p->embed_head_grads[0] = walk_take(w, most, 1, sizeof(float));
+	p->embed_head_grads[0] = walk_take(w, grads, 1, sizeof(float));
 	p->embed_head_grads[1] = plan->pass_rows ? walk_take(w, most, 1, sizeof(float)) : p->embed_head_grads[0];
 	for (uint32_t i = 0; i < plan->grad_slots; i++) {
 		void *mem = walk_take(w, slot_elems(req, plan), 1, sizeof(float));
 		if (p->grads) p->grads[i] = mem;
 	}
 	if (req->grad == MT_NONE && req->geo->flags & MT_TIED) p->tied_grads = walk_take(w, req->embed, 1, sizeof(float));
+}
+
+/* What makes the blocks' own inputs, and these. Layer-major, unit 0 computes before the gradients' memory is written,
+ * and its weights may lie there. */
+static void take_ple(struct walk *w, const struct plan_request *req, const struct plan *plan, const struct sizes *z,
+	struct memory_layout *p)
+{
+	bool apart = !req->train || plan->pass_rows;
+	p->ple_weights = p->ple_table = p->ple = NULL;
+	if (!req->ple) return;
+	if (!req->zero_copy) {
+		p->ple_weights = walk_take(w, req->ple_beside, 1, req->operand);
+		p->ple_table = apart ? walk_take(w, req->ple, 1, req->operand) : p->embed_head_grads[0];
+	}
+	p->ple = walk_take(w, z->pass, (uint64_t)ple_width(req->geo), z->elem);
+}
+
+/* k and v that other layers read */
+static void take_kv(struct walk *w, const struct plan_request *req, const struct sizes *z, struct memory_layout *p)
+{
+	const struct mt_geometry *g = req->geo;
+	bool read[MT_KINDS] = {0};
+	for (uint32_t k = 0; k < g->n_kinds; k++)
+		if (g->kind[k].kv_kind) read[g->kind[k].kv_kind - 1] = true;
+	for (uint32_t k = 0; k < MT_KINDS; k++) {
+		uint64_t width = read[k] ? (uint64_t)kv_width(&g->kind[k]) : 0;
+		p->kv[k] = width ? walk_take(w, z->pass, width, z->elem) : NULL;
+		p->dkv[k] = width && req->train ? walk_take(w, z->pass, width, z->elem) : NULL;
+	}
 }
 
 static void take_balance(struct walk *w, const struct plan_request *req, uint64_t tokens, struct memory_layout *p)
@@ -215,6 +246,8 @@ uint64_t memory_lay(const struct plan_request *req, const struct plan *plan, str
 		if (p->x) p->x[i] = x;
 	}
 	p->dx = req->train ? walk_take(&w, z.pass, z.h, z.elem) : NULL;
+	take_ple(&w, req, plan, &z, p);
+	take_kv(&w, req, &z, p);
 	take_scratch(&w, req, plan, &z, &p->scratch);
 	take_saved(&w, req, plan, &z, p);
 	walk_take(&w, req->work, 1, 1);

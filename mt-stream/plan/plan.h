@@ -40,6 +40,7 @@ struct plan_request {
 	enum mt_dtype dtype, grad, state; /* of weights, gradients, the optimizer's m and v */
 	enum mt_optim optim;
 	uint64_t embed, block, head;  /* elements of units: block: of the largest; head: with a tied embedding's */
+	uint64_t ple, ple_beside;     /* of what makes the blocks' own inputs; of that, what is not the table. 0: none */
 	uint64_t mean;                /* of a block, the mean of all */
 	uint64_t exact;               /* of which a block's slot has lo, too, at most: a multiple of 64 */
 	uint64_t rest;                /* of the largest block without its experts; */
@@ -142,8 +143,8 @@ const char *profile_cores_rates(const char *spec);
 
 /* ---- search.c ---- */
 
-/* Of n units, and all of their tensors */
-void request_sizes(struct plan_request *, const struct mt_unit *units, uint32_t n, const struct mt_tensor *tensors);
+/* Of all units and their tensors */
+void request_sizes(struct plan_request *, const struct mt_unit *units, const struct mt_tensor *tensors);
 /* The sizes of a run on a device whose memory is the host's, unless others are requested: the same on all machines */
 uint32_t default_chunk_tokens(void);
 uint32_t default_head_tokens(const struct mt_geometry *);
@@ -220,6 +221,11 @@ static inline uint64_t rows_of_embed(const struct plan_request *req) /* with lea
 {
 	return (uint64_t)req->rows * req->seq * (req->geo->flags & MT_POSITIONS ? 2 : 1);
 }
+/* Elements of these rows, which are of the table of the blocks' own inputs, too */
+static inline uint64_t elems_of_rows(const struct plan_request *req)
+{
+	return rows_of_embed(req) * (req->geo->hidden + (uint64_t)ple_width(req->geo));
+}
 static inline bool embed_in_place(const struct plan_request *req, const struct plan *plan)
 {
 	return req->reads_rows && !plan->pass_rows && rows_of_embed(req) * ROWS_TIMES < req->geo->vocab;
@@ -281,7 +287,10 @@ struct memory_layout {
 	float *tied_grads; /* --grad none, tied embeddings: the sum of the embed gradient and the head gradient */
 	void **x;          /* [outputs] (n of a pass, H): each unit's output; if there are two, they alternate */
 	uint32_t outputs;
-	void *dx; /* (n of a pass, H) */
+	void *dx;                      /* (n of a pass, H) */
+	void *ple_weights, *ple_table; /* what makes the blocks' own inputs: W' and the norm; all of it, while unit 0 */
+	void *ple;                     /* computes. (n of a pass, L p): the inputs */
+	void *kv[MT_KINDS], *dkv[MT_KINDS]; /* (n of a pass, 2 K): k | v that other layers read, and their gradients */
 	struct scratch scratch;
 	struct saved *saved;  /* [layers], what each block keeps of all tokens of a pass; NULL: recomputed */
 	struct saved chunk;   /* what blocks recompute, of one chunk, or with windows of a pass; gu is in the scratch */

@@ -29,10 +29,17 @@ static uint64_t idle_of(const struct mt_geometry *g, const struct mt_layer *l)
 	return (uint64_t)(whole_ffn(l) - active_ffn(l)) * matrices * g->hidden;
 }
 
-void request_sizes(struct plan_request *req, const struct mt_unit *units, uint32_t n, const struct mt_tensor *tensors)
+void request_sizes(struct plan_request *req, const struct mt_unit *units, const struct mt_tensor *tensors)
 {
+	uint32_t n = req->geo->layers + 2, all = n + (req->geo->ple_dim ? 1 : 0);
 	req->most = mt_layer_most(req->geo);
 	req->embed = units[0].elems;
+	req->ple = req->ple_beside = 0;
+	if (all > n) {
+		const struct mt_unit *u = &units[n];
+		req->ple = u->elems;
+		req->ple_beside = tensors[u->first_tensor + u->tensors - 1].off;
+	}
 	req->block = req->rest = req->exact = 0;
 	for (uint32_t u = 1; u + 1 < n; u++) {
 		struct split c = split_of(&units[u], tensors + units[u].first_tensor);
@@ -44,12 +51,12 @@ void request_sizes(struct plan_request *req, const struct mt_unit *units, uint32
 	}
 	req->head = units[n - 1].elems + (req->geo->flags & MT_TIED ? units[0].elems : 0);
 	req->params = req->weights = 0;
-	for (uint32_t u = 0; u < n; u++) {
+	for (uint32_t u = 0; u < all; u++) {
 		req->params += units[u].params;
 		req->weights += units[u].elems;
 	}
 	req->grads = req->weights + (req->geo->flags & MT_TIED ? req->embed : 0);
-	req->mean = (req->weights - units[0].elems - units[n - 1].elems) / req->geo->layers;
+	req->mean = (req->weights - req->embed - req->ple - units[n - 1].elems) / req->geo->layers;
 	req->idle_params = 0;
 	for (uint32_t i = 0; i < req->geo->layers; i++) req->idle_params += idle_of(req->geo, mt_layer_of(req->geo, i));
 	req->idle = req->idle_params / req->geo->layers;

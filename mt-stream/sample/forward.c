@@ -40,10 +40,20 @@ static uint64_t cache_before(const struct mt_geometry *g, uint32_t layer, uint32
 	uint64_t elems = 0;
 	for (uint32_t i = 0; i < layer; i++) {
 		const struct mt_layer *l = mt_layer_of(g, i);
+		if (l->kv_kind) continue;
 		elems += cache_rows(l, room) * (uint64_t)proj_width(l) + state_elems(l);
 		elems += tail_rows(room) * (uint64_t)mamba_width(l);
 	}
 	return elems;
+}
+
+/* The layer whose cache this one uses: its own, or where it reads another one's k and v that one's, over whose q it
+ * writes its own */
+static uint32_t cache_of(const struct mt_geometry *g, uint32_t layer)
+{
+	uint32_t of = mt_layer_of(g, layer)->kv_kind;
+	while (of && g->kind_of[layer] != of - 1) layer--;
+	return layer;
 }
 
 static uint32_t head_unit(const struct forward *f) { return f->geo->layers + 1; }
@@ -65,10 +75,18 @@ static uint64_t lo_bytes(const struct forward *f, const struct mt_unit *u)
 	return (exact.end - exact.first) * sizeof(int16_t);
 }
 
+/* Elements of what makes the blocks' own inputs, before their table, which is last in its unit; 0: none */
+static uint64_t ple_beside(const struct forward *f)
+{
+	if (!f->geo->ple_dim) return 0;
+	const struct mt_unit *u = mt_unit(f->weights.run, head_unit(f) + 1);
+	return mt_tensor(f->weights.run, u->first_tensor + u->tensors - 1)->off;
+}
+
 /* Elements of the largest part of the weights that is used at once */
 static uint64_t slot_elems(const struct forward *f)
 {
-	uint64_t most = (uint64_t)head_rows(f->geo) * f->geo->hidden;
+	uint64_t most = larger((uint64_t)head_rows(f->geo) * f->geo->hidden, ple_beside(f));
 	for (uint32_t u = 1; u <= f->geo->layers; u++) {
 		const struct mt_unit *unit = mt_unit(f->weights.run, u);
 		uint64_t elems = unit->elems + lo_bytes(f, unit) / sizeof(float) + 1;
@@ -82,7 +100,7 @@ static uint64_t widest_operand(const struct mt_geometry *g, const struct mt_laye
 {
 	uint64_t a = larger((uint64_t)mixer_width(most), (uint64_t)mamba_o_width(most));
 	uint64_t experts = most->experts_per_token * (uint64_t)larger(g->hidden, most->expert_ffn);
-	return larger(larger(larger(g->hidden, a), larger(most->ffn, (uint64_t)rank_most(most))),
+	return larger(larger(larger(larger(g->hidden, a), 2ull * g->ple_dim), larger(most->ffn, (uint64_t)rank_most(most))),
 		larger(experts, most->shared_ffn));
 }
 
@@ -104,6 +122,7 @@ static void lay_out(struct forward *f, struct walk *w, uint32_t room)
 	f->norm = take(w, g->hidden, 1);
 	f->norm_bias = g->flags & MT_NORM_BIAS ? take(w, g->hidden, 1) : NULL;
 	f->head_bias = g->flags & MT_HEAD_BIAS ? take(w, g->vocab, 1) : NULL;
+	f->ple = g->ple_dim ? take(w, room, (uint64_t)ple_width(g)) : NULL;
 	f->starts = (uint32_t *)take(w, n, 1);
 	f->saved.pre = norms ? take(w, n, (uint64_t)pre_width(g, &most)) : NULL;
 	f->saved.qk_rstd = norms ? take(w, n, (uint64_t)rstd_width(g, &most)) : NULL;
@@ -120,6 +139,7 @@ static void lay_out(struct forward *f, struct walk *w, uint32_t room)
 	f->scratch.act = take(w, n, most.ffn);
 	f->scratch.gu = take(w, n, (uint64_t)gate_up_width(&most));
 	f->scratch.logits = take(w, g->vocab, 1);
+	if (g->ple_dim) ple_take(&f->scratch.ple, &(struct ple_sizes){g, n, sizeof(float), false}, walk_take_fn, w);
 	if (f->dev->operand != f->dev->elem)
 		f->scratch.operand[OPERAND_X] = walk_take(w, n, widest_operand(g, &most), f->dev->operand);
 	if (most.experts)
@@ -196,6 +216,7 @@ static struct chunk chunk_of(const struct forward *f, int64_t from, int64_t n)
 		.slice = n,
 		.past = from,
 		.in_out = !!(f->geo->flags & MT_IN_OUT),
+		.ple = elements_after(f->dev, f->ple, from * ple_width(f->geo)),
 		.starts = f->starts,
 		.host_starts = f->starts,
 		.s = f->scratch,
@@ -242,6 +263,30 @@ static void copy_rows(const struct forward *f, uint32_t u)
 	if (f->geo->embed_scale != 1 || positions) scaled_add(&c, x, x, positions, f->geo->embed_scale);
 }
 
+/* The blocks' own inputs, of the tokens and their embeddings */
+static int layer_inputs(struct forward *f, uint32_t u)
+{
+	const struct mt_unit *unit = mt_unit(f->weights.run, u);
+	const struct mt_tensor *t = mt_tensor(f->weights.run, unit->first_tensor);
+	struct chunk c = chunk_of(f, f->from, f->n - f->from);
+	struct weights_reader rows = f->weights;
+	struct weights w = {0};
+	uint64_t width = (uint64_t)ple_width(f->geo), table = ple_beside(f);
+	int rc = weights_wait(&f->weights, u);
+	if (rc) return rc;
+	c.tokens = f->tokens + f->from;
+	c.slice = least(CHUNK, c.n);
+	weights_enter(&w, f->dev, t, unit->tensors, weights_launch(&f->weights, u, 0, table, f->slot), NULL);
+	rows.in_place = false;
+	w.t[MT_T_PLE_TABLE] = f->dev->operand == f->dev->elem
+		? NULL
+		: operands_after(f->dev, mt_at(f->weights.run, unit->w), (int64_t)table);
+	for (uint32_t i = f->from; i < f->n && !w.t[MT_T_PLE_TABLE]; i++)
+		weights_launch(&rows, u, table + f->tokens[i] * width, width, f->ple + i * width);
+	ple_inputs_forward(&c, &w, f->x + (uint64_t)f->from * f->geo->hidden);
+	return 0;
+}
+
 /* x = the tokens' rows of the embedding, of which all others are left alone */
 static int embed(struct forward *f, uint32_t u)
 {
@@ -259,6 +304,7 @@ static int embed(struct forward *f, uint32_t u)
 			w.t[MT_T_POSITIONS] = operands_after(f->dev, w.t[MT_T_EMBED], (int64_t)positions_at(f));
 		embed_forward(&c, &w, f->x + (uint64_t)f->from * f->geo->hidden);
 	}
+	if (f->geo->ple_dim && (rc = layer_inputs(f, head_unit(f) + 1))) return rc;
 	rc = device_sync(f->dev);
 	return rc ? rc : weights_check(&f->weights);
 }
@@ -289,7 +335,7 @@ static int block(struct forward *f, uint32_t u)
 	const struct mt_unit *unit = mt_unit(f->weights.run, u);
 	const struct mt_layer *l = mt_layer_of(f->geo, u - 1);
 	int64_t h = f->geo->hidden;
-	float *cache = f->qkv + cache_before(f->geo, u - 1, f->room);
+	float *cache = f->qkv + cache_before(f->geo, cache_of(f->geo, u - 1), f->room);
 	float *beside = cache + cache_rows(l, f->room) * (uint64_t)proj_width(l);
 	float *state = beside + tail_rows(f->room) * (uint64_t)mamba_width(l);
 	uint32_t row = reads_all(l) ? f->from : f->tail_row, tail = f->tail_row;

@@ -50,6 +50,7 @@ struct forward {
 	float *x, *y;                         /* (room, H): a unit's input and output */
 	float *cos[MT_KINDS], *sin[MT_KINDS]; /* (room, rope_dim / 2), by kind of layers */
 	float *qkv;                           /* the cache: of each layer (rows, proj_width()), and its state */
+	float *ple;                           /* (room, L p): the blocks' own inputs */
 	float *mixed_rows;       /* (DELTA_CHUNK + CHUNK, mixed_width()): the scratch's mixed, and rows before */
 	float *slot;             /* weights that are not read in place: of a block, or of a part of the head */
 	float *norm, *norm_bias; /* (H) each: the final norm's weight and bias, likewise */

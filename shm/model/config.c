@@ -319,14 +319,13 @@ void read_opt(struct reader *r, struct model *m)
 	m->geo.position_offset = 2;
 }
 
-/* Gemma 4 without shared keys (12B). q and k have norms instead of a scale; v has one too. Full layers have heads of
+/* Gemma 4. q and k have norms instead of a scale; v has one too. Full layers have heads of
  * another size, and may have other key-value heads, which are values as well. */
-void read_gemma4_unified(struct reader *r, struct model *m)
+static void read_gemma4_text(struct reader *r, struct model *m)
 {
 	const char *both = key_string(r, r->root, "use_bidirectional_attention");
 	if (both && strcmp(both, "vision") != 0) /* that of images, which a text model has not */
 		REFUSE(r, MT_EX_CONFIG, "use_bidirectional_attention '%.40s' is not supported", both);
-	refuse_number(r, "num_kv_shared_layers", 0);
 	read_gemma(r, m);
 	m->geo.attention_scale = 1;
 	m->full_k_is_v = key_bool(r, r->root, "attention_k_eq_v", false);
@@ -336,12 +335,37 @@ void read_gemma4_unified(struct reader *r, struct model *m)
 		m->full_kv_heads = key_u32(r, "num_global_key_value_heads", 0, 1, 1 << 14);
 }
 
-/* The same without embeddings by layer (31B), and with experts beside each MLP (26B) */
+/* The same without shared k and v (12B) */
+void read_gemma4_unified(struct reader *r, struct model *m)
+{
+	refuse_number(r, "num_kv_shared_layers", 0);
+	read_gemma4_text(r, m);
+}
+
+/* An input of its own for each block (E2B, E4B) */
+static void read_layer_inputs(struct reader *r, struct model *m)
+{
+	static const char dim[] = "hidden_size_per_layer_input", vocab[] = "vocab_size_per_layer_input";
+	const json_t *v = json_object_get(r->root, dim);
+	if (v && json_is_null(v)) return;
+	m->geo.ple_dim = key_u32(r, dim, 256, 0, 1 << 14);
+	if (!m->geo.ple_dim) return;
+	m->geo.ple_vocab = key_u32(r, vocab, 262144, 1, INT32_MAX);
+	if (!r->rc && m->geo.ple_vocab < m->geo.vocab)
+		REFUSE(r, MT_EX_CONFIG, "%s %u is smaller than vocab_size %u", vocab, m->geo.ple_vocab, m->geo.vocab);
+}
+
+/* With these (E2B, E4B); without (31B); or with experts beside each MLP (26B) */
 void read_gemma4(struct reader *r, struct model *m)
 {
-	refuse_number(r, "hidden_size_per_layer_input", 256);
-	read_gemma4_unified(r, m);
+	read_layer_inputs(r, m);
+	m->kv_shared = key_u32(r, "num_kv_shared_layers", 0, 0, 1024);
+	m->kv_shared_wide = key_bool(r, r->root, "use_double_wide_mlp", false);
+	read_gemma4_text(r, m);
 	if (!key_bool(r, r->root, "enable_moe_block", false)) return;
+	if (m->geo.ple_dim || m->kv_shared)
+		REFUSE(r, MT_EX_CONFIG,
+			"enable_moe_block with hidden_size_per_layer_input or num_kv_shared_layers is not supported");
 	m->geo.names = MT_NAMES_GEMMA_MOE;
 	read_experts(r, m);
 	m->experts.shared_ffn = m->base.ffn;

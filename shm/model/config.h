@@ -74,6 +74,8 @@ struct model {
 	struct mt_layer experts; /* the MLP of layers with experts */
 	bool sparse[1024];       /* does this layer have them? */
 	bool no_rope;            /* a key says that no layer has rope */
+	uint32_t kv_shared;      /* so many last layers read other layers' k and v; */
+	bool kv_shared_wide;     /* their MLP is twice as wide */
 	char halves[1025];       /* nemotron_h: all that each layer has: M (Mamba 2), * (attention), E (experts) or - */
 };
 

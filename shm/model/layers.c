@@ -215,6 +215,26 @@ static void set_sizes(struct reader *r, const struct family *family, const struc
 	check_heads(r, k);
 }
 
+/* ---- k and v of another layer */
+
+/* The last layers of the model read k and v of the last one before them all that is of their type. */
+static void set_shared(struct reader *r, const struct model *m, uint32_t layer, struct mt_layer *k)
+{
+	const struct mt_geometry *geo = &m->geo;
+	uint32_t own = geo->layers - m->kv_shared, from = own;
+	if (layer < own) return;
+	while (from && geo->kind[geo->kind_of[from - 1]].window != k->window) from--;
+	if (!from)
+		return REFUSE(r, MT_EX_CONFIG, "num_kv_shared_layers %u: no layer before has the k and v of layer %u",
+			m->kv_shared, layer);
+	const struct mt_layer *other = &geo->kind[geo->kind_of[from - 1]];
+	if (other->kv_heads != k->kv_heads || other->head_dim != k->head_dim)
+		REFUSE(r, MT_EX_CONFIG, "num_kv_shared_layers: layer %u has heads of another size than layer %u", layer,
+			from - 1);
+	k->kv_kind = 1u + geo->kind_of[from - 1];
+	if (m->kv_shared_wide) k->ffn *= 2;
+}
+
 /* ---- kinds of layers */
 
 /* The number of this kind, which is entered if no layer before is of it */
@@ -233,6 +253,9 @@ void read_layers(struct reader *r, const struct family *family, struct model *m)
 {
 	uint8_t has[sizeof m->geo.kind_of];
 	memset(has, HAS_ROPE, sizeof has);
+	if (m->kv_shared >= m->geo.layers)
+		return REFUSE(r, MT_EX_CONFIG, "num_kv_shared_layers %u of %u layers are not supported", m->kv_shared,
+			m->geo.layers);
 	if (family->nope == NOPE_LIST) read_nope_list(r, family, m->geo.layers, has);
 	uint32_t span = read_span(r, family);
 	for (uint32_t i = 0; i < m->geo.layers; i++)
@@ -255,6 +278,7 @@ void read_layers(struct reader *r, const struct family *family, struct model *m)
 			REFUSE(r, MT_EX_CONFIG, "layer_types: layer %u is chunked_attention without attention_chunk_size", i);
 		set_sizes(r, family, m, i, &k);
 		set_experts(m, i, &k);
+		set_shared(r, m, i, &k);
 		if (has[i] & HAS_MIXER) set_mixer(m, &k);
 		remove_half(m->halves[i], &k);
 		if (!(has[i] & HAS_ROPE) || (nope && !window) || !k.heads) rope = ROPE_NONE;

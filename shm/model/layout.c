@@ -38,6 +38,8 @@
 #define GATED_NORM PART(20)
 #define IN_BIAS PART(21)
 #define OUT_BIAS PART(22)
+#define OWN_KV (1ull << 30) /* these two in bits that no flag of models has: k and v are not another layer's */
+#define PLE (1ull << 31)    /* blocks have inputs of their own */
 #define EXPERTS_ARE(flag) ((uint64_t)(flag) << 55)
 
 enum size {
@@ -68,7 +70,10 @@ enum size {
 	FFN,
 	EXPERTS,
 	SHARED_FFN,
-	EXPERT_FFN
+	EXPERT_FFN,
+	PLE_DIM,
+	PLE_ALL,
+	PLE_VOCAB
 };
 
 /* Tensors of a block and of the other units, in the order of their roles; names are those of most families. `slab`:
@@ -85,13 +90,13 @@ static const struct entry {
 	{MT_T_NORM1, true, "input_layernorm.weight", HIDDEN, NONE, MIXER, MT_NO_PRE_NORM | MT_NORM_PLAIN},
 	{MT_T_NORM1B, true, "input_layernorm.bias", HIDDEN, NONE, MIXER | MT_NORM_BIAS, MT_NO_PRE_NORM},
 	{MT_T_Q, true, "self_attn.q_proj.weight", Q_PROJ_ROWS, HIDDEN, ATTENTION, 0},
-	{MT_T_K, false, "self_attn.k_proj.weight", KV_ROWS, HIDDEN, ATTENTION, 0},
+	{MT_T_K, false, "self_attn.k_proj.weight", KV_ROWS, HIDDEN, ATTENTION | OWN_KV, 0},
 	{MT_T_V, false, "self_attn.v_proj.weight", KV_ROWS, HIDDEN, ATTENTION | OWN_V, 0},
 	{MT_T_QB, true, "self_attn.q_proj.bias", Q_PROJ_ROWS, NONE, ATTENTION | MT_QKV_BIAS, 0},
-	{MT_T_KB, false, "self_attn.k_proj.bias", KV_ROWS, NONE, ATTENTION | MT_QKV_BIAS, 0},
+	{MT_T_KB, false, "self_attn.k_proj.bias", KV_ROWS, NONE, ATTENTION | OWN_KV | MT_QKV_BIAS, 0},
 	{MT_T_VB, false, "self_attn.v_proj.bias", KV_ROWS, NONE, ATTENTION | MT_QKV_BIAS | OWN_V, 0},
 	{MT_T_QNORM, true, "self_attn.q_norm.weight", Q_NORM, NONE, ATTENTION | MT_QK_NORM, MT_QK_NORM_PLAIN},
-	{MT_T_KNORM, true, "self_attn.k_norm.weight", K_NORM, NONE, ATTENTION | MT_QK_NORM, MT_QK_NORM_PLAIN},
+	{MT_T_KNORM, true, "self_attn.k_norm.weight", K_NORM, NONE, ATTENTION | OWN_KV | MT_QK_NORM, MT_QK_NORM_PLAIN},
 	/* MLA; two of one role, of which a model has one: the one above it must be there, too */
 	{MT_T_Q, true, "self_attn.q_proj.weight", Q_ROWS, HIDDEN, MLA | Q_DIRECT, 0},
 	{MT_T_K, false, "self_attn.kv_a_proj_with_mqa.weight", KV_DOWN_ROWS, HIDDEN, MLA | Q_DIRECT, 0},
@@ -161,6 +166,9 @@ static const struct entry {
 	{MT_T_XNORM, true, "pre_feedforward_layernorm_2.weight", HIDDEN, NONE, MOE | EXPERTS_ARE(MT_OWN_NORMS), 0},
 	{MT_T_XPOST, true, "post_feedforward_layernorm_2.weight", HIDDEN, NONE, MOE | EXPERTS_ARE(MT_OWN_NORMS), 0},
 	{MT_T_POST2, true, "post_feedforward_layernorm.weight", HIDDEN, NONE, CHANNEL | MT_POST_NORM, MT_NORM_PLAIN},
+	{MT_T_PLE_GATE, true, "per_layer_input_gate.weight", PLE_DIM, HIDDEN, PLE, 0},
+	{MT_T_PLE_OUT, true, "per_layer_projection.weight", HIDDEN, PLE_DIM, PLE, 0},
+	{MT_T_PLE_POST, true, "post_per_layer_input_norm.weight", HIDDEN, NONE, PLE, 0},
 	{MT_T_SCALAR, true, "layer_scalar", ONE, NONE, MT_LAYER_SCALAR, 0},
 };
 static const struct entry expert_tensors[] = {
@@ -180,6 +188,11 @@ static const struct entry last_tensors[] = {
 	{MT_T_FNORMB, true, "model.norm.bias", HIDDEN, NONE, MT_NORM_BIAS, 0},
 	{MT_T_HEAD, true, "lm_head.weight", VOCAB, HIDDEN, 0, MT_TIED},
 	{MT_T_HEADB, true, "lm_head.bias", VOCAB, NONE, MT_HEAD_BIAS, 0},
+};
+static const struct entry ple_tensors[] = {
+	{MT_T_PLE_MODEL, true, "model.per_layer_model_projection.weight", PLE_ALL, HIDDEN, 0, 0},
+	{MT_T_PLE_NORM, true, "model.per_layer_projection_norm.weight", PLE_DIM, NONE, 0, 0},
+	{MT_T_PLE_TABLE, true, "model.embed_tokens_per_layer.weight", PLE_VOCAB, PLE_ALL, 0, 0},
 };
 enum {
 	BLOCK_TENSORS = sizeof block_tensors / sizeof *block_tensors,
@@ -369,7 +382,8 @@ static bool has(const struct mt_geometry *geo, const struct mt_layer *k, const s
 	if (k) {
 		is |= (k->experts ? MOE | CHANNEL : k->ffn ? DENSE | CHANNEL : 0) | EXPERTS_ARE(k->expert_flags);
 		is |= (k->experts && k->shared_ffn ? SHARED : 0) | (gated(k) ? GATED : 0);
-		is |= (k->form == MT_XIELU ? XIELU : 0) | (k->k_is_v ? 0 : OWN_V);
+		is |= (k->form == MT_XIELU ? XIELU : 0) | (k->k_is_v || k->kv_kind ? 0 : OWN_V) | (k->kv_kind ? 0 : OWN_KV);
+		is |= geo->ple_dim ? PLE : 0;
 		is |= mixers[k->mixer] | (k->mamba_flags & MT_CONV_BIAS ? CONV_BIAS : 0);
 		is |= k->mamba_flags & MT_BESIDE_ATTENTION ? mixers[MT_ATTENTION] | BESIDE : ALONE;
 		is |= (k->mamba_flags & MT_GATE_ALONE ? 0 : GATED_NORM) | (k->mamba_flags & MT_IN_BIAS ? IN_BIAS : 0);
@@ -412,6 +426,9 @@ static uint64_t size_of(const struct mt_geometry *geo, const struct mt_layer *k,
 	case EXPERTS: return k->experts;
 	case SHARED_FFN: return k->shared_ffn;
 	case EXPERT_FFN: return k->expert_ffn;
+	case PLE_DIM: return geo->ple_dim;
+	case PLE_ALL: return (uint64_t)geo->layers * geo->ple_dim;
+	case PLE_VOCAB: return geo->ple_vocab;
 	}
 	return 0;
 }
@@ -602,7 +619,7 @@ static int add_unit(struct mt_layout *l, uint32_t unit, const struct mt_layer *k
 	if (u->elems > UNIT_ELEMS)
 		return mt_fail(MT_EX_CONFIG, "unit %u of %llu elements is larger than 2^34", unit,
 			(unsigned long long)u->elems);
-	l->params += u->params; /* at most 1026 units of 2^34 */
+	l->params += u->params; /* at most 1027 units of 2^34 */
 	return 0;
 }
 
@@ -691,7 +708,7 @@ static uint64_t place_exact(const struct mt_layout *l, const struct mt_unit *u, 
 	return p.first < p.end ? place(at, (p.end - p.first) * 2) - p.first * 2 : 0;
 }
 
-/* Arrays of a unit, in the order w | lo | m | v | g (of tied embeddings: embed gradient, head gradient). At most 1026
+/* Arrays of a unit, in the order w | lo | m | v | g (of tied embeddings: embed gradient, head gradient). At most 1027
  * units of 20 x 2^34 bytes. */
 static void place_unit(struct mt_layout *l, uint32_t unit, uint64_t *at)
 {
@@ -718,6 +735,8 @@ static int fill(struct mt_layout *l)
 		rc = add_unit(l, i + 1, mt_layer_of(&l->geo, i), block_tensors, BLOCK_TENSORS, prefix);
 	}
 	if (rc == 0) rc = add_unit(l, layers + 1, NULL, last_tensors, sizeof last_tensors / sizeof *last_tensors, "");
+	if (rc == 0 && l->geo.ple_dim)
+		rc = add_unit(l, layers + 2, NULL, ple_tensors, sizeof ple_tensors / sizeof *ple_tensors, "");
 	if (rc) return rc;
 	uint64_t at = round_up(sizeof(struct mt_header), SMALL_ALIGN);
 	for (uint32_t unit = 0; unit < l->n_units; unit++) place_unit(l, unit, &at);
@@ -731,7 +750,7 @@ static int make(struct mt_layout *l, const struct mt_geometry *geo, uint32_t for
 	*l = (struct mt_layout){.form = form};
 	if (geo->layers < 1 || geo->layers > 1024) return mt_fail(MT_EX_CONFIG, "%u layers are out of range", geo->layers);
 	if (geo->names >= MT_NAMES) return mt_fail(MT_EX_CONFIG, "naming %u is out of range", geo->names);
-	size_t tensors = (size_t)geo->layers * BLOCK_TENSORS + 6; /* at most */
+	size_t tensors = (size_t)geo->layers * BLOCK_TENSORS + 9; /* at most */
 	for (uint32_t i = 0; i < geo->layers; i++) {
 		if (geo->kind_of[i] >= MT_KINDS) return mt_fail(MT_EX_CONFIG, "layer %u is of no kind", i);
 		const struct mt_layer *k = mt_layer_of(geo, i);
@@ -744,7 +763,7 @@ static int make(struct mt_layout *l, const struct mt_geometry *geo, uint32_t for
 	l->grad = grad;
 	l->state = state;
 	l->optim = optim;
-	l->n_units = geo->layers + 2;
+	l->n_units = geo->layers + (geo->ple_dim ? 3 : 2);
 	/* aligned_alloc: struct mt_unit begins on a cache line */
 	size_t unit_bytes = sizeof *l->units * l->n_units;
 	l->units = aligned_alloc(_Alignof(struct mt_unit), unit_bytes);

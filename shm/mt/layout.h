@@ -14,9 +14,10 @@
 #define MT_GROUP      64        /* elements in a group, the optimizer's unit of undo; every slab starts at a multiple */
 #define MT_BLOCK      4096      /* elements in a block of the sum of squares; gradient pieces start at a multiple */
 
-/* A unit is what streams as one: 0 embedding, 1..layers blocks, layers + 1 final norm and LM head. Its arrays hold
- * `elems` elements each: tensors in role order, every slab at a multiple of MT_GROUP, gaps (all zero for ever)
- * counted. The last unit of a tied model with MT_NORM_PLAIN has no tensors and is one gap. */
+/* A unit is what streams as one: 0 embedding, 1..layers blocks, layers + 1 final norm and LM head, and with ple_dim
+ * layers + 2 what makes the blocks' own inputs, which streams with unit 0. Its arrays hold `elems` elements each:
+ * tensors in role order, every slab at a multiple of MT_GROUP, gaps (all zero for ever) counted. Unit layers + 1 of a
+ * tied model with MT_NORM_PLAIN has no tensors and is one gap. */
 struct mt_unit {                /* 256 bytes in the control region, the words that change on separate cache lines */
 	uint64_t elems;             /* multiple of MT_GROUP */
 	uint64_t params;            /* elements that are parameters */

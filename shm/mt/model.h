@@ -119,7 +119,8 @@ struct mt_layer {                /* what all layers of a kind have in common */
 	float    dt_min, dt_max;    /* MT_MAMBA: limits of the time step */
 	uint32_t span;              /* a document is cut into spans of so many tokens, and a token attends to those of its
 								 * own; 0: it is not cut. Llama 4 calls them chunks */
-	uint32_t reserved[4];
+	uint32_t kv_kind;           /* not 0: k and v are those of the last layer of kind kv_kind - 1 */
+	uint32_t reserved[3];
 };
 
 struct mt_geometry {            /* a model family as a table; no code knows a family by name but config.c */
@@ -153,12 +154,27 @@ struct mt_geometry {            /* a model family as a table; no code knows a fa
 	float    mamba_scale[5];    /* on C, B, x, z and dt of Mamba 2, as the in projection gives them; */
 	float    mamba_in_scale;    /* on what that reads; */
 	float    attention_in_scale;/* and on what q, k and v are made of */
-	uint32_t reserved[8];
+	uint32_t ple_dim;           /* elements of each block's own input ("per-layer embeddings"); 0: none */
+	uint32_t ple_vocab;         /* rows of their table */
+	uint32_t reserved[6];
 };
 
 static inline const struct mt_layer *mt_layer_of(const struct mt_geometry *g, uint32_t layer)
 {
 	return &g->kind[g->kind_of[layer]];
+}
+
+/* 1 + the kind of layers whose k and v this layer reads, or, as the last one of a kind that others read, gives; 0:
+ * neither */
+static inline uint32_t mt_kv_of(const struct mt_geometry *g, uint32_t layer)
+{
+	uint32_t own = 1u + g->kind_of[layer];
+	if (mt_layer_of(g, layer)->kv_kind) return mt_layer_of(g, layer)->kv_kind;
+	for (uint32_t i = layer + 1; i < g->layers; i++)
+		if (g->kind_of[i] + 1u == own) return 0;
+	for (uint32_t k = 0; k < g->n_kinds; k++)
+		if (g->kind[k].kv_kind == own) return own;
+	return 0;
 }
 
 /* Sizes (heads, kv_heads, head_dim, ffn, rope_dim, experts', ...): the largest of all kinds; form: a gated one if
@@ -240,6 +256,9 @@ enum mt_role_tensor {           /* what a tensor is; a unit's tensors stand in t
 	MT_T_SHARED_POST,           /* (hidden)                  after the shared expert, before which NORM2 is; */
 	MT_T_XNORM, MT_T_XPOST,     /* (hidden) x 2              before and after the experts */
 	MT_T_POST2,                 /* (hidden)                  after the MLP */
+	MT_T_PLE_GATE,              /* (ple_dim, hidden)         what a block adds of its own input behind the MLP */
+	MT_T_PLE_OUT,               /* (hidden, ple_dim) */
+	MT_T_PLE_POST,              /* (hidden)                  after it */
 	MT_T_SCALAR,                /* (1)                       MT_LAYER_SCALAR: not trained, its gradient is 0 */
 	/* Experts, one after another: all tensors of the first, of the second, ... MT_PACKED: one tensor of all experts in
 	 * each role. MT_TRANSPOSED: (hidden, 2 ffn), and down (ffn, hidden) */
@@ -252,6 +271,9 @@ enum mt_role_tensor {           /* what a tensor is; a unit's tensors stand in t
 	MT_T_HEAD,                  /* (vocab, hidden)           lm_head; absent when tied */
 	MT_T_HEADB,                 /* (vocab) */
 	MT_T_POSITIONS,             /* (max_position + position_offset, hidden)          unit 0, behind the embedding */
+	MT_T_PLE_MODEL,             /* (layers ple_dim, hidden)                          unit L + 2: all blocks' inputs */
+	MT_T_PLE_NORM,              /* (ple_dim) */
+	MT_T_PLE_TABLE,             /* (ple_vocab, layers ple_dim) */
 };
 
 struct mt_tensor {              /* 192 bytes in the control region */

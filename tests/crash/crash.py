@@ -68,6 +68,7 @@ CASES = {
     "mla": dict(dtype="bf16", mla=True, micros=3, streams=2, save=3),
     "halves": dict(dtype="bf16", halves=True, micros=3, streams=2, save=3),
     "beside": dict(dtype="bf16", beside=True, micros=3, save=3),
+    "shared": dict(dtype="bf16", shared=True, tied=True, micros=3, streams=2, save=3),
 }
 STEPS = 24
 HOWS = ("kill", "again", "two", "all", "stop", "hold", "term", "load", "replace", "fds", "ns", "lied", "pause")
@@ -470,6 +471,13 @@ def make_model(where, case):
                       mamba_n_heads=4, mamba_n_groups=2, mamba_d_state=16, mamba_d_head=16, mamba_rms_norm=True,
                       key_multiplier=0.5, ssm_multipliers=[0.5, 2.0, 1.0, 1.0, 0.5], ssm_out_multiplier=0.5,
                       mlp_multipliers=[0.5, 2.0])
+    if "shared" in case:  # an input of its own for each block; the last layers read the k and v of others
+        config.update(architectures=["Gemma4ForCausalLM"], model_type="gemma4_text", head_dim=16, global_head_dim=32,
+                      num_hidden_layers=4, sliding_window=8, num_kv_shared_layers=2, use_double_wide_mlp=True,
+                      layer_types=["sliding_attention", "full_attention"] * 2, hidden_size_per_layer_input=8,
+                      vocab_size_per_layer_input=2000)
+        for key in ("hidden_act", "rope_theta"):
+            del config[key]
     with open(os.path.join(where, "config.json"), "w") as f:
         json.dump(config, f)
     words = random.Random(3)

@@ -246,4 +246,18 @@ CASES = {
         "dialect": 5, "double": True,
         "factors": {"router.proj": 8}, "uniform": {"q_norm": (0.15, 0.35)},
         "train": {"micro": 2, "batch": 4, "seq": 30, "warmup": 2, "wd": 0.1, "clip": 2.8}},
+    # Gemma 4 E2B: an input of its own for each block; layers that read the k and v of others, and have a wider MLP
+    "gemma4-e": {
+        "config": transformers.Gemma4TextConfig(
+            vocab_size=67, hidden_size=20, intermediate_size=18, num_hidden_layers=6, num_attention_heads=4,
+            num_key_value_heads=2, head_dim=8, global_head_dim=16, rms_norm_eps=1e-2, max_position_embeddings=128,
+            sliding_window=6, layer_types=[
+                "sliding_attention", "full_attention", "sliding_attention", "sliding_attention", "full_attention",
+                "full_attention"],
+            hidden_size_per_layer_input=6, vocab_size_per_layer_input=70, num_kv_shared_layers=3,
+            use_double_wide_mlp=True, final_logit_softcapping=6.0),
+        "dialect": 5, "double": True,
+        "uniform": {"q_norm": (0.15, 0.35), "post_attention_layernorm": (0.3, 0.7),
+                    "post_feedforward_layernorm": (0.3, 0.7), "post_per_layer_input_norm": (0.2, 0.5)},
+        "train": {"micro": 2, "batch": 4, "seq": 30, "warmup": 2, "wd": 0.1, "clip": 2.0}},
 }

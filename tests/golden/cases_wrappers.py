@@ -68,6 +68,17 @@ KEPT = {
              moe_intermediate_size=6, final_logit_softcapping=4.0, pad_token_id=0),
         {**VISION, "num_key_value_heads": 2, "head_dim": 8, "position_embedding_size": 4}, {"clip": 2.8},
         audio_config=None, factors={"q_norm": 0.25, "router.proj": 8}, **VIDEO),
+    # as Gemma 4 E2B; the clip is of all that is trained
+    "gemma4-e-wrapper": case(
+        hf.Gemma4Config,
+        text("gemma4_text", head_dim=8, global_head_dim=16, num_hidden_layers=4,
+             layer_types=[SLIDING, FULL, SLIDING, FULL], hidden_size_per_layer_input=6, vocab_size_per_layer_input=61,
+             num_kv_shared_layers=2, use_double_wide_mlp=True, sliding_window=5, rms_norm_eps=1e-2,
+             final_logit_softcapping=4.0, pad_token_id=0),
+        {**VISION, "num_key_value_heads": 2, "head_dim": 8, "position_embedding_size": 4}, {"clip": 2.0},
+        audio_config=None, uniform={"q_norm": (0.15, 0.35), "post_attention_layernorm": (0.3, 0.7),
+                                    "post_feedforward_layernorm": (0.3, 0.7),
+                                    "post_per_layer_input_norm": (0.2, 0.5)}, **VIDEO),
     "gemma4-unified": case(
         hf.Gemma4UnifiedConfig,
         text("gemma4_unified_text", head_dim=8, global_head_dim=16, sliding_window=5, layer_types=[SLIDING, FULL],

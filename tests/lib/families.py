@@ -231,14 +231,20 @@ SIZES = {"vocab_size", "hidden_size", "intermediate_size", "num_attention_heads"
          "max_position_embeddings", "pad_token_id"}
 
 
+GEMMA_4_E = {"hidden_size_per_layer_input": [6], "vocab_size_per_layer_input": [262150, 262200],
+             "num_kv_shared_layers": [1, 2], "use_double_wide_mlp": [True, False]}
+
+
+def draw(keys, generator=random):
+    return {key: generator.choice(values) for key, values in keys.items() if generator.random() < 0.6}
+
+
 def random_config(family, keys):
     config = {"model_type": family, "vocab_size": 40, "hidden_size": 32, "intermediate_size": 20,
               "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": random.choice([1, 2, 4]),
               "head_dim": 8, "max_position_embeddings": 128, "pad_token_id": random.choice([None, 3])}
     config.update(ALWAYS.get(family, {}))
-    for key, values in {**keys, "tie_word_embeddings": [True, False]}.items():
-        if random.random() < 0.6:
-            config[key] = random.choice(values)
+    config.update(draw({**keys, "tie_word_embeddings": [True, False]}))
     if config.get("rope_parameters"):
         for key in ("rope_scaling", "rotary_pct", "rotary_emb_base"):
             config.pop(key, None)
@@ -247,6 +253,10 @@ def random_config(family, keys):
             config.pop("partial_rotary_factor", None)
     if family in ("gemma4_text", "gemma4_unified_text", "ministral3") and config.get("rope_parameters", 1) is None:
         del config["rope_parameters"]
+    if family == "gemma4_text" and not config.get("enable_moe_block"):
+        config.update(draw(GEMMA_4_E, random.Random(str(config))))
+    if config.get("num_kv_shared_layers"):  # of each type, one layer before these
+        config["layer_types"] = [SLIDING, FULL, FULL, FULL]
     if family == "phi3" and config.get("rope_scaling") is None:
         config["partial_rotary_factor"] = random.choice([1.0, 0.5])
     if family == "exaone4" and config.get("sliding_window", 1) is None:  # transformers 5.23 divides by 0 otherwise

@@ -233,7 +233,7 @@ static void rope_operands(struct rope_args *a)
 	int64_t normed = a->heads + (a->v_norm ? 2 : 1) * a->kv_heads;
 	a->qnorm = operand(a->qnorm, (a->row_norm ? a->heads : 1) * a->dim);
 	a->knorm = operand(a->knorm, (a->row_norm ? a->kv_heads : 1) * a->dim);
-	a->qkv = operand(a->qkv, a->n * (a->heads + 2 * a->kv_heads) * a->dim);
+	a->qkv = operand(a->qkv, a->n * rope_row(a));
 	a->pre = operand(a->pre, a->n * normed * a->dim);
 }
 
@@ -281,6 +281,12 @@ static void scaled_add_operands(struct scaled_add_args *a)
 	a->x = operand(a->x, n);
 	a->add = operand(a->add, n);
 	a->factor = operand(a->factor, 1);
+}
+
+static void columns_operands(struct columns_args *a)
+{
+	a->dst = operand(a->dst, (a->n - 1) * a->dst_ld + a->width);
+	a->src = operand(a->src, (a->n - 1) * a->src_ld + a->width);
 }
 
 static void cap_logits_operands(struct cap_logits_args *a) { a->logits = operand(a->logits, a->n); }

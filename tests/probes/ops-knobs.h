@@ -472,8 +472,54 @@ static void test_latents(void)
 	}
 }
 
+/* q alone, its rows apart: the same as side by side, and what is between the rows stays */
+static void test_q_apart(int64_t heads, int64_t dim, int64_t rope_dim, int64_t ld, int v_norm)
+{
+	int64_t n = 2 * 19, q = heads * dim;
+	float *row = random_floats(n * ld), *pre = random_floats(n * q), *rstd = random_floats(n * heads),
+		  *dw = random_floats(dim);
+	float *row2 = random_floats(n * q), *pre2 = random_floats(n * q), *rstd2 = random_floats(n * heads),
+		  *dw2 = random_floats(dim);
+	const float *x = random_floats(n * ld);
+	struct rope_args a = {.n = n,
+		.seq = 19,
+		.heads = heads,
+		.dim = dim,
+		.rope_dim = rope_dim,
+		.cos = random_floats(19 * rope_dim / 2),
+		.sin = random_floats(19 * rope_dim / 2),
+		.starts = documents(2, 19, 17, 1),
+		.qnorm = random_floats(dim),
+		.eps = 1e-6f,
+		.v_norm = v_norm,
+		.qkv = row,
+		.ld = ld,
+		.pre = pre,
+		.rstd = rstd,
+		.dqnorm = dw};
+	struct rope_args b = a;
+	b.ld = 0, b.qkv = row2, b.pre = pre2, b.rstd = rstd2, b.dqnorm = dw2;
+	memcpy(row, x, (size_t)(n * ld) * sizeof *row);
+	for (int64_t t = 0; t < n; t++) memcpy(row2 + t * q, x + t * ld, (size_t)q * sizeof *row);
+	int good = 1;
+	for (int backward = 0; backward < 2; backward++) {
+		(backward ? op_rope_backward : op_rope_forward)(pools[0], &a);
+		(backward ? op_rope_backward : op_rope_forward)(pools[0], &b);
+		for (int64_t t = 0; t < n; t++) {
+			good &= !memcmp(row + t * ld, row2 + t * q, (size_t)q * sizeof *row);
+			for (int64_t i = t * ld + q; i < (t + 1) * ld; i++) good &= fabsf(row[i] - x[i]) <= 0.01f * fabsf(x[i]);
+		}
+	}
+	good &= !memcmp(dw, dw2, (size_t)dim * sizeof *dw) && !memcmp(pre, pre2, (size_t)(n * q) * sizeof *pre);
+	say(good, "rope of q alone, %lld heads of %lld, rows %lld apart", (long long)heads, (long long)dim, (long long)ld);
+	forget();
+}
+
 static void test_rope(void)
 {
+	test_q_apart(3, 6, 6, 30, 1);
+	test_q_apart(2, 24, 12, 96, 1);
+	test_q_apart(4, 64, 64, 264, 0);
 	test_turned(2, 7, 4, 2, 20, 20, 0);
 	test_turned(3, 40, 4, 4, 64, 64, HEAD_NORMS);
 	test_turned(2, 19, 3, 1, 6, 6, HEAD_NORMS);
@@ -811,11 +857,53 @@ static void test_columns(int64_t rows, int64_t width, int64_t ld)
 	check(name, (struct part[]){{"y", NULL, y, rows * ld, 2e-7}}, 1, run_columns, &s);
 }
 
+/* ---- columns ---- */
+
+struct moved {
+	struct columns_args a;
+	const float *dst;
+	int64_t elems; /* of dst */
+};
+
+static void run_moved(void *ctx, struct pool *pool, float **out)
+{
+	struct moved *s = ctx;
+	struct columns_args a = s->a;
+	memcpy(out[0], s->dst, (size_t)s->elems * sizeof(float));
+	a.dst = out[0];
+	a.src = again(a.src, (a.n - 1) * a.src_ld + a.width);
+	op_columns(pool, &a);
+}
+
+static void test_moved(int64_t n, int64_t width, int64_t dst_ld, int64_t src_ld, int add)
+{
+	struct moved s = {.elems = (n - 1) * dst_ld + width};
+	const float *src = random_floats((n - 1) * src_ld + width), *dst = random_floats(s.elems);
+	double *y = doubles(s.elems);
+	s.dst = dst;
+	s.a = (struct columns_args){.src = src, .n = n, .width = width, .dst_ld = dst_ld, .src_ld = src_ld, .add = add};
+	for (int64_t i = 0; i < s.elems; i++) {
+		int64_t row = i / dst_ld, column = i % dst_ld;
+		y[i] = (double)dst[i];
+		if (column < width) y[i] = (add ? y[i] : 0) + (double)src[row * src_ld + column];
+	}
+	char name[100];
+	snprintf(name, sizeof name, "%s %lld columns of %lld rows, %lld and %lld apart", add ? "add" : "copy",
+		(long long)width, (long long)n, (long long)dst_ld, (long long)src_ld);
+	check(name, (struct part[]){{"y", NULL, y, s.elems, 2e-7}}, 1, run_moved, &s);
+}
+
 static void test_factors(void)
 {
 	test_columns(1, 1, 4);
 	test_columns(70, 16, 24);
 	test_columns(999, 250, 301);
+	for (int add = 0; add < 2; add++) {
+		test_moved(1, 1, 1, 1, add);
+		test_moved(70, 6, 6, 42, add);
+		test_moved(130, 16, 40, 16, add);
+		test_moved(33, 300, 301, 512, add);
+	}
 	for (int form = 0; form < 12; form++)
 		if (form / 4 != 2 || form & 1) test_scaled(form & 1 ? 200003 : 37, form & 1, form >> 1 & 1, form / 4);
 }

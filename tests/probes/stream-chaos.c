@@ -321,7 +321,7 @@ static const struct run {
 	{"llama3", 5, 1, MT_FP32, MT_FP32}, {"qwen3", 3, 1, MT_BF16, MT_BF16}, {"qwen2-window", 6, 1, MT_BF16, MT_FP32},
 	{"qwen3", 4, 1, MT_FP32, MT_NONE}, {"llama-bias", 1, 1, MT_BF16, MT_NONE}, {"qwen3-5", 3, 1, MT_FP32, MT_FP32},
 	{"llama2", 7, 1, MT_BF16, MT_BF16}, {"llama3", 2, 1, MT_BF16, MT_FP32}, {"gemma2", 3, 1, MT_FP32, MT_FP32},
-	{"cohere2", 4, 1, MT_BF16, MT_BF16},
+	{"cohere2", 4, 1, MT_BF16, MT_BF16}, {"gemma4-e", 6, 1, MT_BF16, MT_FP32}, {"gemma4-e", 5, 1, MT_FP32, MT_NONE},
 	{"qwen2-moe", 4, 40, MT_FP32, MT_FP32},   /* experts of 2.8 blocks of gradients */
 	{"gpt-oss-aux", 2, 30, MT_BF16, MT_BF16}, /* all experts' tensors in one, 2 and 1.2 blocks an expert */
 };

@@ -54,8 +54,13 @@ static struct mt_geometry geometry(void)
 		l->expert_flags = draw(3) ? 0 : MT_PACKED;
 		l->ffn = 0;
 	}
+	if (now_seed % 5 == 1) { /* blocks with inputs of their own */
+		g.ple_dim = 16u << now_seed % 4;
+		g.ple_vocab = g.vocab;
+	}
 	if (draw(4) == 0) {
 		g.kind[g.n_kinds++] = *l;
+		l[1].kv_kind = now_seed % 2; /* in some seeds they read the k and v of the others */
 		l[1].window = between(1, 4096);
 		if (draw(2)) l[1].heads *= 2; /* and so its blocks keep more */
 		if (draw(2)) l[1].ffn *= 2;
@@ -87,7 +92,7 @@ static struct plan_request request_of(const struct mt_geometry *g, const struct 
 	};
 	int gpus = 0;
 	while (profile_name(gpus)) gpus++;
-	request_sizes(&req, l->units, l->n_units, l->tensors);
+	request_sizes(&req, l->units, l->tensors);
 	if (draw(4) == 0) {
 		req.fixed = true;
 		req.chunk_tokens = between(1, 2 * req.seq);

@@ -1,0 +1,140 @@
+/* ple.c: an input of its own for each block ("per-layer embeddings"). With p elements for each of L blocks:
+ *
+ *     inputs (N, L p) = (sqrt(p) table[tokens] + norm(x W' / sqrt(H))) / sqrt(2)       x the embeddings; norms over p
+ *     behind block l's MLP   y += norm(W2 (act(W1 y) * inputs_l))
+ *
+ * All blocks' inputs are made once for a pass. The gradient of a block's input takes its place when the block has gone
+ * backward, as nobody reads it any more. Forward and backward are pairs.
+ */
+#include <math.h>
+
+#include "layers.h"
+
+void ple_take(struct ple_scratch *s, const struct ple_sizes *z, take_fn *take, void *where)
+{
+	uint64_t n = z->slice, p = z->geo->ple_dim, all = (uint64_t)ple_width(z->geo);
+	s->gu = take(where, n * 2 * p, z->elem);
+	s->act = take(where, n * p, z->elem);
+	s->all = take(where, n * all, z->elem);
+	s->normed = take(where, n * all, z->elem);
+	s->rstd = take(where, n * z->geo->layers, sizeof(float));
+	if (!z->train) return;
+	s->y = take(where, n * z->geo->hidden, z->elem);
+	s->sub = take(where, n * z->geo->hidden, z->elem);
+}
+
+/* ---- all inputs ---- */
+
+/* The next slice that begins at token `from` */
+static struct chunk part_of(const struct chunk *c, int64_t from)
+{
+	struct chunk part = *c;
+	part.n = c->n - from < c->slice ? c->n - from : c->slice;
+	part.tokens = c->tokens + from;
+	part.ple = elements_after(c->dev, c->ple, from * ple_width(c->geo));
+	part.in_out = 0;
+	return part;
+}
+
+/* norm(x W' / sqrt(H)) is the norm of x W' with another epsilon */
+static void normed_forward(const struct chunk *c, const struct weights *w, const void *x)
+{
+	const struct mt_geometry *g = c->geo;
+	linear_forward(c, c->s.ple.all, x, w->t[MT_T_PLE_MODEL], NULL, NULL, g->hidden, ple_width(g));
+	LAUNCH(c, OP_NORM_FORWARD, norm_forward, .y = c->s.ple.normed, .rstd = c->s.ple.rstd, .x = c->s.ple.all,
+		.w = w->t[MT_T_PLE_NORM], .n = c->n * g->layers, .h = g->ple_dim, .eps = g->norm_eps * (float)g->hidden);
+}
+
+static void sum_scaled(const struct chunk *c, void *y, const void *x, const void *add, double scale)
+{
+	LAUNCH(c, OP_SCALED_ADD, scaled_add, .y = y, .x = x, .add = add, .n = c->n * ple_width(c->geo),
+		.scale = (float)scale);
+}
+
+static double table_scale(const struct mt_geometry *g) { return sqrt(g->ple_dim / 2.0); }
+
+void ple_inputs_forward(const struct chunk *all, const struct weights *w, const void *x)
+{
+	const struct mt_geometry *g = all->geo;
+	for (int64_t from = 0; from < all->n; from += all->slice) {
+		struct chunk part = part_of(all, from), *c = &part;
+		if (w->t[MT_T_PLE_TABLE])
+			LAUNCH(c, OP_EMBED_FORWARD, embed_forward, .x = c->ple, .w = w->t[MT_T_PLE_TABLE], .tokens = c->tokens,
+				.n = c->n, .h = ple_width(g), .scale = (float)table_scale(g));
+		else sum_scaled(c, c->ple, c->ple, NULL, table_scale(g));
+		normed_forward(c, w, elements_after(c->dev, x, from * g->hidden));
+		sum_scaled(c, c->ple, c->s.ple.normed, c->ple, sqrt(0.5));
+	}
+}
+
+void ple_inputs_backward(const struct chunk *all, const struct weights *w, const struct grads *grads, float beta,
+	const void *x, void *dx)
+{
+	const struct mt_geometry *g = all->geo;
+	for (int64_t from = 0; from < all->n; from += all->slice, beta = 1) {
+		struct chunk part = part_of(all, from), *c = &part;
+		const void *in = elements_after(c->dev, x, from * g->hidden);
+		void *d = elements_after(c->dev, dx, from * g->hidden), *normed = c->s.ple.normed;
+		normed_forward(c, w, in);
+		sum_scaled(c, normed, c->ple, NULL, sqrt(0.5));
+		LAUNCH(c, OP_NORM_BACKWARD, norm_backward, .dx = normed, .dw = grads->t[MT_T_PLE_NORM], .beta = beta,
+			.dy = normed, .x = c->s.ple.all, .w = w->t[MT_T_PLE_NORM], .rstd = c->s.ple.rstd, .n = c->n * g->layers,
+			.h = g->ple_dim);
+		linear_backward(c, c->s.dh, grads->t[MT_T_PLE_MODEL], NULL, beta, normed, in, w->t[MT_T_PLE_MODEL], g->hidden,
+			ple_width(g));
+		scaled_add(c, d, c->s.dh, d, 1);
+		LAUNCH(c, OP_EMBED_BACKWARD, embed_backward, .dw = grads->t[MT_T_PLE_TABLE], .beta = beta, .dx = c->ple,
+			.tokens = c->tokens, .n = c->n, .h = ple_width(g), .vocab = g->ple_vocab, .pad = g->pad_token,
+			.scale = (float)table_scale(g));
+	}
+}
+
+/* ---- a block's ---- */
+
+/* Where the block's input is, of each token of the slice; from a token to the next one there are ple_width() */
+static void *input_at(const struct chunk *c, uint32_t layer)
+{
+	return elements_after(c->dev, c->ple, (int64_t)layer * c->geo->ple_dim);
+}
+
+/* gu = W1 y | the input; act = the inner output */
+static void inner_forward(const struct slice *s, uint32_t layer, const void *y)
+{
+	const struct chunk *c = &s->c;
+	int64_t p = c->geo->ple_dim;
+	linear_forward_rows(c, c->s.ple.gu, 2 * p, y, s->w->t[MT_T_PLE_GATE], NULL, NULL, c->geo->hidden, p);
+	LAUNCH(c, OP_COLUMNS, columns, .dst = elements_after(c->dev, c->s.ple.gu, p), .src = input_at(c, layer), .n = c->n,
+		.width = p, .dst_ld = 2 * p, .src_ld = ple_width(c->geo));
+	LAUNCH(c, OP_ACTIVATION_FORWARD, activation, .y = c->s.ple.act, .gu = c->s.ple.gu, .n = c->n, .f = p,
+		.form = (enum mt_ffn)s->l->form);
+}
+
+void ple_forward(const struct slice *s, uint32_t layer, void *y)
+{
+	const struct chunk *c = &s->c;
+	inner_forward(s, layer, y);
+	linear_forward(c, c->s.sub, c->s.ple.act, s->w->t[MT_T_PLE_OUT], NULL, NULL, c->geo->ple_dim, c->geo->hidden);
+	residual_add(c, y, s->w, ple_post, y);
+}
+
+void ple_backward(const struct slice *s, uint32_t layer, const struct grads *g, float beta, const void *y, void *dy)
+{
+	struct chunk own = s->c, *c = &own;
+	int64_t p = c->geo->ple_dim, h = c->geo->hidden;
+	void *gu = c->s.ple.gu, *act = c->s.ple.act;
+	c->s.sub = c->s.ple.sub;
+	inner_forward(s, layer, y);
+	linear_forward(c, c->s.sub, act, s->w->t[MT_T_PLE_OUT], NULL, NULL, p, h);
+	const void *dsub = residual_sub_backward(c, dy, s->w, g, beta, ple_post);
+	struct operand d = operand_of(c, OPERAND_DY, dsub, 0, c->n, h);
+	linear_backward_input(c, act, 0, &d, s->w->t[MT_T_PLE_OUT], p, h);
+	LAUNCH(c, OP_ACTIVATION_BACKWARD, activation, .dgu = gu, .y = act, .dy = act, .gu = gu, .n = c->n, .f = p,
+		.form = (enum mt_ffn)s->l->form);
+	struct operand inner = operand_of(c, OPERAND_X, act, 0, c->n, p);
+	linear_backward_weights(c, g->t[MT_T_PLE_OUT], NULL, beta, &d, &inner, p, h);
+	LAUNCH(c, OP_COLUMNS, columns, .dst = input_at(c, layer), .src = elements_after(c->dev, gu, p), .n = c->n,
+		.width = p, .dst_ld = ple_width(c->geo), .src_ld = 2 * p);
+	struct operand dgate = operand_of(c, OPERAND_DY, gu, 0, c->n, 2 * p), in = operand_of(c, OPERAND_X, y, 0, c->n, h);
+	linear_backward_input(c, dy, 1, &dgate, s->w->t[MT_T_PLE_GATE], h, p);
+	linear_backward_weights(c, g->t[MT_T_PLE_GATE], NULL, beta, &dgate, &in, h, p);
+}
