@@ -295,10 +295,77 @@ WANT+='"arguments": {"a": 3}}</call>;]]'
 	{"system": "s", "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "BAD", \
 	"train": false}, {"role": "user", "content": "r"}, {"role": "assistant", "content": "good"}]}
 	EOF
-	for key in '"weight": 0.5' '"weight": 2' '"weight": "x"' '"mask": 1' '"train": []'; do
+	for key in '"train": 0.5' '"loss_mask": 2' '"weight": "x"' '"weight": []' '"mask": 1' '"train": []'; do
 		refused chat "messages 1: " '{"messages": [{"role": "assistant", "content": "a", '"$key"'}]}'
-		hears 'expected (0 or 1|true or false)'
+		hears 'expected (a number|0 or 1|true or false)'
 	done
+}
+
+# ---- weights
+
+# The weights of the tokens with loss of each record, by the words of their ids: weights MODEL <LINES
+weights() {
+	sed -z 's/\\\n//g' | "$PYTHON" "$MT/mt-tokens" "$MODELS/$1" >"$T/rec" 2>"$T/err"
+	PYTHONPATH=$GOLDEN "$PYTHON" - "$MODELS/$1" "$T/rec" <<-'END'
+		import array, sys
+		from transformers import AutoTokenizer
+		t = AutoTokenizer.from_pretrained(sys.argv[1])
+		words, at = array.array("I", open(sys.argv[2], "rb").read()), 0
+		while at < len(words):
+		  n, at = words[at], at + 1
+		  weights = None
+		  if n >> 31:
+		    assert words[at + 1] == 8 and n & 0x7fffffff == 2 + 2 * words[at]
+		    n, at = words[at], at + 2
+		    weights = array.array("f", words[at + n:at + 2 * n].tobytes())
+		  ids = words[at:at + n]
+		  at += n * (1 if weights is None else 2)
+		  print(" ".join("%s:%g" % (t.decode([i & 0x7fffffff]).strip() or "_", weights[k] if weights else 1)
+		    for k, i in enumerate(ids) if not i >> 31))
+	END
+}
+
+@test "a turn's weight is that of its tokens, a line's of all of its tokens with loss, and they multiply" {
+	cat >"$T/in" <<-'EOF'
+	{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "good", \
+	"weight": 0.5}, {"role": "user", "content": "r", "weight": 9}, {"role": "assistant", "content": "BAD", \
+	"loss_weight": -2}]}
+	{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "good"}]}
+	{"weight": 3, "messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "good", \
+	"weight": 0.5}, {"role": "assistant", "content": "BAD", "weight": 0}]}
+	{"prompt": "q", "completion": "good", "weight": 2}
+	{"prompt": [{"role": "user", "content": "q"}], "completion": [{"role": "assistant", "content": "good", \
+	"weight": 4}]}
+	EOF
+	weights chat <"$T/in" >"$T/out"
+	cat "$T/out"
+	python3 - "$T/out" <<-'END'
+		import sys
+		lines = [[t.rsplit(":", 1) for t in line.split()] for line in open(sys.argv[1])]
+		by_line = [[w for _, w in line] for line in lines]
+		assert set(by_line[0]) == {"0.5", "-2"} and by_line[0] == sorted(by_line[0], key=lambda w: -float(w))
+		assert [set(w) for w in by_line[1:]] == [{"1"}, {"1.5"}, {"2"}, {"4"}], by_line
+	END
+	for line in '{"text": "a", "weight": "x"}' '{"text": "a", "weight": true}'; do
+		refused chat "'weight' is" "$line"
+	done
+}
+
+@test "ids with advantages become records as they are; wrong ones are refused" {
+	weights chat >"$T/out" <<-'EOF'
+	{"ids": [5, 6, 7], "trained": [0, 1, true], "advantage": -0.5}
+	{"ids": [5, 6, 7]}
+	{"ids": [5, 6, 7], "advantage": [0, 1, 2.5], "weight": 2}
+	EOF
+	cp "$T/rec" "$T/records"
+	[ "$(sed 's/[^ ]*://g' "$T/out")" = $'-0.5 -0.5\n1 1 1\n0 2 5' ]
+	refused chat "'ids' is not" '{"ids": [5, -1]}'
+	refused chat "'ids' is not" '{"ids": "5"}'
+	refused chat "'trained' is not" '{"ids": [5, 6], "trained": [1]}'
+	refused chat "'advantage' is neither" '{"ids": [5, 6], "advantage": [1]}'
+	refused chat "'advantage' is neither" '{"ids": [5, 6], "advantage": "x"}'
+	fails_with 65 "$PYTHON" "$MT/mt-tokens" "$MODELS/chat" "$T/records"
+	grep -q "holds records already" "$T/fails.err"
 }
 
 # ---- BOS and EOS

@@ -65,7 +65,7 @@ def convert(maker, vocabulary, keep_empty, where, first, lines):
         try:
             if isinstance(value, Exception):
                 raise value
-            ids, trained = maker.document(value)
+            ids, trained, weights = maker.document(value)
             if not ids:
                 raise Problem(EX_DATA, "makes no token")
             vocabulary.check(ids, maker.tokenizer)
@@ -82,7 +82,7 @@ def convert(maker, vocabulary, keep_empty, where, first, lines):
             made.first_left_out = made.first_left_out or at
             if not keep_empty:
                 continue
-        made.records.append(record(ids, trained))
+        made.records.append(record(ids, trained, weights))
         made.documents += 1
         made.tokens += len(ids)
         made.trained += wanted

@@ -6,6 +6,7 @@ import re
 import sys
 
 from .errors import EX_DATA, Problem
+from .records import GROUP, WEIGHTS
 
 HEAD = 1 << 16          # bytes of a file that tell its form
 UNPACK = "unpack it first"
@@ -84,14 +85,17 @@ def refuse_text(name, head):
 
 def has_records(head):
     """Does it begin with records? Each count leads to the next one, and no id is beyond all vocabularies."""
-    if len(head) < 8 or head.startswith(codecs.BOM_UTF32_LE) or not 0 < int.from_bytes(head[:4], "little") < 1 << 28:
+    if len(head) < 8 or head.startswith(codecs.BOM_UTF32_LE):
         return False
     words, at = array.array("I", head[:len(head) & ~3]), 0
     if sys.byteorder == "big":
         words.byteswap()
     while at < len(words):
-        count = words[at]
-        if not 0 < count < 1 << 28 or any(word & 0x7fffffff >= 1 << 20 for word in words[at + 1:at + 1 + count]):
+        count = words[at] & ~GROUP
+        ids = words[at + 1:at + 1 + count]
+        if words[at] & GROUP and len(ids) > 1:          # of a group, the first document's
+            ids = ids[2:2 + ids[0]] if ids[1] in (0, WEIGHTS) and ids[0] < count else [GROUP - 1]
+        if not 0 < count < 1 << 28 or any(word & 0x7fffffff >= 1 << 20 for word in ids):
             return False
         at += 1 + count
     return True

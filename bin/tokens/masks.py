@@ -1,5 +1,5 @@
-"""Which tokens of a document are trained on: a line in any form -> (ids, trained), with a flag for each id, or None
-where loss is computed on all.
+"""Which tokens of a document are trained on: a line in any form -> (ids, trained, weights), with a flag for each id, or
+None where loss is computed on all, and its weight in the loss, or None where all are 1.
 
 A chat is tokenized once. The ends of its messages, or the lengths of rendered beginnings of the chat, show where the
 assistant's turns are in its text; the tokens' places in the text show where they are among the ids.
@@ -9,7 +9,7 @@ import bisect
 import re
 
 from .errors import EX_DATA, Problem
-from .normalize import Pair, Text, document, shapes, without_begin, without_end
+from .normalize import Ids, Pair, Text, document, line_weight, shapes, without_begin, without_end
 from .notes import Notes
 from .tokenizer import Bytes
 
@@ -138,7 +138,7 @@ def without(spans, others):
 
 
 class Maker:
-    """Converts a line to (ids, trained)."""
+    """Converts a line to (ids, trained, weights)."""
 
     def __init__(self, tokenizer):
         self.tokenizer, self.notes, self.ready = tokenizer, Notes(), {}
@@ -159,9 +159,15 @@ class Maker:
             self.ready = {}
 
     def document(self, line):
-        made = document(line, self.has_template, self.notes)
-        return self.text(made.text) if isinstance(made, Text) else \
-            self.pair(made) if isinstance(made, Pair) else self.chat(made)
+        made, weight = document(line, self.has_template, self.notes), line_weight(line)
+        if isinstance(made, Ids):
+            ids, trained, weights = made.ids, made.trained, made.weights
+        elif isinstance(made, (Text, Pair)):
+            ids, trained = self.text(made.text) if isinstance(made, Text) else self.pair(made)
+            weights = None
+        else:
+            ids, trained, weights = self.chat(made)
+        return ids, trained, weights if weight == 1 else [weight * w for w in weights or [1] * len(ids)]
 
     # ---- texts
 
@@ -220,7 +226,21 @@ class Maker:
             spans = without([(common(prompt, text), len(text))], self.masked(turns, chat.start))
         else:
             spans = self.answers(turns)
-        return self.flagged(text, spans, marked)
+        return *self.flagged(text, spans, marked), self.weights(turns, marked)
+
+    def weights(self, turns, marked):
+        """A weight for each token, or None where all are 1."""
+        weights, since = None, 0
+        for at, weight in sorted(turns.chat.weights.items()):
+            if not weight or turns.chat.messages[at]["role"] != "assistant":
+                continue
+            found = turns.find(at, since)
+            if isinstance(found, str):
+                raise Problem(EX_DATA, "message %d has a weight, but %s" % (at + 1, found))
+            since = found[1]
+            ids, here = self.flagged(turns.text, [found], marked)
+            weights = [weight if i else w for i, w in zip(here, weights or [1] * len(ids))]
+        return weights
 
     def rendered(self, chat, marked):
         """(chat, text, spans): the chat as its template takes it."""

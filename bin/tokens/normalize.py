@@ -1,9 +1,10 @@
-"""A line in any form -> a Text, a Pair or a Chat. Whatever a message may look like, a template sees text in it.
+"""A line in any form -> a Text, a Pair, a Chat or Ids. Whatever a message may look like, a template sees text in it.
 
 A Chat is what transformers' apply_chat_template takes: messages with role and content, tools as objects.
 """
 
 import json
+import math
 
 from .errors import EX_DATA, Problem
 from .formats import what_it_holds
@@ -20,7 +21,9 @@ SHAREGPT = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "a
 CALLS = ("function_call", "tool_call")
 ANSWERS = ("function", "observation", "function_response", "tool_response")
 
-# Keys of a turn that tell whether it is trained on: true and 1 are yes in the first, no in the second
+# Keys of a turn that tell whether it is trained on: true and 1 are yes in the first, no in the second. Some may be a
+# weight of its tokens in the loss.
+WEIGHTS = ("weight", "loss_weight")
 TRAINED = ("weight", "train", "loss", "trainable", "training", "loss_mask", "loss_weight")
 MASKED = ("mask", "masked")
 
@@ -46,14 +49,22 @@ class Pair:
 
 class Chat:
     """Messages of which the assistant's are trained on. Those before `start` are the prompt of a completion, on all of
-    which loss is computed; `masked` has the places of the turns that say that they are not to be trained on."""
+    which loss is computed; `weights` has the places of the turns whose weight is not 1: `masked` of those with 0, which
+    are not to be trained on."""
 
-    def __init__(self, messages, masked, tools=None, variables=None, start=None):
-        self.messages, self.masked, self.tools, self.variables = messages, masked, tools, variables or {}
-        self.start = start
+    def __init__(self, messages, weights, tools=None, variables=None, start=None):
+        self.messages, self.weights, self.tools, self.variables = messages, weights, tools, variables or {}
+        self.start, self.masked = start, {at for at, weight in weights.items() if not weight}
 
     def changed(self, messages):
-        return Chat(messages, self.masked, self.tools, self.variables, self.start)
+        return Chat(messages, self.weights, self.tools, self.variables, self.start)
+
+
+class Ids:
+    """Token ids, with a flag for each or None, and a weight for each or None."""
+
+    def __init__(self, ids, trained, weights):
+        self.ids, self.trained, self.weights = ids, trained, weights
 
 
 def parsed(value, what):
@@ -115,24 +126,31 @@ def calls_of(value, what):
     return [call_of(call, what) for call in (value if isinstance(value, list) else [value])]
 
 
-def is_masked(turn, what):
-    """Does the turn say that it is not to be trained on? Takes the keys that say so out of it."""
-    masked = False
+def is_number(value):
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def weight_of(turn, what):
+    """The weight of the turn's tokens in the loss, by the keys that say so, which are taken out of it; 0: it is not to
+    be trained on."""
+    weight = 1
     for key in (*TRAINED, *MASKED):
         value = turn.pop(key, None)
         if value is None:
             continue
         if isinstance(value, str) and value.lower() in ("true", "false", "0", "1", "0.0", "1.0"):
             value = value.lower() in ("true", "1", "1.0")
-        if value not in (0, 1) or key in MASKED and not isinstance(value, bool):
+        if not (key in WEIGHTS and is_number(value)) and (
+                value not in (0, 1) or key in MASKED and not isinstance(value, bool)):
             raise Problem(EX_DATA, "%s: %s is %s: expected %s" % (
-                what, key, json.dumps(value), "true or false" if key in MASKED else "0 or 1, or true or false"))
-        masked = masked or bool(value) == (key in MASKED)
-    return masked
+                what, key, json.dumps(value), "true or false" if key in MASKED else
+                "a number, or true or false" if key in WEIGHTS else "0 or 1, or true or false"))
+        weight *= value if key in TRAINED else not value
+    return weight
 
 
 def message_of(turn, what, notes):
-    """(message, masked) of a turn in OpenAI's form or in ShareGPT's."""
+    """(message, weight) of a turn in OpenAI's form or in ShareGPT's."""
     turn = dict(turn)
     if not isinstance(turn.get("role"), str):
         role = turn.pop("from")
@@ -144,7 +162,7 @@ def message_of(turn, what, notes):
         turn = {"role": SHAREGPT.get(role, role), "content": turn.pop("value", content), **turn}
         if turn["content"] is None and not turn.get("tool_calls") and not turn.get("function_call"):
             raise Problem(EX_DATA, "%s has no value" % what)
-    masked = is_masked(turn, what)
+    weight = weight_of(turn, what)
     role = turn["role"]
     if role in CALLS:
         turn = {**turn, "role": "assistant", "content": None,
@@ -167,18 +185,18 @@ def message_of(turn, what, notes):
             turn.get(key) for key in ("reasoning_content", "reasoning", "thinking")):
         notes.count("turn says nothing: it has neither text nor a tool call",
                     "turns say nothing: they have neither text nor a tool call")
-    return turn, masked
+    return turn, weight
 
 
 def messages_of(value, key, notes):
-    """([message...], {places of those that are not to be trained on})"""
+    """([message...], {place: weight of those whose weight is not 1})"""
     value = parsed(value, "'%s'" % key)
     if not isinstance(value, list) or not value or not all(
             isinstance(m, dict) and (isinstance(m.get("role"), str) or isinstance(m.get("from"), str)) for m in value):
         raise Problem(EX_DATA, "'%s' is not a list of turns with from and value" % key if key == "conversations" else
                       "'%s' is not a list of messages with roles" % key)
     made = [message_of(turn, "%s %d" % (key, number), notes) for number, turn in enumerate(value, 1)]
-    return [message for message, _ in made], {at for at, (_, masked) in enumerate(made) if masked}
+    return [message for message, _ in made], {at: weight for at, (_, weight) in enumerate(made) if weight != 1}
 
 
 def history_of(value):
@@ -226,7 +244,7 @@ def system_of(line):
     return text_of(line.get("system"), "'system'") or ""
 
 
-def chat_of(line, messages, masked, start=None):
+def chat_of(line, messages, weights, start=None):
     """A Chat with all that stands beside the messages: the system prompt, earlier turns, tools, variables."""
     system, before = system_of(line), []
     first = messages[0]
@@ -234,19 +252,19 @@ def chat_of(line, messages, masked, start=None):
         raise Problem(EX_DATA, "'system' differs from the system message")
     if first["role"] == "system":
         before, messages = messages[:1], messages[1:]
-        masked = {at - 1 for at in masked}
+        weights = {at - 1: weight for at, weight in weights.items()}
         start = start and start - 1
     elif system:
         before = [{"role": "system", "content": system}]
     if line.get("history"):
         before = before + history_of(line["history"])
-    return Chat(before + messages, {at + len(before) for at in masked if at >= 0}, tools_of(line), variables_of(line),
-                None if start is None else start + len(before))
+    return Chat(before + messages, {at + len(before): weight for at, weight in weights.items() if at >= 0},
+                tools_of(line), variables_of(line), None if start is None else start + len(before))
 
 
 # ---- lines
 
-BESIDE = {"tools", "functions", "system", "history", "chat_template_kwargs"}
+BESIDE = {"tools", "functions", "system", "history", "chat_template_kwargs", "weight"}
 
 
 def string(line, key):
@@ -270,16 +288,41 @@ def instruction(line, has_template, notes):
     more = string(line, "input") if line.get("input") is not None else ""
     if has_template:
         user = {"role": "user", "content": text + "\n" + more if more else text}
-        turn, masked = message_of({"role": "assistant", "content": answer}, "output", notes)
-        return chat_of(line, [user, turn], {1} if masked else set())
+        turn, _ = message_of({"role": "assistant", "content": answer}, "output", notes)
+        return chat_of(line, [user, turn], {})
     notes.say("there is no chat template: instructions are put into Alpaca's prompt")
     return Pair(with_system(line, ALPACA % (
         ALPACA_INPUT if more else "", text, "### Input:\n%s\n\n" % more if more else "")), answer)
 
 
+def ids_of(line, notes):
+    """Token ids as another program made them, with what a policy gradient needs."""
+    ids, trained, advantage = (line.get(key) for key in ("ids", "trained", "advantage"))
+    notes.unused(line, {"ids", "trained", "advantage", "weight"})
+    if not isinstance(ids, list) or not all(type(i) is int and 0 <= i < 1 << 31 for i in ids):
+        raise Problem(EX_DATA, "'ids' is not a list of token ids")
+    if trained is not None and (not isinstance(trained, list) or len(trained) != len(ids) or
+                                not all(flag in (0, 1) for flag in trained)):
+        raise Problem(EX_DATA, "'trained' is not a list of true or false, one for each id")
+    if is_number(advantage):
+        advantage = [advantage] * len(ids)
+    if advantage is not None and (not isinstance(advantage, list) or len(advantage) != len(ids) or
+                                  not all(map(is_number, advantage))):
+        raise Problem(EX_DATA, "'advantage' is neither a number nor a list of numbers, one for each id")
+    return Ids(ids, trained and list(map(bool, trained)), advantage)
+
+
+def line_weight(line):
+    """The weight of all of a line's tokens in the loss."""
+    weight = line.get("weight") if isinstance(line, dict) else None
+    if weight is not None and not is_number(weight):
+        raise Problem(EX_DATA, "'weight' is %s: expected a number" % kind(weight))
+    return 1 if weight is None else weight
+
+
 def document(line, has_template, notes):
-    """The Text, Pair or Chat of a line: of several forms the first that fits. Keys of a chat that are of no use are
-    counted."""
+    """The Text, Pair, Chat or Ids of a line: of several forms the first that fits. Keys of a chat that are of no use
+    are counted."""
     if not isinstance(line, dict):
         raise Problem(EX_DATA, "is not an object")
     for key in ("messages", "conversations"):
@@ -289,11 +332,13 @@ def document(line, has_template, notes):
     if "prompt" in line or "completion" in line:
         if isinstance(line.get("prompt"), list) and isinstance(line.get("completion"), list):
             notes.unused(line, {"prompt", "completion"} | BESIDE)
-            (prompt, _), (completion, masked) = (messages_of(line[key], key, notes) for key in ("prompt", "completion"))
-            return chat_of(line, prompt + completion, {at + len(prompt) for at in masked}, len(prompt))
+            (prompt, _), (answer, weights) = (messages_of(line[key], key, notes) for key in ("prompt", "completion"))
+            return chat_of(line, prompt + answer, {at + len(prompt): w for at, w in weights.items()}, len(prompt))
         return Pair(with_system(line, string(line, "prompt")), string(line, "completion"))
     if "text" in line:
         return Text(string(line, "text"))
+    if "ids" in line:
+        return ids_of(line, notes)
     if "instruction" in line and "output" in line:
         notes.unused(line, {"instruction", "input", "output"} | BESIDE)
         return instruction(line, has_template, notes)

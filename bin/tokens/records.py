@@ -10,11 +10,14 @@ CONTEXT_ONLY = GROUP = 1 << 31
 WEIGHTS = 8             # of a document's parts in a group
 
 
-def record(ids, trained):
-    """trained: a flag for each id, or None where loss is computed on all."""
-    words = array.array("I", [len(ids)])
+def record(ids, trained, weights=None):
+    """trained: a flag for each id, or None where loss is computed on all. weights: of each, or None where all are 1."""
+    weighted = weights is not None and any(w != 1 for w in weights)
+    words = array.array("I", [GROUP | 2 + 2 * len(ids), len(ids), WEIGHTS] if weighted else [len(ids)])
     words.extend(ids if trained is None else
                  [i if wanted else i | CONTEXT_ONLY for i, wanted in zip(ids, trained)])
+    if weighted:
+        words.frombytes(array.array("f", weights).tobytes())
     if sys.byteorder == "big":
         words.byteswap()
     return words.tobytes()
