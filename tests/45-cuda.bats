@@ -204,13 +204,13 @@ lm_head_is_slow() {
 	grep -q '^mt-stream: step 1, micro-batch 0: .* for the host$' "$T/stream.err"
 }
 
-# (tests/42-chaos.bats lists what the seed draws. Here it also draws pinned memory or none. Twelve seeds are a step with
-# each of its models; from a sixth one on, half of them are layer-major.)
+# (tests/42-chaos.bats lists what the seed draws. Here it also draws pinned memory or none. Fourteen seeds are a step
+# with each of its models; from a seventh one on, half of them are layer-major.)
 # bats test_tags=slow
 @test "random plans, neighbour timing and stream order in either loop order give the same bits" {
 	need_emulator
-	local from=$((RANDOM * 12 + 6)) count=12
-	[ -z "$NIGHTLY" ] || count=240
+	local from=$((RANDOM * 14 + 7)) count=14
+	[ -z "$NIGHTLY" ] || count=280
 	echo "seeds from $from on"
 	cuda-chaos seeds "$RUN" "$GOLDEN" "$from" "$count" 2>"$T/chaos.err" | tee "$T/out"
 	[ "${PIPESTATUS[0]}" = 0 ]
