@@ -50,6 +50,23 @@ int driver_open(struct driver *d, struct mt_run *run, const struct options *o)
 	return 0;
 }
 
+int rows_rewind(struct row_source *s)
+{
+	(void)s;
+	return 0;
+}
+
+int rows_fill(struct row_source *s, uint64_t first, uint32_t n, uint32_t *block)
+{
+	const struct rows_source *r = (const struct rows_source *)s;
+	uint64_t at = first * r->seq, count = n * r->seq;
+	memcpy(block, r->tokens + at, count * 4);
+	memcpy(block + count, r->targets + at, count * 4);
+	memcpy(block + 2 * count, r->starts + at, count * 4);
+	if (s->weighted) memcpy(block + 3 * count, r->weights + at, count * 4);
+	return 0;
+}
+
 enum mt_phase driver_phase(struct driver *d, uint32_t k)
 {
 	uint64_t w = mt_txn_word(d->run, k);

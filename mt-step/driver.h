@@ -14,6 +14,16 @@ struct row_source {
 	int (*rewind)(struct row_source *);
 };
 
+/* Rows in memory as a source: whole arrays of (rows, seq); weights are read where the source is weighted */
+struct rows_source {
+	struct row_source source; /* first, so that it can be cast back */
+	uint64_t seq;
+	uint32_t *tokens, *targets, *starts;
+	float *weights;
+};
+int rows_fill(struct row_source *, uint64_t first, uint32_t rows, uint32_t *block);
+int rows_rewind(struct row_source *);
+
 struct driver {
 	struct mt_run *run;
 	const struct options *o;

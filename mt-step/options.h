@@ -6,7 +6,7 @@
 #include "pack.h"
 #include "schedule.h"
 
-#define SEQ_MAX (1u << 26) /* keeps rows x seq x 12 bytes far from 2^64 */
+#define SEQ_MAX (1u << 26) /* keeps rows x seq x 16 bytes far from 2^64 */
 
 struct options {
 	const char *run;

@@ -345,29 +345,6 @@ static void finish_all(struct trainer *t)
 	}
 }
 
-struct feed { /* rows as a source of micro-batches */
-	struct row_source source;
-	const struct rows *rows;
-	uint64_t seq;
-};
-
-static int rewind_rows(struct row_source *s)
-{
-	(void)s;
-	return 0;
-}
-
-static int fill_rows(struct row_source *s, uint64_t first, uint32_t n, uint32_t *block)
-{
-	const struct feed *f = (const struct feed *)s;
-	uint64_t at = first * f->seq, count = n * f->seq;
-	memcpy(block, f->rows->tokens + at, count * 4);
-	memcpy(block + count, f->rows->targets + at, count * 4);
-	memcpy(block + 2 * count, f->rows->starts + at, count * 4);
-	if (s->weighted) memcpy(block + 3 * count, f->rows->weights + at, count * 4);
-	return 0;
-}
-
 /* How many times the input would have to be read for --steps; 0: unknown, since an earlier mt-step trained on it. */
 static unsigned long long epochs_needed(const struct trainer *t)
 {
@@ -426,7 +403,7 @@ static void report_cut(struct trainer *t)
 
 static void begin_step(struct trainer *t, const struct rows *r, bool save_anyway)
 {
-	static struct feed feed; /* of the txn in accumulate: there is one at a time */
+	static struct rows_source feed; /* of the txn in accumulate: there is one at a time */
 	const struct options *o = opts(t);
 	uint64_t step = t->began + 1;
 	bool last = step == o->until || r->last;
@@ -437,14 +414,17 @@ static void begin_step(struct trainer *t, const struct rows *r, bool save_anyway
 		if (newest_evaluates(t)) finish_all(t);
 		else t->older = t->newest;
 	}
-	feed = (struct feed){.source = {.rows = r->n,
-							 .targets = r->n_targets,
-							 .processed = r->n_processed,
-							 .weighted = r->weighted,
-							 .fill = fill_rows,
-							 .rewind = rewind_rows},
-		.rows = r,
-		.seq = o->seq};
+	feed = (struct rows_source){.source = {.rows = r->n,
+									.targets = r->n_targets,
+									.processed = r->n_processed,
+									.weighted = r->weighted,
+									.fill = rows_fill,
+									.rewind = rows_rewind},
+		.seq = o->seq,
+		.tokens = r->tokens,
+		.targets = r->targets,
+		.starts = r->starts,
+		.weights = r->weights};
 	t->newest = driver_begin(t->d, MT_TRAIN, step, schedule_lr(&o->schedule, step), save, last, &r->position,
 		&feed.source);
 	t->newest_logged = false;

@@ -49,15 +49,15 @@ void answers_leave(void)
 
 static uint64_t positions_of(const struct driver *d, const struct part *p, uint32_t micro)
 {
-	uint64_t first = micro * d->o->micro, left = p->rows - first;
-	return (left < d->o->micro ? left : d->o->micro) * p->seq;
+	uint64_t first = micro * d->o->micro, left = p->in.source.rows - first;
+	return (left < d->o->micro ? left : d->o->micro) * p->in.seq;
 }
 
 static void begin(uint64_t word, uint32_t k, const struct part *p)
 {
 	struct mt_txn *t = mt_txn(got.run, k);
 	got.word = word;
-	got.left = p->rows * p->seq + t->micros;
+	got.left = p->in.source.rows * p->in.seq + t->micros;
 	for (uint32_t i = 0; i < t->micros; i++) {
 		got.done[i] = 0;
 		t->losses[i] = (struct mt_loss){0};
@@ -72,7 +72,7 @@ static _Noreturn void bad(const struct mt_msg *m, const char *why)
 static void take(struct driver *d, const struct mt_msg *m, const void *block, struct part *p)
 {
 	struct mt_loss *loss = &mt_txn(got.run, m->k)->losses[m->micro];
-	uint64_t *done = &got.done[m->micro], first = m->micro * d->o->micro * p->seq;
+	uint64_t *done = &got.done[m->micro], first = m->micro * d->o->micro * p->in.seq;
 	if (m->kind == MT_MSG_LOSS) {
 		if (loss->entered) bad(m, "a loss that came before");
 		*loss = (struct mt_loss){.sum = m->loss.sum,

@@ -19,8 +19,7 @@ static struct {
 
 static struct {
 	uint64_t documents, targets;
-	double loss,
-		part; /* sum of the losses; of the newest MT_MICROS micro-batches at most, as an evaluation adds them */
+	double loss, part; /* sums of losses: part of the newest MT_MICROS micro-batches at most, as an evaluation adds */
 	uint64_t micros;
 } sum;
 
@@ -83,19 +82,20 @@ static void add_token(double logp)
 
 void lines_add(enum lines how, const struct part *p, const struct mt_txn *t)
 {
-	for (uint64_t i = 0; i < p->rows * p->seq; i++) {
-		bool target = p->targets[i] != MT_NO_TARGET;
+	const struct rows_source *in = &p->in;
+	for (uint64_t i = 0; i < in->source.rows * in->seq; i++) {
+		bool target = in->targets[i] != MT_NO_TARGET;
 		struct place of = p->places[i];
 		if (!of.record) continue;
-		bool new = of.record != line.of.record || of.document != line.of.document;
-		if (new) open_line(how, of);
-		if (new &&how == LINES_TOKENS) add_token(NAN); /* nothing predicts the first token */
+		bool begins = of.record != line.of.record || of.document != line.of.document;
+		if (begins) open_line(how, of);
+		if (begins && how == LINES_TOKENS) add_token(NAN); /* nothing predicts the first token */
 		if (target) {
 			line.logp += p->logp[i];
 			line.targets++;
 		}
 		/* what the row's next token is predicted with; a piece's last token predicts nothing */
-		bool last = (i + 1) % p->seq == 0 || p->starts[i + 1] != p->starts[i];
+		bool last = (i + 1) % in->seq == 0 || in->starts[i + 1] != in->starts[i];
 		if (how == LINES_TOKENS && !last) add_token(target ? p->logp[i] : NAN);
 	}
 	for (uint32_t j = 0; j < t->micros; j++) {
@@ -104,7 +104,7 @@ void lines_add(enum lines how, const struct part *p, const struct mt_txn *t)
 		sum.loss += sum.part;
 		sum.part = 0;
 	}
-	sum.targets += p->source.targets;
+	sum.targets += in->source.targets;
 	if (fflush(stdout)) mt_die(MT_EX_IO, "stdout: %s", strerror(errno));
 }
 

@@ -110,7 +110,7 @@ static void score(struct part *p, enum lines how)
 	struct mt_run *run = driver.run;
 	struct mt_committed c;
 	mt_run_committed(run, &c);
-	uint32_t k = driver_begin(&driver, MT_EVAL, c.step, 0, false, false, &c.position, &p->source);
+	uint32_t k = driver_begin(&driver, MT_EVAL, c.step, 0, false, false, &c.position, &p->in.source);
 	for (;;) {
 		uint32_t seen = mt_event(run);
 		driver_turn(&driver);

@@ -6,12 +6,10 @@
 
 /* Rows of one evaluation, of the run's transactions: they are in memory until its answers have come */
 struct part {
-	struct row_source source; /* first, so that it can be cast back */
-	uint64_t seq;
-	uint64_t rows, most;                 /* rows of the part; of a full one */
-	uint32_t *tokens, *targets, *starts; /* (most, seq) */
-	struct place *places;                /* (most, seq) the record and document of the token */
-	double *logp;                        /* (most, seq) the log-probability of the target; 0 without one */
+	struct rows_source in;
+	uint64_t most;        /* rows of a full one */
+	struct place *places; /* (most, seq) the record and document of the token */
+	double *logp;         /* (most, seq) the log-probability of the target; 0 without one */
 };
 
 /* ---- part.c */
