@@ -368,6 +368,144 @@ weights() {
 	grep -q "holds records already" "$T/fails.err"
 }
 
+@test "ids with log-probabilities of the sampler become groups with them; wrong ones are refused" {
+	chats chat <<-'EOF' >"$T/shown"
+	{"ids": [5, 6, 7], "trained": [0, 1, 1], "advantage": -0.5, "logprobs": [null, -1.5, 0]}
+	{"ids": [5, 6], "logprobs": [null, -0.25]}
+	EOF
+	"$PYTHON" - "$T/rec" <<-'END'
+		import struct, sys
+		data = open(sys.argv[1], "rb").read()
+		want = struct.pack("<6I6f", (1 << 31) + 11, 3, 8 + 16, 5 | 1 << 31, 6, 7, -.5, -.5, -.5, 0, -1.5, 0)
+		want += struct.pack("<5I4f", (1 << 31) + 8, 2, 8 + 16, 5, 6, 1, 1, 0, -.25)
+		assert data == want, (data, want)
+	END
+	refused chat "'logprobs' is not a list" '{"ids": [5, 6], "logprobs": [-1]}'
+	refused chat "'logprobs' is not a list" '{"ids": [5, 6], "logprobs": -1}'
+	refused chat "'logprobs', number 2 is null: expected a number" '{"ids": [5, 6], "logprobs": [null, null]}'
+	refused chat "'logprobs', number 2 is 0.5: expected a number of at most 0" '{"ids": [5, 6], "logprobs": [-1, 0.5]}'
+	refused chat "'logprobs', number 1 is a string" '{"ids": [5, 6], "logprobs": ["x", -1]}'
+}
+
+# ---- pairs
+
+U='{"role": "user", "content": "q"}'
+G='{"role": "assistant", "content": "good"}'
+B='{"role": "assistant", "content": "BAD"}'
+# The pairs of the lines on stdin are as in WANT: pairs MODEL WANT
+pairs() {
+	chats "$1" | sed 's/<|start|>\([a-z]*\)\\n/{\1}/g; s/<|end|>\\n/;/g' >"$T/shown"
+	diff <(printf '%s\n' "$2") "$T/shown"
+}
+
+@test "chosen and rejected are two answers to a prompt, in every form of people's files" {
+	local one want
+	one='chosen: {user}q;{assistant}[[good;]]'$'\n''rejected: {user}q;{assistant}[[BAD;]]'
+	want=$(for i in 1 2 3 4 5 6 7 8 9 10 11; do echo "$one"; done)
+	pairs chat "$want" <<-EOF
+	{"prompt": [$U], "chosen": [$G], "rejected": [$B]}
+	{"prompt": [$U], "chosen": $G, "rejected": "BAD"}
+	{"prompt": [$U], "chosen": [$U, $G], "rejected": [$U, $B]}
+	{"prompt": "q", "chosen": [$G], "rejected": [$B]}
+	{"prompt": "q", "chosen": [$U, $G], "rejected": [$U, $B], "score_chosen": 3}
+	{"chosen": [$U, $G], "rejected": [$U, $B], "messages": null, "text": null}
+	{"messages": [$U], "chosen": $G, "rejected": $B}
+	{"messages": [$U], "chosen": [$U, $G], "rejected": [$U, $B]}
+	{"conversations": [{"from": "human", "value": "q"}], "chosen": {"from": "gpt", "value": "good"}, \
+	"rejected": {"from": "gpt", "value": "BAD"}}
+	{"instruction": "q", "input": "", "chosen": "good", "rejected": "BAD"}
+	{"prompt": [$U], "chosen": [{"content": "good", "role": "assistant", "weight": 1}], "rejected": [$B]}
+	EOF
+	hears "^mt-tokens: keys that are not used: 'score_chosen' \(in 1 line\)$"
+	hears "^mt-tokens: 11 pairs of chosen and rejected: training leaves out those with more tokens than --seq"
+	hears "^mt-tokens: 11 documents, .* 0 lines skipped$"
+	no hears "prompt: if --seq"
+}
+
+@test "pairs: earlier answers are context, all behind the prompt is trained on, system and history stand before it" {
+	pairs chat 'chosen: {system}s;{user}h;{assistant}i;{user}q;{assistant}[[good;]]
+rejected: {system}s;{user}h;{assistant}i;{user}q;{assistant}[[BAD;]]
+chosen: {user}q;{assistant}good;{user}r;{assistant}[[good;]]
+rejected: {user}q;{assistant}good;{user}r;{assistant}[[BAD;{user}q;{assistant}good;]]
+chosen: {user}h;{assistant}i;{user}q;{assistant}[[good;]]
+rejected: {user}h;{assistant}i;{user}q;{assistant}[[BAD;]]
+chosen: {user}q;{assistant}[[good;]]
+rejected: {user}q;{assistant}BAD;[[{user}q;{assistant}good;]]' <<-EOF
+	{"system": "s", "history": [["h", "i"]], "prompt": [$U], "chosen": [$G], "rejected": [$B]}
+	{"chosen": [$U, $G, {"role": "user", "content": "r"}, $G], \
+	"rejected": [$U, $G, {"role": "user", "content": "r"}, $B, $U, $G]}
+	{"history": [["h", "i"]], "instruction": "q", "chosen": "good", "rejected": "BAD"}
+	{"chosen": [$U, $G], "rejected": [$U, {"role": "assistant", "content": "BAD", "weight": 0}, $U, $G]}
+	EOF
+	pairs chat 'chosen: q[[ good<|end|>]]
+rejected: q[[ BAD<|end|>]]
+chosen: s\n\nq: a[[ good<|end|>]]
+rejected: s\n\nq: a[[ BAD<|end|>]]' <<-'EOF'
+	{"prompt": "q", "chosen": " good", "rejected": " BAD"}
+	{"system": "s", "chosen": "q: a good", "rejected": "q: a BAD"}
+	EOF
+}
+
+@test "pairs are tokenized as TRL does: by the common beginning of the chat template with and without the answer" {
+	local model
+	cat >"$T/chats" <<-EOF
+	{"prompt": [$U], "chosen": [$G], "rejected": [$B]}
+	{"chosen": [{"role": "system", "content": "s"}, $U, $G], "rejected": [{"role": "system", "content": "s"}, $U, $B]}
+	{"prompt": [$U, $B, $U], "chosen": [$G, $U, $B], "rejected": [$B]}
+	EOF
+	echo '{"prompt": "naïve", "chosen": " good", "rejected": " BAD 東京"}' >"$T/texts"
+	for model in chat trim tools thinks marked bos; do
+		"$PYTHON" "$TOP/tests/lib/chats.py" pair "$MODELS/$model" <"$T/chats" >"$T/want"
+		for how in --plain --transformers; do
+			"$PYTHON" "$MT/mt-tokens" $how "$MODELS/$model" "$T/chats" 2>"$T/err" |
+				"$PYTHON" "$TOP/tests/lib/chats.py" count | diff "$T/want" -
+		done
+		[ "$(wc -l <"$T/want")" = 6 ]
+	done
+	"$PYTHON" "$TOP/tests/lib/chats.py" pair "$MODELS/none" <"$T/texts" >"$T/want"
+	"$PYTHON" "$MT/mt-tokens" "$MODELS/none" "$T/texts" 2>"$T/err" | "$PYTHON" "$TOP/tests/lib/chats.py" count |
+		diff "$T/want" -
+}
+
+@test "--max-length cuts each side at its end; pairs without an answer on both sides are left out and counted" {
+	printf '%s\n' '{"prompt": "qq", "chosen": "good", "rejected": "B"}' '{"text": "hello"}' \
+		'{"prompt": "qqqqq", "chosen": "good", "rejected": "B"}' >"$T/in"
+	"$PYTHON" "$MT/mt-tokens" --max-length 5 "$MODELS/none" "$T/in" 2>"$T/err" >"$T/rec"
+	"$PYTHON" "$TOP/tests/lib/chats.py" show "$MODELS/none" <"$T/rec" >"$T/shown"
+	printf '%s\n' 'chosen: qq[[goo]]' 'rejected: qq[[B<|end|>]]' '[[hello]]' | diff - "$T/shown"
+	hears "^mt-tokens: 4 documents are cut to --max-length; the first is in .*in: line 1$"
+	hears "^mt-tokens: 1 of 3 lines is left out: it has no tokens to train on .*in: line 3$"
+	hears "^mt-tokens: 2 documents, 14 tokens, 9 of them trained on; the longest has 9; 1 line skipped$"
+	"$PYTHON" "$MT/mt-tokens" --max-length 5 --keep-empty "$MODELS/none" "$T/in" 2>"$T/err" | cmp "$T/rec" -
+	for bad in 0 -1 x 1e3 ''; do fails_with 64 "$MT/mt-tokens" --bytes --max-length="$bad" "$T/in"; done
+}
+
+@test "lines with chosen and rejected that are no pair exit 65 with line and field; other forms are read as before" {
+	refused chat "has 'chosen' without 'rejected'" '{"prompt": "q", "chosen": "a"}'
+	refused chat "has 'rejected' without 'chosen'" '{"prompt": "q", "rejected": "a", "chosen": null}'
+	refused chat "'chosen' is a number: expected text, a message or a list" \
+		'{"prompt": "q", "chosen": 3, "rejected": "a"}'
+	refused chat "'rejected' is not a list of messages" '{"prompt": ['"$U"'], "chosen": ['"$G"'], "rejected": []}'
+	refused chat "'rejected' is not a list of messages" '{"prompt": "q", "chosen": ['"$G"'], "rejected": ["x"]}'
+	refused chat "'chosen' and 'rejected' are text and messages" '{"chosen": "x", "rejected": ['"$U, $B"']}'
+	refused chat "'chosen' and 'rejected' have no common beginning" '{"chosen": "x", "rejected": "y"}'
+	refused chat "'chosen' and 'rejected' have no common beginning" '{"chosen": ['"$G"'], "rejected": ['"$B"']}'
+	refused chat "'prompt' is not a string" '{"prompt": 3, "chosen": "x", "rejected": "y"}'
+	refused chat "chosen 1 has a weight" \
+		'{"prompt": "q", "rejected": ['"$B"'], "chosen": {"role": "assistant", "content": "x", "weight": 0.5}}'
+	refused chat "has a weight, and chosen" '{"prompt": "q", "chosen": "x", "rejected": "y", "weight": 2}'
+	refused chat "has an instruction" '{"instruction": "q", "chosen": ['"$G"'], "rejected": ['"$B"']}'
+	gives chat '{user}q;{assistant}[[good;]]' 'q[[c<|end|>]]' '[[t<|end|>]]' '{user}q;{assistant}[[o;]]' <<-EOF
+	{"messages": [$U, $G], "chosen": [$U, $G], "rejected": [$U, $B]}
+	{"prompt": "q", "completion": "c", "chosen": "x", "rejected": "y"}
+	{"text": "t", "chosen": "x", "rejected": "y"}
+	{"instruction": "q", "output": "o", "chosen": "x", "rejected": "y"}
+	EOF
+	hears "^mt-tokens: 'messages' ends in an answer, so it is read, and not chosen and rejected"
+	chats chat <<<'{"prompt": "q", "chosen": "x", "rejected": "x"}' >"$T/shown"
+	hears "^mt-tokens: 1 pair has the same answer on both sides; the first is in stdin: line 1$"
+}
+
 # ---- BOS and EOS
 
 @test "text that begins with BOS or ends in EOS gets no second one, and a line counts it" {

@@ -8,7 +8,7 @@ from .formats import HEAD, refuse_other_than_records
 from .masks import Maker
 from .notes import Notes, many
 from .reading import chunks, open_file, parse, split_lines, text_of
-from .records import record, records
+from .records import Document, record, records
 from .workers import Progress, convert_all
 
 
@@ -19,13 +19,14 @@ class Made:
         self.records, self.notes, self.problem = [], Notes(), None
         self.documents = self.tokens = self.trained = self.longest = 0
         self.prompted = 0                   # documents that begin with context
+        self.pairs = 0                      # of the documents, those that are two: chosen and rejected
         self.lines = self.left_out = 0      # lines that made a document; those of them without tokens to train on
         self.first_left_out = None
 
     def add(self, other):
         """Counts and notes only: records are written when they come."""
         self.notes.add(other.notes)
-        for key in ("documents", "tokens", "trained", "lines", "left_out", "prompted"):
+        for key in ("documents", "tokens", "trained", "lines", "left_out", "prompted", "pairs"):
             setattr(self, key, getattr(self, key) + getattr(other, key))
         self.longest = max(self.longest, other.longest)
         self.first_left_out = self.first_left_out or other.first_left_out
@@ -50,7 +51,15 @@ def parsed(line):
         return e
 
 
-def convert(maker, vocabulary, keep_empty, where, first, lines):
+def shortened(documents, longest, notes):
+    """The documents without what --max-length leaves out of each."""
+    for made in documents:
+        if longest and len(made.ids) > longest:
+            notes.count("document is cut to --max-length", "documents are cut to --max-length")
+    return [made.cut(longest) for made in documents] if longest else documents
+
+
+def convert(maker, vocabulary, options, where, first, lines):
     made = Made()
     maker.notes = made.notes
     if where is None:
@@ -65,10 +74,11 @@ def convert(maker, vocabulary, keep_empty, where, first, lines):
         try:
             if isinstance(value, Exception):
                 raise value
-            ids, trained, weights = maker.document(value)
-            if not ids:
-                raise Problem(EX_DATA, "makes no token")
-            vocabulary.check(ids, maker.tokenizer)
+            documents = shortened(maker.documents(value), options.max_length, made.notes)
+            for document in documents:
+                if not document.ids:
+                    raise Problem(EX_DATA, "makes no token")
+                vocabulary.check(document.ids, maker.tokenizer)
         except MemoryError:
             raise
         except Exception as e:      # a Problem, invalid JSON, or any error of a template or a tokenizer
@@ -76,18 +86,19 @@ def convert(maker, vocabulary, keep_empty, where, first, lines):
             made.problem = code, "%s: %s" % (at, why)
             return made
         made.lines += 1
-        wanted = len(ids) - 1 if trained is None else sum(trained) - trained[0]     # nothing predicts the first token
-        if not wanted:
+        wanted, pair = [document.targets() for document in documents], len(documents) > 1
+        if not all(wanted):
             made.left_out += 1
             made.first_left_out = made.first_left_out or at
-            if not keep_empty:
+            if pair or not options.keep_empty:
                 continue
-        made.records.append(record(ids, trained, weights))
+        made.records.append(record(*documents))
         made.documents += 1
-        made.tokens += len(ids)
-        made.trained += wanted
-        made.prompted += bool(wanted and trained and not trained[0])
-        made.longest = max(made.longest, len(ids))
+        made.pairs += pair
+        made.tokens += sum(len(document.ids) for document in documents)
+        made.trained += sum(wanted)
+        made.prompted += bool(not pair and wanted[0] and documents[0].trained and not documents[0].trained[0])
+        made.longest = max(made.longest, sum(len(document.ids) for document in documents))
     return made
 
 
@@ -95,7 +106,7 @@ def encode(tokenizer, vocabulary, options, out, stdin):
     maker, total, progress = Maker(tokenizer), Made(), Progress()
 
     def job(*chunk):
-        return convert(maker, vocabulary, options.keep_empty, *chunk)
+        return convert(maker, vocabulary, options, *chunk)
 
     try:
         for made in convert_all(job, options.jobs, chunks(options.files or ["-"], stdin)):
@@ -107,12 +118,12 @@ def encode(tokenizer, vocabulary, options, out, stdin):
     finally:
         progress.clear()
         out.flush()
-    finish(total, options.keep_empty)
+    finish(total)
 
 
-def finish(total, keep_empty):
+def finish(total):
     lost = total.notes.losses()
-    if total.left_out and total.left_out == total.lines and not keep_empty:
+    if total.left_out and not total.documents:
         raise Problem(EX_DATA, "no line has tokens to train on: no record is written; the first is %s%s"
                       % (total.first_left_out, lost))
     for line in total.notes.lines():
@@ -120,16 +131,19 @@ def finish(total, keep_empty):
     if total.left_out:
         one = total.left_out == 1
         say("%d of %s %s %s: %s no tokens to train on (no assistant turn?); the first is %s" % (
-            total.left_out, many(total.lines, "line"), "is" if one else "are",
-            "context only" if keep_empty else "left out", "it has" if one else "they have", total.first_left_out))
+            total.left_out, many(total.lines, "line"), "is" if one else "are", "left out" if total.documents <
+            total.lines else "context only", "it has" if one else "they have", total.first_left_out))
     if total.prompted:
         say("%d of %s %s with a prompt: if --seq is below %d, train with --long drop; by default the "
             "later parts of a longer one have answers without it" % (
                 total.prompted, many(total.documents, "document"), "begins" if total.prompted == 1 else "begin",
                 total.longest))
+    if total.pairs:
+        say("%s of chosen and rejected: training leaves out those with more tokens than --seq, in both together; "
+            "--max-length N cuts each answer at its end" % many(total.pairs, "pair"))
     say("%s, %s, %d of them trained on; the longest has %d%s; %s skipped" % (
         many(total.documents, "document"), many(total.tokens, "token"), total.trained, total.longest, lost,
-        many(0 if keep_empty else total.left_out, "line")))
+        many(total.lines - total.documents, "line")))
 
 
 def encode_prompts(tokenizer, vocabulary, options, out, stdin):
@@ -146,7 +160,7 @@ def encode_prompts(tokenizer, vocabulary, options, out, stdin):
                     raise Problem(EX_DATA, "%s is not UTF-8" % maker.notes.at)
                 vocabulary.check(ids, tokenizer)
                 if ids:
-                    out.write(record(ids, None))
+                    out.write(record(Document(ids)))
                     written = True
     out.flush()
     for line in maker.notes.lines():

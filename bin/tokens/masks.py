@@ -1,5 +1,4 @@
-"""Which tokens of a document are trained on: a line in any form -> (ids, trained, weights), with a flag for each id, or
-None where loss is computed on all, and its weight in the loss, or None where all are 1.
+"""Which tokens of a document are trained on: a line in any form -> Documents (records.py): ids, with a flag for each.
 
 A chat is tokenized once. The ends of its messages, or the lengths of rendered beginnings of the chat, show where the
 assistant's turns are in its text; the tokens' places in the text show where they are among the ids.
@@ -9,8 +8,10 @@ import bisect
 import re
 
 from .errors import EX_DATA, Problem
-from .normalize import Ids, Pair, Text, document, line_weight, shapes, without_begin, without_end
+from .normalize import Chat, Ids, Pair, Text, document, line_weight, shapes, without_begin, without_end
 from .notes import Notes
+from .pairs import has_sides, sides
+from .records import CHOSEN, REJECTED, Document
 from .tokenizer import Bytes
 
 BLANK = "\ue0f2\ue0f3"                      # private-use characters, instead of what a turn says
@@ -138,7 +139,7 @@ def without(spans, others):
 
 
 class Maker:
-    """Converts a line to (ids, trained, weights)."""
+    """Converts a line to Documents."""
 
     def __init__(self, tokenizer):
         self.tokenizer, self.notes, self.ready = tokenizer, Notes(), {}
@@ -158,16 +159,22 @@ class Maker:
         except Exception:                   # whichever is at fault says so when its turn comes
             self.ready = {}
 
-    def document(self, line):
-        made, weight = document(line, self.has_template, self.notes), line_weight(line)
+    def documents(self, line):
+        """The Documents of a line that stay together: one, or those of chosen and rejected."""
+        if has_sides(line, self.notes):
+            made = map(self.document, sides(line, self.has_template, self.notes))
+            return [made._replace(side=side) for made, side in zip(made, (CHOSEN, REJECTED))]
+        made, weight = self.document(document(line, self.has_template, self.notes)), line_weight(line)
+        if weight != 1:
+            made = made._replace(weights=[weight * w for w in made.weights or [1] * len(made.ids)])
+        return [made]
+
+    def document(self, made):
         if isinstance(made, Ids):
-            ids, trained, weights = made.ids, made.trained, made.weights
-        elif isinstance(made, (Text, Pair)):
-            ids, trained = self.text(made.text) if isinstance(made, Text) else self.pair(made)
-            weights = None
-        else:
-            ids, trained, weights = self.chat(made)
-        return ids, trained, weights if weight == 1 else [weight * w for w in weights or [1] * len(ids)]
+            return Document(made.ids, made.trained, made.weights, old=made.logprobs)
+        if isinstance(made, Chat):
+            return Document(*self.chat(made))
+        return Document(*(self.text(made.text) if isinstance(made, Text) else self.pair(made)))
 
     # ---- texts
 

@@ -61,10 +61,10 @@ class Chat:
 
 
 class Ids:
-    """Token ids, with a flag for each or None, and a weight for each or None."""
+    """Token ids, with a flag for each or None, a weight for each or None, and a log-probability for each or None."""
 
-    def __init__(self, ids, trained, weights):
-        self.ids, self.trained, self.weights = ids, trained, weights
+    def __init__(self, ids, trained, weights, logprobs):
+        self.ids, self.trained, self.weights, self.logprobs = ids, trained, weights, logprobs
 
 
 def parsed(value, what):
@@ -297,8 +297,8 @@ def instruction(line, has_template, notes):
 
 def ids_of(line, notes):
     """Token ids as another program made them, with what a policy gradient needs."""
-    ids, trained, advantage = (line.get(key) for key in ("ids", "trained", "advantage"))
-    notes.unused(line, {"ids", "trained", "advantage", "weight"})
+    ids, trained, advantage, logprobs = (line.get(key) for key in ("ids", "trained", "advantage", "logprobs"))
+    notes.unused(line, {"ids", "trained", "advantage", "logprobs", "weight"})
     if not isinstance(ids, list) or not all(type(i) is int and 0 <= i < 1 << 31 for i in ids):
         raise Problem(EX_DATA, "'ids' is not a list of token ids")
     if trained is not None and (not isinstance(trained, list) or len(trained) != len(ids) or
@@ -309,7 +309,19 @@ def ids_of(line, notes):
     if advantage is not None and (not isinstance(advantage, list) or len(advantage) != len(ids) or
                                   not all(map(is_number, advantage))):
         raise Problem(EX_DATA, "'advantage' is neither a number nor a list of numbers, one for each id")
-    return Ids(ids, trained and list(map(bool, trained)), advantage)
+    return Ids(ids, trained and list(map(bool, trained)), advantage,
+               None if logprobs is None else logprobs_of(logprobs, trained or [True] * len(ids)))
+
+
+def logprobs_of(logprobs, trained):
+    """A number for each id: those without loss, and the first one, which nothing predicts, may have null."""
+    if not isinstance(logprobs, list) or len(logprobs) != len(trained):
+        raise Problem(EX_DATA, "'logprobs' is not a list of numbers, one for each id")
+    for at, (value, wanted) in enumerate(zip(logprobs, trained)):
+        if not (is_number(value) and value < 1e-3) and (wanted and at or value is not None):
+            raise Problem(EX_DATA, "'logprobs', number %d is %s: expected a number of at most 0"
+                          % (at + 1, value if is_number(value) else kind(value)))
+    return [value or 0 for value in logprobs]
 
 
 def line_weight(line):

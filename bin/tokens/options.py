@@ -17,6 +17,12 @@ EPILOG = """each line of a FILE (default: stdin) is one of
   {"conversations": [...]}               the same in ShareGPT's form: from (human, gpt, system) and value
   {"instruction": "...", "input": "...", "output": "..."}
                                          Alpaca's form: a chat of two messages; input may be absent
+  {"prompt": ..., "chosen": ..., "rejected": ...}
+                                         two answers to compare (--loss dpo, ...), texts or messages; the prompt may be
+                                         messages, conversations, instruction and input, or what both begin with
+  {"ids": [...], "trained": [...], "advantage": x, "logprobs": [...]}
+                                         token ids as they are; for policy gradients with the log-probabilities that
+                                         the sampler had (--loss pg), or without
 
 Beside a chat, system is its first message, history has [question, answer] pairs before it, and chat_template_kwargs
 are variables of the template. A turn with "weight": 0, "train": false or "loss": false is context.
@@ -51,6 +57,12 @@ def number_of_jobs(text):
     return int(text)
 
 
+def number_of_tokens(text):
+    if not re.fullmatch("[1-9][0-9]{0,8}", text, re.ASCII):
+        raise argparse.ArgumentTypeError("'%s': expected a number of tokens, 1 to 999999999" % text)
+    return int(text)
+
+
 def parse():
     parser = Parser(prog="mt-tokens", description=DESCRIPTION, epilog=EPILOG,
                     formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -67,6 +79,8 @@ def parse():
                         help="lines are plain text, and get no EOS: prompts for mt-sample")
     parser.add_argument("--bytes", action="store_true", help="no MODEL: a token is a byte; needs no package")
     parser.add_argument("--keep-empty", action="store_true", help="write documents without tokens to train on as well")
+    parser.add_argument("--max-length", metavar="N", type=number_of_tokens,
+                        help="cut documents, of a pair each side, at their end to N tokens (default: whole)")
     parser.add_argument("--jobs", metavar="N", type=number_of_jobs, default=len(os.sched_getaffinity(0)),
                         help="processes (default: the cores); the output is the same for any number")
     parser.add_argument("--plain", dest="way", action="store_const", const="plain",

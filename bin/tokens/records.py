@@ -2,22 +2,56 @@
 bit 31 of a count begins a group of documents (mt-step(1))."""
 
 import array
+import collections
 import sys
 
 from .errors import EX_DATA, Problem
 
 CONTEXT_ONLY = GROUP = 1 << 31
-WEIGHTS = 8             # of a document's parts in a group
+SIDE, REF, WEIGHTS, OLD = 1, 2, 8, 16       # parts of a document in a group
+CHOSEN, REJECTED = 1, 2                     # sides
 
 
-def record(ids, trained, weights=None):
-    """trained: a flag for each id, or None where loss is computed on all. weights: of each, or None where all are 1."""
-    weighted = weights is not None and any(w != 1 for w in weights)
-    words = array.array("I", [GROUP | 2 + 2 * len(ids), len(ids), WEIGHTS] if weighted else [len(ids)])
-    words.extend(ids if trained is None else
-                 [i if wanted else i | CONTEXT_ONLY for i, wanted in zip(ids, trained)])
-    if weighted:
-        words.frombytes(array.array("f", weights).tobytes())
+class Document(collections.namedtuple("Document", "ids trained weights side old", defaults=(None, None, 0, None))):
+    """trained: a flag for each id, or None where loss is computed on all. weights: of each, or None where all are 1.
+    side: CHOSEN, REJECTED or 0. old: the log-probability of each by the policy that sampled it, or None."""
+    __slots__ = ()
+
+    def targets(self):
+        """How many tokens loss is computed on: nothing predicts the first one."""
+        return len(self.ids) - 1 if self.trained is None else sum(self.trained) - self.trained[0]
+
+    def cut(self, longest):
+        """Only the first ones."""
+        return Document(*(part[:longest] if isinstance(part, list) else part for part in self))
+
+    def parts(self):
+        weighted = self.old is not None or self.weights is not None and any(w != 1 for w in self.weights)
+        return SIDE * (self.side != 0) | WEIGHTS * weighted | OLD * (self.old is not None)
+
+    def words(self):
+        return array.array("I", self.ids if self.trained is None else
+                           [i if wanted else i | CONTEXT_ONLY for i, wanted in zip(self.ids, self.trained)])
+
+    def group_words(self):
+        """The document as a group has it."""
+        parts = self.parts()
+        words = array.array("I", [len(self.ids), parts] + [self.side] * (self.side != 0)) + self.words()
+        for part, floats in (WEIGHTS, self.weights or [1] * len(self.ids)), (OLD, self.old):
+            if parts & part:
+                words.frombytes(array.array("f", floats).tobytes())
+        return words
+
+
+def record(*documents):
+    """The bytes of documents that stay together."""
+    if len(documents) == 1 and not documents[0].parts():
+        words = array.array("I", [len(documents[0].ids)]) + documents[0].words()
+    else:
+        words = array.array("I")
+        for document in documents:
+            words += document.group_words()
+        words.insert(0, GROUP | len(words))
     if sys.byteorder == "big":
         words.byteswap()
     return words.tobytes()
@@ -38,10 +72,11 @@ def documents(where, words):
     while at < len(words):
         number += 1
         count, parts = (*words[at:at + 2], 0)[:2]
-        end = at + 2 + count * (1 + (parts == WEIGHTS))
-        if parts not in (0, WEIGHTS) or not count or end > len(words):
+        begin = at + 2 + bool(parts & SIDE) + 2 * bool(parts & REF)
+        end = begin + count * (1 + bool(parts & WEIGHTS) + bool(parts & OLD))
+        if parts & ~(SIDE | REF | WEIGHTS | OLD) or not count or end > len(words):
             raise Problem(EX_DATA, "%s, document %d: is not valid in its group" % (where, number))
-        yield "%s, document %d" % (where, number), words[at + 2:at + 2 + count]
+        yield "%s, document %d" % (where, number), words[begin:begin + count]
         at = end
 
 

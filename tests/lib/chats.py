@@ -1,7 +1,11 @@
 """Small tokenizers with chat templates, and what mt-tokens makes with them.
 
     chats.py make DIR               models in DIR: a token is a byte, or <s>, <|start|>, <|end|>
-    chats.py show MODEL <records    a record a line, as a Python string; trained tokens stand in [[ ]]
+    chats.py show MODEL <records    a document a line, as a Python string; trained tokens stand in [[ ]]; behind
+                                    "chosen: " or "rejected: " if it has a side
+    chats.py pair MODEL <lines      "context, all" tokens of chosen and of rejected of each line, as TRL's DPOTrainer
+                                    takes them: by the common beginning of chat templates with and without the answer
+    chats.py count <records         the same of each document of records
     chats.py same DIR PARTS <lines  a line is MODEL, tab, JSON: transformers must make of it what tokenizers alone do.
                                     PARTS is the directory of the parts of mt-tokens
 """
@@ -86,13 +90,56 @@ def make(top):
             json.dump({**config, "chat_template": template} if template else config, f)
 
 
+def documents(data):
+    """(side, ids) of each document of records."""
+    words, at = struct.unpack("<%dI" % (len(data) // 4), data), 0
+    while at < len(words):
+        end = at + 1 + (words[at] & 0x7fffffff)
+        if not words[at] >> 31:
+            yield 0, words[at + 1:end]
+            at = end
+            continue
+        at += 1
+        while at < end:
+            count, parts = words[at:at + 2]
+            side = words[at + 2] if parts & 1 else 0
+            at += 2 + (parts & 1)
+            yield side, words[at:at + count]
+            at += count * (1 + (parts >> 3 & 1) + (parts >> 4 & 1))
+
+
+def pair(model):
+    from transformers import AutoTokenizer
+    t = AutoTokenizer.from_pretrained(model)
+
+    def show(messages, ask):
+        return t.apply_chat_template(messages, tokenize=False, add_generation_prompt=ask)
+    for line in map(json.loads, sys.stdin):
+        prompt, sides = line.get("prompt"), [line["chosen"], line["rejected"]]
+        if not prompt:                  # as trl.data_utils.extract_prompt
+            at = next((i for i, (a, b) in enumerate(zip(*sides)) if a != b), min(map(len, sides)) - 1)
+            prompt, sides = sides[0][:at], [side[at:] for side in sides]
+        for side in sides:
+            if isinstance(prompt, str):
+                before, whole = prompt, prompt + side + t.eos_token
+            else:
+                before, whole = show(prompt, True), show(prompt + side, False)
+                before = os.path.commonprefix([before, whole])
+            ids = [t(text, add_special_tokens=False)["input_ids"] for text in (before, whole)]
+            print(len(ids[0]), *ids[1])
+
+
+def count():
+    for _, ids in documents(sys.stdin.buffer.read()):
+        context = next(i for i, word in enumerate(ids) if not word >> 31)
+        assert not any(word >> 31 for word in ids[context:])
+        print(context, *(word & 0x7fffffff for word in ids))
+
+
 def show(model):
     from tokenizers import Tokenizer
-    tokenizer, data, at = Tokenizer.from_file(model + "/tokenizer.json"), sys.stdin.buffer.read(), 0
-    while at < len(data):
-        count, = struct.unpack_from("<I", data, at)
-        words = struct.unpack_from("<%dI" % count, data, at + 4)
-        at += 4 + 4 * count
+    tokenizer = Tokenizer.from_file(model + "/tokenizer.json")
+    for side, words in documents(sys.stdin.buffer.read()):
         shown, part, trained = "", [], False
         for word in [*words, None]:
             now = word is not None and not word >> 31
@@ -100,7 +147,7 @@ def show(model):
                 text = tokenizer.decode(part, skip_special_tokens=False)
                 shown, part, trained = shown + ("[[%s]]" % text if trained else text), [], now
             part.append(word and word & 0x7fffffff)
-        print(repr(shown)[1:-1])
+        print(("", "chosen: ", "rejected: ")[side] + repr(shown)[1:-1])
 
 
 def same(top, parts):
@@ -115,11 +162,11 @@ def same(top, parts):
         if name not in made:
             assert is_sure(model), name
             made[name] = Maker(Plain(model, False)), Maker(Transformers(model, False))
-        plain, other = (maker.document(json.loads(line)) for maker in made[name])
+        plain, other = (maker.documents(json.loads(line)) for maker in made[name])
         assert plain == other, (name, line, plain, other)
         count += 1
     print(len(made), count)
 
 
 if __name__ == "__main__":
-    {"make": make, "show": show, "same": same}[sys.argv[1]](*sys.argv[2:])
+    {"make": make, "show": show, "same": same, "pair": pair, "count": count}[sys.argv[1]](*sys.argv[2:])
