@@ -169,6 +169,7 @@ struct chunk { /* of a file: what one thread writes at once */
 	enum array array;
 	uint32_t shard, number;
 	uint32_t first, last; /* units whose tensors it holds; last < first: none, it is all header */
+	uint32_t turn;        /* of the last of them */
 };
 
 struct writer { /* writes a run's arrays into a directory */

@@ -1,5 +1,5 @@
 /* write.c: writes a run's arrays into a directory, and the small files beside them. Threads take chunks of files, in
- * the order of the units whose tensors they hold. */
+ * the order in which the units whose tensors they hold are updated next. */
 #include <stdlib.h>
 #include "ckpt.h"
 #include "model/hfjson.h"
@@ -27,16 +27,17 @@ static void add_chunks(struct writer *w, enum array a, uint32_t shard)
 			c.first = unit_at(set, shard, from - s->header_bytes);
 			c.last = unit_at(set, shard, end - 1 - s->header_bytes);
 		}
+		c.turn = mt_turn_of_unit(mt_geometry(w->run), c.last);
 		for (uint32_t u = c.first; u <= c.last; u++) w->left[u]++;
 		w->chunks[w->n_chunks++] = c;
 	}
 }
 
 /* So that the first units are whole first, and that threads write to different files where they can */
-static int by_unit(const void *x, const void *y)
+static int by_turn(const void *x, const void *y)
 {
 	const struct chunk *a = x, *b = y;
-	if (a->last != b->last) return a->last < b->last ? -1 : 1;
+	if (a->turn != b->turn) return a->turn < b->turn ? -1 : 1;
 	if (a->first != b->first) return a->first < b->first ? -1 : 1;
 	if (a->shard != b->shard) return a->shard < b->shard ? -1 : 1;
 	if (a->number != b->number) return a->number < b->number ? -1 : 1;
@@ -53,7 +54,7 @@ static int make_chunks(struct writer *w)
 	if (!w->chunks || !w->left) return mt_fail(MT_EX_NOMEM, "no memory for the tables of a checkpoint");
 	for (enum array a = 0; a < ARRAYS; a++)
 		for (uint32_t i = 0; i < w->set[a].n_shards; i++) add_chunks(w, a, i);
-	qsort(w->chunks, w->n_chunks, sizeof *w->chunks, by_unit);
+	qsort(w->chunks, w->n_chunks, sizeof *w->chunks, by_turn);
 	return 0;
 }
 

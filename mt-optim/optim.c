@@ -98,8 +98,10 @@ static bool finish(struct optim *o, uint32_t k)
 		if (o->direct) apply_direct(o, k, &op, &a);
 		else apply(o, &op, &a);
 	} else if (o->nodes == 1)
-		for (uint32_t u = 0; u < o->n_units; u++)
+		for (uint32_t turn = 0; turn < o->n_units; turn++) {
+			uint32_t u = mt_unit_of_turn(&o->control->geo, turn);
 			if (mt_version(o->run, u) != op.step && !mt_publish(o->run, u, op.step)) not_published(o, u, op.step);
+		}
 	if (o->nodes > 1) nodes_wait_units(o, op.step);
 	if (op.save && !snapshot(o, k, &op)) return false;
 	if (o->nodes > 1) nodes_say_finished(o, k); /* after the pins: then the next step may be opened */

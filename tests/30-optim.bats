@@ -47,6 +47,11 @@ same_hash() { # KEY=VALUE...: what the state depends on
 	same_hash tied=1 grad=bf16 dtype=fp32
 }
 
+@test "blocks' own inputs: the unit that makes them is updated right after the embedding" {
+	same_hash ple=1
+	fake save ple=1
+}
+
 # bats test_tags=slow
 @test "bf16 state: m and v equal the plain computation's, in whatever order gradients arrive" {
 	same_hash state=bf16

@@ -28,6 +28,7 @@ resumes() {
 @test "an update killed at random and resumed by other threads and instruction sets ends with the same bits" {
 	killed
 	killed dtype=fp32 tied=1
+	killed ple=1 tied=1
 	killed state=bf16
 	killed state=int8
 	killed optim=lion state=bf16

@@ -63,6 +63,14 @@ load lib/nodes
 	same_as_one
 }
 
+@test "blocks' own inputs, which are updated and carried right after the embedding, on 3 nodes" {
+	local MODEL=$GOLDEN/gemma4-e/model
+	cp "$GOLDEN/gemma4-e/data.bin" "$T/records"
+	one 3 "${ARGS[@]}"
+	nodes 3 "${ARGS[@]}"
+	same_as_one
+}
+
 @test "latent attention and experts behind a dense layer on 3 nodes" {
 	local MODEL=$GOLDEN/deepseek-v3/model
 	cp "$GOLDEN/deepseek-v3/data.bin" "$T/records"

@@ -412,19 +412,15 @@ static double stall_of(const struct plan_request *req, const struct plan *plan, 
 {
 	uint64_t head = req->head - (req->geo->flags & MT_TIED ? req->embed : 0);
 	double behind = req->grad == MT_NONE ? p->last_backward : p->first_forward;
-	/* what makes the blocks' own inputs is the last unit that is updated, and the first one that the next step needs;
-	 * without gradients in the store they come with the embedding's */
-	double first = (double)(!req->ple             ? req->embed
-						   : req->grad == MT_NONE ? req->embed + req->ple
-												  : req->params) /
-		(update_rate(req) * req->nodes);
+	/* what makes the blocks' own inputs is updated with the embedding, and needed with it */
+	double first = (double)(req->embed + req->ple) / (update_rate(req) * req->nodes);
 	double updated = (double)req->params * update_bytes(req) / req->nodes, written = (double)memory_host(req, plan);
 	double shared = (updated + written) / most(req->profile.ram, update_rate(req) * update_bytes(req));
 	double update = written > 0 && req->grad != MT_NONE ? most(p->adam, shared) : p->adam;
 	double all = most(update, first + network_weights_time(req, req->weights));
 	if (req->nodes > 1) all = most(all, first + network_weights_time(req, req->weights - head) + t->forward);
 	double taken = req->unified ? updated / req->profile.hbm : 0;
-	return most(first + network_weights_time(req, req->embed), all - behind) + taken;
+	return most(first + network_weights_time(req, req->embed + req->ple), all - behind) + taken;
 }
 
 /* From one micro-batch to a step of several. An embedding's gradient, which leaves last, leaves while the next

@@ -20,8 +20,8 @@ struct moves { /* of a unit's parts, from or to all other nodes */
 
 static struct {
 	uint64_t step;                     /* that is carried now; 0: none */
-	uint32_t sent, awaited, published; /* units: of which sending, receiving has begun; that are at the step */
-	struct moves out, in[WINDOW];      /* unit u's in in[u % WINDOW] */
+	uint32_t sent, awaited, published; /* turns of units: of which sending, receiving has begun; that are at the step */
+	struct moves out, in[WINDOW];      /* of turn t in in[t % WINDOW] */
 } w;
 
 static MPI_Request *request(struct moves *m)
@@ -70,6 +70,8 @@ static void move_part(struct link *l, uint32_t unit, uint32_t owner, uint32_t no
 	move(l, u->lo, lo, 2, owner, node, m);
 }
 
+static uint32_t unit_of(const struct link *l, uint32_t turn) { return mt_unit_of_turn(&l->control->geo, turn); }
+
 static uint64_t updated(const struct link *l, uint32_t unit)
 {
 	return atomic_load_explicit(&mt_unit(l->run, unit)->updated, memory_order_acquire);
@@ -86,18 +88,18 @@ static bool carry(struct link *l)
 {
 	uint32_t n = l->control->n_units;
 	bool moved = false;
-	for (; w.sent < n && updated(l, w.sent) == w.step; w.sent++, moved = true)
+	for (; w.sent < n && updated(l, unit_of(l, w.sent)) == w.step; w.sent++, moved = true)
 		for (uint32_t d = 1; d < l->nodes; d++) /* not all to node 0 first */
-			move_part(l, w.sent, l->node, (l->node + d) % l->nodes, &w.out);
+			move_part(l, unit_of(l, w.sent), l->node, (l->node + d) % l->nodes, &w.out);
 	/* mt-ckpt may still copy what a snapshot has pinned */
-	for (; w.awaited < n && w.awaited < w.published + WINDOW && !mt_snap_pinned(l->run, w.awaited);
+	for (; w.awaited < n && w.awaited < w.published + WINDOW && !mt_snap_pinned(l->run, unit_of(l, w.awaited));
 		 w.awaited++, moved = true)
 		for (uint32_t d = 1; d < l->nodes; d++) {
 			uint32_t owner = (l->node + l->nodes - d) % l->nodes;
-			move_part(l, w.awaited, owner, owner, &w.in[w.awaited % WINDOW]);
+			move_part(l, unit_of(l, w.awaited), owner, owner, &w.in[w.awaited % WINDOW]);
 		}
 	while (w.published < w.awaited && w.published < w.sent && moved_all(l, &w.in[w.published % WINDOW])) {
-		publish(l, w.published++, w.step);
+		publish(l, unit_of(l, w.published++), w.step);
 		moved = true;
 	}
 	if (moved_all(l, &w.out) && w.published == n && w.sent == n) w.step = 0;
@@ -107,11 +109,11 @@ static bool carry(struct link *l)
 /* The newest committed training step, if units are behind it: its phase, else MT_CLOSED */
 static enum mt_phase committed(struct link *l, uint64_t *step)
 {
+	uint32_t last = unit_of(l, l->control->n_units - 1);
 	for (uint32_t i = 0; i < 2; i++) {
 		enum mt_phase phase = mt_word_phase(mt_txn_word(l->run, i));
 		*step = mt_txn(l->run, i)->step;
-		if ((phase == MT_APPLY || phase == MT_SKIP) && mt_version(l->run, l->control->n_units - 1) + 1 == *step)
-			return phase;
+		if ((phase == MT_APPLY || phase == MT_SKIP) && mt_version(l->run, last) + 1 == *step) return phase;
 	}
 	return MT_CLOSED;
 }
@@ -121,7 +123,8 @@ bool weights_round(struct link *l)
 	uint64_t step;
 	if (w.step) return carry(l);
 	enum mt_phase phase = committed(l, &step);
-	for (uint32_t u = 0; phase == MT_SKIP && u < l->control->n_units; u++) {
+	for (uint32_t turn = 0; phase == MT_SKIP && turn < l->control->n_units; turn++) {
+		uint32_t u = unit_of(l, turn);
 		atomic_store_explicit(&mt_unit(l->run, u)->updated, step, memory_order_release);
 		publish(l, u, step);
 	}

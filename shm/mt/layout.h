@@ -18,6 +18,19 @@
  * layers + 2 what makes the blocks' own inputs, which streams with unit 0. Its arrays hold `elems` elements each:
  * tensors in role order, every slab at a multiple of MT_GROUP, gaps (all zero for ever) counted. Unit layers + 1 of a
  * tied model with MT_NORM_PLAIN has no tensors and is one gap. */
+/* Units take turns in the order in which a forward pass needs them: updates, saves, mt-link. The unit of a turn, and
+ * a unit's turn */
+static inline uint32_t mt_unit_of_turn(const struct mt_geometry *g, uint32_t turn)
+{
+	if (!g->ple_dim || !turn) return turn;
+	return turn == 1 ? g->layers + 2 : turn - 1;
+}
+static inline uint32_t mt_turn_of_unit(const struct mt_geometry *g, uint32_t unit)
+{
+	if (!g->ple_dim || !unit) return unit;
+	return unit == g->layers + 2 ? 1 : unit + 1;
+}
+
 struct mt_unit {                /* 256 bytes in the control region, the words that change on separate cache lines */
 	uint64_t elems;             /* multiple of MT_GROUP */
 	uint64_t params;            /* elements that are parameters */

@@ -2,14 +2,14 @@
  * results with a plain computation bit for bit: g, norm, outcome, versions, w, lo, m, v.
  *
  *     optim-fake train RUN [key=value ...]     dtype=bf16|fp32 grad=fp32|bf16|none state=fp32|bf16|int8
- *                                              optim=adamw|lion|sgd tied=0|1 streams=1..8 micros=1..
+ *                                              optim=adamw|lion|sgd tied=0|1 ple=0|1 streams=1..8 micros=1..
  *                                              threads=N steps=N seed=S aborts=0|1
  *                                              kill=SECONDS twice=0|1
  *     optim-fake bad | save | hole | dead-stream | nan-gradient RUN
  *
  * Pieces are cut at random multiples of MT_BLOCK and sent in random order over the rings. With kill=S mt-optim is
  * killed at random moments for S seconds and restarted with other threads and another instruction set. The last line of
- * stdout is a hash of the final state and of every norm: it must depend only on dtype, grad, state, optim, tied,
+ * stdout is a hash of the final state and of every norm: it must depend only on dtype, grad, state, optim, tied, ple,
  * micros and steps.
  */
 #include <errno.h>
@@ -51,7 +51,7 @@ static struct {
 	const char *name;
 	enum mt_dtype dtype, grad, state;
 	enum mt_optim rule;
-	uint64_t tied, streams, micros, threads, steps, seed, aborts, kill, twice;
+	uint64_t tied, ple, streams, micros, threads, steps, seed, aborts, kill, twice;
 	struct mt_run *run;
 	struct mt_control *control;
 	struct sender sender[MT_STREAMS];
@@ -393,6 +393,17 @@ static bool push_one(struct sender *s)
 	return true;
 }
 
+/* The unit of a turn is not published before those of earlier turns. (--grad none: as pieces come) */
+static void check_turns(void)
+{
+	uint64_t later = 0;
+	for (uint32_t turn = f.control->n_units; turn-- > 0;) {
+		uint64_t at = mt_version(f.run, mt_unit_of_turn(&f.control->geo, turn));
+		CHECK(at >= later || f.grad == MT_NONE, "turn %u came too late", turn);
+		later = at;
+	}
+}
+
 /* Send, abort and kill until txn k is past accumulate (until == APPLY) or done (DONE). */
 static void drive(uint32_t k, enum mt_phase until)
 {
@@ -403,6 +414,7 @@ static void drive(uint32_t k, enum mt_phase until)
 		uint64_t w = mt_txn_word(f.run, k);
 		enum mt_phase p = mt_word_phase(w);
 		CHECK(mt_word_k(w) == k, "txn %u is gone", k);
+		check_turns();
 		if (p >= until) return;
 		if (p == MT_ACCUMULATE && (f.k != k || f.attempt != mt_word_attempt(w))) list_try(k, mt_word_attempt(w));
 		bool sends = p == MT_ACCUMULATE || (p == MT_APPLY && f.grad == MT_NONE);
@@ -601,7 +613,6 @@ static void save_scene(void)
 	struct mt_snapshot *snap = &f.control->snap;
 	struct mt_ring *save;
 	struct mt_msg m;
-	uint32_t last = f.control->n_units - 1;
 	f.plain = 1;
 	pid_t saver = hold_slot(MT_CKPT);
 	CHECK(!mt_ring_open(f.run, "save", &save), "%s", mt_errmsg());
@@ -614,17 +625,20 @@ static void save_scene(void)
 	mt_ring_pop(save);
 
 	open_txn(2, MT_TRAIN, 2)->save = 1;
-	for (uint32_t u = 0; u <= last; u++) { /* the saver clears one pin after the other */
+	for (uint32_t turn = 0, before = 0; turn < f.control->n_units;
+		 turn++) { /* the saver clears one pin after the other */
+		uint32_t u = mt_unit_of_turn(&f.control->geo, turn);
 		CHECK(atomic_load(&mt_unit(f.run, u)->pin) == 1, "unit %u is not pinned", u);
 		drive(2, MT_APPLY);
 		wait_activity(MT_ACT_WAIT_PIN);
-		CHECK(mt_version(f.run, u) == 1 && (!u || mt_version(f.run, u - 1) == 2), "unit %u's version", u);
+		CHECK(mt_version(f.run, u) == 1 && (!turn || mt_version(f.run, before) == 2), "unit %u's version", u);
 		const struct mt_unit *mu = mt_unit(f.run, u);
 		CHECK(!memcmp(mt_at(f.run, mu->m), f.unit[u].m, moment_bytes(f.unit[u].elems)), "unit %u was touched", u);
 		atomic_store(&mt_unit(f.run, u)->pin, 0);
 		mt_wake(f.run);
 		for (double start = mt_now(); mt_version(f.run, u) == 1; usleep(500))
 			CHECK(mt_now() - start < 60, "unit %u is not updated", u);
+		before = u;
 	}
 	wait_activity(MT_ACT_WAIT_SAVE); /* the word is (1, pinned): step 2 cannot be pinned yet */
 	CHECK(atomic_load(&snap->word) == mt_snap_word(1, MT_PINNED), "the snapshot's word");
@@ -715,6 +729,7 @@ static void create(void)
 	struct mt_geometry geo = tiny_llama(2, 128, 1100,
 		(struct mt_layer){.heads = 4, .kv_heads = 2, .head_dim = 32, .ffn = 500, .rope_scaling = 1});
 	geo.flags = MT_MLP_BIAS | (f.tied ? MT_TIED : 0);
+	if (f.ple) geo.ple_dim = 16, geo.ple_vocab = geo.vocab;
 	struct mt_create c = {.name = f.name,
 		.config_text = "{}",
 		.config_bytes = 2,
@@ -743,6 +758,7 @@ static void option(const char *arg)
 		uint64_t *value;
 	} numbers[] = {
 		{"tied", &f.tied},
+		{"ple", &f.ple},
 		{"streams", &f.streams},
 		{"micros", &f.micros},
 		{"threads", &f.threads},
