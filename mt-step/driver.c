@@ -19,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "batch.h"
 #include "driver.h"
 #include "mt/error.h"
 #include "mt/ring.h"
@@ -39,13 +40,13 @@ int driver_open(struct driver *d, struct mt_run *run, const struct options *o)
 		int rc = mt_ring_open(run, name, &d->ring[i]);
 		if (rc) return rc;
 		d->wakes |= mt_ring_on_room(d->ring[i]);
-		if (mt_ring_block(d->ring[i]) / MT_BATCH_TOKEN / o->seq < o->micro)
+		uint64_t most = batch_tokens(mt_ring_block(d->ring[i]));
+		if (most / o->seq < o->micro)
 			return mt_fail(MT_EX_USAGE,
 				"a micro-batch of %llu row%s of %llu token%s does not fit ring %s, which takes %llu "
 				"tokens; take a smaller --micro, or mt-store create --step-tokens %llu",
 				(unsigned long long)o->micro, mt_s(o->micro), (unsigned long long)o->seq, mt_s(o->seq), name,
-				(unsigned long long)(mt_ring_block(d->ring[i]) / MT_BATCH_TOKEN),
-				(unsigned long long)(o->micro * o->seq));
+				(unsigned long long)most, (unsigned long long)(o->micro * o->seq));
 	}
 	return 0;
 }
@@ -102,6 +103,7 @@ uint32_t driver_begin(struct driver *d, enum mt_kind kind, uint64_t step, double
 	t->last = last;
 	t->position = *position;
 	t->aux = t->z = NAN; /* for an optimizer that leaves them */
+	memset(t->figures, 0, sizeof t->figures);
 	memset(t->losses, 0, sizeof t->losses[0] * t->micros);
 	d->source = source;
 	d->rows[k & 1] = source->rows;

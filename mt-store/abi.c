@@ -14,7 +14,7 @@
 
 #define TYPE_NAME(f) \
 	_Generic((f), char *: "char", uint8_t *: "u8", uint16_t: "u16", uint32_t: "u32", int32_t: "i32", uint64_t: "u64", \
-		float: "f32", double: "f64", float *: "f32", uint32_t *: "u32", uint64_t *: "u64", \
+		float: "f32", double: "f64", float *: "f32", double *: "f64", uint32_t *: "u32", uint64_t *: "u64", \
 		_Atomic uint64_t *: "u64", uint8_t (*)[MT_GROUP * 16]: "u8", struct mt_header: "mt_header", \
 		struct mt_geometry: "mt_geometry", struct mt_layer *: "mt_layer", struct mt_record: "mt_record", \
 		struct mt_snapshot: "mt_snapshot", \
@@ -83,7 +83,10 @@ static const struct constant slots[] = {{"mt-store", MT_STORE}, {"mt-step", MT_S
 	{"mt-ckpt", MT_CKPT}, {"fill", MT_FILL}, {"mt-link", MT_LINK}, {"mt-stream", MT_STREAM}};
 static const struct constant kinds[] = {{"train", MT_TRAIN}, {"eval", MT_EVAL}};
 static const struct constant messages[] = {{"batch", MT_MSG_BATCH}, {"loss", MT_MSG_LOSS}, {"grad", MT_MSG_GRAD},
-	{"save", MT_MSG_SAVE}, {"squares", MT_MSG_SQUARES}, {"score", MT_MSG_SCORE}};
+	{"save", MT_MSG_SAVE}, {"squares", MT_MSG_SQUARES}, {"score", MT_MSG_SCORE}, {"figures", MT_MSG_FIGURES}};
+static const struct constant objectives[] = {{"nll", MT_NLL}, {"pg", MT_PG}, {"dpo", MT_DPO}, {"simpo", MT_SIMPO},
+	{"orpo", MT_ORPO}};
+static const struct constant sides[] = {{"none", MT_SIDE_NONE}, {"chosen", MT_CHOSEN}, {"rejected", MT_REJECTED}};
 static const struct constant flags[] = {{"tied", MT_TIED}, {"qkv_bias", MT_QKV_BIAS}, {"o_bias", MT_O_BIAS},
 	{"mlp_bias", MT_MLP_BIAS}, {"qk_norm", MT_QK_NORM}, {"rope_dynamic", MT_ROPE_DYNAMIC},
 	{"qk_norm_row", MT_QK_NORM_ROW}, {"qk_norm_after", MT_QK_NORM_AFTER}, {"v_norm", MT_V_NORM},
@@ -168,6 +171,8 @@ static json_t *constants(void)
 	json_object_set_new(o, "slots", CONSTANTS(slots));
 	json_object_set_new(o, "kinds", CONSTANTS(kinds));
 	json_object_set_new(o, "messages", CONSTANTS(messages));
+	json_object_set_new(o, "objectives", CONSTANTS(objectives));
+	json_object_set_new(o, "sides", CONSTANTS(sides));
 	json_object_set_new(o, "flags", CONSTANTS(flags));
 	json_object_set_new(o, "limits", CONSTANTS(limits));
 	json_object_set_new(o, "words", bit_fields_object());

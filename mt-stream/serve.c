@@ -30,6 +30,7 @@ static int batch_take(struct stream *s, const void *block)
 	if (rc) return rc;
 	if (s->taken.msg.batch.scores > (s->taken.msg.txn_kind == MT_EVAL))
 		return mt_fail(MT_EX_PEER, "log-probabilities of kind %u are asked for", s->taken.msg.batch.scores);
+	if (s->taken.msg.batch.documents) return mt_fail(MT_EX_PEER, "an objective, which this mt-stream does not know");
 	if (s->geo->flags & MT_POSITIONS && s->taken.msg.batch.seq > s->geo->max_position)
 		return mt_fail(MT_EX_PEER, "rows of %u tokens: the model has %u positions", s->taken.msg.batch.seq,
 			s->geo->max_position);

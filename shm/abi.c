@@ -27,4 +27,4 @@ enum { MT_ABI_SIZES(ID) };
 __attribute__((unused)) static void filled(void) { MT_ABI_SIZES(FILLED) }
 /* The kinds of messages share their last 40 bytes, and each fills them */
 #define FILLS(kind) _Static_assert(sizeof(((struct mt_msg *)0)->kind) == 40, "mt_msg." #kind " does not fill 40 bytes");
-FILLS(batch) FILLS(loss) FILLS(grad)
+FILLS(batch) FILLS(loss) FILLS(grad) FILLS(score) FILLS(figures)

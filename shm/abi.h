@@ -26,8 +26,8 @@
 	F(mt_control, attempts, 11136, 8) \
 	F(mt_control, fills, 11144, 8) F(mt_control, form, 11152, 8) \
 	F(mt_control, record, 11200, 320) F(mt_control, snap, 11520, 192) F(mt_control, slots, 11712, 18432) \
-	F(mt_control, txn, 30144, 197248) F(mt_control, unlogged, 227392, 16 * MT_FIGURES_WORDS) \
-	F(mt_control, hyper, 227392 + 16 * MT_FIGURES_WORDS, 160) F(mt_control, nodes, 227712, 1600) \
+	F(mt_control, txn, 30144, 197376) F(mt_control, unlogged, 227520, 16 * MT_FIGURES_WORDS) \
+	F(mt_control, hyper, 227520 + 16 * MT_FIGURES_WORDS, 160) F(mt_control, nodes, 227840, 1600) \
 	F(mt_nodes, node, 0, 4) F(mt_nodes, nodes, 4, 4) F(mt_nodes, proposed, 8, 4) \
 	F(mt_nodes, streams, 12, 4) F(mt_nodes, done, 64, 512) F(mt_nodes, snap, 576, 512) F(mt_nodes, token, 1088, 512) \
 	F(mt_layer, heads, 0, 4) F(mt_layer, kv_heads, 4, 4) F(mt_layer, head_dim, 8, 4) F(mt_layer, ffn, 12, 4) \
@@ -77,7 +77,8 @@
 	MT_FIGURES_MORE(MT_ABI_IN_TXN, F) \
 	F(mt_txn, t, 256, 8) \
 	F(mt_txn, norm, 264, 8) F(mt_txn, clip_factor, 272, 8) F(mt_txn, skipped, 280, 4) F(mt_txn, source, 288, 8) \
-	F(mt_txn, source_ring, 296, 8) F(mt_txn, aux, 304, 8) F(mt_txn, z, 312, 8) F(mt_txn, losses, 320, 98304) \
+	F(mt_txn, source_ring, 296, 8) F(mt_txn, aux, 304, 8) F(mt_txn, z, 312, 8) \
+	F(mt_txn, figures, 320, 40) F(mt_txn, losses, 384, 98304) \
 	F(mt_loss, sum, 0, 8) F(mt_loss, targets, 8, 8) F(mt_loss, nonfinite, 16, 4) F(mt_loss, entered, 20, 4) \
 	F(mt_figures, step, 0, 8) MT_FIGURES_LAID(MT_ABI_FIGURE, F) \
 	F(mt_hyper, step, 0, 8) F(mt_hyper, lr, 8, 8) F(mt_hyper, beta1, 16, 8) F(mt_hyper, beta2, 24, 8) \
@@ -100,21 +101,27 @@
 	F(mt_msg, micro, 12, 4) \
 	F(mt_msg, step, 16, 8) F(mt_msg, batch.version, 24, 8) F(mt_msg, batch.rows, 32, 4) F(mt_msg, batch.seq, 36, 4) \
 	F(mt_msg, batch.loss_scale, 40, 8) F(mt_msg, batch.micros, 48, 4) \
-	F(mt_msg, batch.scores, 52, 4) F(mt_msg, batch.weights, 56, 4) F(mt_msg, loss.sum, 24, 8) \
+	F(mt_msg, batch.scores, 52, 4) F(mt_msg, batch.weights, 56, 4) F(mt_msg, batch.documents, 60, 4) \
+	F(mt_msg, loss.sum, 24, 8) \
 	F(mt_msg, loss.targets, 32, 8) F(mt_msg, loss.nonfinite, 40, 4) F(mt_msg, loss.aux, 48, 8) \
 	F(mt_msg, loss.z, 56, 8) F(mt_msg, grad.unit, 24, 4) \
 	F(mt_msg, grad.end, 28, 4) \
 	F(mt_msg, grad.off, 32, 8) F(mt_msg, grad.n, 40, 8) F(mt_msg, grad.zero, 48, 4) \
-	F(mt_msg, score.off, 24, 8) F(mt_msg, score.n, 32, 8)
+	F(mt_msg, score.off, 24, 8) F(mt_msg, score.n, 32, 8) F(mt_msg, figures.figures, 24, 40) \
+	F(mt_objective, kind, 0, 4) F(mt_objective, scale, 8, 8) F(mt_objective, beta, 16, 8) \
+	F(mt_objective, gamma, 24, 8) F(mt_objective, low, 32, 8) F(mt_objective, high, 40, 8) \
+	F(mt_objective, chosen_scale, 48, 8) \
+	F(mt_document, begin, 0, 4) F(mt_document, side, 4, 4) F(mt_document, ref, 8, 8)
 
 #define MT_ABI_SIZES(S) \
-	S(mt_header, 128) S(mt_control, 229312) S(mt_layer, 1184) S(mt_geometry, 10728) S(mt_tensor, 192) S(mt_unit, 256) \
+	S(mt_header, 128) S(mt_control, 229440) S(mt_layer, 1184) S(mt_geometry, 10728) S(mt_tensor, 192) S(mt_unit, 256) \
 	S(mt_slot, 256) \
-	S(mt_position, 72) S(mt_txn, 98624) S(mt_loss, 24) S(mt_figures, 8 * MT_FIGURES_WORDS) \
+	S(mt_position, 72) S(mt_txn, 98688) S(mt_loss, 24) S(mt_figures, 8 * MT_FIGURES_WORDS) \
 	S(mt_hyper, 80) S(mt_nodes, 1600) \
 	S(mt_snapshot, 192) \
 	S(mt_record, 320) S(mt_choice, 256) \
-	S(mt_partition, 2112) S(mt_ringbuf, 256) S(mt_msg, 64) S(mt_rings, 256)
+	S(mt_partition, 2112) S(mt_ringbuf, 256) S(mt_msg, 64) S(mt_rings, 256) \
+	S(mt_objective, 64) S(mt_document, 16)
 
 /* R(struct, field, size): bytes for later fields. With those above they fill each struct, so that a new field must take
  * its bytes from one of them, and be listed. */
@@ -124,11 +131,12 @@
 	R(mt_layer, reserved, 12) R(mt_geometry, reserved, 24) R(mt_tensor, reserved, 8) \
 	R(mt_unit, reserved0, 40) R(mt_unit, reserved1, 56) R(mt_unit, reserved2, 56) R(mt_slot, reserved, 136) \
 	R(mt_position, reserved, 8) R(mt_txn, reserved0, 56) \
-	R(mt_txn, reserved1, 40 - 8 * MT_FIGURES_IN_TXN) R(mt_txn, reserved2, 4) \
+	R(mt_txn, reserved1, 40 - 8 * MT_FIGURES_IN_TXN) R(mt_txn, reserved2, 4) R(mt_txn, reserved3, 24) \
 	R(mt_figures, reserved_skipped, 4) R(mt_hyper, reserved0, 4) R(mt_hyper, reserved, 8) R(mt_nodes, reserved, 48) \
 	R(mt_snapshot, reserved0, 56) R(mt_snapshot, reserved1, 32) R(mt_record, reserved, 64) R(mt_choice, reserved, 8) \
 	R(mt_partition, reserved, 56) R(mt_ringbuf, reserved0, 4) R(mt_ringbuf, reserved1, 64) \
 	R(mt_ringbuf, reserved2, 56) R(mt_ringbuf, reserved3, 56) R(mt_rings, reserved, 124) \
-	R(mt_msg, batch.reserved1, 4) R(mt_msg, loss.reserved, 4) \
-	R(mt_msg, grad.reserved0, 4) R(mt_msg, grad.reserved1, 8) R(mt_msg, score.reserved, 24)
+	R(mt_msg, loss.reserved, 4) \
+	R(mt_msg, grad.reserved0, 4) R(mt_msg, grad.reserved1, 8) R(mt_msg, score.reserved, 24) \
+	R(mt_objective, reserved0, 4) R(mt_objective, reserved1, 8)
 /* clang-format on */

@@ -68,7 +68,7 @@ static void ring_spec(const struct mt_control *c, uint32_t i, char *name, uint32
 	if (kind == BATCH) {
 		snprintf(name, 32, "batch.%u", stream);
 		*slots = BATCH_SLOTS;
-		*block = c->step_tokens * MT_BATCH_TOKEN;
+		*block = c->step_tokens * MT_BATCH_TOKEN + MT_BATCH_ROOM;
 	} else if (kind == GRAD) {
 		snprintf(name, 32, "grad.%u", stream);
 		*slots = c->piece_elems > PIECE_ELEMS ? 2 * GRAD_SLOTS : GRAD_SLOTS;

@@ -67,3 +67,34 @@ load helpers
 		grep -q "reserved\|does not list all\|size of" "$T/err"
 	done
 }
+
+@test "a batch with an objective is refused where its documents are not those of its kind, or a number is not finite" {
+	shm-batch >"$T/said"
+	diff - "$T/said" <<-'EOF'
+	pg: valid
+	a pair: valid
+	a pair: valid
+	a pair: valid
+	m.batch.documents = 0: valid
+	m.batch.documents = 3: 3 documents are not pairs
+	m.batch.documents = 2: row 1, position 0: a target of no document
+	m.batch.documents = N + 1: 13 documents in 2 rows of 6 tokens
+	m.batch.weights = 0: an objective without weights
+	block.objective.kind = MT_NLL: objective of kind 0
+	block.objective.kind = 5: objective of kind 5
+	block.objective.beta = NAN: objective: number 1 is not finite
+	block.old[7] = INFINITY: row 1, position 1: its old log-probability is not finite
+	d[1].side = MT_CHOSEN: documents 0 and 1 are not a pair of one row
+	d[1].side = 3: document 1: side 3
+	d[1].side = MT_CHOSEN: document 1: side 1
+	d[1].ref = -INFINITY: document 1: its reference is not finite
+	d[3].begin = N: document 3: begins at 12
+	d[3].begin = UINT32_MAX: document 3: begins at 4294967295
+	d[2].begin = 3: document 2: begins at 3
+	d[2].begin = 7: document 2: begins at 7
+	d[1].begin = 6; d[2].begin = 9; m.batch.documents = 2: documents 0 and 1 are not a pair of one row
+	block.targets[3] = block.targets[4] = MT_NO_TARGET: document 1: has no target
+	d[0].begin = 3; d[1].begin = 6; m.batch.documents = 2: row 0, position 0: a target of no document
+	block.targets[3] = block.targets[4] = MT_NO_TARGET: valid
+	EOF
+}

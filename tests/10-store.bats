@@ -471,7 +471,7 @@ takes() {
 }
 
 @test "create of more than the cgroup's limit exits 71 instead of being killed, and leaves no files" {
-	memory_group 140M
+	memory_group 150M
 	fails_with 71 in_group mt-store create "$RUN" --config "$CONFIGS/demo.json"
 	grep -q "the cgroup has .* left" "$T/fails.err"
 	gone "$RUN"

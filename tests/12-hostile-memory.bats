@@ -392,7 +392,7 @@ holds_messages() { [ "$(word ring.mine mine.tail)" != "$(word ring.mine mine.hea
 }
 
 @test "mt-optim refuses a gradient ring without blocks or with blocks that are too small" {
-	STEP_TOKENS=512 tiny
+	STEP_TOKENS=256 tiny
 	fails_with 65 timeout 10 mt-optim "$RUN" --ring grad.0=save
 	grep -q "ring for grad.0: blocks of 0 bytes" "$T/fails.err"
 	fails_with 65 timeout 10 mt-optim "$RUN" --ring grad.3=batch.0

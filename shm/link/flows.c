@@ -3,7 +3,7 @@
  *
  *     batch.I      node 0 → the node of mt-stream I
  *     link.I       an mt-stream's gradients: a piece is cut at the borders of what nodes own; each part goes to its
- *                  owner's grad.I, a loss to node 0's
+ *                  owner's grad.I, a loss and its figures to node 0's
  *     squares      another node's sums of squares → squares.R of node 0
  *
  * Each flow has its own ring and tags on both sides, so the others move while one of them waits; mt-optim
@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "batch.h"
 #include "link.h"
 #include "mt/error.h"
 #include "mt/ring.h"
@@ -69,8 +70,9 @@ static uint64_t payload_bytes(const struct link *l, const struct mt_msg *m)
 {
 	uint64_t width = mt_dtype_bytes(l->control->grad), n = m->grad.n;
 	switch (m->kind) {
-	case MT_MSG_BATCH: return (uint64_t)m->batch.rows * m->batch.seq * (m->batch.weights ? 4 : 3) * sizeof(uint32_t);
-	case MT_MSG_LOSS: return 0;
+	case MT_MSG_BATCH: return batch_bytes(m);
+	case MT_MSG_LOSS:
+	case MT_MSG_FIGURES: return 0;
 	case MT_MSG_GRAD: return m->grad.zero ? 0 : n > INT_MAX ? UINT64_MAX : n * width;
 	case MT_MSG_SQUARES: return n > INT_MAX ? UINT64_MAX : (n + MT_BLOCK - 1) / MT_BLOCK * sizeof(double);
 	default: return UINT64_MAX;

@@ -19,7 +19,9 @@
 #define MT_CHOICE_KEY 120       /* bytes of an entry's key, NUL included, */
 #define MT_CHOICE_VALUE 120     /* and of its value */
 #define MT_NO_TARGET  UINT32_MAX
-#define MT_BATCH_TOKEN 16       /* bytes that a batch block has for a token */
+#define MT_BATCH_TOKEN 36       /* bytes that a batch block has for a token, */
+#define MT_BATCH_ROOM 72        /* and once */
+#define MT_STEP_FIGURES 5       /* sums that an objective has beside its loss */
 #define MT_CONTEXT_ONLY 0x80000000u  /* bit 31 of a record's element: no loss for predicting this token */
 
 enum mt_state { MT_EMPTY = 0, MT_FILLING = 1, MT_FILLED = 2, MT_DIRTY = 3, MT_GONE = 4 };
@@ -111,6 +113,8 @@ struct mt_txn {
 	uint32_t skipped, reserved2;
 	uint64_t source, source_ring;   /* --grad none: slot word and ring of the mt-stream whose pieces are applied */
 	double   aux, z;            /* terms of the loss: mean of the micros', weighted by their targets; NaN: none */
+	double   figures[MT_STEP_FIGURES];    /* sums of the micros' messages of figures; 0 where none come */
+	uint64_t reserved3[3];
 	/* by mt-optim as they come */
 	struct mt_loss losses[MT_MICROS];
 };
@@ -170,7 +174,7 @@ struct mt_hyper {               /* what a training step was made with; 80 bytes 
 };
 
 enum mt_msg_kind { MT_MSG_BATCH = 1, MT_MSG_LOSS = 2, MT_MSG_GRAD = 3, MT_MSG_SAVE = 4, MT_MSG_SQUARES = 5,
-	MT_MSG_SCORE = 6 };
+	MT_MSG_SCORE = 6, MT_MSG_FIGURES = 7 };
 
 struct mt_msg {                 /* 64 bytes; fields of the txn first, then by kind */
 	uint32_t k, attempt;
@@ -183,7 +187,7 @@ struct mt_msg {                 /* 64 bytes; fields of the txn first, then by ki
 			 uint32_t rows, seq; double loss_scale; uint32_t micros;
 			 uint32_t scores;      /* 1: an evaluation that is answered with log-probabilities, too */
 			 uint32_t weights;     /* 1: the block has weights, too */
-			 uint32_t reserved1; } batch;
+			 uint32_t documents; } batch;  /* of the micro; above 0: the block has an objective, too */
 		struct { double sum; uint64_t targets; uint32_t nonfinite, reserved;
 			 double aux, z; /* of this micro, without coefficients; 0 where the geometry's is 0 */ } loss;
 		struct { uint32_t unit, end;   /* end 1: the head's end of tied embeddings */
@@ -191,6 +195,7 @@ struct mt_msg {                 /* 64 bytes; fields of the txn first, then by ki
 			 uint32_t zero;        /* 1: all n are 0, and nobody wrote the block */
 			 uint32_t reserved0; uint64_t reserved1; } grad;
 		struct { uint64_t off, n; uint64_t reserved[3]; /* positions of the micro, row after row */ } score;
+		struct { double figures[MT_STEP_FIGURES]; } figures;  /* sums over the micro */
 		uint8_t bytes[40];
 	};
 };
@@ -200,11 +205,35 @@ struct mt_msg {                 /* 64 bytes; fields of the txn first, then by ki
  *   starts  index in the row at which the token's document starts: it attends from there, its position counts from
  *           there; padding is a separate document
  * and with `weights` a fourth of f32: the weight of the position's target in the loss. 1 where there is no target.
+ * With `documents`, `weights` is 1, too, and there follow
+ *   old     a fifth array of f32: the log-probability of the position's target under the policy that sampled it; 0
+ *           where there is none
+ * and, from the next multiple of 8 bytes on, a struct mt_objective and `documents` x struct mt_document.
  * Payload of a grad message: n elements, bf16 or fp32 as the run's --grad says (fp32 for none).
  * A squares message has the fields of grad; its payload is a double for each block of MT_BLOCK of the n elements: the
  * sum of squares of the gradient there.
  * Payload of a score message: n doubles, for positions off .. off + n - 1 of the micro: the log-probability of the
  * position's target; 0 where there is none. */
+
+enum mt_objective_kind { MT_NLL = 0, MT_PG = 1, MT_DPO = 2, MT_SIMPO = 3, MT_ORPO = 4 };
+enum mt_side { MT_SIDE_NONE = 0, MT_CHOSEN = 1, MT_REJECTED = 2 };
+
+struct mt_objective {           /* 64 bytes: what a step's loss is. NLL has none: its batches have no documents */
+	uint32_t kind, reserved0;   /* enum mt_objective_kind */
+	double   scale;             /* 1 / what the loss is a mean of, in the whole step: pairs, of pg targets */
+	double   beta, gamma, low, high;      /* those that the kind has */
+	double   chosen_scale;      /* orpo: 1 / targets of chosen documents in the whole step */
+	uint64_t reserved1;
+};
+
+struct mt_document {            /* 16 bytes: of the micro, in ascending order of begin */
+	uint32_t begin;             /* its first position, row * seq + t; it ends where the next one begins, or its row */
+	uint32_t side;              /* enum mt_side. Of pg: none; else documents 2 i and 2 i + 1 are a pair, in one row */
+	double   ref;               /* sum of the reference model's log-probabilities of its targets */
+};
+/* A figures message has no payload. Its sums: of pairs rewards of chosen documents, of rejected ones, margins, pairs
+ * whose margin is above 0 (half of those with 0), pairs; of pg clipped targets, old - log-probability, 0, 0,
+ * targets. */
 
 struct mt_ringbuf {             /* 256 bytes in the rings region: one ring, single producer, single consumer */
 	char     name[32];

@@ -5,7 +5,7 @@
 /* clang-format off */
 
 #define MT_VERSION "0.1.0"
-#define MT_ABI 17
+#define MT_ABI 18
 
 /* clang-format on */
 
