@@ -8,12 +8,19 @@
 
 #define SEQ_MAX (1u << 26) /* keeps rows x seq x 16 bytes far from 2^64 */
 
+/* What --loss stands for. The default, nll, has no numbers */
+struct objective {
+	enum mt_objective_kind kind;
+	double beta, gamma, low, high; /* those that the kind has */
+};
+
 struct options {
 	const char *run;
 	struct schedule schedule;
 	uint64_t until, batch, micro, seq; /* batch, micro: rows */
 	uint32_t pack;                     /* as in mt_position */
 	struct mt_hyperparams hyperparams; /* lr: of each step, by the schedule */
+	struct objective objective;
 	double wait;
 	bool clip_given, beta2_given, input_new;
 	bool check, count;                   /* only check the options; only count what the input would train */
