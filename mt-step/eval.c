@@ -103,17 +103,19 @@ int eval_open(struct eval *e, const struct options *o, const struct vocabulary *
 	return rc;
 }
 
-static double loss_sum(struct driver *d, uint32_t k)
+/* Add a part of the evaluation, txn k, which is done. */
+static void add_part(struct evaluation *sum, struct driver *d, uint32_t k)
 {
 	const struct mt_txn *t = mt_txn(d->run, k);
-	double sum = 0;
-	for (uint32_t j = 0; j < t->micros; j++) sum += t->losses[j].nonfinite ? NAN : t->losses[j].sum;
-	return sum;
+	double loss = 0;
+	for (uint32_t j = 0; j < t->micros; j++) loss += t->losses[j].nonfinite ? NAN : t->losses[j].sum;
+	sum->loss += loss;
+	for (int i = 0; i < MT_STEP_FIGURES; i++) sum->sums[i] += t->figures[i];
 }
 
-double eval_run(struct eval *e, struct driver *d, uint64_t step, const struct mt_position *position)
+struct evaluation eval_run(struct eval *e, struct driver *d, uint64_t step, const struct mt_position *position)
 {
-	double sum = 0;
+	struct evaluation sum = {0};
 	for (uint64_t part = 0; part < e->n_parts; part++) {
 		e->part_first = part * part_rows(e);
 		uint64_t left = e->rows - e->part_first;
@@ -124,17 +126,20 @@ double eval_run(struct eval *e, struct driver *d, uint64_t step, const struct mt
 		if (newest && driver_phase(d, newest - 1) == MT_DONE) driver_logged(d, newest - 1);
 		uint32_t k = driver_begin(d, MT_EVAL, step, 0, false, false, position, &e->source);
 		driver_wait(d, k, MT_DONE);
-		sum += loss_sum(d, k);
+		add_part(&sum, d, k);
 	}
-	return sum / (double)e->targets;
+	sum.loss /= (double)e->targets;
+	return sum;
 }
 
-bool eval_was(const struct eval *e, struct driver *d, uint32_t k, double *loss)
+bool eval_was(const struct eval *e, struct driver *d, uint32_t k, struct evaluation *result)
 {
 	const struct mt_txn *t = mt_txn(d->run, k);
 	if (t->kind != MT_EVAL || e->n_parts != 1 || t->targets != e->targets ||
 		t->micros != (e->rows + e->o->micro - 1) / e->o->micro)
 		return false;
-	*loss = loss_sum(d, k) / (double)e->targets;
+	*result = (struct evaluation){0};
+	add_part(result, d, k);
+	result->loss /= (double)e->targets;
 	return true;
 }

@@ -3,6 +3,7 @@
 #define EVAL_H
 
 #include "driver.h"
+#include "metrics.h"
 
 struct eval {
 	struct row_source source; /* of one part; first, so that it can be cast back */
@@ -22,8 +23,8 @@ struct eval {
 int eval_open(struct eval *, const struct options *, const struct vocabulary *);
 /* Evaluate the state after `step`: one txn a part of MT_MICROS micro-batches. The caller logs the last two
  * when the result is written. The txn before the first part must be done. */
-double eval_run(struct eval *, struct driver *, uint64_t step, const struct mt_position *);
-/* Was txn k, which is done, this evaluation as a whole? Then *loss is its result. */
-bool eval_was(const struct eval *, struct driver *, uint32_t k, double *loss);
+struct evaluation eval_run(struct eval *, struct driver *, uint64_t step, const struct mt_position *);
+/* Was txn k, which is done, this evaluation as a whole? Then *result is its result. */
+bool eval_was(const struct eval *, struct driver *, uint32_t k, struct evaluation *result);
 
 #endif

@@ -11,6 +11,7 @@
 #include "cli/cli.h"
 #include "metrics.h"
 #include "mt/model.h"
+#include "options.h"
 #include "progress.h"
 
 static bool closed, failed;
@@ -34,8 +35,10 @@ double metrics_tokens_per_s(const struct metrics *m)
 	return m->time_s > 0 ? (double)m->figures.processed / m->time_s : 0;
 }
 
+double metrics_mean(const double *sums, int i) { return sums[i] / sums[MT_STEP_FIGURES - 1]; }
+
 struct line {
-	char text[512];
+	char text[1024];
 	size_t n;
 };
 
@@ -77,6 +80,25 @@ static void put_times(struct line *l, const struct metrics *m)
 	if (known && m->planned.model > 0 && m->time_s > 0) put(l, "mfu", "%.4g", m->planned.model / m->time_s);
 }
 
+/* What the sums of an objective are; their last is what they are divided by */
+static const char *const pair_keys[] = {"reward_chosen", "reward_rejected", "margin", "accuracy"};
+static const char *const pg_keys[] = {"clip_fraction", "kl"};
+
+static void put_means(struct line *l, enum mt_objective_kind loss, const double *sums)
+{
+	bool pairs = loss_of_pairs(loss);
+	int n = pairs ? 4 : loss == MT_PG ? 2 : 0;
+	for (int i = 0; i < n; i++) put_NUMBER(l, (pairs ? pair_keys : pg_keys)[i], metrics_mean(sums, i));
+}
+
+static void put_evaluation(struct line *l, enum mt_objective_kind loss, const struct evaluation *e)
+{
+	put_NUMBER(l, "eval_loss", e->loss);
+	if (!loss_of_pairs(loss)) return;
+	put_NUMBER(l, "eval_accuracy", metrics_mean(e->sums, 3));
+	put_NUMBER(l, "eval_margin", metrics_mean(e->sums, 2));
+}
+
 static void write_line(const char *line, size_t n)
 {
 	if (isatty(STDOUT_FILENO)) progress_clear();
@@ -103,11 +125,12 @@ void metrics_write(const struct metrics *m)
 	if (has) put_##kind(&l, key, m->figures.field);
 	if (m->trained) {
 		MT_FIGURES(PUT, put_times(&l, m);)
+		put_means(&l, m->loss, m->sums);
 	}
-	if (m->evaluated) put_NUMBER(&l, "eval_loss", m->eval_loss);
+	if (m->evaluated) put_evaluation(&l, m->loss, &m->evaluation);
 	l.text[l.n++] = '}';
 	l.text[l.n++] = '\n';
 	metrics_file_write(m, l.text, l.n); /* first: it asks whether the evaluation is a new one */
-	if (m->evaluated) best_note(m->figures.step, m->eval_loss);
+	if (m->evaluated) best_note(m->figures.step, m->evaluation.loss);
 	if (!closed) write_line(l.text, l.n);
 }

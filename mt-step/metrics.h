@@ -11,20 +11,29 @@
 
 struct mt_geometry;
 
+struct evaluation {
+	double loss;
+	double sums[MT_STEP_FIGURES]; /* of its objective */
+};
+
 struct metrics {
 	struct mt_figures figures;     /* a line of an evaluation alone has only `step` of them */
 	const struct mt_geometry *geo; /* says which terms the model's loss has; of a trained step */
 	bool trained;                  /* false: a line of an evaluation alone */
 	double time_s;                 /* not finite: not measured; null, and tokens_per_s too */
 	struct mt_planned_step planned;
+	enum mt_objective_kind loss;
+	double sums[MT_STEP_FIGURES]; /* of the step's objective; all 0: not known */
 	bool evaluated;
-	double eval_loss;
+	struct evaluation evaluation;
 };
 
 /* One JSON object and a newline in one write. A failed write is reported once, and training goes on: a closed
  * stdout is the reader's choice; any other failure makes metrics_failed true. */
 void metrics_write(const struct metrics *);
 bool metrics_failed(void);
+/* The mean of a sum, i < MT_STEP_FIGURES - 1, over the pairs or targets; NaN: not known */
+double metrics_mean(const double *sums, int i);
 /* Processed tokens a second; 0: the step took no time. */
 double metrics_tokens_per_s(const struct metrics *);
 /* --metrics FILE: metrics_write writes there too. Removes its lines of steps after `step`; all lines if the run is

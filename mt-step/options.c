@@ -16,9 +16,10 @@ static struct options o = {
 	.wait = 10,
 	.max_skipped = 20,
 };
-static const char *schedule_name, *pack_name, *long_name, *input, *warmup;
+static const char *schedule_name, *pack_name, *long_name, *loss_name, *input, *warmup;
 static uint64_t warmup_millionths; /* --warmup as a percentage of --steps: whole numbers, so that 7% of 100 is 7 */
 static bool lr_given, decay_given, min_lr_given, until_given, stop_given;
+static bool beta_given, gamma_given, low_given, high_given;
 
 static const struct mt_opt table[] = {
 	{"steps", OPT_U64, &o.schedule.steps, "N", "number of the last step; length of the learning rate's schedule", NULL},
@@ -41,6 +42,14 @@ static const struct mt_opt table[] = {
 	{"eps", OPT_DOUBLE, &o.hyperparams.eps, "X", "Adam's epsilon (default: 1e-8)", NULL},
 	{"clip", OPT_DOUBLE, &o.hyperparams.clip, "X",
 		"maximum gradient norm (clipping); 0: off (default: 1; off with --grad none)", &o.clip_given},
+	{"loss", OPT_STR, &loss_name, "NAME", "nll (default), pg, dpo, simpo or orpo", NULL},
+	{"beta", OPT_DOUBLE, &o.objective.beta, "X", "dpo, orpo, simpo: weight of the preference (default: 0.1, 0.1, 2)",
+		&beta_given},
+	{"gamma", OPT_DOUBLE, &o.objective.gamma, "X", "simpo: margin that rewards should have (default: 1)", &gamma_given},
+	{"clip-low", OPT_DOUBLE, &o.objective.low, "X",
+		"pg: ratios of probabilities below 1 - X are clipped (default: 0.2)", &low_given},
+	{"clip-high", OPT_DOUBLE, &o.objective.high, "X", "pg: those above 1 + X are clipped (default: --clip-low)",
+		&high_given},
 	{"pack", OPT_STR, &pack_name, "HOW", "docs (default), concat or none", NULL},
 	{"long", OPT_STR, &long_name, "HOW", "documents longer than a row: split (default), drop or truncate", NULL},
 	{"eval", OPT_STR, &o.eval, "FILE", "records to evaluate on", NULL},
@@ -151,6 +160,35 @@ static void check_adam(void)
 	if (!(o.wait >= 0)) mt_die(MT_EX_USAGE, "--wait: 0 or more");
 }
 
+static const char *const losses[] =
+	{[MT_NLL] = "nll", [MT_PG] = "pg", [MT_DPO] = "dpo", [MT_SIMPO] = "simpo", [MT_ORPO] = "orpo"};
+
+const char *loss_name_of(enum mt_objective_kind kind) { return losses[kind]; }
+
+/* --loss, and the options that belong to some losses */
+static void check_loss(void)
+{
+	struct objective *l = &o.objective;
+	uint32_t kinds = sizeof losses / sizeof *losses;
+	while (loss_name && l->kind < kinds && strcmp(loss_name, losses[l->kind])) l->kind++;
+	if (l->kind == kinds) mt_die(MT_EX_USAGE, "--loss: '%s' is not nll, pg, dpo, simpo or orpo", loss_name);
+	bool pairs = loss_of_pairs(l->kind);
+	if (beta_given && !pairs) mt_die(MT_EX_USAGE, "--beta goes with --loss dpo, simpo or orpo");
+	if (gamma_given && l->kind != MT_SIMPO) mt_die(MT_EX_USAGE, "--gamma goes with --loss simpo");
+	if ((low_given || high_given) && l->kind != MT_PG)
+		mt_die(MT_EX_USAGE, "--%s goes with --loss pg", low_given ? "clip-low" : "clip-high");
+	if (pairs && !beta_given) l->beta = l->kind == MT_SIMPO ? 2 : 0.1;
+	if (l->kind == MT_SIMPO && !gamma_given) l->gamma = 1;
+	if (l->kind == MT_PG && !low_given) l->low = 0.2;
+	if (!high_given) l->high = l->low;
+	if (pairs && !(l->beta > 0)) mt_die(MT_EX_USAGE, "--beta: above 0");
+	if (!(l->gamma >= 0)) mt_die(MT_EX_USAGE, "--gamma: 0 or more");
+	if (!(l->low >= 0 && l->low <= 1)) mt_die(MT_EX_USAGE, "--clip-low: 0 to 1");
+	if (!(l->high >= 0)) mt_die(MT_EX_USAGE, "--clip-high: 0 or more");
+	if (l->kind != MT_NLL && (o.pack & PACK_HOW) == PACK_CONCAT)
+		mt_die(MT_EX_USAGE, "--pack concat cuts the input anywhere, and --loss %s needs whole documents", loss_name);
+}
+
 void options_check_seq(const struct options *opt, const struct mt_geometry *g)
 {
 	if (opt->seq > g->max_position && g->flags & MT_POSITIONS)
@@ -194,6 +232,7 @@ void options_parse(struct options *out, int argc, char **argv)
 		check_adam();
 	}
 	check_pack();
+	check_loss();
 	if (input && strcmp(input, "new")) mt_die(MT_EX_USAGE, "--input: expected 'new'");
 	o.input_new = input != NULL;
 	if (o.own_metrics && !o.metrics) mt_die(MT_EX_USAGE, "--own-metrics goes with --metrics FILE");

@@ -36,6 +36,13 @@ struct options {
 /* Ends the program with 64 and one line if an option is invalid. */
 void options_parse(struct options *, int argc, char **argv);
 
+const char *loss_name_of(enum mt_objective_kind kind);
+/* Are two answers compared? */
+static inline bool loss_of_pairs(enum mt_objective_kind kind)
+{
+	return kind == MT_DPO || kind == MT_SIMPO || kind == MT_ORPO;
+}
+
 /* Ends the program with 78 if the model has fewer positions than --seq; says if it was trained on fewer. */
 void options_check_seq(const struct options *, const struct mt_geometry *);
 

@@ -2,6 +2,7 @@
  *
  * A text that is as long as the row would make the terminal wrap it, and the next one would erase only its last part.
  * So fields are left out, the least important first, until the row holds them. */
+#include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <sys/ioctl.h>
@@ -14,8 +15,8 @@
 #define SMOOTH 0.1     /* weight of the newest step in the running mean of step times */
 #define LOOK_EVERY 0.1 /* seconds between looks at the terminal's width */
 
-enum { STEP, LOSS, EVAL, SPEED, LEFT, FIELDS }; /* in the order in which they are shown */
-static const int dispensable[] = {SPEED, EVAL, LEFT, LOSS};
+enum { STEP, LOSS, ACCURACY, EVAL, SPEED, LEFT, FIELDS }; /* in the order in which they are shown */
+static const int dispensable[] = {SPEED, EVAL, ACCURACY, LEFT, LOSS};
 
 static char fields[FIELDS][48]; /* "": not known */
 static bool shown;
@@ -88,6 +89,7 @@ void progress_show(const struct progress *p)
 	time_text(left, sizeof left, mean_s * (double)(p->until - p->step));
 	snprintf(fields[STEP], sizeof *fields, "step %llu/%llu", (unsigned long long)p->step, (unsigned long long)p->until);
 	snprintf(fields[LOSS], sizeof *fields, "loss %.4f", p->loss);
+	if (!isnan(p->accuracy)) snprintf(fields[ACCURACY], sizeof *fields, "accuracy %.2f", p->accuracy);
 	if (p->evaluated) snprintf(fields[EVAL], sizeof *fields, "eval loss %.4f", p->eval_loss);
 	snprintf(fields[SPEED], sizeof *fields, "%s tokens/s", speed);
 	snprintf(fields[LEFT], sizeof *fields, "%s left", left);

@@ -66,7 +66,11 @@ static const struct options *opts(const struct trainer *t) { return t->d->o; }
 
 static struct metrics line_of(const struct driver *d, const struct mt_figures *f)
 {
-	return (struct metrics){.figures = *f, .geo = mt_geometry(d->run), .trained = true, .time_s = NAN};
+	return (struct metrics){.figures = *f,
+		.geo = mt_geometry(d->run),
+		.loss = d->o->objective.kind,
+		.trained = true,
+		.time_s = NAN};
 }
 
 static struct metrics figures(struct driver *d, uint32_t k)
@@ -74,6 +78,7 @@ static struct metrics figures(struct driver *d, uint32_t k)
 	struct mt_figures f;
 	mt_txn_figures(mt_txn(d->run, k), &f);
 	struct metrics m = line_of(d, &f);
+	memcpy(m.sums, mt_txn(d->run, k)->figures, sizeof m.sums);
 	double now = mt_now();
 	m.time_s = now - d->mark;
 	m.planned = mt_planned_step(d->run, d->rows[k & 1]);
@@ -88,6 +93,7 @@ static void write_figures(struct driver *d, const struct metrics *m)
 	progress_show(&(struct progress){.step = m->figures.step,
 		.until = d->o->until,
 		.loss = m->figures.loss,
+		.accuracy = loss_of_pairs(m->loss) ? metrics_mean(m->sums, 3) : NAN,
 		.tokens_per_s = metrics_tokens_per_s(m),
 		.time_s = m->time_s,
 		.evaluated = b->evaluations != 0,
@@ -129,7 +135,7 @@ static void finish_step(struct driver *d, struct eval *eval, uint32_t k, bool ev
 		carry_figures(d, k);
 		driver_logged(d, k);
 	}
-	m.eval_loss = eval_run(eval, d, m.figures.step, &position);
+	m.evaluation = eval_run(eval, d, m.figures.step, &position);
 	m.evaluated = true;
 	write_figures(d, &m);
 	if (in_parts) drop_figures(&mt_control(d->run)->unlogged[0]);
@@ -154,7 +160,10 @@ static void evaluate_alone(struct driver *d, struct eval *eval)
 {
 	struct mt_committed c;
 	mt_run_committed(d->run, &c);
-	struct metrics m = {.figures.step = c.step, .evaluated = true, .eval_loss = eval_run(eval, d, c.step, &c.position)};
+	struct metrics m = {.figures.step = c.step,
+		.loss = d->o->objective.kind,
+		.evaluated = true,
+		.evaluation = eval_run(eval, d, c.step, &c.position)};
 	metrics_write(&m);
 	eval_logged(d);
 }
@@ -173,7 +182,7 @@ static void resume_eval(struct driver *d, struct eval *eval, uint32_t k)
 	bool open = driver_phase(d, k) == MT_DONE;
 	if (of_step) {
 		struct metrics m = figures(d, k - 1);
-		m.evaluated = eval && eval_was(eval, d, k, &m.eval_loss);
+		m.evaluated = eval && eval_was(eval, d, k, &m.evaluation);
 		write_figures(d, &m);
 	}
 	if (k > 0 && driver_phase(d, k - 1) == MT_DONE) driver_logged(d, k - 1);
@@ -201,7 +210,7 @@ static void write_unlogged(struct driver *d, struct eval *eval)
 		struct metrics m = line_of(d, &c->unlogged[i]);
 		m.evaluated = m.figures.step == now.step && steps_are_logged(d) && eval_due(d, eval, m.figures.step, false);
 		if (m.evaluated) {
-			m.eval_loss = eval_run(eval, d, m.figures.step, &now.position);
+			m.evaluation = eval_run(eval, d, m.figures.step, &now.position);
 			eval_logged(d);
 		}
 		metrics_write(&m);

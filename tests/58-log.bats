@@ -72,6 +72,20 @@ line() { # STEP LOSS TIME
 	WANT
 }
 
+@test "rewards, margins, accuracies and clipped ratios have the names of TRL" {
+	{
+		printf '{"step": 1, "loss": 0.5, "reward_chosen": 0.25, "reward_rejected": -0.5, "margin": 0.75, '
+		echo '"accuracy": 1, "eval_loss": 0.6, "eval_accuracy": 0.5, "eval_margin": 0.125}'
+		echo '{"step": 2, "loss": 0.5, "clip_fraction": 0.25, "kl": null}'
+	} >"$T/in"
+	wandb <"$T/in" >"$T/out"
+	want='"train/loss": 0.5, "train/rewards/chosen": 0.25, "train/rewards/rejected": -0.5, '
+	want+='"train/rewards/margins": 0.75, "train/rewards/accuracies": 1.0, "eval/loss": 0.6, '
+	want+='"eval/rewards/accuracies": 0.5, "eval/rewards/margins": 0.125'
+	grep -qxF 'log [{"train/global_step": 1, '"$want"'}] {}' "$T/calls"
+	grep -qxF 'log [{"train/global_step": 2, "train/loss": 0.5, "train/clip_ratio/region_mean": 0.25}] {}' "$T/calls"
+}
+
 @test "a step that comes again is logged once if it is equal; if it differs, TensorBoard shows the new steps only" {
 	need_tensorboard
 	{ line 1 5 1; line 2 4 1; line 3 3 1; line 4 2 1; line 2 4 1; line 3 3.5 1; line 4 2 1; line 5 1 1; } >"$T/in"
