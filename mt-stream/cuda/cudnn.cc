@@ -43,6 +43,11 @@ static void *find_function(void *library, const char *name)
 		ENTRY(cudaGetDevice),
 		ENTRY(cudaDeviceGetAttribute),
 		ENTRY(cudaStreamIsCapturing),
+#if CUDART_VERSION >= 13000
+		ENTRY(cudaStreamGetCaptureInfo),
+#else
+		ENTRY(cudaStreamGetCaptureInfo_v2),
+#endif
 		ENTRY(cudaRuntimeGetVersion),
 #undef ENTRY
 	};

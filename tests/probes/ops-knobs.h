@@ -933,7 +933,8 @@ static double gelu_size(double x) { return fabs(x) * fmax(0.5, erfc(-x / sqrt(2)
 
 static void test_accuracy(void)
 {
-	float *x = keep(GRID * sizeof *x), *y = keep(GRID * sizeof *y), slope = -200;
+	float *x = keep(GRID * sizeof *x), *y = keep(GRID * sizeof *y), *slope = keep(sizeof *slope);
+	*slope = -200;
 	for (int64_t i = 0; i < GRID; i++) x[i] = (float)((double)(i - GRID / 2) * 12 / (GRID / 2) + 1e-9);
 	for (int64_t i = 0; i < GRID; i += 7) x[i] *= 1e-3f;
 	memcpy(y, x, GRID * sizeof *y);
@@ -945,7 +946,7 @@ static void test_accuracy(void)
 	/* with this slope below 0, xIELU is (e^x - 1) / 2 */
 	for (int64_t i = 0; i < GRID; i++) x[i] = -fabsf(x[i]) - 1e-5f;
 	a.form = MT_XIELU;
-	a.slope[0] = a.slope[1] = &slope;
+	a.slope[0] = a.slope[1] = slope;
 	op_activation_forward(pools[1], &a);
 	accurate("xIELU, by e^x - 1", x, y, half_expm1, fabs, 4);
 	forget();
