@@ -29,3 +29,15 @@ load helpers
 	done
 	[ ! -e "$T/out" ]
 }
+
+# ---- objective.c ----
+
+@test "losses, rewards and derivatives of extreme log-probabilities, too, are autograd's in fp64 to 1e-12" {
+	stream-objective "$GOLDEN/objectives.txt" >"$T/out" || { cat "$T/out"; return 1; }
+	[ "$(tail -n 1 "$T/out")" = "$(grep -c . "$GOLDEN/objectives.txt") lines" ]
+	[ "$(cut -d ' ' -f 1 "$GOLDEN/objectives.txt" | sort -u | tr '\n' ' ')" = "dpo orpo pg simpo " ]
+}
+
+@test "objectives by rows: swapped sides negate margins, the policy as its reference gives ln 2, NaN stays visible" {
+	stream-objective
+}
