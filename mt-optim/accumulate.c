@@ -10,6 +10,7 @@
  */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "cli/cli.h"
 #include "mt/error.h"
@@ -51,6 +52,7 @@ static bool begin(struct optim *o, uint32_t k, uint64_t word)
 	g->pieces_left = 0;
 	struct mt_txn *t = mt_txn(o->run, k);
 	for (uint32_t i = 0; i < g->txn.micros; i++) t->losses[i] = (struct mt_loss){0};
+	memset(g->terms, 0, g->txn.micros * sizeof *g->terms);
 	if (g->txn.kind == MT_EVAL || o->direct) return true;
 	for (uint32_t u = 0; u < o->n_units; u++)
 		for (int end = 0; end < o->units[u].grads; end++) {
@@ -187,6 +189,15 @@ static enum taken take_loss(struct optim *o, uint32_t ring, const struct mt_msg 
 	return TAKEN;
 }
 
+/* A micro's come before its loss, so they are in when all losses are */
+static enum taken take_figures(struct optim *o, uint32_t ring, const struct mt_msg *m)
+{
+	struct accumulation *g = &o->accumulation;
+	if (mt_txn(o->run, g->k)->losses[m->micro].entered) bad(ring, m, "figures after their loss");
+	memcpy(g->terms[m->micro].figures, m->figures.figures, sizeof m->figures.figures);
+	return TAKEN;
+}
+
 /* ---- rings */
 
 static enum taken take(struct optim *o, struct batch *b, uint32_t ring, const struct mt_msg *m, const void *block,
@@ -196,6 +207,7 @@ static enum taken take(struct optim *o, struct batch *b, uint32_t ring, const st
 	/* it was compared with the txn's entry, which mt-step may have begun to write for another attempt */
 	if (m->txn_kind != g->txn.kind || m->micro >= g->txn.micros) return NEWER;
 	if (m->kind == MT_MSG_LOSS) return take_loss(o, ring, m);
+	if (m->kind == MT_MSG_FIGURES) return take_figures(o, ring, m);
 	if (m->kind == MT_MSG_SCORE) bad(ring, m, "log-probabilities, which mt-score asks for, not mt-step");
 	if (!o->direct) return take_piece(o, b, ring, m, block);
 	if (g->losses_left) bad(ring, m, "a piece before its loss");

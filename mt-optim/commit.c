@@ -1,6 +1,7 @@
 /* commit.c: the decision. Outcome first, then one compare-and-swap of the word. If an abort came first, it wins, and
  * the next attempt writes the outcome again. */
 #include <math.h>
+#include <string.h>
 
 #include "mt/run.h"
 #include "mt/txn.h"
@@ -30,17 +31,19 @@ bool commit_skips(struct optim *o, const struct accumulation *g)
 	return nonfinite || g->txn.targets == 0;
 }
 
-/* The means of the micros' terms of the loss, weighted by their targets, summed in the order of micros; NaN where the
- * model has none */
+/* Sums in the order of micros: of their figures; of the terms of the loss, weighted by targets, of which the means are
+ * entered, NaN where the model has none */
 static void terms_enter(struct optim *o, const struct accumulation *g)
 {
 	const struct mt_geometry *geo = mt_geometry(o->run);
 	struct mt_txn *t = mt_txn(o->run, g->k);
-	double aux = 0, z = 0;
+	double aux = 0, z = 0, figures[MT_STEP_FIGURES] = {0};
 	for (uint32_t i = 0; i < g->txn.micros; i++) {
 		aux += g->terms[i].aux * (double)t->losses[i].targets;
 		z += g->terms[i].z * (double)t->losses[i].targets;
+		for (int f = 0; f < MT_STEP_FIGURES; f++) figures[f] += g->terms[i].figures[f];
 	}
+	memcpy(t->figures, figures, sizeof figures);
 	t->aux = geo->aux_coef != 0 ? aux / (double)g->txn.targets : NAN;
 	t->z = geo->z_coef != 0 ? z / (double)g->txn.targets : NAN;
 }

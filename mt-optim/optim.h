@@ -36,8 +36,8 @@ struct accumulation { /* an attempt at a txn while its pieces come in; a new att
 	uint16_t *micros[2][MAX_UNITS]; /* (blocks) of [end][unit]: micros that a block of g holds, always 0..n in order */
 	double *squares[MAX_UNITS];     /* (blocks) of [unit]: sum of squares of a whole block of g */
 	struct {
-		double aux, z;
-	} terms[MT_MICROS];    /* of the loss, of [micro] */
+		double aux, z, figures[MT_STEP_FIGURES];
+	} terms[MT_MICROS];    /* of the loss, of [micro]; figures: 0 where none have come */
 	uint64_t pieces_left;  /* blocks of this node times micros that have not come in */
 	uint64_t squares_left; /* blocks of other nodes whose sum of squares has not come in; in node 0 */
 	uint32_t send_unit;    /* in another node: where it is in sending its sums, */

@@ -385,13 +385,13 @@ uint32_t mt_ring_on_room(const struct mt_ring *r) { return r->on_room; }
 
 /* ---- gradients */
 
-/* An mt-stream's answer to a micro of t: its loss, log-probabilities, or a piece that lies in a block, and in what this
- * node has of its unit */
+/* An mt-stream's answer to a micro of t: its figures, loss, log-probabilities, or a piece that lies in a block, and in
+ * what this node has of its unit */
 static bool answers(const struct mt_ring *r, const struct mt_txn *t, const struct mt_msg *m)
 {
 	const struct mt_control *c = r->run->control;
 	if (m->micro >= t->micros || m->txn_kind != t->kind || m->step != t->step) return false;
-	if (m->kind == MT_MSG_LOSS) return true;
+	if (m->kind == MT_MSG_LOSS || m->kind == MT_MSG_FIGURES) return true;
 	if (m->kind == MT_MSG_SCORE)
 		return m->txn_kind == MT_EVAL && m->score.n && m->score.n <= r->block_bytes / sizeof(double);
 	if (m->kind != MT_MSG_GRAD || m->txn_kind != MT_TRAIN || m->grad.unit >= c->n_units) return false;

@@ -337,7 +337,23 @@ static void send_twice(struct sender *s, uint32_t first)
 	free(all);
 }
 
-/* All messages of one micro-batch: its loss, then its pieces in random order (--grad none: of units), cut at random. */
+/* Figures of every other step, and of evaluations; a sum in another order has other bits */
+static double figure_of(uint64_t step, uint32_t micro, int i)
+{
+	return step % 2 ? 0 : 0.1 * (double)step + pow(0.3, micro) * (i - 2.7);
+}
+
+static void verify_figures(const struct mt_txn *t)
+{
+	for (int i = 0; i < MT_STEP_FIGURES; i++) {
+		double sum = 0;
+		for (uint32_t micro = 0; micro < t->micros; micro++) sum += figure_of(t->step, micro, i);
+		CHECK(t->figures[i] == sum, "figure %d: %.17g, not %.17g", i, t->figures[i], sum);
+	}
+}
+
+/* All messages of one micro-batch: its figures, its loss, then its pieces in random order (--grad none: of units), cut
+ * at random. */
 static void list_micro(struct sender *s, uint32_t k, uint32_t attempt, const struct mt_txn *t, uint32_t micro)
 {
 	enum what what = t->kind == MT_TRAIN ? what_of(t->step) : NORMAL;
@@ -347,6 +363,12 @@ static void list_micro(struct sender *s, uint32_t k, uint32_t attempt, const str
 		.txn_kind = (uint16_t)t->kind,
 		.micro = micro,
 		.step = t->step};
+	if (t->step % 2 == 0) {
+		struct mt_msg figures = m;
+		figures.kind = MT_MSG_FIGURES;
+		for (int i = 0; i < MT_STEP_FIGURES; i++) figures.figures.figures[i] = figure_of(t->step, micro, i);
+		add_message(s, &figures);
+	}
 	m.loss.sum = what == NAN_LOSS && micro == t->micros - 1 ? NAN : (double)(t->step * 10 + micro);
 	m.loss.targets = t->targets / t->micros;
 	add_message(s, &m);
@@ -439,6 +461,7 @@ static void verify_outcome(const struct mt_txn *t)
 		CHECK(t->losses[i].entered && t->losses[i].nonfinite == bad, "micro %u's loss flags", i);
 		CHECK(bad || t->losses[i].sum == (double)(t->step * 10 + i), "micro %u's loss", i);
 	}
+	verify_figures(t);
 	expect_gather(t->step, t->micros, &norm);
 	CHECK(t->skipped == (what != NORMAL), "skipped is %u", t->skipped);
 	f.t += what == NORMAL;
@@ -481,6 +504,7 @@ static void train(void)
 		drive(k, MT_DONE);
 		const struct mt_txn *t = mt_txn(f.run, k);
 		CHECK(t->t == f.t && !t->skipped && t->losses[t->micros - 1].entered, "the evaluation's record");
+		verify_figures(t);
 		if (step < f.steps) open_txn(k + 1, MT_TRAIN, step + 1);
 		log_txn(k++);
 	}
