@@ -35,12 +35,14 @@ void batch_in(struct stream *s)
 		{OP_COPY, .copy = {m->layout.starts, s->taken.host + 2 * n, n * 4}},
 		{OP_COPY, .copy = {m->layout.row_weights, s->taken.host + 3 * n, n * 4}},
 	};
-	size_t copies = sizeof ops / sizeof *ops - !s->taken.msg.batch.weights;
+	/* those of an objective come from its head */
+	bool weights = s->taken.msg.batch.weights && !s->taken.msg.batch.documents;
+	size_t copies = sizeof ops / sizeof *ops - !weights;
 	launch(s, Q_COMPUTE, &ops[0]);
 	queue_wait(s, Q_WEIGHTS, event_record(s, Q_COMPUTE));
 	for (size_t i = 1; i < copies; i++) launch(s, Q_COMPUTE, &ops[i]);
 	if (m->layout.span_starts)
-		launch(s, Q_COMPUTE, &(struct op){OP_COPY, .copy = {m->layout.span_starts, s->taken.host + 4 * n, n * 4}});
+		launch(s, Q_COMPUTE, &(struct op){OP_COPY, .copy = {m->layout.span_starts, s->taken.spans, n * 4}});
 	balance_in(s);
 	tables_in(s);
 }

@@ -2,6 +2,7 @@
  * Gradients that are all 0, of experts without tokens, are not copied: the message says so.
  */
 #include <math.h>
+#include <string.h>
 
 #include "mt/control.h"
 #include "mt/ring.h"
@@ -20,10 +21,24 @@ static void put(struct stream *s, uint64_t ahead, struct mt_msg m)
 	mt_ring_put(s->grad, ahead, &m);
 }
 
+/* Before the loss, with which an evaluation is complete */
+static int figures_out(struct stream *s)
+{
+	struct mt_msg m = {.kind = MT_MSG_FIGURES};
+	void *block;
+	int rc = room_wait(s, head_unit(s), &block);
+	if (rc) return rc;
+	memcpy(m.figures.figures, s->now.sums.figures, sizeof m.figures.figures);
+	put(s, 0, m);
+	mt_ring_publish(s->grad, 1);
+	return 0;
+}
+
 int loss_out(struct stream *s, struct event ready)
 {
 	void *block;
 	int rc = event_sync(s, ready);
+	if (!rc && s->taken.msg.batch.documents) rc = figures_out(s);
 	if (rc || (rc = room_wait(s, head_unit(s), &block))) return rc;
 	struct balance_loss terms = balance_loss(s);
 	put(s, 0,

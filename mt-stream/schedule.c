@@ -28,6 +28,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 
+#include "batch.h"
 #include "cli/cli.h"
 #include "mt/stage.h"
 #include "schedule.h"
@@ -85,13 +86,80 @@ static void positions_clear(struct stream *s, const struct grads *g)
 	launch(s, Q_COMPUTE, &(struct op){OP_ZERO, .zero = {g->t[MT_T_POSITIONS], n * sizeof(float)}});
 }
 
-/* Final norm, LM head and loss: each chunk forward and, with gradients, at once backward, so that logits of one chunk
- * are enough. Head chunks may split rows. No other weights are loaded into the head's slot afterwards, so its
- * readers need no event. */
-static void head_forward_backward(struct stream *s, float *gs)
+/* Is the loss a function of documents' log-probabilities (objective.h)? */
+static bool has_objective(const struct stream *s) { return s->taken.msg.batch.documents; }
+
+/* The head's chunk at `from`, which may split rows; losses: of each row, too */
+static struct chunk head_chunk(struct stream *s, int64_t from, bool losses)
+{
+	int64_t most = (int64_t)tokens_of_head(&s->micro->request, &s->micro->plan), left = s->now.n - from;
+	struct chunk c = chunk_of(s, from, left < most ? left : most);
+	c.in_out = 0;
+	if (!losses) c.s.losses = NULL;
+	return c;
+}
+
+/* All chunks of the pass forward. losses: those of their rows go to host memory */
+static void head_forward(struct stream *s, const struct weights *w, bool losses)
+{
+	for (int64_t from = 0, n; from < s->now.n; from += n) {
+		struct chunk c = head_chunk(s, from, losses);
+		n = c.n;
+		head_loss(&c, w, s->micro->layout.loss, output(s, s->units - 2, from));
+		if (losses)
+			launch(s, Q_COMPUTE,
+				&(struct op){OP_COPY,
+					.copy = {s->memory.scores + s->now.base + from, c.s.losses, (size_t)n * sizeof *c.s.losses}});
+	}
+}
+
+/* The same, and each chunk at once backward, so that logits of one chunk are enough */
+static void head_backward(struct stream *s, const struct weights *w, const struct grads *g)
+{
+	for (int64_t from = 0, n; from < s->now.n; from += n) {
+		struct chunk c = head_chunk(s, from, false);
+		n = c.n;
+		head_loss_backward(&c, w, g, beta_at(s, from), (float)s->taken.msg.batch.loss_scale, s->micro->layout.loss,
+			output(s, s->units - 2, from), dx_at(s, from));
+	}
+}
+
+/* The loss from the log-probabilities of the pass, for which this thread waits; with gradients also the weights of rows
+ * in the backward pass. Documents, and pairs of them, lie within rows, so a pass has them whole. */
+static int objective_run(struct stream *s, bool train)
+{
+	struct batch_parts batch = batch_parts(&s->taken.msg, s->taken.host);
+	struct objective o = {
+		.how = batch.objective,
+		.document = batch.documents,
+		.documents = s->taken.msg.batch.documents,
+		.seq = s->taken.msg.batch.seq,
+		.targets = batch.targets,
+		.advantages = batch.weights,
+		.old = batch.old,
+		.losses = s->memory.scores,
+		.loss_scale = s->taken.msg.batch.loss_scale,
+	};
+	uint32_t from = (uint32_t)s->now.base, to = from + (uint32_t)s->now.n;
+	float *scales = s->memory.scales;
+	int rc = event_sync(s, event_record(s, Q_COMPUTE));
+	if (rc) return rc;
+	if (s->now.first) s->now.sums = (struct objective_sums){0};
+	objective_add(&o, from, to, train ? scales : NULL, &s->now.sums);
+	s->now.loss = (struct loss){s->now.sums.loss, s->now.sums.targets};
+	if (train)
+		launch(s, Q_COMPUTE,
+			&(struct op){OP_COPY,
+				.copy = {s->micro->layout.row_weights + from, scales + from, (to - from) * sizeof *scales}});
+	return 0;
+}
+
+/* Final norm, LM head and loss. No other weights are loaded into the head's slot afterwards, so its readers need no
+ * event. */
+static int head_forward_backward(struct stream *s, float *gs)
 {
 	const struct micro *m = s->micro;
-	int64_t most = (int64_t)tokens_of_head(&m->request, &m->plan);
+	bool objective = has_objective(s), losses = objective || m->request.scores;
 	struct weights w;
 	struct grads g;
 	trace_at(s->dev->trace, Q_COMPUTE, head_unit(s), "head");
@@ -100,24 +168,15 @@ static void head_forward_backward(struct stream *s, float *gs)
 	if (gs) grads_at(s, head_unit(s), gs, &g);
 	if (gs && s->now.first) grads_clear_gaps(s, head_unit(s), gs);
 	if (gs && s->now.first) positions_clear(s, &g);
-	for (int64_t from = 0, n; from < s->now.n; from += n) {
-		n = s->now.n - from < most ? s->now.n - from : most;
-		struct chunk c = chunk_of(s, from, n);
-		const void *x = output(s, s->units - 2, from);
-
-		c.in_out = 0;
-		if (gs)
-			head_loss_backward(&c, &w, &g, beta_at(s, from), (float)s->taken.msg.batch.loss_scale, m->layout.loss, x,
-				dx_at(s, from));
-		else head_loss(&c, &w, m->layout.loss, x);
-		if (c.s.losses)
-			launch(s, Q_COMPUTE,
-				&(struct op){OP_COPY,
-					.copy = {s->memory.scores + s->now.base + from, c.s.losses, (size_t)n * sizeof *c.s.losses}});
-	}
-	if (!s->now.last) return;
-	launch(s, Q_COMPUTE, &(struct op){OP_COPY, .copy = {&s->now.loss, m->layout.loss, sizeof *m->layout.loss}});
+	if (!gs || objective) head_forward(s, &w, losses);
+	int rc = objective && !s->now.autotune ? objective_run(s, gs) : 0;
+	if (rc) return rc;
+	if (gs) head_backward(s, &w, &g);
+	if (!s->now.last) return 0;
+	if (!objective)
+		launch(s, Q_COMPUTE, &(struct op){OP_COPY, .copy = {&s->now.loss, m->layout.loss, sizeof *m->layout.loss}});
 	balance_out(s);
+	return 0;
 }
 
 void recompute(struct stream *s, uint32_t u, const struct weights *w, struct at *at)
@@ -140,21 +199,18 @@ static void block_unit_backward(struct stream *s, uint32_t u, const struct grads
 	if (slot) slot->last_read = event_record(s, Q_COMPUTE);
 }
 
-static void unit_backward(struct stream *s, uint32_t u, float *gs)
+static int unit_backward(struct stream *s, uint32_t u, float *gs)
 {
 	float *tied = s->micro->layout.tied_grads;
 	struct grads g;
 	trace_at(s->dev->trace, Q_COMPUTE, u, "backward");
 	if (s->now.first) launch(s, Q_COMPUTE, &(struct op){OP_DISCARD, .discard = {gs, s->unit[u].elems * sizeof(float)}});
-	if (u == head_unit(s)) {
-		head_forward_backward(s, gs);
-		return;
-	}
+	if (u == head_unit(s)) return head_forward_backward(s, gs);
 	grads_at(s, u, gs, &g);
 	if (s->now.first) grads_clear_gaps(s, u, gs);
 	if (u > 0) {
 		block_unit_backward(s, u, &g);
-		return;
+		return 0;
 	}
 	struct weights w = {0};
 	ple_weights(s, &w);
@@ -164,6 +220,7 @@ static void unit_backward(struct stream *s, uint32_t u, float *gs)
 		if (c.ple) ple_inputs_backward(&c, &w, &g, beta_at(s, from), output(s, 0, from), dx_at(s, from));
 		embed_backward(&c, &g, tied ? 1 : beta_at(s, from), dx_at(s, from));
 	}
+	return 0;
 }
 
 /* What the next block reads comes while this part computes, and does not wait until the gradients of the part before
@@ -176,12 +233,13 @@ static void fetch_ahead(struct stream *s, struct part next, struct event before)
 	activations_ahead(s, next.unit, before);
 }
 
-static void part_backward(struct stream *s, struct part t)
+static int part_backward(struct stream *s, struct part t)
 {
 	if (is_split(s, t.unit) && t.nth == 0) split_backward_begin(s, t.unit);
 	if (is_window(s, t)) window_backward(s, t.unit, t.nth, grads_of(s, t));
 	else if (is_split(s, t.unit)) rest_backward(s, t.unit, grads_of(s, t));
-	else unit_backward(s, t.unit, grads_of(s, t));
+	else return unit_backward(s, t.unit, grads_of(s, t));
+	return 0;
 }
 
 /* ---- the passes of a micro-batch ---- */
@@ -207,8 +265,7 @@ static int evaluate(struct stream *s)
 	int rc = forward(s);
 	if (rc) return rc;
 	mt_stage_activity(s->run, MT_ACT_FORWARD, head_unit(s));
-	head_forward_backward(s, NULL);
-	if (!s->now.last) return 0;
+	if ((rc = head_forward_backward(s, NULL)) || !s->now.last) return rc;
 	rc = loss_out(s, event_record(s, Q_COMPUTE));
 	return rc || !s->micro->request.scores ? rc : scores_out(s);
 }
@@ -226,7 +283,7 @@ static int backward(struct stream *s)
 		bool below = t.unit < head_unit(s), early = last && below && grads_of(s, t) == grads_of(s, before);
 		if ((rc = micro_wanted(s)) || (early && (rc = grads_out(s, before, ready)))) return rc;
 		if (t.nth == 0) mt_stage_activity(s->run, MT_ACT_BACKWARD, t.unit);
-		part_backward(s, t);
+		if ((rc = part_backward(s, t))) return rc;
 		if (last) grads_final(s, t);
 		struct event done = event_record(s, Q_COMPUTE);
 		if (t.unit) fetch_ahead(s, part_after(s, t), ready);
@@ -289,13 +346,9 @@ static int autotune_pass(struct stream *s)
 		rc = unit_forward(s, u);
 	}
 	if (rc) return rc;
-	if (!s->micro->request.train) {
-		head_forward_backward(s, NULL);
-		return 0;
-	}
+	if (!s->micro->request.train) return head_forward_backward(s, NULL);
 	for (struct part t = {head_unit(s), 0};; t = part_after(s, t)) {
-		part_backward(s, t);
-		if (t.unit == 0) return 0;
+		if ((rc = part_backward(s, t)) || t.unit == 0) return rc;
 		fetch_ahead(s, part_after(s, t), (struct event){0});
 	}
 }
@@ -306,7 +359,9 @@ int schedule_autotune(struct stream *s)
 	if (!s->dev->autotune) return 0;
 	int rc = s->dev->autotune(s->dev, true);
 	progress_begin(s);
+	s->now.autotune = true;
 	if (!rc) rc = each_pass(s, autotune_pass);
+	s->now.autotune = false;
 	*mt_counter(s->run, 2) = bytes_in;
 	int failed = s->dev->autotune(s->dev, false);
 	return rc ? rc : failed;

@@ -21,7 +21,7 @@ static void spans_make(struct stream *s)
 	size_t n = (size_t)s->taken.msg.batch.rows * seq;
 	const uint32_t *starts = s->taken.host + 2 * n;
 	for (size_t i = 0; span && i < n; i++)
-		s->taken.host[4 * n + i] = starts[i] + ((uint32_t)(i % seq) - starts[i]) / span * span;
+		s->taken.spans[i] = starts[i] + ((uint32_t)(i % seq) - starts[i]) / span * span;
 }
 
 static int batch_take(struct stream *s, const void *block)
@@ -30,7 +30,6 @@ static int batch_take(struct stream *s, const void *block)
 	if (rc) return rc;
 	if (s->taken.msg.batch.scores > (s->taken.msg.txn_kind == MT_EVAL))
 		return mt_fail(MT_EX_PEER, "log-probabilities of kind %u are asked for", s->taken.msg.batch.scores);
-	if (s->taken.msg.batch.documents) return mt_fail(MT_EX_PEER, "an objective, which this mt-stream does not know");
 	if (s->geo->flags & MT_POSITIONS && s->taken.msg.batch.seq > s->geo->max_position)
 		return mt_fail(MT_EX_PEER, "rows of %u tokens: the model has %u positions", s->taken.msg.batch.seq,
 			s->geo->max_position);

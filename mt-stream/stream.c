@@ -151,7 +151,9 @@ static int stream_open(struct stream *s)
 	const void *blocks = mt_ring_blocks(s->grad, &bytes);
 	if (s->dev->host_register) s->dev->host_register(s->dev, blocks, bytes);
 	s->zero_copy = s->dev->zero_copy && s->dev->zero_copy(s->dev, mt_at(s->run, 0), s->control->dtype);
-	s->taken.host = malloc(mt_ring_block(s->batch) / 4 * 5);
+	size_t block = (mt_ring_block(s->batch) + 3) / 4; /* words, which are more than enough for spans, too */
+	s->taken.host = malloc(2 * block * sizeof *s->taken.host);
+	if (s->taken.host) s->taken.spans = s->taken.host + block;
 	/* measuring takes a moment: only with --verbose, which shows predictions */
 	const char *rates = s->verbose && !s->dev->room ? profile_cores_rates(s->requested.profile) : NULL;
 	if (rates &&

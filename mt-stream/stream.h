@@ -8,6 +8,7 @@
 
 #include "mt/layout.h"
 #include "mt/memory.h"
+#include "objective.h"
 #include "plan/options.h"
 #include "plan/plan.h"
 
@@ -73,8 +74,10 @@ struct progress {
 	struct slot *slot;         /* where those of its rest are; NULL: in the store */
 	struct offload residual, kept;
 	struct event done[2]; /* the forward pass of the last even and of the last odd unit has run */
-	struct loss loss;     /* copied from the device */
-	bool sent;            /* a piece of the micro-batch's gradients has left */
+	struct loss loss;     /* copied from the device, or of: */
+	struct objective_sums sums;
+	bool autotune; /* nothing runs: the device is shown all launches */
+	bool sent;     /* a piece of the micro-batch's gradients has left */
 };
 
 /* The rates by which cores' times are predicted; measured.cores false: they are not */
@@ -85,17 +88,17 @@ struct rates {
 /* Set by serve.c: the micro-batch that it works on */
 struct taken {
 	struct mt_msg msg;
-	/* its rows, copied out of the ring: tokens, targets, starts, weights; behind them spans' starts of models that have
-	 * spans */
-	uint32_t *host;
+	uint32_t *host;  /* its block, copied out of the ring */
+	uint32_t *spans; /* spans' starts of models that have spans */
 };
 
 /* Set by request.c: what it plans, and what it has seen of micro-batches so far */
 struct planning {
 	struct micro micro;
-	bool weighted; /* rows with weights */
-	bool packed;   /* a row with several documents */
-	bool reported; /* the first plan for training was reported */
+	bool weighted;  /* rows with weights */
+	bool objective; /* one whose loss is an objective's */
+	bool packed;    /* a row with several documents */
+	bool reported;  /* the first plan for training was reported */
 };
 
 /* Set by request.c: memory, which only grows, between micro-batches */
@@ -110,7 +113,8 @@ struct memory {
 	uint32_t positions;                   /* positions that these tables have */
 	uint32_t *rows;                       /* with windows: rows_of_layer() of each layer */
 	uint64_t rows_bytes;
-	double *scores; /* of the micro-batch's tokens: their losses, if they are asked for */
+	double *scores; /* of the micro-batch's tokens: their losses, if they are asked for or an objective needs them; */
+	float *scales;  /* behind them, what the objective makes of these */
 	uint64_t scores_bytes;
 };
 

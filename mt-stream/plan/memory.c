@@ -117,8 +117,8 @@ static void take_scratch(struct walk *w, const struct plan_request *req, const s
 	t->mean = req->geo->flags & MT_LAYERNORM ? walk_take(w, z->either, 1, sizeof(float)) : NULL;
 	t->sub = residual_apart(req->geo) ? walk_take(w, z->chunk, z->h, z->elem) : NULL;
 	t->act = walk_take(w, z->slice, z->f, z->elem);
-	t->logits = walk_take(w, z->head, req->geo->vocab, req->scores ? sizeof(float) : z->elem);
-	t->losses = req->scores ? walk_take(w, z->head, 1, sizeof *t->losses) : NULL;
+	t->logits = walk_take(w, z->head, req->geo->vocab, needs_losses(req) ? sizeof(float) : z->elem);
+	t->losses = needs_losses(req) ? walk_take(w, z->head, 1, sizeof *t->losses) : NULL;
 	if (z->most->experts)
 		experts_take(&t->x,
 			&(struct experts_sizes){.most = z->most,

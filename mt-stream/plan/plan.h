@@ -58,6 +58,7 @@ struct plan_request {
 	bool train;
 	bool scores;                     /* not train: each token's loss is asked for, too */
 	bool weighted;                   /* rows may have weights */
+	bool objective;                  /* the loss may be one of documents' log-probabilities */
 	bool packed;                     /* rows may hold several documents */
 	struct attention_need attention; /* work memory of library attention on such rows */
 	uint64_t elem, operand;          /* bytes of an element on the device, and of an operand (device.h) */
@@ -204,6 +205,9 @@ static inline uint32_t blocks_at(const struct plan *plan, uint32_t layers, enum 
  * pass reads them. */
 static inline uint32_t residuals_away(const struct mt_geometry *g) { return g->layers - 1; }
 static inline uint32_t blocks_away(uint32_t blocks) { return blocks > 2 ? blocks - 2 : 0; }
+
+/* The head gives the loss of each row, from logits in fp32 */
+static inline bool needs_losses(const struct plan_request *req) { return req->scores || req->objective; }
 
 static inline uint32_t rows_of_pass(const struct plan_request *req, const struct plan *plan)
 {

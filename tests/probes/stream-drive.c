@@ -12,6 +12,7 @@
  * dump=FILE the first micro's gradients, fp32, one after another in the order they came; and in FILE.map where
  *                     each tensor's are: first element, elements, name
  *         plain       rows are one document each
+ *         loss=NAME   pg, dpo, simpo or orpo, of the rows' documents; a line for each micro's figures
  *         limit=S     wait so long for all of it (default 60)
  *         token=N target=N start=N   put N into the second token of the first row
  *         rows=N      say so in the message
@@ -28,6 +29,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "batch.h"
 #include "cli/cli.h"
 #include "mt/create.h"
 #include "mt/error.h"
@@ -135,10 +137,10 @@ struct word {
 	const char *text;
 	bool set;
 };
-enum { W_EVAL, W_STALE, W_DUMP, W_TOKEN, W_TARGET, W_START, W_ROWS, W_GRAD, W_PLAIN, W_LIMIT, W_PAUSE, WORDS };
+enum { W_EVAL, W_STALE, W_DUMP, W_TOKEN, W_TARGET, W_START, W_ROWS, W_GRAD, W_PLAIN, W_LIMIT, W_PAUSE, W_LOSS, WORDS };
 static struct word words[WORDS] = {{.name = "eval"}, {.name = "stale"}, {.name = "dump"}, {.name = "token"},
 	{.name = "target"}, {.name = "start"}, {.name = "rows"}, {.name = "grad"}, {.name = "plain"}, {.name = "limit"},
-	{.name = "pause"}};
+	{.name = "pause"}, {.name = "loss"}};
 
 static struct mt_run *run;
 static uint32_t rows, seq, micros, streams, k, attempt;
@@ -167,6 +169,53 @@ static void rows_make(uint32_t micro, uint32_t *tokens)
 	if (words[W_START].set) starts[1] = (uint32_t)words[W_START].value;
 }
 
+/* Neighbours in a row become pairs; one without a neighbour has no targets any more. The number that is left */
+static uint32_t pairs_make(struct mt_document *d, uint32_t documents, uint32_t *targets)
+{
+	uint32_t kept = 0;
+	for (uint32_t i = 0; i < documents; i++) {
+		uint32_t row = d[i].begin / seq;
+		bool first = kept % 2 == 0, two = i + 1 < documents && d[i + 1].begin / seq == row;
+		if (first && !two) {
+			for (uint32_t at = d[i].begin; at < (row + 1) * seq; at++) targets[at] = MT_NO_TARGET;
+			continue;
+		}
+		d[kept] = d[i];
+		d[kept].side = first ? MT_CHOSEN + draw(2) : MT_CHOSEN + MT_REJECTED - d[kept - 1].side;
+		kept++;
+	}
+	return kept;
+}
+
+/* Of documents with targets. Their number; 0: no objective */
+static uint32_t objective_make(uint32_t *tokens)
+{
+	static const char *const names[] = {"nll", "pg", "dpo", "simpo", "orpo"};
+	uint32_t n = rows * seq, kind = 0, documents = 0, of_row = 0, *targets = tokens + n, *starts = targets + n;
+	struct mt_objective *o = (void *)((char *)tokens + batch_objective_at(n));
+	struct mt_document *d = (void *)(o + 1);
+	if (!words[W_LOSS].set) return 0;
+	while (strcmp(names[kind], words[W_LOSS].text)) MT_ASSERT(++kind < sizeof names / sizeof *names);
+	*o = (struct mt_objective){.kind = kind,
+		.scale = kind == MT_PG ? 1.0 / (n * micros) : 1.0 / (rows * micros),
+		.beta = kind == MT_SIMPO ? 2 : 0.5,
+		.gamma = 1,
+		.low = 0.2,
+		.high = 0.28,
+		.chosen_scale = 2.0 / (n * micros)};
+	for (uint32_t i = 0; i < n; i++) {
+		const float numbers[] = {(float)draw(13) / 4 - 1, -3.5f - (float)draw(256) / 128};
+		memcpy(tokens + 3 * n + i, &numbers[0], sizeof numbers[0]);
+		memcpy(tokens + 4 * n + i, &numbers[1], sizeof numbers[1]);
+		of_row = i % seq ? of_row : 0;
+		uint32_t begin = i / seq * seq + starts[i];
+		if (targets[i] == MT_NO_TARGET || (of_row && d[documents - 1].begin == begin)) continue;
+		of_row++;
+		d[documents++] = (struct mt_document){.begin = begin, .ref = -4.0 * draw(9)};
+	}
+	return kind == MT_PG ? documents : pairs_make(d, documents, targets);
+}
+
 static void open_txn(void)
 {
 	k = mt_txn_newest(run) + 1;
@@ -186,6 +235,7 @@ static bool batch_send(uint32_t micro)
 	uint32_t *block = mt_ring_reserve(batch[micro % streams]);
 	if (!block) return false;
 	rows_make(micro, block);
+	uint32_t documents = objective_make(block);
 	mt_ring_push(batch[micro % streams],
 		&(struct mt_msg){.k = k,
 			.attempt = attempt,
@@ -197,6 +247,8 @@ static bool batch_send(uint32_t micro)
 				.rows = words[W_ROWS].set ? (uint32_t)words[W_ROWS].value : rows,
 				.seq = seq,
 				.micros = micros,
+				.weights = documents != 0,
+				.documents = documents,
 				.loss_scale = 1.0 / (rows * seq * micros)}});
 	return true;
 }
@@ -208,7 +260,7 @@ struct seen {
 	bool *came[2];     /* (blocks of MT_BLOCK) */
 };                     /* of a unit's ends */
 struct loss_seen {
-	double sum, aux, z;
+	double sum, aux, z, figures[MT_STEP_FIGURES];
 	unsigned long long targets;
 	bool nonfinite, entered;
 };
@@ -285,9 +337,17 @@ static bool take(uint32_t i, bool *dropped)
 	*dropped = m.k != k || m.attempt != attempt;
 	if (!*dropped && m.micro >= micros) mt_die(1, "message of micro %u", m.micro);
 	if (!*dropped && m.kind == MT_MSG_LOSS) {
-		loss_seen[m.micro] = (struct loss_seen){m.loss.sum, m.loss.aux, m.loss.z, m.loss.targets, m.loss.nonfinite,
-			true};
+		struct loss_seen *l = &loss_seen[m.micro];
+		l->sum = m.loss.sum;
+		l->aux = m.loss.aux;
+		l->z = m.loss.z;
+		l->targets = m.loss.targets;
+		l->nonfinite = m.loss.nonfinite;
+		l->entered = true;
 		losses++;
+	} else if (!*dropped && m.kind == MT_MSG_FIGURES) {
+		if (loss_seen[m.micro].entered) mt_die(1, "micro %u: figures after the loss", m.micro);
+		memcpy(loss_seen[m.micro].figures, m.figures.figures, sizeof m.figures.figures);
 	} else if (!*dropped && m.kind == MT_MSG_GRAD && m.grad.unit < mt_control(run)->n_units && m.grad.end < 2) {
 		piece_take(&m, block);
 	} else if (!*dropped) {
@@ -304,6 +364,8 @@ static void report(void)
 	for (uint32_t m = 0; m < micros; m++) {
 		printf("micro %u loss %a over %llu%s\n", m, loss_seen[m].sum, loss_seen[m].targets,
 			loss_seen[m].nonfinite ? " nonfinite" : "");
+		const double *f = loss_seen[m].figures;
+		if (words[W_LOSS].set) printf("micro %u figures %a %a %a %a %a\n", m, f[0], f[1], f[2], f[3], f[4]);
 		if (mt_geometry(run)->aux_coef != 0) printf("micro %u aux loss %a\n", m, loss_seen[m].aux);
 		if (mt_geometry(run)->z_coef != 0) printf("micro %u z-loss %a\n", m, loss_seen[m].z);
 		for (uint32_t u = units; u--;)

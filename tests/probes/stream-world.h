@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include "cli/cli.h"
+#include "batch.h"
 #include "mt.h"
 #include "splitmix.h"
 #include "../../mt-stream/stream.h"
@@ -18,12 +19,12 @@
 #define RUBBISH 0xff
 #define UNITS 16
 #define TOKENS 1024 /* of a micro-batch, at most */
-#define HOST_BYTES (TOKENS * MT_BATCH_TOKEN)
+#define HOST_BYTES (TOKENS * MT_BATCH_TOKEN + MT_BATCH_ROOM)
 #define BLOCKS 64 /* of MT_BLOCK elements, of a unit, at most */
 
 struct seen {                                 /* of a micro-batch; all of it compared */
 	uint64_t elems[UNITS][2], hash[UNITS][2]; /* of each unit's gradient, its ends */
-	double loss, terms[2];
+	double loss, terms[2], figures[MT_STEP_FIGURES];
 	uint64_t targets, losses;
 };
 
@@ -160,6 +161,9 @@ static bool take(void)
 		world.seen.terms[1] = m.loss.z;
 		world.seen.targets = m.loss.targets;
 		world.seen.losses++;
+	} else if (m.kind == MT_MSG_FIGURES) {
+		MT_ASSERT(!world.seen.losses);
+		memcpy(world.seen.figures, m.figures.figures, sizeof m.figures.figures);
 	} else {
 		MT_ASSERT(m.kind == MT_MSG_GRAD && world.train);
 		piece_seen(&m, block);
@@ -242,6 +246,32 @@ static void row_weights_make(const struct shape *z, uint32_t *block)
 	}
 }
 
+/* Likewise of some shapes, and of evaluations in bf16: pairs of each row's documents and dpo, or all documents and pg.
+ * The number of documents */
+static uint32_t objective_make(const struct shape *z, uint32_t *block)
+{
+	uint32_t n = z->rows * z->seq, documents = 0;
+	const uint32_t *starts = block + 2 * n;
+	struct mt_objective *o = (void *)((char *)block + batch_objective_at(n));
+	struct mt_document *document = (void *)(o + 1);
+	bool pg = z->rows == 2, dpo = z->rows == 5 || (!z->train && world.control->dtype == MT_BF16);
+	if (!pg && !dpo) return 0;
+	*o = (struct mt_objective){.kind = pg ? MT_PG : MT_DPO, .scale = 1.0 / n, .beta = 0.1, .low = 0.2, .high = 0.3};
+	for (uint32_t i = 0; i < n; i++) {
+		float old = -4 - 0.01f * (float)(i % 9);
+		memcpy(block + 4 * n + i, &old, sizeof old);
+		if (starts[i] != i % z->seq || (i && starts[i] == starts[i - 1])) continue;
+		bool odd = documents % 2, apart = odd && document[documents - 1].begin / z->seq != i / z->seq;
+		if (dpo && apart) documents--, odd = false;
+		document[documents++] = (struct mt_document){i,
+			pg        ? MT_SIDE_NONE
+				: odd ? MT_CHOSEN
+					  : MT_REJECTED,
+			-4.5 * (i % 5)};
+	}
+	return dpo ? documents / 2 * 2 : documents;
+}
+
 /* The next micro-batch: its weights are yet to come. random, eager, stale_in: how the neighbours are */
 static void world_begin(struct stream *s, const struct shape *z, uint64_t random, unsigned eager, int64_t stale_in)
 {
@@ -254,6 +284,7 @@ static void world_begin(struct stream *s, const struct shape *z, uint64_t random
 	for (uint32_t u = 0; u < world.control->n_units; u++) weights_spoil(u, 0, mt_unit(world.run, u)->elems);
 	rows_make(z, s->taken.host);
 	row_weights_make(z, s->taken.host);
+	uint32_t documents = objective_make(z, s->taken.host);
 	s->taken.msg = (struct mt_msg){.k = 1,
 		.attempt = 1,
 		.kind = MT_MSG_BATCH,
@@ -263,7 +294,8 @@ static void world_begin(struct stream *s, const struct shape *z, uint64_t random
 			.rows = z->rows,
 			.seq = z->seq,
 			.micros = 1,
-			.weights = z->rows % 2,
+			.weights = z->rows % 2 || documents,
+			.documents = documents,
 			.loss_scale = 1.0 / (z->rows * z->seq)}};
 	world.random = random;
 	world.eager = eager;
