@@ -31,6 +31,7 @@
 #define BACKWARD_CHUNK 13
 #define BACKWARD_SLICE 10
 #define HEAD_CHUNK 7
+#define HEAD_FORWARD 4   /* norm, LM head, cross-entropy, their sum */
 #define FORWARD_WINDOW 6 /* a window of experts: norm, dispatch, gate and up, SwiGLU, down, sum */
 #define BACKWARD_WINDOW 12
 #define ROUND_TRIP 20e-6 /* s: the host learns how many rows each expert has, and launches the first window */
@@ -261,6 +262,11 @@ struct times unit_times(const struct plan_request *req, const struct plan *plan,
 	t.head = gemm(req, (req->train ? 6 : 2) * n * h * v, head_n) +
 		(head_chunks * head * (req->train ? 2 * w + 8 : w) + n * e * (3 * v + 5 * h)) / p->hbm +
 		narrow * (req->train ? 2 * h + v : h) + LAUNCH * HEAD_CHUNK * head_chunks;
+	t.head_again = 0;
+	if (req->train && req->objective) /* forward, with logits in fp32 */
+		t.head_again = gemm(req, 2 * n * h * v, head_n) + (head_chunks * head * w + n * (8 * v + 2 * e * h)) / p->hbm +
+			narrow * h + LAUNCH * HEAD_FORWARD * head_chunks;
+	t.head += t.head_again;
 	double ple = (double)ple_width(g);
 	t.embed_forward = 2 * n * h * e / p->hbm + LAUNCH * chunks;
 	t.embed_forward += gemm(req, 2 * n * h * ple, slice) + 7 * n * ple * e / p->hbm;
@@ -470,7 +476,7 @@ static void add_compute(const struct plan_request *req, const struct plan *plan,
 	double layers = req->geo->layers, n = (double)rows * req->seq,
 		   model = layers * (double)(req->mean - req->idle) + (double)req->head;
 	double whole = (req->train ? 6 : 2) * n * model / (req->profile.flops * GEMM_SHAPES);
-	double attention = layers * t.attention, recompute = 0;
+	double attention = layers * t.attention, recompute = t.head_again;
 	double all = t.embed_forward + layers * t.forward + t.head;
 	if (req->train) {
 		all += layers * t.backward + t.embed_backward;

@@ -11,7 +11,8 @@ enum { MOST_NODES = 64, MOST_STREAMS = 64 }; /* more than a run can have: plans 
 
 static struct requested requested = {.profile = ""};
 static struct dry dry = {.r = &requested};
-static const char *attention = "cudnn", *dtype = "bf16", *grad = "fp32", *state = "fp32", *optim = "adamw";
+static const char *attention = "cudnn", *loss = "nll", *dtype = "bf16", *grad = "fp32", *state = "fp32",
+				  *optim = "adamw";
 static uint64_t seq, micro, batch, nodes = 1, streams = 1, micros = 1;
 static double net;
 static bool nodes_given, net_given, micros_given;
@@ -26,6 +27,8 @@ static const struct mt_opt options[] = {
 	{"grad", OPT_STR, &grad, "TYPE", "gradients in fp32 (default), bf16 or none", NULL},
 	{"state", OPT_STR, &state, "TYPE", "AdamW's m and v in fp32 (default), bf16 or int8", NULL},
 	{"optim", OPT_STR, &optim, "RULE", "adamw (default), lion or sgd", NULL},
+	{"loss", OPT_STR, &loss, "LOSS", "nll (default), pg, dpo, simpo or orpo: all but nll compute the LM head twice",
+		NULL},
 	{"device", OPT_STR, &requested.device, "DEV", "this machine's cpu or cuda[:N] (default: the GPU found, else cpu)",
 		NULL},
 	REQUESTED_OPTIONS(requested),
@@ -46,6 +49,7 @@ static struct mt_program program = {
 	.name = "mt-plan",
 	.usage = "mt-plan --config FILE --seq T --micro SEQS | --batch SEQS [--device-memory BYTES] [--host-memory BYTES]\n"
 			 "       [--dtype bf16|fp32] [--grad fp32|bf16|none] [--state fp32|bf16|int8] [--optim adamw|lion|sgd]\n"
+			 "       [--loss nll|pg|dpo|simpo|orpo]\n"
 			 "       [--nodes N --net GB/s] [--streams N] [--micro-batches N] [--device cpu|cuda[:N]] [--profile GPU]\n"
 			 "       [--recompute auto|full|none] [--expert-window N] [--compute bf16|fp32] [--attention cudnn|own]\n"
 			 "       [--json]",
@@ -100,6 +104,16 @@ static void check_nodes(void)
 	if (seq * micro > (1ull << 32) / all) mt_die(MT_EX_USAGE, "more than 4G tokens a step, which no run's rings hold");
 }
 
+/* Is it a loss that needs log-probabilities first? */
+static bool is_objective(const char *name)
+{
+	static const char *const objectives[] = {"pg", "dpo", "simpo", "orpo"};
+	for (size_t i = 0; i < sizeof objectives / sizeof *objectives; i++)
+		if (!strcmp(name, objectives[i])) return true;
+	if (strcmp(name, "nll")) mt_die(MT_EX_USAGE, "--loss: '%s' is not nll, pg, dpo, simpo or orpo", name);
+	return false;
+}
+
 /* Check the options, and make a request of them */
 static struct plan_request request_parse(void)
 {
@@ -116,6 +130,7 @@ static struct plan_request request_parse(void)
 	req.grad = type_parse("grad", grad);
 	req.state = type_parse("state", state);
 	if (!(req.optim = mt_optim_named(optim))) mt_die(MT_EX_USAGE, "--optim: '%s' is not adamw, lion or sgd", optim);
+	req.objective = req.weighted = is_objective(loss);
 	check_nodes();
 	dry.own_attention = !strcmp(attention, "own");
 	if (!dry.own_attention && strcmp(attention, "cudnn"))

@@ -157,6 +157,7 @@ int plan_search(const struct plan_request *, struct plan_result *);
 
 struct times { /* seconds of compute, of n tokens through one unit */
 	double embed_forward, embed_backward, head;
+	double head_again; /* of which for the losses of rows that an objective needs first */
 	double forward, backward, recompute[KEEP_ALL + 1];
 	double attention; /* of forward and backward */
 };
