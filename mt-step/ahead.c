@@ -115,6 +115,7 @@ int ahead_start(struct ahead **out, struct mt_run *run, const struct options *o,
 	if (!rc) rc = record_open(&a->in, fd, "stdin");
 	if (!rc) rc = packer_open(&a->packer, &a->in, o->pack, (uint32_t)o->seq, &vocab);
 	if (rc) return rc;
+	a->packer.loss = &o->objective.kind;
 
 	pthread_t thread;
 	sigset_t all, old; /* signals are for the driver, which sleeps on the doorbell */

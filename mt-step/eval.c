@@ -19,7 +19,9 @@ static int start_over(struct eval *e)
 	packer_close(&e->packer);
 	e->at = 0;
 	int rc = record_open(&e->in, e->fd, e->o->eval);
-	return rc ? rc : packer_open(&e->packer, &e->in, e->o->pack, (uint32_t)e->o->seq, &e->vocab);
+	if (!rc) rc = packer_open(&e->packer, &e->in, e->o->pack, (uint32_t)e->o->seq, &e->vocab);
+	e->packer.loss = &e->o->objective.kind;
+	return rc;
 }
 
 /* Pack the next row into the arrays; weights may be NULL. 1, 0 at the end of the file, or an error. */

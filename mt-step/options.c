@@ -160,18 +160,12 @@ static void check_adam(void)
 	if (!(o.wait >= 0)) mt_die(MT_EX_USAGE, "--wait: 0 or more");
 }
 
-static const char *const losses[] =
-	{[MT_NLL] = "nll", [MT_PG] = "pg", [MT_DPO] = "dpo", [MT_SIMPO] = "simpo", [MT_ORPO] = "orpo"};
-
-const char *loss_name_of(enum mt_objective_kind kind) { return losses[kind]; }
-
 /* --loss, and the options that belong to some losses */
 static void check_loss(void)
 {
 	struct objective *l = &o.objective;
-	uint32_t kinds = sizeof losses / sizeof *losses;
-	while (loss_name && l->kind < kinds && strcmp(loss_name, losses[l->kind])) l->kind++;
-	if (l->kind == kinds) mt_die(MT_EX_USAGE, "--loss: '%s' is not nll, pg, dpo, simpo or orpo", loss_name);
+	while (loss_name && l->kind < LOSSES && strcmp(loss_name, loss_name_of(l->kind))) l->kind++;
+	if (l->kind == LOSSES) mt_die(MT_EX_USAGE, "--loss: '%s' is not nll, pg, dpo, simpo or orpo", loss_name);
 	bool pairs = loss_of_pairs(l->kind);
 	if (beta_given && !pairs) mt_die(MT_EX_USAGE, "--beta goes with --loss dpo, simpo or orpo");
 	if (gamma_given && l->kind != MT_SIMPO) mt_die(MT_EX_USAGE, "--gamma goes with --loss simpo");

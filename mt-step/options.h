@@ -3,16 +3,11 @@
 #define OPTIONS_H
 
 #include "cli/cli.h"
+#include "loss.h"
 #include "pack.h"
 #include "schedule.h"
 
 #define SEQ_MAX (1u << 26) /* keeps rows x seq x 16 bytes far from 2^64 */
-
-/* What --loss stands for. The default, nll, has no numbers */
-struct objective {
-	enum mt_objective_kind kind;
-	double beta, gamma, low, high; /* those that the kind has */
-};
 
 struct options {
 	const char *run;
@@ -35,13 +30,6 @@ struct options {
 
 /* Ends the program with 64 and one line if an option is invalid. */
 void options_parse(struct options *, int argc, char **argv);
-
-const char *loss_name_of(enum mt_objective_kind kind);
-/* Are two answers compared? */
-static inline bool loss_of_pairs(enum mt_objective_kind kind)
-{
-	return kind == MT_DPO || kind == MT_SIMPO || kind == MT_ORPO;
-}
 
 /* Ends the program with 78 if the model has fewer positions than --seq; says if it was trained on fewer. */
 void options_check_seq(const struct options *, const struct mt_geometry *);

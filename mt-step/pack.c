@@ -58,8 +58,10 @@ int packer_open(struct packer *p, struct record_reader *in, uint32_t pack, uint3
 		.vocab = *vocab,
 		.carry = MT_NO_TARGET,
 		.raw = calloc(seq, sizeof *p->raw),
-		.raw_weights = calloc(seq, sizeof *p->raw_weights)};
-	if (!p->raw || !p->raw_weights) return mt_fail(MT_EX_NOMEM, "no memory for a row of %u token%s", seq, mt_s(seq));
+		.raw_weights = calloc(seq, sizeof *p->raw_weights),
+		.raw_old = calloc(seq, sizeof *p->raw_old)};
+	if (!p->raw || !p->raw_weights || !p->raw_old)
+		return mt_fail(MT_EX_NOMEM, "no memory for a row of %u token%s", seq, mt_s(seq));
 	XXH64_reset(&p->all, 0);
 	XXH64_reset(&p->cut, 0);
 	p->hash = XXH64_digest(&p->all);
@@ -70,8 +72,9 @@ void packer_close(struct packer *p)
 {
 	free(p->raw);
 	free(p->raw_weights);
+	free(p->raw_old);
 	p->raw = NULL;
-	p->raw_weights = NULL;
+	p->raw_weights = p->raw_old = NULL;
 }
 
 /* Leave out of a document longer than a row what --long leaves out. A position counts and hashes only what is placed,
@@ -97,6 +100,7 @@ static int look(struct packer *p)
 		if (p->in->words && (p->pack & PACK_HOW) == PACK_CONCAT)
 			return mt_fail(MT_EX_DATA, "%s: record %llu: is a group, and --pack concat keeps no record together",
 				p->in->name, (unsigned long long)p->in->records);
+		if (p->loss && (rc = loss_check_record(*p->loss, p->in)) < 0) return rc;
 		if (n > p->longest) p->longest = n;
 		p->longer += n > p->seq;
 		if (n > p->seq) cut_long(p);
@@ -206,17 +210,24 @@ static void count_answers(struct packer *p, const uint32_t *raw, uint32_t n, boo
 	}
 }
 
+/* What stands at n elements of a group's document, or what plain records have */
+static void take_floats(float *out, const uint32_t *bits, float plain, uint32_t n)
+{
+	if (bits) memcpy(out, bits, n * sizeof *bits);
+	else
+		for (uint32_t i = 0; i < n; i++) out[i] = plain;
+}
+
 /* Place the next piece of the open record at raw[at], n elements of it. */
 static int place_piece(struct packer *p, uint32_t at, uint32_t n)
 {
 	uint64_t record = p->in->records, element = placed(p);
-	const uint32_t *bits = p->in->weight_bits;
+	struct group_document of = p->in->now;
 	int rc = place(p, p->raw + at, n);
 	if (rc) return rc;
-	p->weighted |= bits != NULL;
-	for (uint32_t i = 0; i < n; i++)
-		if (bits) memcpy(p->raw_weights + at + i, bits + element + i, sizeof *bits);
-		else p->raw_weights[at + i] = 1;
+	p->weighted |= of.weight_bits != NULL;
+	take_floats(p->raw_weights + at, of.weight_bits ? of.weight_bits + element : NULL, 1, n);
+	take_floats(p->raw_old + at, of.old_bits ? of.old_bits + element : NULL, 0, n);
 	count_answers(p, p->raw + at, n, element == 0);
 	return check_ids(p, at, n, record, element);
 }
@@ -247,6 +258,7 @@ static int64_t docs_row(struct packer *p, uint32_t *starts)
 		uint32_t document = others ? 1 : 0;
 		do {
 			if (document) n = p->in->left;
+			if (p->in_row) p->in_row[p->n_in_row++] = (struct mt_document){from, p->in->now.side, p->in->now.ref};
 			if ((rc = place_piece(p, at, n)) < 0) return rc;
 			at += n;
 			begin_piece(starts, from, at - from);
@@ -278,6 +290,7 @@ static int64_t concat_row(struct packer *p, uint32_t *starts)
 int packer_row(struct packer *p, uint32_t *tokens, uint32_t *targets, uint32_t *starts)
 {
 	p->weighted = false;
+	p->n_in_row = 0;
 	int64_t n = (p->pack & PACK_HOW) == PACK_CONCAT ? concat_row(p, starts) : docs_row(p, starts);
 	if (n <= 0) return (int)n;
 	for (uint32_t i = 0; i < n; i++) {
@@ -285,6 +298,7 @@ int packer_row(struct packer *p, uint32_t *tokens, uint32_t *targets, uint32_t *
 		tokens[i] = p->raw[i] & ~MT_CONTEXT_ONLY;
 		targets[i] = last || (p->raw[i + 1] & MT_CONTEXT_ONLY) ? MT_NO_TARGET : p->raw[i + 1];
 		if (p->weights) p->weights[i] = targets[i] == MT_NO_TARGET ? 1 : p->raw_weights[i + 1];
+		if (p->old) p->old[i] = targets[i] == MT_NO_TARGET ? 0 : p->raw_old[i + 1];
 	}
 	for (uint32_t i = (uint32_t)n; i < p->seq; i++) { /* padding: a separate document that predicts nothing */
 		tokens[i] = 0;
@@ -292,6 +306,7 @@ int packer_row(struct packer *p, uint32_t *tokens, uint32_t *targets, uint32_t *
 		starts[i] = (uint32_t)n;
 		if (p->places) p->places[i] = (struct place){0};
 		if (p->weights) p->weights[i] = 1;
+		if (p->old) p->old[i] = 0;
 	}
 	p->rows++;
 	p->padding += p->seq - (uint64_t)n;

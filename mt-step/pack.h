@@ -5,6 +5,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include "loss.h"
 #include "mt/memory.h"
 #include "mt/model.h"
 #include "record.h"
@@ -50,8 +51,13 @@ struct packer {
 	struct place *places;           /* (seq) of each place in the row, its document; NULL: not asked for */
 	float *weights;                 /* (seq) of each target of the row, 1 without weights; NULL: not asked for */
 	bool weighted;                  /* a document in the current row has weights */
-	uint32_t *raw;                  /* (seq) elements of the current row, with their bit 31, */
-	float *raw_weights;             /* and their weights */
+	const enum mt_objective_kind *loss; /* records must be of this loss; NULL: of any */
+	float *old; /* (seq) of each target of the row, the sampler's log-probability, 0 without; NULL: not asked for */
+	/* (seq) the row's documents, with places in the row as `begin`; NULL: not asked for; and how many (concat: 0) */
+	struct mt_document *in_row;
+	uint32_t n_in_row;
+	uint32_t *raw;                /* (seq) elements of the current row, with their bit 31, */
+	float *raw_weights, *raw_old; /* and what stands at them */
 };
 
 /* Add what the name of a --pack or --long stands for to *pack. false: it is no such name. */

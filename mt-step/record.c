@@ -8,6 +8,7 @@
 
 #include "model/hfjson.h"
 #include "mt/error.h"
+#include "mt/memory.h"
 #include "record.h"
 #include "say.h"
 
@@ -114,69 +115,109 @@ static int skip_rest(struct record_reader *r)
 
 /* ---- groups */
 
-enum { PART_SIDE = 1, PART_REFERENCE = 2, PART_WEIGHTS = 8, PART_OLD = 16 };
+enum { KNOWN = GROUP_SIDE | GROUP_REF | GROUP_WEIGHTS | GROUP_OLD };
 
-static const char *part_name(uint32_t parts)
+/* The parts of a document that are one value. Returns what stands behind them. */
+static const uint32_t *take_values(const uint32_t *words, struct group_document *d)
 {
-	return parts & PART_SIDE ? "1 (side)" : parts & PART_REFERENCE ? "2 (reference)" : "16 (old)";
+	if (d->parts & GROUP_SIDE) d->side = *words++;
+	if (d->parts & GROUP_REF) memcpy(&d->ref, words, sizeof d->ref);
+	return d->parts & GROUP_REF ? words + 2 : words;
+}
+
+static uint32_t infinite_at(const uint32_t *bits, uint32_t n)
+{
+	for (uint32_t i = 1; bits && i < n; i++) { /* nothing predicts the first */
+		float x;
+		memcpy(&x, bits + i, sizeof x);
+		if (!isfinite(x)) return i;
+	}
+	return 0;
+}
+
+static bool has_target(const struct group_document *d)
+{
+	uint32_t i = 1;
+	while (i < d->count && d->ids[i] & MT_CONTEXT_ONLY) i++;
+	return i < d->count;
+}
+
+/* Is what the document has valid? */
+static int check_parts(const char *name, unsigned long long of, uint32_t number, const struct group_document *d)
+{
+	uint32_t weight = infinite_at(d->weight_bits, d->count), old = infinite_at(d->old_bits, d->count);
+	if (weight)
+		return mt_fail(MT_EX_DATA, "%s: record %llu, document %u, element %u: its weight is not finite", name, of,
+			number, weight);
+	if (old)
+		return mt_fail(MT_EX_DATA, "%s: record %llu, document %u, element %u: its old log-probability is not finite",
+			name, of, number, old);
+	if (!isfinite(d->ref))
+		return mt_fail(MT_EX_DATA, "%s: record %llu, document %u: its ref is not finite", name, of, number);
+	if (!(d->parts & GROUP_SIDE)) return 0;
+	if (d->side != MT_CHOSEN && d->side != MT_REJECTED)
+		return mt_fail(MT_EX_DATA, "%s: record %llu, document %u: side %u is neither 1 (chosen) nor 2 (rejected)", name,
+			of, number, d->side);
+	if (!has_target(d))
+		return mt_fail(MT_EX_DATA, "%s: record %llu, document %u: is a side of a pair, and has nothing to predict",
+			name, of, number);
+	return 0;
 }
 
 int group_document(const char *name, uint64_t record, uint32_t number, const uint32_t *words, uint32_t n, uint32_t *at,
 	struct group_document *d)
 {
 	unsigned long long of = record;
-	if (n - *at < 2)
+	uint32_t parts = n - *at < 2 ? 0 : words[*at + 1];
+	uint32_t head = 2 + !!(parts & GROUP_SIDE) + 2 * !!(parts & GROUP_REF);
+	if (parts & ~(uint32_t)KNOWN)
+		return mt_fail(MT_EX_DATA,
+			"%s: record %llu, document %u: parts %u: this program knows 1 (side), 2 (ref), 8 (weights) and 16 (old)",
+			name, of, number, parts);
+	if (n - *at < head)
 		return mt_fail(MT_EX_DATA, "%s: record %llu, document %u: its group ends inside its head", name, of, number);
-	uint32_t count = words[*at], parts = words[*at + 1], known = PART_SIDE | PART_REFERENCE | PART_WEIGHTS | PART_OLD;
-	*at += 2;
-	if (parts & ~known)
-		return mt_fail(MT_EX_DATA, "%s: record %llu, document %u: parts %u: this program knows only 8, weights", name,
-			of, number, parts);
-	if (parts & ~(uint32_t)PART_WEIGHTS)
-		return mt_fail(MT_EX_DATA, "%s: record %llu, document %u: part %s is not supported", name, of, number,
-			part_name(parts));
+	uint32_t count = words[*at], arrays = 1 + !!(parts & GROUP_WEIGHTS) + !!(parts & GROUP_OLD);
 	if (!count) return mt_fail(MT_EX_DATA, "%s: record %llu, document %u: is empty", name, of, number);
-	uint32_t arrays = parts ? 2 : 1;
-	if (count > (n - *at) / arrays)
+	if (count > (n - *at - head) / arrays)
 		return mt_fail(MT_EX_DATA, "%s: record %llu, document %u: its %u element%s need more than the group's %u words",
 			name, of, number, count, mt_s(count), n);
-	*d = (struct group_document){.count = count, .ids = words + *at, .weight_bits = parts ? words + *at + count : NULL};
-	*at += arrays * count;
-	for (uint32_t i = 1; i < count && d->weight_bits; i++) { /* nothing predicts the first */
-		float weight;
-		memcpy(&weight, d->weight_bits + i, sizeof weight);
-		if (!isfinite(weight))
-			return mt_fail(MT_EX_DATA, "%s: record %llu, document %u, element %u: its weight is not finite", name, of,
-				number, i);
-	}
-	return 0;
+	*d = (struct group_document){.count = count, .parts = parts};
+	d->ids = take_values(words + *at + 2, d);
+	if (parts & GROUP_WEIGHTS) d->weight_bits = d->ids + count;
+	if (parts & GROUP_OLD) d->old_bits = d->ids + (arrays - 1) * count;
+	*at += head + arrays * count;
+	return check_parts(name, of, number, d);
 }
 
 int group_check(const char *name, uint64_t record, const uint32_t *words, uint32_t n, uint32_t *documents,
 	uint32_t *total)
 {
 	struct group_document d;
+	uint32_t chosen = 0, rejected = 0;
 	*documents = *total = 0;
 	for (uint32_t at = 0; at < n;) {
 		int rc = group_document(name, record, *documents + 1, words, n, &at, &d);
 		if (rc) return rc;
 		++*documents;
 		*total += d.count;
+		chosen += d.side == MT_CHOSEN;
+		rejected += d.side == MT_REJECTED;
 	}
+	if (chosen + rejected && (chosen != 1 || rejected != 1 || *documents != 2))
+		return mt_fail(MT_EX_DATA,
+			"%s: record %llu: has %u chosen, %u rejected and %u other documents: a pair is one chosen and one rejected",
+			name, (unsigned long long)record, chosen, rejected, *documents - chosen - rejected);
 	return 0;
 }
 
 bool record_document(struct record_reader *r)
 {
-	struct group_document d;
 	if (r->document == r->documents ||
 		group_document(r->name, r->records, r->document + 1, r->group + 1, r->words, &r->at_word,
-			&d)) /* it has been checked */
+			&r->now)) /* it has been checked */
 		return false;
 	r->document++;
-	r->count = r->left = d.count;
-	r->group_ids = d.ids;
-	r->weight_bits = d.weight_bits;
+	r->count = r->left = r->now.count;
 	return true;
 }
 
@@ -224,7 +265,7 @@ int record_next(struct record_reader *r)
 		return mt_fail(MT_EX_DATA, "%s: record %llu: input ends inside its count", r->name,
 			(unsigned long long)r->records);
 	r->words = 0;
-	r->weight_bits = NULL;
+	r->now = (struct group_document){0};
 	bool group = count & RECORD_GROUP && (count & ~RECORD_GROUP) <= RECORD_MAX;
 	if (count == 0 || count == RECORD_GROUP)
 		return mt_fail(MT_EX_DATA, "%s: record %llu: is empty", r->name, (unsigned long long)r->records);
@@ -244,7 +285,7 @@ int record_take(struct record_reader *r, uint32_t *out, uint32_t n)
 {
 	size_t got = (size_t)n * 4;
 	int rc = 0;
-	if (r->words) memcpy(out, r->group_ids + (r->count - r->left), got);
+	if (r->words) memcpy(out, r->now.ids + (r->count - r->left), got);
 	else rc = take_bytes(r, out, (size_t)n * 4, &got);
 	if (rc) return rc;
 	if (got < (size_t)n * 4) return ends_inside(r, r->count - r->left + got / 4, r->count + r->rest);

@@ -1,6 +1,11 @@
 /* record.h: reading the records of the contract: a little-endian u32 count, then that many u32s: one document. A count
- * with bit 31 is that of the words of a group: documents that stay together in a row, each `u32 count, u32 parts, count
- * ids`, and with parts 8 `count f32 weights`. */
+ * with bit 31 is that of the words of a group: documents that stay together in a row, each of
+ *
+ *     u32 count, u32 parts, [u32 side], [f64 ref], count u32 ids, [count f32 weights], [count f32 old]
+ *
+ * and parts says which it has: 1 side, 2 ref, 8 weights, 16 old. A group with sides is a pair: two documents, one
+ * chosen (side 1) and one rejected (2). What stands at an element is about this element; at the first one it is
+ * ignored. */
 #ifndef RECORD_H
 #define RECORD_H
 
@@ -12,6 +17,15 @@
 	(1u << 30) /* maximum elements of a record; a larger count means that the file holds something else */
 
 #define RECORD_GROUP (1u << 31) /* a bit of a record's count */
+
+enum group_part { GROUP_SIDE = 1, GROUP_REF = 2, GROUP_WEIGHTS = 8, GROUP_OLD = 16 };
+
+/* A document of a group */
+struct group_document {
+	uint32_t count, parts, side;                  /* parts: of enum group_part; side: enum mt_side */
+	double ref;                                   /* sum of a reference model's log-probabilities of its targets */
+	const uint32_t *ids, *weight_bits, *old_bits; /* (count); floats as they stand; NULL: it has none */
+};
 
 struct record_reader {
 	int fd;
@@ -25,16 +39,10 @@ struct record_reader {
 	uint32_t rest;        /* elements behind them that record_cut left out */
 	/* of the current record: its documents, the current one's number from 1, elements of all */
 	uint32_t documents, document, total;
-	uint32_t words, at_word;                 /* of a group, 0: it is none; where the next document stands */
-	uint32_t *group;                         /* its count, then its words */
-	size_t room;                             /* for that many words */
-	const uint32_t *group_ids, *weight_bits; /* of its current document; of its weights, or NULL: it has none */
-};
-
-/* A document of a group */
-struct group_document {
-	uint32_t count;
-	const uint32_t *ids, *weight_bits; /* (count); NULL: no weights */
+	uint32_t words, at_word;   /* of a group, 0: it is none; where the next document stands */
+	uint32_t *group;           /* its count, then its words */
+	size_t room;               /* for that many words */
+	struct group_document now; /* its current document; all 0: the record is none */
 };
 
 /* An input could not be opened, for errno: -77 without the permission to read it, otherwise -66 */
@@ -51,7 +59,7 @@ bool record_document(struct record_reader *);
  * valid, in the words of record `record`. */
 int group_document(const char *name, uint64_t record, uint32_t number, const uint32_t *words, uint32_t n, uint32_t *at,
 	struct group_document *);
-/* The elements of its documents, and how many these are; errors as of group_document */
+/* Its documents, and the elements of all; errors as of group_document, or if sides are not those of a pair */
 int group_check(const char *name, uint64_t record, const uint32_t *words, uint32_t n, uint32_t *documents,
 	uint32_t *total);
 /* Give only the first n elements of the current record, of which none was taken yet: record_next skips the others. */

@@ -30,6 +30,48 @@ load helpers
 	[ ! -e "$T/out" ]
 }
 
+# A file of these u32s: words FILE WORD...
+words() { python3 -c 'import struct, sys
+open(sys.argv[1], "wb").write(b"".join(struct.pack("<I", int(w) & 0xffffffff) for w in sys.argv[2:]))' "$@"; }
+
+@test "records of another kind than the loss needs are one line that says what makes them, and 65" {
+	local G=$((1 << 31)) ref="3 0 $((0xc0000000))"
+	words "$T/plain" 3 1 2 3
+	words "$T/pair" $((G + 10)) 2 1 2 7 8 2 1 1 7 9
+	words "$T/ref" $((G + 14)) 2 3 1 0 $((0xc0000000)) 7 8 2 3 2 0 $((0xc0000000)) 7 9
+	words "$T/weighted" $((G + 12)) 2 9 1 7 8 0 0 2 1 2 7 9
+	words "$T/advantage" $((G + 6)) 2 8 7 8 0 0
+	words "$T/old" $((G + 6)) 2 16 7 8 0 0
+	words "$T/rollout" $((G + 8)) 2 24 7 8 0 0 0 0
+	refused() { # FILE LOSS WORDS
+		cat "$T/$1" >"$T/in"
+		fails_with 65 sh -c 'mt-step --count --batch 1 --seq 8 --loss "$1" <"$0"' "$T/in" "$2"
+		grep -qF -- "stdin: record 1$3" "$T/fails.err" || { cat "$T/fails.err"; return 1; }
+	}
+	for loss in dpo simpo orpo; do
+		for file in plain advantage rollout; do
+			refused $file $loss ": is no pair, which --loss $loss needs: mt-tokens makes pairs of chosen and rejected"
+		done
+		[ $loss = dpo ] || refused weighted $loss ", document 1: has weights, which --loss $loss does not use"
+		[ $loss = dpo ] || mt-step --count --batch 1 --seq 8 --loss $loss <"$T/pair" | grep -q '"targets": 2,'
+		mt-step --count --batch 1 --seq 8 --loss $loss <"$T/ref" | grep -q '"targets": 2,'
+	done
+	refused pair dpo ", document 1: has no ref, which --loss dpo needs: mt-score --join ref writes it"
+	for loss in nll pg; do
+		refused pair $loss ": is a pair, which is for --loss dpo, simpo or orpo, not $loss"
+	done
+	refused plain pg ", document 1: has no weights, which are its advantages in --loss pg"
+	refused old pg ", document 1: has no weights"
+	refused advantage pg ", document 1: has no old log-probabilities, which --loss pg needs: mt-tokens writes those of"
+	for loss in nll pg; do
+		mt-step --count --batch 1 --seq 8 --loss $loss <"$T/rollout" | grep -q '"targets": 1,'
+	done
+	# a pair that is longer than a row is dropped
+	cat "$T/ref" "$T/ref" >"$T/in"
+	fails_with 65 sh -c 'mt-step --count --batch 1 --seq 3 --loss dpo <"$0"' "$T/in"
+	grep -q "every record is a group longer than --seq 3, which is dropped" "$T/fails.err"
+}
+
 # ---- objective.c ----
 
 @test "losses, rewards and derivatives of extreme log-probabilities, too, are autograd's in fp64 to 1e-12" {

@@ -143,9 +143,10 @@ same() { cmp "$T/$1.m" "$T/$2.m" && cmp "$T/$1.state" "$T/$2.state"; }
 	same some parts
 }
 
-# Records of all kinds: plain ones, groups of one document and of several, with weights and without
-random_groups() { # FILE SEED [VOCABULARY]
-	PYTHONPATH=$GOLDEN python3 - "$1" "$2" "${3:-1000}" <<-'END2'
+# Records of all kinds: plain ones, groups of one document and of several, with weights and without; with "pairs" also
+# pairs, and documents with what the losses of pairs and pg need
+random_groups() { # FILE SEED [VOCABULARY [pairs]]
+	PYTHONPATH=$GOLDEN python3 - "$1" "$2" "${3:-1000}" "${4:-}" <<-'END2'
 		import random, sys
 		from records import CONTEXT_ONLY, Group, Weighted, write_records
 		draw, vocab = random.Random(int(sys.argv[2])), int(sys.argv[3])
@@ -153,20 +154,29 @@ random_groups() { # FILE SEED [VOCABULARY]
 		    d = [draw.randrange(vocab) | (CONTEXT_ONLY if draw.random() < 0.2 else 0)
 		        for _ in range(draw.randint(1, most))]
 		    return Weighted(d, [draw.randint(-8, 16) / 8 for _ in d]) if draw.random() < 0.6 else d
+		def rich(side, most):
+		    d = [draw.randrange(vocab) for _ in range(draw.randint(2, most))]
+		    weights, old = ([draw.randint(-8, 8) / 8 for _ in d] if draw.random() < 0.5 else None for _ in "ab")
+		    ref = draw.randint(-99, 0) / 8 if side is None or draw.random() < 0.7 else None
+		    return Weighted(d, weights, side, ref, old)
+		def pair():
+		    return Group(rich(side, 14) for side in draw.sample((1, 2), 2))
 		records = [Group(document(12) for _ in range(draw.randint(1, 4))) if draw.random() < 0.5 else document(40)
 		    for _ in range(80)]
+		if sys.argv[4]:
+		    records = [draw.choice((r, pair(), rich(None, 40))) for r in records]
 		write_records(sys.argv[1], records)
 	END2
 }
 
-@test "a group is in one row, as documents beside each other with their weights; one that is too long is left out" {
-	for seed in 1 2 3 4 5; do
-		random_groups "$T/r" $seed
+@test "a group is in one row, as documents beside each other with their parts; one that is too long is left out" {
+	for seed in 1 2 3 4 5 6; do
+		random_groups "$T/r" $seed 1000 pairs
 		for how in {docs,none},{split,drop,truncate}; do
 			step-pack "$how" 24 "$T/r" >"$T/rows"
 			PYTHONPATH=$GOLDEN python3 - "$T/r" "$T/rows" "$how" <<-'END2'
 				import json, sys
-				from records import Group, cut, ids, read_records, target_weights, targets
+				from records import Group, cut, ids, read_records, target_olds, target_weights, targets
 				pack, long = sys.argv[3].split(",")
 				seq, rows, room = 24, [], 0
 				for r in read_records(sys.argv[1]):
@@ -195,6 +205,14 @@ random_groups() { # FILE SEED [VOCABULARY]
 				    assert m["starts"] == starts + [seq - pad] * pad, (row, m)
 				    weights = sum(map(target_weights, row), [])
 				    weights = [1 if t is None else w for t, w in zip(want, weights)] + [1] * pad
+				    old = [0 if t is None else w for t, w in zip(want, sum(map(target_olds, row), []))] + [0] * pad
+				    assert m.get("old", [0] * seq) == old, (row, m)
+				    documents = [[starts[sum(map(len, row[:i]))], getattr(p, "side", 0) or 0, getattr(p, "ref", 0) or 0]
+				        for i, p in enumerate(row)]
+				    rich = any(side or ref for _, side, ref in documents)
+				    assert m.get("documents", None) == (documents if rich else None), (row, m)
+				    sides = [side for _, side, _ in documents if side]
+				    assert all({a, b} == {1, 2} for a, b in zip(sides[::2], sides[1::2], strict=True)), (row, m)
 				    assert m.get("weights", weights) == weights and ("weights" in m or set(weights) == {1}), (row, m)
 			END2
 			step-pack "$how" 24 "$T/r" resume
@@ -243,10 +261,20 @@ open(sys.argv[1], "wb").write(b"".join(struct.pack("<I", int(w) & 0xffffffff) fo
 	hostile "record 1, document 1: its 3 elements need more than the group's 7 words" $((G + 7)) 3 8 1 2 3 $one $one
 	hostile "record 1, document 1: its 4294967295 elements need more" $((G + 3)) -1 0 1
 	hostile "record 1, document 1: its 2147483649 elements need more" $((G + 3)) $((G + 1)) 8 1
-	hostile "record 1, document 1: part 1 (side) is not supported" $((G + 3)) 1 1 1
-	hostile "record 1, document 1: part 2 (reference) is not supported" $((G + 3)) 1 10 1
-	hostile "record 1, document 1: part 16 (old) is not supported" $((G + 3)) 1 16 1
-	hostile "record 1, document 1: parts 4: this program knows only 8, weights" $((G + 3)) 1 4 1
+	hostile "record 1, document 1: its group ends inside its head" $((G + 3)) 1 10 1
+	hostile "record 1, document 1: its 1 element need more than the group's 3 words" $((G + 3)) 1 1 1
+	hostile "record 1, document 1: its 2 elements need more than the group's 7 words" $((G + 7)) 2 24 1 2 0 0 0
+	hostile "record 1, document 1: parts 4: this program knows 1 (side), 2 (ref), 8 (weights) and 16 (old)" \
+		$((G + 3)) 1 4 1
+	hostile "record 1, document 2: side 3 is neither 1 (chosen) nor 2 (rejected)" $((G + 10)) 2 1 1 7 8 2 1 3 7 8
+	hostile "record 1, document 1: is a side of a pair, and has nothing to predict" $((G + 9)) 1 1 1 7 2 1 2 7 8
+	hostile "record 1, document 2: is a side of a pair, and has nothing to predict" \
+		$((G + 10)) 2 1 1 7 8 2 1 2 7 $((G + 8))
+	hostile "record 1: has 2 chosen, 0 rejected and 0 other documents" $((G + 10)) 2 1 1 7 8 2 1 1 7 8
+	hostile "record 1: has 1 chosen, 0 rejected and 1 other documents" $((G + 9)) 2 1 1 7 8 2 0 7 8
+	hostile "record 1: has 1 chosen, 1 rejected and 1 other documents" $((G + 13)) 2 1 1 7 8 2 1 2 7 8 1 0 7
+	hostile "record 1, document 1: its ref is not finite" $((G + 7)) 2 3 1 0 $((0x7ff00000)) 7 8
+	hostile "record 1, document 1, element 1: its old log-probability is not finite" $((G + 6)) 2 16 1 2 $one $inf
 	hostile "record 1, document 1, element 1: its weight is not finite" $((G + 6)) 2 8 1 2 $nan $nan
 	hostile "record 1, document 2, element 2: its weight is not finite" $((G + 11)) 1 0 5 3 8 1 2 3 $one $one $inf
 	[ "$(mt-store stat "$RUN" --json | value step)" = 0 ]
@@ -257,8 +285,8 @@ open(sys.argv[1], "wb").write(b"".join(struct.pack("<I", int(w) & 0xffffffff) fo
 }
 
 @test "mt-feed keeps groups whole when it copies, shuffles, mixes and repeats" {
-	random_groups "$T/a" 1
-	random_groups "$T/b" 2
+	random_groups "$T/a" 1 1000 pairs
+	random_groups "$T/b" 2 1000 pairs
 	mt-feed "$T/a" | cmp - "$T/a"
 	mt-feed - <"$T/a" | cmp - "$T/a"
 	mt-feed --epochs 2 --shuffle 7 "$T/a" "$T/b" >"$T/shuffled"
@@ -267,8 +295,8 @@ open(sys.argv[1], "wb").write(b"".join(struct.pack("<I", int(w) & 0xffffffff) fo
 		import sys
 		from records import read_records
 		def keys(name):
-		    return [repr([(x, getattr(x, "weights", 0)) for x in r] if r and isinstance(r[0], list) else
-		        (r, getattr(r, "weights", 0))) for r in read_records(sys.argv[1] + "/" + name)]
+		    return [repr([(x, getattr(x, "__dict__", 0)) for x in r] if r and isinstance(r[0], list) else
+		        (r, getattr(r, "__dict__", 0))) for r in read_records(sys.argv[1] + "/" + name)]
 		a, b = keys("a"), keys("b")
 		assert keys("shuffled") != 2 * (a + b) and sorted(keys("shuffled")) == sorted(2 * (a + b))
 		assert sorted(keys("mixed")) == sorted(2 * a + b)

@@ -90,6 +90,8 @@ static int check_group(struct checked *c, uint64_t off, uint32_t n)
 	uint32_t *words = malloc((size_t)n * 4), *end = words;
 	if (!words) return mt_fail(MT_EX_NOMEM, "%s: no memory for a group of %u words", c->file->name, n);
 	int rc = file_words(c->file, c->how, off, n, gather, &end);
+	uint32_t documents, total;
+	if (!rc) rc = group_check(c->file->name, c->documents, words, n, &documents, &total);
 	for (uint32_t at = 0, number = 1; at < n && !rc; number++) {
 		rc = group_document(c->file->name, c->documents, number, words, n, &at, &d);
 		c->element = 0;

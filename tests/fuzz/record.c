@@ -6,9 +6,25 @@
 #include "fuzz.h"
 #include "pack.h"
 
+enum { SEQ = 8 };
+
+/* A pair is in one row, one side beside the other, and each has a target. */
+static void check_documents(const struct packer *p, const uint32_t *targets)
+{
+	for (uint32_t i = 0; i < p->n_in_row; i++) {
+		const struct mt_document *d = &p->in_row[i], *next = d + 1;
+		bool last = i + 1 == p->n_in_row;
+		uint32_t end = last ? SEQ : next->begin, n = 0;
+		if (d->begin >= end || !isfinite(d->ref)) abort();
+		for (uint32_t t = d->begin; t < end; t++) n += targets[t] != MT_NO_TARGET;
+		bool pair = !last && d->side + next->side == MT_CHOSEN + MT_REJECTED && d->side && next->side;
+		if (d->side && (!n || (i % 2 == 0 && p->loss && loss_of_pairs(*p->loss) && !pair))) abort();
+		if (p->loss && loss_of_pairs(*p->loss) != (d->side != MT_SIDE_NONE)) abort();
+	}
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	enum { SEQ = 8 };
 	struct bytes in = {data, size};
 	uint32_t row[3 * SEQ], x = take_u32(&in), how = (1 + x % 3) | x / 3 % 3 << 8;
 	struct record_reader r;
@@ -18,20 +34,27 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (record_open(&r, fd, "x")) abort();
 	if (packer_open(&p, &r, how, SEQ, &(struct vocabulary){.size = 1000}) == 0) {
 		struct place places[SEQ] = {0}, last = {0};
-		float weights[SEQ];
+		float weights[SEQ], old[SEQ];
+		struct mt_document documents[SEQ];
+		enum mt_objective_kind loss = x / 9 % LOSSES;
 		p.places = places;
 		p.weights = weights;
-		while (packer_row(&p, row, row + SEQ, row + 2 * SEQ) > 0)
+		p.old = old;
+		p.in_row = documents;
+		if (x / 9 / LOSSES % 2) p.loss = &loss;
+		while (packer_row(&p, row, row + SEQ, row + 2 * SEQ) > 0) {
+			check_documents(&p, row + SEQ);
 			for (uint32_t t = 0; t < SEQ; t++) {
 				if (row[t] >= 1000 || (row[SEQ + t] >= 1000 && row[SEQ + t] != MT_NO_TARGET) || row[2 * SEQ + t] > t)
 					abort();
-				if (!isfinite(weights[t]) || (!p.weighted && weights[t] != 1)) abort();
+				if (!isfinite(weights[t]) || !isfinite(old[t]) || (!p.weighted && weights[t] != 1)) abort();
 				struct place now = places[t];
 				if (!now.record) continue;
 				if (!t && now.document > 1) abort(); /* a group is never in two rows */
 				if (now.record == last.record ? now.document < last.document : now.document > 1) abort();
 				last = now;
 			}
+		}
 		packer_close(&p);
 	}
 	record_close(&r);

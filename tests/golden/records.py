@@ -10,44 +10,65 @@ CONTEXT_ONLY = 1 << 31  # "no loss for predicting this token"
 
 
 GROUP = 1 << 31         # of a record's count: it is that of a group's words
-WEIGHTS = 8             # of a document's parts
+SIDE, REF, WEIGHTS, OLD = 1, 2, 8, 16       # parts of a group's document
+CHOSEN, REJECTED = 1, 2
 
 
 class Weighted(list):
-    """A document with a weight for each token. Its parts keep their weights."""
+    """A document with a weight for each token, and with what else it has in a group: its side, the sum of a reference
+    model's log-probabilities, the sampler's log-probability of each token; None: it has none. Its parts keep these."""
 
-    def __init__(self, tokens, weights):
+    def __init__(self, tokens, weights=None, side=None, ref=None, old=None):
         super().__init__(tokens)
-        self.weights = weights
+        self.weights, self.side, self.ref, self.old = weights, side, ref, old
 
     def __getitem__(self, at):
-        return Weighted(super().__getitem__(at), self.weights[at]) if isinstance(at, slice) else super().__getitem__(at)
+        if not isinstance(at, slice):
+            return super().__getitem__(at)
+        weights, old = (x and x[at] for x in (self.weights, self.old))
+        return Weighted(super().__getitem__(at), weights, self.side, self.ref, old)
 
 
 class Group(list):
     """Documents that are one record."""
 
 
+def words_of(form, *values):
+    data = struct.pack("<" + form, *values)
+    return list(struct.unpack("<%dI" % (len(data) // 4), data))
+
+
+def values_of(form, words):
+    return list(struct.unpack("<" + form, struct.pack("<%dI" % len(words), *words)))
+
+
 def read_group(words):
     documents, at = Group(), 0
+
+    def take(n):
+        nonlocal at
+        at += n
+        return words[at - n : at]
+
     while at < len(words):
-        count, parts = words[at : at + 2]
-        tokens = list(words[at + 2 : at + 2 + count])
-        at += 2 + count
-        if parts == WEIGHTS:
-            tokens = Weighted(tokens, list(struct.unpack("<%df" % count, struct.pack("<%dI" % count,
-                                                                                    *words[at : at + count]))))
-            at += count
-        documents.append(tokens)
+        count, parts = take(2)
+        (side,) = take(1) if parts & SIDE else (None,)
+        (ref,) = values_of("d", take(2)) if parts & REF else (None,)
+        tokens = list(take(count))
+        weights, old = (values_of("%df" % count, take(count)) if parts & part else None for part in (WEIGHTS, OLD))
+        documents.append(Weighted(tokens, weights, side, ref, old) if parts else tokens)
     return documents[0] if len(documents) == 1 else documents
 
 
 def group_words(documents):
     words = []
     for d in documents:
-        weights = getattr(d, "weights", None)
-        words += [len(d), WEIGHTS if weights else 0, *d]
-        words += struct.unpack("<%dI" % len(d), struct.pack("<%df" % len(d), *weights)) if weights else []
+        side, ref, weights, old = (getattr(d, x, None) for x in ("side", "ref", "weights", "old"))
+        parts = ((SIDE, side), (REF, ref), (WEIGHTS, weights), (OLD, old))
+        words += [len(d), sum(part for part, has in parts if has is not None)]
+        words += ([] if side is None else [side]) + ([] if ref is None else words_of("d", ref)) + list(d)
+        for floats in weights, old:
+            words += words_of("%df" % len(d), *floats) if floats is not None else []
     return [GROUP | len(words), *words]
 
 
@@ -110,7 +131,12 @@ def targets(piece):
 
 def target_weights(piece):
     """The weight of each position's target; a weight stands at the token that it is about."""
-    return [*getattr(piece, "weights", [1.0] * len(piece))[1:], 1.0]
+    return [*(getattr(piece, "weights", None) or [1.0] * len(piece))[1:], 1.0]
+
+
+def target_olds(piece):
+    """The sampler's log-probability of each position's target."""
+    return [*(getattr(piece, "old", None) or [0.0] * len(piece))[1:], 0.0]
 
 
 def read_safetensors(path):
