@@ -358,6 +358,8 @@ weights() {
 	{"ids": [5, 6, 7], "advantage": [0, 1, 2.5], "weight": 2}
 	EOF
 	cp "$T/rec" "$T/records"
+	# also where all are 1: a policy gradient needs them
+	[ "$(echo '{"ids": [5], "advantage": 1}' | "$MT/mt-tokens" --bytes --keep-empty 2>"$T/err" | wc -c)" = 20 ]
 	[ "$(sed 's/[^ ]*://g' "$T/out")" = $'-0.5 -0.5\n1 1 1\n0 2 5' ]
 	refused chat "'ids' is not" '{"ids": [5, -1]}'
 	refused chat "'ids' is not" '{"ids": "5"}'

@@ -26,7 +26,7 @@ class Document(collections.namedtuple("Document", "ids trained weights side old"
         return Document(*(part[:longest] if isinstance(part, list) else part for part in self))
 
     def parts(self):
-        weighted = self.old is not None or self.weights is not None and any(w != 1 for w in self.weights)
+        weighted = self.old is not None or self.weights is not None
         return SIDE * (self.side != 0) | WEIGHTS * weighted | OLD * (self.old is not None)
 
     def words(self):
