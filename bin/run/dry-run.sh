@@ -12,7 +12,8 @@ make_plan() { # [HOST-BYTES]
 	fi
 	plan=$(mt-stream --plan --json --config "$config" --seq "$seq" $split --dtype "$dtype" \
 		--grad "$grad" --state "$state" --optim "$optim" --device "$kind" \
-		${threads:+--threads=$((threads * streams))} ${compute:+--compute="$compute"} ${1:+--host-memory="$1"} \
+		${threads:+--threads=$((threads * streams))} ${compute:+--compute="$compute"} ${loss:+--loss="$loss"} \
+		${1:+--host-memory="$1"} \
 		${node_count:+--nodes="$node_count"} ${node_count:+--net="${net:-1000000}"} 2>&1)
 	code=$?
 	plan=$(printf '%s\n' "$plan" | if [ $code = 0 ]; then sed -n '/^{/p'; else sed 's/^mt-stream: //'; fi)

@@ -65,7 +65,7 @@ threads='' numa=none keep=2 run=run-$$
 batch='' micro='' seq='' eval='' steps='' until='' epochs='' order='' resume='' record=''
 chosen=''                                       # set: micro is not the user's choice
 restart='' new_input='' best='' export_best='' nodes='' net=''
-ckpt_every='' eval_every='' stop_after='' max_skipped=20 pack=docs        # mt-step's, with its defaults
+ckpt_every='' eval_every='' stop_after='' max_skipped=20 pack=docs loss=''    # mt-step's, with its defaults
 sample='' sample_every='' sample_options=''
 metrics='' show='' quiet='' dry='' json=''      # show: metrics on stdout also where that is a terminal
 feed_options='' check_options='' step_options='' given=' ' count=''
@@ -111,7 +111,7 @@ set_option() { # OPTION VALUE
 	--metrics)
 		if [ "$2" = - ]; then show=1; return; fi
 		metrics=$2 ;;
-	--batch | --micro | --seq | --eval | --steps | --until | --pack | --epochs) eval "${1#--}=\$2" ;;
+	--batch | --micro | --seq | --eval | --steps | --until | --pack | --loss | --epochs) eval "${1#--}=\$2" ;;
 	--ckpt-every) ckpt_every=$2 ;;
 	--eval-every) eval_every=$2 ;;
 	--stop-after) stop_after=$2 ;;

@@ -125,7 +125,7 @@ follow_lines() {
 		step_in "$line"
 		loss=${line##*'"eval_loss": '}
 		if [ "$loss" != "$line" ] && { [ "$at" -gt "$began" ] || [ "$began" = 0 ]; }; then
-			loss=${loss%\}*}
+			loss=${loss%%[,\}]*}
 			tell "step $at: eval loss ${loss%"${loss#??????}"}"
 		fi
 		for dir in "$out"/step-*; do
