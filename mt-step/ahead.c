@@ -28,19 +28,25 @@ struct ahead {
 static int pack_step(struct ahead *a, struct rows *r)
 {
 	uint64_t seq = a->o->seq, before = a->packer.tokens;
+	struct loss_counts counts = {0};
 	if (a->bad) return a->bad; /* its message still stands in this thread */
 	r->n = 0;
 	r->last = r->weighted = false;
 	while (r->n < a->o->batch) {
 		uint64_t at = r->n * seq;
 		a->packer.weights = r->weights + at;
+		if (r->documents) a->packer.in_row = r->documents + at;
+		if (r->documents) a->packer.old = r->old + at;
 		int rc = packer_row(&a->packer, r->tokens + at, r->targets + at, r->starts + at);
 		if (rc < 0) return rc;
 		if (rc == 0) break;
 		r->weighted |= a->packer.weighted;
+		loss_count(&counts, r->targets + at, (uint32_t)seq, a->packer.in_row, a->packer.n_in_row);
+		if (r->documents) r->n_documents[r->n] = a->packer.n_in_row;
 		r->n++;
 	}
-	r->n_targets = targets_count(r->targets, r->n * seq);
+	r->n_targets = counts.targets;
+	r->objective = loss_objective(&a->o->objective, &counts, counts.targets);
 	r->n_processed = a->packer.tokens - before;
 	if (r->n < a->o->batch) r->last = true;
 	else if (a->look) {
@@ -52,7 +58,7 @@ static int pack_step(struct ahead *a, struct rows *r)
 	a->from.processed += r->n_processed;
 	a->from.batch = (uint32_t)a->o->batch;
 	packer_position(&a->packer, &a->from);
-	r->documents = a->packer.documents;
+	r->records = a->packer.documents;
 	r->groups_dropped = a->packer.groups_dropped;
 	r->cut_documents = a->o->pack == PACK_CONCAT ? 0 : a->packer.longer - r->groups_dropped;
 	r->position = a->from;
@@ -94,6 +100,13 @@ static int make_sets(struct ahead *a)
 			return mt_fail(MT_EX_NOMEM, "no memory for the rows of a step: %llu bytes", (unsigned long long)n * 16);
 		r->targets = r->tokens + n;
 		r->starts = r->targets + n;
+		if (a->o->objective.kind == MT_NLL) continue;
+		r->old = calloc(n, sizeof *r->old);
+		r->documents = calloc(n, sizeof *r->documents);
+		r->n_documents = calloc(a->o->batch, sizeof *r->n_documents);
+		if (!r->old || !r->documents || !r->n_documents)
+			return mt_fail(MT_EX_NOMEM, "no memory for the documents of a step: %llu bytes",
+				(unsigned long long)n * 20);
 	}
 	return 0;
 }

@@ -8,13 +8,17 @@ struct rows {                            /* the rows of one step */
 	uint32_t *tokens, *targets, *starts; /* (batch, seq) each, */
 	float *weights;                      /* and of targets */
 	bool weighted;                       /* a document of the step has weights */
-	uint64_t n;                          /* rows; 0: no input is left */
+	float *old;                          /* as in rows_source; NULL without an objective, as the next two */
+	struct mt_document *documents;
+	uint32_t *n_documents;
+	struct mt_objective objective;
+	uint64_t n; /* rows; 0: no input is left */
 	uint64_t n_targets;
 	uint64_t n_processed;        /* tokens of documents, without padding */
 	struct mt_position position; /* after these rows */
 	bool last;                   /* the input is known to end here */
 	/* of the input as far as it has been read: records; those longer than a row, but for groups that are dropped */
-	uint64_t documents, cut_documents, groups_dropped;
+	uint64_t records, cut_documents, groups_dropped;
 	int rc; /* minus an exit code: the input is invalid, see error */
 	char error[512];
 };

@@ -57,14 +57,31 @@ int rows_rewind(struct row_source *s)
 	return 0;
 }
 
+struct mt_document *objective_fill(const struct row_source *s, uint64_t n, uint32_t *block)
+{
+	struct mt_objective *to = (void *)((char *)block + batch_objective_at(n));
+	*to = s->objective;
+	return (void *)(to + 1);
+}
+
 int rows_fill(struct row_source *s, uint64_t first, uint32_t n, uint32_t *block)
 {
 	const struct rows_source *r = (const struct rows_source *)s;
+	bool objective = s->objective.kind != MT_NLL;
 	uint64_t at = first * r->seq, count = n * r->seq;
 	memcpy(block, r->tokens + at, count * 4);
 	memcpy(block + count, r->targets + at, count * 4);
 	memcpy(block + 2 * count, r->starts + at, count * 4);
-	if (s->weighted) memcpy(block + 3 * count, r->weights + at, count * 4);
+	if (s->weighted || objective) memcpy(block + 3 * count, r->weights + at, count * 4);
+	s->documents = 0;
+	if (!objective) return 0;
+	memcpy(block + 4 * count, r->old + at, count * 4);
+	struct mt_document *to = objective_fill(s, count, block);
+	for (uint32_t row = 0; row < n; row++)
+		for (uint32_t i = 0; i < r->n_documents[first + row]; i++) {
+			to[s->documents] = r->documents[at + row * r->seq + i];
+			to[s->documents++].begin += row * (uint32_t)r->seq;
+		}
 	return 0;
 }
 
@@ -192,7 +209,8 @@ static bool deal_one(struct driver *d, uint32_t k)
 			.loss_scale = t->targets ? 1.0 / (double)t->targets : 0,
 			.micros = d->micros,
 			.scores = d->scores,
-			.weights = d->source->weighted},
+			.weights = d->source->weighted || d->source->documents,
+			.documents = d->source->documents},
 	};
 	mt_ring_push(ring, &m);
 	d->next++;

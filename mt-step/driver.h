@@ -6,10 +6,12 @@
 
 /* Where a txn's micro-batches come from. Micros are requested in ascending order; after an abort from 0 again. */
 struct row_source {
-	uint64_t rows;      /* of the whole txn; micro j has rows j * micro up to (j + 1) * micro */
-	uint64_t targets;   /* of the whole txn */
-	uint64_t processed; /* of a training txn: tokens of documents in its rows */
-	bool weighted;      /* blocks have weights, too */
+	uint64_t rows;                 /* of the whole txn; micro j has rows j * micro up to (j + 1) * micro */
+	uint64_t targets;              /* of the whole txn */
+	uint64_t processed;            /* of a training txn: tokens of documents in its rows */
+	bool weighted;                 /* blocks have weights, too; with an objective they always have */
+	struct mt_objective objective; /* of the whole txn; of kind nll: none */
+	uint32_t documents;            /* with an objective, of the block that `fill` made last */
 	int (*fill)(struct row_source *, uint64_t first, uint32_t rows, uint32_t *block); /* block as mt/memory.h has it */
 	int (*rewind)(struct row_source *);
 };
@@ -20,7 +22,12 @@ struct rows_source {
 	uint64_t seq;
 	uint32_t *tokens, *targets, *starts;
 	float *weights;
+	float *old;                    /* with an objective, as what follows: */
+	struct mt_document *documents; /* (rows, seq) of each row its first ones, with places in the row as `begin` */
+	uint32_t *n_documents;         /* (rows) how many they are */
 };
+/* Write an objective into a block of n positions. Returns where its documents stand. */
+struct mt_document *objective_fill(const struct row_source *, uint64_t n, uint32_t *block);
 int rows_fill(struct row_source *, uint64_t first, uint32_t rows, uint32_t *block);
 int rows_rewind(struct row_source *);
 

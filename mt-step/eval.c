@@ -24,10 +24,9 @@ static int start_over(struct eval *e)
 	return rc;
 }
 
-/* Pack the next row into the arrays; weights may be NULL. 1, 0 at the end of the file, or an error. */
-static int next_row(struct eval *e, uint32_t *tokens, uint32_t *targets, uint32_t *starts, float *weights)
+/* Pack the next row into the arrays, and those of the packer. 1, 0 at the end of the file, or an error. */
+static int next_row(struct eval *e, uint32_t *tokens, uint32_t *targets, uint32_t *starts)
 {
-	e->packer.weights = weights;
 	int rc = packer_row(&e->packer, tokens, targets, starts);
 	if (rc > 0) e->at++;
 	return rc;
@@ -36,7 +35,9 @@ static int next_row(struct eval *e, uint32_t *tokens, uint32_t *targets, uint32_
 static int drop_row(struct eval *e)
 {
 	uint64_t seq = e->o->seq;
-	return next_row(e, e->scratch, e->scratch + seq, e->scratch + 2 * seq, NULL);
+	e->packer.weights = e->packer.old = NULL;
+	e->packer.in_row = e->documents;
+	return next_row(e, e->scratch, e->scratch + seq, e->scratch + 2 * seq);
 }
 
 static int rewind_part(struct row_source *s)
@@ -55,11 +56,17 @@ static int fill_micro(struct row_source *s, uint64_t first, uint32_t rows, uint3
 	struct eval *e = (struct eval *)s;
 	MT_ASSERT(e->at == e->part_first + first);
 	uint64_t seq = e->o->seq, n = rows * seq;
+	bool objective = s->objective.kind != MT_NLL;
+	struct mt_document *documents = objective ? objective_fill(s, n, block) : e->documents;
+	s->documents = 0;
 	for (uint64_t i = 0; i < n; i += seq) {
-		float *weights = s->weighted ? (float *)(block + 3 * n) + i : NULL;
-		int rc = next_row(e, block + i, block + n + i, block + 2 * n + i, weights);
+		e->packer.weights = s->weighted || objective ? (float *)(block + 3 * n) + i : NULL;
+		e->packer.old = objective ? (float *)(block + 4 * n) + i : NULL;
+		e->packer.in_row = documents + s->documents;
+		int rc = next_row(e, block + i, block + n + i, block + 2 * n + i);
 		if (rc < 0) return rc;
 		if (rc == 0) return mt_fail(MT_EX_DATA, "%s: has become shorter", e->o->eval);
+		for (uint32_t d = 0; d < e->packer.n_in_row && objective; d++) documents[s->documents++].begin += (uint32_t)i;
 	}
 	return 0;
 }
@@ -80,7 +87,7 @@ static int count(struct eval *e)
 		uint64_t n = targets_count(e->scratch + e->o->seq, e->o->seq);
 		e->source.weighted |= e->packer.weighted;
 		e->part_targets[part] += n;
-		e->targets += n;
+		loss_count(&e->counts, e->scratch + e->o->seq, (uint32_t)e->o->seq, e->documents, e->packer.n_in_row);
 		e->rows++;
 	}
 }
@@ -94,11 +101,12 @@ int eval_open(struct eval *e, const struct options *o, const struct vocabulary *
 	if (fstat(e->fd, &st) || !S_ISREG(st.st_mode))
 		return mt_fail(MT_EX_DATA, "%s: not a regular file; evaluation reads it again and again", o->eval);
 	e->scratch = malloc(3 * o->seq * sizeof *e->scratch);
-	if (!e->scratch) return mt_fail(MT_EX_NOMEM, "no memory for a row");
+	e->documents = malloc(o->seq * sizeof *e->documents);
+	if (!e->scratch || !e->documents) return mt_fail(MT_EX_NOMEM, "no memory for a row");
 	int rc = start_over(e);
 	if (!rc) rc = count(e);
 	if (!rc) rc = packer_check_any(&e->packer);
-	if (!rc && !e->targets)
+	if (!rc && !e->counts.targets)
 		rc = mt_fail(MT_EX_DATA,
 			"%s: has nothing to predict: with --seq %llu and --long %s, every token of its %llu row%s is context only",
 			o->eval, (unsigned long long)o->seq, pack_long_name(o->pack), (unsigned long long)e->rows, mt_s(e->rows));
@@ -123,6 +131,7 @@ struct evaluation eval_run(struct eval *e, struct driver *d, uint64_t step, cons
 		uint64_t left = e->rows - e->part_first;
 		e->source.rows = left < part_rows(e) ? left : part_rows(e);
 		e->source.targets = e->part_targets[part];
+		e->source.objective = loss_objective(&e->o->objective, &e->counts, e->source.targets);
 		uint32_t newest = mt_txn_newest(d->run);
 		/* the next part but one needs this entry; the newest stays unlogged: a successor finds it unfinished */
 		if (newest && driver_phase(d, newest - 1) == MT_DONE) driver_logged(d, newest - 1);
@@ -130,18 +139,18 @@ struct evaluation eval_run(struct eval *e, struct driver *d, uint64_t step, cons
 		driver_wait(d, k, MT_DONE);
 		add_part(&sum, d, k);
 	}
-	sum.loss /= (double)e->targets;
+	sum.loss /= (double)e->counts.targets;
 	return sum;
 }
 
 bool eval_was(const struct eval *e, struct driver *d, uint32_t k, struct evaluation *result)
 {
 	const struct mt_txn *t = mt_txn(d->run, k);
-	if (t->kind != MT_EVAL || e->n_parts != 1 || t->targets != e->targets ||
+	if (t->kind != MT_EVAL || e->n_parts != 1 || t->targets != e->counts.targets ||
 		t->micros != (e->rows + e->o->micro - 1) / e->o->micro)
 		return false;
 	*result = (struct evaluation){0};
 	add_part(result, d, k);
-	result->loss /= (double)e->targets;
+	result->loss /= (double)e->counts.targets;
 	return true;
 }

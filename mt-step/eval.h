@@ -12,10 +12,12 @@ struct eval {
 	int fd;
 	struct record_reader in;
 	struct packer packer;
-	uint32_t *scratch;      /* (3, seq) a row to be dropped */
-	uint64_t at;            /* the row that the packer gives next */
-	uint64_t part_first;    /* row at which the part begins */
-	uint64_t rows, targets; /* of the whole file */
+	uint32_t *scratch;             /* (3, seq) a row to be dropped, */
+	struct mt_document *documents; /* (seq) and its documents */
+	struct loss_counts counts;     /* of the whole file */
+	uint64_t at;                   /* the row that the packer gives next */
+	uint64_t part_first;           /* row at which the part begins */
+	uint64_t rows;                 /* of the whole file */
 	uint64_t n_parts, *part_targets;
 };
 

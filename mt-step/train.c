@@ -427,13 +427,17 @@ static void begin_step(struct trainer *t, const struct rows *r, bool save_anyway
 									.targets = r->n_targets,
 									.processed = r->n_processed,
 									.weighted = r->weighted,
+									.objective = r->objective,
 									.fill = rows_fill,
 									.rewind = rows_rewind},
 		.seq = o->seq,
 		.tokens = r->tokens,
 		.targets = r->targets,
 		.starts = r->starts,
-		.weights = r->weights};
+		.weights = r->weights,
+		.old = r->old,
+		.documents = r->documents,
+		.n_documents = r->n_documents};
 	t->newest = driver_begin(t->d, MT_TRAIN, step, schedule_lr(&o->schedule, step), save, last, &r->position,
 		&feed.source);
 	t->newest_logged = false;
@@ -441,7 +445,7 @@ static void begin_step(struct trainer *t, const struct rows *r, bool save_anyway
 	t->newest_last = last;
 	t->began = step;
 	t->rows += r->n;
-	t->documents = r->documents;
+	t->documents = r->records;
 	t->cut_documents = r->cut_documents;
 	t->groups_dropped = r->groups_dropped;
 	if (t->documents >= CUT_SAMPLE) report_cut(t);

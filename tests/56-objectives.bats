@@ -1,5 +1,6 @@
 # Losses of documents: clipped policy gradients and preferences.
 load helpers
+load lib/golden
 
 @test "invalid options of losses exit 64, and so do those of another loss" {
 	refused() { # WORDS OPTIONS...
@@ -82,4 +83,87 @@ open(sys.argv[1], "wb").write(b"".join(struct.pack("<I", int(w) & 0xffffffff) fo
 
 @test "objectives by rows: swapped sides negate margins, the policy as its reference gives ln 2, NaN stays visible" {
 	stream-objective
+}
+
+# ---- trainings ----
+
+# Pairs in $T/pairs and rollouts in $T/rollouts, each of 64 tokens in all, so that rows of 64, 128 and 256 tokens are full
+full_records() {
+	PYTHONPATH=$GOLDEN python3 - "$T" <<-'END2'
+		import random, sys
+		from records import CONTEXT_ONLY, Group, Weighted, write_records
+		draw = random.Random(5)
+		def tokens(n):
+		    return [draw.randrange(90) | (CONTEXT_ONLY if i < n // 3 else 0) for i in range(n)]
+		def pair():
+		    n = draw.randrange(10, 54)
+		    return Group(Weighted(tokens(k), None, side, -3.0 * k) for k, side in zip((n, 64 - n), draw.sample((1, 2), 2)))
+		write_records(sys.argv[1] + "/pairs", [pair() for _ in range(12)])
+		write_records(sys.argv[1] + "/rollouts", [Weighted(tokens(64), [draw.choice((-1, 0.5, 1))] * 64, None, None,
+		    [draw.uniform(-6, -4) for _ in range(64)]) for _ in range(12)])
+	END2
+}
+
+# Steps of a new run on FILE: metrics without times in $T/NAME.m, hashes of the state in $T/NAME.state
+trained() { # NAME FILE MT-STEP'S OPTIONS...
+	local name=$1 file=$2
+	shift 2
+	make_run "$GOLDEN/qwen3/model" --dtype fp32
+	start_stages
+	mt-step "$RUN" --steps 3 --lr 1e-3 --wait 5 "$@" <"$file" >"$T/m" 2>"$T/step.err"
+	sed 's/, "time_s.*"skipped/, "skipped/; s/, "tokens_per_s.*"skipped/, "skipped/' "$T/m" >"$T/$name.m"
+	arrays "$RUN" >"$T/$name.state"
+	mt-store rm "$RUN" --force
+	# shellcheck disable=SC2046
+	wait $(cat "$T/pids") 2>/dev/null || true
+	: >"$T/pids"
+}
+
+@test "losses of documents depend on rows and micro-batches up to rounding, and two mt-streams give the bits of one" {
+	full_records
+	for loss in dpo simpo orpo pg; do
+		file=$T/pairs
+		[ $loss != pg ] || file=$T/rollouts
+		for how in "64 4 2" "64 4 1" "128 2 1" "256 1 1"; do
+			set -- $how
+			trained "s$1-$3" "$file" --seq $1 --batch $2 --micro $3 --loss $loss --eval "$file" --eval-every 3
+		done
+		python3 - $loss "$T"/s{64-2,64-1,128-1,256-1}.m <<-'END2'
+			import json, sys
+			runs = [[json.loads(l) for l in open(f)] for f in sys.argv[2:]]
+			keys = ("clip_fraction", "kl") if sys.argv[1] == "pg" else ("reward_chosen", "reward_rejected", "margin",
+			    "accuracy", "eval_margin", "eval_accuracy")
+			for other in runs[1:]:
+			    for a, b in zip(runs[0], other, strict=True):
+			        assert a.keys() == b.keys() and (a["step"] == 0 or {*keys[:2], "loss"} <= a.keys()), (a, b)
+			        for key in a:
+			            assert abs(a[key] - b[key]) <= 1e-5 * abs(a[key]) + 1e-6, (key, a, b)
+			assert "eval_loss" in runs[0][-1] and {*keys} <= runs[0][-1].keys(), runs[0][-1]
+		END2
+		STREAMS=2 trained two "$file" --seq 64 --batch 4 --micro 1 --loss $loss --eval "$file" --eval-every 3
+		cmp "$T/two.m" "$T/s64-1.m"
+		cmp "$T/two.state" "$T/s64-1.state"
+	done
+}
+
+@test "an evaluation in several parts is a mean over the pairs of all" {
+	PYTHONPATH=$GOLDEN python3 - "$T" <<-'END2'
+		import random, sys
+		from records import Group, Weighted, write_records
+		draw = random.Random(6)
+		def answer(side):
+		    return Weighted([draw.randrange(90) for _ in range(draw.choice((2, 4)))], None, side, draw.uniform(-20, 0))
+		write_records(sys.argv[1] + "/pairs", [Group([answer(1), answer(2)]) for _ in range(4300)])
+	END2
+	for micro in 1 3; do # 4096 micro-batches are a part
+		trained $micro "$T/pairs" --seq 8 --batch 4 --micro $micro --pack none --loss orpo --until 1 --eval "$T/pairs" \
+			--eval-every 1
+	done
+	python3 - "$T/1.m" "$T/3.m" <<-'END2'
+		import json, sys
+		a, b = ([json.loads(l) for l in open(f) if "eval_loss" in l] for f in sys.argv[1:])
+		for a, b in zip(a, b, strict=True):
+		    for key in "eval_loss", "eval_margin", "eval_accuracy":
+		        assert abs(a[key] - b[key]) <= 1e-6 * abs(a[key]), (key, a, b)
+	END2
 }
