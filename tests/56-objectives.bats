@@ -87,6 +87,18 @@ open(sys.argv[1], "wb").write(b"".join(struct.pack("<I", int(w) & 0xffffffff) fo
 
 # ---- trainings ----
 
+@test "8 steps of dpo on references of another model match PyTorch's" { golden llama-dpo; }
+@test "8 steps of simpo match PyTorch's" { golden llama-simpo; }
+@test "8 steps of orpo match PyTorch's, with tied embeddings" { golden llama-orpo; }
+@test "8 steps of pg, of which a quarter of the targets is clipped, match PyTorch's" { golden llama-pg; }
+@test "8 steps of each objective differ from PyTorch's only by rounding, in bf16" {
+	for loss in dpo simpo orpo pg; do
+		RUN=$(mt_run_name $loss)
+		golden llama-$loss --bf16
+		mt-store rm "$RUN" --force
+	done
+}
+
 # Pairs in $T/pairs and rollouts in $T/rollouts, each of 64 tokens in all, so that rows of 64, 128 and 256 tokens are full
 full_records() {
 	PYTHONPATH=$GOLDEN python3 - "$T" <<-'END2'

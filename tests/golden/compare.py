@@ -30,6 +30,9 @@ FINAL = 5e-4  # of the norm of the tensor's whole update
 # changes loss and norm by about as much as rounding.
 LION = {"loss": 1e-5, "grad_norm": 1e-4, "final": 2e-2}
 
+OF_OBJECTIVES = ("reward_chosen", "reward_rejected", "margin", "accuracy", "clip_fraction", "kl")
+OBJECTIVE = 1e-5  # what an objective's metrics may be off by: means of sums of some ten log-probabilities
+
 LR = 1e-6  # of --lr: the transaction record holds it in fp32
 
 
@@ -130,6 +133,10 @@ def relative(got, want):
     return abs(got - want) / abs(want) if isinstance(got, (int, float)) else math.inf
 
 
+def difference(got, want):
+    return abs(got - want) if isinstance(got, (int, float)) else math.inf
+
+
 def compare_metrics(report, golden, got, bounds):
     for want in golden["steps"]:
         n = want["step"]
@@ -141,10 +148,12 @@ def compare_metrics(report, golden, got, bounds):
         report.check("grad_norm", at, relative(entry.get("grad_norm"), want["grad_norm"]),
                      NORM if n == 1 else bounds["grad_norm"])
         # Terms of the loss. A token whose experts are almost equally probable counts for either of them. With rounded
-        # weights it may be another one than in PyTorch, so a bf16 run is compared before its first update only.
-        for key in ("aux_loss", "z_loss"):
+        # weights it may be another one than in PyTorch, so a bf16 run is compared before its first update only; so are
+        # an objective's metrics.
+        for key in ("aux_loss", "z_loss", *OF_OBJECTIVES):
             if key in want and (n == 1 or bounds["loss"] == LOSS):
-                report.check(key, at, relative(entry.get(key), want[key]), LOSS)
+                error, bound = (difference, OBJECTIVE) if key in OF_OBJECTIVES else (relative, LOSS)
+                report.check(key, at, error(entry.get(key), want[key]), bound)
             elif (key in want) != (key in entry):
                 report.wrong.append("step %d: %s is there in one of the two only" % (n, key))
         # Relative to --lr, not to the step's, which warm-up and decay reduce to 0.

@@ -33,6 +33,7 @@ import cases_more
 import cases_wrappers
 from cases import FULL, SLIDING, FAMILIES
 from compare import exact, sized_by
+import preferences
 from records import CONTEXT_ONLY, Weighted, ids, pack, read_records, target_weights, targets, write_records
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -51,7 +52,7 @@ DEFAULTS = {"batch": 4, "micro": 4, "seq": 24, "lr": 2e-3, "warmup": 0, "schedul
 # max_shard_size. names: keys with other names in files of dialect 4. extra: rows of data after the last step's. bf16:
 # keep tensors of the bf16 run as well. eval: evaluate before the first step and every 10. optims: other optimizers that
 # train it in fp32, with the options that differ. double: the results are fp64's, where transformers computes with less
-# care than fp32 allows. weights: each token has one, -1 to 2.
+# care than fp32 allows. weights: each token has one, -1 to 2. loss (of train): an objective, see preferences.py.
 CASES = {
     # as Llama 2: every head has its own keys, untied embeddings, plain rope; 40 columns of heads for 32 hidden
     "llama2": {
@@ -86,6 +87,16 @@ CASES = {
             num_key_value_heads=1, max_position_embeddings=64),
         "dialect": 5, "weights": True,
         "train": {"micro": 2, "seq": 27, "warmup": 2, "clip": 3.3}},
+    # objectives, in fp64. dpo's reference is another model; a quarter of pg's targets is clipped
+    **{"llama-" + loss: {
+        "config": transformers.LlamaConfig(
+            vocab_size=79, hidden_size=24, intermediate_size=28, num_hidden_layers=2, num_attention_heads=3,
+            num_key_value_heads=1, max_position_embeddings=64, tie_word_embeddings=loss == "orpo"),
+        "dialect": 5, "double": True,
+        "train": {"steps": 8, "micro": 2, "seq": 40, "warmup": 2, "loss": loss, **options}}
+       for loss, options in (("dpo", {"beta": 0.1, "clip": 2.5}), ("simpo", {"beta": 1.0, "gamma": 0.6, "clip": 4.0}),
+                             ("orpo", {"beta": 0.4, "clip": 5.0}),
+                             ("pg", {"clip_low": 0.2, "clip_high": 0.28, "clip": 3.0}))},
     # every bias of a llama; pad_token_id is a token of the data, embeddings untied
     "llama-bias": {
         "config": transformers.LlamaConfig(
@@ -336,6 +347,18 @@ def documents(rng, vocab, seq, rows):
     return made
 
 
+def preference_data(config, weights, rng, o):
+    """For an objective. dpo's reference is the model with noise; pg's policy was the model, but for noise."""
+    start = {n: w + 0.5 * w.std() * torch.randn_like(w) if w.dim() > 1 else w for n, w in weights.items()} \
+        if o["loss"] == "dpo" else weights
+    with fp64():
+        other = build(config, torch.float64)
+        other.load_state_dict({n: w.double() for n, w in start.items()}, strict=False)
+        draw = preferences.samples if o["loss"] == "pg" else preferences.pairs
+        return draw(rng, document, config.vocab_size, o["seq"], o["steps"] * o["batch"],
+                    other if o["loss"] in ("pg", "dpo") else None)
+
+
 # Training
 
 @contextlib.contextmanager
@@ -405,7 +428,7 @@ def loss_sum(model, row):
         if all(t == -100 for t in want):
             continue
         logits = model(input_ids=torch.tensor([ids(piece)]), use_cache=False).logits[0]
-        if isinstance(piece, Weighted):
+        if getattr(piece, "weights", None):
             each = torch.nn.functional.cross_entropy(logits, torch.tensor(want), ignore_index=-100, reduction="none")
             loss = (each * torch.tensor(target_weights(piece), dtype=each.dtype)).sum()
         else:
@@ -515,7 +538,7 @@ def train(config, weights, rows, o, double, bf16, eval_rows, rule="adamw"):
             check_loss(model, rows[:1])
         if eval_rows:
             evals["0"] = evaluation()
-        for n in range(1, STEPS + 1):
+        for n in range(1, o["steps"] + 1):
             batch = rows[(n - 1) * o["batch"] : n * o["batch"]]
             if bf16:
                 round_weights()
@@ -523,6 +546,9 @@ def train(config, weights, rows, o, double, bf16, eval_rows, rule="adamw"):
             optim.zero_grad()
             loss = 0.0
             entry, terms = {}, aux_coef(config) or z_coef(config)
+            if "loss" in o:
+                loss, entry = preferences.step(model, batch, o)
+                loss *= count
             for first_row in range(0, len(batch) if terms else 0, o["micro"]):
                 total, found, aux, z = micro_loss(model, batch[first_row : first_row + o["micro"]])
                 share = found / count
@@ -531,7 +557,8 @@ def train(config, weights, rows, o, double, bf16, eval_rows, rule="adamw"):
                 for key, coef, value in (("aux_loss", aux_coef(config), aux), ("z_loss", z_coef(config), z)):
                     if coef:
                         entry[key] = entry.get(key, 0.0) + share * float(value.detach())
-            for row in batch if not terms else []:  # micro-batches only change the order of this sum
+            # micro-batches only change the order of this sum
+            for row in batch if not terms and "loss" not in o else []:
                 total, found = loss_sum(model, row)
                 if found:
                     (total / count).backward()
@@ -601,7 +628,10 @@ def make_case(name, case, where, once=False):
     weights = {n: p.detach().clone() for n, p in (*trained(model).items(), *constants(model).items())}
 
     text, whole = config.get_text_config(), hasattr(config, "text_config")
-    data = documents(rng, text.vocab_size, o["seq"], STEPS * o["batch"] + case.get("extra", 0))
+    if "loss" in o:
+        data = preference_data(config, weights, rng, o)
+    else:
+        data = documents(rng, text.vocab_size, o["seq"], o["steps"] * o["batch"] + case.get("extra", 0))
     if case.get("weights"):
         data = [Weighted(d, [rng.randint(-8, 16) / 8 for _ in d]) for d in data]
     rows = pack(data, o["seq"], o["pack"])
@@ -635,7 +665,7 @@ def make_case(name, case, where, once=False):
         raise SystemExit("%s: a tensor without a gradient proves nothing" % name)
     if not where:
         return
-    if o["clip"] and not 0 < clipped < STEPS:
+    if o["clip"] and not 0 < clipped < o["steps"]:
         raise SystemExit("%s: some steps should be clipped and some not" % name)
 
     path = os.path.join(where, name)

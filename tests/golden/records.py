@@ -110,6 +110,14 @@ def pack(documents, seq, how):
         return [[piece] for piece in cut(stream, seq)]
     rows, room = [], 0
     for document in documents:
+        if isinstance(document, Group):  # whole, in one row
+            length = sum(map(len, document))
+            if how == "none" or length > room:
+                rows.append([])
+                room = seq
+            rows[-1] += document
+            room -= length
+            continue
         for piece in cut(document, seq):
             # A document that must be cut begins a new row, even if the row before has space.
             if how == "none" or len(document) > seq or len(piece) > room:
