@@ -64,6 +64,66 @@ step_of() {
 	done
 }
 
+# Losses and figures alone: sums_of OUT
+sums_of() { grep -E 'loss|figures' "$T/$1"; }
+
+@test "objectives: recompute, threads, orders, two streams, resending and evaluations give the same bits" {
+	for loss in dpo simpo orpo pg; do
+		make_run qwen3
+		step_of "$loss" "" 1 4 24 2 loss=$loss
+		[ "$(grep -c figures "$T/$loss")" = 2 ]
+		for options in "--recompute full" "--threads 1" "--device chaos:${#loss}"; do
+			step_of other "$options" 1 4 24 2 loss=$loss
+			same $loss other
+		done
+		step_of other "" 2 4 24 2 loss=$loss
+		same $loss other
+		step_of other "" 1 4 24 2 loss=$loss stale
+		same $loss other
+		step_of other "" 1 4 24 2 loss=$loss eval
+		[ "$(sums_of $loss)" = "$(sums_of other)" ]
+		no grep unit "$T/other"
+		step_of other "" 1 4 24 2
+		no cmp -s "$T/$loss" "$T/other"
+	done
+}
+
+# bats test_tags=slow
+@test "objectives: windows of experts, little memory and --grad none change no bit; nor do orders, by passes, too" {
+	make_run qwen2-moe
+	step_of all "" 1 4 24 1 loss=dpo
+	step_of windows "--expert-window 2" 1 4 24 1 loss=dpo
+	step_of orders "--expert-window 1 --device chaos:7" 1 4 24 1 loss=dpo
+	same all windows
+	same all orders
+	for loss in orpo pg; do
+		make_run llama3
+		step_of all "" 1 20 24 1 loss=$loss
+		step_of little "--device-memory 1300K" 1 20 24 1 loss=$loss
+		same all little
+		make_run llama3
+		step_of passes "--pass-rows 3" 1 20 24 1 loss=$loss
+		step_of orders "--pass-rows 3 --device chaos:5" 1 20 24 1 loss=$loss
+		same passes orders
+		make_run llama3 fp32 none
+		step_of none "" 1 20 24 1 loss=$loss
+		[ "$(sums_of all)" = "$(sums_of none)" ]
+		make_run llama3 bf16 bf16
+		step_of bf16 "--compute fp32" 1 20 24 1 loss=$loss
+		step_of orders "--compute fp32 --device chaos:6" 1 20 24 1 loss=$loss
+		same bf16 orders
+	done
+}
+
+@test "NaN weights give a NaN loss of an objective, and no other harm" {
+	make_run llama3
+	stream-drive poison "$RUN" 1
+	for loss in dpo orpo pg; do
+		step_of nan "" 1 4 24 1 loss=$loss
+		grep -q "loss .*nan over .* nonfinite" "$T/nan"
+	done
+}
+
 @test "bf16 weights widened in weight slots give the same bits in every order" {
 	make_run llama-bias bf16 bf16
 	step_of cpu "--compute fp32"

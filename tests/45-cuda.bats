@@ -34,6 +34,20 @@ as_on_cpu() {
 }
 
 # bats test_tags=slow
+@test "objectives: the cuda device gives the cpu device's gradients, whichever stream is faster" {
+	need_emulator
+	for loss in dpo pg; do
+		make_run llama3 fp32 fp32
+		step_of cpu "mt-stream --device cpu" loss=$loss
+		make_run llama3 fp32 fp32
+		SEED=1 step_of one "$EMU --device cuda" loss=$loss
+		near cpu one 1e-5
+		SEED=2 step_of two "$EMU --device cuda --recompute full" loss=$loss
+		cmp "$T/one" "$T/two"
+	done
+}
+
+# bats test_tags=slow
 @test "fp32: the cuda device gives the cpu device's gradients, whichever stream is faster" {
 	as_on_cpu fp32 1e-5 true llama3 qwen2-window qwen3 llama-bias gpt2 opt
 }
