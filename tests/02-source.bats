@@ -29,7 +29,7 @@ none() {
 # names.
 written() {
 	files . ':!tests/golden/*/*' ':!tests/golden/*.json' ':!tests/golden/*.txt' ':!tests/fuzz/corpus' ':!LICENSE' \
-		':!*.png' ':!tests/bench/results.tsv' ':!.github/CHANGELOG.md' ':!tests/02-source.bats'
+		':!*.png' ':!tests/gpu/results' ':!tests/bench/results.tsv' ':!.github/CHANGELOG.md' ':!tests/02-source.bats'
 }
 
 @test "no line that people write has more than 120 columns, except rows of tables in Markdown" {
@@ -79,7 +79,7 @@ written() {
 
 @test "mt-stream's top level has only the driver's files; all others are in plan/, cpu/ and cuda/" {
 	files mt-stream | grep -E '^mt-stream/[^/]+$' | grep -vE \
-		'/((README|FAMILIES)\.md|build\.mk|mt-stream\.1|(device|ops|layers)\.h)$' |
+		'/((README|FAMILIES|LOSSES)\.md|build\.mk|mt-stream\.1|(device|ops|layers)\.h)$' |
 		grep -vE '/(arrive|attention|balance|chunks|conv|delta|experts|head|leave|linear|mla|mlp|offload|parts)\.c$' |
 		grep -vE '/(ple|record|request|router|windows)\.c$' |
 		grep -vE '/(block|objective|split|stream|serve|wait|schedule|trace)\.[ch]$' \

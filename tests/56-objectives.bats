@@ -96,10 +96,12 @@ open(sys.argv[1], "wb").write(b"".join(struct.pack("<I", int(w) & 0xffffffff) fo
 		RUN=$(mt_run_name $loss)
 		golden llama-$loss --bf16
 		mt-store rm "$RUN" --force
+		rm -r "$T/final"
 	done
 }
 
-# Pairs in $T/pairs and rollouts in $T/rollouts, each of 64 tokens in all, so that rows of 64, 128 and 256 tokens are full
+# Pairs in $T/pairs and rollouts in $T/rollouts, each of 64 tokens in all, so that rows of 64, 128 and 256 tokens are
+# full
 full_records() {
 	PYTHONPATH=$GOLDEN python3 - "$T" <<-'END2'
 		import random, sys
@@ -109,7 +111,8 @@ full_records() {
 		    return [draw.randrange(90) | (CONTEXT_ONLY if i < n // 3 else 0) for i in range(n)]
 		def pair():
 		    n = draw.randrange(10, 54)
-		    return Group(Weighted(tokens(k), None, side, -3.0 * k) for k, side in zip((n, 64 - n), draw.sample((1, 2), 2)))
+		    sides = zip((n, 64 - n), draw.sample((1, 2), 2))
+		    return Group(Weighted(tokens(k), None, side, -3.0 * k) for k, side in sides)
 		write_records(sys.argv[1] + "/pairs", [pair() for _ in range(12)])
 		write_records(sys.argv[1] + "/rollouts", [Weighted(tokens(64), [draw.choice((-1, 0.5, 1))] * 64, None, None,
 		    [draw.uniform(-6, -4) for _ in range(64)]) for _ in range(12)])

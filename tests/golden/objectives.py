@@ -75,8 +75,8 @@ def pair_line(kind, o, sums, refs, targets):
     logps = [torch.full((n,), s / n, dtype=torch.float64, requires_grad=True) for s, n in zip(sums, targets)]
     loss, *rewards = PAIRS[kind](o, *logps, *map(number, refs))
     loss.backward()
-    return line(kind, *(o[k] for k in KEYS), *(x for side in zip((p.sum() for p in logps), refs, targets) for x in side),
-                loss, *(-p.grad[0] for p in logps), *rewards)
+    sides = [x for side in zip((p.sum() for p in logps), refs, targets) for x in side]
+    return line(kind, *(o[k] for k in KEYS), *sides, loss, *(-p.grad[0] for p in logps), *rewards)
 
 
 def pg_line(o, logp, old, advantage):
