@@ -182,3 +182,76 @@ trained() { # NAME FILE MT-STEP'S OPTIONS...
 		        assert abs(a[key] - b[key]) <= 1e-6 * abs(a[key]), (key, a, b)
 	END2
 }
+
+# ---- metrics ----
+
+@test "losses, rewards, margins, accuracies, clipped shares and kl are the formulas of mt-score's log-probabilities" {
+	full_records
+	for file in pairs rollouts; do
+		make_run "$GOLDEN/qwen3/model" --dtype fp32
+		spawn stream mt-stream "$RUN" --threads 1
+		mt-score "$RUN" --seq 64 --micro 4 --tokens <"$T/$file" >"$T/$file.scores"
+		mt-store rm "$RUN" --force
+	done
+	for loss in "dpo --beta 0.05" simpo "simpo --beta 1.5 --gamma 0.25" orpo "orpo --beta 0.5" pg \
+		"pg --clip-low 0.1 --clip-high 0.6"; do
+		file=$T/pairs
+		[ "${loss%% *}" != pg ] || file=$T/rollouts
+		# shellcheck disable=SC2086
+		trained m "$file" --seq 64 --batch 4 --micro 4 --until 1 --loss $loss --eval "$file" --eval-every 1
+		PYTHONPATH=$GOLDEN python3 - "$file" "$T/m.m" $loss <<-'END2'
+			import json, math, sys
+			from records import CONTEXT_ONLY, read_records
+			file, metrics, loss, *options = sys.argv[1:]
+			given = {options[i][2:]: float(options[i + 1]) for i in range(0, len(options), 2)}
+			beta, gamma = given.get("beta", 2 if loss == "simpo" else 0.1), given.get("gamma", 1)
+			low = given.get("clip-low", 0.2)
+			high = given.get("clip-high", low)
+			softplus = lambda x: max(x, 0) + math.log1p(math.exp(-abs(x)))
+			logit = lambda m: m - math.log(-math.expm1(m))
+			mean = lambda xs: sum(xs) / len(xs)
+			scores = [json.loads(line)["tokens"] for line in open(file + ".scores")]
+			def of_pair(pair):
+			    (c, lc), (r, lr) = sorted(pair, key=lambda d: d[0].side)
+			    sums = [math.fsum(x for x in l if x is not None) for l in (lc, lr)]
+			    n = [sum(not t & CONTEXT_ONLY for t in d[1:]) for d in (c, r)]
+			    means = [s / k for s, k in zip(sums, n)]
+			    rewards = [beta * (s - d.ref) for s, d in zip(sums, (c, r))] if loss == "dpo" else [beta * m for m in means]
+			    value = softplus(logit(means[1]) - logit(means[0])) if loss == "orpo" else \
+			        softplus(rewards[1] - rewards[0] + (gamma if loss == "simpo" else 0))
+			    return value, -sums[0], n[0], *rewards, rewards[0] - rewards[1], float(rewards[0] > rewards[1])
+			def expected(records):
+			    if loss == "pg":
+			        targets = [(l, o, w) for d, logps in records for l, o, w, t in zip(logps, d.old, d.weights, d)
+			                   if l is not None]
+			        parts = []
+			        for l, o, w in targets:
+			            r = math.exp(l - o)
+			            clipped = w > 0 and r > 1 + high or w < 0 and r < 1 - low
+			            parts.append((-min(r * w, min(max(r, 1 - low), 1 + high) * w), float(clipped), o - l))
+			        return dict(zip(("loss", "clip_fraction", "kl"), map(mean, zip(*parts))))
+			    values, nll, n, *rest = zip(*map(of_pair, records))
+			    value = sum(nll) / sum(n) + beta * mean(values) if loss == "orpo" else mean(values)
+			    return {"loss": value, **dict(zip(("reward_chosen", "reward_rejected", "margin", "accuracy"), map(mean, rest)))}
+			records, at = [], 0
+			for r in read_records(file):
+			    documents = r if loss != "pg" else [r]
+			    records.append(list(zip(documents, scores[at:at + len(documents)])))
+			    at += len(documents)
+			assert at == len(scores)
+			records = [r[0] for r in records] if loss == "pg" else records
+			lines = [json.loads(line) for line in open(metrics)]
+			def same(got, want, prefix=""):
+			    for key, value in want.items():
+			        if prefix + key in got:
+			            assert abs(got[prefix + key] - value) <= 2e-5 * max(abs(value), 0.1), (loss, key, got, want)
+			same(lines[0], expected(records), "eval_")
+			same(lines[1], expected(records[:4]))
+			keys = [key for key in lines[1] if key in ("clip_fraction", "kl", "reward_chosen", "reward_rejected", "margin",
+			    "accuracy", "eval_loss", "eval_accuracy", "eval_margin")]
+			assert keys == (["clip_fraction", "kl", "eval_loss"] if loss == "pg" else ["reward_chosen", "reward_rejected",
+			    "margin", "accuracy", "eval_loss", "eval_accuracy", "eval_margin"]), lines[1]
+			assert list(lines[0]) == ["step", *(key for key in keys if key.startswith("eval_"))], lines[0]
+		END2
+	done
+}
