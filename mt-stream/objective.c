@@ -141,7 +141,7 @@ static void pair_add(const struct objective *o, uint32_t k, float *scales, struc
 			: margin == 0 ? 0.5
 						  : 0,
 		1};
-	sums->loss += p.loss / o->loss_scale;
+	sums->loss += p.loss;
 	sums->targets += side[0].targets + side[1].targets;
 	for (int i = 0; i < MT_STEP_FIGURES; i++) sums->figures[i] += figures[i];
 	document_set(o, scales, chosen, p.scale[0], sums);
@@ -153,7 +153,7 @@ static void target_add(const struct objective *o, uint32_t i, float *scales, str
 	double logp = 0 - o->losses[i], old = (double)o->old[i];
 	struct target t = objective_target(o->how, logp, old, (double)o->advantages[i]);
 	const double figures[MT_STEP_FIGURES] = {t.clipped, old - logp, 0, 0, 1};
-	sums->loss += t.loss / o->loss_scale;
+	sums->loss += t.loss;
 	sums->targets++;
 	for (int f = 0; f < MT_STEP_FIGURES; f++) sums->figures[f] += figures[f];
 	scale_set(o, scales, i, t.scale, sums);

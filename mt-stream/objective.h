@@ -47,7 +47,7 @@ struct objective {
 };
 
 struct objective_sums {
-	double loss; /* over loss_scale */
+	double loss; /* their part of the step's */
 	uint64_t targets;
 	double figures[MT_STEP_FIGURES];
 };

@@ -146,7 +146,7 @@ static int objective_run(struct stream *s, bool train)
 	if (rc) return rc;
 	if (s->now.first) s->now.sums = (struct objective_sums){0};
 	objective_add(&o, from, to, train ? scales : NULL, &s->now.sums);
-	s->now.loss = (struct loss){s->now.sums.loss, s->now.sums.targets};
+	s->now.loss = (struct loss){s->now.sums.loss / o.loss_scale, s->now.sums.targets};
 	if (train)
 		launch(s, Q_COMPUTE,
 			&(struct op){OP_COPY,

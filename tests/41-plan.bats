@@ -196,6 +196,26 @@ plan() {
 	[ "$(value head_tokens <"$T/512k")" -lt 524288 ]
 }
 
+@test "an objective's second forward pass of the LM head is a tenth of a small model's step, little of a large one's" {
+	for loss in nll dpo pg; do
+		for model in bench-97m llama-3.1-8b; do
+			plan $model --profile H100 --seq 2048 --micro 8 --loss $loss --json >"$T/$model.$loss"
+		done
+	done
+	cmp "$T/bench-97m.dpo" "$T/bench-97m.pg"
+	python3 - "$T" <<-'PY'
+		import json, sys
+		for model, least, most in ("bench-97m", 0.08, 0.12), ("llama-3.1-8b", 0.01, 0.03):
+		    nll, dpo = (json.load(open(f"{sys.argv[1]}/{model}.{loss}")) for loss in ("nll", "dpo"))
+		    more = dpo["forward_s"] + dpo["backward_s"] - nll["forward_s"] - nll["backward_s"]
+		    assert least < more / (nll["forward_s"] + nll["backward_s"]) < most, (model, more, nll)
+		    assert abs(dpo["recompute_s"] - nll["recompute_s"] - more) < 0.05 * more, (model, nll, dpo)
+		    assert dpo["gemm_s"] == nll["gemm_s"] and dpo["least_bytes"] > nll["least_bytes"], (model, nll, dpo)
+	PY
+	fails_with 64 mt-plan --config "$CONFIGS/demo.json" --seq 64 --micro 1 --loss kto
+	grep -q -- "--loss: 'kto' is not nll, pg, dpo, simpo or orpo" "$T/fails.err"
+}
+
 @test "more host memory keeps what blocks would recompute, and a step is faster" {
 	# a 7B on 24 GB of device memory, with room for residuals alone, and for all that its blocks keep
 	for host in 120 180; do

@@ -91,6 +91,7 @@ open(sys.argv[1], "wb").write(b"".join(struct.pack("<I", int(w) & 0xffffffff) fo
 @test "8 steps of simpo match PyTorch's" { golden llama-simpo; }
 @test "8 steps of orpo match PyTorch's, with tied embeddings" { golden llama-orpo; }
 @test "8 steps of pg, of which a quarter of the targets is clipped, match PyTorch's" { golden llama-pg; }
+# bats test_tags=slow
 @test "8 steps of each objective differ from PyTorch's only by rounding, in bf16" {
 	for loss in dpo simpo orpo pg; do
 		RUN=$(mt_run_name $loss)
@@ -123,9 +124,9 @@ full_records() {
 trained() { # NAME FILE MT-STEP'S OPTIONS...
 	local name=$1 file=$2
 	shift 2
-	make_run "$GOLDEN/qwen3/model" --dtype fp32
+	make_run "$GOLDEN/${MODEL:-qwen3}/model" --dtype fp32 --grad "${GRAD:-fp32}"
 	start_stages
-	mt-step "$RUN" --steps 3 --lr 1e-3 --wait 5 "$@" <"$file" >"$T/m" 2>"$T/step.err"
+	mt-step "$RUN" --steps "${STEPS:-3}" --lr 1e-3 --wait 5 "$@" <"$file" >"$T/m" 2>"$T/step.err"
 	sed 's/, "time_s.*"skipped/, "skipped/; s/, "tokens_per_s.*"skipped/, "skipped/' "$T/m" >"$T/$name.m"
 	arrays "$RUN" >"$T/$name.state"
 	mt-store rm "$RUN" --force
@@ -134,6 +135,7 @@ trained() { # NAME FILE MT-STEP'S OPTIONS...
 	: >"$T/pids"
 }
 
+# bats test_tags=slow
 @test "losses of documents depend on rows and micro-batches up to rounding, and two mt-streams give the bits of one" {
 	full_records
 	for loss in dpo simpo orpo pg; do
@@ -161,6 +163,60 @@ trained() { # NAME FILE MT-STEP'S OPTIONS...
 	done
 }
 
+# $T/ref: the pairs of $T/pairs with the log-probabilities in $T/lines, which mt-score wrote of them
+references() {
+	PYTHONPATH=$GOLDEN python3 - "$T" <<-'END2'
+		import json, sys
+		from records import read_records, write_records
+		pairs = read_records(sys.argv[1] + "/pairs")
+		lines = [json.loads(line) for line in open(sys.argv[1] + "/lines")]
+		for d, line in zip((d for pair in pairs for d in pair), lines, strict=True):
+		    d.ref = line["logp"]
+		write_records(sys.argv[1] + "/ref", pairs)
+	END2
+}
+
+@test "dpo with the start as its reference: the first step's loss is ln 2 to the last digit, its rewards are 0" {
+	full_records
+	for dtype in fp32 bf16; do
+		make_run "$GOLDEN/qwen3/model" --dtype $dtype
+		spawn stream mt-stream "$RUN" --threads 1
+		mt-score "$RUN" --seq 64 --micro 4 <"$T/pairs" >"$T/lines"
+		references
+		spawn optim mt-optim "$RUN" --threads 1
+		mt-step "$RUN" --steps 2 --seq 64 --batch 4 --micro 4 --lr 1e-3 --loss dpo --wait 5 <"$T/ref" >"$T/m"
+		head -n 1 "$T/m" >"$T/first"
+		grep -q '"loss": 0.6931471805599453, ' "$T/first" || { cat "$T/first"; return 1; }
+		grep -q '"reward_chosen": 0, "reward_rejected": 0, "margin": 0, "accuracy": 0.5}' "$T/first"
+		no grep -q '"step": 2, "loss": 0.69314718' "$T/m"
+		mt-store rm "$RUN" --force
+		: >"$T/pids"
+	done
+}
+
+@test "pg with the policy's own log-probabilities as old is nll with advantages as weights, up to rounding" {
+	full_records
+	make_run "$GOLDEN/qwen3/model" --dtype fp32
+	spawn stream mt-stream "$RUN" --threads 1
+	mt-score "$RUN" --seq 64 --micro 4 --tokens <"$T/rollouts" >"$T/lines"
+	mt-store rm "$RUN" --force
+	PYTHONPATH=$GOLDEN python3 - "$T" <<-'END2'
+		import json, sys
+		from records import read_records, write_records
+		rollouts = read_records(sys.argv[1] + "/rollouts")
+		for d, line in zip(rollouts, open(sys.argv[1] + "/lines"), strict=True):
+		    d.old = [logp or 0.0 for logp in json.loads(line)["tokens"]]
+		write_records(sys.argv[1] + "/own", rollouts)
+	END2
+	for loss in pg nll; do trained $loss "$T/own" --seq 64 --batch 4 --micro 2 --loss $loss --until 1 --clip 0; done
+	python3 - "$T/pg.m" "$T/nll.m" <<-'END2'
+		import json, sys
+		pg, nll = (json.loads(open(f).readline()) for f in sys.argv[1:])
+		assert abs(pg["grad_norm"] - nll["grad_norm"]) < 1e-6 * nll["grad_norm"], (pg, nll)
+		assert pg["clip_fraction"] == 0 and abs(pg["kl"]) < 1e-6 and pg["tokens"] == nll["tokens"], (pg, nll)
+	END2
+}
+
 @test "an evaluation in several parts is a mean over the pairs of all" {
 	PYTHONPATH=$GOLDEN python3 - "$T" <<-'END2'
 		import random, sys
@@ -183,8 +239,51 @@ trained() { # NAME FILE MT-STEP'S OPTIONS...
 	END2
 }
 
+# bats test_tags=slow
+@test "kill -9 of each stage, and resume, change no bit of a training with an objective" {
+	full_records
+	for loss in dpo pg; do
+		file=$T/pairs
+		[ $loss != pg ] || file=$T/rollouts
+		set -- --seq 64 --batch 2 --micro 1 --loss $loss --eval "$file" --eval-every 2
+		STEPS=6 trained whole "$file" "$@"
+		make_run "$GOLDEN/qwen3/model" --dtype fp32
+		start_stages
+		for dies in stream optim step none; do
+			spawn step sh -c 'f=$1; shift; exec mt-step "$@" --steps 6 --lr 1e-3 --wait 20 <"$f"' - "$file" "$RUN" "$@"
+			step=$PID
+			case $dies in
+			stream) kill -9 "$STREAM"; spawn stream mt-stream "$RUN" --threads 1; STREAM=$PID ;;
+			optim) kill -9 "$OPTIM"; spawn optim mt-optim "$RUN" --threads 1; OPTIM=$PID ;;
+			esac
+			[ $dies = none ] || sleep 0.0$((RANDOM % 10))
+			[ $dies = none ] || kill -9 "$step" 2>/dev/null || true
+			wait "$step" 2>/dev/null || true
+			cat "$T/step.out" >>"$T/lines.$loss"
+		done
+		arrays "$RUN" >"$T/killed.state"
+		cmp "$T/killed.state" "$T/whole.state"
+		mt-store rm "$RUN" --force
+	done
+}
+
+@test "--grad none: steps with an objective give the bits of a run with gradients in the store" {
+	full_records
+	for loss in dpo pg; do
+		file=$T/pairs
+		[ $loss != pg ] || file=$T/rollouts
+		set -- --seq 64 --batch 4 --micro 4 --loss $loss --clip 0
+		MODEL=llama3 trained store "$file" "$@"
+		MODEL=llama3 GRAD=none trained none "$file" "$@"
+		cmp "$T/store.state" "$T/none.state"
+		for run in store none; do sed 's/"grad_norm": [^,]*, //' "$T/$run.m" >"$T/$run"; done
+		cmp "$T/store" "$T/none"
+	done
+}
+
 # ---- metrics ----
 
+# bats test_tags=slow
 @test "losses, rewards, margins, accuracies, clipped shares and kl are the formulas of mt-score's log-probabilities" {
 	full_records
 	for file in pairs rollouts; do
@@ -216,7 +315,8 @@ trained() { # NAME FILE MT-STEP'S OPTIONS...
 			    sums = [math.fsum(x for x in l if x is not None) for l in (lc, lr)]
 			    n = [sum(not t & CONTEXT_ONLY for t in d[1:]) for d in (c, r)]
 			    means = [s / k for s, k in zip(sums, n)]
-			    rewards = [beta * (s - d.ref) for s, d in zip(sums, (c, r))] if loss == "dpo" else [beta * m for m in means]
+			    rewards = [beta * (s - d.ref) for s, d in zip(sums, (c, r))] if loss == "dpo" else \
+			        [beta * m for m in means]
 			    value = softplus(logit(means[1]) - logit(means[0])) if loss == "orpo" else \
 			        softplus(rewards[1] - rewards[0] + (gamma if loss == "simpo" else 0))
 			    return value, -sums[0], n[0], *rewards, rewards[0] - rewards[1], float(rewards[0] > rewards[1])
@@ -232,7 +332,8 @@ trained() { # NAME FILE MT-STEP'S OPTIONS...
 			        return dict(zip(("loss", "clip_fraction", "kl"), map(mean, zip(*parts))))
 			    values, nll, n, *rest = zip(*map(of_pair, records))
 			    value = sum(nll) / sum(n) + beta * mean(values) if loss == "orpo" else mean(values)
-			    return {"loss": value, **dict(zip(("reward_chosen", "reward_rejected", "margin", "accuracy"), map(mean, rest)))}
+			    keys = "reward_chosen", "reward_rejected", "margin", "accuracy"
+			    return {"loss": value, **dict(zip(keys, map(mean, rest)))}
 			records, at = [], 0
 			for r in read_records(file):
 			    documents = r if loss != "pg" else [r]
@@ -247,10 +348,10 @@ trained() { # NAME FILE MT-STEP'S OPTIONS...
 			            assert abs(got[prefix + key] - value) <= 2e-5 * max(abs(value), 0.1), (loss, key, got, want)
 			same(lines[0], expected(records), "eval_")
 			same(lines[1], expected(records[:4]))
-			keys = [key for key in lines[1] if key in ("clip_fraction", "kl", "reward_chosen", "reward_rejected", "margin",
-			    "accuracy", "eval_loss", "eval_accuracy", "eval_margin")]
-			assert keys == (["clip_fraction", "kl", "eval_loss"] if loss == "pg" else ["reward_chosen", "reward_rejected",
-			    "margin", "accuracy", "eval_loss", "eval_accuracy", "eval_margin"]), lines[1]
+			keys = [key for key in lines[1] if key in ("clip_fraction", "kl", "reward_chosen", "reward_rejected",
+			    "margin", "accuracy", "eval_loss", "eval_accuracy", "eval_margin")]
+			assert keys == (["clip_fraction", "kl", "eval_loss"] if loss == "pg" else ["reward_chosen",
+			    "reward_rejected", "margin", "accuracy", "eval_loss", "eval_accuracy", "eval_margin"]), lines[1]
 			assert list(lines[0]) == ["step", *(key for key in keys if key.startswith("eval_"))], lines[0]
 		END2
 	done

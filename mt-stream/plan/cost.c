@@ -477,7 +477,7 @@ static void add_compute(const struct plan_request *req, const struct plan *plan,
 		   model = layers * (double)(req->mean - req->idle) + (double)req->head;
 	double whole = (req->train ? 6 : 2) * n * model / (req->profile.flops * GEMM_SHAPES);
 	double attention = layers * t.attention, recompute = t.head_again;
-	double all = t.embed_forward + layers * t.forward + t.head;
+	double all = t.embed_forward + layers * t.forward + t.head - t.head_again;
 	if (req->train) {
 		all += layers * t.backward + t.embed_backward;
 		for (enum checkpoint level = KEEP_INPUT; level <= KEEP_ALL; level++)
