@@ -31,8 +31,8 @@ static int check_document(enum mt_objective_kind kind, const struct record_reade
 			r->name, of, number);
 	if (!(parts & GROUP_OLD) && kind == MT_PG)
 		return mt_fail(MT_EX_DATA,
-			"%s: record %llu, document %u: has no old log-probabilities, which --loss pg needs: mt-tokens writes those of "
-			"logprobs, mt-score --join old computes them",
+			"%s: record %llu, document %u: has no old log-probabilities, which --loss pg needs: mt-tokens writes those "
+			"of logprobs, mt-score --join old computes them",
 			r->name, of, number);
 	return 0;
 }

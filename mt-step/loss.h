@@ -31,7 +31,8 @@ struct loss_counts {
 };
 /* Add a row: its targets, (seq) of them, and its documents */
 void loss_count(struct loss_counts *, const uint32_t *targets, uint32_t seq, const struct mt_document *, uint32_t n);
-/* The objective in blocks of a step, or of an evaluation's part of so many targets: its results are weighted by these */
+/* The objective in blocks of a step, or of an evaluation's part of so many targets: its results are weighted by
+ * these */
 struct mt_objective loss_objective(const struct objective *, const struct loss_counts *all, uint64_t targets);
 
 #endif
