@@ -8,7 +8,13 @@ load lib/step
 
 export RESULTS MT BUILD
 
-on_emulator() { need_emulator; RESULTS=$T/results; }
+# Results of the emulated GPU, which do not begin with those that are committed
+on_emulator() {
+	need_emulator
+	RESULTS=$T/results
+	mkdir "$RESULTS"
+	echo '{}' >"$RESULTS/first.json"
+}
 
 # A Python expression about a results file must be true: of FILE EXPRESSION
 of() {
@@ -80,12 +86,12 @@ no_stage_of() { ! pgrep -f "^$1 gpu" >/dev/null; }
 		and [r["threads"] for r in b["rates"] if r["what"] == "adam"] == sorted({1, max(1, cores // 2), cores})'
 }
 
-# A copy of the tracked files, and of what travels along: clone DIR
+# A copy of the tracked files but the results, and of what travels along: clone DIR
 clone() {
 	mkdir -p "$1"
 	(
 		cd "$TOP"
-		git ls-files -z | xargs -0 cp --parents -t "$1"
+		git ls-files -z -- . ':!tests/gpu/results' | xargs -0 cp --parents -t "$1"
 		[ ! -e build/gpu-deps.tar.gz ] || cp --parents build/gpu-deps.tar.gz "$1"
 	)
 }
@@ -120,7 +126,24 @@ clone() {
 	bare main
 	grep -q 'qwen2: done before$' "$T/main.log"
 	of "$T/out.main/bench.json" 'len(runs) == 3 and len(b["stores"]) == 3'
+	# each part's last output is in the log, once
+	[ "$(sed -n 's/^---- \(.*\): {"id".*/\1/p' "$T/out.main/first.log" | tr '\n' ' ')" = "none main " ]
 	no grep -h Traceback "$T"/*.log
+}
+
+@test "gpu results that are committed: six small files, whose machines are known" {
+	cd "$TOP/tests/gpu/results" || skip "there are none"
+	[ "$(echo *)" = "bench.json bench.md check.json first.json first.log traces.zip" ]
+	[ "$(cat ./* | wc -c)" -lt 3000000 ]
+	python3 - <<-'PY'
+		import json, zipfile
+		first, check, bench = (json.load(open(n + ".json")) for n in ("first", "check", "bench"))
+		for name, rows in (("first", [*first["parts"].values(), *first["figures"]]), ("check", check["checks"]),
+		                   ("bench", bench["runs"])):
+		    machines = {"first": first, "check": check, "bench": bench}[name]["machines"]
+		    assert rows and all(set(machines[r["machine"]]) >= {"commit", "card", "driver"} for r in rows), name
+		assert zipfile.ZipFile("traces.zip").testzip() is None
+	PY
 }
 
 @test "gpu-first: the tracked files and what travels with them have at most 50 MiB" {
@@ -192,7 +215,7 @@ clone() {
 
 @test "gpu scripts: missing programs, damaged results and too little memory are one line each, never a traceback" {
 	on_emulator
-	mkdir -p "$T/build/emu" "$T/build/probes" "$RESULTS"
+	mkdir -p "$T/build/emu" "$T/build/probes"
 	says() { # WORDS PROGRAM ARGS...
 		local words=$1 code=0
 		shift
@@ -362,6 +385,66 @@ clone() {
 	: >"$T/starts"
 	"$TOP/tests/gpu/check" --stream "$T/faulty" --quick --only "a real micro-batch" >"$T/out"
 	[ "$(sort -u "$T/starts")" = unset ]
+}
+
+@test "gpu-check: rounding to bf16 fails no check, also of auxiliary losses and where it changes a token's experts" {
+	on_emulator
+	for model in qwen2-moe-aux gemma3; do
+		"$TOP/tests/gpu/check" --stream "$EMU" --add --only "$model bf16: layer" >"$T/out" ||
+			{ cat "$T/out" >&2; return 1; }
+	done
+	# a tensor changes by more than the bound for models that have neither
+	[ "$(sed -n 's/^ok .*: layer-major beside cpu, by tensor: \(0.[0-9]*\) of 0.6.*/\1/p' "$T/out")" \> 0.06 ]
+}
+
+@test "gpu-check: wrong gradients and losses are found beside rounding: of a tensor, an expert, the whole" {
+	cat >"$T/compare.py" <<-'PY'
+		import array, math, random, sys
+		sys.path.insert(0, sys.argv[1])
+		import lib
+		r = random.Random(1)
+		lines = ["micro 0 aux loss 0x1p+1", "micro 0 loss 0x1.8p+8 over 90", "micro 0 unit 0 end 0 hash 1 norm 2"]
+		def step(names, values, lines=lines):
+		    tensors = [(100 * i, 100, n) for i, n in enumerate(names)]
+		    return lib.Step(lines, "", array.array("f", values), tensors)
+		dense, moe = ["q.weight", "k.bias", "norm.weight"], ["q.weight", "norm.weight", "mlp.experts.1"]
+		good = [r.gauss(0, 1) for _ in range(300)]
+		def off(by, at=range(300)):
+		    return [x + by * r.gauss(0, 1) * (i in at) for i, x in enumerate(good)]
+		def worst(names, values, dtype="bf16", exact=None, to=good, bound=None):
+		    return lib.gradient_distances(step(names, values), step(names, to), dtype, bound,
+		                                  step(names, exact) if exact else None)[0]
+		k = range(100, 200)
+		# rounding: what BOUND allows, what the cpu's rounding allows, and no more
+		assert worst(dense, off(0.03), exact=off(0.01))[0] < 1 < worst(dense, off(0.09), exact=off(0.01))[0]
+		assert worst(dense, off(0.09, k), exact=off(0.06, k))[0] < 1
+		assert worst(dense, off(0.09, k), exact=off(0.01, k))[3] == "k.bias"
+		assert worst(dense, off(0.8, k), exact=off(2.0, k))[0] > 1
+		assert worst(dense, off(1e-5), "fp32")[0] < 1 < worst(dense, off(2e-4), "fp32")[0]
+		assert worst(dense, off(0.1), bound=0.15)[0] < 1 < worst(dense, off(0.2), bound=0.15)[0]
+		# a missing tensor, one that is not a number, one that should be zero
+		for bad in (0, math.nan, math.inf):
+		    values = [bad if i in k else x for i, x in enumerate(good)]
+		    assert worst(dense, values)[0] > 1 and worst(moe, values)[0] > 1
+		nothing = [1e-7 * x if i in k else x for i, x in enumerate(good)]
+		assert worst(dense, [3 * x if i in k else x for i, x in enumerate(nothing)], to=nothing)[0] < 1
+		assert worst(dense, [1e-2 if i in k else x for i, x in enumerate(nothing)], to=nothing)[3] == "k.bias"
+		# an expert's tokens may differ, if that changes little of the whole; also another tensor's, less
+		few = [x if i < 200 else 0.01 * x for i, x in enumerate(good)]
+		expert = [x if i < 200 else 0.005 * x for i, x in enumerate(good)]
+		assert worst(moe, expert, to=few)[0] < 1 < worst(dense, expert, to=few)[0]
+		assert worst(moe, expert, "fp32", to=few)[0] > 1
+		wrong = [x if i < 200 else 0.003 * x for i, x in enumerate(good)]
+		assert worst(moe, wrong, to=few)[3].startswith("mlp.experts")
+		assert worst(moe, off(0.5, range(200, 300)))[3] == "the whole gradient"
+		# losses
+		def losses(*changed):
+		    return lib.loss_distance(step(dense, good, [*changed, *lines[len(changed):]]), step(dense, good))
+		assert losses() == 0 and losses("micro 0 aux loss 0x1.8p+1") == 0.5
+		assert losses("micro 0 z-loss 0x1p+1") == math.inf
+		assert losses(lines[0], "micro 0 loss 0x1.8p+7 over 90") == 0.5
+	PY
+	python3 "$T/compare.py" "$TOP/tests/gpu"
 }
 
 @test "gpu scripts: the scripts wait for memory limits that grow late, and give up when they do not grow" {
