@@ -43,7 +43,7 @@ static bool accumulate(struct mt_ring *ring, uint64_t word, uint64_t *left)
 		if (m.kind == MT_MSG_LOSS) {
 			mt_txn(run, m.k)->losses[m.micro] = (struct mt_loss){m.loss.sum, m.loss.targets, m.loss.nonfinite, 1};
 			*left -= 1;
-		} else {
+		} else if (m.kind == MT_MSG_GRAD) { /* figures of objectives are dropped */
 			float *g = (float *)mt_at(run, mt_unit(run, m.grad.unit)->g[0]) + m.grad.off;
 			for (uint64_t i = 0; i < m.grad.n; i++) g[i] += ((const float *)block)[i];
 			*left -= m.grad.n;

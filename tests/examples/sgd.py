@@ -41,7 +41,7 @@ class Sgd:
                     loss[field] = m["loss." + field]
                 loss["entered"] = 1
                 self.left -= 1
-            else:
+            elif m["kind"] == MESSAGE["grad"]:  # figures of objectives are dropped
                 n, g = m["grad.n"], self.run.units[m["grad.unit"]]["g"]
                 self.run.floats(g + 4 * m["grad.off"], n)[:] = block[:4 * n].cast("f")
                 self.left -= n

@@ -29,9 +29,9 @@ static bool accumulate(struct mt_run *run, struct mt_ring *ring, uint32_t k, uin
 		if (m.k == k && m.attempt == mt_word_attempt(word)) {
 			if (m.kind == MT_MSG_LOSS)
 				mt_txn(run, k)->losses[m.micro] = (struct mt_loss){m.loss.sum, m.loss.targets, m.loss.nonfinite, 1};
-			else
+			else if (m.kind == MT_MSG_GRAD)
 				memcpy((float *)mt_at(run, mt_unit(run, m.grad.unit)->g[m.grad.end]) + m.grad.off, block, m.grad.n * 4);
-			*left -= m.kind == MT_MSG_LOSS ? 1 : m.grad.n;
+			*left -= m.kind == MT_MSG_LOSS ? 1 : m.kind == MT_MSG_GRAD ? m.grad.n : 0;
 		}
 		mt_ring_pop(ring);
 	}
