@@ -55,6 +55,20 @@ load lib/nodes
 	same_as_one
 }
 
+@test "objectives, with evaluations, on 3 nodes: losses, rewards, clipped targets and weights of one machine" {
+	local loss MODEL
+	for loss in dpo pg; do
+		MODEL=$GOLDEN/llama-$loss/model
+		cp "$GOLDEN/llama-$loss/data.bin" "$T/records"
+		set -- $(with "${ARGS[*]}" --steps 4 --batch 4 --micro 1 --seq 40 --loss $loss) --eval "$T/records" --eval-every 2
+		one 3 "$@"
+		nodes 3 "$@"
+		same_as_one
+		grep -qE '"(accuracy|clip_fraction)": 0.[0-9]' "$T/nodes.metrics"
+		rm -rf "$(region_dir one)" "$(region_dir 0)" "$(region_dir 1)" "$(region_dir 2)"
+	done
+}
+
 @test "layers of gated DeltaNet on 2 nodes" {
 	local MODEL=$GOLDEN/qwen3-5/model
 	cp "$GOLDEN/qwen3-5/data.bin" "$T/records"
