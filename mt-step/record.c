@@ -88,7 +88,7 @@ int record_check_start(const char *name, const unsigned char *b, size_t n)
 
 void record_cut(struct record_reader *r, uint32_t n)
 {
-	r->rest = r->words ? 0 : r->count - n; /* a group has been read whole */
+	r->rest = r->now.ids ? 0 : r->count - n; /* what is in memory has been read whole */
 	r->count = r->left = n;
 }
 
@@ -222,28 +222,35 @@ bool record_document(struct record_reader *r)
 }
 
 /* The words arrive before more memory is taken: a count alone takes none. */
-static int read_group(struct record_reader *r)
+static int read_words(struct record_reader *r, uint32_t count)
 {
 	enum { PIECE = 1 << 16 };
-	for (uint32_t have = 0; have < r->words;) {
-		uint32_t n = r->words - have < PIECE ? r->words - have : PIECE;
+	uint32_t words = count & ~RECORD_GROUP;
+	for (uint32_t have = 0; have < words;) {
+		uint32_t n = words - have < PIECE ? words - have : PIECE;
 		size_t got;
 		if (1 + have + n > r->room) {
 			size_t room = 2 * (size_t)(1 + have + n);
 			uint32_t *more = realloc(r->group, room * sizeof *more);
-			if (!more) return mt_fail(MT_EX_NOMEM, "%s: no memory for a group of %u words", r->name, r->words);
+			if (!more) return mt_fail(MT_EX_NOMEM, "%s: no memory for a record of %u words", r->name, words);
 			r->group = more;
 			r->room = room;
 		}
 		int rc = take_bytes(r, r->group + 1 + have, (size_t)n * 4, &got);
 		if (rc) return rc;
-		if (got < (size_t)n * 4) return ends_inside(r, have + got / 4, r->words);
+		if (got < (size_t)n * 4) return ends_inside(r, have + got / 4, words);
 		have += n;
 	}
-	r->group[0] = RECORD_GROUP | r->words;
+	r->group[0] = count;
+	return 0;
+}
+
+static int begin_group(struct record_reader *r)
+{
 	int rc = group_check(r->name, r->records, r->group + 1, r->words, &r->documents, &r->total);
 	r->document = r->at_word = 0;
-	return rc ? rc : record_document(r);
+	if (!rc) record_document(r);
+	return rc;
 }
 
 /* ---- records */
@@ -272,10 +279,16 @@ int record_next(struct record_reader *r)
 	if (count > RECORD_MAX && !group)
 		return mt_fail(MT_EX_DATA, "%s: record %llu: count %u is above %u; are these records?", r->name,
 			(unsigned long long)r->records, count, RECORD_MAX);
+	if (group || r->whole) {
+		if ((rc = read_words(r, count))) return rc;
+		r->now.ids = r->group + 1;
+	}
 	if (group) {
 		r->words = count & ~RECORD_GROUP;
-		return read_group(r);
+		if ((rc = begin_group(r)) < 0) return rc;
 	}
+	if (r->whole) r->whole(r->group, 1 + (size_t)(count & ~RECORD_GROUP));
+	if (group) return 1;
 	r->count = r->left = r->total = count;
 	r->documents = r->document = 1;
 	return 1;
@@ -285,7 +298,7 @@ int record_take(struct record_reader *r, uint32_t *out, uint32_t n)
 {
 	size_t got = (size_t)n * 4;
 	int rc = 0;
-	if (r->words) memcpy(out, r->now.ids + (r->count - r->left), got);
+	if (r->now.ids) memcpy(out, r->now.ids + (r->count - r->left), got);
 	else rc = take_bytes(r, out, (size_t)n * 4, &got);
 	if (rc) return rc;
 	if (got < (size_t)n * 4) return ends_inside(r, r->count - r->left + got / 4, r->count + r->rest);

@@ -31,18 +31,21 @@ struct record_reader {
 	int fd;
 	const char *name; /* for messages */
 	unsigned char *buf;
-	size_t at, end;              /* bytes of buf that are not taken yet: [at, end) */
-	void (*before_read)(int fd); /* called before each read, if set after record_open */
+	size_t at, end; /* bytes of buf that are not taken yet: [at, end) */
+	/* called, if set after record_open: before each read; with each record as a whole, which is in memory then */
+	void (*before_read)(int fd);
+	void (*whole)(const uint32_t *words, size_t n);
 	bool eof;
 	uint64_t records;     /* headers taken so far: the current record's number, from 1 */
 	uint32_t count, left; /* of the current document: elements, and those not taken yet */
 	uint32_t rest;        /* elements behind them that record_cut left out */
 	/* of the current record: its documents, the current one's number from 1, elements of all */
 	uint32_t documents, document, total;
-	uint32_t words, at_word;   /* of a group, 0: it is none; where the next document stands */
-	uint32_t *group;           /* its count, then its words */
-	size_t room;               /* for that many words */
-	struct group_document now; /* its current document; all 0: the record is none */
+	uint32_t words, at_word; /* of a group, 0: it is none; where the next document stands */
+	uint32_t *group;         /* its count, then its words */
+	size_t room;             /* for that many words */
+	/* its current document; of a plain record all 0, but for ids where these are in memory */
+	struct group_document now;
 };
 
 /* An input could not be opened, for errno: -77 without the permission to read it, otherwise -66 */

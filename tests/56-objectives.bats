@@ -365,3 +365,91 @@ references() {
 		END2
 	done
 }
+
+# ---- mt-score --join ----
+
+# Records of all kinds in $T/records: plain ones, cut ones, pairs, groups; some have parts already, one is too long
+mixed_records() {
+	PYTHONPATH=$GOLDEN python3 - "$T/records" <<-'END2'
+		import random, sys
+		from records import CONTEXT_ONLY, Group, Weighted, write_records
+		draw = random.Random(7)
+		def tokens(n):
+		    return [draw.randrange(90) | (CONTEXT_ONLY if draw.random() < 0.3 else 0) for i in range(n - 1)] + [5]
+		def some(n, side=None):
+		    return Weighted(tokens(n), [0.5] * n if draw.random() < 0.5 else None, side,
+		        -7.0 if draw.random() < 0.5 else None, [-2.0] * n if draw.random() < 0.5 else None)
+		records = [tokens(draw.choice((1, 2, 20, 31, 32, 33, 100))) for _ in range(20)]
+		records += [some(draw.choice((1, 2, 20, 64))) for _ in range(10)]
+		records += [Group(some(draw.randrange(2, 16), side) for side in draw.sample((1, 2), 2)) for _ in range(20)]
+		records += [Group([some(3), tokens(2), some(9)]), Group([some(20), some(20)]), tokens(7)]
+		draw.shuffle(records)
+		write_records(sys.argv[1], records)
+	END2
+}
+
+@test "mt-score --join writes the records again, byte for byte but for ref or old, which are its scores" {
+	mixed_records
+	make_run "$GOLDEN/qwen3/model" --dtype fp32
+	spawn stream mt-stream "$RUN" --threads 1
+	mt-score "$RUN" --seq 32 --micro 3 --tokens <"$T/records" >"$T/lines"
+	for part in ref old; do
+		mt-score "$RUN" --seq 32 --micro 3 --join $part <"$T/records" >"$T/$part" 2>"$T/err"
+		[ "$(cat "$T/err")" = "mt-score: 1 record is longer than --seq 32 and left out" ]
+		mt-feed "$T/$part" | cmp - "$T/$part"
+		mt-feed --check --shuffle 1 "$T/$part"
+		mt-score "$RUN" --seq 32 --micro 3 --join $part <"$T/$part" | cmp - "$T/$part"
+	done
+	PYTHONPATH=$GOLDEN python3 - "$T" <<-'END2'
+		import json, struct, sys
+		from records import CONTEXT_ONLY, Group, Weighted, group_words, read_records
+		where = sys.argv[1]
+		lines = [json.loads(l) for l in open(where + "/lines")]
+		dropped = [l["record"] for l in lines if l["logp"] is None]
+		lines = [l for l in lines if l["logp"] is not None]
+		records = [r for i, r in enumerate(read_records(where + "/records"), 1) if i not in dropped]
+		assert len(dropped) == 1
+		for part in "ref", "old":
+		    at, want = 0, b""
+		    for r in records:
+		        made = Group()
+		        for d in r if isinstance(r, Group) else [r]:
+		            line, at = lines[at], at + 1
+		            d = Weighted(d, *(getattr(d, x, None) for x in ("weights", "side", "ref", "old")))
+		            scored = sum(t is not None for t in line["tokens"])
+		            assert len(line["tokens"]) == len(d) and line["targets"] == scored, line
+		            if part == "ref":
+		                d.ref = line["logp"]
+		            else:
+		                d.old = [t or 0.0 for t in line["tokens"]]
+		            made.append(d)
+		        words = group_words(made)
+		        want += struct.pack("<%dI" % len(words), *words)
+		    assert open(f"{where}/{part}", "rb").read() == want, part
+	END2
+	fails_with 64 mt-score "$RUN" --seq 32 --join weights
+	fails_with 64 mt-score "$RUN" --seq 32 --join ref --sum
+	fails_with 64 mt-score "$RUN" --seq 32 --join ref --long truncate
+}
+
+@test "mt-run --score --join: dpo from its reference begins with ln 2 and rewards of 0, pg from its sampler unclipped" {
+	full_records
+	for dtype in fp32 bf16; do
+		run_of() { mt-run --quiet --model "$GOLDEN/qwen3/model" --dtype $dtype --threads 1 --seq 64 --micro 2 "$@"; }
+		run_of --score --data "$T/pairs" --join ref >"$T/ref"
+		run_of --data "$T/ref" --loss dpo --no-shuffle --steps 1 --batch 4 --lr 1e-3 --out "$T/dpo.$dtype" >"$T/dpo"
+		run_of --score --data "$T/rollouts" --join old >"$T/old"
+		run_of --data "$T/old" --loss pg --no-shuffle --steps 1 --batch 4 --lr 1e-3 --out "$T/pg.$dtype" >"$T/pg"
+		python3 - "$T/dpo" "$T/pg" <<-'END2'
+			import json, math, sys
+			dpo, pg = (json.loads(open(f).readline()) for f in sys.argv[1:])
+			assert abs(dpo["loss"] - math.log(2)) < 1e-15, dpo
+			assert dpo["reward_chosen"] == dpo["reward_rejected"] == dpo["margin"] == 0 and dpo["accuracy"] == 0.5, dpo
+			assert pg["clip_fraction"] == 0 and abs(pg["kl"]) < 1e-7, pg
+		END2
+	done
+	for bad in "--join weights" "--join ref --sum" "--join old --tokens"; do
+		fails_with 64 run_of --score --data "$T/pairs" $bad
+		grep -q -- "--join" "$T/fails.err"
+	done
+}

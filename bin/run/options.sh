@@ -5,6 +5,7 @@ usage() {
 	cat <<-'EOF'
 	usage: mt-run --model DIR|config.json --data FILE --out DIR [options] [mt-step's options] > metrics
 	       mt-run --score --model DIR --data FILE --seq T [--tokens|--sum] [options] > lines
+	       mt-run --score --join ref|old --model DIR --data FILE --seq T [options] > records
 
 	Trains MODEL on FILE: checkpoints in OUT/step-*, the result in OUT/model, the metrics also in OUT/metrics.jsonl.
 	MODEL is a Hugging Face directory, or a config.json: then weights are random.
@@ -49,8 +50,8 @@ usage() {
 	  --sample-temperature X     divide logits by X; 0: the most likely token (default: 1)
 	  --metrics FILE             write metrics to FILE, not to OUT/metrics.jsonl; -: on stdout, also on a terminal
 	  --quiet                    errors and warnings only
-	  --score                    write the lines of mt-score; takes its options, and of these --model, --data, --dtype,
-	                             --device, --compute, --micro, --streams, --threads, --numa, --run, --quiet
+	  --score                    write the lines of mt-score, or records; takes its options, and --model, --data,
+	                             --dtype, --device, --compute, --micro, --streams, --threads, --numa, --run, --quiet
 	  --dry-run                  check everything, print steps, memory, disk and predicted time, and start nothing
 	  --json                     with --dry-run: as JSON
 	  --net GB/s                 with --dry-run --nodes: bandwidth of the network to a node; without it, the predicted
@@ -66,7 +67,7 @@ batch='' micro='' seq='' eval='' steps='' until='' epochs='' order='' resume='' 
 chosen=''                                       # set: micro is not the user's choice
 restart='' new_input='' best='' export_best='' nodes='' net=''
 ckpt_every='' eval_every='' stop_after='' max_skipped=20 pack=docs loss=''    # mt-step's, with its defaults
-sample='' sample_every='' sample_options=''
+sample='' sample_every='' sample_options='' join=''
 metrics='' show='' quiet='' dry='' json=''      # show: metrics on stdout also where that is a terminal
 feed_options='' check_options='' step_options='' given=' ' count=''
 
@@ -111,7 +112,7 @@ set_option() { # OPTION VALUE
 	--metrics)
 		if [ "$2" = - ]; then show=1; return; fi
 		metrics=$2 ;;
-	--batch | --micro | --seq | --eval | --steps | --until | --pack | --loss | --epochs) eval "${1#--}=\$2" ;;
+	--batch | --micro | --seq | --eval | --steps | --until | --pack | --loss | --join | --epochs) eval "${1#--}=\$2" ;;
 	--ckpt-every) ckpt_every=$2 ;;
 	--eval-every) eval_every=$2 ;;
 	--stop-after) stop_after=$2 ;;

@@ -1,9 +1,9 @@
-# score.sh: mt-run --score: the lines of mt-score on stdout, instead of a training
+# score.sh: mt-run --score: the lines of mt-score on stdout, or records, instead of a training
 # shellcheck shell=sh disable=SC2034,SC2086,SC2154   # mt-run sets and uses the variables; lists have an entry a line
 
 # Those of mt-run, mt-feed and mt-score
 SCORE_OPTIONS='score|model|data|dtype|device|compute|micro|streams|threads|numa|run|quiet|help|version|bytes|u16|u32'
-SCORE_OPTIONS="$SCORE_OPTIONS|eos|block|seq|pack|long|tokens|sum|allow-image-tokens|wait"
+SCORE_OPTIONS="$SCORE_OPTIONS|eos|block|seq|pack|long|tokens|sum|join|allow-image-tokens|wait"
 # Tokens of a micro-batch, unless --micro says it: its weights are read once
 SCORE_TOKENS=16384
 
@@ -11,6 +11,10 @@ check_score() {
 	[ -n "$model" ] || die 64 "--model DIR is needed"
 	[ -n "$data" ] || die 64 "--data FILE is needed"
 	number seq "$seq" 999999999
+	case $join in '' | ref | old) ;; *) die 64 "--join: '$join' is not ref or old" ;; esac
+	case $join$nl$step_options in
+	[a-z]*"$nl--tokens$nl"* | [a-z]*"$nl--sum$nl"*) die 64 "--join writes records: not with --tokens or --sum" ;;
+	esac
 	if [ -z "$micro" ]; then
 		micro=$(((SCORE_TOKENS + seq - 1) / seq))
 		step_options=$step_options--micro=$micro$nl

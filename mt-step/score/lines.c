@@ -13,7 +13,7 @@ static struct {
 	struct place of; /* the document whose line is open; record 0: none */
 	uint64_t targets;
 	double logp;
-	double *tokens; /* with LINES_TOKENS, of each token: NAN without target */
+	double *tokens; /* with LINES_TOKENS and LINES_OLD, of each token: NAN without target */
 	size_t n, room;
 } line;
 
@@ -54,7 +54,9 @@ static void put_line(enum lines how, struct place of, uint64_t targets, double l
 static void close_line(enum lines how)
 {
 	if (!line.of.record) return;
-	if (how != LINES_SUM) put_line(how, line.of, line.targets, line.logp);
+	if (how == LINES_REF || how == LINES_OLD)
+		join_document(how == LINES_REF ? GROUP_REF : GROUP_OLD, line.of.record, line.logp, line.tokens, line.n);
+	else if (how != LINES_SUM) put_line(how, line.of, line.targets, line.logp);
 	line.n = 0;
 }
 
@@ -62,7 +64,7 @@ static void open_line(enum lines how, struct place of)
 {
 	uint64_t last = line.of.record;
 	close_line(how);
-	for (uint64_t dropped = last + 1; dropped < of.record && how != LINES_SUM; dropped++)
+	for (uint64_t dropped = last + 1; dropped < of.record && how <= LINES_TOKENS; dropped++)
 		put_line(how, (struct place){dropped, 0}, 0, NAN);
 	line.of = of;
 	line.targets = 0;
@@ -83,20 +85,21 @@ static void add_token(double logp)
 void lines_add(enum lines how, const struct part *p, const struct mt_txn *t)
 {
 	const struct rows_source *in = &p->in;
+	bool tokens = how == LINES_TOKENS || how == LINES_OLD;
 	for (uint64_t i = 0; i < in->source.rows * in->seq; i++) {
 		bool target = in->targets[i] != MT_NO_TARGET;
 		struct place of = p->places[i];
 		if (!of.record) continue;
 		bool begins = of.record != line.of.record || of.document != line.of.document;
 		if (begins) open_line(how, of);
-		if (begins && how == LINES_TOKENS) add_token(NAN); /* nothing predicts the first token */
+		if (begins && tokens) add_token(NAN); /* nothing predicts the first token */
 		if (target) {
 			line.logp += p->logp[i];
 			line.targets++;
 		}
 		/* what the row's next token is predicted with; a piece's last token predicts nothing */
 		bool last = (i + 1) % in->seq == 0 || in->starts[i + 1] != in->starts[i];
-		if (how == LINES_TOKENS && !last) add_token(target ? p->logp[i] : NAN);
+		if (tokens && !last) add_token(target ? p->logp[i] : NAN);
 	}
 	for (uint32_t j = 0; j < t->micros; j++) {
 		sum.part += t->losses[j].nonfinite ? NAN : t->losses[j].sum;

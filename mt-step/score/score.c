@@ -19,7 +19,7 @@
 enum { PART_MICROS = 64 }; /* micro-batches of an evaluation */
 
 static struct options o = {.wait = 10};
-static const char *pack_name, *long_name;
+static const char *pack_name, *long_name, *join;
 static bool tokens, summed;
 
 static const struct mt_opt table[] = {
@@ -29,6 +29,7 @@ static const struct mt_opt table[] = {
 	{"long", OPT_STR, &long_name, "HOW", "documents longer than a row: split (default), drop or truncate", NULL},
 	{"tokens", OPT_FLAG, &tokens, NULL, "also the log-probability of each token", NULL},
 	{"sum", OPT_FLAG, &summed, NULL, "one line instead: the mean loss of all, and the perplexity", NULL},
+	{"join", OPT_STR, &join, "PART", "write the records again instead, with this part of documents: ref or old", NULL},
 	{"allow-image-tokens", OPT_FLAG, &o.allow_media, NULL,
 		"models with images: take records with tokens that stand for images, video or sounds", NULL},
 	{"wait", OPT_DOUBLE, &o.wait, "S", "seconds to wait for a stage that is missing (default: 10)", NULL},
@@ -37,7 +38,8 @@ static const struct mt_opt table[] = {
 
 static const struct mt_program program = {
 	.name = "mt-score",
-	.usage = "mt-score RUN --seq T [options] < records > lines",
+	.usage = "mt-score RUN --seq T [options] < records > lines\n"
+			 "mt-score RUN --seq T --join ref|old [options] < records > records",
 	.about = "Writes the log-probability of each record under the weights of RUN, a JSON object a line. It takes the\n"
 			 "places of mt-step and mt-optim; mt-streams compute.",
 	.opts = table,
@@ -61,9 +63,14 @@ static enum lines parse(int argc, char **argv)
 		mt_die(MT_EX_USAGE, "--pack: '%s' is not docs or none", pack_name);
 	if (!pack_long_parse(long_name ? long_name : "split", &o.pack))
 		mt_die(MT_EX_USAGE, "--long: '%s' is not split, drop or truncate", long_name);
+	if (join && strcmp(join, "ref") && strcmp(join, "old")) mt_die(MT_EX_USAGE, "--join: '%s' is not ref or old", join);
+	if (join && (tokens || summed)) mt_die(MT_EX_USAGE, "--join writes records: not with --tokens or --sum");
+	if (join && (o.pack & LONG_MASK) == LONG_TRUNCATE)
+		mt_die(MT_EX_USAGE, "--join writes whole records: not with --long truncate");
 	if (tokens && summed) mt_die(MT_EX_USAGE, "only one of --tokens and --sum");
 	if (!(o.wait >= 0)) mt_die(MT_EX_USAGE, "--wait: 0 or more");
 	if (isatty(STDIN_FILENO)) mt_die(MT_EX_USAGE, "stdin is a terminal; records are read there");
+	if (join) return strcmp(join, "ref") ? LINES_OLD : LINES_REF;
 	return tokens ? LINES_TOKENS : summed ? LINES_SUM : LINES_DOCUMENTS;
 }
 
@@ -132,11 +139,16 @@ int main(int argc, char **argv)
 	struct vocabulary vocab = vocabulary_of_run(&o, driver.run);
 	mt_must(part_open(&part, PART_MICROS * o.micro, o.seq));
 	mt_must(record_open(&in, STDIN_FILENO, "stdin"));
+	if (join) in.whole = join_keep;
 	mt_must(packer_open(&packer, &in, o.pack, (uint32_t)o.seq, &vocab));
 	driver.scores = true;
 	while ((rows = part_read(&part, &packer)) > 0) score(&part, how);
 	mt_must((int)rows);
 	if (!packer.documents) mt_die(MT_EX_DATA, "stdin: no record at all");
 	lines_end(how, packer.documents);
+	uint64_t left_out = join_end();
+	if (left_out)
+		mt_say("%llu record%s longer than --seq %llu and left out", (unsigned long long)left_out,
+			left_out == 1 ? " is" : "s are", (unsigned long long)o.seq);
 	return 0;
 }

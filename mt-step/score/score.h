@@ -30,12 +30,22 @@ void answers_leave(void);
 
 /* ---- lines.c */
 
-enum lines { LINES_DOCUMENTS, LINES_TOKENS, LINES_SUM };
+enum lines { LINES_DOCUMENTS, LINES_TOKENS, LINES_SUM, LINES_REF, LINES_OLD /* these two: records, by join.c */ };
 
 /* Add the part's log-probabilities, and with LINES_SUM the losses of txn k, which is committed; write the lines of
  * documents that are complete. */
 void lines_add(enum lines, const struct part *, const struct mt_txn *);
 /* The input has ended after this many records. */
 void lines_end(enum lines, uint64_t records);
+
+/* ---- join.c */
+
+/* A record that has been read, with its count: record_reader's `whole` */
+void join_keep(const uint32_t *words, size_t n);
+/* Write the next document, which is of this record, with the part: ref is `sum`, old tokens[n] with NaN where there is
+ * none. Records before it that have none were left out. */
+void join_document(enum group_part, uint64_t record, double sum, const double *tokens, size_t n);
+/* How many records were left out, at the end of the input */
+uint64_t join_end(void);
 
 #endif

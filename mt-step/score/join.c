@@ -1,0 +1,114 @@
+/* join.c: the records again, with a part that has come from scores. Everything else stays as it was, byte for byte;
+ * plain records become groups of one document. */
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "mt/error.h"
+#include "score.h"
+
+struct kept { /* a record that has been read, and not written */
+	struct kept *next;
+	uint32_t at;      /* word at which the next document to write begins */
+	uint32_t words[]; /* its count, then what stands behind it */
+};
+
+static struct {
+	struct kept *first, **end;
+	uint64_t record; /* the first one's number */
+	uint64_t left_out;
+} join = {.end = &join.first, .record = 1};
+
+void join_keep(const uint32_t *words, size_t n)
+{
+	struct kept *k = malloc(sizeof *k + n * sizeof *words);
+	if (!k) mt_die(MT_EX_NOMEM, "no memory for a record of %zu words", n);
+	memcpy(k->words, words, n * sizeof *words);
+	k->next = NULL;
+	k->at = 0;
+	*join.end = k;
+	join.end = &k->next;
+}
+
+static void drop_first(void)
+{
+	struct kept *k = join.first;
+	join.first = k->next;
+	if (!join.first) join.end = &join.first;
+	free(k);
+	join.record++;
+}
+
+static void put(const void *words, size_t n)
+{
+	if (fwrite(words, 4, n, stdout) != n) mt_die(MT_EX_IO, "stdout: %s", strerror(errno));
+}
+
+/* The next document of the record; false: there is none. */
+static bool next_document(struct kept *k, uint32_t *at, struct group_document *d)
+{
+	uint32_t n = *k->words & ~RECORD_GROUP;
+	if (*at == n) return false;
+	if (*k->words & RECORD_GROUP) return group_document("stdin", join.record, 0, k->words + 1, n, at, d) == 0;
+	*d = (struct group_document){.count = n, .ids = k->words + 1};
+	*at = n;
+	return true;
+}
+
+static uint32_t words_of(const struct group_document *d, uint32_t parts)
+{
+	uint32_t arrays = 1 + !!(parts & GROUP_WEIGHTS) + !!(parts & GROUP_OLD);
+	return 2 + !!(parts & GROUP_SIDE) + 2 * !!(parts & GROUP_REF) + arrays * d->count;
+}
+
+static void put_count(struct kept *k, enum group_part part)
+{
+	struct group_document d;
+	uint64_t words = 0;
+	for (uint32_t at = 0; next_document(k, &at, &d);) words += words_of(&d, d.parts | part);
+	if (words > RECORD_MAX)
+		mt_die(MT_EX_DATA, "stdin: record %llu: would be longer than %u words", (unsigned long long)join.record,
+			RECORD_MAX);
+	put(&(uint32_t){RECORD_GROUP | (uint32_t)words}, 1);
+}
+
+static void put_old(const double *logp, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		float x = isnan(logp[i]) ? 0 : (float)logp[i];
+		if (!isfinite(x))
+			mt_die(MT_EX_DATA, "record %llu, element %u: its log-probability is not finite",
+				(unsigned long long)join.record, i);
+		put(&x, 1);
+	}
+}
+
+void join_document(enum group_part part, uint64_t record, double sum, const double *tokens, size_t n)
+{
+	struct group_document d;
+	for (; join.record < record; join.left_out++) drop_first();
+	struct kept *k = join.first;
+	if (!k->at) put_count(k, part);
+	bool is_there = next_document(k, &k->at, &d);
+	MT_ASSERT(is_there && (part != GROUP_OLD || n == d.count));
+	d.parts |= part;
+	if (part == GROUP_REF) d.ref = sum;
+	if (!isfinite(d.ref))
+		mt_die(MT_EX_DATA, "record %llu: its log-probability is not finite", (unsigned long long)record);
+	put((uint32_t[]){d.count, d.parts}, 2);
+	if (d.parts & GROUP_SIDE) put(&d.side, 1);
+	if (d.parts & GROUP_REF) put(&d.ref, 2);
+	put(d.ids, d.count);
+	if (d.weight_bits) put(d.weight_bits, d.count);
+	if (part == GROUP_OLD) put_old(tokens, d.count);
+	else if (d.old_bits) put(d.old_bits, d.count);
+	if (k->at == (*k->words & ~RECORD_GROUP)) drop_first();
+}
+
+uint64_t join_end(void)
+{
+	for (; join.first; join.left_out++) drop_first();
+	return join.left_out;
+}
