@@ -226,7 +226,7 @@ filtered() { # FACTOR
 
 @test "the scripts of the examples pass shellcheck" {
 	need_cmd shellcheck
-	shellcheck "$EXAMPLES/sweep" "$EXAMPLES/systemd/mt-fill"
+	shellcheck "$EXAMPLES/sweep" "$EXAMPLES/dpo" "$EXAMPLES/policy" "$EXAMPLES/systemd/mt-fill"
 }
 
 # bats test_tags=slow
@@ -362,4 +362,57 @@ service() {
 		assert 0 < right < 12
 	END
 	fails_with 1 sh -c 'choices.py judge "$0" </dev/null' "$T/questions"
+}
+
+# A model with random weights and a tokenizer whose tokens are bytes: byte_model DIR
+byte_model() {
+	"$PYTHON" "$TOP/tests/lib/chats.py" make "$T/tokenizers"
+	mkdir "$1"
+	cp "$T"/tokenizers/chat/* "$1"
+	sed 's/"vocab_size": [0-9]*/"vocab_size": 259/' "$CASE/model/config.json" >"$1/config.json"
+	mt-store create "$RUN" --config "$1" --dtype fp32 2>"$T/err"
+	mt-store init "$RUN" --seed 1 2>"$T/err"
+	mt-ckpt export "$RUN" "$T/random" --dtype fp32 2>"$T/err"
+	mt-store rm "$RUN"
+	cp "$T/random/model.safetensors" "$1"
+}
+
+@test "dpo: from JSON lines to a model whose answers are the chosen ones; the first loss is ln 2" {
+	has tokenizers jinja2 || skip "needs tokenizers and jinja2 (make venv)"
+	byte_model "$T/model"
+	printf '#!/bin/sh\nexec "%s" "%s/mt-tokens" "$@"\n' "$PYTHON" "$MT" >"$T/mt-tokens"
+	chmod +x "$T/mt-tokens"
+	for i in $(seq 40); do
+		echo '{"prompt": [{"role": "user", "content": "'"$i"'"}], "chosen": [{"role": "assistant", "content": "yes"}],
+			"rejected": [{"role": "assistant", "content": "no '"$i"'"}]}' | tr -d '\n'
+		echo
+	done >"$T/pairs.jsonl"
+	PATH=$T:$PATH dpo "$T/model" "$T/pairs.jsonl" "$T/out" 128 --dtype fp32 --lr 3e-3 --batch 10 --epochs 3 \
+		--threads 1 --run "$RUN" >"$T/m" 2>"$T/err" || { cat "$T/err"; return 1; }
+	[ -e "$T/out/model/model.safetensors" ]
+	python3 - "$T/out/metrics.jsonl" <<-'PY'
+		import json, math, sys
+		lines = [json.loads(line) for line in open(sys.argv[1])]
+		first, last = lines[0], lines[-1]
+		assert len(lines) == 6 and abs(first["loss"] - math.log(2)) < 1e-6, lines
+		assert max(abs(first[key]) for key in ("reward_chosen", "reward_rejected", "margin")) < 1e-5, first
+		assert last["accuracy"] == 1 and last["margin"] > 0.5 and last["loss"] < 0.5, last
+	PY
+	exits 64 dpo "$T/model" "$T/pairs.jsonl" "$T/out" 2>"$T/err"
+}
+
+@test "policy: rounds of sampling, judging by a script and --loss pg raise the mean reward" {
+	GROUP=16 policy "$CASE/model" "$T/out" 3 32 --dtype fp32 --lr 3e-2 --schedule constant --batch 16 --epochs 2 \
+		--threads 1 2>"$T/err" || { cat "$T/err"; return 1; }
+	sed -n 's/^mean reward: //p' "$T/err" >"$T/rewards"
+	python3 - "$T/rewards" "$T"/out/[123]/metrics.jsonl <<-'PY'
+		import json, sys
+		rewards = [float(line) for line in open(sys.argv[1])]
+		assert len(rewards) == 3 and rewards[0] < 0.6 and rewards[2] > rewards[0] + 0.2, rewards
+		for name in sys.argv[2:]:
+		    lines = [json.loads(line) for line in open(name)]
+		    assert len(lines) == 8 and abs(lines[0]["kl"]) < 1e-4 and lines[0]["clip_fraction"] == 0, lines[0]
+		    assert all(0 <= line["clip_fraction"] < 1 for line in lines), lines
+	PY
+	[ -e "$T/out/3/model/model.safetensors" ]
 }

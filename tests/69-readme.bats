@@ -2,10 +2,10 @@
 # bats file_tags=slow
 load helpers
 
-# Print the Nth indented block of the README's section, without its indentation
-block() {
-	awk -v want="$1" '
-		/^## / { on = /^## Fine-tune a chat model/ }
+# Print the Nth indented block of the README's section (default: of fine-tuning), without its indentation
+block() { # N [TITLE]
+	awk -v want="$1" -v title="## ${2:-Fine-tune a chat model}" '
+		/^## / { on = $0 == title }
 		!on { next }
 		/^    / { if (!in_block) { in_block = 1; n++ } if (n == want) print substr($0, 5); next }
 		/^$/ { next }
@@ -92,6 +92,34 @@ steps_of() { sed -n 's/.*"step": \([0-9]*\),.*/\1/p' "$@"; }
 	fi
 	PATH=$T:$PATH sh -e ask >answer 2>err || { cat err; return 1; }
 	[ -s answer ]
+}
+
+@test "the README's three commands of DPO work as written: pairs, reference, training from a loss of ln 2" {
+	need_torch
+	export HOME=$T
+	ln -s "$MT" "$T/bin"
+	printf '#!/bin/sh\nexec env OMP_NUM_THREADS=1 PYTHONPATH="%s" "%s" "$@"\n' "$VENV/torch" "$PYTHON" >"$T/python3"
+	chmod +x "$T/python3"
+	make_model "$T/models/Qwen2.5-0.5B-Instruct"
+	cd "$T"
+	python3 - >pairs.jsonl <<-'PY'
+		import json
+		for i in range(420):
+		    print(json.dumps({"prompt": [{"role": "user", "content": "Who are you?"}],
+		        "chosen": [{"role": "assistant", "content": "I am a small model. " * (20 + i % 5)}],
+		        "rejected": [{"role": "assistant", "content": "You are a small model. " * (20 + i % 3)}]}))
+	PY
+	block 1 "Train on preferences" >commands
+	grep -q '^bin/mt-run --score --join ref ' commands
+	PATH=$T:$PATH sh -e commands >m 2>story || { cat story; return 1; }
+	[ -e dpo/model/model.safetensors ]
+	python3 - dpo/metrics.jsonl <<-'PY'
+		import json, math, sys
+		lines = [json.loads(line) for line in open(sys.argv[1])]
+		assert len(lines) > 1, lines
+		assert abs(lines[0]["loss"] - math.log(2)) < 1e-3 and abs(lines[0]["margin"]) < 1e-2, lines[0]
+		assert all(0 <= l["accuracy"] <= 1 and math.isfinite(l["reward_chosen"]) for l in lines), lines
+	PY
 }
 
 @test "mt-tokens(1)'s recipe makes a model of a GGUF file: mt-tokens reads its tokenizer, mt-ckpt loads its weights" {
