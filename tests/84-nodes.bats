@@ -55,12 +55,30 @@ load lib/nodes
 	same_as_one
 }
 
+@test "groups with weights and plain records, with evaluations, on 2 nodes" {
+	local MODEL=$GOLDEN/llama-weights/model
+	PYTHONPATH=$GOLDEN python3 - "$MODEL/../data.bin" "$T/records" <<-'END2'
+		import sys
+		from records import Group, read_records, write_records
+		documents = read_records(sys.argv[1])
+		plain = [list(d) for d in documents[:30]]
+		groups = [Group(documents[i:i + 2]) for i in range(0, 60, 2) if sum(map(len, documents[i:i + 2])) <= 32]
+		write_records(sys.argv[2], plain + documents[:20] + groups)
+	END2
+	set -- $(with "${ARGS[*]}" --steps 6 --seq 32) --eval "$T/records" --eval-every 3
+	one 2 "$@"
+	nodes 2 "$@"
+	same_as_one
+	grep -q '"eval_loss"' "$T/nodes.metrics"
+}
+
 @test "objectives, with evaluations, on 3 nodes: losses, rewards, clipped targets and weights of one machine" {
 	local loss MODEL
 	for loss in dpo pg; do
 		MODEL=$GOLDEN/llama-$loss/model
 		cp "$GOLDEN/llama-$loss/data.bin" "$T/records"
-		set -- $(with "${ARGS[*]}" --steps 4 --batch 4 --micro 1 --seq 40 --loss $loss) --eval "$T/records" --eval-every 2
+		set -- $(with "${ARGS[*]}" --steps 4 --batch 4 --micro 1 --seq 40 --loss $loss) --eval "$T/records" \
+			--eval-every 2
 		one 3 "$@"
 		nodes 3 "$@"
 		same_as_one
