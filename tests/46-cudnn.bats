@@ -50,6 +50,22 @@ bytes_of() { awk -v sm="sm_$1" -v name="$2" -v way="$3" '$3 == sm && $4 == name 
 	[ "$(bytes_of 90 quarters backward)" -lt $((2 * $(bytes_of 90 row backward))) ]
 }
 
+@test "cudnn-frontend finds every function of the CUDA runtime that its compiled code may ask for" {
+	local object=$BUILD/mt-stream/cuda/cudnn.o
+	[ -e "$object" ] || skip "built without nvcc or cudnn-frontend's headers"
+	need_cmd nm
+	need_cmd strings
+	# it asks by name; each function in mt-stream's table is an undefined symbol
+	nm -u "$object" | sed -n 's/^ *U \(cuda[A-Z]\)/\1/p' | sort -u >"$T/there"
+	strings -d "$object" | grep -xE 'cuda[A-Z][A-Za-z0-9_]*' | sort -u >"$T/asked"
+	[ "$(wc -l <"$T/asked")" -gt 20 ]
+	# not called for attention: what loads kernels of an engine for norms, and what the other CUDA has
+	other=cudaStreamGetCaptureInfo
+	if grep -qx $other "$T/there"; then other=${other}_v2; fi
+	comm -23 "$T/asked" "$T/there" | grep -vxE "cudaLibrary.*|cudaKernel.*|cudaLaunchKernel|$other" >"$T/missing" || true
+	[ ! -s "$T/missing" ] || { cat "$T/missing" >&2; return 1; }
+}
+
 @test "cuDNN's workspace grows as the planner predicts: with tokens squared, or with tokens" {
 	need_cudnn
 	"$PLANS" 80 100 row rows long group group-long >"$T/plans"

@@ -28,7 +28,9 @@ static void *find_library(const char *name, int flags)
 	return dlopen(name, flags);
 }
 
-/* The functions of the CUDA runtime that the frontend calls while it makes and runs a plan of attention */
+/* The functions of the CUDA runtime that the frontend's code, as compiled here, may ask for: it throws where one is
+ * missing, and cuDNN is not used then. Most are for CUDA graphs and autotuning. Those with which an engine for norms loads
+ * its own kernels are left out. tests/46-cudnn.bats compares this table with the names in the object file. */
 static void *find_function(void *library, const char *name)
 {
 	static const struct {
@@ -36,19 +38,36 @@ static void *find_function(void *library, const char *name)
 		void *function;
 	} runtime[] = {
 #define ENTRY(f) {#f, (void *)f}
-		ENTRY(cudaMemsetAsync),
-		ENTRY(cudaMemcpyAsync),
+		ENTRY(cudaDeviceGetAttribute),
+		ENTRY(cudaDeviceSynchronize),
+		ENTRY(cudaEventCreate),
+		ENTRY(cudaEventDestroy),
+		ENTRY(cudaEventElapsedTime),
+		ENTRY(cudaEventRecord),
+		ENTRY(cudaEventSynchronize),
+		ENTRY(cudaGetDevice),
+#if CUDART_VERSION >= 12080
+		ENTRY(cudaGetDriverEntryPointByVersion),
+#else
+		ENTRY(cudaGetDriverEntryPoint),
+#endif
 		ENTRY(cudaGetErrorString),
 		ENTRY(cudaGetLastError),
-		ENTRY(cudaGetDevice),
-		ENTRY(cudaDeviceGetAttribute),
-		ENTRY(cudaStreamIsCapturing),
+		ENTRY(cudaGraphRetainUserObject),
+		ENTRY(cudaMemcpyAsync),
+		ENTRY(cudaMemsetAsync),
+		ENTRY(cudaPointerGetAttributes),
+		ENTRY(cudaRuntimeGetVersion),
 #if CUDART_VERSION >= 13000
 		ENTRY(cudaStreamGetCaptureInfo),
 #else
 		ENTRY(cudaStreamGetCaptureInfo_v2),
 #endif
-		ENTRY(cudaRuntimeGetVersion),
+		ENTRY(cudaStreamIsCapturing),
+		ENTRY(cudaStreamSynchronize),
+		ENTRY(cudaThreadExchangeStreamCaptureMode),
+		ENTRY(cudaUserObjectCreate),
+		ENTRY(cudaUserObjectRelease),
 #undef ENTRY
 	};
 
