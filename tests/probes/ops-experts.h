@@ -201,7 +201,7 @@ static void test_expert_factors(struct route_args a, enum logits kind, int corre
 		for (int64_t e = 0; e < a.experts; e++)
 			dlogits[t * a.experts + e] = difference(token.logit + e, 1e-5, weights_sum, &token);
 	}
-	char name[160];
+	char name[192];
 	snprintf(name, sizeof name, "routing %lld tokens to %lld of %lld experts, %s%s%s%s%s%s%s%s%s", (long long)a.n,
 		(long long)a.per_token, (long long)a.experts, scores[a.score], yes(a.renormalise, ", divided by their sum"),
 		yes(a.eps > 0, " and a number"), yes(a.floor > 1e-3f, ", which is less than the floor"),
