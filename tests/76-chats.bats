@@ -500,10 +500,22 @@ rejected: s\n\nq: a[[ BAD<|end|>]]' <<-'EOF'
 	gives chat '{user}q;{assistant}[[good;]]' 'q[[c<|end|>]]' '[[t<|end|>]]' '{user}q;{assistant}[[o;]]' <<-EOF
 	{"messages": [$U, $G], "chosen": [$U, $G], "rejected": [$U, $B]}
 	{"prompt": "q", "completion": "c", "chosen": "x", "rejected": "y"}
-	{"text": "t", "chosen": "x", "rejected": "y"}
+	{"text": "t", "chosen": "qx", "rejected": "qy"}
 	{"instruction": "q", "output": "o", "chosen": "x", "rejected": "y"}
 	EOF
-	hears "^mt-tokens: 'messages' ends in an answer, so it is read, and not chosen and rejected"
+	hears "^mt-tokens: 'messages' ends in an answer, so it is read, and not chosen and rejected: --pairs reads these"
+	cp "$T/lines" "$T/same"
+	chats chat --pairs <"$T/same" | sed 's/<|start|>\([a-z]*\)\\n/{\1}/g; s/<|end|>\\n/;/g' >"$T/shown"
+	diff - "$T/shown" <<-'EOF'
+	chosen: {user}q;{assistant}[[good;]]
+	rejected: {user}q;{assistant}[[BAD;]]
+	chosen: q[[x<|end|>]]
+	rejected: q[[y<|end|>]]
+	chosen: q[[x<|end|>]]
+	rejected: q[[y<|end|>]]
+	chosen: {user}q;{assistant}[[x;]]
+	rejected: {user}q;{assistant}[[y;]]
+	EOF
 	chats chat <<<'{"prompt": "q", "chosen": "x", "rejected": "x"}' >"$T/shown"
 	hears "^mt-tokens: 1 pair has the same answer on both sides; the first is in stdin: line 1$"
 }

@@ -103,7 +103,7 @@ def convert(maker, vocabulary, options, where, first, lines):
 
 
 def encode(tokenizer, vocabulary, options, out, stdin):
-    maker, total, progress = Maker(tokenizer), Made(), Progress()
+    maker, total, progress = Maker(tokenizer, options.pairs), Made(), Progress()
 
     def job(*chunk):
         return convert(maker, vocabulary, options, *chunk)

@@ -141,8 +141,8 @@ def without(spans, others):
 class Maker:
     """Converts a line to Documents."""
 
-    def __init__(self, tokenizer):
-        self.tokenizer, self.notes, self.ready = tokenizer, Notes(), {}
+    def __init__(self, tokenizer, pairs=False):
+        self.tokenizer, self.pairs, self.notes, self.ready = tokenizer, pairs, Notes(), {}
         sample = tokenizer.text("a")
         self.begins = tokenizer.bos is not None and sample[:1] == [tokenizer.bos]      # adds BOS itself
         self.ends = tokenizer.eos is not None and sample[-1:] == [tokenizer.eos]
@@ -161,7 +161,7 @@ class Maker:
 
     def documents(self, line):
         """The Documents of a line that stay together: one, or those of chosen and rejected."""
-        if has_sides(line, self.notes):
+        if has_sides(line, self.pairs, self.notes):
             made = map(self.document, sides(line, self.has_template, self.notes))
             return [made._replace(side=side) for made, side in zip(made, (CHOSEN, REJECTED))]
         made, weight = self.document(document(line, self.has_template, self.notes)), line_weight(line)

@@ -79,6 +79,8 @@ def parse():
                         help="lines are plain text, and get no EOS: prompts for mt-sample")
     parser.add_argument("--bytes", action="store_true", help="no MODEL: a token is a byte; needs no package")
     parser.add_argument("--keep-empty", action="store_true", help="write documents without tokens to train on as well")
+    parser.add_argument("--pairs", action="store_true",
+                        help="read chosen and rejected also of lines that have a document of another form")
     parser.add_argument("--max-length", metavar="N", type=number_of_tokens,
                         help="cut documents, of a pair each side, at their end to N tokens (default: whole)")
     parser.add_argument("--jobs", metavar="N", type=number_of_jobs, default=len(os.sched_getaffinity(0)),

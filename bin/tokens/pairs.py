@@ -21,16 +21,18 @@ def is_answered(value, key):
     return isinstance(last, dict) and SHAREGPT.get(last.get("role") or last.get("from")) == "assistant"
 
 
-def has_sides(line, notes):
-    """Is it a line of preferences? It is not if it has a document of another form: that one is read."""
+def has_sides(line, always, notes):
+    """Is it a line of preferences? Unless always, it is not if it has a document of another form: that one is read."""
     sides = given(line, *SIDES) if isinstance(line, dict) else []
+    if always and len(sides) == 2:
+        return True
     if not sides or given(line, "text", "completion", "ids") or len(given(line, "instruction", "output")) == 2:
         return False
     chats = given(line, *CHATS)
     if chats and (len(sides) == 1 or is_answered(line[chats[0]], chats[0])):
         if len(sides) == 2:
-            notes.say("'%s' ends in an answer, so it is read, and not chosen and rejected; without it (jq "
-                      "'del(.%s)'), they are" % (chats[0], chats[0]))
+            notes.say("'%s' ends in an answer, so it is read, and not chosen and rejected: --pairs reads these"
+                      % chats[0])
         return False
     if len(sides) == 1:
         raise Problem(EX_DATA, "has '%s' without '%s'" % (sides[0], "rejected" if sides == ["chosen"] else "chosen"))
@@ -114,6 +116,8 @@ def instructions(line, answers, has_template, notes):
 
 def sides(line, has_template, notes):
     """The Pair or Chat of chosen, and that of rejected."""
+    line = {key: value for key, value in line.items()
+            if key not in CHATS or value is not None and not is_answered(value, key)}
     if line_weight(line) != 1:
         raise Problem(EX_DATA, "has a weight, and chosen and rejected: answers that are compared take none")
     answers = [answer_of(line[key], key, notes) for key in SIDES]
