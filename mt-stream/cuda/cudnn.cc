@@ -29,8 +29,8 @@ static void *find_library(const char *name, int flags)
 }
 
 /* The functions of the CUDA runtime that the frontend's code, as compiled here, may ask for: it throws where one is
- * missing, and cuDNN is not used then. Most are for CUDA graphs and autotuning. Those with which an engine for norms loads
- * its own kernels are left out. tests/46-cudnn.bats compares this table with the names in the object file. */
+ * missing, and cuDNN is not used then. Most are for CUDA graphs and autotuning. Those with which an engine for norms
+ * loads its own kernels are left out. tests/46-cudnn.bats compares this table with the names in the object file. */
 static void *find_function(void *library, const char *name)
 {
 	static const struct {
