@@ -300,8 +300,8 @@ p = json.load(open(sys.argv[1]))
 print("%.3g" % (p["params"] / p["adam_s"] / 1e9))' "$T/plan"
 	}
 	# weight, m and v are read and written, the gradient is read: 26 or 28 bytes a parameter
-	[ "$(adam_of bf16 H200)" = 3.85 ]
-	[ "$(adam_of fp32 H200)" = 3.57 ]
+	[ "$(adam_of bf16 H200)" = 4.46 ]
+	[ "$(adam_of fp32 H200)" = 4.14 ]
 	[ "$(adam_of none H200,ram=280)" = 10 ]
 	[ "$(adam_of bf16 RTX4090)" = 1.73 ]
 	[ "$(adam_of bf16 H200,ram=26,adam=7)" = 7 ]
@@ -316,16 +316,17 @@ print("%.3g" % (p["params"] / p["adam_s"] / 1e9))' "$T/plan"
 times, a, b = map(float, sys.argv[1:])
 assert abs(b / a - times) < 1e-3, (a, b)' "$@"
 	}
-	slower 1.1111 "$(time_of A100)" "$(time_of A100 --attention own)"
-	# forward 0.52 of the GEMM rate instead of 0.60, backward 0.27 instead of 0.40
-	slower 1.4125 "$(time_of H100)" "$(time_of H100 --attention own)"
-	# in fp32 without tensor cores, 50 TFLOP/s instead of 720: 0.08 forward and backward
-	slower 56.3389 "$(time_of H100 --attention own)" "$(time_of H100,flops=50 --dtype fp32)"
+	# 0.9 of cuDNN's rate, and (1 + 12 / 224) times as long with 8 rows of 28 heads
+	slower 1.1706 "$(time_of A100)" "$(time_of A100 --attention own)"
+	# forward 0.35 of the GEMM rate instead of 0.66, backward 0.22 instead of 0.42
+	slower 2.0064 "$(time_of H100)" "$(time_of H100 --attention own)"
+	# in fp32 without tensor cores, 50 TFLOP/s instead of 695: 0.08 forward and backward
+	slower 40.5887 "$(time_of H100 --attention own)" "$(time_of H100,flops=50 --dtype fp32)"
 	sed 's/"num_attention_heads": 28/"num_attention_heads": 14, "head_dim": 256/
 		s/"num_key_value_heads": 4/"num_key_value_heads": 2/' "$CONFIGS/qwen2.5-7b.json" >"$T/config.json"
 	large() { mt-plan --config "$T/config.json" --seq 4096 --micro 8 --json --profile "$@" | value attention_s; }
-	slower 1.6132 "$(time_of H100 --attention own)" "$(large H100 --attention own)"
-	slower 1.2526 "$(time_of A100)" "$(large A100)"
+	slower 1.6890 "$(time_of H100 --attention own)" "$(large H100 --attention own)"
+	slower 1.7332 "$(time_of A100)" "$(large A100)"
 }
 
 @test "when the optimizer limits the step, forward and backward still run as fast as memory allows" {
@@ -503,17 +504,17 @@ taken_for() { stream-plan gpu "$@"; }
 @test "a GPU is recognized by the name that its driver reports" {
 	nothing="0 0 0 0 0"
 	{
-		[ "$(taken_for "NVIDIA H200" $nothing)" = "55 4300 790 52" ]
-		[ "$(taken_for "NVIDIA H100 80GB HBM3" $nothing)" = "55 3000 720 50" ]
-		[ "$(taken_for "NVIDIA H100 PCIe" $nothing)" = "55 1800 480 40" ]
+		[ "$(taken_for "NVIDIA H200" $nothing)" = "55 4300 762 52" ]
+		[ "$(taken_for "NVIDIA H100 80GB HBM3" $nothing)" = "54/52 3000 695 50" ]
+		[ "$(taken_for "NVIDIA H100 PCIe" $nothing)" = "55 1800 463 40" ]
 		[ "$(taken_for "NVIDIA A100-SXM4-80GB" $nothing)" = "25 1700 260 18" ]
 		[ "$(taken_for "NVIDIA GeForce RTX 4090" $nothing)" = "25 900 155 60" ]
 		[ "$(taken_for "NVIDIA L40S" $nothing)" = "25 780 280 60" ]
 		[ "$(taken_for "NVIDIA B200" $nothing)" = "55 7000 1600 62" ]
 		[ "$(taken_for "NVIDIA RTX PRO 6000 Blackwell Server Edition" $nothing)" = "55 1600 380 90" ]
-		[ "$(taken_for "NVIDIA GH200 480GB" $nothing)" = "300/170 3500 720 50" ]
-		[ "$(taken_for "NVIDIA GH200 120GB" $nothing)" = "410/170 3500 720 50" ]
-		[ "$(taken_for "NVIDIA GH200 144G HBM3e" $nothing)" = "300/170 4300 720 50" ]
+		[ "$(taken_for "NVIDIA GH200 480GB" $nothing)" = "300/170 3500 695 50" ]
+		[ "$(taken_for "NVIDIA GH200 120GB" $nothing)" = "410/170 3500 695 50" ]
+		[ "$(taken_for "NVIDIA GH200 144G HBM3e" $nothing)" = "300/170 4300 695 50" ]
 		[ "$(taken_for "NVIDIA GB200" $nothing)" = "201/193 7000 1400 62" ]
 		[ "$(taken_for "NVIDIA GB300" $nothing)" = "211/193 7000 1400 62" ]
 		[ "$(taken_for "NVIDIA GB300-WS" $nothing)" = "211/193 6200 1400 62" ]
@@ -572,12 +573,12 @@ pairs = [(float(x), float(y)) for x, y in zip(a.split(), b.split())]
 assert all(float(low) * y <= x <= float(high) * y for x, y in pairs), a' "$@"
 	}
 	# known chips under unknown names
-	within "$(taken_for "NVIDIA H20X" 90 132 1980000 3201000 6016)" 0.8 1.25 "55 4300 790 52"
+	within "$(taken_for "NVIDIA H20X" 90 132 1980000 3201000 6016)" 0.8 1.25 "55 4300 762 52"
 	within "$(taken_for "NVIDIA SXM" 80 108 1410000 1593000 5120)" 0.7 1.25 "25 1700 260 18"
 	within "$(taken_for "NVIDIA GeForce RTX 4090 Laptop GPU" 89 76 2040000 9001000 256)" 0.75 1.25 "25 510 62 30"
 	within "$(taken_for "NVIDIA GeForce RTX 5099" 120 170 2407000 14001000 512)" 0.7 1.25 "55 1600 200 80"
 	# a GPU that reports nothing
-	[ "$(taken_for "mystery" 90 0 0 0 0)" = "55 4300 790 52" ]
+	[ "$(taken_for "mystery" 90 0 0 0 0)" = "55 4300 762 52" ]
 }
 
 # bats test_tags=slow
@@ -672,10 +673,10 @@ assert all(float(low) * y <= x <= float(high) * y for x, y in pairs), a' "$@"
 			p = json.load(open(sys.argv[1]))
 			parts = [p[k] for k in ("products_s", "attention_s", "again_s", "around_s", "bus_s", "stall_s", "tail_s")]
 			assert min(parts) >= 0 and abs(sum(parts) - p["step_s"]) < 1e-6 * p["step_s"], p
-			# 6 N FLOP a token at 0.96 of 790 TFLOP/s, N without the input embedding
-			gemm_s = 6 * 7.07e9 * p["rows"] * p["seq"] / (0.96 * 790e12)
+			# 6 N FLOP a token at 1.02 of 762 TFLOP/s, N without the input embedding
+			gemm_s = 6 * 7.07e9 * p["rows"] * p["seq"] / (1.02 * 762e12)
 			assert abs(p["products_s"] - gemm_s) < 0.01 * p["products_s"], p
-			assert 0.60 < p["model_tflops"] / 790 < 0.80, p
+			assert 0.60 < p["model_tflops"] / 762 < 0.85, p
 		PY
 	done
 }

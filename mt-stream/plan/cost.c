@@ -10,16 +10,17 @@
 #include "mt/layout.h"
 #include "plan.h"
 
-/* Those of GPUs are assumed: nothing here was measured with mt on one. README.md has the sources. */
-#define GEMM_SHAPES 0.96        /* of the measured GEMM rate: the last wave of tiles is only partly filled */
-#define GEMM_HALF 256.0         /* tokens at which a GEMM reaches half its rate */
-#define ATTENTION_FORWARD 0.60  /* of the measured GEMM rate, by a library: published benchmarks */
-#define ATTENTION_BACKWARD 0.40 /* of cuDNN and FlashAttention on H100; deterministic backward a third less */
-#define PLAIN_ATTENTION 0.08    /* of the GEMM rate in fp32: our own kernels that use no tensor cores */
-#define PLAIN_DELTA 0.15        /* the same of our delta rule: assumed */
-#define PLAIN_GROUPED 0.2       /* the same of experts' GEMMs */
-#define GROUPED_SPARE 64        /* rows that an expert's last tile of 128 lacks */
-#define CORES_GEMM 0.78 /* these four as above, of the host's cores: measured; attention's GEMM rate is of fp32 */
+/* Of GPUs, those of compute capability 9.0 are measured (shares, below), others assumed. README.md has the sources. */
+#define GEMM_HALF 256.0      /* tokens at which a GEMM reaches half its rate */
+#define PLAIN_ATTENTION 0.08 /* of the GEMM rate in fp32: our own kernels that use no tensor cores */
+#define PLAIN_DELTA 0.15     /* the same of our delta rule: assumed */
+#define PLAIN_GROUPED 0.2    /* the same of experts' GEMMs */
+#define GROUPED_SPARE 64     /* rows that an expert's last tile of 128 lacks */
+#define OWN_HALF 12.0        /* heads of all rows of a chunk at which our attention reaches half its rate: measured */
+#define LARGE_HEADS 0.72     /* of cuDNN's backward rate, for heads of more than 128: measured */
+#define DUPLEX 0.68          /* of the times that copies in and out take alone, both at once take so much: measured */
+#define CORES_SHAPES 0.96    /* these five, of the host's cores: measured; attention's GEMM rate is of fp32 */
+#define CORES_GEMM 0.78
 #define CORES_GEMM_HALF 16.0
 #define CORES_ATTENTION_FORWARD 0.50
 #define CORES_ATTENTION_BACKWARD 0.60
@@ -34,10 +35,39 @@
 #define HEAD_FORWARD 4   /* norm, LM head, cross-entropy, their sum */
 #define FORWARD_WINDOW 6 /* a window of experts: norm, dispatch, gate and up, SwiGLU, down, sum */
 #define BACKWARD_WINDOW 12
-#define ROUND_TRIP 20e-6 /* s: the host learns how many rows each expert has, and launches the first window */
-#define MASTER_BYTES 4   /* of a weight and its low bits */
+#define EMBED_BACKWARD 0.03 /* of device memory's bandwidth: rows of one token are added in order. Measured */
+#define ROUND_TRIP 20e-6    /* s: the host learns how many rows each expert has, and launches the first window */
+#define MASTER_BYTES 4      /* of a weight and its low bits */
+
+/* What kernels reach, by compute capability. Of the GEMM rate: GEMMs of a model's shapes; a library's attention; our
+ * kernels in bf16: attention for heads of up to 64, 128, 256 and 512, and for those of 192 with 128 of v; GEMMs of
+ * experts; the delta rule. 9.0 was measured on an H100, where experts' GEMMs and attention reached two thirds of what
+ * their machine code made us expect, attention's backward pass 0.83, the delta rule 0.28 (../cuda/README.md). The rest
+ * is computed from machine code, times this. Our attention has at most nine tenths of a library's rate, which is known
+ * better. */
+static const struct shares {
+	int capability;
+	double gemm, library_forward, library_backward;
+	double forward[5], backward[5];
+	double grouped, grouped_backward, delta;
+} shares[] = {
+	{80, 0.96, 0.60, 0.40, {0.54, 0.54, 0.36, 0.23, 0.54}, {0.36, 0.36, 0.26, 0.17, 0.30}, 0.64, 0.64, 0.05},
+	{86, 0.96, 0.60, 0.40, {0.49, 0.49, 0.49, 0.41, 0.49}, {0.36, 0.36, 0.36, 0.29, 0.36}, 0.60, 0.60, 0.05},
+	{90, 1.02, 0.66, 0.42, {0.36, 0.35, 0.20, 0.13, 0.33}, {0.22, 0.22, 0.14, 0.10, 0.17}, 0.44, 0.46, 0.025},
+	{100, 0.96, 0.60, 0.40, {0.17, 0.15, 0.09, 0.06, 0.15}, {0.10, 0.10, 0.07, 0.04, 0.07}, 0.20, 0.20, 0.011},
+	{120, 0.96, 0.60, 0.40, {0.49, 0.49, 0.49, 0.41, 0.49}, {0.36, 0.36, 0.36, 0.29, 0.36}, 0.60, 0.60, 0.05},
+};
+
+static const struct shares *shares_of(const struct profile *p)
+{
+	size_t i = sizeof shares / sizeof *shares - 1;
+	while (i && shares[i].capability > p->capability) i--;
+	return &shares[i];
+}
 
 /* ---- compute ---- */
+
+static double most(double a, double b) { return a > b ? a : b; }
 
 static double cores_shared(const struct plan_request *req) { return req->nodes > 1 ? CORES_OF_NODES : 1; }
 
@@ -45,25 +75,16 @@ static double gemm(const struct plan_request *req, double flops, double tokens)
 {
 	const struct profile *p = &req->profile;
 	if (p->cores) return flops / (p->flops * CORES_GEMM) * (1 + CORES_GEMM_HALF / tokens) * cores_shared(req);
-	return flops / (p->flops * GEMM_SHAPES) * (1 + GEMM_HALF / tokens);
+	return flops / (p->flops * shares_of(p)->gemm) * (1 + GEMM_HALF / tokens);
 }
 
-/* The share of the GEMM rate that our own kernels reach in experts' GEMMs: of the machine code's shares of the dense
- * rate, 0.80, 0.85 and 0.48, a GEMM library's being 0.83, 0.94 and 0.73 of it (../cuda/README.md) */
-static double grouped_share(const struct profile *p)
-{
-	return p->capability < 86 ? 0.96
-		: p->capability < 90  ? 0.90
-		: p->capability < 100 ? 0.66
-		: p->capability < 120 ? 0.30 /* assumed: tensor cores as in 9.0, without tcgen05 */
-							  : 0.90;
-}
-
-/* The same of experts' GEMMs, whose tokens are `rows` rows of each expert */
-static double grouped_gemm(const struct plan_request *req, double flops, double rows)
+/* Seconds of experts' GEMMs, whose tokens are `rows` rows of each expert */
+static double grouped_gemm(const struct plan_request *req, double flops, double rows, bool backward)
 {
 	const struct profile *p = &req->profile;
-	double share = req->dtype == MT_BF16 ? grouped_share(p) : PLAIN_GROUPED;
+	double share = req->dtype != MT_BF16 ? PLAIN_GROUPED
+		: backward                       ? shares_of(p)->grouped_backward
+										 : shares_of(p)->grouped;
 	if (flops == 0) return 0;
 	if (p->cores) return gemm(req, flops, rows);
 	return flops / (p->flops * share) * (1 + GROUPED_SPARE / rows);
@@ -80,45 +101,37 @@ static double mean_of(const struct mt_geometry *g, int64_t (*of)(const struct mt
 static int64_t slots(const struct mt_layer *l) { return l->experts_per_token; }
 
 /* Seconds of GEMMs of n tokens in slices, with `weights` that multiply each token; of its chosen experts, those of
- * `matrices` (H, expert_ffn) are among them. flops: operations for each token and weight */
+ * `matrices` (H, expert_ffn) are among them. flops: operations for each token and weight, 2 forward, 4 backward */
 static double gemms(const struct plan_request *req, double flops, double n, double slice, double weights, int matrices)
 {
 	const struct mt_layer *l = &req->most;
 	double experts = mean_of(req->geo, slots) * matrices * l->expert_ffn * req->geo->hidden;
 	double rows = l->experts ? slice * l->experts_per_token / l->experts : 0;
-	return gemm(req, flops * n * (weights - experts), slice) + grouped_gemm(req, flops * n * experts, rows);
+	return gemm(req, flops * n * (weights - experts), slice) + grouped_gemm(req, flops * n * experts, rows, flops > 2);
 }
 
-/* Bytes of host memory that the update of a parameter reads and writes: weight and the optimizer's state, each read and
- * written, and the gradient */
+/* Bytes of host memory that the update of a parameter reads and writes: weight and the optimizer's state of so many
+ * bytes, each read and written, and the gradient */
+static double bytes_with(const struct plan_request *req, double state)
+{
+	return 2 * (MASTER_BYTES + state) + mt_dtype_bytes(req->grad);
+}
+
 static double update_bytes(const struct plan_request *req)
 {
-	double moments = mt_state_arrays(req->optim) * (double)mt_state_bytes(req->state, MT_GROUP) / MT_GROUP;
-	return 2 * (MASTER_BYTES + moments) + mt_dtype_bytes(req->grad);
+	return bytes_with(req, mt_state_arrays(req->optim) * (double)mt_state_bytes(req->state, MT_GROUP) / MT_GROUP);
 }
 
-/* Parameters that a node updates in a second: cores do not scale beyond what their memory gives */
+/* Parameters that a node updates in a second: cores do not scale beyond what their memory gives. What was measured is
+ * AdamW's update with state in fp32; with less state it is as much faster. */
 static double update_rate(const struct plan_request *req)
 {
 	const struct profile *p = &req->profile;
-	return p->adam_measured ? p->adam : fmin(p->adam, p->ram / update_bytes(req));
+	double bytes = update_bytes(req);
+	return p->adam_measured ? p->adam * bytes_with(req, 2 * sizeof(float)) / bytes : fmin(p->adam, p->ram / bytes);
 }
 
-/* Our own attention on tensor cores, of the GEMM rate, for heads of up to 64, 128, 256 and 512, and for those of 192
- * with 128 of v: two thirds of what the machine code allows (../cuda/README.md), and no more than nine tenths of a
- * library's, whose rate is known better */
-static const struct own_attention {
-	int capability;
-	double forward[5], backward[5];
-} own_attention[] = {
-	{80, {0.54, 0.54, 0.54, 0.34, 0.54}, {0.36, 0.36, 0.31, 0.20, 0.36}},
-	{86, {0.54, 0.54, 0.54, 0.54, 0.54}, {0.36, 0.36, 0.36, 0.34, 0.36}},
-	{90, {0.54, 0.52, 0.30, 0.19, 0.49}, {0.27, 0.27, 0.17, 0.12, 0.21}},
-	{100, {0.26, 0.23, 0.14, 0.09, 0.22}, {0.12, 0.12, 0.08, 0.05, 0.09}}, /* assumed, as grouped_share */
-	{120, {0.54, 0.54, 0.54, 0.54, 0.54}, {0.36, 0.36, 0.36, 0.34, 0.36}},
-};
-
-/* Its column for these heads; -1: tensor cores do not take them (attention_takes_mma) */
+/* The column of our own attention for these heads; -1: tensor cores do not take them (attention_takes_mma) */
 static int own_column(const struct plan_request *req, const struct mt_layer *l)
 {
 	int64_t dim = l->head_dim, dim_v = head_dim_v(l);
@@ -127,19 +140,13 @@ static int own_column(const struct plan_request *req, const struct mt_layer *l)
 	return dim <= 64 ? 0 : dim <= 128 ? 1 : dim <= 256 ? 2 : 3;
 }
 
-static const struct own_attention *own_attention_of(int capability)
-{
-	size_t i = sizeof own_attention / sizeof *own_attention - 1;
-	while (i && own_attention[i].capability > capability) i--;
-	return &own_attention[i];
-}
-
 struct attention {            /* attention or the delta rule, of one layer, the mean of all: */
 	double flops;             /* multiplications and additions, forward, of all rows */
 	double forward, backward; /* seconds */
 };
 
-static void attention_add(const struct plan_request *req, const struct plan *plan, uint32_t kind, double layers,
+/* rows: of all layers of this kind, over the number of layers of all kinds */
+static void attention_add(const struct plan_request *req, const struct plan *plan, uint32_t kind, double rows,
 	struct attention *sum)
 {
 	const struct mt_layer *l = &req->geo->kind[kind];
@@ -147,28 +154,23 @@ static void attention_add(const struct plan_request *req, const struct plan *pla
 	double t = req->seq, w = l->window && l->window < req->seq ? l->window : t;
 	double keys = (double)l->heads * l->head_dim, values = (double)value_width(l);
 	double scores = l->span && l->span < req->seq ? l->span * t / 2 : w * t - w * w / 2;
-	double each = layers * 2 * scores, flops = each * (keys + values);
-	double forward = p->flops * ATTENTION_FORWARD, backward = p->flops * ATTENTION_BACKWARD;
+	double each = rows * 2 * scores, flops = each * (keys + values);
+	const struct shares *share = shares_of(p);
+	double forward = p->flops * share->library_forward, backward = p->flops * share->library_backward;
+	double own = p->flops / (1 + OWN_HALF / ((double)l->heads * rows_of_chunk(req, plan)));
 	bool library = plan->library_attention && req->attention.kind[kind].rows;
 	int column = own_column(req, l);
 	if (p->cores) {
 		forward = p->flops * p->fp32 * CORES_ATTENTION_FORWARD / cores_shared(req);
 		backward = p->flops * p->fp32 * CORES_ATTENTION_BACKWARD / cores_shared(req);
 	} else if (!library && column >= 0) {
-		forward = p->flops * own_attention_of(p->capability)->forward[column];
-		backward = p->flops * own_attention_of(p->capability)->backward[column];
+		forward = own * share->forward[column];
+		backward = own * share->backward[column];
 	} else if (!library) forward = backward = p->flops * p->fp32 * PLAIN_ATTENTION;
+	else if (l->head_dim > 128) backward *= LARGE_HEADS;
 	sum->flops += flops;
 	sum->forward += flops / forward;
 	sum->backward += each * (3 * keys + 2 * values) / backward; /* scores, dK, dQ; the gradient of scores, dV */
-}
-
-/* The share of the GEMM rate that our delta rule reaches in bf16: two thirds of what the machine code allows, and its
- * launches (../cuda/README.md) */
-static double delta_share(const struct profile *p)
-{
-	if (p->capability < 90 || p->capability >= 120) return 0.18;
-	return p->capability < 100 ? 0.09 : 0.04; /* 10.0: assumed, as of grouped GEMMs */
 }
 
 /* Operations of the delta rule, forward, of a token: k k', q k', k S, q S, P d, and (1 + A)^-1 r and k' d, by chunks;
@@ -184,7 +186,7 @@ static void delta_add(const struct plan_request *req, const struct mt_layer *l, 
 {
 	const struct profile *p = &req->profile;
 	double rate = p->cores      ? p->flops * p->fp32 * CORES_DELTA / cores_shared(req)
-		: req->dtype == MT_BF16 ? p->flops * delta_share(p)
+		: req->dtype == MT_BF16 ? p->flops * shares_of(p)->delta
 								: p->flops * p->fp32 * PLAIN_DELTA;
 	double flops = layers * req->seq * delta_flops(l);
 	sum->flops += flops;
@@ -217,6 +219,40 @@ static void add_windows(const struct plan_request *req, const struct plan *plan,
 	t->backward += windows * (each + LAUNCH * BACKWARD_WINDOW * slices);
 }
 
+/* Seconds of GEMMs, and of reading and writing weights and their gradients: a GPU does both at once */
+static double beside(const struct plan_request *req, double products, double weights)
+{
+	return req->profile.cores ? products + weights : most(products, weights);
+}
+
+static int64_t channels(const struct mt_layer *l)
+{
+	return l->conv_dim ? l->conv_dim : l->value_heads ? conv_width(l) : 0;
+}
+static int64_t gated_values(const struct mt_layer *l) { return (int64_t)l->value_heads * l->value_dim; }
+static int64_t gated_heads(const struct mt_layer *l) { return l->output_gate ? l->heads * l->head_dim : 0; }
+static int64_t q_and_k(const struct mt_layer *l) { return ((int64_t)l->heads + l->kv_heads) * l->head_dim; }
+
+/* Elements that what is neither GEMM nor attention loads and stores of a token and block, forward and backward: norms,
+ * rope, SwiGLU, the rows of experts. Counted in ../cuda/README.md; on a GPU, some count more often, as their kernels do
+ * not reach device memory's bandwidth: measured, as is all of convolutions, their gated norms, norms of q and k, and
+ * gates of attention's output. */
+static void elements(const struct plan_request *req, double *forward, double *backward)
+{
+	const struct mt_geometry *g = req->geo;
+	bool gpu = !req->profile.cores;
+	double h = g->hidden, a = mean_of(g, mixer_width) + mean_of(g, mamba_o_width);
+	double k = (mean_of(g, proj_width) + mean_of(g, mamba_width) - a) / 2, f = mean_of(g, active_ffn);
+	double experts = mean_of(g, slots) * h;
+	*forward = 6 * h + 2 * (a + k) + 3 * f + (gpu ? 3.8 : 2) * experts;
+	*backward = (gpu ? 17 : 12) * h + 3 * a + 4 * k + 6 * f + (gpu ? 10 : 4) * experts;
+	if (!gpu) return;
+	double c = mean_of(g, channels), v = mean_of(g, gated_values), n = g->flags & MT_QK_NORM ? mean_of(g, q_and_k) : 0,
+		   o = mean_of(g, gated_heads);
+	*forward += 4.4 * c + 4.7 * v + 4 * n + 10 * o;
+	*backward += 23.5 * c + 16 * v + 5 * n + 25 * o;
+}
+
 /* Times in a pass of `rows` rows, in which all n of its tokens go through a unit */
 struct times unit_times(const struct plan_request *req, const struct plan *plan, uint32_t rows)
 {
@@ -236,16 +272,14 @@ struct times unit_times(const struct plan_request *req, const struct plan *plan,
 	double mlp = h * (wide + 1) * mean_of(g, whole_ffn);
 	const struct attention attention = attention_of(req, plan, rows);
 	struct times t;
-	/* bytes: weights once a chunk, gradients read and written once a chunk, and what norms, residuals, rope, SwiGLU and
-	 * the rows of experts move: counted in ../cuda/README.md */
+	/* bytes: weights once a chunk, gradients read and written once a chunk, and elements() */
 	double weights = (chunks * (block - mlp) + slices * mlp) * w / p->hbm, grads = weights / w * 8;
-	double experts = mean_of(g, slots) * h;
-	double other = n * e * (6 * h + 2 * (a + k) + 3 * f + 2 * experts) / p->hbm;
-	double other_back = n * e * (12 * h + 3 * a + 4 * k + 6 * f + 4 * experts) / p->hbm;
-	t.forward = gemms(req, 2, n, slice, used, wide + 1) + attention.forward + weights + other +
-		LAUNCH * (FORWARD_CHUNK * chunks + FORWARD_SLICE * slices);
-	t.backward = gemms(req, 4, n, slice, used, wide + 1) + attention.backward + weights + grads + other_back +
-		LAUNCH * (BACKWARD_CHUNK * chunks + BACKWARD_SLICE * slices);
+	double other, other_back;
+	elements(req, &other, &other_back);
+	t.forward = beside(req, gemms(req, 2, n, slice, used, wide + 1), weights) + attention.forward +
+		n * e * other / p->hbm + LAUNCH * (FORWARD_CHUNK * chunks + FORWARD_SLICE * slices);
+	t.backward = beside(req, gemms(req, 4, n, slice, used, wide + 1), weights + grads) + attention.backward +
+		n * e * other_back / p->hbm + LAUNCH * (BACKWARD_CHUNK * chunks + BACKWARD_SLICE * slices);
 	/* what GEMMs read of activations, and in the backward pass also of gradients, is narrowed first */
 	t.forward += narrow * (2 * h + a + f);
 	t.backward += narrow * (4 * h + 2 * a + 2 * k + f + gu);
@@ -253,25 +287,28 @@ struct times unit_times(const struct plan_request *req, const struct plan *plan,
 	double gate_up = gemms(req, 2, n, slice, h * gu, wide), down = gate_up / wide;
 	if (g->flags & MT_POST_NORM) t.backward += down; /* the norm behind it reads what is not kept */
 	t.recompute[KEEP_ALL] = 0;
-	t.recompute[KEEP_ALL_BUT_GATE_UP] = gate_up + weights / 2;
+	t.recompute[KEEP_ALL_BUT_GATE_UP] = beside(req, gate_up, weights / 2);
 	t.recompute[KEEP_ATTENTION] = t.forward - down - attention.forward;
 	t.recompute[KEEP_INPUT] = t.forward - down;
 	if (plan->expert_window) add_windows(req, plan, n, slices, &t);
 
 	double head_chunks = ceil(n / head_n), head = (double)req->head, v = g->vocab;
-	t.head = gemm(req, (req->train ? 6 : 2) * n * h * v, head_n) +
-		(head_chunks * head * (req->train ? 2 * w + 8 : w) + n * e * (3 * v + 5 * h)) / p->hbm +
-		narrow * (req->train ? 2 * h + v : h) + LAUNCH * HEAD_CHUNK * head_chunks;
+	t.head = beside(req, gemm(req, (req->train ? 6 : 2) * n * h * v, head_n),
+				 head_chunks * head * (req->train ? 2 * w + 8 : w) / p->hbm) +
+		n * e * ((p->cores ? 3 : 3.3) * v + 5 * h) / p->hbm + narrow * (req->train ? 2 * h + v : h) +
+		LAUNCH * HEAD_CHUNK * head_chunks;
 	t.head_again = 0;
 	if (req->train && req->objective) /* forward, with logits in fp32 */
-		t.head_again = gemm(req, 2 * n * h * v, head_n) + (head_chunks * head * w + n * (8 * v + 2 * e * h)) / p->hbm +
-			narrow * h + LAUNCH * HEAD_FORWARD * head_chunks;
+		t.head_again = beside(req, gemm(req, 2 * n * h * v, head_n), head_chunks * head * w / p->hbm) +
+			n * (8 * v + 2 * e * h) / p->hbm + narrow * h + LAUNCH * HEAD_FORWARD * head_chunks;
 	t.head += t.head_again;
 	double ple = (double)ple_width(g);
 	t.embed_forward = 2 * n * h * e / p->hbm + LAUNCH * chunks;
 	t.embed_forward += gemm(req, 2 * n * h * ple, slice) + 7 * n * ple * e / p->hbm;
 	t.embed_backward = gemm(req, 6 * n * h * ple, slice) + 10 * n * ple * e / p->hbm;
-	t.embed_backward += ((double)(req->embed + req->ple) * 4 + n * h * (e + 8)) / p->hbm + LAUNCH * chunks;
+	t.embed_backward += ((double)(req->embed + req->ple) * 4 + n * h * (e + 8) / (p->cores ? 1 : EMBED_BACKWARD)) /
+			p->hbm +
+		LAUNCH * chunks;
 	return t;
 }
 
@@ -283,16 +320,20 @@ static uint64_t mean_slot(const struct plan_request *req, const struct plan *pla
 	return plan->expert_window && req->rest < req->mean ? req->rest : req->mean;
 }
 
-static double most(double a, double b) { return a > b ? a : b; }
-
 /* Seconds on PCIe: weights in, gradients out, residuals (x) and what a block keeps (o) offloaded and returned. x_copy,
- * o_copy: what offloading takes from compute, in device memory's bandwidth. g_copy: where that is the host's, what
- * copying a block's gradients and adding them up takes. slot: of a block's slot, which has all of it, or its rest
- * beside windows of experts. */
+ * o_copy: what offloading takes from compute, in device memory's bandwidth. g_copy: what converting a block's gradients
+ * takes and, where that memory is the host's, adding them up. wire: the part of gradients' time that PCIe is busy.
+ * slot: of a block's slot, which has all of it, or its rest beside windows of experts. */
 struct pcie {
 	double embed_in, block_in, slot_in, head_in, embed_out, block_out, slot_out;
-	double x_out, o_out, x_in, o_in, x_copy, o_copy, g_copy;
+	double x_out, o_out, x_in, o_in, x_copy, o_copy, g_copy, wire;
 };
+
+/* Seconds of copies in and out, by the times that they take alone */
+static double both_ways(const struct plan_request *req, double in, double out)
+{
+	return req->unified || req->profile.cores ? most(in, out) : most(most(in, out), DUPLEX * (in + out));
+}
 
 static struct pcie pcie_of(const struct plan_request *req, const struct plan *plan)
 {
@@ -320,8 +361,10 @@ static struct pcie pcie_of(const struct plan_request *req, const struct plan *pl
 		.o_out = o / p->d2h,
 		.o_in = o / p->h2d,
 		.o_copy = o / p->hbm,
-		.g_copy = req->unified ? (double)req->mean * (sizeof(float) + (req->grad == MT_NONE ? 1 : 3) * size) / p->hbm
-							   : 0,
+		.g_copy = p->cores
+			? 0
+			: (double)req->mean * (sizeof(float) + (req->unified && req->grad != MT_NONE ? 3 : 1) * size) / p->hbm,
+		.wire = size / p->d2h / out,
 	};
 }
 
@@ -350,7 +393,8 @@ static double backward_range(const struct plan_request *req, const struct plan *
 	double work = t->backward + t->recompute[level] + b->x_copy + o_copy + b->g_copy, in = b->x_in + o_in;
 	double out = b->block_out, away = in + b->block_in, windows = b->block_in - b->slot_in;
 	if (plan->grad_slots < 2) work += b->slot_out;
-	double held = most(most(work, in + windows), out), come = most(most(work, away), out);
+	double wire = out * b->wire, held = most(most(work, both_ways(req, in + windows, wire)), out);
+	double come = most(most(work, both_ways(req, away, wire)), out);
 	if (slots < 2) come = most(come, plan->expert_window ? work + away - windows : work + away);
 	return (here - from) * held + (to - here) * come;
 }
@@ -364,8 +408,8 @@ static void predict_layers(const struct plan_request *req, const struct plan *pl
 				 plan->keep_all + plan->keep_but_gate_up + plan->keep_attention, last};
 	double block = t->forward + b.x_copy, leaves = b.x_out;
 	if (!req->zero_copy && plan->weight_slots < 2) block += b.slot_in;
-	double stays = most(most(block, b.block_in), leaves),
-		   goes = most(most(block + b.o_copy, b.block_in), leaves + b.o_out);
+	double stays = most(block, both_ways(req, b.block_in, leaves)),
+		   goes = most(block + b.o_copy, both_ways(req, b.block_in, leaves + b.o_out));
 	p->forward = most(t->embed_forward, b.embed_in) + last * stays + away * goes;
 	p->first_forward = p->forward;
 	if (!req->train) {
@@ -475,7 +519,8 @@ static void add_compute(const struct plan_request *req, const struct plan *plan,
 	struct times t = unit_times(req, plan, rows);
 	double layers = req->geo->layers, n = (double)rows * req->seq,
 		   model = layers * (double)(req->mean - req->idle) + (double)req->head;
-	double whole = (req->train ? 6 : 2) * n * model / (req->profile.flops * GEMM_SHAPES);
+	double shape = req->profile.cores ? CORES_SHAPES : shares_of(&req->profile)->gemm;
+	double whole = (req->train ? 6 : 2) * n * model / (req->profile.flops * shape);
 	double attention = layers * t.attention, recompute = t.head_again;
 	double all = t.embed_forward + layers * t.forward + t.head - t.head_again;
 	if (req->train) {

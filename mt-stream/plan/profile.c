@@ -9,13 +9,14 @@
 #include "mt/layout.h"
 #include "plan.h"
 
-#define ADAM_CORE 0.3e9 /* parameters/s that a core updates if memory is fast enough; assumed: 8 GB/s */
+#define ADAM_CORE 0.57e9 /* parameters/s that a core updates if memory is fast enough: measured, --state int8 */
 
 /* in, out: copies from and to registered host memory, over PCIe or NVLink-C2C; 16 lanes of generation 4 or 5 carry 25
  * or 55 each way, 8 lanes half. hbm: 0.88 of the data sheet's. GEMM: what cuBLAS sustains in bf16 with fp32 sums, and
- * in fp32 without TF32; gpu-bench measures it. README.md has the sources. ram: assumed, since copies and other programs
- * use host memory too: a third of a server's (eight channels of DDR5-4800: 307 GB/s, DDR4-3200: 204; Grace: 384 with
- * 480 GB, 512 with 120), half of a desktop's two channels (90, 51). memory: the larger, where one name has two. */
+ * in fp32 without TF32; gpu-bench measures it, and measured the H100's. README.md has the sources. ram: measured on
+ * the H100's host; else assumed, since copies and other programs use host memory too: a third of a server's (eight
+ * channels of DDR5-4800: 307 GB/s, DDR4-3200: 204; Grace: 384 with 480 GB, 512 with 120), half of a desktop's two
+ * channels (90, 51). memory: the larger, where one name has two. */
 static const struct known {
 	const char *name;  /* the driver's, without blanks or with '-' in their place */
 	int capability;    /* compute capability, 90: 9.0 */
@@ -25,13 +26,13 @@ static const struct known {
 	double ram;        /* GB/s of the host's memory */
 	double memory;     /* GB */
 } known[] = {
-	{"H200", 90, 55, 55, 4300, 790, 52, 100, 141},
-	{"H100", 90, 55, 55, 3000, 720, 50, 100, 80},
-	{"H100NVL", 90, 55, 55, 3500, 600, 45, 100, 94},
-	{"H100PCIe", 90, 55, 55, 1800, 480, 40, 100, 80},
-	{"GH200", 90, 300, 170, 3500, 720, 50, 125, 96},
-	{"GH200-120GB", 90, 410, 170, 3500, 720, 50, 165, 96}, /* of host memory, as in GH200 480GB */
-	{"GH200-144G", 90, 300, 170, 4300, 720, 50, 125, 144}, /* of device memory */
+	{"H200", 90, 55, 55, 4300, 762, 52, 116, 141},
+	{"H100", 90, 54, 52, 3000, 695, 50, 116, 80},
+	{"H100NVL", 90, 55, 55, 3500, 579, 45, 116, 94},
+	{"H100PCIe", 90, 55, 55, 1800, 463, 40, 116, 80},
+	{"GH200", 90, 300, 170, 3500, 695, 50, 125, 96},
+	{"GH200-120GB", 90, 410, 170, 3500, 695, 50, 165, 96}, /* of host memory, as in GH200 480GB */
+	{"GH200-144G", 90, 300, 170, 4300, 695, 50, 125, 144}, /* of device memory */
 	{"B200", 100, 55, 55, 7000, 1600, 62, 100, 180},
 	{"GB200", 100, 201, 193, 7000, 1400, 62, 125, 185},
 	{"GB300", 103, 211, 193, 7000, 1400, 62, 125, 279},
@@ -99,14 +100,15 @@ static struct known guess(const struct gpu *g)
 {
 	static const struct {
 		int capability;
-		double bf16, fp32, pcie;
+		double bf16, fp32, pcie, share;
 	} made[] = {
-		/* FLOP a clock of a multiprocessor; GB/s */
-		{80, 2048, 128, 25},
-		{86, 512, 256, 25},
-		{90, 4096, 256, 55},
-		{100, 8192, 256, 55},
-		{120, 512, 256, 55},
+		/* FLOP a clock of a multiprocessor; GB/s; what GEMMs in bf16 reach: on 9.0, where power limits them, as
+		 * measured, on 10.0 the same, else assumed */
+		{80, 2048, 128, 25, 0.75},
+		{86, 512, 256, 25, 0.75},
+		{90, 4096, 256, 55, 0.65},
+		{100, 8192, 256, 55, 0.65},
+		{120, 512, 256, 55, 0.75},
 	};
 	double clock = 1e3 * g->clock_khz * g->multiprocessors / 1e12,
 		   memory = 2e3 * g->memory_khz * (g->bus_bits / 8.0) / 1e9;
@@ -118,7 +120,7 @@ static struct known guess(const struct gpu *g)
 		.in = made[i].pcie,
 		.out = made[i].pcie,
 		.hbm = 0.88 * memory,
-		.bf16 = 0.75 * made[i].bf16 * clock,
+		.bf16 = made[i].share * made[i].bf16 * clock,
 		.fp32 = 0.75 * made[i].fp32 * clock,
 		.ram = 100,
 	};
