@@ -54,7 +54,7 @@ $(SRC_mt-ckpt:%.c=$(O)/%.o): FILE_CFLAGS = -O3 $(XXH_DISPATCH)
 SRC_mt-run    = $(wildcard mt-store/run/*.c)
 SRC_mt-step   = $(wildcard mt-step/*.c)
 SRC_mt-score  = $(wildcard mt-step/score/*.c) $(filter-out mt-step/step.c,$(SRC_mt-step))
-SRC_mt-feed   = $(wildcard mt-step/feed/*.c) mt-step/record.c
+SRC_mt-feed   = $(wildcard mt-step/feed/*.c) mt-step/record.c mt-step/loss.c
 SRC_mt-top    = $(wildcard mt-store/top/*.c) $(addprefix mt-store/,look.c process.c text.c words.c)
 LIBS_mt-top   = -lncursesw
 

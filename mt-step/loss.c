@@ -1,4 +1,6 @@
 /* loss.c: losses of documents, and the records that they take. */
+#include <string.h>
+
 #include "loss.h"
 #include "mt/error.h"
 
@@ -6,6 +8,13 @@ static const char *const names[LOSSES] =
 	{[MT_NLL] = "nll", [MT_PG] = "pg", [MT_DPO] = "dpo", [MT_SIMPO] = "simpo", [MT_ORPO] = "orpo"};
 
 const char *loss_name_of(enum mt_objective_kind kind) { return names[kind]; }
+
+int loss_parse(const char *name, enum mt_objective_kind *kind)
+{
+	for (*kind = MT_NLL; *kind < LOSSES; ++*kind)
+		if (!strcmp(name, names[*kind])) return 0;
+	return mt_fail(MT_EX_USAGE, "--loss: '%s' is not nll, pg, dpo, simpo or orpo", name);
+}
 
 static int check_document(enum mt_objective_kind kind, const struct record_reader *r, uint32_t number, uint32_t parts)
 {

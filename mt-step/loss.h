@@ -16,6 +16,8 @@ struct objective {
 };
 
 const char *loss_name_of(enum mt_objective_kind);
+/* -64: --loss has no such name */
+int loss_parse(const char *name, enum mt_objective_kind *);
 /* Are two answers compared? */
 static inline bool loss_of_pairs(enum mt_objective_kind kind)
 {

@@ -164,8 +164,7 @@ static void check_adam(void)
 static void check_loss(void)
 {
 	struct objective *l = &o.objective;
-	while (loss_name && l->kind < LOSSES && strcmp(loss_name, loss_name_of(l->kind))) l->kind++;
-	if (l->kind == LOSSES) mt_die(MT_EX_USAGE, "--loss: '%s' is not nll, pg, dpo, simpo or orpo", loss_name);
+	if (loss_name) mt_must(loss_parse(loss_name, &l->kind));
 	bool pairs = loss_of_pairs(l->kind);
 	if (beta_given && !pairs) mt_die(MT_EX_USAGE, "--beta goes with --loss dpo, simpo or orpo");
 	if (gamma_given && l->kind != MT_SIMPO) mt_die(MT_EX_USAGE, "--gamma goes with --loss simpo");

@@ -48,6 +48,8 @@ open(sys.argv[1], "wb").write(b"".join(struct.pack("<I", int(w) & 0xffffffff) fo
 		cat "$T/$1" >"$T/in"
 		fails_with 65 sh -c 'mt-step --count --batch 1 --seq 8 --loss "$1" <"$0"' "$T/in" "$2"
 		grep -qF -- "stdin: record 1$3" "$T/fails.err" || { cat "$T/fails.err"; return 1; }
+		fails_with 65 mt-feed --check --loss "$2" "$T/in"
+		grep -qF -- "$T/in: record 1$3" "$T/fails.err"
 	}
 	for loss in dpo simpo orpo; do
 		for file in plain advantage rollout; do
@@ -67,6 +69,14 @@ open(sys.argv[1], "wb").write(b"".join(struct.pack("<I", int(w) & 0xffffffff) fo
 	for loss in nll pg; do
 		mt-step --count --batch 1 --seq 8 --loss $loss <"$T/rollout" | grep -q '"targets": 1,'
 	done
+	mt-feed --check --loss dpo --shuffle 1 "$T/ref"
+	fails_with 64 mt-feed --check --loss kto "$T/ref"
+	fails_with 64 mt-feed --loss dpo "$T/ref"
+	# mt-run says so before it makes a run
+	fails_with 65 mt-run --model "$GOLDEN/llama3/model" --data "$T/plain" --out "$T/out" --steps 1 --batch 1 --seq 8 \
+		--lr 1 --loss dpo
+	grep -q "record 1: is no pair, which --loss dpo needs" "$T/fails.err"
+	[ ! -e "$T/out" ]
 	# a pair that is longer than a row is dropped
 	cat "$T/ref" "$T/ref" >"$T/in"
 	fails_with 65 sh -c 'mt-step --count --batch 1 --seq 3 --loss dpo <"$0"' "$T/in"

@@ -186,8 +186,10 @@ check_files() {
 	check_samples
 	if [ -n "$json" ] && [ -z "$dry" ]; then die 64 "--json goes with --dry-run"; fi
 	[ -n "$steps$epochs" ] || die 64 "--steps N or --epochs N is needed"
-	if [ -n "$steps" ]; then check_step
-	else
+	if [ -n "$steps" ]; then
+		check_step
+		[ -z "$loss" ] || mt-feed --check --loss="$loss" $feed_options $data <&9 || exit
+	else                                        # counting checks that records are those of --loss, too
 		check_step --steps=$MOST_STEPS
 		count_steps
 		mt-step "$run" $step_options --check </dev/null || exit

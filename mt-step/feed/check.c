@@ -84,20 +84,28 @@ static int gather(void *arg, const uint32_t *words, uint32_t n)
 	return 0;
 }
 
+/* group: its count, then its n words; NULL: the record is plain */
+static int check_loss(const struct checked *c, uint32_t *group, uint32_t n)
+{
+	struct record_reader r = {.name = c->file->name, .records = c->documents, .group = group, .words = n};
+	return c->how->by_loss ? loss_check_record(c->how->loss, &r) : 0;
+}
+
 static int check_group(struct checked *c, uint64_t off, uint32_t n)
 {
 	struct group_document d;
-	uint32_t *words = malloc((size_t)n * 4), *end = words;
-	if (!words) return mt_fail(MT_EX_NOMEM, "%s: no memory for a group of %u words", c->file->name, n);
+	uint32_t *group = malloc(((size_t)n + 1) * 4), *words = group + 1, *end = words;
+	if (!group) return mt_fail(MT_EX_NOMEM, "%s: no memory for a group of %u words", c->file->name, n);
 	int rc = file_words(c->file, c->how, off, n, gather, &end);
 	uint32_t documents, total;
 	if (!rc) rc = group_check(c->file->name, c->documents, words, n, &documents, &total);
+	if (!rc) rc = check_loss(c, group, n);
 	for (uint32_t at = 0, number = 1; at < n && !rc; number++) {
 		rc = group_document(c->file->name, c->documents, number, words, n, &at, &d);
 		c->element = 0;
 		if (!rc && c->how->vocab) rc = check_words(c, d.ids, d.count);
 	}
-	free(words);
+	free(group);
 	return rc;
 }
 
@@ -110,7 +118,7 @@ static int check_document(void *arg, uint64_t off, uint32_t n)
 	c->documents++;
 	c->element = how->format == FEED_RECORDS ? 0 : off / how->format;
 	if (n & RECORD_GROUP) rc = check_group(c, off, n & ~RECORD_GROUP);
-	else if (how->vocab) rc = file_words(c->file, how, off, n, check_words, c);
+	else if ((rc = check_loss(c, NULL, 0)) == 0 && how->vocab) rc = file_words(c->file, how, off, n, check_words, c);
 	return rc ? rc : !how->shuffle && !how->mix;
 }
 

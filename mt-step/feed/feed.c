@@ -11,7 +11,7 @@ enum { MAX_FILES = 4096 };
 
 static struct feed_how how = {.epochs = 1};
 static bool bytes, u16, u32, decode, allow_media;
-static const char *config, *sep;
+static const char *config, *sep, *loss;
 
 static const struct mt_opt options[] = {
 	{"bytes", OPT_FLAG, &bytes, NULL, "FILEs are flat: each byte is an element", NULL},
@@ -29,6 +29,7 @@ static const struct mt_opt options[] = {
 	{"check", OPT_FLAG, &how.check, NULL,
 		"check options and the first document of each FILE (with --shuffle, --mix: all), write nothing", NULL},
 	{"config", OPT_STR, &config, "FILE", "with --check: config.json of the model, for its vocabulary", NULL},
+	{"loss", OPT_STR, &loss, "NAME", "with --check: records are those of this --loss of mt-step", NULL},
 	{"allow-image-tokens", OPT_FLAG, &allow_media, NULL,
 		"with --check: records may have tokens that stand for images, video or sounds", NULL},
 	{NULL, OPT_FLAG, NULL, NULL, NULL, NULL},
@@ -62,6 +63,9 @@ static void parse(int argc, char **argv, struct feed_sources *sources)
 			(unsigned long long)largest);
 	if (how.by_eos && how.block) mt_die(MT_EX_USAGE, "only one of --eos and --block");
 	if (how.block == 1 || how.block > RECORD_MAX) mt_die(MT_EX_USAGE, "--block: 2 to %u", RECORD_MAX);
+	if (loss && !how.check) mt_die(MT_EX_USAGE, "--loss goes with --check");
+	how.by_loss = loss;
+	if (loss) mt_must(loss_parse(loss, &how.loss));
 	if (config && !how.check) mt_die(MT_EX_USAGE, "--config goes with --check");
 	if (!how.epochs) mt_die(MT_EX_USAGE, "--epochs: at least 1");
 	if (sep && !decode) mt_die(MT_EX_USAGE, "--sep goes with --decode");

@@ -3,6 +3,7 @@
 #define FEED_H
 
 #include "cli/cli.h"
+#include "loss.h"
 #include "mt/memory.h"
 #include "mt/model.h"
 #include "record.h"
@@ -25,6 +26,8 @@ struct feed_how {
 	bool check;
 	uint64_t vocab;        /* of the model; 0: not known */
 	struct mt_media media; /* tokens that records must not have */
+	bool by_loss;          /* check that records are those of this loss */
+	enum mt_objective_kind loss;
 };
 
 /* ---- sources.c: the operands */
