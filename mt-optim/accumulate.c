@@ -50,15 +50,18 @@ static bool begin(struct optim *o, uint32_t k, uint64_t word)
 	g->losses_left = o->node ? 0 : g->txn.micros; /* losses go to the node that commits */
 	g->squares_left = 0;
 	g->pieces_left = 0;
+	memset(g->begun, 0, sizeof g->begun);
 	struct mt_txn *t = mt_txn(o->run, k);
 	for (uint32_t i = 0; i < g->txn.micros; i++) t->losses[i] = (struct mt_loss){0};
 	memset(g->terms, 0, g->txn.micros * sizeof *g->terms);
 	if (g->txn.kind == MT_EVAL || o->direct) return true;
-	for (uint32_t u = 0; u < o->n_units; u++)
-		for (int end = 0; end < o->units[u].grads; end++) {
+	for (uint32_t u = 0; u < o->n_units; u++) {
+		for (int end = 0; end < o->units[u].grads; end++)
 			memset(g->micros[end][u], 0, o->units[u].blocks * sizeof(uint16_t));
-			g->pieces_left += o->units[u].own_blocks * g->txn.micros;
-		}
+		g->left[u] = o->units[u].own_blocks * g->txn.micros * (uint64_t)o->units[u].grads;
+		g->pieces_left += g->left[u];
+	}
+	early_attempt(o);
 	if (o->nodes > 1) nodes_begin(o);
 	return true;
 }
@@ -99,6 +102,7 @@ static void square(struct optim *o, const struct piece *p, uint64_t block, uint6
 /* Block i of a piece */
 static void add_block(struct optim *o, const struct piece *p, uint64_t i)
 {
+	if (o->accumulation.begun[p->unit]) return;
 	uint64_t width = o->g_bf16 ? 2 : 4, at = p->off + i * MT_BLOCK, n = min64(MT_BLOCK, p->n - i * MT_BLOCK);
 	const char *from = p->from + i * MT_BLOCK * width;
 	char *to = (char *)mt_at(o->run, mt_unit(o->run, p->unit)->g[p->end]) + at * width;
@@ -167,6 +171,7 @@ static enum taken take_piece(struct optim *o, struct batch *b, uint32_t ring, co
 	b->blocks += blocks;
 	for (uint64_t i = 0; i < blocks; i++) micros[i]++;
 	g->pieces_left -= blocks;
+	g->left[m->grad.unit] -= blocks;
 	count(o, C_PIECES, 1);
 	count(o, C_GRAD_BYTES, m->grad.n * (o->g_bf16 ? 2 : 4));
 	return TAKEN;
@@ -271,11 +276,15 @@ bool accumulate_round(struct optim *o, uint32_t k)
 	do r = accumulate_batch(o, word, &moved);
 	while (r == FULL);
 	if (r == NEWER) return mt_txn_word(o->run, k) != word || moved;
+	if (early_round(o, word)) return true;
 	if (o->nodes > 1) moved |= nodes_round(o, word);
 	if (g->losses_left || g->pieces_left || g->squares_left) return moved;
 	if (o->nodes > 1 && !nodes_may_commit(o, k)) return moved;
 	bool waits_for_piece = o->direct && g->txn.kind == MT_TRAIN && !commit_skips(o, g);
-	return waits_for_piece ? moved : (commit(o, g, word), true);
+	if (waits_for_piece) return moved;
+	early_finish(o);
+	commit(o, g, word);
+	return true;
 }
 
 bool accumulate_drop(struct optim *o, uint64_t word)

@@ -12,7 +12,9 @@
 static double gradient_norm(struct optim *o)
 {
 	double sum = 0;
-	for (uint32_t u = 0; u < o->n_units; u++) sum += sum_tree(o->accumulation.squares[u], o->units[u].blocks);
+	for (uint32_t u = 0; u < o->n_units; u++)
+		sum += o->accumulation.begun[u] ? early_squares(o, u)
+										: sum_tree(o->accumulation.squares[u], o->units[u].blocks);
 	return sqrt(sum);
 }
 
@@ -60,7 +62,10 @@ bool commit(struct optim *o, struct accumulation *g, uint64_t word)
 {
 	if (g->txn.kind == MT_EVAL) return decide(o, g, word, MT_DONE, NAN, 1);
 	double norm = o->direct ? NAN : gradient_norm(o);
-	if (commit_skips(o, g) || (!o->direct && !isfinite(norm))) return decide(o, g, word, MT_SKIP, norm, 1);
+	if (commit_skips(o, g) || (!o->direct && !isfinite(norm))) {
+		early_skips(o, g->txn.step);
+		return decide(o, g, word, MT_SKIP, norm, 1);
+	}
 	return decide(o, g, word, MT_APPLY, norm, clip_factor(g->txn.hyperparams.clip, norm));
 }
 

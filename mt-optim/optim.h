@@ -18,6 +18,8 @@ struct unit { /* a unit as the update sees it */
 	uint64_t first_group, end_group, own_blocks; /* what this node owns of them: all, on one machine */
 	int grads;                                   /* gradient arrays: 2 for unit 0 of a tied model */
 	struct decay_run *runs;                      /* in ascending order, the last ends at `groups` */
+	struct tile early;                           /* the tile, with new weights over g (early.c) */
+	bool may_early;
 };
 
 struct opened { /* what mt-step wrote before it opened the txn, copied once and checked */
@@ -25,6 +27,7 @@ struct opened { /* what mt-step wrote before it opened the txn, copied once and 
 	uint32_t kind, micros;
 	struct mt_hyperparams hyperparams;
 	bool save;
+	uint64_t t, hash; /* Adam's step count if it is applied; of all that decides a training step's result */
 };
 
 enum { MAX_UNITS = 4096 }; /* an index word names 12 bits of unit; a run has at most 1027 */
@@ -43,6 +46,17 @@ struct accumulation { /* an attempt at a txn while its pieces come in; a new att
 	uint32_t send_unit;    /* in another node: where it is in sending its sums, */
 	uint64_t send_block;   /* counted from its first */
 	uint32_t losses_left;
+	uint64_t left[MAX_UNITS]; /* of pieces_left, each unit's */
+	bool begun[MAX_UNITS];    /* updated before the commit: its pieces are dropped */
+};
+
+struct early {            /* early.c: the unit that is being updated before the commit */
+	bool wanted, spoiled; /* by --update early; a gradient of the attempt is not finite */
+	bool busy;
+	uint32_t unit;
+	uint64_t step, slice, slices, slice_groups; /* slice: of groups that are updated between two looks into the rings */
+	struct scalars scalars;
+	uint64_t start[MT_PARTITIONS]; /* groups before it are done */
 };
 
 struct optim {
@@ -61,6 +75,7 @@ struct optim {
 	uint32_t n_units;
 	bool g_bf16, direct; /* direct: --grad none, units are updated from the rings' blocks */
 	struct accumulation accumulation;
+	struct early early;
 	bool stop_requested;
 	uint32_t leave_after; /* txn that was newest then */
 };
@@ -89,6 +104,17 @@ void leave_if_lost(struct optim *);
 bool accumulate_round(struct optim *, uint32_t k);
 /* Throw away what the rings hold of attempts that are over (no txn is in accumulate); true if anything moved */
 bool accumulate_drop(struct optim *, uint64_t word);
+
+/* early.c: may units be updated before the commit? Ends the program if the run has no room for that (78) */
+void early_open(struct optim *, bool wanted);
+void early_attempt(struct optim *);              /* an attempt begins: what earlier ones have updated */
+bool early_round(struct optim *, uint64_t word); /* rings have nothing: update some; true if anything moved */
+void early_finish(struct optim *);               /* before the commit: the unit that is being updated */
+void early_skips(struct optim *, uint64_t step); /* it must be skipped: ends the program if units are updated (65) */
+bool early_any(const struct optim *, uint64_t step);
+bool early_ended(const struct optim *, uint32_t unit, uint64_t step);         /* all but w is updated */
+double early_squares(const struct optim *, uint32_t unit);                    /* of what was its gradient */
+void early_copy(struct optim *, uint32_t unit, uint64_t first, uint64_t end); /* groups of the new w to their place */
 
 /* nodes.c: the rings for sums of squares, of a run on several nodes */
 void nodes_open(struct optim *);
@@ -130,8 +156,8 @@ void wait_unpinned(struct optim *, uint32_t unit);
 /* Ask for a snapshot of the step that all units are at. false: mt-optim was asked to stop before it could */
 bool snapshot(struct optim *, uint32_t k, const struct opened *);
 
-/* counters of this stage's slot; C_SNAPSHOT_NS: of which the update waited for mt-ckpt */
-enum { C_PIECES, C_GRAD_BYTES, C_UPDATES, C_UPDATE_NS, C_WAIT_NS, C_SNAPSHOT_NS };
+/* counters of this stage's slot; C_SNAPSHOT_NS: of which the update waited for mt-ckpt; C_EARLY: of units */
+enum { C_PIECES, C_GRAD_BYTES, C_UPDATES, C_UPDATE_NS, C_WAIT_NS, C_SNAPSHOT_NS, C_EARLY };
 static inline void count(struct optim *o, int counter, uint64_t n)
 {
 	atomic_fetch_add_explicit(mt_counter(o->run, counter), n, memory_order_relaxed);

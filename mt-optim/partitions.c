@@ -53,7 +53,8 @@ static void find_start(struct apply *a, uint32_t partition)
 	struct optim *o = a->o;
 	uint64_t index = atomic_load_explicit(&o->partitions[partition].index, memory_order_acquire);
 	uint32_t turn = a->published;
-	if (partition_in_step(index, a->step)) {
+	/* (what was updated before the commit has left its last word there) */
+	if (partition_in_step(index, a->step) && !early_ended(o, partition_unit(index), a->step)) {
 		uint32_t stands = mt_turn_of_unit(&o->control->geo, partition_unit(index));
 		if (stands > turn) turn = stands;
 	}
@@ -62,7 +63,9 @@ static void find_start(struct apply *a, uint32_t partition)
 	if (turn < o->n_units) {
 		uint32_t u = unit_of(o, turn);
 		uint64_t first = partition_first(&o->units[u], partition), end = partition_first(&o->units[u], partition + 1);
-		a->start[partition].group = partition_resume(o, &o->units[u].tile, u, a->step, partition, first, end);
+		a->start[partition].group = first;
+		if (!early_ended(o, u, a->step))
+			a->start[partition].group = partition_resume(o, &o->units[u].tile, u, a->step, partition, first, end);
 	}
 	atomic_init(&a->at[partition], turn);
 	for (uint32_t done = a->published; done < turn; done++) atomic_fetch_add(&a->done[done], 1);
@@ -104,7 +107,8 @@ static void update_partition(void *arg, int64_t task, int thread)
 	wait_unpinned(o, u);
 	uint64_t first = partition_first(&o->units[u], partition), end = partition_first(&o->units[u], partition + 1);
 	if (a->start[partition].turn == turn) first = a->start[partition].group;
-	unit_update(o, a->scalars, &o->units[u].tile, u, a->step, partition, first, end);
+	if (early_ended(o, u, a->step)) early_copy(o, u, first, end);
+	else unit_update(o, a->scalars, &o->units[u].tile, u, a->step, partition, first, end);
 	atomic_store_explicit(&a->at[partition], turn + 1, memory_order_release);
 	if (atomic_fetch_add(&a->done[turn], 1) + 1 == MT_PARTITIONS) publish_ready(a);
 }

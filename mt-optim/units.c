@@ -2,6 +2,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include "cli/cli.h"
 #include "mt/error.h"
@@ -77,6 +78,17 @@ void unit_update(const struct optim *o, const struct scalars *a, const struct ti
 	}
 }
 
+/* What decides the bits of a training step, and outlives the mt-step that opened it */
+static uint64_t hash_of(const struct mt_txn *t, uint64_t steps)
+{
+	struct {
+		uint64_t step, targets, micros, steps;
+		struct mt_hyperparams hyperparams;
+		struct mt_position position;
+	} x = {t->step, t->targets, t->micros, steps, t->hyperparams, t->position};
+	return XXH64(&x, sizeof x, 0);
+}
+
 bool txn_opened(struct optim *o, uint32_t k, uint64_t word, struct opened *out)
 {
 	const struct mt_txn *t = mt_txn(o->run, k);
@@ -87,7 +99,9 @@ bool txn_opened(struct optim *o, uint32_t k, uint64_t word, struct opened *out)
 		.micros = t->micros,
 		.hyperparams = t->hyperparams,
 		.save = t->save != 0,
+		.t = mt_txn(o->run, k - 1)->t + 1,
 	};
+	op.hash = hash_of(t, op.t);
 	/* mt-step may have taken back what was in accumulate, and be writing another txn there: acquire, the copy came
 	 * first */
 	atomic_thread_fence(memory_order_acquire);

@@ -216,8 +216,9 @@ INLINE __m256 root_of(__m256i rounded)
 /* The rest of a group's update with fp32 state, once its old state is in the journal */
 INLINE void update_fp32(const struct scalars *a, const struct arrays *t, float decay, struct kind is)
 {
-	uint16_t *w16 = t->w;
-	float *w32 = t->w, *m = (float *)t->m, *v = (float *)t->v;
+	const uint16_t *w16 = t->w;
+	const float *w32 = t->w;
+	float *m = (float *)t->m, *v = (float *)t->v;
 #pragma GCC unroll 8
 	for (int j = 0; j < MT_GROUP; j += WIDTH) {
 		__m256 x = _mm256_loadu_ps(m + j), y = is.has_v ? _mm256_loadu_ps(v + j) : _mm256_setzero_ps();
@@ -225,9 +226,10 @@ INLINE void update_fp32(const struct scalars *a, const struct arrays *t, float d
 		if (is.two) g += load(t->g[1], j, is.g_bf16);
 		p = rule(p, &x, &y, g, a, decay, is.optim);
 		if (is.bf16) {
-			store16(w16 + j, _mm256_srli_epi32(_mm256_add_epi32(bits(p), _mm256_set1_epi32(0x8000)), 16));
+			store16((uint16_t *)t->out + j,
+				_mm256_srli_epi32(_mm256_add_epi32(bits(p), _mm256_set1_epi32(0x8000)), 16));
 			store16(t->lo + j, bits(p));
-		} else _mm256_storeu_ps(w32 + j, p);
+		} else _mm256_storeu_ps((float *)t->out + j, p);
 		_mm256_storeu_ps(m + j, x);
 		if (is.has_v) _mm256_storeu_ps(v + j, y);
 	}
@@ -275,7 +277,7 @@ INLINE void update_apart(const struct scalars *a, const struct arrays *t, float 
 				new_y[q][r] = _mm256_add_epi32(bits(y[q][r]), r ? high : low);
 				p[r] = adamw_step(p[r], x[q][r], int8 ? root_of(new_y[q][r]) : _mm256_sqrt_ps(y[q][r]), a, decay);
 			}
-			store_weights(t->w, t->lo, j, is.bf16, p);
+			store_weights(t->out, t->lo, j, is.bf16, p);
 			if (!int8) {
 				_mm256_storeu_si256((__m256i *)((uint16_t *)t->m + j), upper(new_x[q][0], new_x[q][1]));
 				if (has_v) _mm256_storeu_si256((__m256i *)((uint16_t *)t->v + j), upper(new_y[q][0], new_y[q][1]));
@@ -298,7 +300,7 @@ INLINE void groups(const struct scalars *a, const struct tile *t, struct mt_part
 		const int state_bytes = MT_GROUP * (int)mt_dtype_bytes(is.state);
 		slot ^= 1;
 		uint8_t *old = partition->slot[slot];
-		copy(old + SLOT_W, at.w, MT_GROUP * (is.bf16 ? 2 : 4));
+		copy(old + SLOT_W, at.out, MT_GROUP * (is.bf16 ? 2 : 4));
 		if (is.bf16) copy(old + SLOT_LO, at.lo, MT_GROUP * 2);
 		copy(old + SLOT_M, at.m, state_bytes);
 		if (is.has_v) copy(old + SLOT_V, at.v, state_bytes);
@@ -306,7 +308,10 @@ INLINE void groups(const struct scalars *a, const struct tile *t, struct mt_part
 			memcpy(old + SLOT_M + SLOT_SCALE, at.m_scale, sizeof(float));
 			if (is.has_v) memcpy(old + SLOT_V + SLOT_SCALE, at.v_scale, sizeof(float));
 		}
+		char g[MT_GROUP * 4]; /* new weights go over the gradient, in another order than it is read */
+		if (t->out) copy(g, at.g[0], MT_GROUP * (is.g_bf16 ? 2 : 4));
 		arrays_prefetch(&at, is);
+		if (t->out) at.g[0] = g;
 		partition_commit(partition, tag | (uint64_t)slot << PARTITION_SLOT | group);
 		if (is.state == MT_FP32) update_fp32(&scalars, &at, decay, is);
 		else update_apart(&scalars, &at, decay, rounding_key(tag, group), is);

@@ -388,6 +388,7 @@ INLINE void groups(const struct scalars *a, const struct tile *t, struct mt_part
 		__m512i rounded[REGS]; /* v's patterns (int8) */
 		struct moments x;
 		load_weights(&k, at.w, at.lo, old, p, is.bf16, apart);
+		if (t->out) copy(old + SLOT_W, at.out, MT_GROUP * (is.bf16 ? 2 : 4));
 		load_moments(&k, &x, &scalars, &at, old, is);
 		partition_commit(partition, tag | (uint64_t)slot << PARTITION_SLOT | group);
 #pragma GCC unroll 2
@@ -409,7 +410,7 @@ INLINE void groups(const struct scalars *a, const struct tile *t, struct mt_part
 			if (is.has_v && apart)
 				p[r] = adamw_step(p[r], x.m[r], is.state == MT_INT8 ? root_of(&k, rounded[r]) : vec_sqrt(x.v[r]),
 					&scalars, decay);
-		store_weights(&k, at.w, at.lo, p, is.bf16, apart);
+		store_weights(&k, at.out, at.lo, p, is.bf16, apart);
 	}
 }
 

@@ -21,7 +21,8 @@ struct kind { /* constant in each loop */
 };
 
 struct arrays {
-	void *w;
+	const void *w;
+	void *out;   /* w, or over g[0] */
 	int16_t *lo; /* of bf16 runs */
 	char *m, *v;
 	float *m_scale, *v_scale; /* int8's */
@@ -32,7 +33,8 @@ INLINE struct arrays arrays_of(const struct tile *t, uint64_t group, struct kind
 {
 	uint64_t i = group * MT_GROUP, gi = (group - t->g_group) * MT_GROUP * (is.g_bf16 ? 2 : 4);
 	return (struct arrays){
-		.w = (char *)t->w + i * (is.bf16 ? 2 : 4),
+		.w = (const char *)t->w + i * (is.bf16 ? 2 : 4),
+		.out = t->out ? (char *)t->out + group * t->out_bytes : (char *)t->w + i * (is.bf16 ? 2 : 4),
 		.lo = is.bf16 ? t->lo + i : NULL,
 		.m = (char *)t->m + i * mt_dtype_bytes(is.state),
 		.v = is.has_v ? (char *)t->v + i * mt_dtype_bytes(is.state) : NULL,

@@ -187,24 +187,18 @@ static void moment_store(const struct tile *t, struct moment to, encode_fn *enco
 
 static void journal(const struct tile *t, uint8_t *slot, uint64_t group)
 {
-	uint64_t i = group * MT_GROUP;
-	if (t->lo) {
-		memcpy(slot + SLOT_W, (uint16_t *)t->w + i, MT_GROUP * 2);
-		memcpy(slot + SLOT_LO, t->lo + i, MT_GROUP * 2);
-	} else memcpy(slot + SLOT_W, (float *)t->w + i, MT_GROUP * 4);
+	memcpy(slot + SLOT_W, tile_out(t, group), MT_GROUP * (t->lo ? 2 : 4));
+	if (t->lo) memcpy(slot + SLOT_LO, t->lo + group * MT_GROUP, MT_GROUP * 2);
 	moment_save(t, moment_m(t, group), slot + SLOT_M);
 	moment_save(t, moment_v(t, group), slot + SLOT_V);
 }
 
 void update_restore(const struct tile *t, const struct mt_partition *partition)
 {
-	uint64_t index = atomic_load_explicit(&partition->index, memory_order_relaxed), group = partition_group(index),
-			 i = group * MT_GROUP;
+	uint64_t index = atomic_load_explicit(&partition->index, memory_order_relaxed), group = partition_group(index);
 	const uint8_t *slot = partition->slot[partition_slot(index)];
-	if (t->lo) {
-		memcpy((uint16_t *)t->w + i, slot + SLOT_W, MT_GROUP * 2);
-		memcpy(t->lo + i, slot + SLOT_LO, MT_GROUP * 2);
-	} else memcpy((float *)t->w + i, slot + SLOT_W, MT_GROUP * 4);
+	memcpy(tile_out(t, group), slot + SLOT_W, MT_GROUP * (t->lo ? 2 : 4));
+	if (t->lo) memcpy(t->lo + group * MT_GROUP, slot + SLOT_LO, MT_GROUP * 2);
 	moment_restore(t, moment_m(t, group), slot + SLOT_M);
 	moment_restore(t, moment_v(t, group), slot + SLOT_V);
 }
@@ -215,24 +209,25 @@ void update_scalar(const struct scalars *a, const struct tile *t, struct mt_part
 	uint32_t slot = partition_slot(atomic_load_explicit(&partition->index, memory_order_relaxed));
 	for (uint64_t group = first; group < end; group++) {
 		uint64_t i0 = group * MT_GROUP, g0 = (group - t->g_group) * MT_GROUP;
-		float m[MT_GROUP], v[MT_GROUP] = {0};
+		void *out = tile_out(t, group);
+		float g[MT_GROUP], m[MT_GROUP], v[MT_GROUP] = {0};
 		uint32_t new_m[MT_GROUP], new_v[MT_GROUP];
 		slot ^= 1;
 		journal(t, partition->slot[slot], group);
 		partition_commit(partition, tag | (uint64_t)slot << PARTITION_SLOT | group);
+		for (uint64_t j = 0; j < MT_GROUP; j++) g[j] = gradient(t, g0 + j); /* out may be where they are */
 		moment_load(t, moment_m(t, group), int8_m, m);
 		moment_load(t, moment_v(t, group), int8_v, v);
 		uint32_t key = rounding_key(tag, group), bits = t->state == MT_INT8 ? INT8_CUT : 16;
 		for (uint32_t j = 0; j < MT_GROUP; j++) {
 			uint64_t i = i0 + j;
-			float g = gradient(t, g0 + j),
-				  p = t->lo ? mt_float(mt_join(((uint16_t *)t->w)[i], t->lo[i])) : ((float *)t->w)[i];
+			float p = t->lo ? mt_float(mt_join(((uint16_t *)t->w)[i], t->lo[i])) : ((float *)t->w)[i];
 			struct rounding random = t->state == MT_FP32 ? (struct rounding){0, 0} : rounding_of(key, j, bits);
-			element(a, t, decay, random, g, &p, m[j], v[j], &new_m[j], &new_v[j]);
+			element(a, t, decay, random, g[j], &p, m[j], v[j], &new_m[j], &new_v[j]);
 			if (t->lo) {
-				((uint16_t *)t->w)[i] = mt_hi(mt_bits(p));
+				((uint16_t *)out)[j] = mt_hi(mt_bits(p));
 				t->lo[i] = mt_lo(mt_bits(p));
-			} else ((float *)t->w)[i] = p;
+			} else ((float *)out)[j] = p;
 		}
 		moment_store(t, moment_m(t, group), int8_m_code, new_m);
 		moment_store(t, moment_v(t, group), int8_v_code, new_v);

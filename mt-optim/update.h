@@ -48,9 +48,10 @@
  * tests/probes/optim-update.c measures the longest steps. Lion and SGD do not divide by a rounded number. An m that is
  * lost in this way leaves SGD's step without momentum, and Lion's with the sign of the gradient.
  *
- * One group: old w, lo, m, v to the journal slot that the partition's index does not name | index | new w, lo, m, v in
- * place, with a compiler fence at each bar. The kernel orders a process's stores before its death is seen, so after a
- * kill at any instruction a successor finds the group untouched, or its old state in the slot that the index names.
+ * One group: what lies where the new w goes (the old w, or a part of g), and old lo, m, v to the journal slot that the
+ * partition's index does not name | index | new w, lo, m, v, with a compiler fence at each bar. The kernel orders a
+ * process's stores before its death is seen, so after a kill at any instruction a successor finds the group untouched,
+ * or its old state in the slot that the index names.
  */
 #ifndef MT_OPTIM_UPDATE_H
 #define MT_OPTIM_UPDATE_H
@@ -79,7 +80,15 @@ struct tile {    /* a unit's arrays; every pointer is to element 0 and aligned t
 	const void *g[2];         /* (elems) from group g_group on; g[1] NULL: one array */
 	uint64_t g_group;         /* group that g begins with: pieces of a unit are updated from where they lie */
 	bool g_bf16;
+	void *out; /* NULL: new weights replace the old ones. Else these stay, and group i's new ones go to out + */
+	uint64_t out_bytes; /* i * out_bytes: over the front of the group's gradient g[0] (early.c) */
 };
+
+/* Where a group's new weights go */
+static inline void *tile_out(const struct tile *t, uint64_t group)
+{
+	return t->out ? (char *)t->out + group * t->out_bytes : (char *)t->w + group * MT_GROUP * (t->lo ? 2 : 4);
+}
 
 /* partition's index word: step 24 bits | slot 1 | unit 11 | group 28. A tag is an index with slot and group 0. */
 #define PARTITION_GROUPS ((uint64_t)1 << 28)

@@ -36,7 +36,7 @@ const char *const *counter_words(int slot)
 	static const char *const stream[] = {"micros", "tokens", "bytes_in", "bytes_out", "wait_ns", "busy_ns",
 		"predicted_ns", NULL};
 	static const char *const optim[] = {"pieces", "gradient_bytes", "updates", "update_ns", "wait_ns",
-		"snapshot_wait_ns", NULL};
+		"snapshot_wait_ns", "early_updates", NULL};
 	static const char *const step[] = {"steps", "tokens", "processed", NULL};
 	static const char *const ckpt[] = {"saves", "bytes", NULL};
 	static const char *const none[] = {NULL};

@@ -62,7 +62,8 @@
 	F(mt_tensor, transposed, 180, 4) \
 	F(mt_unit, elems, 0, 8) F(mt_unit, params, 8, 8) F(mt_unit, w, 16, 8) F(mt_unit, lo, 24, 8) F(mt_unit, m, 32, 8) \
 	F(mt_unit, v, 40, 8) F(mt_unit, g, 48, 16) F(mt_unit, first_tensor, 64, 4) F(mt_unit, tensors, 68, 4) \
-	F(mt_unit, applied, 72, 8) F(mt_unit, updated, 80, 8) F(mt_unit, version, 128, 8) F(mt_unit, pin, 192, 8) \
+	F(mt_unit, applied, 72, 8) F(mt_unit, updated, 80, 8) F(mt_unit, squares, 88, 8) F(mt_unit, opened, 96, 8) \
+	F(mt_unit, version, 128, 8) F(mt_unit, pin, 192, 8) \
 	F(mt_slot, word, 0, 8) F(mt_slot, aborted, 8, 4) F(mt_slot, activity, 12, 4) F(mt_slot, activity_arg, 16, 8) \
 	F(mt_slot, counters, 24, 64) F(mt_slot, pid_ns, 88, 8) F(mt_slot, planned, 96, 24) \
 	F(mt_position, records, 0, 8) F(mt_position, offset, 8, 8) F(mt_position, hash, 16, 8) \
@@ -129,7 +130,7 @@
 	R(mt_header, reserved, 64) R(mt_control, reserved0, 56) R(mt_control, reserved1, 40) \
 	R(mt_control, reserved2, 160 - 16 * MT_FIGURES_WORDS) \
 	R(mt_layer, reserved, 12) R(mt_geometry, reserved, 24) R(mt_tensor, reserved, 8) \
-	R(mt_unit, reserved0, 40) R(mt_unit, reserved1, 56) R(mt_unit, reserved2, 56) R(mt_slot, reserved, 136) \
+	R(mt_unit, reserved0, 24) R(mt_unit, reserved1, 56) R(mt_unit, reserved2, 56) R(mt_slot, reserved, 136) \
 	R(mt_position, reserved, 8) R(mt_txn, reserved0, 56) \
 	R(mt_txn, reserved1, 40 - 8 * MT_FIGURES_IN_TXN) R(mt_txn, reserved2, 4) R(mt_txn, reserved3, 24) \
 	R(mt_figures, reserved_skipped, 4) R(mt_hyper, reserved0, 4) R(mt_hyper, reserved, 8) R(mt_nodes, reserved, 48) \

@@ -114,6 +114,58 @@ same_hash() { # KEY=VALUE...: what the state depends on
 	fake nan-gradient
 }
 
+# bats test_tags=slow
+@test "--update early: state and norms equal those of a late update, in whatever order gradients arrive" {
+	local how want
+	for how in "" "dtype=fp32 tied=1" "grad=bf16 ple=1" "state=int8 grad=bf16 tied=1" "optim=lion state=bf16"; do
+		want=$(fake train clips=0 streams=1 $how)
+		[ "$(fake train clips=0 early=1 backward=1 streams=1 $how)" = "$want" ]
+		[ "$(fake train clips=0 early=1 backward=1 streams=3 threads=3 aborts=1 seed=3 $how)" = "$want" ]
+		[ "$(fake train clips=0 early=1 streams=2 aborts=1 seed=4 $how)" = "$want" ]
+	done
+	want=$(fake train)
+	[ "$(fake train early=1 2>"$T/clips")" = "$want" ]
+	grep -qx 'mt-optim: --update early: steps are clipped, so units are updated after the commit' "$T/clips"
+}
+
+@test "--update early: a gradient that is not finite skips the step, or leaves a dirty store, which is reported" {
+	fake early-nan
+}
+
+@test "--update early: a step that is half done is not copied, goes on with the same options, and not with others" {
+	fake early-other
+}
+
+@test "--update early: mt-streams and mt-step give the bits of a late update, and units are updated before the commit" {
+	local when
+	for when in late early; do
+		make_run "$GOLDEN/llama3/model" --dtype bf16 --grad bf16
+		spawn stream mt-stream "$RUN" --device cpu --threads 1
+		local stream=$PID
+		spawn optim mt-optim "$RUN" --threads 1 --update $when
+		mt-feed "$GOLDEN/llama3/data.bin" |
+			mt-step "$RUN" --steps 4 --batch 4 --micro 2 --seq 24 --lr 1e-3 --clip 0 >"$T/$when.metrics"
+		state_of "$RUN" >"$T/$when"
+		mt-store stat "$RUN" --json | grep -o '"early_updates": *[0-9]*' >"$T/$when.n"
+		end "$stream" "$PID"
+		mt-store rm "$RUN"
+	done
+	cmp "$T/late" "$T/early"
+	[ "$(sed 's/, "tokens_per_s".*//' "$T/late.metrics")" = "$(sed 's/, "tokens_per_s".*//' "$T/early.metrics")" ]
+	[ "$(tr -dc 0-9 <"$T/late.n")" = 0 ]
+	[ "$(tr -dc 0-9 <"$T/early.n")" -gt 0 ]
+}
+
+@test "--update early is refused with --grad none, and where new weights have no room" {
+	fails_with 64 mt-optim "$RUN" --update soon
+	for how in "--grad none" "--dtype fp32 --grad bf16"; do
+		mt-store create "$RUN" --config "$CONFIGS/demo.json" $how >/dev/null
+		mt-store init "$RUN" --seed 1 >/dev/null
+		fails_with 78 mt-optim "$RUN" --update early
+		mt-store rm "$RUN"
+	done
+}
+
 @test "mt-optim refuses unknown options and instruction sets that the CPU lacks" {
 	fails_with 64 mt-optim "$RUN" --lanes 3
 	MT_ISA=mmx fails_with 64 mt-optim "$RUN"

@@ -39,6 +39,31 @@ resumes() {
 	killed grad=none
 }
 
+@test "--update early: an update killed at random, before and after commits, ends with the same bits" {
+	local how want
+	for how in "" "state=int8 grad=bf16 tied=1"; do
+		want=$(fake train steps=30 clips=0 $how | tail -n 1)
+		fake train steps=30 aborts=1 kill="$([ "$NIGHTLY" ] && echo 20 || echo 3)" "seed=$RANDOM" \
+			clips=0 early=1 backward=1 $how >"$T/killed"
+		cat "$T/killed"
+		grep -q ' kills' "$T/killed"
+		[ "$(tail -n 1 "$T/killed")" = "$want" ]
+	done
+}
+
+@test "--update early: an update killed at any instruction is finished with the same bits, w over g of each size" {
+	resumes early
+	resumes early16
+	resumes early16 int8
+}
+
+@test "--update early, other state and rules: an update killed at any instruction is finished with the same bits" {
+	resumes early bf16
+	resumes early int8
+	resumes early lion
+	resumes early16 sgd bf16
+}
+
 @test "an update killed at any instruction is finished with the same bits" {
 	resumes
 }

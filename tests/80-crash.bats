@@ -36,6 +36,9 @@ setup_file() { export MT_CRASH_SEED=${MT_CRASH_SEED:-$RANDOM}; echo "# seed $MT_
 @test "Mamba 2 beside attention: kills at random moments change no bit" { storm beside; }
 @test "blocks' own inputs, shared k and v, two streams: kills at random moments change no bit" { storm shared; }
 
+@test "--update early, two streams, evaluations: kills at random moments change no bit" { storm early; }
+@test "--update early, tied, bf16 gradients, int8 state: kills at random moments change no bit" { storm early-tied; }
+
 @test "stop, replace, few descriptors, another PID namespace, a lying lock: no stage takes the slot of a live one" {
 	for c in bf16 tied none; do
 		storm $c --how replace,fds,ns,lied,pause --faults "${MT_CRASH_FAULTS:-10}"

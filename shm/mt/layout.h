@@ -39,9 +39,13 @@ struct mt_unit {                /* 256 bytes in the control region, the words th
 								 * mt_exact says alone, at the offsets from `lo` that it has in other runs; none: 0 */
 	uint64_t g[2];              /* gradient arrays: [0], and [1] for unit 0 of a tied model (the head's end); 0: none */
 	uint32_t first_tensor, tensors;
-	_Atomic uint64_t applied;   /* --grad none: mt-optim's note of (last piece's block + 1) << 32 | blocks done */
+	/* mt-optim's note. --grad none: (last piece's block + 1) << 32 | blocks done. mt-optim --update early: step << 2
+	 * | 1 while the step, which is not committed, is applied to lo, m and v, | 2 when it is */
+	_Atomic uint64_t applied;
 	_Atomic uint64_t updated;   /* several nodes: step that this node's part of w holds; by mt-optim, with release */
-	uint64_t reserved0[5];
+	double squares;             /* --update early: sum of squares of the gradient that was applied, and a hash of */
+	uint64_t opened;            /* what mt-step opened the step with */
+	uint64_t reserved0[3];
 	_Alignas(64) _Atomic uint64_t version;  /* step that w holds; stored with release by mt-optim alone */
 	uint64_t reserved1[7];
 	_Alignas(64) _Atomic uint64_t pin;      /* step that a snapshot wants unchanged; 0: none */

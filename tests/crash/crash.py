@@ -68,6 +68,8 @@ CASES = {
     "mla": dict(dtype="bf16", mla=True, micros=3, streams=2, save=3),
     "halves": dict(dtype="bf16", halves=True, micros=3, streams=2, save=3),
     "beside": dict(dtype="bf16", beside=True, micros=3, save=3),
+    "early": dict(dtype="bf16", early=True, micros=3, streams=2, save=3, eval=4, threads=2, vocab=8000),
+    "early-tied": dict(dtype="bf16", early=True, tied=True, grad="bf16", state="int8", save=4, vocab=8000),
     "shared": dict(dtype="bf16", shared=True, tied=True, micros=3, streams=2, save=3),
 }
 STEPS = 24
@@ -260,7 +262,8 @@ class Run:
         if stage == "store":
             return [program("mt-store"), "serve", self.name]
         if stage == "optim":
-            return [program("mt-optim"), self.name, "--threads", str(c["threads"])]
+            early = ["--update", "early"] if "early" in c else []
+            return [program("mt-optim"), self.name, "--threads", str(c["threads"])] + early
         if stage == "ckpt":
             return [program("mt-ckpt"), "serve", self.name, "--dir", os.path.join(self.out, "ck"), "--keep", "1000"]
         if stage == "feed":
@@ -270,7 +273,7 @@ class Run:
             if "eval" in c:
                 eval_ = ["--eval", os.path.join(self.where, "eval.bin"), "--eval-every", str(c["eval"])]
             save = ["--ckpt-every", str(c["save"])] if "save" in c else []
-            clip = ["--clip", "0.5"] if c["grad"] != "none" else []
+            clip = ["--clip", "0" if "early" in c else "0.5"] if c["grad"] != "none" else []
             return [program("mt-step"), self.name, "--steps", str(c["steps"]), "--batch", str(2 * c["micros"]),
                     "--micro", "2", "--seq", "32", "--lr", "0.01", "--warmup", "3", "--schedule", "cosine",
                     "--wd", "0.1", "--eps", "1e-5", "--pack", c["pack"], "--wait", "30"] + eval_ + save + clip

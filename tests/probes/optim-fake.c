@@ -4,13 +4,15 @@
  *     optim-fake train RUN [key=value ...]     dtype=bf16|fp32 grad=fp32|bf16|none state=fp32|bf16|int8
  *                                              optim=adamw|lion|sgd tied=0|1 ple=0|1 streams=1..8 micros=1..
  *                                              threads=N steps=N seed=S aborts=0|1
- *                                              kill=SECONDS twice=0|1
+ *                                              kill=SECONDS twice=0|1 clips=0|1 early=0|1 backward=0|1
  *     optim-fake bad | save | hole | dead-stream | nan-gradient RUN
+ *     optim-fake early-nan | early-other RUN
  *
  * Pieces are cut at random multiples of MT_BLOCK and sent in random order over the rings. With kill=S mt-optim is
  * killed at random moments for S seconds and restarted with other threads and another instruction set. The last line of
  * stdout is a hash of the final state and of every norm: it must depend only on dtype, grad, state, optim, tied, ple,
- * micros and steps.
+ * micros, steps and clips (0: no step clips, or has gradients that are not finite). early: mt-optim --update early;
+ * backward: pieces come from the last unit to the first.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -51,7 +53,7 @@ static struct {
 	const char *name;
 	enum mt_dtype dtype, grad, state;
 	enum mt_optim rule;
-	uint64_t tied, ple, streams, micros, threads, steps, seed, aborts, kill, twice;
+	uint64_t tied, ple, streams, micros, threads, steps, seed, aborts, kill, twice, clips, early, backward;
 	struct mt_run *run;
 	struct mt_control *control;
 	struct sender sender[MT_STREAMS];
@@ -59,9 +61,9 @@ static struct {
 	pid_t optim;
 	uint32_t k, attempt; /* the senders' lists are for these */
 	uint64_t step, t, hash, plain;
-	uint32_t kills, kills_in_apply;
+	uint32_t kills, kills_in_apply, kills_early, begun; /* begun: units that were seen updated before a commit */
 	double next_kill, kill_until;
-	bool kill_in_apply; /* the next kill waits for an apply */
+	bool kill_in_apply, kill_early; /* the next kill waits for an apply; for a unit that is updated before */
 } f = {.dtype = MT_BF16,
 	.state = MT_FP32,
 	.rule = MT_ADAMW,
@@ -71,6 +73,7 @@ static struct {
 	.threads = 2,
 	.steps = 12,
 	.seed = 1,
+	.clips = 1,
 	.hash = 14695981039346656037u};
 
 static _Noreturn void finish(int rc)
@@ -102,7 +105,7 @@ static enum what what_of(uint64_t step) /* some of the run's steps must be skipp
 	if (f.plain) return NORMAL;
 	if (step % 7 == 3) return NO_TARGETS;
 	if (step % 5 == 4) return NAN_LOSS;
-	return step % 5 == 2 && f.grad != MT_NONE ? INF_GRADIENT : NORMAL;
+	return step % 5 == 2 && f.grad != MT_NONE && f.clips ? INF_GRADIENT : NORMAL;
 }
 
 static uint32_t grad_bytes(void) { return f.grad == MT_BF16 ? 2 : 4; }
@@ -245,6 +248,15 @@ static void compare_state(bool with_g)
 
 /* ---- mt-optim */
 
+/* Units that are updated before the commit of the open step, wholly or in part */
+static uint32_t early_units(void)
+{
+	uint32_t n = 0;
+	for (uint32_t u = 0; u < f.control->n_units && f.grad != MT_NONE; u++)
+		n += atomic_load(&mt_unit(f.run, u)->applied) >> 2 == mt_version(f.run, u) + 1;
+	return n;
+}
+
 static void spawn(int errors)
 {
 	static const char *const isas[] = {"scalar", "avx2", "avx512", ""};
@@ -257,7 +269,7 @@ static void spawn(int errors)
 	if (errors >= 0) dup2(errors, 2);
 	setenv("MT_ISA", isa, 1);
 	if (!update_choose()) unsetenv("MT_ISA");
-	execlp("mt-optim", "mt-optim", f.name, "--threads", threads, (char *)NULL);
+	execlp("mt-optim", "mt-optim", f.name, "--threads", threads, "--update", f.early ? "early" : "late", (char *)NULL);
 	_exit(127);
 }
 
@@ -272,15 +284,18 @@ static void look_after_optim(void)
 	if (!mt_stage_alive(f.run, MT_OPTIM)) return; /* it has not started yet */
 	enum mt_phase p = mt_word_phase(mt_txn_word(f.run, f.k));
 	if (f.kill_in_apply && p != MT_APPLY) return;
-	if (f.kill_in_apply) usleep((useconds_t)(rnd() % 300));
+	if (f.kill_early && !early_units()) return;
+	if (f.kill_in_apply || f.kill_early) usleep((useconds_t)(rnd() % 300));
 	p = mt_word_phase(mt_txn_word(f.run, f.k));
 	kill(f.optim, SIGKILL);
 	waitpid(f.optim, NULL, 0);
 	f.kills++;
+	f.kills_early += p == MT_ACCUMULATE && early_units() > 0;
 	f.kills_in_apply += p == MT_APPLY;
 	spawn(-1);
-	f.kill_in_apply = rnd() % 4;
-	f.next_kill = mt_now() + (f.kill_in_apply ? 0 : 0.0005 * (double)(rnd() % 100));
+	f.kill_early = f.early && rnd() % 2;
+	f.kill_in_apply = !f.kill_early && rnd() % 4;
+	f.next_kill = mt_now() + (f.kill_in_apply || f.kill_early ? 0 : 0.0005 * (double)(rnd() % 100));
 }
 
 /* ---- mt-step and mt-streams */
@@ -294,7 +309,7 @@ static struct mt_txn *open_txn(uint32_t k, enum mt_kind kind, uint64_t step)
 	t->micros = kind == MT_TRAIN && f.grad == MT_NONE ? 1 : (uint32_t)f.micros;
 	t->targets = kind == MT_TRAIN && what_of(step) == NO_TARGETS ? 0 : 100 * t->micros;
 	t->lr = 1e-3 / (double)step, t->beta1 = 0.9, t->beta2 = 0.999, t->eps = 1e-8, t->decay = 0.1;
-	t->clip = f.grad == MT_NONE ? 0 : step % 2 ? 1 : 100;
+	t->clip = f.grad == MT_NONE || !f.clips ? 0 : step % 2 ? 1 : 100;
 	t->save = kind == MT_TRAIN && !f.plain && step % 3 == 0;
 	t->position = (struct mt_position){.records = 10 * step, .seq = 7};
 	CHECK(mt_txn_cas(f.run, k, old, mt_word(k, mt_attempt_next(f.run), MT_ACCUMULATE)), "txn %u could not be opened",
@@ -375,7 +390,8 @@ static void list_micro(struct sender *s, uint32_t k, uint32_t attempt, const str
 	if (t->kind == MT_EVAL) return;
 	m.kind = MT_MSG_GRAD;
 	uint32_t first = s->n;
-	for (uint32_t u = 0; u < f.control->n_units; u++)
+	for (uint32_t i = 0; i < f.control->n_units; i++) {
+		uint32_t u = f.backward ? f.control->n_units - 1 - i : i;
 		for (uint32_t end = 0; end < ends(u); end++)
 			for (uint64_t off = 0, n; off < f.unit[u].elems; off += n) {
 				uint64_t most = f.control->piece_elems / MT_BLOCK;
@@ -383,7 +399,8 @@ static void list_micro(struct sender *s, uint32_t k, uint32_t attempt, const str
 				m.grad.unit = u, m.grad.end = end, m.grad.off = off, m.grad.n = n;
 				add_message(s, &m);
 			}
-	for (uint32_t i = s->n - 1; i > first; i--) {
+	}
+	for (uint32_t i = s->n - 1; i > first && !f.backward; i--) {
 		uint32_t j = first + (uint32_t)(rnd() % (i - first + 1));
 		struct mt_msg x = s->msgs[i];
 		s->msgs[i] = s->msgs[j];
@@ -437,6 +454,7 @@ static void drive(uint32_t k, enum mt_phase until)
 		enum mt_phase p = mt_word_phase(w);
 		CHECK(mt_word_k(w) == k, "txn %u is gone", k);
 		check_turns();
+		if (p == MT_ACCUMULATE && f.begun < early_units()) f.begun = early_units();
 		if (p >= until) return;
 		if (p == MT_ACCUMULATE && (f.k != k || f.attempt != mt_word_attempt(w))) list_try(k, mt_word_attempt(w));
 		bool sends = p == MT_ACCUMULATE || (p == MT_APPLY && f.grad == MT_NONE);
@@ -495,7 +513,7 @@ static void train(void)
 		drive(k, MT_DONE);
 		f.step = step;
 		verify_outcome(mt_txn(f.run, k));
-		compare_state(f.grad != MT_NONE);
+		compare_state(f.grad != MT_NONE && !f.early);
 		if (step % 3 == 0)
 			CHECK(atomic_load(&f.control->snap.word) == mt_snap_word(step, MT_FAILED),
 				"the save without a saver did not fail");
@@ -746,6 +764,98 @@ static void direct_scene(bool nan)
 	CHECK(mt_run_state(f.run) == MT_DIRTY, "the store is not dirty");
 }
 
+/* Wait until units are updated before the commit of txn k, with all but the last piece sent. */
+static void until_begun(uint32_t k)
+{
+	double start = mt_now();
+	struct sender *s = &f.sender[0];
+	list_try(k, mt_word_attempt(mt_txn_word(f.run, k)));
+	while (s->at + 1 < s->n || early_units() + 1 < f.control->n_units) {
+		if (s->at + 1 < s->n && push_one(s)) continue;
+		CHECK(mt_now() - start < 60, "%u units are updated before the commit", early_units());
+		usleep(500);
+	}
+}
+
+static void push_nan(void)
+{
+	void *block;
+	struct sender *s = &f.sender[0];
+	const struct mt_msg *m = &s->msgs[s->at++];
+	while (!(block = mt_ring_reserve(s->ring))) usleep(500);
+	make_gradient(block, m->step, 0, m->grad.unit, m->grad.end, m->grad.off, m->grad.n);
+	((float *)block)[0] = NAN;
+	mt_ring_push(s->ring, m);
+}
+
+/* --update early: the first gradient is not finite: the step is skipped. In the next step it is the last one, when
+ * other units are updated: the store is dirty, although all w are those of the step before. */
+static void early_nan_scene(void)
+{
+	int p[2];
+	f.plain = 1;
+	if (pipe(p)) finish(1);
+	spawn(p[1]);
+	close(p[1]);
+	open_txn(1, MT_TRAIN, 1);
+	list_try(1, mt_word_attempt(mt_txn_word(f.run, 1)));
+	CHECK(push_one(&f.sender[0]), "no room for the loss");
+	push_nan();
+	drive(1, MT_DONE);
+	CHECK(mt_txn(f.run, 1)->skipped && !f.begun, "the step was not skipped");
+	f.step = 1;
+	compare_state(false);
+	log_txn(1);
+	open_txn(2, MT_TRAIN, 2);
+	until_begun(2);
+	push_nan();
+	ends_with(MT_EX_DATA, p[0], NULL);
+	CHECK(mt_run_state(f.run) == MT_DIRTY, "the store is not dirty");
+	for (uint32_t u = 0; u < f.control->n_units; u++)
+		CHECK(!memcmp(mt_at(f.run, mt_unit(f.run, u)->w), f.unit[u].w, f.unit[u].elems * 2), "unit %u: w", u);
+}
+
+/* --update early: a step of which units are updated is finished with the same bits after mt-optim was killed and
+ * mt-step has opened it again, not with other options, and nothing is copied from the run before. */
+static void early_other_scene(void)
+{
+	int p[2];
+	struct mt_sample sample;
+	f.plain = 1;
+	CHECK(!mt_sample_take(f.run, &sample), "%s", mt_errmsg());
+	spawn(-1);
+	struct mt_txn *t = open_txn(1, MT_TRAIN, 1);
+	until_begun(1);
+	kill(f.optim, SIGKILL);
+	waitpid(f.optim, NULL, 0);
+	uint64_t w = mt_txn_word(f.run, 1);
+	CHECK(mt_txn_cas(f.run, 1, w, mt_word(1, mt_word_attempt(w), MT_CLOSED)), "not withdrawn");
+	CHECK(mt_sample_holds(f.run, &sample) == -MT_EX_BUSY, "a copy holds");
+	CHECK(mt_sample_take(f.run, &sample) == -MT_EX_BUSY, "half a step may be copied");
+	printf("%s\n", mt_errmsg());
+	if (pipe(p)) finish(1);
+	spawn(p[1]);
+	close(p[1]);
+	open_txn(1, MT_TRAIN, 1);
+	w = mt_txn_word(f.run, 1);
+	t->lr *= 2;
+	mt_txn_cas(f.run, 1, w, mt_word(1, mt_attempt_next(f.run), MT_ACCUMULATE));
+	ends_with(MT_EX_CONFIG, p[0], NULL);
+	CHECK(mt_run_state(f.run) == MT_FILLED, "the store is dirty");
+	w = mt_txn_word(f.run, 1);
+	CHECK(mt_txn_cas(f.run, 1, w, mt_word(1, mt_word_attempt(w), MT_CLOSED)), "not withdrawn");
+	open_txn(1, MT_TRAIN, 1);
+	f.early = 0; /* whoever comes then */
+	spawn(-1);
+	drive(1, MT_DONE);
+	f.step = 1;
+	verify_outcome(mt_txn(f.run, 1));
+	compare_state(false);
+	log_txn(1);
+	CHECK(!mt_sample_take(f.run, &sample), "%s", mt_errmsg());
+	stop_optim();
+}
+
 /* ---- main */
 
 static void create(void)
@@ -791,6 +901,9 @@ static void option(const char *arg)
 		{"aborts", &f.aborts},
 		{"kill", &f.kill},
 		{"twice", &f.twice},
+		{"clips", &f.clips},
+		{"early", &f.early},
+		{"backward", &f.backward},
 	};
 	static const char *const dtypes[] = {"", "bf16", "fp32", "none", "int8"};
 	const char *value = strchr(arg, '=');
@@ -806,17 +919,22 @@ static void option(const char *arg)
 
 int main(int argc, char **argv)
 {
-	if (argc < 3) mt_die(64, "usage: optim-fake train|bad|save|hole|dead-stream|nan-gradient RUN [key=value ...]");
+	if (argc < 3)
+		mt_die(64,
+			"usage: optim-fake train|bad|save|hole|dead-stream|nan-gradient|early-nan|early-other RUN [key=value ...]");
 	f.name = argv[2];
 	for (int i = 3; i < argc; i++) option(argv[i]);
 	bool direct = !strcmp(argv[1], "dead-stream") || !strcmp(argv[1], "nan-gradient");
+	bool early = !strncmp(argv[1], "early-", 6);
 	if (direct || !strcmp(argv[1], "hole")) f.grad = MT_NONE, f.streams = 1;
+	if (early) f.early = f.backward = f.micros = f.streams = 1, f.clips = 0;
 	rnd_state = f.seed;
 	flush_denormals();
 	create();
 	if (!strcmp(argv[1], "bad")) bad_scene();
 	else if (!strcmp(argv[1], "save")) save_scene();
 	else if (!strcmp(argv[1], "hole")) hole_scene();
+	else if (early) argv[1][6] == 'n' ? early_nan_scene() : early_other_scene();
 	else if (direct) direct_scene(argv[1][0] == 'n');
 	else {
 		f.next_kill = mt_now();
@@ -825,7 +943,10 @@ int main(int argc, char **argv)
 		train();
 		f.kill = 0;
 		stop_optim();
-		if (f.kills) printf("%u kills, %u of them in apply\n", f.kills, f.kills_in_apply);
+		CHECK(!f.early || !f.backward || f.begun, "no unit was updated before a commit");
+		if (f.kills)
+			printf("%u kills, %u of them in apply, %u when units were updated early\n", f.kills, f.kills_in_apply,
+				f.kills_early);
 		printf("%016llx\n", (unsigned long long)f.hash);
 	}
 	finish(0);

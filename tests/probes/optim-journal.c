@@ -6,8 +6,10 @@
  * single-stepped too, and a third one finishes. Then rules are broken on purpose: each breakage must be detected.
  * The scalar update, which takes most instructions, runs as a whole for some groups of a unit with many.
  *
- *     optim-journal RUN [none] [bf16|int8] [lion|sgd]     none: --grad none, pieces from a ring; bf16, int8: m and v in
- *                                                         it; lion, sgd: the rule
+ *     optim-journal RUN [none|early|early16] [bf16|int8] [lion|sgd]
+ *
+ * none: --grad none, pieces from a ring; early: all units but the first are updated before the commit, early16: with
+ * gradients in bf16; bf16, int8: m and v in it; lion, sgd: the rule
  */
 #include <errno.h>
 #include <sched.h>
@@ -34,6 +36,7 @@ enum { EVERY = 5, EVERY_OF_SCALAR = 13, BROKEN_EVERY = EVERY * EVERY_OF_SCALAR *
 static const char *base;
 static enum mt_dtype grad = MT_FP32, state = MT_FP32;
 static enum mt_optim optim = MT_ADAMW;
+static bool early;
 static update_fn *isas[3];
 static int n_isas;
 
@@ -69,6 +72,10 @@ static void attach(struct world *w, int i)
 	mt_must(mt_ring_open(w->o.run, "grad.0", &w->o.grad[0]));
 	w->o.streams = 1;
 	mt_must(units_make(&w->o));
+	early_open(&w->o, early);
+	w->o.early.slice_groups = 20;
+	for (uint32_t u = 0; u < w->o.n_units && early; u++)
+		w->o.accumulation.squares[u] = calloc(w->o.units[u].blocks, sizeof(double));
 }
 
 static void create(int i)
@@ -122,7 +129,8 @@ static void set_up(struct optim *o)
 			set_moment(t->m, t->m_scale, i, m);
 			if (t->v) set_moment(t->v, t->v_scale, i, v * v);
 			for (int end = 0; end < 2; end++)
-				if (t->g[end]) ((float *)(uintptr_t)t->g[end])[i] = uniform();
+				if (t->g[end] && grad == MT_BF16) ((uint16_t *)(uintptr_t)t->g[end])[i] = mt_hi(mt_bits(uniform()));
+				else if (t->g[end]) ((float *)(uintptr_t)t->g[end])[i] = uniform();
 		}
 	}
 	for (uint32_t l = 0; l < MT_PARTITIONS; l++) {
@@ -154,16 +162,29 @@ static void set_up(struct optim *o)
 		}
 }
 
+/* As if all gradients but the first unit's were there, and the step not yet committed */
+static void update_early(struct optim *o, const struct opened *op)
+{
+	struct accumulation *g = &o->accumulation;
+	g->txn = *op;
+	g->k = K;
+	g->pieces_left = g->left[0] = 1;
+	early_attempt(o);
+	while (early_round(o, mt_txn_word(o->run, K))) continue;
+}
+
 static void update(struct optim *o)
 {
 	struct opened op;
 	CHECK(txn_opened(o, K, mt_txn_word(o->run, K), &op), "the word stands");
 	struct scalars a = update_scalars(optim, STEP, &op.hyperparams, 1);
+	if (early && mt_version(o->run, 0) != STEP) update_early(o, &op);
 	if (o->direct) apply_direct(o, K, &op, &a);
 	else apply(o, &op, &a);
 }
 
-/* Copy what a kill leaves: tables, journal, transactions, ring words and state. (Gradients do not change.) */
+/* Copy what a kill leaves: tables, journal, transactions, ring words and state. (Gradients change only where
+ * new weights go over them.) */
 static void copy_world(struct optim *to, const struct optim *from)
 {
 	memcpy(to->partitions, from->partitions, MT_PARTITIONS * sizeof *to->partitions);
@@ -177,6 +198,9 @@ static void copy_world(struct optim *to, const struct optim *from)
 		memcpy(t->lo, f->lo, n * 2);
 		memcpy(t->m, f->m, moment_bytes(n));
 		if (t->v) memcpy(t->v, f->v, moment_bytes(n));
+		tu->squares = fu->squares;
+		tu->opened = fu->opened;
+		if (early) memcpy(to->units[u].early.out, from->units[u].early.out, n * (grad == MT_BF16 ? 2 : 4));
 	}
 }
 
@@ -297,11 +321,12 @@ static void break_rule(struct optim *o, enum breakage b)
 		if (!partition_in_step(i, STEP)) continue;
 		if (b == OTHER_SLOT) atomic_store(&o->partitions[l].index, i ^ (uint64_t)1 << PARTITION_SLOT);
 		if (b == NO_RESTORE) { /* as if the slot held the current values */
-			const struct tile *t = &o->units[partition_unit(i)].tile;
+			const struct unit *unit = &o->units[partition_unit(i)];
+			const struct tile *t = early && partition_unit(i) ? &unit->early : &unit->tile;
 			uint64_t at = partition_group(i) * MT_GROUP;
 			uint8_t *slot = o->partitions[l].slot[partition_slot(i)];
 			if (mt_version(o->run, partition_unit(i)) == STEP) continue;
-			memcpy(slot + SLOT_W, (uint16_t *)t->w + at, MT_GROUP * 2);
+			memcpy(slot + SLOT_W, tile_out(t, partition_group(i)), MT_GROUP * 2);
 			memcpy(slot + SLOT_LO, t->lo + at, MT_GROUP * 2);
 			size_t bytes = state == MT_INT8 ? MT_GROUP : moment_bytes(MT_GROUP);
 			memcpy(slot + SLOT_M, (uint8_t *)t->m + at / MT_GROUP * bytes, bytes);
@@ -356,10 +381,11 @@ int main(int argc, char **argv)
 {
 	static const char *const names[] = {"scalar", "avx2", "avx512"};
 	static struct world w[WORLDS];
-	if (argc < 2) mt_die(64, "usage: optim-journal RUN [none] [bf16|int8] [lion|sgd]");
+	if (argc < 2) mt_die(64, "usage: optim-journal RUN [none|early|early16] [bf16|int8] [lion|sgd]");
 	base = argv[1];
 	for (int i = 2; i < argc; i++)
 		if (!strcmp(argv[i], "none")) grad = MT_NONE;
+		else if (!strncmp(argv[i], "early", 5)) early = true, grad = argv[i][5] ? MT_BF16 : MT_FP32;
 		else if (mt_optim_named(argv[i])) optim = mt_optim_named(argv[i]);
 		else state = !strcmp(argv[i], "int8") ? MT_INT8 : MT_BF16;
 	flush_denormals();

@@ -1,0 +1,230 @@
+/* early.c: --update early. Where a step does not clip, a unit's new state depends on its own gradient alone. So it is
+ * computed as soon as that is complete, while mt-stream computes the gradients of the units before it.
+ *
+ * The commit is where it was, after the last gradient. Until then w must be what it was: an attempt that is aborted is
+ * computed anew, from the weights of the step before, and others read them. So before the commit only lo, m and v are
+ * replaced, and the new w goes to where the unit's gradient was, group by group: nobody needs that any more. After the
+ * commit apply() copies it to w, unit by unit, before it publishes the version. A copy that is killed is made again.
+ *
+ * An aborted attempt takes nothing back. The next one has the same rows and options, and mt computes the same bits: the
+ * gradients of what is updated already would come again, so those pieces are dropped. Two words of a unit say how far
+ * it is, and outlive this process:
+ *
+ *     applied     step << 2 | 1    g is complete and finite, and the update has begun
+ *                 step << 2 | 2    lo, m and v are those of the step, and w of the step is where g was
+ *     squares     the sum of squares of g, for the norm
+ *
+ * One unit is between 1 and 2 at a time, and none when a step is committed: so the partitions' index words say how far
+ * it is, as they do after the commit. A unit's `opened` is a hash of what mt-step opened the step with. If an mt-step
+ * opens the step with something else, mt-optim ends with 78: half of the step is done with what was there before.
+ *
+ * What cannot be taken back, either, is a step that must be skipped. All losses are known when the first unit is
+ * complete, and a unit whose gradient is not finite is not begun. But if one comes after others have begun, the store
+ * is dirty, as with --grad none.
+ */
+#include <math.h>
+#include <stddef.h>
+
+#include "cli/cli.h"
+#include "mt/error.h"
+#include "mt/run.h"
+#include "mt/snapshot.h"
+#include "mt/txn.h"
+#include "optim.h"
+#include "sum.h"
+
+enum { BEGUN = 1, ENDED = 2 };
+enum { SLICE = 1 << 16 }; /* groups: some milliseconds */
+
+void early_open(struct optim *o, bool wanted)
+{
+	bool bf16 = o->control->dtype == MT_BF16;
+	o->early.wanted = wanted;
+	o->early.slice_groups = SLICE;
+	if (wanted && o->direct)
+		mt_die(MT_EX_CONFIG, "--update early: with --grad none units are updated as their gradients come, anyway");
+	if (wanted && o->nodes > 1) mt_die(MT_EX_CONFIG, "--update early: on one machine alone");
+	if (wanted && !bf16 && o->g_bf16)
+		mt_die(MT_EX_CONFIG, "--update early: gradients in bf16 have no room for new weights in fp32");
+	for (uint32_t u = 0; u < o->n_units && !o->direct; u++) {
+		struct unit *unit = &o->units[u];
+		const struct mt_unit *mu = mt_unit(o->run, u);
+		struct mt_part exact = mt_exact(mu, mt_tensor(o->run, mu->first_tensor));
+		unit->early = unit->tile;
+		unit->early.out = mt_at(o->run, mu->g[0]);
+		unit->early.out_bytes = MT_GROUP * (o->g_bf16 ? 2 : 4);
+		/* compute reads lo of exact tensors */
+		unit->may_early = wanted && !(bf16 && exact.first < exact.end) && unit->groups;
+	}
+}
+
+static uint64_t applied(const struct optim *o, uint32_t u)
+{
+	return atomic_load_explicit(&mt_unit(o->run, u)->applied, memory_order_acquire);
+}
+
+static bool begun(const struct optim *o, uint32_t u, uint64_t step)
+{
+	return !o->direct && o->nodes == 1 && applied(o, u) >> 2 == step;
+}
+
+bool early_ended(const struct optim *o, uint32_t u, uint64_t step)
+{
+	return !o->direct && o->nodes == 1 && applied(o, u) == (step << 2 | ENDED);
+}
+
+bool early_any(const struct optim *o, uint64_t step)
+{
+	bool any = false;
+	for (uint32_t u = 0; u < o->n_units; u++) any |= begun(o, u, step);
+	return any;
+}
+
+double early_squares(const struct optim *o, uint32_t u) { return mt_unit(o->run, u)->squares; }
+
+static void say(struct optim *o, uint32_t u, uint64_t step, uint64_t how)
+{
+	leave_if_lost(o);
+	/* release: what it says of the unit is stored */
+	atomic_store_explicit(&mt_unit(o->run, u)->applied, step << 2 | how, memory_order_release);
+	/* release: who copies a byte of the update then finds that it has begun (mt_sample_holds) */
+	atomic_thread_fence(memory_order_seq_cst);
+}
+
+/* ---- one unit */
+
+static uint64_t partition_at(const struct unit *unit, uint64_t part, uint64_t parts)
+{
+	return unit->first_group + (unit->end_group - unit->first_group) * part / parts;
+}
+
+/* Unit u is at 1. Partitions go on where their index words say. */
+static void go_on(struct optim *o, uint32_t u, const struct opened *op)
+{
+	struct early *e = &o->early;
+	const struct unit *unit = &o->units[u];
+	e->busy = true;
+	e->unit = u;
+	e->step = op->step;
+	e->scalars = update_scalars((enum mt_optim)o->control->optim, op->t, &op->hyperparams, 1);
+	e->slice = 0;
+	e->slices = (unit->groups + e->slice_groups - 1) / e->slice_groups;
+	for (uint32_t p = 0; p < MT_PARTITIONS; p++)
+		e->start[p] = partition_resume(o, &unit->early, u, e->step, p, partition_at(unit, p, MT_PARTITIONS),
+			partition_at(unit, p + 1, MT_PARTITIONS));
+}
+
+/* A slice has a part of each partition's groups */
+static void slice_partition(void *arg, int64_t partition, int thread)
+{
+	struct optim *o = arg;
+	const struct early *e = &o->early;
+	const struct unit *unit = &o->units[e->unit];
+	uint64_t parts = MT_PARTITIONS * e->slices, part = (uint64_t)partition * e->slices + e->slice;
+	uint64_t first = partition_at(unit, part, parts), end = partition_at(unit, part + 1, parts);
+	(void)thread;
+	if (first < e->start[partition]) first = e->start[partition];
+	if (first < end) unit_update(o, &e->scalars, &unit->early, e->unit, e->step, (uint32_t)partition, first, end);
+}
+
+static void slice(struct optim *o)
+{
+	struct early *e = &o->early;
+	double from = mt_now();
+	leave_if_lost(o);
+	mt_stage_activity(o->run, MT_ACT_APPLY, e->unit);
+	pool_run(optim_pool(o), MT_PARTITIONS, slice_partition, o);
+	count(o, C_UPDATE_NS, (uint64_t)((mt_now() - from) * 1e9));
+	if (++e->slice < e->slices) return;
+	say(o, e->unit, e->step, ENDED);
+	count(o, C_EARLY, 1);
+	e->busy = false;
+}
+
+/* ---- a step */
+
+void early_attempt(struct optim *o)
+{
+	struct accumulation *g = &o->accumulation;
+	uint64_t step = g->txn.step;
+	o->early.busy = o->early.spoiled = false;
+	for (uint32_t u = 0; u < o->n_units; u++) {
+		g->begun[u] = begun(o, u, step);
+		if (!g->begun[u]) continue;
+		if (mt_unit(o->run, u)->opened != g->txn.hash)
+			mt_die(MT_EX_CONFIG,
+				"step %llu is half done with other rows or options (--update early): give the same ones, or load "
+				"a checkpoint",
+				(unsigned long long)step);
+		if (!early_ended(o, u, step)) go_on(o, u, &g->txn);
+	}
+}
+
+/* May units be updated before the commit? Only if it cannot skip the step, for all that is known. */
+static bool may_begin(struct optim *o)
+{
+	const struct accumulation *g = &o->accumulation;
+	static bool warned;
+	if (!o->early.wanted || o->early.spoiled || g->losses_left || commit_skips(o, g)) return false;
+	if (!(g->txn.hyperparams.clip > 0)) return true;
+	if (!warned) mt_say("--update early: steps are clipped, so units are updated after the commit");
+	warned = true;
+	return false;
+}
+
+/* The complete units: those that the backward pass has left first */
+static bool begin_one(struct optim *o, uint64_t word)
+{
+	struct accumulation *g = &o->accumulation;
+	for (uint32_t turn = o->n_units; turn-- > 0;) {
+		uint32_t u = mt_unit_of_turn(&o->control->geo, turn);
+		struct mt_unit *mu = mt_unit(o->run, u);
+		if (g->left[u] || g->begun[u] || !o->units[u].may_early || mt_snap_pinned(o->run, u)) continue;
+		double squares = sum_tree(g->squares[u], o->units[u].blocks);
+		if (!isfinite(squares)) {
+			o->early.spoiled = true;
+			return false;
+		}
+		if (mt_txn_word(o->run, g->k) != word) return false;
+		mu->squares = squares;
+		mu->opened = g->txn.hash;
+		say(o, u, g->txn.step, BEGUN);
+		g->begun[u] = true;
+		go_on(o, u, &g->txn);
+		return true;
+	}
+	return false;
+}
+
+bool early_round(struct optim *o, uint64_t word)
+{
+	if (o->accumulation.txn.kind != MT_TRAIN || !o->accumulation.pieces_left) return false;
+	if (!o->early.busy && (!may_begin(o) || !begin_one(o, word))) return false;
+	slice(o);
+	return true;
+}
+
+void early_finish(struct optim *o)
+{
+	while (o->early.busy) slice(o);
+}
+
+void early_skips(struct optim *o, uint64_t step)
+{
+	if (!early_any(o, step)) return;
+	mt_run_set_state(o->run, MT_DIRTY);
+	mt_die(MT_EX_DATA,
+		"step %llu: a gradient that is not finite, when units were updated (--update early): the store is dirty, go on "
+		"from the last checkpoint",
+		(unsigned long long)step);
+}
+
+void early_copy(struct optim *o, uint32_t u, uint64_t first, uint64_t end)
+{
+	const struct tile *t = &o->units[u].early;
+	uint64_t bytes = MT_GROUP * (t->lo ? 2 : 4);
+	char *w = (char *)t->w + first * bytes;
+	if (t->out_bytes == bytes) memcpy(w, tile_out(t, first), (end - first) * bytes);
+	else
+		for (; first < end; first++, w += bytes) memcpy(w, tile_out(t, first), bytes);
+}
