@@ -400,6 +400,16 @@ assert abs(b / a - times) < 1e-3, (a, b)' "$@"
 }
 
 # bats test_tags=slow
+@test "--update early hides the update behind the backward pass, too" {
+	shape="--config $CONFIGS/qwen2.5-7b.json --profile RTX4090 --seq 4096 --micro 4 --json --host-memory 400G"
+	late=$(mt-plan $shape | value stall_s)
+	early=$(mt-plan $shape --update early | value stall_s)
+	python3 -c 'import sys; assert 0 < float(sys.argv[2]) < 0.7 * float(sys.argv[1]), sys.argv' "$late" "$early"
+	fails_with 64 mt-plan $shape --update early --grad none
+	fails_with 64 mt-plan $shape --update soon
+}
+
+# bats test_tags=slow
 @test "rates given in --profile change the prediction" {
 	slow=$(plan demo --seq 256 --micro 8 --json --device-memory 2G --profile H200,flops=100 | value step_s)
 	fast=$(plan demo --seq 256 --micro 8 --json --device-memory 2G --profile H200 | value step_s)

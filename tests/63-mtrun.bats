@@ -630,6 +630,28 @@ same_as_undisturbed() {
 	[ ! -e "$T/out" ]
 }
 
+@test "--update early gives the bits of late; it needs --clip 0, one machine and room for new weights" {
+	cp "$CASE/data.bin" "$T/data"
+	run_it --steps 4 --clip 0
+	mv "$T/out" "$T/late"
+	run_it --steps 4 --clip 0.0 --update early
+	cmp "$T/late/model/model.safetensors" "$T/out/model/model.safetensors"
+	[ "$(plain "$T/late/metrics.jsonl")" = "$(plain "$T/out/metrics.jsonl")" ]
+	rm -r "$T/out"
+	run_it --steps 4 --clip 0 --update early --dry-run
+	try() {
+		fails_with 64 mt-run --run "$RUN" --model "$CASE/model" --data "$T/data" --out "$T/none" --batch 2 --steps 2 \
+			--seq 32 --lr 1e-3 --update "$@"
+		cat "$T/fails.err"
+	}
+	[[ $(try early) == *"needs --clip 0"* ]]
+	[[ $(try early --clip 1.0) == *"needs --clip 0"* ]]
+	[[ $(try early --clip 0 --grad none) == *"as their gradients come, anyway" ]]
+	[[ $(try early --clip 0 --dtype fp32 --grad bf16) == *"no room"* ]]
+	[[ $(try soon --clip 0) == "mt-run: --update: 'soon' is not early or late" ]]
+	[ ! -e "$T/none" ]
+}
+
 @test "a model name, JSON lines and compressed files each get a message with the remedy" {
 	try() { mt-run --run "$RUN" --out "$T/out" $ARGS --steps 5 "$@"; }
 	fails_with 66 try --model Qwen/Qwen2.5-0.5B --data "$CASE/data.bin"

@@ -55,9 +55,26 @@ check_options() {
 	[ -z "$export_best" ] || check_best
 	[ -z "$best" ] || [ -n "$eval" ] || die 64 "--keep-best needs --eval FILE and --eval-every N"
 	[ -z "$net" ] || check_net
+	check_update
 	check_device
 	choose_micro
 	choose_places
+}
+
+# 0, 0.0, ...
+is_zero() { case $1 in *0*) case $1 in *[!0.]* | *.*.*) return 1 ;; esac ;; *) return 1 ;; esac; }
+
+check_update() {
+	case $update in
+	late) return ;;
+	early) ;;
+	*) die 64 "--update: '$update' is not early or late" ;;
+	esac
+	is_zero "$clip" || die 64 "--update early needs --clip 0: clipping waits for the norm of all gradients"
+	[ "$grad" != none ] || die 64 "--update early: with --grad none units are updated as their gradients come, anyway"
+	[ -z "$nodes" ] || die 64 "--update early: on one machine alone"
+	[ "$dtype,$grad" != fp32,bf16 ] ||
+		die 64 "--update early: gradients in bf16 have no room for new weights in fp32"
 }
 
 check_device() {

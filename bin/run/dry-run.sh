@@ -11,7 +11,7 @@ make_plan() { # [HOST-BYTES]
 		split=--micro=$micro$nl--micro-batches=$((((batch + micro - 1) / micro + machines - 1) / machines))
 	fi
 	plan=$(mt-stream --plan --json --config "$config" --seq "$seq" $split --dtype "$dtype" \
-		--grad "$grad" --state "$state" --optim "$optim" --device "$kind" \
+		--grad "$grad" --state "$state" --optim "$optim" --update "$update" --device "$kind" \
 		${threads:+--threads=$((threads * streams))} ${compute:+--compute="$compute"} ${loss:+--loss="$loss"} \
 		${1:+--host-memory="$1"} \
 		${node_count:+--nodes="$node_count"} ${node_count:+--net="${net:-1000000}"} 2>&1)

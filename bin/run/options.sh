@@ -24,6 +24,8 @@ usage() {
 	  --grad fp32|bf16|none      data type of the gradients (default: fp32)
 	  --state fp32|bf16|int8     data type of AdamW's m and v: bf16 saves 4 bytes a parameter, int8 5.9 (default: fp32)
 	  --optim adamw|lion|sgd     rule of the update: lion and sgd (with momentum) keep no v (default: adamw)
+	  --update early|late        late: units are updated after a step's commit (default); early: with --clip 0, each as
+	                             soon as its gradient is complete; see mt-optim(1)
 	  --seed N                   of random weights and of --shuffle (default: 1)
 	  --device DEV               of mt-stream (default: cpu)
 	  --compute bf16|fp32        GEMM operands on the device cpu (default: bf16, if weights are bf16 and the CPU has
@@ -64,6 +66,7 @@ MOST_STREAMS=64                                 # of a run, on all of its nodes
 model='' data='' out='' dtype=bf16 grad=fp32 state=fp32 optim=adamw seed=1 device=cpu compute='' streams=1
 threads='' numa=none keep=2 run=run-$$
 batch='' micro='' seq='' eval='' steps='' until='' epochs='' order='' resume='' record=''
+update=late clip=''
 chosen=''                                       # set: micro is not the user's choice
 restart='' new_input='' best='' export_best='' nodes='' net=''
 ckpt_every='' eval_every='' stop_after='' max_skipped=20 pack=docs loss=''    # mt-step's, with its defaults
@@ -105,8 +108,8 @@ set_option() { # OPTION VALUE
 	--model=-* | --data=-* | --out=-* | --eval=-* | --sample=-* | --metrics=-*) set -- "$1" "./$2" ;;
 	esac
 	case $1 in
-	--model | --out | --dtype | --grad | --state | --optim | --seed | --device | --compute | --streams | --threads | \
-		--numa | --keep | --run | --net | --sample)
+	--model | --out | --dtype | --grad | --state | --optim | --update | --seed | --device | --compute | --streams | \
+		--threads | --numa | --keep | --run | --net | --sample)
 		eval "${1#--}=\$2"
 		return ;;
 	--metrics)
@@ -117,6 +120,7 @@ set_option() { # OPTION VALUE
 	--eval-every) eval_every=$2 ;;
 	--stop-after) stop_after=$2 ;;
 	--max-skipped) max_skipped=$2 ;;
+	--clip) clip=$2 ;;
 	--input) new_input=1 ;;
 	esac
 	case $2 in *"$nl"*) die 64 "$1: a line break in '$2'" ;; esac

@@ -448,6 +448,19 @@ static void predict_passes(const struct plan_request *req, const struct plan *pl
 	p->tail = b.embed_out;
 }
 
+/* --update early: all but the embedding is updated while the last micro-batch goes backward, as far as adding up its
+ * gradients leaves the host's memory. After the commit come the embedding, what is left, and the copy of the new
+ * weights to their place, while the next step goes forward. */
+static double stall_early(const struct plan_request *req, const struct prediction *p)
+{
+	double rate = update_rate(req) * update_bytes(req), first = (double)(req->embed + req->ple) / update_rate(req);
+	double added = 2.0 * mt_dtype_bytes(req->grad) * req->streams * (double)req->grads / rate;
+	double copied = 2.0 * mt_dtype_bytes(req->dtype) * (double)(req->params - req->embed - req->ple) / rate;
+	double left = most(0, p->adam - first - most(0, p->last_backward - added));
+	double taken = req->unified ? ((double)req->params * update_bytes(req) + copied * rate) / req->profile.hbm : 0;
+	return most(first, first + left + copied - p->first_forward) + taken;
+}
+
 /* The update hides behind the next step's first forward pass, which waits for each unit's new weights. Without
  * gradients in the store it hides behind the backward pass instead: a unit is updated as its gradient arrives, and the
  * embedding's, which the next step needs first, arrives last. Nothing hides the update of the embedding itself.
@@ -460,6 +473,7 @@ static void predict_passes(const struct plan_request *req, const struct plan *pl
 static double stall_of(const struct plan_request *req, const struct plan *plan, const struct times *t,
 	const struct prediction *p)
 {
+	if (req->early) return stall_early(req, p);
 	uint64_t head = req->head - (req->geo->flags & MT_TIED ? req->embed : 0);
 	double behind = req->grad == MT_NONE ? p->last_backward : p->first_forward;
 	/* what makes the blocks' own inputs is updated with the embedding, and needed with it */

@@ -12,7 +12,7 @@ enum { MOST_NODES = 64, MOST_STREAMS = 64 }; /* more than a run can have: plans 
 static struct requested requested = {.profile = ""};
 static struct dry dry = {.r = &requested};
 static const char *attention = "cudnn", *loss = "nll", *dtype = "bf16", *grad = "fp32", *state = "fp32",
-				  *optim = "adamw";
+				  *optim = "adamw", *update = "late";
 static uint64_t seq, micro, batch, nodes = 1, streams = 1, micros = 1;
 static double net;
 static bool nodes_given, net_given, micros_given;
@@ -29,6 +29,7 @@ static const struct mt_opt options[] = {
 	{"optim", OPT_STR, &optim, "RULE", "adamw (default), lion or sgd", NULL},
 	{"loss", OPT_STR, &loss, "LOSS", "nll (default), pg, dpo, simpo or orpo: all but nll compute the LM head twice",
 		NULL},
+	{"update", OPT_STR, &update, "WHEN", "late (default) or early, as mt-optim's", NULL},
 	{"device", OPT_STR, &requested.device, "DEV", "this machine's cpu or cuda[:N] (default: the GPU found, else cpu)",
 		NULL},
 	REQUESTED_OPTIONS(requested),
@@ -52,7 +53,7 @@ static struct mt_program program = {
 			 "       [--loss nll|pg|dpo|simpo|orpo]\n"
 			 "       [--nodes N --net GB/s] [--streams N] [--micro-batches N] [--device cpu|cuda[:N]] [--profile GPU]\n"
 			 "       [--recompute auto|full|none] [--expert-window N] [--compute bf16|fp32] [--attention cudnn|own]\n"
-			 "       [--json]",
+			 "       [--update early|late] [--json]",
 	.about = "Prints how mt-stream would compute a step of a model, and how long it would take, on this machine or on "
 			 "another: no run, no GPU needed. mt-stream --plan runs it.",
 	.opts = options,
@@ -132,6 +133,10 @@ static struct plan_request request_parse(void)
 	if (!(req.optim = mt_optim_named(optim))) mt_die(MT_EX_USAGE, "--optim: '%s' is not adamw, lion or sgd", optim);
 	req.objective = req.weighted = is_objective(loss);
 	check_nodes();
+	req.early = !strcmp(update, "early");
+	if (!req.early && strcmp(update, "late")) mt_die(MT_EX_USAGE, "--update: '%s' is not early or late", update);
+	if (req.early && (req.grad == MT_NONE || nodes_given))
+		mt_die(MT_EX_USAGE, "--update early: on one machine, with gradients that are kept");
 	dry.own_attention = !strcmp(attention, "own");
 	if (!dry.own_attention && strcmp(attention, "cudnn"))
 		mt_die(MT_EX_USAGE, "--attention: '%s': not cudnn or own", attention);

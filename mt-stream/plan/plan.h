@@ -64,6 +64,7 @@ struct plan_request {
 	uint64_t elem, operand;          /* bytes of an element on the device, and of an operand (device.h) */
 	bool zero_copy;                  /* the device reads weights in the store: no weight slots */
 	bool reads_rows;                 /* the device reads few rows of the embedding in the store */
+	bool early;                      /* mt-optim --update early: units are updated before the step's commit */
 	bool unified;                    /* a GPU whose memory is the host's: nothing is offloaded */
 	uint64_t work;                   /* bytes that the device takes for itself */
 	uint64_t memory;                 /* device memory budget, in bytes */
