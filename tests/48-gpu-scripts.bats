@@ -387,6 +387,32 @@ clone() {
 	[ "$(sort -u "$T/starts")" = unset ]
 }
 
+@test "gpu-check: the most important checks come first; every family is in some, and none is named twice" {
+	on_emulator
+	exits 2 "$TOP/tests/gpu/check" --stream "$EMU" --jobs 1 --budget 0 >"$T/out"
+	of "$RESULTS/check.json" 'b["counts"]["not reached"] == sum(b["counts"].values()) == len(b["checks"])'
+	python3 - "$RESULTS/check.json" "$TOP/tests/gpu" <<-'PY'
+		import json, os, sys
+		sys.path.insert(0, sys.argv[2])
+		import lib
+		names = [c["name"] for c in json.load(open(sys.argv[1]))["checks"]]
+		assert len(set(names)) == len(names)
+		first = [names.index(n) for n in (
+		    "operations", "llama3 fp32: training", "qwen2-moe fp32: training", "gpt-oss fp32: training",
+		    "qwen3-5 fp32: training", "indices beyond 2^31", "restart in mid step", "llama3 bf16: two_streams",
+		    "a real micro-batch beyond 2^31", "compute-sanitizer memcheck of a step", "llama3 bf16: layer-major",
+		    "phi3 bf16: layer-major", "phi3 fp32: training")]
+		assert first == sorted(first) and first[0] == 0, first
+		def family(model):
+		    c = json.load(open(os.path.join(lib.GOLDEN, model, "model", "config.json")))
+		    return c.get("text_config", c)["model_type"]
+		models = [m for m in os.listdir(lib.GOLDEN) if os.path.isdir(os.path.join(lib.GOLDEN, m, "model"))]
+		for what in ("fp32: layer-major", "bf16: layer-major", "fp32: training"):
+		    seen = {family(n.split()[0]) for n in names if n.endswith(what)}
+		    assert seen == {family(m) for m in models}, what
+	PY
+}
+
 @test "gpu-check: rounding to bf16 fails no check, also of auxiliary losses and where it changes a token's experts" {
 	on_emulator
 	for model in qwen2-moe-aux gemma3; do
