@@ -256,9 +256,10 @@ static void wait_left(struct mt_run *run, bool tell)
 int owner_end_run(struct mt_run *run, const char *name, const char *dir, const struct owner_end *e)
 {
 	enum mt_state state = mt_run_state(run);
-	/* half-filled and dirty weights are no state, and one of several nodes has a part of it */
+	/* half-filled and dirty weights are no state, nor is half a step, and one of several nodes has a part of it */
 	bool parted = mt_nodes(run) > 1;
-	uint64_t step = state == MT_FILLED && !is_as_filled(run) && !parted ? mt_run_step(run) : 0;
+	uint64_t half = state == MT_FILLED ? mt_run_half(run) : 0;
+	uint64_t step = state == MT_FILLED && !half && !is_as_filled(run) && !parted ? mt_run_step(run) : 0;
 	int rc = save(run, name, dir, step);
 	mt_stopping = 0;
 	/* its part is saved by hand, when all nodes' are: the owner says how */
@@ -281,7 +282,10 @@ int owner_end_run(struct mt_run *run, const char *name, const char *dir, const s
 	rc = mt_run_remove(name, true);
 	if (rc) return rc;
 	wait_left(run, false);
-	if (e->in_order || state == MT_GONE) return 0;
+	if (half)
+		mt_say("run '%s' is removed; step %llu was half done (--update early), so only older checkpoints remain", name,
+			(unsigned long long)half);
+	if (e->in_order || half || state == MT_GONE) return 0;
 	if (step) mt_say("run '%s' is removed; it goes on from %s/step-%08llu", name, dir, (unsigned long long)step);
 	else if (parted) mt_say("run '%s' is removed; only checkpoints that all nodes have made remain", name);
 	else if (state == MT_DIRTY)

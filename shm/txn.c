@@ -166,18 +166,23 @@ static int check_filled(const struct mt_run *run)
 	return rc ? rc : mt_run_check(run);
 }
 
-/* lo, m and v of some units are those of the next step, which is not committed (mt-optim --update early) */
-static int check_early(const struct mt_run *run)
+uint64_t mt_run_half(const struct mt_run *run)
 {
 	for (uint32_t u = 0; run->control->grad != MT_NONE && u < run->control->n_units; u++) {
 		/* acquire: a copy that was made before this look has nothing of the next step; the release is mt-optim's */
 		uint64_t applied = atomic_load_explicit(&mt_unit(run, u)->applied, memory_order_acquire);
-		if (applied && applied >> 2 == mt_version(run, u) + 1)
-			return mt_fail(MT_EX_BUSY,
-				"run '%s': step %llu is half done (--update early): let it end, or load a checkpoint", run->name,
-				(unsigned long long)(applied >> 2));
+		if (applied && applied >> 2 == mt_version(run, u) + 1) return applied >> 2;
 	}
 	return 0;
+}
+
+static int check_half(const struct mt_run *run)
+{
+	unsigned long long step = mt_run_half(run);
+	return step
+		? mt_fail(MT_EX_BUSY, "run '%s': step %llu is half done (--update early): let it end, or load a checkpoint",
+			  run->name, step)
+		: 0;
 }
 
 /* The order is what counts. The step is read first: if a step commits later, mt_sample_holds sees another step number.
@@ -192,7 +197,7 @@ int mt_sample_take(const struct mt_run *run, struct mt_sample *s)
 	bool quiet = mt_run_quiet(run);
 	for (uint32_t u = 0; u < run->control->n_units; u++) quiet &= mt_version(run, u) == s->at.step;
 	if (!quiet) return mt_fail(MT_EX_BUSY, "run '%s': step %llu is open", run->name, (unsigned long long)s->at.step);
-	return check_early(run);
+	return check_half(run);
 }
 
 int mt_sample_holds(const struct mt_run *run, const struct mt_sample *s)
@@ -205,7 +210,7 @@ int mt_sample_holds(const struct mt_run *run, const struct mt_sample *s)
 	if (mt_fills(run) != s->fills) return mt_fail(MT_EX_BUSY, "run '%s' was filled meanwhile", run->name);
 	if (mt_run_step(run) != s->at.step || !mt_run_quiet(run))
 		return mt_fail(MT_EX_BUSY, "run '%s': a step was committed meanwhile", run->name);
-	return check_early(run);
+	return check_half(run);
 }
 
 static double mean_loss(const struct mt_txn *t)

@@ -666,6 +666,20 @@ serve_owned() {
 	no gone "$RUN"
 }
 
+@test "serve --until-eof removes a run that is half a step ahead without a save, and says so" {
+	demo "$RUN"
+	mt-store init "$RUN" --seed 1
+	shm-poke "$RUN" half 2
+	fails_with 75 mt-ckpt save "$RUN" "$T/save"
+	grep -q 'step 1 is half done' "$T/fails.err"
+	serve_owned
+	exec 8>&-
+	wait $PID
+	gone "$RUN"
+	grep -q 'step 1 was half done (--update early), so only older checkpoints remain' "$T/serve.err"
+	[ ! -e "$T/step-00000000" ]
+}
+
 @test "serve --until-eof removes the rest of a run whose removal was killed" {
 	local file="${MT_SHM_DIR:-/dev/shm}/mt.$(id -u).$RUN"
 	demo "$RUN"

@@ -49,6 +49,9 @@ uint64_t mt_run_step(const struct mt_run *); /* its step alone */
 /* Nothing is open: no txn in apply or skip, and none in accumulate unless mt-step is gone. */
 bool mt_run_quiet(const struct mt_run *);
 
+/* The next step, if lo, m and v of units are its already, and it is not committed (mt-optim --update early); 0: none */
+uint64_t mt_run_half(const struct mt_run *);
+
 /* For a copy of the units without a slot: take the sample, copy, check that it still holds. Then no step was applied
  * and nothing was filled from before the first byte to after the last one. */
 struct mt_sample { uint64_t fills; struct mt_committed at; };

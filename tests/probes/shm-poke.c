@@ -8,6 +8,7 @@
  *     shm-poke RUN slot S HEX       the word of slot S
  *     shm-poke RUN choices cycle|outside        a choice table with a cycle, or with an offset outside it
  *     shm-poke RUN layout unit|tensor|geometry|types   a table that does not match the geometry
+ *     shm-poke RUN half U           unit U as mt-optim --update early leaves it before the commit
  *     shm-poke RUN watch            until SIGTERM: versions and the step never go back, rings stay valid; prints how
  *                                   many changes it saw
  */
@@ -103,6 +104,8 @@ int main(int argc, char **argv)
 		atomic_store(&c->slots[a].aborted, (uint32_t)b + 1);
 	} else if (!strcmp(what, "slot")) atomic_store(&c->slots[a].word, b);
 	else if (!strcmp(what, "word")) atomic_store(&c->txn[a].word, b);
+	else if (!strcmp(what, "half"))
+		atomic_store(&mt_unit(run, (uint32_t)a)->applied, (mt_version(run, (uint32_t)a) + 1) << 2 | 2);
 	else if (!strcmp(what, "choices")) choices(run, !strcmp(argv[3], "cycle"));
 	else if (!strcmp(what, "layout")) layout(run, argv[3]);
 	else if (!strcmp(what, "watch")) watch(run);
