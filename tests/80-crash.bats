@@ -38,6 +38,7 @@ setup_file() { export MT_CRASH_SEED=${MT_CRASH_SEED:-$RANDOM}; echo "# seed $MT_
 
 @test "--update early, two streams, evaluations: kills at random moments change no bit" { storm early; }
 @test "--update early, tied, bf16 gradients, int8 state: kills at random moments change no bit" { storm early-tied; }
+@test "--update early, experts by windows, two streams: kills at random moments change no bit" { storm early-windows; }
 
 @test "stop, replace, few descriptors, another PID namespace, a lying lock: no stage takes the slot of a live one" {
 	for c in bf16 tied none; do

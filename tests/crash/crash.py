@@ -70,6 +70,7 @@ CASES = {
     "beside": dict(dtype="bf16", beside=True, micros=3, save=3),
     "early": dict(dtype="bf16", early=True, micros=3, streams=2, save=3, eval=4, threads=2, vocab=8000),
     "early-tied": dict(dtype="bf16", early=True, tied=True, grad="bf16", state="int8", save=4, vocab=8000),
+    "early-windows": dict(dtype="bf16", early=True, experts=6, windows=3, micros=3, streams=2, save=3),
     "shared": dict(dtype="bf16", shared=True, tied=True, micros=3, streams=2, save=3),
 }
 STEPS = 24
