@@ -63,9 +63,16 @@ static __device__ __forceinline__ void taps_get(struct taps<T> *p, const struct 
 	}
 }
 
-static __device__ __forceinline__ int64_t tokens_before(const struct conv_args *a, int64_t t)
+/* Tokens of its document before token t, which is the place-th of its row */
+static __device__ __forceinline__ int tokens_before(const struct conv_args *a, int64_t t, int place)
 {
-	return t % a->seq - a->starts[t];
+	return place - (int)a->starts[t];
+}
+
+/* The place of the next token; a division for each token would cost more than its convolution */
+static __device__ __forceinline__ int next_place(const struct conv_args *a, int place)
+{
+	return place + 1 == a->seq ? 0 : place + 1;
 }
 
 /* What counts as token t's x */
@@ -84,7 +91,7 @@ static __device__ __forceinline__ void x_get(float x[WIDE], const struct conv_ar
 /* x's last W tokens up to t, after those up to t - 1 */
 template <typename T>
 static __device__ __forceinline__ void history_next(float x[W][WIDE], const struct conv_args *a, struct channels c,
-	int64_t t, int64_t before, int wide)
+	int64_t t, int before, int wide)
 {
 #pragma unroll
 	for (int j = 0; j + 1 < W; j++)
@@ -96,12 +103,12 @@ static __device__ __forceinline__ void history_next(float x[W][WIDE], const stru
 /* Those up to first - 1 */
 template <typename T>
 static __device__ __forceinline__ void history_begin(float x[W][WIDE], const struct conv_args *a, struct channels c,
-	int64_t first, int wide)
+	int64_t first, int place, int wide)
 {
-	int64_t before = tokens_before(a, first);
+	int before = tokens_before(a, first, place);
 #pragma unroll
 	for (int j = 0; j < W; j++) {
-		int64_t back = W - j; /* from `first` */
+		int back = W - j; /* from `first` */
 #pragma unroll
 		for (int i = 0; i < WIDE; i++) x[j][i] = 0;
 		if (back <= before && back < W) x_get<T>(x[j], a, c, first - back, wide);
@@ -139,16 +146,17 @@ static __global__ void __launch_bounds__(BLOCK) conv_forward_kernel(struct conv_
 	float x[W][WIDE], y[WIDE], slope[WIDE], after[WIDE];
 
 	if (first >= a.n) c.n = 0;
-	int there = c.n > 0;
+	int there = c.n > 0, place = (int)(first % a.seq);
 	if (there) {
 		taps_get(&p, &a, c);
-		history_begin<T>(x, &a, c, first, s.wide);
+		history_begin<T>(x, &a, c, first, place, s.wide);
 	}
-	for (int64_t t = first; t < first + RUN; t++) { /* all lanes of a warp, for its sums */
+	/* all lanes of a warp, for its sums */
+	for (int64_t t = first; t < first + RUN; t++, place = next_place(&a, place)) {
 		float sum = 0;
 		int now = there && t < end;
 		if (now) {
-			history_next<T>(x, &a, c, t, tokens_before(&a, t), s.wide);
+			history_next<T>(x, &a, c, t, tokens_before(&a, t, place), s.wide);
 			conv_act(y, slope, &p, x, a.silu);
 #pragma unroll
 			for (int i = 0; i < WIDE; i++) sum += i < c.n ? y[i] * y[i] : 0;
@@ -244,16 +252,16 @@ static __global__ void __launch_bounds__(BLOCK)
 	struct channels c = channels_of(&s, a.channels, group, threadIdx.x % s.lanes);
 	struct taps<T> p;
 	float x[W][WIDE], du[W][WIDE] = {{0}}, dw[W][WIDE] = {{0}}, dbias[WIDE] = {0}, y[WIDE], slope[WIDE], d[WIDE];
-	int64_t before[W] = {0};
+	int before[W] = {0};
 
 	if (first >= a.n) c.n = 0;
-	int there = c.n > 0;
+	int there = c.n > 0, place = (int)(first % a.seq);
 	if (there) {
 		taps_get(&p, &a, c);
-		history_begin<T>(x, &a, c, first, s.wide);
+		history_begin<T>(x, &a, c, first, place, s.wide);
 	}
-	for (int64_t t = first; t < first + rows + W - 1; t++) {
-		int64_t now = there && t < a.n ? tokens_before(&a, t) : -1;
+	for (int64_t t = first; t < first + rows + W - 1; t++, place = next_place(&a, place)) {
+		int now = there && t < a.n ? tokens_before(&a, t, place) : -1;
 		int used = now >= 0 && (t < end || now > t - end);
 #pragma unroll
 		for (int j = 0; j + 1 < W; j++) {
