@@ -128,7 +128,7 @@ GPU_TARGETS = $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2
   '[0-9]*' | sort -un)
 # EMULATED=yes: the emulator in the place of the GPU. What is there stays as it was built, with or without nvcc: other
 # processes may use it.
-GPU_PROGRAMS = $(O)/gpu/cuda-kernels $(O)/gpu/rates $(O)/gpu/large
+GPU_PROGRAMS = $(O)/gpu/cuda-kernels $(O)/gpu/rates $(O)/gpu/large $(O)/gpu/kernels
 EMU_PROGRAMS = $(O)/emu/mt-stream $(O)/emu/libcublasLt.so.13 $(O)/emu/rates $(O)/emu/large $(O)/probes/cuda-kernels
 gpu-build:
 	@$(MAKE) --no-print-directory -j "$$(nproc)" $(if $(GPU_TARGETS),CUDA_TARGETS="$(GPU_TARGETS)") \
