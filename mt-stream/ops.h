@@ -523,18 +523,38 @@ struct delta_args {
 static inline ON_DEVICE int64_t delta_kept(const struct delta_args *a) { return (a->n - 1) / DELTA_SEGMENT; }
 /* Numbers of a token and value head that backward keeps: the gradient of g; Mamba 2: also that of d's dt, and skip's */
 static inline ON_DEVICE int64_t delta_token(const struct delta_args *a) { return a->correct ? 1 : 3; }
-/* Elements of `work`: these states (.., HV, DK, DV), and delta_token() arrays (N, HV). A GPU computes DELTA_SEGMENT
- * tokens at a time, and DELTA_CHUNK - 1 more where the last chunk ends later. Of these it keeps (.., HV, 64) twice
- * (Mamba 2: once), (.., HV, 4), and (.., HV, DV) twice; for all their chunks two states; and of all
- * segments where the chunks and documents begin. */
+/* A GPU computes groups of rows side by side: as many as have DELTA_STRIPS warps, each with 16 columns of a state. Of a
+ * group it computes DELTA_SEGMENT tokens at a time, a wave. */
+enum { DELTA_STRIPS = 1024 };
+struct delta_groups {
+	int64_t groups, most;  /* most: what there is room for, so that more rows never need less */
+	int64_t tokens, waves; /* tokens of a group, waves that they take */
+};
+static inline ON_DEVICE struct delta_groups delta_groups_of(const struct delta_args *a)
+{
+	int64_t rows = (a->n + a->seq - 1) / a->seq, strips = a->value_heads * ((a->value_dim + 15) / 16);
+	int64_t most = strips < (int64_t)DELTA_STRIPS ? (int64_t)DELTA_STRIPS / strips : 1, each = (rows + most - 1) / most;
+	struct delta_groups g = {(rows + each - 1) / each, rows < most ? rows : most, each * a->seq, 0};
+	g.waves = (g.tokens + DELTA_SEGMENT - 1) / DELTA_SEGMENT;
+	return g;
+}
+/* Room for a group's tokens of a wave, whole chunks: its last chunk may end behind it */
+static inline ON_DEVICE int64_t delta_wave(const struct delta_groups *g)
+{
+	int64_t tokens = g->tokens < (int64_t)DELTA_SEGMENT ? g->tokens : (int64_t)DELTA_SEGMENT;
+	return (tokens + 2 * DELTA_CHUNK - 1) / DELTA_CHUNK * DELTA_CHUNK;
+}
+/* Elements of `work`: delta_token() arrays (N, HV), and these states (.., HV, DK, DV). A GPU has states between waves
+ * instead; of the tokens of a wave (.., HV, 64) twice (Mamba 2: once), (.., HV, 4), and (.., HV, DV) twice; of their
+ * chunks two states; and for each wave where chunks and documents begin. */
 static inline int64_t delta_work_elems(const struct delta_args *a, int gpu)
 {
-	int64_t tokens = DELTA_SEGMENT + DELTA_CHUNK, chunks = tokens / DELTA_CHUNK;
-	int64_t state = a->value_heads * a->key_dim * a->value_dim;
-	int64_t elems = delta_kept(a) * state + delta_token(a) * a->n * a->value_heads;
-	if (!gpu) return elems;
-	elems += tokens * a->value_heads * ((a->correct ? 2 : 1) * DELTA_CHUNK + 4 + 2 * a->value_dim);
-	return elems + 2 * chunks * state + (delta_kept(a) + 1) * 2 * (tokens + 1);
+	int64_t state = a->value_heads * a->key_dim * a->value_dim, all = delta_token(a) * a->n * a->value_heads;
+	if (!gpu) return delta_kept(a) * state + all;
+	struct delta_groups g = delta_groups_of(a);
+	int64_t tokens = g.most * delta_wave(&g), chunks = tokens / DELTA_CHUNK;
+	all += tokens * a->value_heads * ((a->correct ? 2 : 1) * DELTA_CHUNK + 4 + 2 * a->value_dim);
+	return all + (g.most * (g.waves - 1) + 2 * chunks) * state + g.most * g.waves * 2 * (delta_wave(&g) + 2);
 }
 
 /* Head by head: y = w o rstd silu(z), rstd = 1 / sqrt(mean(o^2) + eps). With gate_first: y = w h rstd, h = o silu(z),

@@ -1,7 +1,7 @@
 /* delta.cu: the gated delta rule and Mamba 2 in chunks of 64 tokens (cpu/kernel-delta.h has their formulas)
  *
- * DELTA_SEGMENT tokens are computed at a time, a wave: whole chunks, of as many documents as there are. What depends on
- * earlier tokens by a document's state alone is computed for all its chunks at once; the rest, chunk after chunk, is as
+ * DELTA_SEGMENT tokens of each group of rows are computed at a time, a wave: whole chunks, of as many documents as there
+ * are. Groups give a multiprocessor more warps, as a scan waits for its own results. What depends on earlier tokens by a document's state alone is computed for all its chunks at once; the rest, chunk after chunk, is as
  * little as possible, and columns of the state are independent, so that a warp has 16 of them:
  *     chunk      one chunk and head: T = (1 + A)^-1, P, and the factors of its tokens
  *     scan       one document, head and columns, forwards: d, o; backward: d and the states before the chunks
@@ -27,34 +27,38 @@
 #define FACTORS 4                                 /* of a token: */
 enum { BETA, DECAY, LEFT, LOG_DECAY };            /* beta or dt, e, l, g */
 
-/* Tokens first .. end - 1, whose chunks and documents (the parts of them that lie here) are counted; launches compute
- * those from from_chunk and from_piece on */
+/* A wave: of each group tokens of up to DELTA_SEGMENT, whose chunks and documents (the parts of them that lie here) are
+ * counted, those of the group that has the most. */
 struct wave {
-	int64_t number, first, end;
-	int chunks, pieces, from_chunk, from_piece;
-	int alone; /* of the backward pass: only the state behind it is wanted */
+	int64_t number;
+	int chunks, pieces;
+	int goes_on; /* a document goes on behind it */
+	int alone;   /* of the backward pass: only the states behind it are wanted, of documents that go on */
 };
 
 struct room {
-	float *kept;             /* (waves - 1, HV, DK, DV): the state between waves; later its gradient */
+	struct delta_groups groups;
+	int64_t wave;            /* tokens of a group's part of a wave, at most */
+	float *kept;             /* (waves - 1, groups, HV, DK, DV): the state between waves; later its gradient */
 	float *dg, *dd, *dskip;  /* (N, HV): the gradient of g; Mamba 2: dt's by d, skip's */
 	float *T, *P;            /* (tokens of a wave, HV, TILE) */
 	float *factors;          /* (tokens, HV, FACTORS) */
 	float *d, *r;            /* (tokens, HV, DV) */
 	float *states, *dstates; /* (chunks, HV, DK, DV): before a chunk; the gradient of the same */
 	int wide;                /* all rows begin at multiples of 16 bytes */
-	uint32_t *chunk,
-		*piece; /* (waves, TABLE): the chunks' first tokens, and the last one's end; pieces' first chunks */
+	uint32_t *chunk, *piece; /* (waves, groups, wave + 2): how many there are; the chunks' first tokens, and the last
+							  * one's end; the pieces' first chunks, and how many chunks there are */
 };
-
-#define TABLE (DELTA_SEGMENT + TILE + 1)
 
 static struct room room_of(const struct delta_args *a)
 {
-	int64_t tokens = DELTA_SEGMENT + TILE, heads = a->value_heads, state = heads * a->key_dim * a->value_dim;
+	int64_t heads = a->value_heads, state = heads * a->key_dim * a->value_dim;
 	struct room r = {};
+	r.groups = delta_groups_of(a);
+	r.wave = delta_wave(&r.groups);
+	int64_t tokens = r.groups.groups * r.wave;
 	r.kept = a->work;
-	r.T = r.kept + delta_kept(a) * state;
+	r.T = r.kept + r.groups.groups * (r.groups.waves - 1) * state;
 	r.P = r.T + (a->correct ? tokens * heads * TILE : 0);
 	r.factors = r.P + tokens * heads * TILE;
 	r.d = r.factors + tokens * heads * FACTORS;
@@ -65,7 +69,7 @@ static struct room room_of(const struct delta_args *a)
 	r.dd = r.dg + a->n * heads;
 	r.dskip = r.dd + a->n * heads;
 	r.chunk = (uint32_t *)(r.dg + delta_token(a) * a->n * heads);
-	r.piece = r.chunk + div_up(a->n, DELTA_SEGMENT) * TABLE;
+	r.piece = r.chunk + r.groups.groups * r.groups.waves * (r.wave + 2);
 	r.wide = wide_rows(a->key_dim | a->value_dim, a->qkv, a->d_o, a->work, NULL);
 	return r;
 }
@@ -78,22 +82,31 @@ static __host__ __device__ __forceinline__ int64_t tokens_before(const struct de
 	return t % a->seq - starts[t];
 }
 
-/* A wave begins with the first chunk that begins DELTA_SEGMENT tokens or less before */
-static __host__ __device__ __forceinline__ int64_t wave_first(const struct delta_args *a, const uint32_t *starts,
-	int64_t number)
+static __host__ __device__ __forceinline__ int64_t group_end(const struct delta_args *a, const struct delta_groups *g,
+	int64_t group)
 {
-	int64_t t = number * DELTA_SEGMENT;
-	return t >= a->n ? a->n : t - tokens_before(a, starts, t) % TILE;
+	int64_t end = (group + 1) * g->tokens;
+	return end < a->n ? end : a->n;
 }
 
-/* The tables, a block for each wave */
+/* A group's part of a wave begins with the first chunk that begins DELTA_SEGMENT tokens or less before */
+static __host__ __device__ __forceinline__ int64_t wave_first(const struct delta_args *a, const struct delta_groups *g,
+	const uint32_t *starts, int64_t group, int64_t number)
+{
+	int64_t t = group * g->tokens + number * DELTA_SEGMENT, end = group_end(a, g, group);
+	return t >= end ? end : t - tokens_before(a, starts, t) % TILE;
+}
+
+/* The tables, a block for each wave and group */
 static __global__ void __launch_bounds__(THREADS) delta_table_kernel(struct delta_args a, struct room r)
 {
 	DYNAMIC_SHARED(uint32_t, counts); /* (2, warps) */
 	int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+	int64_t group = blockIdx.x % r.groups.groups, number = blockIdx.x / r.groups.groups;
 	uint32_t chunks = 0, pieces = 0;
-	uint32_t *chunk = r.chunk + blockIdx.x * TABLE, *piece = r.piece + blockIdx.x * TABLE;
-	int64_t first = wave_first(&a, a.starts, blockIdx.x), end = wave_first(&a, a.starts, blockIdx.x + 1);
+	uint32_t *chunk = r.chunk + blockIdx.x * (r.wave + 2) + 1, *piece = r.piece + blockIdx.x * (r.wave + 2) + 1;
+	int64_t first = wave_first(&a, &r.groups, a.starts, group, number);
+	int64_t end = wave_first(&a, &r.groups, a.starts, group, number + 1);
 	for (int64_t from = first; from < end; from += THREADS) {
 		int64_t t = from + threadIdx.x, before = t < end ? tokens_before(&a, a.starts, t) : 1;
 		int is_chunk = before % TILE == 0, is_piece = is_chunk && (before == 0 || t == first);
@@ -118,42 +131,83 @@ static __global__ void __launch_bounds__(THREADS) delta_table_kernel(struct delt
 		__syncthreads();
 	}
 	if (threadIdx.x > 0) return;
+	chunk[-1] = chunks;
+	piece[-1] = pieces;
 	chunk[chunks] = (uint32_t)end;
 	piece[pieces] = chunks;
 }
 
-/* A chunk: tokens first .. first + n - 1; the wave's token `at` is its first */
+/* A chunk: tokens first .. first + n - 1, which the room has from `at` on */
 struct chunk {
 	int64_t first, n, at;
 	int begins, goes_on; /* its document begins with it; goes on behind it */
 };
 
-static __device__ __forceinline__ struct chunk chunk_at(const struct delta_args *a, const struct room *r,
-	const struct wave *w, int64_t i)
+/* Where a block computes: item b / groups of group b % groups, of its chunks or pieces with all heads and slices */
+struct place {
+	int64_t group, first, end; /* the group's part of the wave */
+	int chunks, pieces;        /* there */
+	const uint32_t *chunk, *piece;
+	int64_t item;
+};
+
+static __device__ __forceinline__ struct place place_of(const struct delta_args *a, const struct room *r,
+	const struct wave *w)
 {
-	const uint32_t *at = r->chunk + w->number * TABLE + i;
-	struct chunk c = {at[0], (int64_t)at[1] - at[0], at[0] - w->first, 0, 0};
-	int64_t next = c.first + c.n;
-	c.begins = tokens_before(a, a->starts, c.first) == 0;
-	c.goes_on = next < a->n && tokens_before(a, a->starts, next) > 0;
-	return c;
+	struct place p;
+	p.group = blockIdx.x % r->groups.groups;
+	p.item = blockIdx.x / r->groups.groups;
+	int64_t table = (w->number * r->groups.groups + p.group) * (r->wave + 2);
+	p.chunk = r->chunk + table + 1;
+	p.piece = r->piece + table + 1;
+	p.chunks = (int)p.chunk[-1];
+	p.pieces = (int)p.piece[-1];
+	p.first = p.chunk[0];
+	p.end = p.chunk[p.chunks];
+	/* only the document that goes on */
+	if (w->alone && (p.end == group_end(a, &r->groups, p.group) || tokens_before(a, a->starts, p.end) == 0))
+		p.pieces = 0;
+	return p;
 }
 
-/* The state before the wave's token `at`, of all that are kept */
+/* Tokens of the room before the group's */
+static __device__ __forceinline__ int64_t place_at(const struct room *r, const struct place *p, int64_t t)
+{
+	return p->group * r->wave + t - p->first;
+}
+
+/* Chunk i of the group's part of the wave. false: there is none */
+static __device__ __forceinline__ int chunk_at(struct chunk *c, const struct delta_args *a, const struct room *r,
+	const struct wave *w, const struct place *p, int64_t i)
+{
+	if (p->pieces == 0) return 0;
+	if (w->alone) i += p->piece[p->pieces - 1];
+	if (i >= p->chunks) return 0;
+	const uint32_t *at = p->chunk + i;
+	c->first = at[0];
+	c->n = (int64_t)at[1] - at[0];
+	c->at = place_at(r, p, c->first);
+	int64_t next = c->first + c->n;
+	c->begins = tokens_before(a, a->starts, c->first) == 0;
+	c->goes_on = next < a->n && tokens_before(a, a->starts, next) > 0;
+	return 1;
+}
+
+/* The state before the room's token `at`, of all that are kept */
 static __device__ __forceinline__ float *state_at(const struct delta_args *a, float *states, int64_t at, int64_t head)
 {
 	return states + (at / TILE * a->value_heads + head) * a->key_dim * a->value_dim;
 }
 
-/* The state at the end of wave `number` */
+/* The group's state at the end of wave `number` */
 static __device__ __forceinline__ float *kept_at(const struct delta_args *a, const struct room *r, int64_t number,
-	int64_t head)
+	int64_t group, int64_t head)
 {
-	return r->kept + (number * a->value_heads + head) * a->key_dim * a->value_dim;
+	return r->kept + ((number * r->groups.groups + group) * a->value_heads + head) * a->key_dim * a->value_dim;
 }
 
 /* ---- tiles. Each of 8 warps has 16 rows and half the columns of a result, in pieces of 16 x 8 as mma.h has them: c[n]
- * is a lane's part of piece n ---- */
+ * is a group's part of piece n ---- */
 
 #define ROW(e) ((int)threadIdx.x / 32 % 4 * 16 + (int)threadIdx.x % 32 / 4 + (e) / 2 * 8)
 #define COLUMN(n, e) ((int)threadIdx.x / 128 * 32 + (n)*8 + (int)threadIdx.x % 4 * 2 + (e) % 2)
@@ -335,8 +389,10 @@ static __global__ void __launch_bounds__(THREADS) delta_chunk_kernel(struct delt
 {
 	DYNAMIC_SHARED(float, k);
 	float *q = k + ALL, *t = q + ALL, *g = t + ALL, *beta = g + TILE;
-	int64_t head = blockIdx.x % a.value_heads;
-	struct chunk c = chunk_at(&a, &r, &w, w.from_chunk + blockIdx.x / a.value_heads);
+	struct place p = place_of(&a, &r, &w);
+	int64_t head = p.item % a.value_heads;
+	struct chunk c;
+	if (!chunk_at(&c, &a, &r, &w, &p, p.item / a.value_heads)) return;
 	struct head_rows<T> h = head_rows_of<T>(&a, head, c.first);
 	float kk[4][4] = {{0}}, qk[4][4] = {{0}};
 
@@ -403,7 +459,7 @@ static __device__ __forceinline__ void factors_load(float *to, const struct delt
 /* ---- scans. A warp has 16 columns of a state, transposed: rows of a piece c are columns of the state, its columns are
  * keys or tokens. So what one product gives is an operand of the next, and warps share only what they read ---- */
 
-#define STRIPS 2 /* warps of a block */
+#define STRIPS 4 /* warps of a block */
 #define SCAN_THREADS (32 * STRIPS)
 #define KEY(n, e) ((n)*8 + (int)threadIdx.x % 4 * 2 + (e) % 2) /* or token */
 #define VALUE(e) ((int)threadIdx.x % 32 / 4 + (e) / 2 * 8)
@@ -441,26 +497,33 @@ static __device__ __forceinline__ void copy_rows(T *to, int pitch, const T *from
 	}
 }
 
-/* What a warp of a scan computes: columns of a head's state; the piece's tokens, the first of which is the wave's token
- * `at`. A chunk is the piece's tokens t .. t + n - 1 */
+/* What a warp of a scan computes: columns of a head's state; the piece's tokens, which the room has from `at` on. A
+ * chunk is the piece's tokens t .. t + n - 1 */
 struct strip {
-	int64_t head, first, at;
+	int64_t group, head, first, at;
 	int column, columns, tokens;
 	int begins, goes_on; /* the document begins with the piece; goes on behind it */
 };
 
-static __device__ __forceinline__ struct strip strip_of(const struct delta_args *a, const struct room *r,
+/* false: there is none */
+static __device__ __forceinline__ int strip_of(struct strip *s, const struct delta_args *a, const struct room *r,
 	const struct wave *w)
 {
-	int64_t slices = (a->value_dim + 16 * STRIPS - 1) / (16 * STRIPS), b = blockIdx.x;
-	const uint32_t *chunk = r->chunk + w->number * TABLE;
-	const uint32_t *piece = r->piece + w->number * TABLE + w->from_piece + b / slices / a->value_heads;
-	int64_t first = chunk[piece[0]], end = chunk[piece[1]];
-	int column = (int)(b % slices * STRIPS + threadIdx.x / 32) * 16;
-	struct strip s = {b / slices % a->value_heads, first, first - w->first, column, (int)a->value_dim - column,
-		(int)(end - first), tokens_before(a, a->starts, first) == 0,
-		end < a->n && tokens_before(a, a->starts, end) > 0};
-	return s;
+	struct place p = place_of(a, r, w);
+	int64_t slices = (a->value_dim + 16 * STRIPS - 1) / (16 * STRIPS), i = p.item / slices / a->value_heads;
+	if (i >= (w->alone && p.pieces ? 1 : p.pieces)) return 0;
+	if (w->alone) i = p.pieces - 1;
+	int64_t first = p.chunk[p.piece[i]], end = p.chunk[p.piece[i + 1]];
+	s->group = p.group;
+	s->head = p.item / slices % a->value_heads;
+	s->first = first;
+	s->at = place_at(r, &p, first);
+	s->column = (int)(p.item % slices * STRIPS + threadIdx.x / 32) * 16;
+	s->columns = (int)a->value_dim - s->column;
+	s->tokens = (int)(end - first);
+	s->begins = tokens_before(a, a->starts, first) == 0;
+	s->goes_on = end < a->n && tokens_before(a, a->starts, end) > 0;
+	return 1;
 }
 
 static __device__ __forceinline__ int strip_tokens(const struct strip *s, int t)
@@ -644,14 +707,15 @@ static __global__ void __launch_bounds__(SCAN_THREADS)
 	const int rings = RINGS(T, KEYS);
 	T *k = (T *)(f + FACTORS * TILE), *q = k + (rings - 1) * TILE * ROWS_PITCH(T, KEYS);
 	T *P = k + rings * TILE * ROWS_PITCH(T, KEYS), *inverse = P + FORWARD * MATRIX(T, KEYS);
-	struct strip at = strip_of(&a, &r, &w);
+	struct strip at;
+	if (!strip_of(&at, &a, &r, &w)) return;
 	struct head_rows<T> h = head_rows_of<T>(&a, at.head, at.first);
 	int stride = (int)h.stride, values = (int)(a.value_heads * a.value_dim), keys = (int)a.key_dim;
 	int64_t value = at.head * a.value_dim + at.column;
 	float s[KEYS / 8][4];
 
-	strip_load<KEYS / 8>(s, kept_at(&a, &r, w.number - 1, at.head) + at.column, (int)a.value_dim, at.begins ? 0 : keys,
-		at.columns);
+	strip_load<KEYS / 8>(s, kept_at(&a, &r, w.number - 1, at.group, at.head) + at.column, (int)a.value_dim,
+		at.begins ? 0 : keys, at.columns);
 	for (int t = 0; t < at.tokens; t += TILE) {
 		int length = strip_tokens(&at, t), has_state = t > 0 || !at.begins;
 		float d[TOKENS][4], v[TOKENS][4];
@@ -740,7 +804,8 @@ static __global__ void __launch_bounds__(SCAN_THREADS)
 		}
 	}
 	if ((FORWARD || w.alone) && at.goes_on)
-		strip_store<KEYS / 8>(kept_at(&a, &r, w.number, at.head) + at.column, s, (int)a.value_dim, keys, at.columns);
+		strip_store<KEYS / 8>(kept_at(&a, &r, w.number, at.group, at.head) + at.column, s, (int)a.value_dim, keys,
+			at.columns);
 }
 
 template <typename T, int KEYS, int CORRECT>
@@ -751,14 +816,15 @@ static __global__ void __launch_bounds__(SCAN_THREADS)
 	const int rings = RINGS(T, KEYS);
 	T *k = (T *)(f + FACTORS * TILE), *q = k + (rings - 1) * TILE * ROWS_PITCH(T, KEYS);
 	T *P = k + rings * TILE * ROWS_PITCH(T, KEYS), *inverse = P + MATRIX(T, KEYS);
-	struct strip at = strip_of(&a, &r, &w);
+	struct strip at;
+	if (!strip_of(&at, &a, &r, &w)) return;
 	struct head_rows<T> h = head_rows_of<T>(&a, at.head, at.first);
 	int stride = (int)h.stride, values = (int)(a.value_heads * a.value_dim), keys = (int)a.key_dim;
 	int64_t value = at.head * a.value_dim + at.column;
 	float s[KEYS / 8][4]; /* dS */
 
-	strip_load<KEYS / 8>(s, kept_at(&a, &r, w.number, at.head) + at.column, (int)a.value_dim, at.goes_on ? keys : 0,
-		at.columns);
+	strip_load<KEYS / 8>(s, kept_at(&a, &r, w.number, at.group, at.head) + at.column, (int)a.value_dim,
+		at.goes_on ? keys : 0, at.columns);
 	for (int t = (at.tokens - 1) / TILE * TILE; t >= 0; t -= TILE) {
 		int length = strip_tokens(&at, t), goes_on = t + TILE < at.tokens || at.goes_on;
 		float sum[TOKENS][4], g[TOKENS][4]; /* r; do */
@@ -829,7 +895,7 @@ static __global__ void __launch_bounds__(SCAN_THREADS)
 		strip_write<T, KEYS>(s, g, q);
 	}
 	if (!at.begins)
-		strip_store<KEYS / 8>(kept_at(&a, &r, w.number - 1, at.head) + at.column, s, (int)a.value_dim, keys,
+		strip_store<KEYS / 8>(kept_at(&a, &r, w.number - 1, at.group, at.head) + at.column, s, (int)a.value_dim, keys,
 			at.columns);
 }
 
@@ -991,8 +1057,10 @@ static __global__ void __launch_bounds__(THREADS, 2)
 	T *dA = dP + PARTS(T) * ALL, *u = dA + PARTS(T) * ALL, *v = u + PARTS(T) * ALL;
 	float *f = (float *)(v + PARTS(T) * ALL), *scratch = f + SUMS * TILE;
 	struct chunk_sums s = {f, f + FACTORS * TILE, f + (FACTORS + 2) * TILE, f + (FACTORS + 4) * TILE};
-	int64_t head = blockIdx.x % a.value_heads;
-	struct chunk c = chunk_at(&a, &r, &w, blockIdx.x / a.value_heads);
+	struct place p = place_of(&a, &r, &w);
+	int64_t head = p.item % a.value_heads;
+	struct chunk c;
+	if (!chunk_at(&c, &a, &r, &w, &p, p.item / a.value_heads)) return;
 	struct head_rows<T> h = head_rows_of<T>(&a, head, c.first);
 	const float *S = c.begins ? NULL : state_at(&a, r.states, c.at, head);
 	const float *dS1 = c.goes_on ? state_at(&a, r.dstates, c.at + c.n, head) : NULL;
@@ -1070,27 +1138,25 @@ static __global__ void __launch_bounds__(THREADS)
 
 /* ---- launchers ---- */
 
-static struct wave wave_of(const struct delta_args *a, int64_t number)
+static struct wave wave_of(const struct delta_args *a, const struct delta_groups *g, int64_t number)
 {
-	struct wave w = {number, wave_first(a, a->host_starts, number), wave_first(a, a->host_starts, number + 1), 0, 0, 0,
-		0, 0};
-	for (int64_t t = w.first; t < w.end; t++) {
-		int64_t before = tokens_before(a, a->host_starts, t);
-		w.chunks += before % TILE == 0;
-		w.pieces += before == 0 || t == w.first;
+	struct wave w = {number, 0, 0, 0, 0};
+	for (int64_t group = 0; group < g->groups; group++) {
+		int64_t first = wave_first(a, g, a->host_starts, group, number);
+		int64_t end = wave_first(a, g, a->host_starts, group, number + 1);
+		int64_t row = first / a->seq * a->seq;
+		int chunks = 0, pieces = 0;
+		for (int64_t t = first; t < end; t++) {
+			if (t - row == a->seq) row = t;
+			int64_t before = t - row - a->host_starts[t];
+			chunks += before % TILE == 0;
+			pieces += before == 0 || t == first;
+		}
+		if (chunks > w.chunks) w.chunks = chunks;
+		if (pieces > w.pieces) w.pieces = pieces;
+		if (end < group_end(a, g, group) && tokens_before(a, a->host_starts, end) > 0) w.goes_on = 1;
 	}
 	return w;
-}
-
-/* Only the document that goes on behind the wave; 0: none does */
-static int wave_last(const struct delta_args *a, struct wave *w)
-{
-	int64_t before = w->end < a->n ? tokens_before(a, a->host_starts, w->end) : 0;
-	if (before == 0) return 0;
-	int64_t first = w->end - before > w->first ? w->end - before : w->first;
-	w->from_piece = w->pieces - 1;
-	w->from_chunk = w->chunks - (int)((w->end - first) / TILE);
-	return w->alone = 1;
 }
 
 /* Of rows of q and k, and T, P or both */
@@ -1108,43 +1174,44 @@ static size_t scan_shared(int matrices)
 static struct room tables(const struct cuda_queue *q, const struct delta_args a)
 {
 	const struct room r = room_of(&a);
-	LAUNCH(delta_table_kernel, div_up(a.n, DELTA_SEGMENT), THREADS, 2 * (THREADS / 32) * sizeof(uint32_t), q->stream, a,
-		r);
+	LAUNCH(delta_table_kernel, r.groups.waves * r.groups.groups, THREADS, 2 * (THREADS / 32) * sizeof(uint32_t),
+		q->stream, a, r);
 	return r;
 }
 
 template <typename T, int KEYS, int FORWARD, int CORRECT>
 static void wave_scan(const struct cuda_queue *q, const struct delta_args a, const struct room r, const struct wave w)
 {
-	int64_t slices = div_up(a.value_dim, 16 * STRIPS);
-	LAUNCH((delta_chunk_kernel<T, CORRECT>), (w.chunks - w.from_chunk) * a.value_heads, THREADS, CHUNK_SHARED,
-		q->stream, a, r, w);
-	LAUNCH((delta_scan_kernel<T, KEYS, FORWARD, CORRECT>), (w.pieces - w.from_piece) * a.value_heads * slices,
-		SCAN_THREADS, (scan_shared<T, KEYS>(FORWARD + CORRECT)), q->stream, a, r, w);
+	int64_t slices = div_up(a.value_dim, 16 * STRIPS), across = r.groups.groups * a.value_heads;
+	int64_t chunks = w.alone ? least(w.chunks, DELTA_SEGMENT / TILE + 1) : w.chunks, pieces = w.alone ? 1 : w.pieces;
+	LAUNCH((delta_chunk_kernel<T, CORRECT>), chunks * across, THREADS, CHUNK_SHARED, q->stream, a, r, w);
+	LAUNCH((delta_scan_kernel<T, KEYS, FORWARD, CORRECT>), pieces * across * slices, SCAN_THREADS,
+		(scan_shared<T, KEYS>(FORWARD + CORRECT)), q->stream, a, r, w);
 }
 
 template <typename T, int KEYS, int CORRECT>
 static void forward(const struct cuda_queue *q, const struct delta_args a)
 {
 	const struct room r = tables(q, a);
-	for (int64_t i = 0; i * DELTA_SEGMENT < a.n; i++) wave_scan<T, KEYS, 1, CORRECT>(q, a, r, wave_of(&a, i));
+	for (int64_t i = 0; i < r.groups.waves; i++) wave_scan<T, KEYS, 1, CORRECT>(q, a, r, wave_of(&a, &r.groups, i));
 }
 
 template <typename T, int KEYS, int CORRECT>
 static void backward(const struct cuda_queue *q, const struct delta_args a)
 {
 	const struct room r = tables(q, a);
-	int64_t waves = div_up(a.n, DELTA_SEGMENT), heads = a.value_heads, slices = div_up(a.value_dim, 16 * STRIPS);
-	for (int64_t i = 0; i + 1 < waves; i++) {
-		struct wave w = wave_of(&a, i);
-		if (wave_last(&a, &w)) wave_scan<T, KEYS, 0, CORRECT>(q, a, r, w);
+	int64_t heads = a.value_heads, across = r.groups.groups * heads, slices = div_up(a.value_dim, 16 * STRIPS);
+	for (int64_t i = 0; i + 1 < r.groups.waves; i++) {
+		struct wave w = wave_of(&a, &r.groups, i);
+		w.alone = 1;
+		if (w.goes_on) wave_scan<T, KEYS, 0, CORRECT>(q, a, r, w);
 	}
-	for (int64_t i = waves - 1; i >= 0; i--) {
-		const struct wave w = wave_of(&a, i);
+	for (int64_t i = r.groups.waves - 1; i >= 0; i--) {
+		const struct wave w = wave_of(&a, &r.groups, i);
 		wave_scan<T, KEYS, 0, CORRECT>(q, a, r, w);
-		LAUNCH((delta_scan_back_kernel<T, KEYS, CORRECT>), w.pieces * heads * slices, SCAN_THREADS,
+		LAUNCH((delta_scan_back_kernel<T, KEYS, CORRECT>), w.pieces * across * slices, SCAN_THREADS,
 			(scan_shared<T, KEYS>(1 + CORRECT)), q->stream, a, r, w);
-		LAUNCH((delta_gradients_kernel<T, CORRECT>), w.chunks * heads, THREADS, GRADIENTS_SHARED, q->stream, a, r, w);
+		LAUNCH((delta_gradients_kernel<T, CORRECT>), w.chunks * across, THREADS, GRADIENTS_SHARED, q->stream, a, r, w);
 	}
 	int64_t width = gate_sums(&a) * heads, rows = div_up(a.n, partial_blocks(div_up(a.n, 32), width));
 	int64_t parts = div_up(a.n, rows);

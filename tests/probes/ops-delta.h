@@ -783,7 +783,8 @@ static void test_documents(void)
 	test_delta(1, 150, one, small, alike);
 	test_delta(1, 150, one, small, quiet);
 	test_delta(1, 2600, long_ones, few, common);
-	if (!brief) test_delta(2, 1100, one, (struct shape){1, 1, 8, 12}, slow);
+	test_delta(2, 1100, one, (struct shape){1, 1, 8, 12}, brief ? common : slow);
+	if (on_gpu) test_delta(3, 70, one, (struct shape){1, 24, 8, 256}, common); /* two rows in a group */
 	test_mixer_isolation(1, 400, by_one, small, common);
 	test_mixer_isolation(2, 195, other, (struct shape){1, 3, 20, 33}, common);
 	test_mixer_isolation(1, 2400, longer, few, common);
