@@ -1,8 +1,9 @@
 /* delta.cu: the gated delta rule and Mamba 2 in chunks of 64 tokens (cpu/kernel-delta.h has their formulas)
  *
- * DELTA_SEGMENT tokens of each group of rows are computed at a time, a wave: whole chunks, of as many documents as there
- * are. Groups give a multiprocessor more warps, as a scan waits for its own results. What depends on earlier tokens by a document's state alone is computed for all its chunks at once; the rest, chunk after chunk, is as
- * little as possible, and columns of the state are independent, so that a warp has 16 of them:
+ * DELTA_SEGMENT tokens of each group of rows are computed at a time, a wave: whole chunks, of as many documents as
+ * there are. Groups give a multiprocessor more warps, as a scan waits for its own results. What depends on earlier
+ * tokens by a document's state alone is computed for all its chunks at once; the rest, chunk after chunk, is as little
+ * as possible, and columns of the state are independent, so that a warp has 16 of them:
  *     chunk      one chunk and head: T = (1 + A)^-1, P, and the factors of its tokens
  *     scan       one document, head and columns, forwards: d, o; backward: d and the states before the chunks
  *     scan_back  the same, backwards: r, dv, and the gradients of the states behind the chunks
