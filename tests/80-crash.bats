@@ -35,6 +35,7 @@ setup_file() { export MT_CRASH_SEED=${MT_CRASH_SEED:-$RANDOM}; echo "# seed $MT_
 @test "Mamba 2, layers of one half, two streams: kills at random moments change no bit" { storm halves; }
 @test "Mamba 2 beside attention: kills at random moments change no bit" { storm beside; }
 @test "blocks' own inputs, shared k and v, two streams: kills at random moments change no bit" { storm shared; }
+@test "dpo on pairs, two streams, evaluations: kills at random moments change no bit" { storm pairs; }
 
 @test "--update early, two streams, evaluations: kills at random moments change no bit" { storm early; }
 @test "--update early, tied, bf16 gradients, int8 state: kills at random moments change no bit" { storm early-tied; }

@@ -72,6 +72,7 @@ CASES = {
     "early-tied": dict(dtype="bf16", early=True, tied=True, grad="bf16", state="int8", save=4, vocab=8000),
     "early-windows": dict(dtype="bf16", early=True, experts=6, windows=3, micros=3, streams=2, save=3),
     "shared": dict(dtype="bf16", shared=True, tied=True, micros=3, streams=2, save=3),
+    "pairs": dict(dtype="bf16", loss="dpo", micros=3, streams=2, save=3, eval=4),
 }
 STEPS = 24
 HOWS = ("kill", "again", "two", "all", "stop", "hold", "term", "load", "replace", "fds", "ns", "lied", "pause")
@@ -277,7 +278,8 @@ class Run:
             clip = ["--clip", "0" if "early" in c else "0.5"] if c["grad"] != "none" else []
             return [program("mt-step"), self.name, "--steps", str(c["steps"]), "--batch", str(2 * c["micros"]),
                     "--micro", "2", "--seq", "32", "--lr", "0.01", "--warmup", "3", "--schedule", "cosine",
-                    "--wd", "0.1", "--eps", "1e-5", "--pack", c["pack"], "--wait", "30"] + eval_ + save + clip
+                    "--wd", "0.1", "--eps", "1e-5", "--pack", c["pack"], "--wait", "30"] + eval_ + save + clip + \
+                (["--loss", c["loss"]] if "loss" in c else [])
         windows = ["--expert-window", str(c["experts"] // c["windows"])] if "windows" in c else []
         return [program("mt-stream"), self.name, "--device", "cpu", "--threads", "1"] + windows
 
@@ -488,9 +490,21 @@ def make_model(where, case):
     for name, documents in (("data.bin", 40 * 2 * case.get("micros", 1) * 3), ("eval.bin", 12)):
         with open(os.path.join(where, name), "wb") as f:
             for _ in range(documents):
-                n = words.randint(2, 50)
-                tokens = [min(words.randrange(2000), words.randrange(2000)) for _ in range(n)]
-                f.write(struct.pack("<%dI" % (n + 1), n, *tokens))
+                f.write(pair(words) if "loss" in case else document(words, words.randint(2, 50)))
+
+
+def document(words, n, parts=b""):
+    tokens = [min(words.randrange(2000), words.randrange(2000)) for _ in range(n)]
+    return struct.pack("<I", n) + parts + struct.pack("<%dI" % n, *tokens)
+
+
+def pair(words):
+    """A chosen and a rejected document with the sums of a reference model's log-probabilities"""
+    both = b""
+    for side in words.sample((1, 2), 2):
+        n = words.randint(2, 16)
+        both += document(words, n, struct.pack("<IId", 1 | 2, side, -8.0 * n))
+    return struct.pack("<I", 1 << 31 | len(both) // 4) + both
 
 
 def undisturbed(case, where):
