@@ -111,7 +111,7 @@ offers() {
 	[ "$(offers mt-optim "${RUN%?}" | grep -x "$RUN")" = "$RUN" ]
 	# mt-run passes mt-step's options on, and those of mt-feed that it names
 	[ "$(offers mt-run --sche)" = --schedule ]
-	[ "$(offers mt-run --b | sort | xargs)" = "--batch --best --beta1 --beta2 --block --bytes" ]
+	[ "$(offers mt-run --b | sort | xargs)" = "--batch --best --beta --beta1 --beta2 --block --bytes" ]
 	[ "$(offers mt-run --schedule c | xargs)" = "cosine constant" ]
 	# of files and numbers nothing: readline completes the former
 	[ -z "$(offers mt-run --model '')$(offers mt-run --steps '')" ]
