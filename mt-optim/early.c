@@ -58,20 +58,16 @@ void early_open(struct optim *o, bool wanted)
 	}
 }
 
+/* 0 where no unit is updated early, as before the first step: with --grad none the word is direct.c's */
 static uint64_t applied(const struct optim *o, uint32_t u)
 {
+	if (o->direct || o->nodes > 1) return 0;
 	return atomic_load_explicit(&mt_unit(o->run, u)->applied, memory_order_acquire);
 }
 
-static bool begun(const struct optim *o, uint32_t u, uint64_t step)
-{
-	return !o->direct && o->nodes == 1 && applied(o, u) >> 2 == step;
-}
+static bool begun(const struct optim *o, uint32_t u, uint64_t step) { return applied(o, u) >> 2 == step; }
 
-bool early_ended(const struct optim *o, uint32_t u, uint64_t step)
-{
-	return !o->direct && o->nodes == 1 && applied(o, u) == (step << 2 | ENDED);
-}
+bool early_ended(const struct optim *o, uint32_t u, uint64_t step) { return applied(o, u) == (step << 2 | ENDED); }
 
 bool early_any(const struct optim *o, uint64_t step)
 {
