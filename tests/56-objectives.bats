@@ -130,6 +130,8 @@ full_records() {
 	END2
 }
 
+records_of() { [ "$1" = pg ] && echo "$T/rollouts" || echo "$T/pairs"; } # LOSS
+
 # Steps of a new run on FILE: metrics without times in $T/NAME.m, hashes of the state in $T/NAME.state
 trained() { # NAME FILE MT-STEP'S OPTIONS...
 	local name=$1 file=$2
@@ -149,8 +151,7 @@ trained() { # NAME FILE MT-STEP'S OPTIONS...
 @test "losses of documents depend on rows and micro-batches up to rounding, and two mt-streams give the bits of one" {
 	full_records
 	for loss in dpo simpo orpo pg; do
-		file=$T/pairs
-		[ $loss != pg ] || file=$T/rollouts
+		file=$(records_of $loss)
 		for how in "64 4 2" "64 4 1" "128 2 1" "256 1 1"; do
 			set -- $how
 			trained "s$1-$3" "$file" --seq $1 --batch $2 --micro $3 --loss $loss --eval "$file" --eval-every 3
@@ -253,8 +254,7 @@ references() {
 @test "kill -9 of each stage, and resume, change no bit of a training with an objective" {
 	full_records
 	for loss in dpo pg; do
-		file=$T/pairs
-		[ $loss != pg ] || file=$T/rollouts
+		file=$(records_of $loss)
 		set -- --seq 64 --batch 2 --micro 1 --loss $loss --eval "$file" --eval-every 2
 		STEPS=6 trained whole "$file" "$@"
 		make_run "$GOLDEN/qwen3/model" --dtype fp32
@@ -280,8 +280,7 @@ references() {
 @test "--grad none: steps with an objective give the bits of a run with gradients in the store" {
 	full_records
 	for loss in dpo pg; do
-		file=$T/pairs
-		[ $loss != pg ] || file=$T/rollouts
+		file=$(records_of $loss)
 		set -- --seq 64 --batch 4 --micro 4 --loss $loss --clip 0
 		MODEL=llama3 trained store "$file" "$@"
 		MODEL=llama3 GRAD=none trained none "$file" "$@"

@@ -43,7 +43,8 @@ make_model() { # DIR: a small qwen2 with a tokenizer that speaks ChatML
 
 steps_of() { sed -n 's/.*"step": \([0-9]*\),.*/\1/p' "$@"; }
 
-@test "the README's fine-tuning path works as written, with Ctrl-C, --resume and generate" {
+# In the home of someone who has cloned mt and downloaded the README's model
+new_user() {
 	need_torch
 	export HOME=$T
 	ln -s "$MT" "$T/bin"
@@ -51,6 +52,10 @@ steps_of() { sed -n 's/.*"step": \([0-9]*\),.*/\1/p' "$@"; }
 	chmod +x "$T/python3"
 	make_model "$T/models/Qwen2.5-0.5B-Instruct"
 	cd "$T"
+}
+
+@test "the README's fine-tuning path works as written, with Ctrl-C, --resume and generate" {
+	new_user
 	python3 - >chats.jsonl <<-'PY'
 		import json
 		for i in range(2500):
@@ -95,13 +100,7 @@ steps_of() { sed -n 's/.*"step": \([0-9]*\),.*/\1/p' "$@"; }
 }
 
 @test "the README's three commands of DPO work as written: pairs, reference, training from a loss of ln 2" {
-	need_torch
-	export HOME=$T
-	ln -s "$MT" "$T/bin"
-	printf '#!/bin/sh\nexec env OMP_NUM_THREADS=1 PYTHONPATH="%s" "%s" "$@"\n' "$VENV/torch" "$PYTHON" >"$T/python3"
-	chmod +x "$T/python3"
-	make_model "$T/models/Qwen2.5-0.5B-Instruct"
-	cd "$T"
+	new_user
 	python3 - >pairs.jsonl <<-'PY'
 		import json
 		for i in range(420):
