@@ -11,6 +11,7 @@
 #include "mt/choices.h"
 #include "mt/run.h"
 #include "mt/stage.h"
+#include "mt/tier.h"
 
 /* ---- all arrays */
 
@@ -82,7 +83,8 @@ static int add_zero(struct loader *l, uint64_t array, uint64_t elems, struct mt_
 	uint64_t width = state == MT_INT8 ? 1 : mt_state_bytes(state, 1), n = own.end - own.first;
 	int rc = add_parts(l, (struct part){ZERO, 0, 0, array + own.first * width, n * width}, PART_ELEMS * 4);
 	if (rc == 0 && state == MT_INT8)
-		rc = add_parts(l, (struct part){ZERO, 0, 0, array + elems + own.first / MT_GROUP * 4, n / MT_GROUP * 4},
+		rc = add_parts(l,
+			(struct part){ZERO, 0, 0, array + mt_scales_at(elems) + own.first / MT_GROUP * 4, n / MT_GROUP * 4},
 			PART_ELEMS * 4);
 	return rc;
 }
@@ -102,7 +104,8 @@ static int add_moments(struct loader *l, uint32_t u)
 		else if (l->s->full)
 			for (uint32_t i = unit->first_tensor; i < unit->first_tensor + unit->tensors && rc == 0; i++)
 				rc = add_parts(l, (struct part){MOMENTS, a, i, 0, mt_tensor(l->run, i)->n}, PART_ELEMS);
-		else if (!l->zero) rc = add_zero(l, a == ARRAY_M ? unit->m : unit->v, unit->elems, own);
+		else if (!l->zero && !mt_on_tier(l->run, unit->m))
+			rc = add_zero(l, a == ARRAY_M ? unit->m : unit->v, unit->elems, own);
 	}
 	return rc;
 }
@@ -196,7 +199,9 @@ static int fill(struct mt_run *run, const struct source *s, const struct kept *k
 	int rc = mt_fill_claim(run);
 	if (rc < 0) return rc;
 	rc = mt_files_put(run, kept->file, (const void *const *)kept->data, kept->n);
+	if (rc == 0) rc = mt_tier_map(run, true);
 	if (rc == 0) rc = load_arrays(run, s);
+	if (rc == 0) rc = mt_tier_seal(run, s->full ? s->json.t : 0);
 	if (rc == 0) {
 		mt_run_reset(run, s->full ? s->json.step : 0, s->full ? s->json.t : 0, s->full ? &s->json.position : &none);
 		memcpy(mt_control(run)->unlogged, s->json.unlogged, sizeof s->json.unlogged);

@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include "ckpt.h"
 #include "mt/run.h"
+#include "mt/tier.h"
 #include "mt/txn.h"
 
 static int write_all(struct mt_run *run, const struct mt_sample *sample, struct out_dir *dir, enum mt_dtype dtype,
@@ -34,6 +35,12 @@ static int write_all(struct mt_run *run, const struct mt_sample *sample, struct 
 	}
 	state_release(&json);
 	return rc;
+}
+
+/* lo, m and v, or lo alone, for fp32 weights of a bf16 run */
+static bool reads_state(const struct mt_run *run, enum mt_dtype dtype, bool full)
+{
+	return full || (dtype == MT_FP32 && mt_control(run)->dtype == MT_BF16);
 }
 
 /* lo, m and v of a run on several nodes are not all here, those of --state none nowhere */
@@ -96,6 +103,7 @@ static int write_run(const char *name, const char *path, enum mt_dtype dtype, bo
 		return rc;
 	}
 	if (rc == 0) rc = mt_sample_take(run, &sample);
+	if (rc == 0 && reads_state(run, dtype, full) && (rc = mt_tier_settled(run)) == 0) rc = mt_tier_map(run, false);
 	if (rc == 0 && (rc = out_begin(&dir, path, replace)) == 0) {
 		rc = write_all(run, &sample, &dir, dtype, full, shard);
 		if (rc == 0) rc = out_sync(&dir);

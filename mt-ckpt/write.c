@@ -171,7 +171,8 @@ static int write_piece(struct writer *w, enum array a, uint32_t tensor, struct o
 		data = weights(w, t, from / elem, n, dtype, buf);
 		nonfinite_count(&w->seen, tensor, t->name, dtype, data, n);
 	} else
-		data = array + (w->parts[a].each == 2 && t->exact ? unit->elems : 0) + at * elem; /* scales follow the codes */
+		data = array + (w->parts[a].each == 2 && t->exact ? mt_scales_at(unit->elems) : 0) +
+			at * elem; /* scales follow the codes */
 	return out_write(out, data, n * elem);
 }
 

@@ -20,7 +20,7 @@
 		struct mt_snapshot: "mt_snapshot", \
 		struct mt_position: "mt_position", struct mt_slot *: "mt_slot", struct mt_txn *: "mt_txn", \
 		struct mt_figures *: "mt_figures", struct mt_hyper *: "mt_hyper", struct mt_loss *: "mt_loss", \
-		struct mt_nodes: "mt_nodes")
+		struct mt_nodes: "mt_nodes", struct mt_tier: "mt_tier")
 /* Words that several stages change, with the memory orders of the protocol */
 #define IS_ATOMIC(f) \
 	_Generic(&(f), _Atomic uint32_t * : true, _Atomic uint64_t * : true, _Atomic uint64_t(*)[8] : true, default : false)
@@ -80,7 +80,7 @@ static const struct constant limits[] = {
 	{"context_only", MT_CONTEXT_ONLY},
 };
 static const struct constant slots[] = {{"mt-store", MT_STORE}, {"mt-step", MT_STEP}, {"mt-optim", MT_OPTIM},
-	{"mt-ckpt", MT_CKPT}, {"fill", MT_FILL}, {"mt-link", MT_LINK}, {"mt-stream", MT_STREAM}};
+	{"mt-ckpt", MT_CKPT}, {"fill", MT_FILL}, {"mt-tier", MT_TIER}, {"mt-link", MT_LINK}, {"mt-stream", MT_STREAM}};
 static const struct constant kinds[] = {{"train", MT_TRAIN}, {"eval", MT_EVAL}};
 static const struct constant messages[] = {{"batch", MT_MSG_BATCH}, {"loss", MT_MSG_LOSS}, {"grad", MT_MSG_GRAD},
 	{"save", MT_MSG_SAVE}, {"squares", MT_MSG_SQUARES}, {"score", MT_MSG_SCORE}, {"figures", MT_MSG_FIGURES}};

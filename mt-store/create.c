@@ -9,6 +9,7 @@
 #include "mt/error.h"
 #include "mt/ring.h"
 #include "mt/run.h"
+#include "mt/tier.h"
 #include "store.h"
 
 /* types: bits of those that the option takes, and the same in words */
@@ -154,8 +155,40 @@ static void say_summary(const char *name)
 	mt_run_close(run);
 }
 
+/* "DIR,DIR": directories of the tier. They stay in `text`, which is cut */
+static int parse_tier(const struct store_options *o, char *text, const char *dirs[MT_TIER_DIRS], struct mt_create *out)
+{
+	if (!o->tier) {
+		if (o->tier_memory || o->tile || o->tier_slots)
+			return mt_fail(MT_EX_USAGE, "--tier-memory, --tier-tile and --tier-slots want --tier");
+		return 0;
+	}
+	for (char *save, *dir = strtok_r(text, ",", &save); dir; dir = strtok_r(NULL, ",", &save)) {
+		if (out->tiers == MT_TIER_DIRS) return mt_fail(MT_EX_USAGE, "--tier: at most %d directories", MT_TIER_DIRS);
+		dirs[out->tiers++] = dir;
+	}
+	if (!out->tiers) return mt_fail(MT_EX_USAGE, "--tier: wants a directory");
+	out->tier = dirs;
+	out->tier_memory = UINT64_MAX;
+	out->tile_elems = o->tile;
+	out->slots = (uint32_t)o->tier_slots;
+	if (o->tier_slots > 4096) return mt_fail(MT_EX_USAGE, "--tier-slots: wants 2 to 4096");
+	if (o->tier_memory && mt_parse_size(o->tier_memory, &out->tier_memory))
+		return mt_fail(MT_EX_USAGE, "--tier-memory: '%s' is not a number of bytes", o->tier_memory);
+	return 0;
+}
+
+/* --update early: a pass of the tier goes as the backward pass does */
+static int parse_update(const struct store_options *o, struct mt_create *out)
+{
+	if (!strcmp(o->update, "early")) out->order = MT_BACKWARD_ORDER;
+	else if (strcmp(o->update, "late")) return mt_fail(MT_EX_USAGE, "--update: '%s' is not early or late", o->update);
+	return 0;
+}
+
 int store_create(const char *run, const struct store_options *o)
 {
+	const char *dirs[MT_TIER_DIRS];
 	struct mt_create create = {.name = run, .step_tokens = o->step_tokens, .numa = o->numa};
 	struct mt_geometry geo;
 	char *text = NULL;
@@ -168,12 +201,20 @@ int store_create(const char *run, const struct store_options *o)
 	if (rc == 0) rc = parse_streams(o->streams, &create);
 	if (rc == 0) rc = parse_optim(o->optim, &create.optim);
 	if (rc == 0) rc = check_policy(o->numa);
+	char *given = o->tier ? strdup(o->tier) : NULL;
+	if (rc == 0 && o->tier && !given) rc = mt_fail(MT_EX_NOMEM, "no memory for --tier");
+	if (rc == 0) rc = parse_tier(o, given, dirs, &create);
+	if (rc == 0) rc = parse_update(o, &create);
 	if (rc == 0) rc = mt_config_read(o->config, &geo, &text);
-	if (rc) return rc;
+	if (rc) {
+		free(given);
+		return rc;
+	}
 	create.config_text = text;
 	create.config_bytes = strlen(text);
 	rc = mt_run_create(&create, &geo);
 	free(text);
+	free(given);
 	if (rc) return rc;
 	if (create.nodes > 1 && (rc = make_rings(run))) {
 		mt_run_remove(run, true);

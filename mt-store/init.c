@@ -6,6 +6,7 @@
 
 #include "mt/run.h"
 #include "mt/stage.h"
+#include "mt/tier.h"
 #include "pool.h"
 #include "store.h"
 
@@ -112,9 +113,10 @@ static void fill_tensor(struct fill *f, uint32_t index, uint64_t from, uint64_t 
 	for (uint64_t i = row > from ? row : from; i < (end < to ? end : to); i++) store_weight(f->run, t, i, 0);
 }
 
+/* The files of a tier are new, and zero */
 static void zero(struct mt_run *run, uint64_t array, uint64_t from, uint64_t to, uint64_t bytes)
 {
-	if (array) memset((uint8_t *)mt_at(run, array) + from * bytes, 0, (to - from) * bytes);
+	if (array && !mt_on_tier(run, array)) memset((uint8_t *)mt_at(run, array) + from * bytes, 0, (to - from) * bytes);
 }
 
 /* from, to: multiples of MT_GROUP */
@@ -123,7 +125,7 @@ static void zero_moment(struct mt_run *run, const struct mt_unit *u, uint64_t ar
 	uint32_t state = mt_control(run)->state;
 	if (!array) return;
 	zero(run, array, from, to, mt_dtype_bytes(state));
-	if (state == MT_INT8) zero(run, array + u->elems, from / MT_GROUP, to / MT_GROUP, 4); /* the scales */
+	if (state == MT_INT8) zero(run, array + mt_scales_at(u->elems), from / MT_GROUP, to / MT_GROUP, 4); /* the scales */
 }
 
 /* Elements [from, to) of a unit: all zero first, gaps between slabs too, then what its tensors want */
@@ -184,10 +186,16 @@ int store_init(const char *name, const struct store_options *o)
 		return rc;
 	}
 	struct fill fill = {.run = run, .seed = o->seed};
-	fill_all(&fill);
+	rc = mt_tier_map(run, true);
+	if (rc == 0) fill_all(&fill);
 	int stopped = mt_stopping;
-	if (!stopped) mt_run_reset(run, 0, 0, NULL);
-	mt_fill_end(run, stopped ? MT_EMPTY : MT_FILLED);
+	if (rc == 0 && !stopped) rc = mt_tier_seal(run, 0);
+	if (rc == 0 && !stopped) mt_run_reset(run, 0, 0, NULL);
+	mt_fill_end(run, rc || stopped ? MT_EMPTY : MT_FILLED);
+	if (rc) {
+		mt_run_close(run);
+		return rc;
+	}
 	uint64_t params = mt_control(run)->params;
 	mt_run_close(run);
 	if (stopped) mt_die_of_signal(stopped);

@@ -47,14 +47,16 @@ enum option {
 	O_MEMORY,
 	O_NODE,
 	O_STREAMS,
+	O_TIER,
+	O_TIER_MEMORY,
+	O_TIER_TILE,
+	O_TIER_SLOTS,
+	O_UPDATE,
 	O_COUNT
 };
 
-static struct store_options given = {.dtype = "bf16",
-	.state = "fp32",
-	.optim = "adamw",
-	.numa = "default",
-	.step_tokens = 128 << 10};
+static struct store_options given =
+	{.dtype = "bf16", .state = "fp32", .optim = "adamw", .numa = "default", .update = "late", .step_tokens = 128 << 10};
 static bool seen[O_COUNT];
 
 static const struct mt_opt options[] = {
@@ -100,6 +102,18 @@ static const struct mt_opt options[] = {
 		"create: maximum mt-streams of this machine, 64 on all (default 8 / machines, at least 1): each takes memory "
 		"for rings",
 		&seen[O_STREAMS]},
+	[O_TIER] = {"tier", OPT_STR, &given.tier, "DIR[,DIR...]",
+		"create: lo, m and v of the last units in files below these directories, on NVMe; mt-tier moves them",
+		&seen[O_TIER]},
+	[O_TIER_MEMORY] = {"tier-memory", OPT_STR, &given.tier_memory, "BYTES",
+		"create --tier: lo, m and v that stay in memory (default: what leaves a tenth of the RAM free)",
+		&seen[O_TIER_MEMORY]},
+	[O_TIER_TILE] = {"tier-tile", OPT_SIZE, &given.tile, "ELEMS",
+		"create --tier: elements of a tile, a multiple of 65536 (default 16M)", &seen[O_TIER_TILE]},
+	[O_TIER_SLOTS] = {"tier-slots", OPT_U64, &given.tier_slots, "N",
+		"create --tier: tiles that are in memory at once (default 4 a directory)", &seen[O_TIER_SLOTS]},
+	[O_UPDATE] = {"update", OPT_STR, &given.update, "WHEN",
+		"create --tier: late (default), or early, for a run of mt-optim --update early", &seen[O_UPDATE]},
 	[O_COUNT] = {.name = NULL},
 };
 
@@ -112,7 +126,8 @@ static const struct verb {
 } verbs[] = {
 	{"create", store_create,
 		1 << O_CONFIG | 1 << O_DTYPE | 1 << O_GRAD | 1 << O_STATE | 1 << O_OPTIM | 1 << O_STEP_TOKENS | 1 << O_NUMA |
-			1 << O_NODE | 1 << O_STREAMS,
+			1 << O_NODE | 1 << O_STREAMS | 1 << O_TIER | 1 << O_TIER_MEMORY | 1 << O_TIER_TILE | 1 << O_TIER_SLOTS |
+			1 << O_UPDATE,
 		1 << O_CONFIG, false, false},
 	{"init", store_init, 1 << O_SEED, 1 << O_SEED, false, false},
 	{"serve", store_serve, 1 << O_UNTIL_EOF | 1 << O_DIR, 0, false, false},
@@ -126,7 +141,8 @@ static const struct mt_program program = {
 	.name = "mt-store",
 	.usage = "mt-store create RUN --config FILE|DIR [--dtype bf16|fp32] [--grad fp32|bf16|none] "
 			 "[--state fp32|bf16|int8|none] [--optim adamw|lion|sgd] [--step-tokens N] [--numa POLICY] [--node R/N] "
-			 "[--streams N]\n"
+			 "[--streams N] [--tier DIR[,DIR...]] [--tier-memory BYTES] [--tier-tile ELEMS] [--tier-slots N] "
+			 "[--update late|early]\n"
 			 "mt-store init RUN --seed N\n"
 			 "mt-store serve RUN [--until-eof --dir DIR]\n"
 			 "mt-store stat RUN [--json|--prometheus]\n"

@@ -28,6 +28,11 @@
 	F(mt_control, record, 11200, 320) F(mt_control, snap, 11520, 192) F(mt_control, slots, 11712, 18432) \
 	F(mt_control, txn, 30144, 197376) F(mt_control, unlogged, 227520, 16 * MT_FIGURES_WORDS) \
 	F(mt_control, hyper, 227520 + 16 * MT_FIGURES_WORDS, 160) F(mt_control, nodes, 227840, 1600) \
+	F(mt_control, tier, 229440, 320) \
+	F(mt_tier, tiles, 0, 4) F(mt_tier, slots, 4, 4) F(mt_tier, dirs, 8, 4) F(mt_tier, order, 12, 4) \
+	F(mt_tier, first, 16, 4) F(mt_tier, tile_elems, 24, 8) F(mt_tier, off_slots, 32, 8) F(mt_tier, slot_bytes, 40, 8) \
+	F(mt_tier, off_dirs, 48, 8) F(mt_tier, bytes, 56, 8) F(mt_tier, params, 64, 8) F(mt_tier, t0, 72, 8) \
+	F(mt_tier, from, 80, 16) F(mt_tier, loaded, 128, 8) F(mt_tier, updated, 192, 8) F(mt_tier, written, 256, 8) \
 	F(mt_nodes, node, 0, 4) F(mt_nodes, nodes, 4, 4) F(mt_nodes, proposed, 8, 4) \
 	F(mt_nodes, streams, 12, 4) F(mt_nodes, done, 64, 512) F(mt_nodes, snap, 576, 512) F(mt_nodes, token, 1088, 512) \
 	F(mt_layer, heads, 0, 4) F(mt_layer, kv_heads, 4, 4) F(mt_layer, head_dim, 8, 4) F(mt_layer, ffn, 12, 4) \
@@ -62,7 +67,8 @@
 	F(mt_tensor, transposed, 180, 4) \
 	F(mt_unit, elems, 0, 8) F(mt_unit, params, 8, 8) F(mt_unit, w, 16, 8) F(mt_unit, lo, 24, 8) F(mt_unit, m, 32, 8) \
 	F(mt_unit, v, 40, 8) F(mt_unit, g, 48, 16) F(mt_unit, first_tensor, 64, 4) F(mt_unit, tensors, 68, 4) \
-	F(mt_unit, applied, 72, 8) F(mt_unit, updated, 80, 8) F(mt_unit, squares, 88, 8) F(mt_unit, opened, 96, 8) \
+	F(mt_unit, first_tile, 72, 4) F(mt_unit, tiles, 76, 4) \
+	F(mt_unit, applied, 80, 8) F(mt_unit, updated, 88, 8) F(mt_unit, squares, 96, 8) F(mt_unit, opened, 104, 8) \
 	F(mt_unit, version, 128, 8) F(mt_unit, pin, 192, 8) \
 	F(mt_slot, word, 0, 8) F(mt_slot, aborted, 8, 4) F(mt_slot, activity, 12, 4) F(mt_slot, activity_arg, 16, 8) \
 	F(mt_slot, counters, 24, 64) F(mt_slot, pid_ns, 88, 8) F(mt_slot, planned, 96, 24) \
@@ -115,10 +121,10 @@
 	F(mt_document, begin, 0, 4) F(mt_document, side, 4, 4) F(mt_document, ref, 8, 8)
 
 #define MT_ABI_SIZES(S) \
-	S(mt_header, 128) S(mt_control, 229440) S(mt_layer, 1184) S(mt_geometry, 10728) S(mt_tensor, 192) S(mt_unit, 256) \
+	S(mt_header, 128) S(mt_control, 229760) S(mt_layer, 1184) S(mt_geometry, 10728) S(mt_tensor, 192) S(mt_unit, 256) \
 	S(mt_slot, 256) \
 	S(mt_position, 72) S(mt_txn, 98688) S(mt_loss, 24) S(mt_figures, 8 * MT_FIGURES_WORDS) \
-	S(mt_hyper, 80) S(mt_nodes, 1600) \
+	S(mt_hyper, 80) S(mt_nodes, 1600) S(mt_tier, 320) \
 	S(mt_snapshot, 192) \
 	S(mt_record, 320) S(mt_choice, 256) \
 	S(mt_partition, 2112) S(mt_ringbuf, 256) S(mt_msg, 64) S(mt_rings, 256) \
@@ -130,10 +136,12 @@
 	R(mt_header, reserved, 64) R(mt_control, reserved0, 56) R(mt_control, reserved1, 40) \
 	R(mt_control, reserved2, 160 - 16 * MT_FIGURES_WORDS) \
 	R(mt_layer, reserved, 12) R(mt_geometry, reserved, 24) R(mt_tensor, reserved, 8) \
-	R(mt_unit, reserved0, 24) R(mt_unit, reserved1, 56) R(mt_unit, reserved2, 56) R(mt_slot, reserved, 136) \
+	R(mt_unit, reserved0, 16) R(mt_unit, reserved1, 56) R(mt_unit, reserved2, 56) R(mt_slot, reserved, 136) \
 	R(mt_position, reserved, 8) R(mt_txn, reserved0, 56) \
 	R(mt_txn, reserved1, 40 - 8 * MT_FIGURES_IN_TXN) R(mt_txn, reserved2, 4) R(mt_txn, reserved3, 24) \
 	R(mt_figures, reserved_skipped, 4) R(mt_hyper, reserved0, 4) R(mt_hyper, reserved, 8) R(mt_nodes, reserved, 48) \
+	R(mt_tier, reserved0, 4) R(mt_tier, reserved1, 32) R(mt_tier, reserved2, 56) R(mt_tier, reserved3, 56) \
+	R(mt_tier, reserved4, 56) \
 	R(mt_snapshot, reserved0, 56) R(mt_snapshot, reserved1, 32) R(mt_record, reserved, 64) R(mt_choice, reserved, 8) \
 	R(mt_partition, reserved, 56) R(mt_ringbuf, reserved0, 4) R(mt_ringbuf, reserved1, 64) \
 	R(mt_ringbuf, reserved2, 56) R(mt_ringbuf, reserved3, 56) R(mt_rings, reserved, 124) \

@@ -101,6 +101,11 @@ void mt_run_reset(struct mt_run *run, uint64_t step, uint64_t t, const struct mt
 		atomic_store_explicit(&mt_unit(run, u)->updated, step, memory_order_relaxed);
 		atomic_store_explicit(&mt_unit(run, u)->version, step, memory_order_release);
 	}
+	c->tier.t0 = t;
+	memcpy(c->tier.from, c->h.run_id, sizeof c->tier.from);
+	atomic_store_explicit(&c->tier.written, 0, memory_order_relaxed);
+	atomic_store_explicit(&c->tier.updated, 0, memory_order_relaxed);
+	atomic_store_explicit(&c->tier.loaded, 0, memory_order_relaxed);
 	struct mt_txn *filled = &c->txn[0];
 	filled->kind = MT_TRAIN;
 	filled->step = step;

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include "mt/control.h"
+#include "mt/tier.h"
 
 enum region { REGION_CONTROL, REGION_RINGS, REGION_STORE, REGION_FILES, REGION_RING };
 
@@ -22,6 +23,8 @@ struct mt_run {
 	struct mt_control *control;
 	struct mt_rings *rings;
 	struct map control_map, rings_map, store_map;
+	struct map tier_map;  /* mt_tier_map: p belongs to the offset state_bytes */
+	uint64_t tier_bytes;  /* of offsets that arrays on the tier have */
 	uint64_t state_bytes; /* of the store region: what the units need */
 	uint64_t memory;      /* of these, what this node has */
 	bool other_boot;      /* a region is of an earlier boot: its pages may be of different ages */
@@ -75,6 +78,15 @@ int region_unlink(const char *name); /* 0, or -errno */
  * writes what else than memory does where only this many bytes are there. */
 typedef void region_remedy(void *arg, uint64_t have, char *buf, size_t n);
 int region_room(uint64_t bytes, region_remedy *remedy, void *arg);
+
+/* tier.c: a tile of n elements: where its arrays are in a slot; unit, number, dir, first and end are 0 */
+struct mt_tile tile_shape(bool lo, uint32_t state, uint32_t moments, uint64_t n);
+/* drive.c: the directories of a run that is being made, below those that are given, and all files of its tiles; the
+ * store's size is set. 73, 74, 78; nothing is left behind then */
+int tier_create(struct mt_run *, const char *const *dirs);
+void tier_unmap(struct mt_run *);
+void tier_remove(const struct mt_run *);    /* its directories, with all files of tiles */
+bool tier_valid(const struct mt_control *); /* its paths are strings */
 
 /* nodes.c: 64 no such node, or the run cannot have several nodes, or this many mt-streams on each */
 int nodes_check(uint32_t node, uint32_t nodes, uint32_t streams, enum mt_dtype grad);

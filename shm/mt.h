@@ -34,6 +34,7 @@
 #include "mt/ring.h"
 #include "mt/txn.h"
 #include "mt/snapshot.h"
+#include "mt/tier.h"
 #include "mt/choices.h"
 
 #endif

@@ -62,7 +62,7 @@ static void add_moment(struct list *l, uint32_t state, uint64_t array, uint64_t 
 		return;
 	}
 	add(l, array + p.first, n);
-	add(l, array + elems + p.first / MT_GROUP * 4, n / MT_GROUP * 4);
+	add(l, array + mt_scales_at(elems) + p.first / MT_GROUP * 4, n / MT_GROUP * 4);
 }
 
 /* lo of elements [from, end) */

@@ -32,6 +32,8 @@ static uint64_t control_layout(struct mt_control *c, const struct mt_layout *l)
 	at = round_up(at + MT_CHOICES * sizeof(struct mt_choice), 4096);
 	c->off_journal = at;
 	at = round_up(at + MT_PARTITIONS * sizeof(struct mt_partition), 4096);
+	c->tier.off_dirs = c->tier.dirs ? at : 0;
+	at += (uint64_t)c->tier.dirs * MT_TIER_PATH;
 	c->off_config = at;
 	return at + c->config_bytes + 1;
 }
@@ -128,7 +130,7 @@ static int create_regions(const struct mt_create *opt, struct mt_control *c, con
 	uint32_t n;
 	int rc = nodes_ranges(l, c->nodes.node, c->nodes.nodes, &parts, &n);
 	if (rc) return rc;
-	rc = region_room(control + rings + ranges_bytes(parts, n), say_smaller, c);
+	rc = region_room(control + rings + ranges_bytes(parts, n), c->tier.tiles ? NULL : say_smaller, c);
 	const uint64_t size[] = {control, rings, l->store_bytes};
 	for (int r = 0; r < 3 && !rc; r++) {
 		bool store = r == REGION_STORE;
@@ -153,6 +155,57 @@ static void fill_control(struct mt_control *c, const struct mt_create *opt, cons
 	memcpy(base + c->off_config, opt->config_text, opt->config_bytes);
 }
 
+/* lo, m and v of the first units may take this of memory: what leaves a tenth of the RAM free */
+static uint64_t tier_memory(const struct mt_create *opt, const struct mt_layout *l)
+{
+	uint64_t machine = mt_machine_available(), group = mt_cgroup_available(), free_shm = region_free();
+	uint64_t have = machine < group ? machine : group, spare = mt_mem_total() / 10;
+	if (free_shm < have) have = free_shm;
+	if (opt->tier_memory != UINT64_MAX) return opt->tier_memory;
+	struct mt_layout all;
+	if (mt_layout_make(&all, &l->geo, l->dtype, l->grad, l->state, l->optim)) return 0;
+	uint64_t need = 0;
+	if (!mt_layout_tier(&all, 1, l->tier.tile_elems, l->tier.slots, l->tier.order))
+		need = all.store_bytes + need_beside(&all, opt->config_bytes, opt->step_tokens, 1, mt_default_streams(1));
+	mt_layout_release(&all);
+	return have > need + spare ? have - need - spare : 0;
+}
+
+static int add_tier(const struct mt_create *opt, struct mt_layout *l, struct mt_tier *t)
+{
+	enum { SLOTS = 4 };
+	if (!opt->tiers) return 0;
+	if (opt->nodes > 1) return mt_fail(MT_EX_CONFIG, "--tier: on one machine alone");
+	if (l->state == MT_NONE) return mt_fail(MT_EX_CONFIG, "--tier: --state none has no lo, m and v");
+	if (opt->tiers > MT_TIER_DIRS) return mt_fail(MT_EX_USAGE, "--tier: at most %d directories", MT_TIER_DIRS);
+	l->tier.tile_elems = opt->tile_elems ? opt->tile_elems : MT_TILE_ELEMS;
+	l->tier.slots = opt->slots ? opt->slots : SLOTS * opt->tiers;
+	l->tier.order = l->grad == MT_NONE ? MT_BACKWARD_ORDER : opt->order;
+	int rc = mt_layout_tier(l, mt_layout_tier_first(l, tier_memory(opt, l)), l->tier.tile_elems, l->tier.slots,
+		l->tier.order);
+	const struct mt_layout_tier *p = &l->tier;
+	*t = (struct mt_tier){.tiles = p->tiles,
+		.slots = p->slots,
+		.dirs = opt->tiers,
+		.order = p->order,
+		.first = p->first,
+		.tile_elems = p->tile_elems,
+		.off_slots = p->off_slots,
+		.slot_bytes = p->slot_bytes,
+		.bytes = p->bytes,
+		.params = p->params};
+	return rc;
+}
+
+/* The files of the tier, when the control region stands */
+static int make_tier(const struct mt_create *opt, struct mt_control *c, const struct mt_layout *l)
+{
+	struct mt_run run = {.control = c, .state_bytes = l->store_bytes};
+	int rc = opt->tiers ? tier_create(&run, opt->tier) : 0;
+	for (int r = 0; rc && r < 3; r++) region_unlink(region_name(opt->name, (enum region)r, NULL).text);
+	return rc;
+}
+
 int mt_run_create(const struct mt_create *opt, const struct mt_geometry *geo)
 {
 	struct mt_layout l;
@@ -173,8 +226,8 @@ int mt_run_create(const struct mt_create *opt, const struct mt_geometry *geo)
 	if (rc || (rc = mt_layout_make(&l, geo, opt->dtype, opt->grad, opt->state, optim))) return rc;
 	struct mt_control *plan = aligned_alloc(64, round_up(sizeof *plan, 64));
 	if (!plan) rc = mt_fail(MT_EX_NOMEM, "no memory for a plan of the control region");
-	else {
-		memset(plan, 0, sizeof *plan);
+	if (plan) memset(plan, 0, sizeof *plan);
+	if (!rc && !(rc = add_tier(opt, &l, &plan->tier))) {
 		snprintf(plan->name, sizeof plan->name, "%s", opt->name);
 		snprintf(plan->numa, sizeof plan->numa, "%s", opt->numa ? opt->numa : "default");
 		plan->uid = geteuid();
@@ -197,6 +250,9 @@ int mt_run_create(const struct mt_create *opt, const struct mt_geometry *geo)
 	}
 	if (!rc) {
 		fill_control(map[REGION_CONTROL].p, opt, plan, &l);
+		rc = make_tier(opt, map[REGION_CONTROL].p, &l);
+	}
+	if (!rc) {
 		rings_lay(plan, map[REGION_RINGS].p);
 		region_publish(&map[REGION_STORE]);
 		region_publish(&map[REGION_RINGS]);
@@ -226,6 +282,7 @@ static bool tables_fit(const struct mt_control *c, uint64_t size)
 		inside(size, c->off_config, c->config_bytes, 1) && c->partitions == MT_PARTITIONS && c->group == MT_GROUP &&
 		(c->dtype == MT_BF16 || c->dtype == MT_FP32) && c->grad >= MT_BF16 && c->grad <= MT_NONE &&
 		c->state >= MT_BF16 && c->state <= MT_INT8 && (c->state != MT_NONE || c->grad == MT_NONE) &&
+		(!c->tier.tiles || (inside(size, c->tier.off_dirs, c->tier.dirs, MT_TIER_PATH) && tier_valid(c))) &&
 		c->optim >= MT_ADAMW && c->optim <= MT_SGD && c->nodes.node < c->nodes.nodes && c->nodes.nodes <= MT_NODES &&
 		c->nodes.streams && c->nodes.streams <= MT_STREAMS / c->nodes.nodes;
 }
@@ -239,11 +296,16 @@ static int check_layout(struct mt_run *run)
 	bool ok = tables_fit(c, run->control_map.size);
 	int rc = ok ? mt_layout_make(&l, &c->geo, c->dtype, c->grad, c->state, c->optim) : 0;
 	if (rc == -MT_EX_NOMEM) return rc;
-	ok = ok && !rc && l.n_units == c->n_units && l.n_tensors == c->n_tensors && l.params == c->params &&
+	const struct mt_tier *t = &c->tier;
+	if (ok && !rc && t->tiles) rc = mt_layout_tier(&l, t->first, t->tile_elems, t->slots, (enum mt_pass_order)t->order);
+	ok = ok && !rc && l.tier.tiles == t->tiles && l.tier.off_slots == t->off_slots &&
+		l.tier.slot_bytes == t->slot_bytes;
+	ok = ok && l.n_units == c->n_units && l.n_tensors == c->n_tensors && l.params == c->params &&
 		!memcmp(l.tensors, mt_tensor(run, 0), l.n_tensors * sizeof *l.tensors);
 	for (uint32_t u = 0; ok && u < l.n_units; u++)
 		ok = !memcmp(&l.units[u], mt_unit(run, u), offsetof(struct mt_unit, applied));
 	run->state_bytes = l.store_bytes;
+	run->tier_bytes = l.tier.end - l.store_bytes;
 	run->memory = ok ? nodes_memory(&l, c->nodes.node, c->nodes.nodes) : 0;
 	mt_layout_release(&l);
 	return ok ? 0 : mt_fail(MT_EX_DATA, "run '%s': its control region is damaged", run->name);
@@ -304,6 +366,7 @@ void mt_run_close(struct mt_run *run)
 {
 	if (!run) return;
 	if (run->slot >= 0) mt_stage_release(run);
+	tier_unmap(run);
 	region_unmap(&run->store_map);
 	region_unmap(&run->rings_map);
 	region_unmap(&run->control_map);
@@ -519,6 +582,7 @@ int mt_run_remove(const char *name, bool force)
 			return rc;
 		}
 		mt_run_set_state(run, MT_GONE);
+		tier_remove(run);
 		mt_run_close(run);
 	}
 	struct removal r = {.run = name};
@@ -596,7 +660,11 @@ const char *mt_config_text(const struct mt_run *run, size_t *bytes)
 	return (const char *)control_at(run, run->control->off_config);
 }
 
-void *mt_at(const struct mt_run *run, uint64_t off) { return (uint8_t *)run->store_map.p + off; }
+void *mt_at(const struct mt_run *run, uint64_t off)
+{
+	if (mt_on_tier(run, off)) return (uint8_t *)run->tier_map.p + (off - run->state_bytes);
+	return (uint8_t *)run->store_map.p + off;
+}
 
 struct total {
 	const char *run;

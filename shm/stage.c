@@ -411,7 +411,7 @@ const char *mt_stage_name(int slot)
 	"mt-stream " #t "0", "mt-stream " #t "1", "mt-stream " #t "2", "mt-stream " #t "3", "mt-stream " #t "4", \
 		"mt-stream " #t "5", "mt-stream " #t "6", "mt-stream " #t "7", "mt-stream " #t "8", "mt-stream " #t "9"
 	static const char *const names[] = {"mt-store", "mt-step", "mt-optim", "mt-ckpt", "a load or init", "stage 5",
-		"stage 6", "mt-link", TEN(), TEN(1), TEN(2), TEN(3), TEN(4), TEN(5), "mt-stream 60", "mt-stream 61",
+		"mt-tier", "mt-link", TEN(), TEN(1), TEN(2), TEN(3), TEN(4), TEN(5), "mt-stream 60", "mt-stream 61",
 		"mt-stream 62", "mt-stream 63"};
 #undef TEN
 	_Static_assert(sizeof names / sizeof *names == MT_SLOTS, "a slot without a name");
@@ -444,6 +444,9 @@ static const struct {
 	[MT_ACT_SAVE] = {"saves unit", true},
 	[MT_ACT_FILL] = {"fills unit", true},
 	[MT_ACT_WATCH] = {"watches the stages", false},
+	[MT_ACT_READ_TILE] = {"reads tile", true},
+	[MT_ACT_WRITE_TILE] = {"writes tile", true},
+	[MT_ACT_WAIT_TIER] = {"waits for mt-tier, unit", true},
 };
 
 void mt_stage_activity(struct mt_run *run, enum mt_activity d, uint64_t arg)

@@ -1,8 +1,8 @@
 /* int8.h: AdamW's m and v with one byte an element (mt-store create --state int8), and back.
  *
- * An array of a unit is elems codes | elems / MT_GROUP scales (fp32). A code is a float of 8 bits, with three bits of
- * fraction: neighbours differ by 6 to 12 %. A group's scale is the power of two that begins the binade of its largest
- * value after rounding, from 2^-95 to 2^127; 0 in a group that was never written.
+ * An array of a unit is elems codes | elems / MT_GROUP scales (fp32), which begin at a multiple of 4096 bytes. A code
+ * is a float of 8 bits, with three bits of fraction: neighbours differ by 6 to 12 %. A group's scale is the power of
+ * two that begins the binade of its largest value after rounding, from 2^-95 to 2^127; 0 in a group that was never written.
  *
  *     m: sign | exponent 4 | fraction 3     |x| = scale 2^(exponent - 15) (1 + fraction / 8), but code 0 is 0
  *     v:        exponent 5 | fraction 3      x  = scale 2^(exponent - 31) (1 + fraction / 8), never 0
@@ -27,7 +27,10 @@
 #define INT8_LEAST 0x10000000u /* 2^-95: v's smallest value is then 2^-126, the smallest normal number */
 #define INT8_MOST 0x7f000000u
 
-static inline float *int8_scales(const void *codes, uint64_t elems) { return (float *)((uintptr_t)codes + elems); }
+static inline float *int8_scales(const void *codes, uint64_t elems)
+{
+	return (float *)((uintptr_t)codes + mt_scales_at(elems));
+}
 
 /* Where the code of element i of an array is */
 static inline uint64_t int8_at(uint64_t i) { return i - i % MT_GROUP + i % 32 / 2 * 4 + i % MT_GROUP / 32 * 2 + i % 2; }

@@ -5,6 +5,7 @@
 #include "hfjson.h"
 #include "lib.h"
 #include "mt/error.h"
+#include "mt/tier.h"
 
 #define BIG_ALIGN (2u << 20)    /* big arrays start on a huge page */
 #define BIG (64u << 20)         /* from this size on, the alignment costs less than 3% */
@@ -708,21 +709,83 @@ static uint64_t place_exact(const struct mt_layout *l, const struct mt_unit *u, 
 	return p.first < p.end ? place(at, (p.end - p.first) * 2) - p.first * 2 : 0;
 }
 
+static bool has_lo(const struct mt_layout *l) { return l->dtype == MT_BF16 && l->state != MT_NONE; }
+
+static bool on_tier(const struct mt_layout *l, uint32_t unit)
+{
+	return l->tier.tile_elems && l->units[unit].elems && mt_turn_of_unit(&l->geo, unit) >= l->tier.first;
+}
+
+/* Compute reads lo of exact tensors, so that it stays in memory. */
+static bool lo_on_tier(const struct mt_layout *l, uint32_t unit)
+{
+	const struct mt_unit *u = &l->units[unit];
+	struct mt_part exact = exact_part(u, l->tensors + u->first_tensor);
+	return on_tier(l, unit) && exact.first == exact.end;
+}
+
+static void place_moments(struct mt_layout *l, struct mt_unit *u, uint64_t *at)
+{
+	u->m = place(at, mt_moment_bytes(l->state, u->elems));
+	u->v = mt_state_arrays(l->optim) == 2 ? place(at, mt_moment_bytes(l->state, u->elems)) : 0;
+}
+
 /* Arrays of a unit, in the order w | lo | m | v | g (of tied embeddings: embed gradient, head gradient). At most 1027
  * units of 20 x 2^34 bytes. */
 static void place_unit(struct mt_layout *l, uint32_t unit, uint64_t *at)
 {
 	struct mt_unit *u = &l->units[unit];
-	bool bf16 = l->dtype == MT_BF16;
-	u->w = place(at, u->elems * (bf16 ? 2 : 4));
-	if (bf16) u->lo = l->state == MT_NONE ? place_exact(l, u, at) : place(at, u->elems * 2);
+	u->w = place(at, u->elems * (l->dtype == MT_BF16 ? 2 : 4));
+	if (has_lo(l) && !lo_on_tier(l, unit)) u->lo = place(at, u->elems * 2);
+	if (l->dtype == MT_BF16 && l->state == MT_NONE) u->lo = place_exact(l, u, at);
 	if (l->state == MT_NONE) return;
-	u->m = place(at, mt_state_bytes(l->state, u->elems));
-	u->v = mt_state_arrays(l->optim) == 2 ? place(at, mt_state_bytes(l->state, u->elems)) : 0;
+	if (!on_tier(l, unit)) place_moments(l, u, at);
 	if (l->grad == MT_NONE) return;
 	uint64_t bytes = u->elems * mt_dtype_bytes(l->grad);
 	u->g[0] = place(at, bytes);
 	if (unit == 0 && l->geo.flags & MT_TIED) u->g[1] = place(at, bytes);
+}
+
+/* Tiles of the units on the tier, in the order of a pass */
+static void count_tiles(struct mt_layout *l)
+{
+	struct mt_layout_tier *t = &l->tier;
+	for (uint32_t i = 0; i < l->n_units; i++) {
+		uint32_t unit = mt_unit_of_turn(&l->geo, t->order == MT_FORWARD_ORDER ? i : l->n_units - 1 - i);
+		struct mt_unit *u = &l->units[unit];
+		if (!on_tier(l, unit)) continue;
+		u->first_tile = t->tiles;
+		u->tiles = (uint32_t)((u->elems + t->tile_elems - 1) / t->tile_elems);
+		t->tiles += u->tiles;
+		t->params += u->params;
+		for (uint64_t at = 0; at < u->elems; at += t->tile_elems) {
+			uint64_t n = u->elems - at < t->tile_elems ? u->elems - at : t->tile_elems;
+			struct mt_tile tile = tile_shape(lo_on_tier(l, unit) && has_lo(l), l->state, mt_state_arrays(l->optim), n);
+			t->bytes += MT_TILE_HEADER + tile.bytes;
+			if (tile.bytes > t->slot_bytes) t->slot_bytes = tile.bytes;
+		}
+	}
+	if (t->slots > t->tiles) t->slots = t->tiles;
+}
+
+/* The store region's arrays and, behind them, slots; what the tier has lies behind the region. */
+static void place_all(struct mt_layout *l)
+{
+	struct mt_layout_tier *t = &l->tier;
+	uint64_t at = round_up(sizeof(struct mt_header), SMALL_ALIGN);
+	for (uint32_t unit = 0; unit < l->n_units; unit++) place_unit(l, unit, &at);
+	if (t->tile_elems) {
+		count_tiles(l);
+		if (t->slot_bytes >= BIG) t->slot_bytes = round_up(t->slot_bytes, BIG_ALIGN);
+		t->off_slots = place(&at, t->slots * t->slot_bytes);
+	}
+	l->store_bytes = at = round_up(at, SMALL_ALIGN);
+	for (uint32_t unit = 0; unit < l->n_units; unit++) {
+		if (!on_tier(l, unit)) continue;
+		if (has_lo(l) && lo_on_tier(l, unit)) l->units[unit].lo = place(&at, l->units[unit].elems * 2);
+		place_moments(l, &l->units[unit], &at);
+	}
+	t->end = round_up(at, SMALL_ALIGN);
 }
 
 static int fill(struct mt_layout *l)
@@ -738,9 +801,7 @@ static int fill(struct mt_layout *l)
 	if (rc == 0 && l->geo.ple_dim)
 		rc = add_unit(l, layers + 2, NULL, ple_tensors, sizeof ple_tensors / sizeof *ple_tensors, "");
 	if (rc) return rc;
-	uint64_t at = round_up(sizeof(struct mt_header), SMALL_ALIGN);
-	for (uint32_t unit = 0; unit < l->n_units; unit++) place_unit(l, unit, &at);
-	l->store_bytes = round_up(at, SMALL_ALIGN);
+	place_all(l);
 	return 0;
 }
 
@@ -782,6 +843,32 @@ int mt_layout_make(struct mt_layout *l, const struct mt_geometry *geo, enum mt_d
 	enum mt_dtype state, enum mt_optim optim)
 {
 	return make(l, geo, 0, dtype, grad, state, optim);
+}
+
+int mt_layout_tier(struct mt_layout *l, uint32_t first, uint64_t tile_elems, uint32_t slots, enum mt_pass_order order)
+{
+	if (!tile_elems || tile_elems % MT_TILE_ALIGN || tile_elems > MT_TILE_MOST)
+		return mt_fail(MT_EX_USAGE, "a tile has a multiple of %d elements, at most %d", MT_TILE_ALIGN, MT_TILE_MOST);
+	if (slots < 2) return mt_fail(MT_EX_USAGE, "a tier has 2 slots or more");
+	for (uint32_t unit = 0; unit < l->n_units; unit++) l->units[unit].lo = l->units[unit].m = l->units[unit].v = 0;
+	for (uint32_t unit = 0; unit < l->n_units; unit++) l->units[unit].first_tile = l->units[unit].tiles = 0;
+	l->tier =
+		(struct mt_layout_tier){.slots = slots, .order = order, .first = first ? first : 1, .tile_elems = tile_elems};
+	place_all(l);
+	return l->tier.tiles
+		? 0
+		: mt_fail(MT_EX_CONFIG, "lo, m and v of all units fit into the memory that --tier-memory gives");
+}
+
+uint32_t mt_layout_tier_first(const struct mt_layout *l, uint64_t memory)
+{
+	uint64_t bytes = 0, each = mt_state_arrays(l->optim);
+	for (uint32_t turn = 0; turn < l->n_units; turn++) {
+		uint64_t elems = l->units[mt_unit_of_turn(&l->geo, turn)].elems;
+		bytes += each * mt_moment_bytes(l->state, elems) + (has_lo(l) ? elems * 2 : 0);
+		if (turn && bytes > memory) return turn;
+	}
+	return l->n_units;
 }
 
 uint32_t mt_forms(const struct mt_geometry *geo)

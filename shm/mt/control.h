@@ -34,6 +34,28 @@ struct mt_nodes {
 	_Alignas(64) _Atomic uint64_t token[MT_NODES];
 };
 
+#define MT_TIER_PATH 512        /* bytes of a directory's path, NUL included */
+
+/* lo, m and v of the last units in files: see mt/tier.h. Each of the three counters is changed by one stage alone, from
+ * q to q + 1; written <= updated <= loaded <= written + slots. */
+struct mt_tier {
+	uint32_t tiles, slots, dirs, order;   /* of a pass, 0: no tier; of the store; directories; enum mt_pass_order */
+	uint32_t first, reserved0;  /* units of turns from `first` on are on it */
+	uint64_t tile_elems;
+	uint64_t off_slots, slot_bytes;       /* in the store region: tile q is in slot q mod slots */
+	uint64_t off_dirs;          /* in this region: dirs x char[MT_TIER_PATH] */
+	uint64_t bytes, params;     /* of all files; of the model, on the tier */
+	uint64_t t0;                /* Adam's t when the run was filled, */
+	uint8_t  from[16];          /* and run_id in the seals of the files then */
+	uint64_t reserved1[4];
+	_Alignas(64) _Atomic uint64_t loaded;   /* tiles below have been read: by mt-tier */
+	uint64_t reserved2[7];
+	_Alignas(64) _Atomic uint64_t updated;  /* tiles below are at their pass's t: by mt-optim */
+	uint64_t reserved3[7];
+	_Alignas(64) _Atomic uint64_t written;  /* tiles below are in their files: by mt-tier */
+	uint64_t reserved4[7];
+};
+
 struct mt_control {
 	struct mt_header h;
 	/* the run's one doorbell: every publication rings it, every wait sleeps on it (mt_wait) */
@@ -68,6 +90,7 @@ struct mt_control {
 	struct mt_hyper hyper[2];
 	uint64_t reserved2[20 - 2 * MT_FIGURES_WORDS]; /* room for more figures, without moving `nodes` */
 	struct mt_nodes nodes;
+	struct mt_tier tier;
 };
 
 /* clang-format on */

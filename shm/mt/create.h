@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "layout.h"
 #include "types.h"
 
 /* clang-format off */
@@ -20,6 +21,10 @@ struct mt_create {
 	uint64_t step_tokens; const char *numa;
 	uint32_t node, nodes;       /* nodes 0 or 1: the run is on one machine */
 	uint32_t streams;           /* mt-streams of this node at most; 0: mt_default_streams */
+	const char *const *tier; uint32_t tiers;  /* directories of the tier; 0: none */
+	uint64_t tier_memory;       /* of lo, m and v that stay in memory; UINT64_MAX: a tenth of the RAM stays free */
+	uint64_t tile_elems; uint32_t slots;      /* 0: MT_TILE_ELEMS; 4 for each directory */
+	enum mt_pass_order order;   /* --grad none: MT_BACKWARD_ORDER in any case */
 };
 /* Make the three regions, allocated in full, state empty. 73 exists, 71 not enough memory (need, have, remedy),
  * 64 bad name, policy, node or number of mt-streams. Nothing is left behind when it fails. */

@@ -36,20 +36,32 @@ struct mt_unit {                /* 256 bytes in the control region, the words th
 	uint64_t params;            /* elements that are parameters */
 	uint64_t w, lo, m, v;       /* byte offsets in the store region, 2 MiB-aligned; lo is 0 in fp32 runs,
 								 * v where the optimizer has none. --state none: m and v are 0; of lo there is what
-								 * mt_exact says alone, at the offsets from `lo` that it has in other runs; none: 0 */
+								 * mt_exact says alone, at the offsets from `lo` that it has in other runs; none: 0.
+								 * On the tier lo, m and v lie behind the region's end, where nothing is mapped */
 	uint64_t g[2];              /* gradient arrays: [0], and [1] for unit 0 of a tied model (the head's end); 0: none */
 	uint32_t first_tensor, tensors;
+	uint32_t first_tile, tiles; /* on the tier (mt/tier.h): its tiles of a pass; 0, 0: it is not */
 	/* mt-optim's note. --grad none: (last piece's block + 1) << 32 | blocks done. mt-optim --update early: step << 2
 	 * | 1 while the step, which is not committed, is applied to lo, m and v, | 2 when it is */
 	_Atomic uint64_t applied;
 	_Atomic uint64_t updated;   /* several nodes: step that this node's part of w holds; by mt-optim, with release */
 	double squares;             /* --update early: sum of squares of the gradient that was applied, and a hash of */
 	uint64_t opened;            /* what mt-step opened the step with */
-	uint64_t reserved0[3];
+	uint64_t reserved0[2];
 	_Alignas(64) _Atomic uint64_t version;  /* step that w holds; stored with release by mt-optim alone */
 	uint64_t reserved1[7];
 	_Alignas(64) _Atomic uint64_t pin;      /* step that a snapshot wants unchanged; 0: none */
 	uint64_t reserved2[7];
+};
+
+enum mt_pass_order { MT_FORWARD_ORDER = 0, MT_BACKWARD_ORDER = 1 };
+
+struct mt_layout_tier {         /* which units are on the tier (mt/tier.h), and in which tiles */
+	uint32_t tiles, slots, order, first;  /* of a pass; of the store; enum mt_pass_order; units of turns from here on */
+	uint64_t tile_elems;        /* a multiple of MT_TILE_ALIGN */
+	uint64_t off_slots, slot_bytes;       /* in the store region */
+	uint64_t end;               /* of the offsets that lo, m and v have behind the store region */
+	uint64_t bytes, params;     /* of all files; of the model, on the tier */
 };
 
 struct mt_layout {              /* what create allocates and --plan reasons about; plain process memory */
@@ -59,6 +71,7 @@ struct mt_layout {              /* what create allocates and --plan reasons abou
 	uint32_t n_units, n_tensors;
 	struct mt_unit *units; struct mt_tensor *tensors;
 	uint64_t store_bytes;       /* of the store region */
+	struct mt_layout_tier tier; /* tiles 0: none */
 	uint64_t params;            /* of the model; tied embeddings count once */
 };
 /* Bytes of m, or of v, for `elems` elements, a multiple of MT_GROUP. int8: elems codes, then a fp32 scale for each
@@ -68,10 +81,25 @@ static inline uint64_t mt_state_bytes(uint32_t state, uint64_t elems)
 	if (state == MT_NONE) return 0;
 	return state == MT_INT8 ? elems + elems / MT_GROUP * 4 : elems * mt_dtype_bytes(state);
 }
+/* The same of an array in memory, where int8's scales begin at a multiple of 4096 bytes */
+static inline uint64_t mt_scales_at(uint64_t elems) { return (elems + 4095) / 4096 * 4096; }
+static inline uint64_t mt_moment_bytes(uint32_t state, uint64_t elems)
+{
+	return state == MT_INT8 ? mt_scales_at(elems) + elems / MT_GROUP * 4 : mt_state_bytes(state, elems);
+}
 /* dtype: of w; grad: of g; state: of m and v: fp32, bf16, int8, or none, which is of w alone, with grad none */
 int mt_layout_make(struct mt_layout *, const struct mt_geometry *, enum mt_dtype dtype, enum mt_dtype grad,
 	enum mt_dtype state, enum mt_optim optim);
 void mt_layout_release(struct mt_layout *);
+
+#define MT_TILE_ALIGN 65536     /* elements: then each array of a tile begins on a page */
+#define MT_TILE_ELEMS (1u << 24)/* default */
+#define MT_TILE_MOST  (1u << 25)
+/* Places the arrays of a layout anew, with lo, m and v of units whose turn is `first` or later on the tier. Where lo is
+ * read by compute (exact tensors), it stays. 64: tile_elems is no multiple of MT_TILE_ALIGN; 78: no unit is on it. */
+int mt_layout_tier(struct mt_layout *, uint32_t first, uint64_t tile_elems, uint32_t slots, enum mt_pass_order);
+/* The first turn on the tier, if lo, m and v of the units before it may take `memory` bytes: 1 or more */
+uint32_t mt_layout_tier_first(const struct mt_layout *, uint64_t memory);
 
 /* How files name, pack and transpose a model's tensors: MT_FORM_NEW or not, plus one of the others. 0: as the family's
  * released files do */

@@ -38,15 +38,17 @@ struct mt_header {              /* the first 128 bytes of every region */
 };
 
 /* Every stage has a slot. Its word is (pid, locked, start time, generation) and changes by compare-and-swap. */
-enum mt_stage_slot { MT_STORE = 0, MT_STEP = 1, MT_OPTIM = 2, MT_CKPT = 3, MT_FILL = 4, MT_LINK = 7, MT_STREAM = 8,
+enum mt_stage_slot { MT_STORE = 0, MT_STEP = 1, MT_OPTIM = 2, MT_CKPT = 3, MT_FILL = 4, MT_TIER = 6,
+	MT_LINK = 7, MT_STREAM = 8,
 	MT_SLOTS = MT_STREAM + MT_STREAMS };
-/* slot of a stream i: MT_STREAM + i. MT_FILL: init or load at work. 5 and 6 are free for stages of your own. */
+/* slot of a stream i: MT_STREAM + i. MT_FILL: init or load at work. 5 is free for a stage of your own. */
 
 enum mt_activity {              /* what a stage does now, for `mt-store stat`; the table of words is in stage.c */
 	MT_ACT_NONE, MT_ACT_STARTING, MT_ACT_IDLE,
 	MT_ACT_READ_INPUT, MT_ACT_WAIT_STREAM, MT_ACT_WAIT_OPTIM, MT_ACT_WAIT_COMMIT, MT_ACT_WAIT_SAVE, MT_ACT_WAIT_BATCH,
 	MT_ACT_WAIT_WEIGHTS, MT_ACT_FORWARD, MT_ACT_BACKWARD, MT_ACT_WAIT_GRAD_ROOM, MT_ACT_WAIT_GRADS, MT_ACT_ACCUMULATE,
-	MT_ACT_APPLY, MT_ACT_WAIT_PIN, MT_ACT_SAVE, MT_ACT_FILL, MT_ACT_WATCH,
+	MT_ACT_APPLY, MT_ACT_WAIT_PIN, MT_ACT_SAVE, MT_ACT_FILL, MT_ACT_WATCH, MT_ACT_READ_TILE, MT_ACT_WRITE_TILE,
+	MT_ACT_WAIT_TIER,
 };
 
 /* ns: of a row, forward and backward; of a row's part of the model's arithmetic, at the rate of large GEMMs; of a step,
@@ -61,8 +63,9 @@ struct mt_slot {                /* 256 bytes */
 	_Atomic uint32_t activity;     /* enum mt_activity */
 	_Atomic uint64_t activity_arg; /* unit, micro, ... as the table says */
 	/* The stage's own. mt-stream: micros, tokens, bytes in, bytes out, wait ns, busy ns, predicted ns; mt-optim:
-	 * pieces, bytes of g, updates, update ns, wait ns, of which for mt-ckpt, updates before a commit; mt-step: steps,
-	 * targets, processed tokens, failed saves that an earlier one reported; mt-ckpt: saves, bytes */
+	 * pieces, bytes of g, updates, update ns, wait ns, of which for mt-ckpt, updates before a commit, wait ns for
+	 * mt-tier; mt-step: steps, targets, processed tokens, failed saves that an earlier one reported; mt-ckpt: saves,
+	 * bytes; mt-tier: tiles read, bytes read, tiles written, bytes written, busy ns, repeated transfers, new files */
 	_Atomic uint64_t counters[8];
 	_Atomic uint64_t pid_ns;    /* the namespace that its pid belongs to: inode of the holder's /proc/self/ns/pid */
 	/* mt-stream's, of its plan for training: see enum mt_planned. 0: not known */

@@ -21,6 +21,7 @@ enum {
 	MT_ON_SNAP = 1 << 2,        /* the snapshot's word */
 	MT_ON_PIN = 1 << 3,         /* a unit's pin, cleared */
 	MT_ON_STAGE = 1 << 4,       /* between threads of one stage */
+	MT_ON_TIER = 1 << 5,        /* one of the tier's counters */
 };
 #define MT_ON_ALL 0xffffffffu
 /* The same for some bits: sleep until the doorbell rings for one of them; ring it for them. Also for a ring's messages

@@ -158,8 +158,8 @@ int main(int argc, char **argv)
 	struct tile t[TILES]; /* adamw's first; last adamw's with bf16 gradients */
 	for (int s = 0; s < STATES; s++) {
 		t[s] = (struct tile){.w = w, .lo = (int16_t *)lo, .optim = MT_ADAMW, .state = types[s], .g = {g, NULL}};
-		t[s].m = array(mt_state_bytes(types[s], n));
-		t[s].v = array(mt_state_bytes(types[s], n));
+		t[s].m = array(mt_moment_bytes(types[s], n));
+		t[s].v = array(mt_moment_bytes(types[s], n));
 		t[s].m_scale = int8_scales(t[s].m, n);
 		t[s].v_scale = int8_scales(t[s].v, n);
 		for (enum mt_optim optim = MT_LION; optim <= MT_SGD; optim++) {

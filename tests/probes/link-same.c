@@ -37,7 +37,7 @@ static void same_moment(const struct mt_run *a, const struct mt_run *b, const ch
 		return;
 	}
 	same(a, b, what, unit, off + p.first, n);
-	same(a, b, what, unit, off + mt_unit(a, unit)->elems + p.first / MT_GROUP * 4, n / MT_GROUP * 4);
+	same(a, b, what, unit, off + mt_scales_at(mt_unit(a, unit)->elems) + p.first / MT_GROUP * 4, n / MT_GROUP * 4);
 }
 
 static void same_unit(const struct mt_run *a, const struct mt_run *b, uint32_t unit)

@@ -109,7 +109,7 @@ static enum what what_of(uint64_t step) /* some of the run's steps must be skipp
 }
 
 static uint32_t grad_bytes(void) { return f.grad == MT_BF16 ? 2 : 4; }
-static uint64_t moment_bytes(uint64_t elems) { return mt_state_bytes(f.state, elems); }
+static uint64_t moment_bytes(uint64_t elems) { return mt_moment_bytes(f.state, elems); }
 static uint64_t min64(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static uint32_t ends(uint32_t u) { return f.grad != MT_NONE && mt_unit(f.run, u)->g[1] ? 2 : 1; }
 

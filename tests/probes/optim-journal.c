@@ -98,7 +98,7 @@ static void create(int i)
 
 static uint32_t noise;
 
-static size_t moment_bytes(size_t n) { return mt_state_bytes(state, n); }
+static size_t moment_bytes(size_t n) { return mt_moment_bytes(state, n); }
 
 static void set_moment(void *array, float *scale, uint64_t i, float x)
 {
