@@ -2,7 +2,8 @@
  *
  * An array of a unit is elems codes | elems / MT_GROUP scales (fp32), which begin at a multiple of 4096 bytes. A code
  * is a float of 8 bits, with three bits of fraction: neighbours differ by 6 to 12 %. A group's scale is the power of
- * two that begins the binade of its largest value after rounding, from 2^-95 to 2^127; 0 in a group that was never written.
+ * two that begins the binade of its largest value after rounding, from 2^-95 to 2^127; 0 in a group that was never
+ * written.
  *
  *     m: sign | exponent 4 | fraction 3     |x| = scale 2^(exponent - 15) (1 + fraction / 8), but code 0 is 0
  *     v:        exponent 5 | fraction 3      x  = scale 2^(exponent - 31) (1 + fraction / 8), never 0
