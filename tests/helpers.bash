@@ -31,6 +31,15 @@ has() { # PACKAGES...: looked for once a suite
 	grep -qx True "$known"
 }
 
+# Files of a tier want direct I/O, and hard links that are counted: tests have them in $DISK, which teardown removes
+need_tier() {
+	DISK=$(mktemp -d "$BUILD/tier.XXXXXX")
+	case $(stat -f -c %T "$DISK") in
+	ext2/ext3 | xfs | btrfs | f2fs) ;;
+	*) skip "needs ext4, xfs, btrfs or f2fs below $BUILD" ;;
+	esac
+}
+
 # Open MPI starts as root only with these
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 need_mpi() {
@@ -185,6 +194,7 @@ teardown() {
 	while read -r p; do kill -CONT "$p" 2>/dev/null; kill -9 "$p" 2>/dev/null; done <"$T/pids"
 	wait 2>/dev/null
 	[ -z "${ON_DISK:-}" ] || rm -f "$ON_DISK"
+	[ -z "${DISK:-}" ] || rm -rf "$DISK"
 	[ -z "${GROUP:-}" ] || rmdir "$GROUP" 2>/dev/null || true
 	[ ! -d "$T/disk" ] || umount "$T/disk" 2>/dev/null || true
 	rm -f "$(regions_of "$(mt_run_name)")"*
