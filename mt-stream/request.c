@@ -44,6 +44,19 @@ static void host_limit(const struct stream *s, struct plan_request *req)
 
 /* ---- requests ---- */
 
+/* The update of units on the tier takes as long as their drives */
+static void tier_request(const struct stream *s, struct plan_request *req)
+{
+	const struct mt_tier *t = &s->control->tier;
+	if (!t->tiles || !req->train) return;
+	request_tier(req, s->requested.tier * 1e9,
+		&(struct mt_layout_tier){.tiles = t->tiles,
+			.slots = t->slots,
+			.slot_bytes = t->slot_bytes,
+			.bytes = t->bytes,
+			.params = t->params});
+}
+
 static int request_make(struct stream *s, uint32_t rows, uint32_t seq, bool train, struct plan_request *req)
 {
 	*req = (struct plan_request){
@@ -79,6 +92,7 @@ static int request_make(struct stream *s, uint32_t rows, uint32_t seq, bool trai
 	if (s->dev->attention_need) req->attention = s->dev->attention_need(s->dev, seq, s->planning.packed, train);
 	host_limit(s, req);
 	request_sizes(req, mt_unit(s->run, 0), mt_tensor(s->run, 0));
+	if (s->requested.tier_given) tier_request(s, req);
 	if (!s->rates.measured.cores) return profile_parse(s->requested.profile, req->dtype, s->dev->gpu, &req->profile);
 	req->profile = s->rates.measured;
 	req->selects = s->rates.selects;

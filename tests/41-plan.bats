@@ -409,6 +409,52 @@ assert abs(b / a - times) < 1e-3, (a, b)' "$@"
 	fails_with 64 mt-plan $shape --update soon
 }
 
+@test "with lo, m and v on drives, the step waits for what the forward pass does not hide of their bytes" {
+	shape="qwen2.5-7b --seq 4096 --micro 32 --grad bf16 --json"
+	plan $shape >"$T/memory"
+	for state in fp32 bf16 int8; do plan $shape --state $state --tier 7 >"$T/$state" 2>"$T/err"; done
+	for rate in 14 27 1000000; do plan $shape --tier $rate >"$T/$rate"; done
+	plan $shape --tier 7 --tier-memory 30000000000 >"$T/part"
+	plan qwen2.5-7b --seq 4096 --micro 32 --grad none --state int8 --tier 7 --json >"$T/none"
+	python3 - "$T" <<-'PY'
+		import json, sys
+		p = {n: json.load(open(f"{sys.argv[1]}/{n}"))
+		    for n in "memory fp32 bf16 int8 14 27 1000000 part none".split()}
+		assert "tier_s" not in p["memory"]
+		n = p["memory"]["params"] - 152064 * 3584                # the embedding stays
+		for state, b in ("fp32", 10), ("bf16", 6), ("int8", 4.125):
+		    t = p[state]
+		    assert b * n <= t["tier_written"] < 1.001 * b * n and t["tier_bytes"] >= t["tier_written"], t
+		    assert abs(t["tier_s"] - 2 * t["tier_written"] / 7e9) < 1e-6, t
+		    slots = 4 * b * 2**24
+		    moved = 2 * (t["tier_written"] - slots) / 7e9
+		    assert abs(t["stall_s"] - (t["adam_s"] - t["first_forward_s"])) < 1e-6, t
+		    assert moved < t["adam_s"] < moved + 0.5, (moved, t)
+		    assert 0 < t["tier_wait_s"] < t["stall_s"], t
+		assert p["fp32"]["tier_wait_s"] > p["14"]["tier_wait_s"] > p["27"]["tier_wait_s"], p
+		assert p["1000000"]["tier_wait_s"] < 1e-3, p["1000000"]
+		# the host's memory has lo, m and v of the first units alone, and what slots hold
+		less = p["memory"]["store_bytes"] - p["fp32"]["store_bytes"]
+		assert abs(less - (p["fp32"]["tier_written"] - 4 * 10 * 2**24)) < 0.01 * less, (less, p["fp32"])
+		assert 0 < p["part"]["store_bytes"] - p["fp32"]["store_bytes"] <= 30e9, p["part"]
+		assert p["part"]["tier_wait_s"] < p["fp32"]["tier_wait_s"], p["part"]
+		assert p["none"]["tier_wait_s"] < p["int8"]["tier_wait_s"] / 2, (p["none"], p["int8"])
+	PY
+	plan qwen2.5-7b --seq 4096 --micro 32 --state int8 --tier 7 |
+		grep -Eq "^tier +29\.[0-9]+ GB on disk, 58\.[0-9]+ GB a step: 8\.[0-9]+ s at 7 GB/s, waits .* 1 PB in 34[0-9]+ steps$"
+	fails_with 64 plan demo --seq 64 --micro 1 --tier 0
+	fails_with 64 plan demo --seq 64 --micro 1 --tier-memory 1G
+	fails_with 78 plan demo --seq 64 --micro 1 --tier 7 --nodes 2 --net 10
+}
+
+@test "a plan warns of steps that wear out drives" {
+	shape="llama-120b --profile RTX4090 --seq 4096 --micro 1 --grad none"
+	plan $shape --tier 7 2>&1 >/dev/null | grep -q "warning: 8[0-9][0-9] steps write 1 PB to the drives of --tier"
+	plan $shape --tier 7 --steps 1000 2>&1 >/dev/null | grep -q "warning: 1000 steps write 1.1[0-9] PB to the drives"
+	plan $shape --tier 7 --steps 100 2>&1 >/dev/null | no grep warning
+	plan qwen2.5-7b --seq 4096 --micro 1 --tier 7 2>&1 >/dev/null | no grep warning
+}
+
 # bats test_tags=slow
 @test "rates given in --profile change the prediction" {
 	slow=$(plan demo --seq 256 --micro 8 --json --device-memory 2G --profile H200,flops=100 | value step_s)

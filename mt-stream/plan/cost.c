@@ -131,6 +131,25 @@ static double update_rate(const struct plan_request *req)
 	return p->adam_measured ? p->adam * bytes_with(req, 2 * sizeof(float)) / bytes : fmin(p->adam, p->ram / bytes);
 }
 
+/* Bytes that the tier's drives read and write between a step's commit and the end of its update: the slots are filled
+ * before it, and written after it */
+static double tier_moves(const struct plan_request *req)
+{
+	return req->tier > 0 ? 2 * fmax(0, (double)req->tier_bytes - (double)req->tier_ahead) : 0;
+}
+
+/* Bytes of the host's memory that go with these: the drives' transfers, and their checksums */
+static double tier_ram(const struct plan_request *req) { return 2 * tier_moves(req); }
+
+/* Seconds of a node's update */
+static double update_time(const struct plan_request *req)
+{
+	double rate = update_rate(req), on = req->tier > 0 ? (double)req->tier_params : 0;
+	double ram = fmax(req->profile.ram, rate * update_bytes(req));
+	double tier = on > 0 ? fmax((on * update_bytes(req) + tier_ram(req)) / ram, tier_moves(req) / req->tier) : 0;
+	return ((double)req->params - on) / (rate * req->nodes) + fmax(on / rate, tier);
+}
+
 /* The column of our own attention for these heads; -1: tensor cores do not take them (attention_takes_mma) */
 static int own_column(const struct plan_request *req, const struct mt_layer *l)
 {
@@ -457,7 +476,8 @@ static double stall_early(const struct plan_request *req, const struct predictio
 	double added = 2.0 * mt_dtype_bytes(req->grad) * req->streams * (double)req->grads / rate;
 	double copied = 2.0 * mt_dtype_bytes(req->dtype) * (double)(req->params - req->embed - req->ple) / rate;
 	double left = most(0, p->adam - first - most(0, p->last_backward - added));
-	double taken = req->unified ? ((double)req->params * update_bytes(req) + copied * rate) / req->profile.hbm : 0;
+	double updated = (double)req->params * update_bytes(req) + tier_ram(req);
+	double taken = req->unified ? (updated + copied * rate) / req->profile.hbm : 0;
 	return most(first, first + left + copied - p->first_forward) + taken;
 }
 
@@ -469,7 +489,9 @@ static double stall_early(const struct plan_request *req, const struct predictio
  * updated. The last block goes forward when its weights have come; the head's come meanwhile.
  *
  * Meanwhile the first forward pass writes what it offloads: the host memory's bandwidth is shared. Where host and GPU
- * share one memory, the update takes its bandwidth from the GPU, so nothing hides that time. */
+ * share one memory, the update takes its bandwidth from the GPU, so nothing hides that time.
+ *
+ * Of units on the tier, the update is at most as fast as their drives. */
 static double stall_of(const struct plan_request *req, const struct plan *plan, const struct times *t,
 	const struct prediction *p)
 {
@@ -478,7 +500,8 @@ static double stall_of(const struct plan_request *req, const struct plan *plan, 
 	double behind = req->grad == MT_NONE ? p->last_backward : p->first_forward;
 	/* what makes the blocks' own inputs is updated with the embedding, and needed with it */
 	double first = (double)(req->embed + req->ple) / (update_rate(req) * req->nodes);
-	double updated = (double)req->params * update_bytes(req) / req->nodes, written = (double)memory_host(req, plan);
+	double updated = (double)req->params * update_bytes(req) / req->nodes + tier_ram(req);
+	double written = (double)memory_host(req, plan);
 	double shared = (updated + written) / most(req->profile.ram, update_rate(req) * update_bytes(req));
 	double update = written > 0 && req->grad != MT_NONE ? most(p->adam, shared) : p->adam;
 	double all = most(update, first + network_weights_time(req, req->weights));
@@ -504,7 +527,7 @@ static void predict_step(const struct plan_request *req, const struct plan *plan
 	if (plan->pass_rows) predict_passes(req, plan, t, p);
 	else predict_layers(req, plan, t, p);
 	if (req->train) {
-		p->adam = (double)req->params / (update_rate(req) * req->nodes);
+		p->adam = update_time(req);
 		p->stall = stall_of(req, plan, t, p);
 	}
 	several_micros(req, p);
@@ -525,6 +548,17 @@ void predict(const struct plan_request *req, const struct plan *plan, const stru
 }
 
 /* ---- what a step consists of ---- */
+
+/* By how much the tier's drives make the step longer */
+static double tier_wait(const struct plan_request *req, const struct plan *plan, const struct prediction *p)
+{
+	struct plan_request no_wait = *req;
+	struct prediction other;
+	struct times t = unit_times(req, plan, rows_of_pass(req, plan));
+	no_wait.tier = INFINITY;
+	predict_step(&no_wait, plan, &t, &other);
+	return p->step - other.step;
+}
 
 /* Add the compute of `passes` passes of `rows` rows each, by what it consists of */
 static void add_compute(const struct plan_request *req, const struct plan *plan, uint32_t rows, double passes,
@@ -583,6 +617,7 @@ void predict_parts(const struct plan_request *req, const struct plan *plan, stru
 	network(req, p);
 	add_compute(req, plan, pass, micros * (req->rows / pass), p);
 	if (req->rows % pass) add_compute(req, plan, req->rows % pass, micros, p);
+	if (req->tier > 0) p->tier_wait = tier_wait(req, plan, p);
 	p->pcie_wait = most(0, p->forward + p->backward - p->gemm - p->attention - p->recompute - p->other_kernels);
 	p->tflops = all * (req->train ? 3 : 1) * (2 * model * tokens + attention) / p->step / 1e12;
 }

@@ -111,12 +111,26 @@ static int search(const struct plan_request *req, struct plan_result *p)
 	return 0;
 }
 
+/* lo, m and v of the last units are on drives, as mt-store create --tier places them */
+static int tier_of(const struct dry *o, struct mt_layout *l, struct plan_request *req)
+{
+	enum { SLOTS = 4 };
+	enum mt_pass_order order = req->early || req->grad == MT_NONE ? MT_BACKWARD_ORDER : MT_FORWARD_ORDER;
+	int rc = mt_layout_tier(l, mt_layout_tier_first(l, o->tier_memory), MT_TILE_ELEMS, SLOTS, order);
+	if (rc == 0) request_tier(req, o->r->tier * 1e9, &l->tier);
+	return rc;
+}
+
 /* The plan for a request. 0; -71: device or host memory is short */
 static int plan_of(const struct dry *o, struct plan_request *req, struct plan_result *p, uint64_t *store)
 {
 	struct mt_layout l;
 	int rc = mt_layout_make(&l, req->geo, req->dtype, req->grad, req->state, req->optim);
 	if (rc) return rc;
+	if (o->r->tier_given && (rc = tier_of(o, &l, req))) {
+		mt_layout_release(&l);
+		return rc;
+	}
 	request_sizes(req, l.units, l.tensors);
 	if (!req->profile.cores) {
 		req->work = work_of(req);
@@ -235,6 +249,19 @@ static int add_remedies(const struct dry *o, const struct plan_request *req)
 											  : mt_fail(MT_EX_NOMEM, "%s", why);
 }
 
+/* Drives are made for some number of bytes written, about 1 PB for each TB of good ones */
+static void warn_wear(const struct dry *o, const struct plan_request *req)
+{
+	const double pb = 1e15, most = 0.5e15, least = 10000;
+	double written = req->tier > 0 ? (double)req->tier_bytes : 0, all = written * (double)o->steps;
+	if (all > most)
+		mt_say("warning: %llu steps write %.2f PB to the drives of --tier: look up how much they are rated for (TBW)",
+			(unsigned long long)o->steps, all / pb);
+	else if (!o->steps && written * least > pb)
+		mt_say("warning: %.0f steps write 1 PB to the drives of --tier: look up how much they are rated for (TBW)",
+			pb / written);
+}
+
 static int show(const struct dry *o, struct plan_request *req)
 {
 	struct plan_result p;
@@ -248,6 +275,7 @@ static int show(const struct dry *o, struct plan_request *req)
 	if (req->nodes > MT_NODES || req->nodes * req->streams > MT_STREAMS)
 		mt_say("plans for %u node%s of %u stream%s; a run has at most %d nodes, and %d streams in all", req->nodes,
 			mt_s(req->nodes), req->streams, mt_s(req->streams), MT_NODES, MT_STREAMS);
+	warn_wear(o, req);
 	struct advice advice = advise(o, req, &p);
 	if (o->json) show_json(req, &p, store, &advice);
 	else show_text(req, &p, store, &advice);

@@ -27,6 +27,8 @@ void requested_parse(struct requested *r)
 	if (r->threads > 4096) mt_die(MT_EX_USAGE, "--threads: %llu: more than 4096", (unsigned long long)r->threads);
 	if (r->sizes.chunk_tokens > INT32_MAX || r->sizes.head_tokens > INT32_MAX || r->sizes.pass_rows > INT32_MAX)
 		mt_die(MT_EX_USAGE, "--chunk-tokens, --head-tokens, --pass-rows: more than %d", INT32_MAX);
+	if (r->tier_given && !(r->tier >= 1e-6 && r->tier <= 1e6))
+		mt_die(MT_EX_USAGE, "--tier: %g: 1e-6 to 1e6 GB/s", r->tier);
 	r->recompute = recompute_parse(r->recompute_words);
 	r->compute = r->compute_words ? type_parse("compute", r->compute_words) : 0;
 }

@@ -15,6 +15,8 @@ struct requested { /* 0, NULL: not requested */
 	const char *profile; /* the rates that the planner assumes: as profile_parse takes them */
 	uint64_t memory;     /* bytes of device memory, the device's own included */
 	uint64_t host;       /* bytes of host memory that the run may take */
+	double tier;         /* GB a second that the drives of --tier read and write */
+	bool tier_given;
 	uint64_t expert_window, threads;
 	struct chunk_sizes sizes;
 	/* from these words requested_parse makes */
@@ -29,6 +31,9 @@ struct requested { /* 0, NULL: not requested */
 	{"device-memory", OPT_SIZE, &(r).memory, "BYTES", \
 		"device memory that it may use (default: what is free; cpu: half of what is available)", NULL}, \
 	{"host-memory", OPT_SIZE, &(r).host, "BYTES", "host memory that the run may use", NULL}, \
+	{"tier", OPT_DOUBLE, &(r).tier, "GB/s", \
+		"plan with lo, m and v on drives that read and write so much at once, both added (mt-tier --bench)", \
+		&(r).tier_given}, \
 	{"recompute", OPT_STR, &(r).recompute_words, "HOW", \
 		"auto, full (keep block inputs only) or none (keep all); same bits", NULL}, \
 	{"expert-window", OPT_U64, &(r).expert_window, "N", \

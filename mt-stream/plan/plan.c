@@ -15,7 +15,7 @@ static const char *attention = "cudnn", *loss = "nll", *dtype = "bf16", *grad = 
 				  *optim = "adamw", *update = "late";
 static uint64_t seq, micro, batch, nodes = 1, streams = 1, micros = 1;
 static double net;
-static bool nodes_given, net_given, micros_given;
+static bool nodes_given, net_given, micros_given, tier_memory_given, steps_given;
 
 static const struct mt_opt options[] = {
 	{"config", OPT_STR, &dry.config, "FILE", "config.json, or its directory", NULL},
@@ -33,6 +33,10 @@ static const struct mt_opt options[] = {
 	{"device", OPT_STR, &requested.device, "DEV", "this machine's cpu or cuda[:N] (default: the GPU found, else cpu)",
 		NULL},
 	REQUESTED_OPTIONS(requested),
+	{"tier-memory", OPT_SIZE, &dry.tier_memory, "BYTES",
+		"--tier: lo, m and v of the first units that stay in memory (default: of the embedding alone)",
+		&tier_memory_given},
+	{"steps", OPT_U64, &dry.steps, "N", "--tier: steps of the run, for how much they write to drives", &steps_given},
 	{"chunk-tokens", OPT_U64, &requested.sizes.chunk_tokens, "N", "tokens of a chunk (default: as the plan has it)",
 		NULL},
 	{"head-tokens", OPT_U64, &requested.sizes.head_tokens, "N", "tokens of an LM-head chunk (likewise)", NULL},
@@ -53,7 +57,7 @@ static struct mt_program program = {
 			 "       [--loss nll|pg|dpo|simpo|orpo]\n"
 			 "       [--nodes N --net GB/s] [--streams N] [--micro-batches N] [--device cpu|cuda[:N]] [--profile GPU]\n"
 			 "       [--recompute auto|full|none] [--expert-window N] [--compute bf16|fp32] [--attention cudnn|own]\n"
-			 "       [--update early|late] [--json]",
+			 "       [--update early|late] [--tier GB/s [--tier-memory BYTES] [--steps N]] [--json]",
 	.about = "Prints how mt-stream would compute a step of a model, and how long it would take, on this machine or on "
 			 "another: no run, no GPU needed. mt-stream --plan runs it.",
 	.opts = options,
@@ -137,6 +141,9 @@ static struct plan_request request_parse(void)
 	if (!req.early && strcmp(update, "late")) mt_die(MT_EX_USAGE, "--update: '%s' is not early or late", update);
 	if (req.early && (req.grad == MT_NONE || nodes_given))
 		mt_die(MT_EX_USAGE, "--update early: on one machine, with gradients that are kept");
+	if (!requested.tier_given && (tier_memory_given || steps_given))
+		mt_die(MT_EX_USAGE, "--tier-memory and --steps want --tier");
+	if (requested.tier_given && nodes > 1) mt_die(MT_EX_CONFIG, "--tier: on one machine alone");
 	dry.own_attention = !strcmp(attention, "own");
 	if (!dry.own_attention && strcmp(attention, "cudnn"))
 		mt_die(MT_EX_USAGE, "--attention: '%s': not cudnn or own", attention);

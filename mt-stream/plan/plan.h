@@ -17,6 +17,7 @@
 #define MT_STREAM_PLAN_H
 
 #include "block.h"
+#include "mt/layout.h"
 #include "split.h"
 
 enum recompute { RECOMPUTE_AUTO, RECOMPUTE_FULL, RECOMPUTE_NONE };
@@ -65,11 +66,15 @@ struct plan_request {
 	bool zero_copy;                  /* the device reads weights in the store: no weight slots */
 	bool reads_rows;                 /* the device reads few rows of the embedding in the store */
 	bool early;                      /* mt-optim --update early: units are updated before the step's commit */
-	bool unified;                    /* a GPU whose memory is the host's: nothing is offloaded */
-	uint64_t work;                   /* bytes that the device takes for itself */
-	uint64_t memory;                 /* device memory budget, in bytes */
-	uint64_t host;                   /* host memory budget of the run, in bytes */
-	uint64_t host_beside;            /* bytes of it that the run takes besides activations */
+	double tier;          /* of lo, m and v on drives (mt/tier.h): bytes a second, read and written. 0: none */
+	uint64_t tier_params; /* parameters whose lo, m and v are there; */
+	uint64_t tier_bytes, tier_disk; /* bytes that a step reads, and writes, and those of the files; */
+	uint64_t tier_ahead;            /* bytes that slots hold, and so are read before a step's commit */
+	bool unified;                   /* a GPU whose memory is the host's: nothing is offloaded */
+	uint64_t work;                  /* bytes that the device takes for itself */
+	uint64_t memory;                /* device memory budget, in bytes */
+	uint64_t host;                  /* host memory budget of the run, in bytes */
+	uint64_t host_beside;           /* bytes of it that the run takes besides activations */
 	enum recompute recompute;
 	uint32_t expert_window; /* experts of a window, those of a layer and more: no windows; 0: the planner selects */
 	uint32_t chunk_tokens, head_tokens, pass_rows; /* chunk_tokens, head_tokens 0: the planner selects them, */
@@ -103,8 +108,9 @@ struct prediction {           /* seconds */
 	double adam, stall, tail; /* adam: of a node's part */
 	/* several nodes: by how much the step is longer than with a network that takes no time. In none of the above */
 	double network_wait;
-	double step;   /* forward + backward + stall + tail + network_wait */
-	double tflops; /* of all nodes: 6 N plus causal attention, over the step, in 1e12 a second */
+	double tier_wait; /* by how much the step is longer than with drives that take no time; in `stall` */
+	double step;      /* forward + backward + stall + tail + network_wait */
+	double tflops;    /* of all nodes: 6 N plus causal attention, over the step, in 1e12 a second */
 	/* forward + backward by what they consist of. gemm: the model's, at the full rate; other_kernels: norms, rope,
 	 * SwiGLU, small GEMMs */
 	double gemm, attention, recompute, other_kernels, pcie_wait;
@@ -145,6 +151,8 @@ const char *profile_cores_rates(const char *spec);
 
 /* ---- search.c ---- */
 
+/* lo, m and v are on drives that read and write `tier` bytes a second */
+void request_tier(struct plan_request *, double tier, const struct mt_layout_tier *);
 /* Of all units and their tensors */
 void request_sizes(struct plan_request *, const struct mt_unit *units, const struct mt_tensor *tensors);
 /* The sizes of a run on a device whose memory is the host's, unless others are requested: the same on all machines */

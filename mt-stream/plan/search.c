@@ -13,6 +13,7 @@
 
 #include "mt/error.h"
 #include "mt/layout.h"
+#include "mt/tier.h"
 #include "plan.h"
 #include "say.h"
 
@@ -60,6 +61,15 @@ void request_sizes(struct plan_request *req, const struct mt_unit *units, const 
 	req->idle_params = 0;
 	for (uint32_t i = 0; i < req->geo->layers; i++) req->idle_params += idle_of(req->geo, mt_layer_of(req->geo, i));
 	req->idle = req->idle_params / req->geo->layers;
+}
+
+void request_tier(struct plan_request *req, double tier, const struct mt_layout_tier *t)
+{
+	req->tier = tier;
+	req->tier_params = t->params;
+	req->tier_disk = t->bytes;
+	req->tier_bytes = t->bytes - (uint64_t)t->tiles * MT_TILE_HEADER;
+	req->tier_ahead = (uint64_t)t->slots * t->slot_bytes;
 }
 
 uint32_t default_chunk_tokens(void) { return CHUNK_TOKENS; }

@@ -47,6 +47,17 @@ static void show_times(const struct plan_request *req, const struct plan_result 
 	printf("PCIe      %.2f GB in, %.2f GB out\n", gb(t->in), gb(t->out));
 }
 
+static void show_tier(const struct plan_request *req, const struct prediction *t)
+{
+	double written = (double)req->tier_bytes;
+	if (!(req->tier > 0)) return;
+	printf(
+		"tier      %.2f GB on disk, %.2f GB a step: %.3f s at %.4g GB/s, waits %.3f s; %.2f GB written a step: 1 PB in "
+		"%.0f steps\n",
+		gb(req->tier_disk), 2 * written / 1e9, 2 * written / req->tier, req->tier / 1e9, t->tier_wait, written / 1e9,
+		1e15 / written);
+}
+
 static void show_offloads(const struct plan *plan, uint32_t layers)
 {
 	uint32_t away = blocks_offloaded(plan, layers);
@@ -143,6 +154,7 @@ void show_text(const struct plan_request *req, const struct plan_result *p, uint
 	printf("device    %.2f GB of %.2f GB (at least %.2f GB)\n", gb(p->bytes), gb(req->memory), gb(p->least));
 	show_host(req, p, store);
 	show_times(req, p);
+	show_tier(req, &p->predicted);
 	show_bound(req, &p->predicted, advice);
 	show_rates(&req->profile);
 	printf("speed     %.0f tokens/s, %.1f model TFLOP/s, by the rates of %s\n",
@@ -202,6 +214,10 @@ void show_json(const struct plan_request *req, const struct plan_result *p, uint
 	printf("\"products_s\": %.9g, \"again_s\": %.9g, \"around_s\": %.9g, \"bus_s\": %.9g, ", t->gemm, t->recompute,
 		t->other_kernels, t->pcie_wait);
 	json_network(req, t);
+	if (req->tier > 0)
+		printf("\"tier_bytes\": %llu, \"tier_written\": %llu, \"tier_s\": %.9g, \"tier_wait_s\": %.9g, ",
+			(unsigned long long)req->tier_disk, (unsigned long long)req->tier_bytes,
+			2 * (double)req->tier_bytes / req->tier, t->tier_wait);
 	if (advice->options) printf("\"faster_with\": \"%s\", \"faster_times\": %.4g, ", advice->options, advice->times);
 	printf("\"step_s\": %.9g, \"forward_s\": %.9g, \"backward_s\": %.9g, \"first_forward_s\": %.9g, \"adam_s\": %.9g, "
 		   "\"stall_s\": %.9g, \"tail_s\": %.9g, \"tokens_per_s\": %.6g, \"model_tflops\": %.6g}\n",
