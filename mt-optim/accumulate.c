@@ -282,7 +282,7 @@ bool accumulate_round(struct optim *o, uint32_t k)
 	if (o->nodes > 1 && !nodes_may_commit(o, k)) return moved;
 	bool waits_for_piece = o->direct && g->txn.kind == MT_TRAIN && !commit_skips(o, g);
 	if (waits_for_piece) return moved;
-	early_finish(o);
+	if (!early_finish(o)) return moved;
 	commit(o, g, word);
 	return true;
 }

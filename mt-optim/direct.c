@@ -22,12 +22,13 @@
 #include "mt/error.h"
 #include "mt/ring.h"
 #include "mt/run.h"
+#include "mt/tier.h"
 #include "mt/txn.h"
 #include "mt/wait.h"
 #include "optim.h"
 #include "sum.h"
 
-struct piece {
+struct piece { /* or a part of one, in one tile */
 	struct optim *o;
 	const struct scalars *scalars;
 	struct tile tile; /* the unit's, with g in the ring's block */
@@ -35,6 +36,14 @@ struct piece {
 	uint64_t step, first, groups; /* of the piece, in the unit */
 	_Atomic bool nonfinite;
 };
+
+struct direct { /* the step, and the number of its pass's tile 0 */
+	struct optim *o;
+	const struct scalars *scalars;
+	uint64_t step, q;
+};
+
+static uint64_t min64(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 static uint64_t part(const struct piece *p, uint32_t partition)
 {
@@ -74,40 +83,76 @@ static void run_piece(struct piece *p, void (*fn)(void *, int64_t, int))
 	pool_run(p->groups >= WORTH_SHARING ? optim_pool(p->o) : NULL, MT_PARTITIONS, fn, p);
 }
 
-static void do_piece(struct optim *o, const struct mt_msg *m, const void *block, uint64_t step,
-	const struct scalars *scalars)
+/* Tiles that the units' words say are done: a predecessor may have died before it counted one. */
+static void count_tiles(struct optim *o, uint64_t q)
 {
-	uint32_t u = m->grad.unit;
-	uint64_t blocks = (m->grad.n + MT_BLOCK - 1) / MT_BLOCK, name = m->grad.off / MT_BLOCK + 1;
-	_Atomic uint64_t *word = &mt_unit(o->run, u)->applied;
-	uint64_t applied = atomic_load_explicit(word, memory_order_acquire), done = applied & UINT32_MAX;
-	/* A unit's pieces come from 0 upward. One that begins before what is done was sent or read again. */
-	if (name - 1 > done) dirty(o, MT_EX_BUG, step, "a gradient piece is missing");
-	if (name - 1 == done) {
-		struct piece p = {
-			.o = o,
-			.scalars = scalars,
-			.tile = o->units[u].tile,
-			.unit = u,
-			.step = step,
-			.first = m->grad.off / MT_GROUP,
-			.groups = m->grad.n / MT_GROUP,
-		};
-		p.tile.g[0] = block;
-		p.tile.g_group = p.first;
-		run_piece(&p, check_partition);
-		if (p.nonfinite) dirty(o, MT_EX_DATA, step, "a non-finite gradient");
-		wait_unpinned(o, u);
-		run_piece(&p, update_partition);
-		applied = name << 32 | (done + blocks);
-		/* release: the piece is whole in the state before it counts */
-		atomic_store_explicit(word, applied, memory_order_release);
-		count(o, C_PIECES, 1);
-		count(o, C_GRAD_BYTES, m->grad.n * sizeof(float));
+	for (uint64_t i = tier_updated(o, q); i < o->control->tier.tiles; i++) {
+		struct mt_tile at = mt_tile(o->run, (uint32_t)i);
+		uint64_t applied = atomic_load_explicit(&mt_unit(o->run, at.unit)->applied, memory_order_acquire);
+		if ((applied & UINT32_MAX) * MT_BLOCK < at.end) break;
+		tier_count(o, q + i);
 	}
-	if ((applied & UINT32_MAX) < o->units[u].blocks) return;
-	if (!mt_publish(o->run, u, step)) not_published(o, u, step);
+}
+
+/* Blocks [first, end) of the unit, which lie in one tile if the unit has tiles. false: asked to stop, and nothing is to
+ * be had from the tier */
+static bool do_part(const struct direct *d, const struct mt_msg *m, const float *g, uint64_t first, uint64_t end)
+{
+	struct optim *o = d->o;
+	uint32_t u = m->grad.unit, i = 0;
+	bool tier = mt_unit(o->run, u)->tiles != 0;
+	uint64_t to = min64(end * MT_BLOCK, m->grad.off + m->grad.n);
+	struct piece p = {
+		.o = o,
+		.scalars = d->scalars,
+		.tile = o->units[u].tile,
+		.unit = u,
+		.step = d->step,
+		.first = first * MT_BLOCK / MT_GROUP,
+		.groups = (to - first * MT_BLOCK) / MT_GROUP,
+	};
+	if (tier) {
+		i = mt_tile_at(o->run, u, first * MT_BLOCK);
+		if (tier_updated(o, d->q) != i) dirty(o, MT_EX_BUG, d->step, "a gradient piece is not the due tile's");
+		p.tile = tier_tile(o, &p.tile, i, d->q + i);
+	}
+	p.tile.g[0] = g + (first * MT_BLOCK - m->grad.off);
+	p.tile.g_group = p.first;
+	run_piece(&p, check_partition);
+	if (p.nonfinite) dirty(o, MT_EX_DATA, d->step, "a non-finite gradient");
+	wait_unpinned(o, u);
+	if (tier && !tier_wait(o, d->q + i, u)) return false;
+	run_piece(&p, update_partition);
+	/* release: the part is whole in the state before it counts */
+	atomic_store_explicit(&mt_unit(o->run, u)->applied, (first + 1) << 32 | end, memory_order_release);
+	if (tier && to == mt_tile(o->run, i).end) tier_count(o, d->q + i);
+	count(o, C_GRAD_BYTES, p.groups * MT_GROUP * sizeof(float));
+	return true;
+}
+
+static bool do_piece(const struct direct *d, const struct mt_msg *m, const void *block)
+{
+	struct optim *o = d->o;
+	uint32_t u = m->grad.unit;
+	uint64_t first = m->grad.off / MT_BLOCK, end = first + (m->grad.n + MT_BLOCK - 1) / MT_BLOCK, stop;
+	uint64_t done = atomic_load_explicit(&mt_unit(o->run, u)->applied, memory_order_acquire) & UINT32_MAX;
+	/* A unit's pieces come from 0 upward. One that begins before what is done was sent or read again. */
+	if (first > done) dirty(o, MT_EX_BUG, d->step, "a gradient piece is missing");
+	for (; first < end; first = stop) {
+		stop = end;
+		if (mt_unit(o->run, u)->tiles) {
+			uint64_t border = o->control->tier.tile_elems / MT_BLOCK;
+			stop = min64(end, first - first % border + border);
+		}
+		if (first != done) continue;
+		if (!do_part(d, m, block, first, stop)) return false;
+		done = stop;
+		if (stop == end) count(o, C_PIECES, 1);
+	}
+	if (done < o->units[u].blocks) return true;
+	if (!mt_publish(o->run, u, d->step)) not_published(o, u, d->step);
 	count(o, C_UPDATES, 1);
+	return true;
 }
 
 static bool all_at(struct optim *o, uint64_t step)
@@ -125,11 +170,13 @@ static bool source_gone(struct optim *o, uint64_t word, uint32_t ring)
 	return word && (now != word || mt_stage_dead(o->run, slot));
 }
 
-void apply_direct(struct optim *o, uint32_t k, const struct opened *op, const struct scalars *scalars)
+bool apply_direct(struct optim *o, uint32_t k, const struct opened *op, const struct scalars *scalars)
 {
 	struct mt_txn *t = mt_txn(o->run, k);
 	uint64_t word = mt_txn_word(o->run, k), source = t->source, ring = t->source_ring;
+	struct direct d = {.o = o, .scalars = scalars, .step = op->step};
 	if (ring >= o->streams) mt_die(MT_EX_BUG, "txn %u: gradients from ring %llu", k, (unsigned long long)ring);
+	if (mt_tier_any(o->run)) count_tiles(o, d.q = mt_tier_q(o->run, op->t, 0));
 	while (!all_at(o, op->step)) {
 		uint32_t seen = mt_event(o->run);
 		bool gone = source_gone(o, source, (uint32_t)ring); /* before the last look into its ring */
@@ -142,7 +189,7 @@ void apply_direct(struct optim *o, uint32_t k, const struct opened *op, const st
 				mt_die(MT_EX_BUG, "grad.%u: message of txn %u, kind %u: not a piece of txn %u", (uint32_t)ring, m.k,
 					m.kind, k);
 			double from = mt_now();
-			if (mt_version(o->run, m.grad.unit) != op->step) do_piece(o, &m, block, op->step, scalars);
+			if (mt_version(o->run, m.grad.unit) != op->step && !do_piece(&d, &m, block)) return false;
 			count(o, C_UPDATE_NS, (uint64_t)((mt_now() - from) * 1e9));
 			mt_ring_pop(o->grad[ring]);
 			continue;
@@ -152,4 +199,5 @@ void apply_direct(struct optim *o, uint32_t k, const struct opened *op, const st
 		mt_stage_activity(o->run, MT_ACT_WAIT_GRADS, op->step);
 		mt_wait_on(o->run, seen, 100, o->wakes);
 	}
+	return true;
 }

@@ -15,8 +15,10 @@
  *     squares     the sum of squares of g, for the norm
  *
  * One unit is between 1 and 2 at a time, and none when a step is committed: so the partitions' index words say how far
- * it is, as they do after the commit. A unit's `opened` is a hash of what mt-step opened the step with. If an mt-step
- * opens the step with something else, mt-optim ends with 78: half of the step is done with what was there before.
+ * it is, as they do after the commit. A unit on the tier is updated tile by tile, and begun when its first tile is the
+ * one that is due; the count of updated tiles says how far it is. A unit's `opened` is a hash of what mt-step opened
+ * the step with. If an mt-step opens the step with something else, mt-optim ends with 78: half of the step is done with
+ * what was there before.
  *
  * What cannot be taken back, either, is a step that must be skipped. All losses are known when the first unit is
  * complete, and a unit whose gradient is not finite is not begun. But if one comes after others have begun, the store
@@ -29,7 +31,9 @@
 #include "mt/error.h"
 #include "mt/run.h"
 #include "mt/snapshot.h"
+#include "mt/tier.h"
 #include "mt/txn.h"
+#include "mt/wait.h"
 #include "optim.h"
 #include "sum.h"
 
@@ -46,6 +50,11 @@ void early_open(struct optim *o, bool wanted)
 	if (wanted && o->nodes > 1) mt_die(MT_EX_CONFIG, "--update early: on one machine alone");
 	if (wanted && !bf16 && o->g_bf16)
 		mt_die(MT_EX_CONFIG, "--update early: gradients in bf16 have no room for new weights in fp32");
+	if (wanted && mt_tier_any(o->run) && o->control->tier.order != MT_BACKWARD_ORDER)
+		mt_die(MT_EX_CONFIG,
+			"--update early: the tier's tiles are in the order of a late update: wants a run that mt-store create made "
+			"with --update early");
+	if (wanted && mt_tier_any(o->run)) o->wakes |= MT_ON_TIER;
 	for (uint32_t u = 0; u < o->n_units && !o->direct; u++) {
 		struct unit *unit = &o->units[u];
 		const struct mt_unit *mu = mt_unit(o->run, u);
@@ -89,12 +98,52 @@ static void say(struct optim *o, uint32_t u, uint64_t step, uint64_t how)
 
 /* ---- one unit */
 
-static uint64_t partition_at(const struct unit *unit, uint64_t part, uint64_t parts)
+static uint64_t partition_at(const struct early *e, uint64_t part, uint64_t parts)
 {
-	return unit->first_group + (unit->end_group - unit->first_group) * part / parts;
+	return e->first + (e->end - e->first) * part / parts;
 }
 
-/* Unit u is at 1. Partitions go on where their index words say. */
+/* Groups [first, end) of the unit come next. Partitions go on where their index words say. */
+static void range(struct optim *o, const struct tile *tile, uint64_t first, uint64_t end)
+{
+	struct early *e = &o->early;
+	e->tile = *tile;
+	e->first = first;
+	e->end = end;
+	e->slice = 0;
+	e->slices = (end - first + e->slice_groups - 1) / e->slice_groups;
+	for (uint32_t p = 0; p < MT_PARTITIONS; p++)
+		e->start[p] = partition_resume(o, tile, e->unit, e->step, p, partition_at(e, p, MT_PARTITIONS),
+			partition_at(e, p + 1, MT_PARTITIONS));
+}
+
+static void ended(struct optim *o)
+{
+	say(o, o->early.unit, o->early.step, ENDED);
+	count(o, C_EARLY, 1);
+	o->early.busy = false;
+}
+
+/* The unit's next tile. Whatever an index says of one that was counted, its range is not that tile's. */
+static void next_tile(struct optim *o)
+{
+	struct early *e = &o->early;
+	const struct mt_unit *mu = mt_unit(o->run, e->unit);
+	uint64_t i = tier_updated(o, e->q);
+	if (i < mu->first_tile) mt_die(MT_EX_BUG, "unit %u was begun before its first tile was due", e->unit);
+	if (i >= (uint64_t)mu->first_tile + mu->tiles) {
+		ended(o);
+		return;
+	}
+	struct mt_tile at = mt_tile(o->run, (uint32_t)i);
+	struct tile tile = tier_tile(o, &o->units[e->unit].early, (uint32_t)i, e->q + i);
+	e->i = (uint32_t)i;
+	range(o, &tile, at.first / MT_GROUP, at.end / MT_GROUP);
+}
+
+static bool on_tier(const struct optim *o) { return mt_unit(o->run, o->early.unit)->tiles != 0; }
+
+/* Unit u is at 1. */
 static void go_on(struct optim *o, uint32_t u, const struct opened *op)
 {
 	struct early *e = &o->early;
@@ -103,11 +152,12 @@ static void go_on(struct optim *o, uint32_t u, const struct opened *op)
 	e->unit = u;
 	e->step = op->step;
 	e->scalars = update_scalars((enum mt_optim)o->control->optim, op->t, &op->hyperparams, 1);
-	e->slice = 0;
-	e->slices = (unit->groups + e->slice_groups - 1) / e->slice_groups;
-	for (uint32_t p = 0; p < MT_PARTITIONS; p++)
-		e->start[p] = partition_resume(o, &unit->early, u, e->step, p, partition_at(unit, p, MT_PARTITIONS),
-			partition_at(unit, p + 1, MT_PARTITIONS));
+	if (!on_tier(o)) {
+		range(o, &unit->early, unit->first_group, unit->end_group);
+		return;
+	}
+	e->q = mt_tier_q(o->run, op->t, 0);
+	next_tile(o);
 }
 
 /* A slice has a part of each partition's groups */
@@ -115,26 +165,29 @@ static void slice_partition(void *arg, int64_t partition, int thread)
 {
 	struct optim *o = arg;
 	const struct early *e = &o->early;
-	const struct unit *unit = &o->units[e->unit];
 	uint64_t parts = MT_PARTITIONS * e->slices, part = (uint64_t)partition * e->slices + e->slice;
-	uint64_t first = partition_at(unit, part, parts), end = partition_at(unit, part + 1, parts);
+	uint64_t first = partition_at(e, part, parts), end = partition_at(e, part + 1, parts);
 	(void)thread;
 	if (first < e->start[partition]) first = e->start[partition];
-	if (first < end) unit_update(o, &e->scalars, &unit->early, e->unit, e->step, (uint32_t)partition, first, end);
+	if (first < end) unit_update(o, &e->scalars, &e->tile, e->unit, e->step, (uint32_t)partition, first, end);
 }
 
-static void slice(struct optim *o)
+/* false: its tile is not loaded */
+static bool slice(struct optim *o)
 {
 	struct early *e = &o->early;
 	double from = mt_now();
 	leave_if_lost(o);
+	if (on_tier(o) && !tier_loaded(o, e->q + e->i)) return false;
 	mt_stage_activity(o->run, MT_ACT_APPLY, e->unit);
 	pool_run(optim_pool(o), MT_PARTITIONS, slice_partition, o);
 	count(o, C_UPDATE_NS, (uint64_t)((mt_now() - from) * 1e9));
-	if (++e->slice < e->slices) return;
-	say(o, e->unit, e->step, ENDED);
-	count(o, C_EARLY, 1);
-	e->busy = false;
+	if (++e->slice < e->slices) return true;
+	if (on_tier(o)) {
+		tier_count(o, e->q + e->i);
+		next_tile(o);
+	} else ended(o);
+	return true;
 }
 
 /* ---- a step */
@@ -176,6 +229,7 @@ static bool begin_one(struct optim *o, uint64_t word)
 		uint32_t u = mt_unit_of_turn(&o->control->geo, turn);
 		struct mt_unit *mu = mt_unit(o->run, u);
 		if (g->left[u] || g->begun[u] || !o->units[u].may_early || mt_snap_pinned(o->run, u)) continue;
+		if (mu->tiles && tier_updated(o, mt_tier_q(o->run, g->txn.t, 0)) != mu->first_tile) continue;
 		double squares = sum_tree(g->squares[u], o->units[u].blocks);
 		if (!isfinite(squares)) {
 			o->early.spoiled = true;
@@ -196,13 +250,21 @@ bool early_round(struct optim *o, uint64_t word)
 {
 	if (o->accumulation.txn.kind != MT_TRAIN || !o->accumulation.pieces_left) return false;
 	if (!o->early.busy && (!may_begin(o) || !begin_one(o, word))) return false;
-	slice(o);
+	return slice(o);
+}
+
+bool early_finish(struct optim *o)
+{
+	while (o->early.busy)
+		if (!slice(o)) return false;
 	return true;
 }
 
-void early_finish(struct optim *o)
+bool early_waits(const struct optim *o)
 {
-	while (o->early.busy) slice(o);
+	const struct early *e = &o->early;
+	return o->accumulation.open && !o->accumulation.pieces_left && e->busy && on_tier(o) &&
+		!tier_loaded(o, e->q + e->i);
 }
 
 void early_skips(struct optim *o, uint64_t step)

@@ -89,7 +89,8 @@ static enum mt_phase phase_of(struct optim *o, uint32_t k)
 	return mt_word_k(word) == k ? mt_word_phase(word) : MT_CLOSED;
 }
 
-/* Txn k is committed: bring every unit to its step, then say so. False: asked to stop while waiting to save. */
+/* Txn k is committed: bring every unit to its step, then say so. False: asked to stop while waiting to save, or for
+ * tiles of a mt-tier that is dead: a successor finishes it. */
 static bool finish(struct optim *o, uint32_t k)
 {
 	uint64_t word = mt_txn_word(o->run, k);
@@ -99,8 +100,12 @@ static bool finish(struct optim *o, uint32_t k)
 	const struct mt_txn *t = mt_txn(o->run, k);
 	if (mt_word_phase(word) == MT_APPLY) {
 		struct scalars a = update_scalars((enum mt_optim)o->control->optim, t->t, &op.hyperparams, t->clip_factor);
-		if (o->direct) apply_direct(o, k, &op, &a);
-		else apply(o, &op, &a);
+		op.t = t->t; /* txn k + 1 may be where k - 1 was */
+		if (!(o->direct ? apply_direct(o, k, &op, &a) : apply(o, &op, &a))) {
+			mt_say("stopped in the update of step %llu: mt-tier is not running, and has tiles of it",
+				(unsigned long long)op.step);
+			return false;
+		}
 	} else if (o->nodes == 1)
 		for (uint32_t turn = 0; turn < o->n_units; turn++) {
 			uint32_t u = mt_unit_of_turn(&o->control->geo, turn);
@@ -122,11 +127,12 @@ static uint32_t oldest_open(struct optim *o)
 	return before == MT_APPLY || before == MT_SKIP ? k - 1 : k;
 }
 
-/* Asked to stop: finish the open step as long as an mt-step drives it. */
+/* Asked to stop: finish the open step as long as an mt-step drives it, and no tile is missing that nobody reads. */
 static bool may_leave(struct optim *o, uint32_t k, enum mt_phase phase)
 {
 	if (!o->stop_requested) o->leave_after = mt_txn_newest(o->run);
 	o->stop_requested = true;
+	if (early_waits(o) && tier_gives_up(o)) return true;
 	return phase != MT_ACCUMULATE || k != o->leave_after || !mt_stage_alive(o->run, MT_STEP);
 }
 
@@ -159,10 +165,16 @@ int main(int argc, char **argv)
 		uint32_t seen = mt_event(o->run);
 		if (serve(o, &left)) continue;
 		leave_if_gone(o);
-		mt_stage_activity(o->run, o->accumulation.open ? MT_ACT_WAIT_GRADS : MT_ACT_IDLE, o->accumulation.txn.step);
+		bool tier = early_waits(o);
+		mt_stage_activity(o->run,
+			tier                       ? MT_ACT_WAIT_TIER
+				: o->accumulation.open ? MT_ACT_WAIT_GRADS
+									   : MT_ACT_IDLE,
+			o->accumulation.txn.step);
 		double from = mt_now();
 		mt_wait_on(o->run, seen, 100, o->wakes);
 		if (o->accumulation.open) count(o, C_WAIT_NS, (uint64_t)((mt_now() - from) * 1e9));
+		if (tier) count(o, C_TIER_NS, (uint64_t)((mt_now() - from) * 1e9));
 		if (mt_now() - looked < 0.1) continue;
 		mt_abort_dead(o->run);
 		looked = mt_now();

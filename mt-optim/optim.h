@@ -3,6 +3,8 @@
 #ifndef MT_OPTIM_OPTIM_H
 #define MT_OPTIM_OPTIM_H
 
+#include <pthread.h>
+
 #include "mt/stage.h"
 #include "update.h"
 #include "pool.h"
@@ -54,6 +56,9 @@ struct early {            /* early.c: the unit that is being updated before the 
 	bool wanted, spoiled; /* by --update early; a gradient of the attempt is not finite */
 	bool busy;
 	uint32_t unit;
+	struct tile tile; /* what is being updated of it: all, or tile `i` of the pass whose first is number q */
+	uint32_t i;
+	uint64_t q, first, end;                     /* groups of the unit */
 	uint64_t step, slice, slices, slice_groups; /* slice: of groups that are updated between two looks into the rings */
 	struct scalars scalars;
 	uint64_t start[MT_PARTITIONS]; /* groups before it are done */
@@ -109,7 +114,9 @@ bool accumulate_drop(struct optim *, uint64_t word);
 void early_open(struct optim *, bool wanted);
 void early_attempt(struct optim *);              /* an attempt begins: what earlier ones have updated */
 bool early_round(struct optim *, uint64_t word); /* rings have nothing: update some; true if anything moved */
-void early_finish(struct optim *);               /* before the commit: the unit that is being updated */
+/* Before the commit: the unit that is being updated. false: its next tile is not loaded */
+bool early_finish(struct optim *);
+bool early_waits(const struct optim *);          /* nothing but a tile that is not loaded holds up the commit */
 void early_skips(struct optim *, uint64_t step); /* it must be skipped: ends the program if units are updated (65) */
 bool early_any(const struct optim *, uint64_t step);
 bool early_ended(const struct optim *, uint32_t unit, uint64_t step);         /* all but w is updated */
@@ -142,25 +149,50 @@ bool commit_skips(struct optim *, const struct accumulation *); /* a non-finite 
 
 /* partitions.c: ends the program: unit u did not go from step - 1 to step */
 _Noreturn void not_published(struct optim *, uint32_t u, uint64_t step);
-/* turn every unit into the txn's step from g, going on where a predecessor died */
-void apply(struct optim *, const struct opened *, const struct scalars *);
+/* turn every unit into the txn's step from g, going on where a predecessor died. false: asked to stop, and mt-tier,
+ * which has the rest, is dead */
+bool apply(struct optim *, const struct opened *, const struct scalars *);
 /* Where a partition goes on in a range of groups of a unit: `first`, or the group that its index names, restored */
 uint64_t partition_resume(struct optim *, const struct tile *, uint32_t unit, uint64_t step, uint32_t partition,
 	uint64_t first, uint64_t end);
 
 /* direct.c: the same from the pieces in txn k's ring */
-void apply_direct(struct optim *, uint32_t k, const struct opened *, const struct scalars *);
+bool apply_direct(struct optim *, uint32_t k, const struct opened *, const struct scalars *);
+
+/* tier.c: tile i of a pass as the update sees it, when it is number q of the run: a unit's tile with lo, m and v in the
+ * slot. Their pointers are where element 0 of the unit would be. */
+struct tile tier_tile(const struct optim *, const struct tile *of, uint32_t i, uint64_t q);
+/* Tiles that are updated of the pass whose first is number q; ends the program if the tier is not in it (65) */
+uint64_t tier_updated(struct optim *, uint64_t q);
+bool tier_loaded(const struct optim *, uint64_t q);
+void tier_count(struct optim *, uint64_t q); /* tile q is updated */
+/* Wait until tile q is loaded, of a unit. false: tier_gives_up. Any thread may call it. */
+bool tier_wait(struct optim *, uint64_t q, uint32_t unit);
+bool tier_gives_up(const struct optim *); /* asked to stop, and mt-tier is dead */
 
 /* snapshot.c: wait until no pin counts for the unit */
 void wait_unpinned(struct optim *, uint32_t unit);
 /* Ask for a snapshot of the step that all units are at. false: mt-optim was asked to stop before it could */
 bool snapshot(struct optim *, uint32_t k, const struct opened *);
 
-/* counters of this stage's slot; C_SNAPSHOT_NS: of which the update waited for mt-ckpt; C_EARLY: of units */
-enum { C_PIECES, C_GRAD_BYTES, C_UPDATES, C_UPDATE_NS, C_WAIT_NS, C_SNAPSHOT_NS, C_EARLY };
+/* counters of this stage's slot; C_SNAPSHOT_NS, C_TIER_NS: of which the update waited for mt-ckpt, for mt-tier;
+ * C_EARLY: of units */
+enum { C_PIECES, C_GRAD_BYTES, C_UPDATES, C_UPDATE_NS, C_WAIT_NS, C_SNAPSHOT_NS, C_EARLY, C_TIER_NS };
 static inline void count(struct optim *o, int counter, uint64_t n)
 {
 	atomic_fetch_add_explicit(mt_counter(o->run, counter), n, memory_order_relaxed);
 }
+
+/* Time in which at least one thread waits for another stage: from the first that begins to the last that ends */
+struct waits {
+	pthread_mutex_t lock;
+	int counter, waiting;
+	double from;
+};
+#define WAITS(of) \
+	{ \
+		.lock = PTHREAD_MUTEX_INITIALIZER, .counter = (of) \
+	}
+void count_wait(struct optim *, struct waits *, int waiters); /* 1: one begins, -1: ends; snapshot.c */
 
 #endif

@@ -8,17 +8,15 @@
 #include "mt/wait.h"
 #include "optim.h"
 
-/* Time in which at least one thread waits for mt-ckpt: from the first that begins to the last that ends */
-static void count_wait(struct optim *o, int waiters)
+static struct waits waits = WAITS(C_SNAPSHOT_NS);
+
+void count_wait(struct optim *o, struct waits *w, int waiters)
 {
-	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-	static int waiting;
-	static double from;
-	pthread_mutex_lock(&lock);
-	if (!waiting) from = mt_now();
-	waiting += waiters;
-	if (!waiting) count(o, C_SNAPSHOT_NS, (uint64_t)((mt_now() - from) * 1e9));
-	pthread_mutex_unlock(&lock);
+	pthread_mutex_lock(&w->lock);
+	if (!w->waiting) w->from = mt_now();
+	w->waiting += waiters;
+	if (!w->waiting) count(o, w->counter, (uint64_t)((mt_now() - w->from) * 1e9));
+	pthread_mutex_unlock(&w->lock);
 }
 
 /* Each thread waits for the unit of its partition: one that waits for a later unit must not hold up an earlier
@@ -27,11 +25,11 @@ void wait_unpinned(struct optim *o, uint32_t u)
 {
 	if (!mt_snap_pinned(o->run, u)) return;
 	double from = mt_now();
-	count_wait(o, 1);
+	count_wait(o, &waits, 1);
 	mt_stage_activity(o->run, MT_ACT_WAIT_PIN, u);
 	while (mt_snap_wait(o->run, u)) leave_if_gone(o);
 	mt_stage_activity(o->run, MT_ACT_APPLY, u);
-	count_wait(o, -1);
+	count_wait(o, &waits, -1);
 	count(o, C_WAIT_NS, (uint64_t)((mt_now() - from) * 1e9));
 }
 
@@ -41,12 +39,12 @@ static bool wait_before(struct optim *o, uint64_t step)
 {
 	bool over = mt_snap_step(mt_snap(o->run)) == step; /* a predecessor has pinned it */
 	mt_stage_activity(o->run, MT_ACT_WAIT_SAVE, step);
-	count_wait(o, 1);
+	count_wait(o, &waits, 1);
 	while (!over && !(over = !mt_snap_wait(o->run, o->n_units))) {
 		leave_if_gone(o);
 		if (mt_stopping) break;
 	}
-	count_wait(o, -1);
+	count_wait(o, &waits, -1);
 	return over;
 }
 

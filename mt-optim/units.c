@@ -8,6 +8,7 @@
 #include "mt/error.h"
 #include "mt/ring.h"
 #include "mt/run.h"
+#include "mt/tier.h"
 #include "mt/txn.h"
 #include "optim.h"
 
@@ -128,6 +129,7 @@ void leave_if_gone(struct optim *o)
 	mt_must(mt_run_check(o->run));
 	for (uint32_t i = 0; i < o->streams; i++) mt_must(mt_ring_check(o->grad[i]));
 	mt_must(mt_ring_check(o->save));
+	if (mt_tier_any(o->run)) mt_must(mt_tier_check(o->run));
 }
 
 void leave_if_lost(struct optim *o)

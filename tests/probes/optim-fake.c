@@ -142,7 +142,8 @@ static void expect_init(void)
 		struct expected *e = &f.unit[u];
 		e->elems = mu->elems;
 		uint64_t room = e->elems + MT_GROUP;
-		e->w = zeros(room * 4), e->lo = zeros(room * 2), e->m = zeros(room * 4), e->v = zeros(room * 4);
+		e->w = zeros(room * 4), e->lo = zeros(room * 2);
+		e->m = zeros(room * 4 + 4096), e->v = zeros(room * 4 + 4096); /* int8: scales begin at a page */
 		e->g[0] = zeros(room * 4), e->g[1] = zeros(room * 4), e->real = zeros(room);
 		for (uint32_t i = 0; i < mu->tensors; i++) {
 			const struct mt_tensor *t = mt_tensor(f.run, mu->first_tensor + i);
