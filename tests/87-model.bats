@@ -1,4 +1,4 @@
-# The protocol of a run on several nodes, as a model that Spin searches: tests/model.
+# The protocols of a run on several nodes, and of files on drives, as models that Spin searches: tests/model.
 load helpers
 
 MODEL=$TOP/tests/model/run
@@ -11,6 +11,16 @@ MODEL=$TOP/tests/model/run
 	[ "$status" = 0 ] || { echo "$output" >&2; false; }
 	[ "$(grep -c '^ok: all rules' <<<"$output")" = 2 ]
 	[ "$(grep -c '^ok: without ' <<<"$output")" = 2 ]
+}
+
+# bats test_tags=slow
+@test "files on drives: the protocol holds in all states of the model, and without a rule Spin finds an error" {
+	need_cmd spin
+	need_cmd cc
+	run "$MODEL" RESTORE_BOUND IO_ENDED LATE_LOOK
+	[ "$status" = 0 ] || { echo "$output" >&2; false; }
+	[ "$(grep -c '^ok: all rules' <<<"$output")" = 5 ]
+	[ "$(grep -c '^ok: without ' <<<"$output")" = 3 ]
 }
 
 @test "the model check without spin exits 69 with one line that says what to install" {

@@ -127,7 +127,7 @@ bench: deps
 figures:
 	@tests/bench/figures
 
-# ---- the protocol between nodes, as a model that Spin searches (tests/model/README.md)
+# ---- the protocols between nodes and of files on drives, as models that Spin searches (tests/model/README.md)
 .PHONY: model-check
 model-check:
 	@tests/model/run
