@@ -112,7 +112,8 @@ deps demo-deps:
 	$$sudo apt-get update -qq || exit; plain=$$(echo "$$missing" | sed 's/ gemm//'); \
 	for p in $(some); do apt-cache show $$p >/dev/null 2>&1 && plain="$$plain $$p"; done; \
 	install() { $$sudo apt-get install -y -qq --no-install-recommends "$$@" >/dev/null; }; \
-	case "$$missing" in *gemm*) install $$plain libdnnl-dev 2>/dev/null || install $$plain libopenblas-dev;; \
+	gemm='libdnnl-dev libopenblas-dev'; [ "$$(uname -m)" != aarch64 ] || gemm='libopenblas-dev libdnnl-dev'; \
+	case "$$missing" in *gemm*) install $$plain $${gemm% *} 2>/dev/null || install $$plain $${gemm#* };; \
 	  *) install $$plain;; esac
 
 # ---- tests. `make test`: set up, build, run all. `make check`: build, run what is not tagged slow.

@@ -3,14 +3,6 @@
 #include "ckpt.h"
 #include "model/bf16.h"
 
-#if defined __x86_64__
-#define AVX2(call) \
-	if (__builtin_cpu_supports("avx2")) return call
-#define FOR_AVX2 __attribute__((target("avx2")))
-#else
-#define AVX2(call)
-#define FOR_AVX2
-#endif
 #define INLINE static inline __attribute__((always_inline))
 
 INLINE void round_loop(uint16_t *restrict out, const uint32_t *restrict bits, uint64_t n)
@@ -43,6 +35,10 @@ INLINE bool any_full_loop(const uint32_t *w, uint64_t n)
 	return any;
 }
 
+#if defined __x86_64__
+#define AVX2(call) \
+	if (__builtin_cpu_supports("avx2")) return call
+#define FOR_AVX2 __attribute__((target("avx2")))
 FOR_AVX2 static void round_avx2(uint16_t *out, const uint32_t *bits, uint64_t n) { round_loop(out, bits, n); }
 FOR_AVX2 static void join_avx2(uint32_t *out, const uint16_t *w, const int16_t *lo, uint64_t n)
 {
@@ -54,6 +50,9 @@ FOR_AVX2 static void split_avx2(uint16_t *w, int16_t *lo, const uint32_t *bits, 
 }
 FOR_AVX2 static bool any_half_avx2(const uint16_t *w, uint64_t n) { return any_half_loop(w, n); }
 FOR_AVX2 static bool any_full_avx2(const uint32_t *w, uint64_t n) { return any_full_loop(w, n); }
+#else
+#define AVX2(call)
+#endif
 
 void convert_round(uint16_t *out, const uint32_t *bits, uint64_t n)
 {

@@ -43,6 +43,7 @@ dnnl_status_t dnnl_gemm_bf16bf16f32(char, char, dnnl_dim_t m, dnnl_dim_t n, dnnl
 	const uint16_t *a, dnnl_dim_t lda, const uint16_t *b, dnnl_dim_t ldb, float beta, float *c, dnnl_dim_t ldc)
 	__attribute__((weak));
 
+#if defined __x86_64__
 static int has_isa(dnnl_cpu_isa_t isa) { return ((unsigned)dnnl_get_effective_cpu_isa() & isa) == (unsigned)isa; }
 
 /* Instruction sets beyond avx512_core change no bit of an fp32 GEMM. */
@@ -54,6 +55,20 @@ static const char *isa_name(int bf16)
 	if (has_avx512()) return "avx512";
 	return has_isa(dnnl_cpu_isa_avx2) ? "avx2" : has_isa(dnnl_cpu_isa_avx) ? "avx" : "sse41";
 }
+#define LACKS_BF16 (has_isa(dnnl_cpu_isa_avx512_core_bf16) ? NULL : "this CPU has neither AVX512-BF16 nor AMX")
+#else /* there its bits of instruction sets mean others */
+static int has_avx512(void) { return 1; } /* tiles were compared on x86 alone */
+static const char *isa_name(int bf16)
+{
+	(void)bf16;
+#if defined __aarch64__
+	return "neon";
+#else
+	return "unknown instruction set";
+#endif
+}
+#define LACKS_BF16 "mt has a GEMM of bf16 on x86-64 alone"
+#endif
 
 const char *gemm_description(int bf16)
 {
@@ -68,7 +83,7 @@ const char *gemm_description(int bf16)
 const char *gemm_lacks_bf16(void)
 {
 	if (!dnnl_gemm_bf16bf16f32) return "this oneDNN has no GEMM of bf16";
-	return has_isa(dnnl_cpu_isa_avx512_core_bf16) ? NULL : "this CPU has neither AVX512-BF16 nor AMX";
+	return LACKS_BF16;
 }
 
 /* Intel's AVX512-BF16 multiplies at less than half of the speed of fp32: its instruction does 79 GFLOP/s on a core of a

@@ -11,8 +11,9 @@ enum { TOKENS = 32 }; /* of a task */
 
 double route_softmax(const float *logit, int64_t n, double *p)
 {
-	double most = logit[0], sum = 0;
-	for (int64_t i = 1; i < n; i++) most = fmax(most, logit[i]);
+	float largest = logit[0]; /* (a double one that takes floats stops gcc 12 for arm64 with an internal error) */
+	for (int64_t i = 1; i < n; i++) largest = fmaxf(largest, logit[i]);
+	double most = largest, sum = 0;
 	for (int64_t i = 0; i < n; i++) sum += p[i] = exp(logit[i] - most);
 	for (int64_t i = 0; i < n; i++) p[i] /= sum;
 	return most + log(sum);

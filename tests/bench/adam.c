@@ -110,13 +110,18 @@ static void name_loop(char name[48], const char *isa, const struct tile *t)
 static void all_loops(const struct tile *t, uint64_t n)
 {
 	static char names[TILES * ISAS][48];
+#if defined __x86_64__
 	__builtin_cpu_init();
+	bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"),
+		 avx512 = __builtin_cpu_supports("avx512bw");
+#else
+	bool avx2 = false, avx512 = false;
+#endif
 	const struct {
 		const char *name;
 		update_fn *fn;
-	} isas[ISAS] = {{"scalar", update_scalar},
-		{"avx2", __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? update_avx2 : NULL},
-		{"avx512", __builtin_cpu_supports("avx512bw") ? update_avx512 : NULL}};
+	} isas[ISAS] = {{"scalar", update_scalar}, {"avx2", avx2 ? update_avx2 : NULL},
+		{"avx512", avx512 ? update_avx512 : NULL}};
 	struct loop loops[1 + TILES * ISAS] = {{"reads and writes alone", touch, &t[0], 0}};
 	for (int i = 0; i < TILES * ISAS; i++) {
 		name_loop(names[i], isas[i % ISAS].name, &t[i / ISAS]);

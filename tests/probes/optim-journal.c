@@ -245,6 +245,7 @@ static void single_step(bool on)
 	const uint64_t tf = 0x100, flags = __builtin_ia32_readeflags_u64();
 	__builtin_ia32_writeeflags_u64(on ? flags | tf : flags & ~tf);
 #else
+	(void)on;
 	printf("single steps are for x86-64\n"), finish(77);
 #endif
 }
