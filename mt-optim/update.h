@@ -51,7 +51,9 @@
  * One group: what lies where the new w goes (the old w, or a part of g), and old lo, m, v to the journal slot that the
  * partition's index does not name | index | new w, lo, m, v, with a compiler fence at each bar. The kernel orders a
  * process's stores before its death is seen, so after a kill at any instruction a successor finds the group untouched,
- * or its old state in the slot that the index names.
+ * or its old state in the slot that the index names. This holds on arm64, too, whose stores may become visible in
+ * another order: an exception is precise there, so a killed thread has done a prefix of its program; the kernel's
+ * release of the slot's lock comes after all of it, and the successor's acquisition of the lock after that.
  */
 #ifndef MT_OPTIM_UPDATE_H
 #define MT_OPTIM_UPDATE_H

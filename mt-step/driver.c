@@ -109,6 +109,8 @@ uint32_t driver_begin(struct driver *d, enum mt_kind kind, uint64_t step, double
 
 	const struct options *o = d->o;
 	t->step = step;
+	/* release: who finds one of the values below in the entry of an earlier step finds another step, too (look.c) */
+	atomic_thread_fence(memory_order_release);
 	t->kind = kind;
 	d->micros = t->micros = (uint32_t)((source->rows + o->micro - 1) / o->micro);
 	t->targets = source->targets;

@@ -100,6 +100,8 @@ static void write_figures(struct driver *d, const struct metrics *m)
 		.eval_loss = b->loss});
 }
 
+static void drop_figures(struct mt_figures *carried) { __atomic_store_n(&carried->step, 0, __ATOMIC_RELEASE); }
+
 /* A long evaluation needs the entry of the step, txn k, for itself. Until its result is written, checkpoints carry the
  * step's metrics from here: an mt-step that loads one of them evaluates the step again. */
 static void carry_figures(struct driver *d, uint32_t k)
@@ -108,12 +110,13 @@ static void carry_figures(struct driver *d, uint32_t k)
 	mt_txn_figures(mt_txn(d->run, k), &f);
 	uint64_t step = f.step;
 	f.step = 0;
+	drop_figures(carried);
+	atomic_thread_fence(
+		memory_order_release); /* whoever copies a part of the new ones does not find the old step again */
 	*carried = f;
 	/* release: a reader that sees the step sees its metrics */
 	__atomic_store_n(&carried->step, step, __ATOMIC_RELEASE);
 }
-
-static void drop_figures(struct mt_figures *carried) { __atomic_store_n(&carried->step, 0, __ATOMIC_RELEASE); }
 
 /* The line of training txn k, which is done, and its evaluation if that is due; k is logged afterwards. */
 static void finish_step(struct driver *d, struct eval *eval, uint32_t k, bool evaluate)

@@ -66,7 +66,9 @@ void mt_fill_begin(struct mt_run *run)
 	uint64_t n = atomic_load_explicit(fills, memory_order_relaxed);
 	mt_run_set_state(run, MT_FILLING);
 	atomic_store_explicit(fills, n + (n % 2 ? 2 : 1), memory_order_release); /* odd: a filler died over it */
-	/* release: a reader of a byte of this filling then finds the count of this filling */
+	/* release: a reader of a byte of this filling then finds the count of this filling. And a stage that claims its
+	 * slot meanwhile is seen by mt_run_idle, or sees that the run is being filled: both sides change `event` between
+	 * their store and their load, and the second to change it sees what the first has stored */
 	atomic_thread_fence(memory_order_seq_cst);
 }
 

@@ -24,4 +24,14 @@ int mt_try_open_own(const char *path, int flags); /* without a message */
 /* Cores by the cgroup's quota, rounded up; UINT64_MAX: no limit. cgroup.c */
 uint64_t mt_cgroup_cores(void);
 
+/* In a loop that looks again and again: some 40 cycles. (arm64's yield takes none on servers.) */
+static inline void cpu_relax(void)
+{
+#if defined __x86_64__
+	__builtin_ia32_pause();
+#elif defined __aarch64__
+	__asm__ volatile("isb");
+#endif
+}
+
 #endif

@@ -16,6 +16,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "os.h"
+
 enum {
 	CLOSED = 0xffffffff, /* also the limit on tasks */
 	LINE = 64,
@@ -58,15 +60,6 @@ static void futex_wake_all(_Atomic uint32_t *word)
 	syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
 }
 
-static void relax(void)
-{
-#if defined(__x86_64__)
-	__builtin_ia32_pause();
-#elif defined(__aarch64__)
-	__asm__ volatile("yield");
-#endif
-}
-
 /* Take and run tasks until none is left to take. */
 static void work(struct pool *p, int thread)
 {
@@ -95,7 +88,7 @@ static void *worker_main(void *arg)
 	if (p->start) p->start();
 	while (!atomic_load(&p->stop)) {
 		work(p, w->thread);
-		for (int i = 0; i < p->spins && atomic_load_explicit(&p->bell, memory_order_relaxed) == heard; i++) relax();
+		for (int i = 0; i < p->spins && atomic_load_explicit(&p->bell, memory_order_relaxed) == heard; i++) cpu_relax();
 		if (atomic_load(&p->bell) == heard) {
 			/* seq_cst on both sides: either the ringer sees a sleeper, or the futex sees the bell has rung */
 			atomic_fetch_add(&p->sleepers, 1);
@@ -131,7 +124,7 @@ static void wait_done(struct pool *p, uint32_t tasks)
 {
 	for (int i = 0; i < p->spins; i++) {
 		if (atomic_load_explicit(&p->done, memory_order_acquire) == tasks) return;
-		relax();
+		cpu_relax();
 	}
 	atomic_store(&p->caller_sleeps, 1);
 	for (uint32_t done; (done = atomic_load(&p->done)) != tasks;) futex_wait(&p->done, done);

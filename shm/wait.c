@@ -27,6 +27,7 @@
 
 #include "lib.h"
 #include "mt/wait.h"
+#include "os.h"
 #include "say.h"
 
 enum { SPINS = 200, BRIEF_MS = 2 };
@@ -64,9 +65,7 @@ void mt_wait_on(struct mt_run *run, uint32_t seen, int ms, uint32_t on)
 	 * spinning took one percent of a core, from the processes that compute on it */
 	for (int i = 0; ms > BRIEF_MS && i < SPINS; i++) {
 		if (atomic_load_explicit(&c->event, memory_order_acquire) != seen) return;
-#if defined __x86_64__
-		__builtin_ia32_pause();
-#endif
+		cpu_relax();
 	}
 	struct timespec until = in_ms(ms);
 	atomic_fetch_add_explicit(&c->waiters, 1, memory_order_seq_cst);

@@ -53,7 +53,8 @@ same() {
 		        at = t["data_offsets"][1]
 		        if name.startswith("unit."):
 		            unit, rest = name[5:].split("[")
-		            parts.setdefault((unit, rest.split("].")[1]), []).append([int(x) for x in rest.split("]")[0].split(":")])
+		            span = [int(x) for x in rest.split("]")[0].split(":")]
+		            parts.setdefault((unit, rest.split("].")[1]), []).append(span)
 		    assert os.path.getsize(path) == 8 + n + at
 		assert {a for _, a in parts} == {"lo", "m", "m.scale", "v", "v.scale"}
 		for spans in parts.values():            # each array of a unit is whole
@@ -66,7 +67,8 @@ same() {
 	need_tier
 	local other kind
 	other=$(mt_run_name b)
-	for kind in "--state fp32" "--state bf16" "--state int8" "--optim lion" "--dtype fp32" "--grad none --state int8"; do
+	for kind in "--state fp32" "--state bf16" "--state int8" "--optim lion" "--dtype fp32" \
+		"--grad none --state int8"; do
 		demo "$other" $kind
 		tier "$RUN" $kind
 		mt-store init "$other" --seed 7

@@ -16,8 +16,11 @@ STRUCTURES, CONSTANTS = ABI["structures"], ABI["constants"]
 FORM = {"u8": "B", "u16": "H", "u32": "I", "i32": "i", "u64": "Q", "f32": "f", "f64": "d"}
 ATOMIC, LIBC = ctypes.CDLL("libatomic.so.1"), ctypes.CDLL(None)
 LOAD, CAS, ADD = ATOMIC.__atomic_load_8, ATOMIC.__atomic_compare_exchange_8, ATOMIC.__atomic_fetch_add_4
-LOAD.restype, CAS.restype = ctypes.c_uint64, ctypes.c_bool
-ACQUIRE, RELEASE, SYS_FUTEX, FUTEX_WAKE, EVERYBODY = 2, 3, 202, 1, 0x7fffffff  # gcc's; Linux's on x86-64
+LOAD_32 = ATOMIC.__atomic_load_4
+LOAD.restype, LOAD_32.restype, CAS.restype = ctypes.c_uint64, ctypes.c_uint32, ctypes.c_bool
+ACQUIRE, RELEASE, SEQ_CST = 2, 3, 5    # gcc's
+FUTEX_WAKE, EVERYBODY = 1, 0x7fffffff
+SYS_FUTEX = {"x86_64": 202, "aarch64": 98}[os.uname().machine]
 
 
 def part(word, name, field):
@@ -106,8 +109,8 @@ class Run:
     def publish(self, at, field, expect, want):
         """Compare-and-swap, then ring the doorbell."""
         done, event = at.swap(field, expect, want), self.control.address("event")
-        ADD(event, 1, RELEASE)
-        if self.control["waiters"]:
+        ADD(event, 1, SEQ_CST)
+        if LOAD_32(self.control.address("waiters"), SEQ_CST):
             LIBC.syscall(SYS_FUTEX, event, FUTEX_WAKE, EVERYBODY, None, None, 0)
         return done
 
