@@ -37,7 +37,7 @@ LIBMT_LIBS = -ljansson -lnuma -lxxhash -lpthread -lm
 LIB_SRC  = $(wildcard shm/*.c shm/model/*.c)
 CLI_SRC  = $(wildcard shm/cli/*.c)
 OUR_LIBS = $(O)/libcli.a $(O)/libmt.a
-PROGRAMS = mt-run mt-store mt-ckpt mt-stream mt-optim mt-step mt-feed mt-score mt-sample mt-plan \
+PROGRAMS = mt-run mt-store mt-ckpt mt-stream mt-optim mt-step mt-feed mt-score mt-sample mt-plan mt-tier \
   $(if $(HAVE_CURSES),mt-top)
 # mt-top wants ncurses with wide characters
 HAVE_CURSES := $(shell printf '$(hash)include <curses.h>\nint main(void) { return !initscr; }' | \
@@ -61,7 +61,7 @@ LIBS_mt-top   = -lncursesw
 # on a machine with a GPU, what `make gpu-deps` has packed elsewhere
 $(if $(filter gpu-%,$(MAKECMDGOALS)),$(shell tests/gpu/deps --unpack build/gpu-deps.tar.gz))
 
-include mt-stream/build.mk mt-stream/cuda/build.mk shm/link/build.mk
+include mt-stream/build.mk mt-stream/cuda/build.mk shm/link/build.mk shm/tier/build.mk
 
 .PHONY: all lib clean FORCE
 all: $(PROGRAMS:%=$(B)/%) lib

@@ -207,10 +207,11 @@ void tier_remove(const struct mt_run *run)
 	}
 }
 
-static int make_dir(struct mt_run *run, uint32_t i, const char *given)
+int mt_tier_make(const struct mt_run *run, const char *given, char path[MT_TIER_PATH])
 {
 	const uint8_t *id = run->control->h.run_id;
-	char *path = path_of(run->control, i), *real;
+	char *real;
+	*path = 0;
 	if (mkdir(given, 0777) && errno != EEXIST) return mt_fail(MT_EX_EXISTS, "--tier %s: %s", given, strerror(errno));
 	real = realpath(given, NULL);
 	if (!real) return mt_fail(MT_EX_NOINPUT, "--tier %s: %s", given, strerror(errno));
@@ -223,10 +224,7 @@ static int make_dir(struct mt_run *run, uint32_t i, const char *given)
 		*path = 0;
 		return rc;
 	}
-	if (mkdir(path, 0700) == 0) return 0;
-	rc = mt_fail(MT_EX_EXISTS, "%s: %s", path, strerror(errno));
-	*path = 0;
-	return rc;
+	return mkdir(path, 0700) == 0 ? 0 : mt_fail(MT_EX_EXISTS, "%s: %s", path, strerror(errno));
 }
 
 static int create_all(struct mt_run *run, int fds[MT_TIER_DIRS])
@@ -261,7 +259,7 @@ int tier_create(struct mt_run *run, const char *const *dirs)
 	struct mt_tier *t = &run->control->tier;
 	int fds[MT_TIER_DIRS], rc = 0;
 	uint32_t made = 0, dirs_given = t->dirs;
-	while (made < dirs_given && !(rc = make_dir(run, made, dirs[made]))) made++;
+	while (made < dirs_given && !(rc = mt_tier_make(run, dirs[made], path_of(run->control, made)))) made++;
 	t->dirs = made;
 	if (!rc && !(rc = open_dirs(run, fds))) {
 		for (uint32_t i = 0; i < made && !rc; i++) rc = check_direct(fds[i], mt_tier_dir(run, i));

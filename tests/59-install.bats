@@ -82,7 +82,7 @@ offers() {
 
 @test "completion offers every option that --help prints, of every program" {
 	mt_make completions
-	for program in mt-store mt-ckpt mt-stream mt-plan mt-optim mt-step mt-feed mt-run mt-tokens; do
+	for program in mt-store mt-ckpt mt-stream mt-plan mt-optim mt-step mt-feed mt-run mt-tokens mt-tier; do
 		case $program in
 		mt-store) verbs="create init serve stat ls rm ring" ;;
 		mt-ckpt) verbs="load save export verify serve" ;;

@@ -75,6 +75,9 @@ uint64_t mt_seal_expected(const struct mt_run *, uint64_t q, const uint8_t **run
 /* Directories, and files in them */
 const char *mt_tier_dir(const struct mt_run *, uint32_t dir);
 int mt_tier_open(const struct mt_run *, uint32_t dir, int *fd);  /* 66 it is gone, 77 not yours */
+/* Make this run's directory in DIR, and DIR: its path. 73: it is there, and path says where; 78: not on this file
+ * system */
+int mt_tier_make(const struct mt_run *, const char *dir, char path[MT_TIER_PATH]);
 void mt_tile_name(const struct mt_run *, uint32_t tile, char name[MT_TILE_NAME]);   /* "unit-0012.tile-003" */
 /* A new file of the tile: zero, its space reserved, with its header, for direct I/O. 74, with errno: there is none */
 int mt_tile_create(const struct mt_run *, uint32_t tile, int dirfd, const char *name, int *fd);
