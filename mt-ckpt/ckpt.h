@@ -5,6 +5,7 @@
 #include <pthread.h>
 #include "out.h"
 #include "runjson.h"
+#include "mt/tier.h"
 
 struct mt_committed;
 struct mt_run;
@@ -37,8 +38,15 @@ struct source { /* a directory to load or verify */
 	json_t *root, *files;
 	struct model model[ARRAYS]; /* lo, m, v: if `full` */
 	struct parts parts[ARRAYS]; /* lo, m, v of several nodes, m, v in int8; v NULL: tensors as in layout */
-	/* w: (as_read.n_tensors); others: (layout.n_tensors) or (parts.n); NULL: no such array */
+	/* w: (as_read.n_tensors); others: (layout.n_tensors) or (parts.n); NULL: no such array, or no such tensor, but
+	 * for what tiles have */
 	struct st_entry **found[ARRAYS];
+	struct tile_file { /* of a run with a tier: (layout.tier.tiles), in the order of a pass; NULL: it is of none */
+		char name[MT_TILE_NAME];
+		struct mt_tile tile; /* arrays, seal and bytes are by the file's header */
+		uint32_t number;
+		uint64_t sum; /* of the seal, by run.json */
+	} * tiles;
 };
 
 /* Open the directory and run.json; `weights`: ignore run.json. 65: it has the name or the optimizer files of a
@@ -55,6 +63,19 @@ int source_state(const struct source *, enum array, uint32_t index, uint64_t fro
 int source_codes(const struct source *, enum array, uint32_t unit, uint64_t at, uint64_t n, uint8_t *codes,
 	float *scales);
 void source_close(struct source *);
+
+/* ---- tiles.c */
+
+int tiles_open(struct source *); /* all files of tiles that run.json lists are there, with their seals */
+bool tiles_have(const struct source *, enum array, uint32_t unit);
+/* Keep only those tensors of a table that tiles do not have; returns how many */
+uint32_t tiles_leave_out(const struct source *, enum array, struct mt_tensor *table, uint32_t n);
+/* n elements of a unit's array from `at` on, as they are in the files; or the scales of whole groups */
+int tiles_read(const struct source *, enum array, bool scales, uint32_t unit, uint64_t at, uint64_t n, void *out);
+int tiles_verify(struct source *); /* 65: names file and chunk */
+/* Has the run the same tiles, and can links to the checkpoint's files be below its directories? */
+bool tiles_fit(const struct mt_run *, const struct source *);
+int tiles_link(const struct mt_run *, const struct source *); /* links take the place of all of the run's files */
 
 /* ---- kept.c */
 
@@ -172,6 +193,9 @@ struct chunk { /* of a file: what one thread writes at once */
 	uint32_t turn;        /* of the last of them */
 };
 
+/* w; with lo, m and v; the same without what is on the tier */
+enum write_what { WRITE_MODEL, WRITE_ALL, WRITE_RESIDENT };
+
 struct writer { /* writes a run's arrays into a directory */
 	struct mt_run *run;
 	struct out_dir *dir;
@@ -181,7 +205,9 @@ struct writer { /* writes a run's arrays into a directory */
 	struct parts parts[ARRAYS]; /* of lo, m and v of several nodes, this one's; of m and v in int8 */
 	char set_name[ARRAYS][SET_NAME];
 	struct carried carried;
-	struct mt_layout files;  /* w, in the form in which it was loaded */
+	struct mt_layout files;             /* w, in the form in which it was loaded */
+	struct mt_tensor *resident[ARRAYS]; /* lo, m and v that are written, of one node, not int8 */
+	enum write_what what;
 	struct mt_tensor *table; /* the same of a wrapper, under the names in the files; NULL: it is of none */
 	struct work work;
 	struct chunk *chunks; /* in the order of units */
@@ -197,9 +223,8 @@ struct writer { /* writes a run's arrays into a directory */
 	void *arg;
 };
 
-/* full: with lo, m and v; of several nodes the first writes w, each its part of the rest. limit: maximum bytes of a
- * shard. threads: at most */
-int writer_begin(struct writer *, struct mt_run *, struct out_dir *, enum mt_dtype, bool full, uint64_t limit,
+/* Of several nodes the first writes w, each its part of the rest. limit: maximum bytes of a shard. threads: at most */
+int writer_begin(struct writer *, struct mt_run *, struct out_dir *, enum mt_dtype, enum write_what, uint64_t limit,
 	uint64_t threads);
 int writer_units(struct writer *); /* all units, about in ascending order */
 int writer_end(struct writer *);   /* writes the indexes, config.json, the kept files */
@@ -248,7 +273,8 @@ int ckpt_save_part(const char *run, const char *dir, uint64_t shard);
 int ckpt_export(const char *run, const char *dir, enum mt_dtype, uint64_t shard, bool replace); /* save.c */
 int ckpt_export_from(const char *from, const char *dir, bool replace);                          /* copy.c */
 /* best: keep the best checkpoint of this file of metrics, too; may be NULL */
-int ckpt_serve(const char *run, const char *dir, uint64_t keep, const char *best, uint64_t shard); /* serve.c */
-int ckpt_verify(const char *dir);                                                                  /* verify.c */
+int ckpt_serve(const char *run, const char *dir, uint64_t keep, const char *best, uint64_t shard,
+	bool copy_tier);              /* serve.c */
+int ckpt_verify(const char *dir); /* verify.c */
 
 #endif

@@ -95,7 +95,7 @@ static int add_moments(struct loader *l, uint32_t u)
 	const struct mt_unit *unit = mt_unit(l->run, u);
 	uint32_t state = mt_control(l->run)->state;
 	int rc = 0;
-	if (state == MT_NONE) return 0;
+	if (state == MT_NONE || (l->linked && mt_on_tier(l->run, unit->m))) return 0;
 	for (enum array a = ARRAY_M; a <= (unit->v ? ARRAY_V : ARRAY_M) && rc == 0; a++) {
 		struct mt_part own = mt_part(l->run, u);
 		if (l->s->json.codes && state == MT_INT8)
@@ -144,7 +144,8 @@ static int add_low(struct loader *l)
 	int rc = 0;
 	l->n = 0;
 	for (uint32_t i = 0; i < mt_control(l->run)->n_tensors && l->s->found[ARRAY_LO] && rc == 0; i++)
-		if (!has_exact(l->s, mt_tensor(l->run, i)))
+		if (!has_exact(l->s, mt_tensor(l->run, i)) &&
+			!(l->linked && mt_on_tier(l->run, mt_unit(l->run, mt_tensor(l->run, i)->unit)->lo)))
 			rc = add_parts(l, (struct part){LOW, ARRAY_LO, i, 0, mt_tensor(l->run, i)->n}, PART_ELEMS);
 	return rc;
 }
@@ -159,10 +160,10 @@ static enum mt_dtype router_dtype(const struct source *s)
 	return bf16 ? MT_BF16 : MT_FP32;
 }
 
-static int load_arrays(struct mt_run *run, const struct source *s)
+static int load_arrays(struct mt_run *run, const struct source *s, bool linked)
 {
 	/* The first filling makes the count 1. A new run's store is zero, and only a filling may change that. */
-	struct loader l = {.run = run, .s = s, .zero = mt_fills(run) == 1};
+	struct loader l = {.run = run, .s = s, .linked = linked, .zero = mt_fills(run) == 1};
 	struct work work = {0};
 	int rc = add_all(&l);
 	if (rc == 0) rc = work_begin(&work, WORK_THREADS);
@@ -192,18 +193,25 @@ static int set_choices(struct mt_run *run, json_t *choices)
 	return rc;
 }
 
+/* All arrays. Tiles are linked, or come through a map of new files. */
+static int fill_arrays(struct mt_run *run, const struct source *s, bool linked)
+{
+	int rc = linked ? tiles_link(run, s) : mt_tier_map(run, true);
+	if (rc == 0) rc = load_arrays(run, s, linked);
+	return rc == 0 && !linked ? mt_tier_seal(run, s->full ? s->json.t : 0) : rc;
+}
+
 /* Change the run: its state is `filling` until every byte is in place. */
-static int fill(struct mt_run *run, const struct source *s, const struct kept *kept)
+static int fill(struct mt_run *run, const struct source *s, const struct kept *kept, bool linked)
 {
 	static const struct mt_position none = {.carry = MT_NO_TARGET};
 	int rc = mt_fill_claim(run);
 	if (rc < 0) return rc;
 	rc = mt_files_put(run, kept->file, (const void *const *)kept->data, kept->n);
-	if (rc == 0) rc = mt_tier_map(run, true);
-	if (rc == 0) rc = load_arrays(run, s);
-	if (rc == 0) rc = mt_tier_seal(run, s->full ? s->json.t : 0);
+	if (rc == 0) rc = fill_arrays(run, s, linked);
 	if (rc == 0) {
 		mt_run_reset(run, s->full ? s->json.step : 0, s->full ? s->json.t : 0, s->full ? &s->json.position : &none);
+		if (linked) memcpy(mt_control(run)->tier.from, s->json.tier.run, sizeof s->json.tier.run);
 		memcpy(mt_control(run)->unlogged, s->json.unlogged, sizeof s->json.unlogged);
 		mt_control(run)->hyper[s->json.step & 1] = s->json.hyper;
 		mt_control(run)->router_dtype = router_dtype(s);
@@ -224,12 +232,15 @@ static int check_optim(struct mt_run *run, const struct source *s)
 		shown(s->path), mt_optim_name(s->json.optim), mt_optim_name(ours), mt_optim_name(s->json.optim));
 }
 
-static int check_source(struct mt_run *run, struct source *s, struct kept *kept)
+/* *linked: links to the checkpoint's tiles become the run's. Then mt-tier looks at their seals when it reads them. */
+static int check_source(struct mt_run *run, struct source *s, struct kept *kept, bool *linked)
 {
 	int rc;
 	if ((rc = source_config(s)) < 0 || (rc = config_same(mt_geometry(run), &s->geo)) < 0 ||
 		(rc = check_optim(run, s)) < 0 || (rc = source_checksums(s)) < 0 || (rc = source_models(s)) < 0)
 		return rc;
+	*linked = tiles_fit(run, s);
+	if (!*linked && mt_control(run)->state != MT_NONE && (rc = tiles_verify(s)) < 0) return rc;
 	if ((rc = kept_read(kept, s)) < 0) return rc;
 	return family_carries(&s->geo) ? carried_note(kept, s) : 0;
 }
@@ -253,16 +264,17 @@ int ckpt_load(const char *name, const char *dir, bool weights, bool new_record)
 	struct mt_run *run;
 	struct source s = {.dirfd = -1};
 	struct kept kept = {.n = 0};
+	bool linked = false;
 	int rc = mt_run_open(&run, name, MT_RUN_RINGS | MT_RUN_WEIGHTS);
 	if (rc < 0) return rc;
 	rc = mt_run_idle(run);
 	if (rc == 0) rc = source_open(&s, dir, weights);
-	if (rc == 0) rc = check_source(run, &s, &kept);
+	if (rc == 0) rc = check_source(run, &s, &kept, &linked);
 	if (new_record) s.json.has_record = false;
 	if (rc == 0) {
 		if (!family_carries(&s.geo)) model_name_extras(&s.model[ARRAY_W]);
 		warn_of_state(run, &s);
-		rc = fill(run, &s, &kept);
+		rc = fill(run, &s, &kept, linked);
 	}
 	if (rc == 0) quantized_say(&s.model[ARRAY_W], &s.as_read, (enum mt_dtype)mt_control(run)->dtype);
 	kept_release(&kept);

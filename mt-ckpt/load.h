@@ -22,7 +22,8 @@ struct loader {
 	const struct source *s;
 	struct part *parts;
 	int64_t n, room;
-	bool zero; /* nobody has filled the run before: all arrays are zero */
+	bool linked; /* what tiles have comes by links */
+	bool zero;   /* nobody has filled the run before: all arrays are zero */
 	struct nonfinite seen;
 };
 

@@ -15,9 +15,10 @@ enum {
 	SHARD,
 	THREADS,
 	PART,
+	COPY_TIER,
 	OPTIONS
 }; /* in the table's order */
-static bool seen[OPTIONS], weights, new_record, replace, part;
+static bool seen[OPTIONS], weights, new_record, replace, part, copy_tier;
 static const char *dtype, *dir, *best, *from;
 static uint64_t keep = 2, shard = SHARD_BYTES;
 
@@ -38,6 +39,9 @@ static const struct mt_opt options[] = {
 		&seen[THREADS]},
 	{"part", OPT_FLAG, &part, NULL, "save, on one of several nodes: write its part; node 0, the last, takes all parts",
 		&seen[PART]},
+	{"copy-tier", OPT_FLAG, &copy_tier, NULL,
+		"serve: copy the tiles of a run with a tier, where hard links would be on the same disk, or cannot be",
+		&seen[COPY_TIER]},
 	{0},
 };
 
@@ -48,7 +52,7 @@ static const struct mt_program program = {
 			 "mt-ckpt export [RUN] DIR [--dtype bf16|fp32] [--replace]\n"
 			 "mt-ckpt export --from CHECKPOINT DIR [--replace]\n"
 			 "mt-ckpt verify DIR\n"
-			 "mt-ckpt serve [RUN] --dir DIR [--keep K] [--keep-best METRICS]",
+			 "mt-ckpt serve [RUN] --dir DIR [--keep K] [--keep-best METRICS] [--copy-tier]",
 	.about =
 		"Loads a Hugging Face directory or a checkpoint into a run, writes a run as either, or verifies a directory.\n"
 		"serve writes the checkpoints that mt-step requests during training. RUN defaults to $MT_RUN.",
@@ -63,7 +67,7 @@ static const struct command {
 	{"save", 2, 1 << SHARD | 1 << THREADS | 1 << PART},
 	{"export", 2, 1 << DTYPE | 1 << SHARD | 1 << REPLACE | 1 << FROM | 1 << THREADS},
 	{"verify", 1, 1 << THREADS},
-	{"serve", 1, 1 << DIRECTORY | 1 << KEEP | 1 << KEEP_BEST | 1 << SHARD | 1 << THREADS},
+	{"serve", 1, 1 << DIRECTORY | 1 << KEEP | 1 << KEEP_BEST | 1 << SHARD | 1 << THREADS | 1 << COPY_TIER},
 };
 
 static void check_options(const struct command *c)
@@ -86,7 +90,7 @@ static int run_command(const struct command *c, const char *run, const char *pat
 	if (from) return ckpt_export_from(from, path, replace);
 	if (!strcmp(c->name, "export")) return ckpt_export(run, path, d, shard, replace);
 	if (!strcmp(c->name, "verify")) return ckpt_verify(path);
-	return ckpt_serve(run, dir, keep, best, shard);
+	return ckpt_serve(run, dir, keep, best, shard, copy_tier);
 }
 
 int main(int argc, char **argv)

@@ -11,12 +11,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "ckpt.h"
+#include "mt/tier.h"
 #include "mt/version.h"
 #include "say.h"
 
 #define NAME "run.json"
 #define FORMAT "mt checkpoint"
-#define FORMAT_VERSION 2 /* of checkpoints with codes of int8: 1, of the others, has int8 state in fp32 */
+#define FORMAT_VERSION 3 /* has tiles; 2: has codes of int8; 1: all others, in which int8 state is in fp32 */
 
 /* Of run.json without the checksum itself; independent of white space and order. */
 int run_json_checksum(json_t *root, uint64_t *sum)
@@ -73,6 +74,8 @@ static const struct key unlogged_keys[] = {
 	MT_FIGURES(KEY, ) /* "processed": versions of mt before this key wrote none; models have the terms of their loss */
 };
 
+static const char *const orders[] = {[MT_FORWARD_ORDER] = "forward", [MT_BACKWARD_ORDER] = "backward"};
+
 /* ---- write */
 
 json_t *json_hex(const uint8_t *bytes, size_t n)
@@ -89,7 +92,7 @@ void hex_decode(const char *digits, uint8_t *bytes)
 
 static json_t *integer(uint64_t x) { return json_integer((json_int_t)x); }
 
-static json_t *hash_json(uint64_t x)
+json_t *json_hash(uint64_t x)
 {
 	char buf[17];
 	snprintf(buf, sizeof buf, "%016" PRIx64, x);
@@ -110,7 +113,7 @@ static json_t *keys_json(const struct key *key, size_t n, const void *from, int 
 			bool null = k->type == COUNT_OR_NULL && x == MT_NO_TARGET;
 			json_put(rc, o, k->name,
 				null                  ? json_null()
-					: k->type == HASH ? hash_json(x)
+					: k->type == HASH ? json_hash(x)
 					: k->type == BOOL ? json_boolean(x)
 									  : integer(x));
 		}
@@ -147,12 +150,23 @@ static json_t *files_json(const struct out_dir *dir, int *rc)
 	for (uint32_t i = 0; i < dir->n_files && *rc == 0; i++) {
 		const struct out_file *f = dir->files[i];
 		json_t *sums = json_array(), *o = json_object();
-		for (uint64_t c = 0; c < f->n_sums; c++) json_add(rc, sums, hash_json(f->sums[c]));
+		for (uint64_t c = 0; c < f->n_sums; c++) json_add(rc, sums, json_hash(f->sums[c]));
 		json_put(rc, o, "bytes", integer(f->bytes));
 		json_put(rc, o, "xxh3", sums);
 		json_put(rc, files, f->name, o);
 	}
 	return files;
+}
+
+static json_t *tier_json(const struct run_tier *t, int *rc)
+{
+	json_t *o = json_object();
+	json_put(rc, o, "tile_elems", integer(t->tile_elems));
+	json_put(rc, o, "first", json_integer(t->first));
+	json_put(rc, o, "order", json_string(orders[t->order]));
+	json_put(rc, o, "run_id", json_hex(t->run, sizeof t->run));
+	json_put(rc, o, "files", json_incref(t->files));
+	return o;
 }
 
 int run_json_write(struct out_dir *dir, const struct run_json *r)
@@ -166,7 +180,7 @@ int run_json_write(struct out_dir *dir, const struct run_json *r)
 		json_put(&rc, record, "choices", r->choices ? json_incref(r->choices) : json_null());
 	}
 	json_put(&rc, root, "format", json_string(FORMAT));
-	json_put(&rc, root, "version", json_integer(r->state == MT_INT8 ? FORMAT_VERSION : 1));
+	json_put(&rc, root, "version", json_integer(r->tier.files ? FORMAT_VERSION : r->state == MT_INT8 ? 2 : 1));
 	json_put(&rc, root, "mt_version", json_string(MT_VERSION));
 	json_put(&rc, root, "dtype", json_string(mt_dtype_name(r->dtype)));
 	json_put(&rc, root, "state", json_string(mt_dtype_name(r->state)));
@@ -181,8 +195,9 @@ int run_json_write(struct out_dir *dir, const struct run_json *r)
 	if (r->unlogged[0].step) json_put(&rc, root, "unlogged", unlogged_json(r->unlogged, &rc));
 	json_put(&rc, root, "chunk_bytes", json_integer(IO_BYTES));
 	json_put(&rc, root, "files", files_json(dir, &rc));
+	if (r->tier.files) json_put(&rc, root, "tier", tier_json(&r->tier, &rc));
 	if (rc == 0) rc = run_json_checksum(root, &sum);
-	json_put(&rc, root, "checksum", hash_json(sum));
+	json_put(&rc, root, "checksum", json_hash(sum));
 	if (rc == 0 && !(text = json_text(root, 1))) rc = mt_fail(MT_EX_NOMEM, "no memory for " NAME);
 	json_decref(root);
 	if (rc < 0) return mt_fail_in(rc, NAME);
@@ -354,6 +369,26 @@ static void get_nodes(struct reader *r, const json_t *root, struct run_json *out
 	if (out->nodes < 2) refuse(r, "nodes", "is not a number in range");
 }
 
+/* Which tiles there must be is found when the model is known (tiles.c). */
+static void get_tier(struct reader *r, const json_t *v, struct run_json *out)
+{
+	struct run_tier *t = &out->tier;
+	const char *order = json_string_value(json_object_get(v, "order")), *name;
+	const char *id = json_string_value(json_object_get(v, "run_id"));
+	json_t *sum;
+	if (!v) return;
+	t->tile_elems = get_count(r, v, "tile_elems", MT_TILE_MOST);
+	t->first = (uint32_t)get_count(r, v, "first", UINT32_MAX);
+	t->order = order && !strcmp(order, orders[MT_BACKWARD_ORDER]) ? MT_BACKWARD_ORDER : MT_FORWARD_ORDER;
+	if (!order || strcmp(order, orders[t->order])) refuse(r, "order", "is neither forward nor backward");
+	if (is_hex(id, 2 * sizeof t->run)) hex_decode(id, t->run);
+	else refuse(r, "tier", "has no run_id of 32 hexadecimal digits");
+	t->files = json_object_get(v, "files");
+	if (!json_object_size(t->files) || !t->tile_elems || t->tile_elems % MT_TILE_ALIGN)
+		return refuse(r, "tier", "has no tiles");
+	json_object_foreach(t->files, name, sum) get_hash(r, sum, name);
+}
+
 static int check_form(json_t *root)
 {
 	const char *format = json_string_value(json_object_get(root, "format"));
@@ -394,6 +429,7 @@ int run_json_parse(json_t *root, struct run_json *out, json_t **files)
 	get_hyper(&r, json_object_get(root, "hyperparameters"), out);
 	get_unlogged(&r, json_object_get(root, "unlogged"), out);
 	get_files(&r, *files);
+	get_tier(&r, json_object_get(root, "tier"), out);
 	return r.rc;
 }
 

@@ -18,6 +18,14 @@ struct run_json {               /* what a checkpoint holds beside its arrays */
 	struct mt_hyper hyper;         /* of the step; its step 0: not known */
 	struct mt_figures unlogged[2]; /* of steps whose metrics lines are not written; step 0: none */
 	uint8_t run_id[16];
+	struct
+		run_tier { /* of a run with a tier (mt/tier.h) whose tiles are files of the checkpoint; files NULL: of none */
+		uint64_t tile_elems;
+		uint32_t first;           /* turn from which on units are in tiles */
+		enum mt_pass_order order; /* of a pass: tiles are numbered in it */
+		uint8_t run[16];          /* in the tiles' seals; their t is the checkpoint's */
+		json_t *files;            /* each tile's name, and the checksum in its seal */
+	} tier;
 };
 
 int run_json_write(struct out_dir *, const struct run_json *);
@@ -29,6 +37,7 @@ int run_json_checksum(json_t *root, uint64_t *sum); /* of everything but the key
 /* What node 0 must know of another node's files: written beside them, read to take them into `to` */
 int part_json_write(struct out_dir *, uint64_t step, uint32_t node);
 int part_json_take(struct out_dir *to, int from, uint64_t step, uint32_t node);
+json_t *json_hash(uint64_t x);                    /* a text of 16 hexadecimal digits */
 json_t *json_hex(const uint8_t *bytes, size_t n); /* a text of 2 n hexadecimal digits, n <= MT_CHOICE_VALUE */
 void hex_decode(const char *digits, uint8_t *);   /* an even number of valid digits -> bytes */
 /* Verify the checksums of all its files, or of one; 65 names file and chunk. */

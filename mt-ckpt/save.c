@@ -18,7 +18,7 @@ static int write_all(struct mt_run *run, const struct mt_sample *sample, struct 
 	struct run_json json;
 	struct writer w;
 	int rc = state_read(run, &sample->at, &json), held;
-	if (rc == 0 && (rc = writer_begin(&w, run, dir, dtype, full, shard, WORK_THREADS)) == 0) {
+	if (rc == 0 && (rc = writer_begin(&w, run, dir, dtype, full ? WRITE_ALL : WRITE_MODEL, shard, WORK_THREADS)) == 0) {
 		w.stoppable = true;
 		rc = writer_units(&w);
 		if (rc == 0 && !(full && mt_node(run))) rc = writer_end(&w);

@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "ckpt.h"
+#include "links.h"
 #include "cli/cli.h"
 #include "mt/ring.h"
 #include "mt/run.h"
@@ -34,6 +34,8 @@ struct server {
 	uint64_t keep, shard;
 	const char *best; /* --keep-best */
 	struct shared shared;
+	struct links links; /* tiles of a run with a tier */
+	bool copy_tier;
 	bool left; /* another node: its files of a sealed save may still be where it left them */
 };
 
@@ -135,11 +137,12 @@ struct copy {
 	uint64_t step;
 };
 
-/* A unit is written: mt-optim may overwrite it. */
+/* A unit is written, and its tiles are linked: mt-optim may overwrite it. */
 static int unpin(void *arg, uint32_t unit)
 {
 	const struct copy *c = arg;
-	return mt_snap_unpin(c->server->run, unit, c->step);
+	int rc = links_unit(&c->server->links, unit);
+	return rc == 0 ? mt_snap_unpin(c->server->run, unit, c->step) : rc;
 }
 
 /* The next update has begun: it must not wait for the disk. */
@@ -154,7 +157,7 @@ static int write_arrays(const struct server *s, struct out_dir *dir, const struc
 {
 	struct copy copy = {s, step};
 	struct writer w;
-	int rc = writer_begin(&w, s->run, dir, json->dtype, true, s->shard, SERVE_THREADS);
+	int rc = writer_begin(&w, s->run, dir, json->dtype, WRITE_RESIDENT, s->shard, SERVE_THREADS);
 	if (rc < 0) return rc;
 	w.copied = unpin;
 	w.awaited = awaited;
@@ -175,18 +178,21 @@ static int collect(const struct server *s, struct out_dir *dir, uint64_t step)
 	return rc == 0 ? parts_collect(s->run, s->dirfd, name, step, dir) : rc;
 }
 
-static int write_files(const struct server *s, struct out_dir *dir, uint64_t step)
+static int write_files(struct server *s, struct out_dir *dir, uint64_t step)
 {
 	const struct mt_snapshot *snap = &mt_control(s->run)->snap;
 	struct mt_committed at = {step, snap->t, snap->position};
 	struct run_json json;
 	int rc = state_read(s->run, &at, &json);
+	if (rc == 0) rc = links_begin(&s->links, dir, step, at.t);
 	if (rc == 0) rc = write_arrays(s, dir, &json, step);
+	if (rc == 0) rc = links_end(&s->links, &json);
 	if (rc == 0 && mt_nodes(s->run) > 1) rc = collect(s, dir, step);
 	if (rc == 0) {
 		state_unlogged(s->run, step, json.unlogged);
 		rc = run_json_write(dir, &json);
 	}
+	links_drop(&s->links);
 	state_release(&json);
 	if (rc == 0) rc = out_sync(dir);
 	return rc == 0 ? verify_written(dir->fd, mt_geometry(s->run), true) : rc;
@@ -266,7 +272,7 @@ static int save_part(struct server *s, const char *name, uint64_t step)
 
 /* ---- save */
 
-static int save_whole(const struct server *s, const char *name, uint64_t step)
+static int save_whole(struct server *s, const char *name, uint64_t step)
 {
 	struct out_dir dir;
 	int rc = out_begin_at(&dir, s->dirfd, s->path, name);
@@ -415,17 +421,19 @@ static int serve_run(struct server *s)
 	int rc = shared_begin(&s->shared, s->run, s->path, s->dirfd);
 	if (rc == 0) rc = mt_stage_claim(s->run, MT_CKPT, NULL);
 	bool stopped = rc > 0 || (rc == -MT_EX_BUSY && mt_stopping);
-	if (rc == 0 && (rc = mt_ring_open(s->run, "save", &s->ring)) == 0) {
+	if (rc == 0 && (rc = links_open(&s->links, s->run, s->dirfd, s->path, s->copy_tier)) == 0 &&
+		(rc = mt_ring_open(s->run, "save", &s->ring)) == 0) {
 		rc = serve(s);
 		mt_ring_close(s->ring);
 	}
+	links_close(&s->links);
 	shared_end(&s->shared);
 	return stopped ? 0 : rc;
 }
 
-int ckpt_serve(const char *name, const char *path, uint64_t keep, const char *best, uint64_t shard)
+int ckpt_serve(const char *name, const char *path, uint64_t keep, const char *best, uint64_t shard, bool copy_tier)
 {
-	struct server s = {.path = path, .dirfd = -1, .keep = keep, .best = best, .shard = shard};
+	struct server s = {.path = path, .dirfd = -1, .keep = keep, .best = best, .shard = shard, .copy_tier = copy_tier};
 	int rc = open_dir(&s);
 	if (rc < 0) return rc;
 	rc = mt_run_attach(&s.run, name, MT_RUN_RINGS | MT_RUN_WEIGHTS, -1, &mt_stopping);

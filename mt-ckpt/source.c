@@ -110,6 +110,26 @@ static int open_weights(struct source *s, enum st_dtype dtype)
 	return model_check_experts(m, s->as_read.tensors, s->as_read.n_tensors, s->found[ARRAY_W]);
 }
 
+/* The same of lo, m or v, of which tiles have a part */
+static int match_resident(struct source *s, enum array a, enum st_dtype dtype)
+{
+	uint32_t n = s->layout.n_tensors, kept;
+	struct mt_tensor *table = malloc(n * sizeof *table);
+	struct st_entry **found = calloc(n, sizeof *found);
+	s->found[a] = calloc(n, sizeof *s->found[a]);
+	int rc = table && found && s->found[a] ? 0 : mt_fail(MT_EX_NOMEM, "no memory for a table of tensors");
+	if (rc == 0) {
+		memcpy(table, s->layout.tensors, n * sizeof *table);
+		kept = tiles_leave_out(s, a, table, n);
+		rc = model_match(&s->model[a], table, kept, dtype, found);
+	}
+	for (uint32_t i = 0, from = 0; rc == 0 && i < n; i++)
+		if (!tiles_have(s, a, s->layout.tensors[i].unit)) s->found[a][i] = found[from++];
+	free(table);
+	free(found);
+	return rc == 0 ? check_listed(s, &s->model[a]) : rc;
+}
+
 /* A file of each node that has a part */
 static int open_nodes(struct source *s, enum array a)
 {
@@ -129,6 +149,7 @@ static int open_parts(struct source *s, enum array a, enum st_dtype dtype)
 	struct parts *l = &s->parts[a];
 	uint32_t nodes = s->json.nodes > 1 ? s->json.nodes : 1;
 	int rc = parts_list(l, s->layout.units, s->layout.n_units, 0, nodes, nodes, dtype == ST_U8 ? 2 : 1);
+	if (rc == 0) l->n = tiles_leave_out(s, a, l->v, l->n);
 	if (rc == 0) rc = nodes > 1 ? open_nodes(s, a) : model_open(&s->model[a], s->dirfd, st_sets[a].name);
 	if (rc < 0) return rc;
 	s->found[a] = calloc((size_t)l->n + 1, sizeof *s->found[a]);
@@ -143,6 +164,7 @@ static int open_state(struct source *s, enum array a)
 	enum st_dtype dtype = codes ? ST_U8 : bf16 ? ST_BF16 : st_sets[a].dtype;
 	if (codes || s->json.nodes > 1) return open_parts(s, a, dtype);
 	int rc = model_open(&s->model[a], s->dirfd, st_sets[a].name);
+	if (rc == 0 && s->tiles) return match_resident(s, a, dtype);
 	return rc < 0 ? rc : match_array(s, a, &s->layout, dtype);
 }
 
@@ -152,6 +174,7 @@ int source_models(struct source *s)
 	int rc = open_weights(s, !s->full ? ST_OTHER : bf16 ? ST_BF16 : ST_F32);
 	if (rc == 0 && s->geo.flags & MT_TIED)
 		rc = model_match_tied(&s->model[ARRAY_W], s->as_read.tensors[0].name, head_tensor_name(&s->geo));
+	if (rc == 0) rc = tiles_open(s);
 	enum array last = mt_state_arrays(s->json.optim) == 2 ? ARRAY_V : ARRAY_M;
 	for (enum array a = bf16 ? ARRAY_LO : ARRAY_M; rc == 0 && s->full && a <= last; a++) rc = open_state(s, a);
 	return rc;
@@ -163,13 +186,13 @@ static int read_state(enum array a, const struct st_entry *e, uint64_t from, uin
 }
 
 /* A scale is a power of two (model/int8.h), or 0. */
-static int check_scales(const struct st_entry *e, uint64_t from, const float *scales, uint64_t n)
+static int check_scales(const char *file, const char *tensor, uint64_t from, const float *scales, uint64_t n)
 {
 	for (uint64_t i = 0; i < n; i++) {
 		uint32_t bits = mt_bits(scales[i]);
 		if (bits && (bits & 0x007fffff || bits < INT8_LEAST || bits > INT8_MOST))
-			return mt_fail(MT_EX_DATA, "%s: tensor '%s': element %llu is not a scale, a power of two", e->file->name,
-				shown(e->tensor->name), (unsigned long long)(from + i));
+			return mt_fail(MT_EX_DATA, "%s: tensor '%s': element %llu is not a scale, a power of two", file,
+				shown(tensor), (unsigned long long)(from + i));
 	}
 	return 0;
 }
@@ -179,13 +202,20 @@ int source_codes(const struct source *s, enum array a, uint32_t unit, uint64_t a
 {
 	const struct parts *l = &s->parts[a];
 	int rc = 0;
+	if (tiles_have(s, a, unit)) {
+		char name[24];
+		snprintf(name, sizeof name, "unit.%u.%c.scale", unit, a == ARRAY_M ? 'm' : 'v');
+		rc = tiles_read(s, a, false, unit, at, n, codes);
+		if (rc == 0) rc = tiles_read(s, a, true, unit, at, n, scales);
+		return rc == 0 ? check_scales("tiles", name, at / MT_GROUP, scales, n / MT_GROUP) : rc;
+	}
 	for (uint32_t i = parts_find(l, unit, at); n && rc == 0; i += l->each) {
 		uint64_t in = at - l->v[i].off, some = n < l->v[i].n - in ? n : l->v[i].n - in, groups = some / MT_GROUP;
 		const struct st_entry *scale = s->found[a][i + 1];
 		if ((rc = st_read(s->found[a][i], in, some, codes)) < 0 ||
 			(rc = st_read(scale, in / MT_GROUP, groups, scales)) < 0)
 			break;
-		rc = check_scales(scale, in / MT_GROUP, scales, groups);
+		rc = check_scales(scale->file->name, scale->tensor->name, in / MT_GROUP, scales, groups);
 		codes += some;
 		scales += groups;
 		at += some;
@@ -214,6 +244,13 @@ int source_state(const struct source *s, enum array a, uint32_t index, uint64_t 
 	uint64_t size = a == ARRAY_LO ? 2 : 4;
 	uint32_t unit = s->layout.tensors[index].unit;
 	int rc = 0;
+	if (tiles_have(s, a, unit) && !(s->json.codes && a != ARRAY_LO)) {
+		bool bf16 = a != ARRAY_LO && s->json.state == MT_BF16;
+		rc = tiles_read(s, a, false, unit, at, n, bf16 ? raw : out);
+		for (uint64_t i = 0; i < n && bf16 && rc == 0; i++)
+			((uint32_t *)out)[i] = (uint32_t)((const uint16_t *)raw)[i] << 16;
+		return rc;
+	}
 	if (!s->parts[a].v) return read_state(a, s->found[a][index], from, n, raw, out);
 	if (s->parts[a].each == 2) return decode(s, a, unit, at, n, raw, out);
 	for (uint32_t i = parts_find(&s->parts[a], unit, at); n && rc == 0; i++) {
@@ -236,6 +273,7 @@ void source_close(struct source *s)
 		free(s->parts[a].v);
 		model_close(&s->model[a]);
 	}
+	free(s->tiles);
 	mt_layout_release(&s->layout);
 	mt_layout_release(&s->as_read);
 	json_decref(s->root);

@@ -54,7 +54,8 @@ int state_read(struct mt_run *run, const struct mt_committed *at, struct run_jso
 void state_release(struct run_json *j)
 {
 	json_decref(j->choices);
-	j->choices = NULL;
+	json_decref(j->tier.files);
+	j->choices = j->tier.files = NULL;
 }
 
 /* ---- unlogged metrics */

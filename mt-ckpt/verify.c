@@ -9,6 +9,7 @@ int ckpt_verify(const char *path)
 	int rc;
 	if ((rc = source_open(&s, path, false)) == 0 && (rc = source_checksums(&s)) == 0 && (rc = source_config(&s)) == 0)
 		rc = source_models(&s);
+	if (rc == 0) rc = tiles_verify(&s);
 	if (rc == 0 && !s.full) rc = kept_read(&kept, &s);
 	kept_release(&kept);
 	if (rc == 0 && family_carries(&s.geo)) rc = s.full ? 0 : carried_say(&s);

@@ -6,6 +6,7 @@
 #include "cli/cli.h"
 #include "mt/run.h"
 #include "mt/stage.h"
+#include "mt/tier.h"
 
 /* ---- chunks */
 
@@ -58,6 +59,28 @@ static int make_chunks(struct writer *w)
 	return 0;
 }
 
+/* Keep only those tensors of the table of lo, m or v that are written here */
+static uint32_t leave_out(const struct writer *w, enum array a, struct mt_tensor *table, uint32_t n)
+{
+	uint32_t kept = 0;
+	for (uint32_t i = 0; i < n; i++) {
+		const struct mt_unit *unit = mt_unit(w->run, table[i].unit);
+		if (w->what == WRITE_ALL || !mt_on_tier(w->run, a == ARRAY_LO ? unit->lo : unit->m)) table[kept++] = table[i];
+	}
+	return kept;
+}
+
+/* The model's tensors of lo, m or v */
+static int begin_tensors(struct writer *w, enum array a, enum st_dtype dtype, uint64_t limit)
+{
+	uint32_t n = mt_control(w->run)->n_tensors;
+	if (!(w->resident[a] = malloc(n * sizeof *w->resident[a])))
+		return mt_fail(MT_EX_NOMEM, "no memory for a table of tensors");
+	memcpy(w->resident[a], mt_tensor(w->run, 0), n * sizeof *w->resident[a]);
+	n = leave_out(w, a, w->resident[a], n);
+	return shards_begin(&w->set[a], w->dir, w->set_name[a], dtype, 0, w->resident[a], n, limit);
+}
+
 /* The files of an array */
 static int begin_set(struct writer *w, enum array a, uint64_t limit)
 {
@@ -78,22 +101,21 @@ static int begin_set(struct writer *w, enum array a, uint64_t limit)
 		return rc;
 	}
 	if (nodes > 1) parts_set(w->set_name[a], a, node, nodes);
-	if (nodes == 1 && type != MT_INT8)
-		return shards_begin(&w->set[a], w->dir, w->set_name[a], dtype, exact_roles, mt_tensor(w->run, 0),
-			mt_control(w->run)->n_tensors, limit);
+	if (nodes == 1 && type != MT_INT8) return begin_tensors(w, a, dtype, limit);
 	rc = parts_list(&w->parts[a], mt_unit(w->run, 0), mt_control(w->run)->n_units, node, node + 1, nodes,
 		type == MT_INT8 ? 2 : 1);
+	if (rc == 0) w->parts[a].n = leave_out(w, a, w->parts[a].v, w->parts[a].n);
 	return rc < 0 ? rc
 				  : shards_begin(&w->set[a], w->dir, w->set_name[a], dtype, UINT64_MAX, w->parts[a].v, w->parts[a].n,
 						nodes > 1 ? UINT64_MAX : limit);
 }
 
-int writer_begin(struct writer *w, struct mt_run *run, struct out_dir *dir, enum mt_dtype dtype, bool full,
+int writer_begin(struct writer *w, struct mt_run *run, struct out_dir *dir, enum mt_dtype dtype, enum write_what what,
 	uint64_t limit, uint64_t threads)
 {
-	bool bf16 = mt_control(run)->dtype == MT_BF16;
+	bool bf16 = mt_control(run)->dtype == MT_BF16, full = what != WRITE_MODEL;
 	int rc = 0;
-	*w = (struct writer){.run = run, .dir = dir, .dtype = dtype, .opening = PTHREAD_MUTEX_INITIALIZER};
+	*w = (struct writer){.run = run, .dir = dir, .dtype = dtype, .what = what, .opening = PTHREAD_MUTEX_INITIALIZER};
 	w->has[ARRAY_W] = !full || !mt_node(run);
 	w->has[ARRAY_LO] = full && bf16;
 	w->has[ARRAY_M] = full;
@@ -265,6 +287,8 @@ void writer_drop(struct writer *w)
 	for (int a = 0; a < ARRAYS; a++) {
 		shards_drop(&w->set[a]);
 		free(w->parts[a].v);
+		free(w->resident[a]);
+		w->resident[a] = NULL;
 		w->parts[a] = (struct parts){0};
 	}
 	carried_close(&w->carried);

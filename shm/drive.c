@@ -41,12 +41,13 @@ void mt_tile_name(const struct mt_run *run, uint32_t i, char name[MT_TILE_NAME])
 	snprintf(name, MT_TILE_NAME, "unit-%04u.tile-%03u", t.unit, t.number);
 }
 
-/* unit-0012.tile-003, or with .new */
+/* unit-0012.tile-003, or with .new, or with .save (mt-ckpt serve --copy-tier) */
 static bool is_tile(const char *name)
 {
 	unsigned unit, tile;
 	int n = 0;
-	return sscanf(name, "unit-%u.tile-%u%n", &unit, &tile, &n) == 2 && n && (!name[n] || !strcmp(name + n, ".new"));
+	return sscanf(name, "unit-%u.tile-%u%n", &unit, &tile, &n) == 2 && n &&
+		(!name[n] || !strcmp(name + n, ".new") || !strcmp(name + n, ".save"));
 }
 
 int mt_tier_open(const struct mt_run *run, uint32_t dir, int *fd)

@@ -16,6 +16,7 @@
 #include "ckpt-common.h"
 #include "cli/cli.h"
 #include "mt/choices.h"
+#include "mt/tier.h"
 #include "mt/txn.h"
 #include "mt/wait.h"
 
@@ -30,6 +31,7 @@ static void print_run(struct mt_run *run)
 	const struct mt_record *r = &c->record;
 	struct mt_committed now;
 	mt_run_committed(run, &now);
+	mt_must(mt_tier_map(run, false));
 	const struct mt_position *p = &now.position;
 	printf("state %d\nstep %" PRIu64 " t %" PRIu64 "\n", (int)mt_run_state(run), now.step, now.t);
 	printf("position %" PRIu64 " %" PRIu64 " %016" PRIx64 " %016" PRIx64 " %u %u %u %u %" PRIu64 "\n", p->records,
@@ -113,7 +115,9 @@ static void scribble_run(struct mt_run *run, uint64_t seed, uint64_t step)
 	struct mt_control *c = mt_control(run);
 	struct mt_position position = some_position(seed);
 	mt_fill_begin(run);
+	mt_must(mt_tier_map(run, true));
 	for (uint32_t u = 0; u < c->n_units; u++) scribble(run, u, seed);
+	mt_must(mt_tier_seal(run, step ? step - 1 : 0));
 	mt_run_reset(run, step, step ? step - 1 : 0, &position);
 	c->record.chunk_tokens = 512;
 	c->record.head_tokens = 64;

@@ -11,10 +11,12 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 #include "ckpt-common.h"
 #include "cli/cli.h"
 #include "mt/ring.h"
 #include "mt/snapshot.h"
+#include "mt/tier.h"
 #include "mt/wait.h"
 
 static struct mt_run *run;
@@ -34,11 +36,31 @@ static void pin_all(uint64_t step)
 	mt_wake(run);
 }
 
+/* As mt-tier does: a file that a checkpoint has linked is not written, a new one takes its name. w alone changes in
+ * memory */
+static void overwrite_tiles(const struct mt_unit *unit)
+{
+	for (uint32_t i = unit->first_tensor; i < unit->first_tensor + unit->tensors; i++)
+		memset((uint8_t *)mt_at(run, unit->w) + mt_tensor(run, i)->off * 2, 0x11, mt_tensor(run, i)->n * 2);
+	for (uint32_t i = unit->first_tile; i < unit->first_tile + unit->tiles; i++) {
+		char name[MT_TILE_NAME], new[MT_TILE_NAME + 4];
+		int dir, fd;
+		mt_tile_name(run, i, name);
+		snprintf(new, sizeof new, "%s.new", name);
+		mt_must(mt_tier_open(run, mt_tile(run, i).dir, &dir));
+		mt_must(mt_tile_create(run, i, dir, new, &fd));
+		if (renameat(dir, new, dir, name)) abort();
+		close(fd);
+		close(dir);
+	}
+}
+
 static void overwrite_unpinned(uint64_t step, bool *done)
 {
 	for (uint32_t u = 0; u < mt_control(run)->n_units; u++)
 		if (!done[u] && !atomic_load(&mt_unit(run, u)->pin)) {
-			scribble(run, u, step + 77);
+			if (mt_unit(run, u)->tiles) overwrite_tiles(mt_unit(run, u));
+			else scribble(run, u, step + 77);
 			done[u] = true;
 		}
 }

@@ -1,0 +1,262 @@
+#!/usr/bin/env bats
+# mt-ckpt: checkpoints of a run whose lo, m and v are in files (mt-store create --tier): hard links to the tiles.
+
+load helpers
+
+demo() { mt-store create "$1" --config "$CONFIGS/demo.json" --step-tokens 1K "${@:2}" 2>"$T/create.err"; }
+tier() { demo "$1" --tier "$DISK/a,$DISK/b" --tier-memory 0 --tier-tile 64K "${@:2}"; }
+
+# The state of a run without the words that may differ between two runs with the same content
+dump() { ckpt-dump "$1" | grep -v '^state'; }
+
+# A run with a tier and some state at step 3, which serve is to save into $DISK/ck: filled [create's options]
+filled() {
+	need_tier
+	tier "$RUN" "$@"
+	ckpt-dump "$RUN" scribble 3 3
+	dump "$RUN" >"$T/before"
+	CK=$DISK/ck/step-00000003
+}
+
+serve() { # serve [serve's options]
+	spawn serve mt-ckpt serve "$RUN" --dir "$DISK/ck" "$@"
+	SERVE=$PID
+}
+
+# The checkpoint of step 3, by hard links, of a run made so
+saved() {
+	filled "$@"
+	serve
+	[ "$(ckpt-snap "$RUN" 3)" = saved ]
+	end "$SERVE"
+}
+
+# How many files of tiles have this many links: links NUMBER DIR...
+links() {
+	local n=$1
+	shift
+	find "$@" -name 'unit-*.tile-*' -links "$n" | wc -l
+}
+
+tiles() { find "$@" -name 'unit-*.tile-*' | wc -l; }
+
+# One byte of a file becomes another: flip FILE OFFSET
+flip() {
+	python3 - "$1" "$2" <<-'END'
+		import sys
+		with open(sys.argv[1], "r+b") as f:
+		    f.seek(int(sys.argv[2]))
+		    byte = f.read(1)[0]
+		    f.seek(int(sys.argv[2]))
+		    f.write(bytes([byte ^ 1]))
+	END
+}
+
+@test "serve saves lo, m and v as hard links: loaded by links, into a run without a tier, and with other tiles" {
+	local kind other dtype
+	other=$(mt_run_name b)
+	for kind in "--state fp32" "--state int8" "--dtype fp32" "--grad none"; do
+		saved $kind
+		mt-ckpt verify "$CK"
+		[ "$(tiles "$CK")" -gt 20 ]
+		python3 - "$CK/run.json" "$CK" <<-'END'
+			import json, os, sys
+			run = json.load(open(sys.argv[1]))
+			assert run["version"] == 3
+			assert set(run["tier"]["files"]) == {f for f in os.listdir(sys.argv[2]) if f.startswith("unit-")}
+			assert not any(f.startswith("unit-") for f in run["files"])
+		END
+		mt-store init "$RUN" --seed 1
+		mt-ckpt load "$RUN" "$CK"
+		[ "$(links 2 "$CK")" = "$(tiles "$CK")" ]
+		dump "$RUN" | cmp - "$T/before"
+		mt-ckpt save "$RUN" "$T/plain"
+		grep -q '"version": [12],' "$T/plain/run.json"
+
+		demo "$other" $kind
+		mt-ckpt load "$other" "$CK"
+		dump "$other" | cmp - "$T/before"
+		mt-store rm "$other"
+		demo "$other" $kind --tier "$DISK/c" --tier-tile 128K --tier-memory 4M
+		mt-ckpt load "$other" "$CK"
+		dump "$other" | cmp - "$T/before"
+		[ "$(links 2 "$DISK/c")" = 0 ]
+		mt-ckpt load "$other" "$T/plain"
+		dump "$other" | cmp - "$T/before"
+		mt-store rm "$other" && mt-store rm "$RUN"
+		[ "$(links 1 "$CK")" = "$(tiles "$CK")" ]
+		rm -r "$DISK" "$T/plain"
+	done
+}
+
+@test "a checkpoint with tiles loads into runs with other types of state, as one without tiles does" {
+	local other kind
+	saved --state fp32
+	mt-ckpt save "$RUN" "$T/own"
+	mt-ckpt load "$RUN" "$CK"
+	mt-ckpt save "$RUN" "$T/plain"
+	other=$(mt_run_name b)
+	for kind in "--state bf16" "--state int8" "--dtype fp32" "--state none --grad none"; do
+		demo "$other" $kind
+		mt-ckpt load "$other" "$T/plain" 2>"$T/err.plain"
+		dump "$other" >"$T/plain.dump"
+		mt-ckpt load "$other" "$CK" 2>"$T/err.tiles"
+		dump "$other" | cmp - "$T/plain.dump"
+		cmp "$T/err.plain" "$T/err.tiles"
+		mt-store rm "$other"
+	done
+}
+
+@test "exact routers' lo, which compute reads, is not in a tile" {
+	need_tier
+	local model=$GOLDEN/minimax-m2/model
+	mt-store create "$RUN" --config "$model" --step-tokens 1K --tier "$DISK/a" --tier-memory 0 --tier-tile 64K \
+		2>"$T/create.err"
+	ckpt-dump "$RUN" scribble 3 3
+	dump "$RUN" >"$T/before"
+	serve
+	[ "$(ckpt-snap "$RUN" 3)" = saved ]
+	end "$SERVE"
+	mt-ckpt load "$RUN" "$DISK/ck/step-00000003"
+	dump "$RUN" | cmp - "$T/before"
+	mt-store rm "$RUN"
+	mt-store create "$RUN" --config "$model" --step-tokens 1K 2>"$T/create.err"
+	mt-ckpt load "$RUN" "$DISK/ck/step-00000003"
+	dump "$RUN" | cmp - "$T/before"
+}
+
+@test "what is loaded, saved or trained later never changes the files of a checkpoint" {
+	saved
+	cat "$CK"/unit-* | sha256sum >"$T/sums"
+	mt-ckpt load "$RUN" "$CK"
+	serve
+	[ "$(ckpt-snap "$RUN" 3)" = saved ] # replaces it, by links to the same files
+	end "$SERVE"
+	cat "$CK"/unit-* | sha256sum | cmp - "$T/sums"
+	cp -al "$CK" "$DISK/mine"
+	mt-store init "$RUN" --seed 4
+	mt-store rm "$RUN"
+	mt-ckpt verify "$DISK/mine"
+	cat "$DISK"/mine/unit-* | sha256sum | cmp - "$T/sums"
+}
+
+@test "export --from takes the model of a checkpoint with tiles, and no tile" {
+	saved
+	mt-ckpt load "$RUN" "$CK"
+	mt-ckpt export "$RUN" "$T/own"
+	mt-ckpt export --from "$CK" "$T/from"
+	cmp "$T/own/model.safetensors" "$T/from/model.safetensors"
+	[ "$(tiles "$T/from")" = 0 ]
+}
+
+@test "--copy-tier copies the tiles and drops its links; without it another file system is 78 when serve starts" {
+	filled
+	[ "$(stat -c %d "$DISK")" != "$(stat -c %d "${MT_SHM_DIR:-/dev/shm}")" ] || skip "needs two file systems"
+	OTHER=$(mktemp -d "${MT_SHM_DIR:-/dev/shm}/mt-test.XXXXXX")
+	exits 78 mt-ckpt serve "$RUN" --dir "$OTHER" 2>"$T/err"
+	grep -q -- "--copy-tier" "$T/err"
+	touch "$DISK/$(cd "$DISK" && echo a/mt.*.tier)/unit-0001.tile-000.save" # of a saver that died
+	for dir in "$OTHER" "$DISK/ck"; do
+		spawn serve mt-ckpt serve "$RUN" --dir "$dir" --copy-tier
+		[ "$(ckpt-snap "$RUN" 3)" = saved ]
+		end "$PID"
+		mt-ckpt verify "$dir/step-00000003"
+		[ "$(links 1 "$dir")" = "$(tiles "$dir")" ]
+		[ -z "$(find "$DISK" -name '*.save')" ]
+		mt-ckpt load "$RUN" "$dir/step-00000003"
+		dump "$RUN" | cmp - "$T/before"
+	done
+	rm -r "$OTHER"
+}
+
+@test "a damaged tile: verify names file and chunk, load without links refuses it and leaves the run as it was" {
+	saved
+	local f=$CK/unit-0002.tile-000 other
+	other=$(mt_run_name b)
+	demo "$other"
+	mt-store init "$other" --seed 1
+	dump "$other" >"$T/other"
+	refused() { # by verify, and a load that copies: refused PATTERN
+		exits 65 mt-ckpt verify "$CK" 2>"$T/err"
+		grep -q "unit-0002.tile-000: $1" "$T/err" && [ "$(wc -l <"$T/err")" = 1 ]
+		exits 65 mt-ckpt load "$other" "$CK" 2>"$T/err"
+		grep -q "unit-0002.tile-000: $1" "$T/err" && [ "$(wc -l <"$T/err")" = 1 ]
+		dump "$other" | cmp - "$T/other"
+	}
+	cp "$f" "$T/good"
+	flip "$f" 8192
+	refused "chunk 0 (bytes 4096 to"
+	cp "$T/good" "$f" && flip "$f" $(($(stat -c %s "$f") - 4096 + 40))
+	refused "has a damaged seal"
+	cp "$T/good" "$f" && flip "$f" 20
+	refused ""
+	cp "$CK/unit-0003.tile-000" "$f"
+	refused "has no tensor 'unit.2"
+	cp "$T/good" "$f" && truncate -s -4096 "$f"
+	refused ""
+	: >"$f"
+	refused "is too short"
+	rm "$f"
+	refused "is missing"
+	mkfifo "$f"
+	refused "a FIFO"
+}
+
+@test "a tile of another step or of another run is found by its seal, also before links are loaded" {
+	saved
+	local f=$CK/unit-0002.tile-000
+	cp "$f" "$T/good"
+	ckpt-dump "$RUN" scribble 3 4
+	cp "$DISK"/*/mt.*.tier/unit-0002.tile-000 "$f"
+	exits 65 mt-ckpt verify "$CK" 2>"$T/err"
+	grep -q "is of a later step" "$T/err"
+	exits 65 mt-ckpt load "$RUN" "$CK" 2>"$T/err"
+	mt-store rm "$RUN"
+	tier "$RUN"
+	ckpt-dump "$RUN" scribble 3 3
+	cp "$DISK"/*/mt.*.tier/unit-0002.tile-000 "$f"
+	exits 65 mt-ckpt load "$RUN" "$CK" 2>"$T/err"
+	grep -q "is of another run" "$T/err"
+	cp "$T/good" "$f"
+	mt-ckpt load "$RUN" "$CK"
+	dump "$RUN" | cmp - "$T/before"
+}
+
+@test "run.json whose tier does not fit the model is refused with 65" {
+	saved
+	local edit
+	for edit in 'r["tier"]["tile_elems"] *= 2' 'r["tier"]["tile_elems"] = 1000' 'r["tier"]["first"] = 9' \
+		'r["tier"]["order"] = "both"' 'r["tier"]["run_id"] = "x"' 'r["tier"]["files"].popitem()' \
+		'r["tier"]["files"]["unit-0002.tile-000"] = "0" * 16' 'r["tier"]["files"]["../x"] = "0" * 16' \
+		'r["tier"] = 3' 'del r["tier"]' 'r["version"] = 4' 'r["tier"]["files"]["unit-0002.tile-000"] = 7'; do
+		cp "$CK/run.json" "$T/run.json"
+		python3 - "$CK/run.json" "$edit" <<-'END'
+			import json, sys
+			r = json.load(open(sys.argv[1]))
+			exec(sys.argv[2])
+			json.dump(r, open(sys.argv[1], "w"))
+		END
+		ckpt-edit "$CK" mt_version edited # and the right checksum
+		exits 65 mt-ckpt verify "$CK" 2>"$T/err" || { echo "$edit" && cat "$T/err" && false; }
+		[ "$(wc -l <"$T/err")" = 1 ]
+		cp "$T/run.json" "$CK/run.json"
+	done
+	mt-ckpt verify "$CK"
+}
+
+@test "a save with too little room on the tier's disk fails with one line, and later ones go on" {
+	[ "$(id -u)" = 0 ] || skip "needs root, to mount a small disk"
+	filled
+	mt-store rm "$RUN"
+	truncate -s 80M "$T/image"
+	mkfs.ext4 -q "$T/image" 2>/dev/null || skip "needs mkfs.ext4"
+	mkdir "$T/disk" && { mount -o loop "$T/image" "$T/disk" 2>/dev/null || skip "no loop devices"; }
+	DISK=$T/disk
+	tier "$RUN" || skip "the disk is too small"
+	ckpt-dump "$RUN" scribble 3 3
+	serve
+	[ "$(ckpt-snap "$RUN" 3)" = failed ]
+	grep -q "step 3 is not saved: .* are free, and the tiles of a checkpoint want" "$T/serve.err"
+	[ -z "$(find "$DISK/ck" -mindepth 1)" ]
+	end "$SERVE"
+}
