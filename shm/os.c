@@ -2,7 +2,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
+#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -41,7 +43,76 @@ static uint64_t meminfo(const char *path, const char *form)
 	return have;
 }
 
-uint64_t mt_machine_available(void) { return meminfo("/proc/meminfo", "MemAvailable: %llu kB"); }
+/* ---- NUMA nodes */
+
+static const char *sysfs(void)
+{
+	const char *dir = getenv("MT_SYSFS_DIR"); /* for tests */
+	return dir && *dir ? dir : "/sys";
+}
+
+/* Sets in `set` the nodes of a list, "0-1,4" */
+static void read_nodes(const char *name, bool set[MT_NUMA_NODES])
+{
+	char path[4096];
+	unsigned long from, to;
+	memset(set, 0, MT_NUMA_NODES * sizeof *set);
+	snprintf(path, sizeof path, "%s/devices/system/node/%s", sysfs(), name);
+	FILE *f = fopen(path, "re");
+	while (f && fscanf(f, "%lu", &from) == 1) {
+		to = from;
+		int c = fgetc(f);
+		if (c == '-') {
+			if (fscanf(f, "%lu", &to) != 1) break;
+			c = fgetc(f);
+		}
+		for (; from <= to && from < MT_NUMA_NODES; from++) set[from] = true;
+		if (c != ',') break;
+	}
+	if (f) fclose(f);
+}
+
+bool mt_numa_coreless(bool set[MT_NUMA_NODES])
+{
+	bool cores[MT_NUMA_NODES], any = false, other = false;
+	read_nodes("has_memory", set);
+	read_nodes("has_cpu", cores);
+	for (int node = 0; node < MT_NUMA_NODES; node++) {
+		other |= set[node] && cores[node];
+		set[node] &= !cores[node];
+		any |= set[node];
+	}
+	if (any && other) return true;
+	memset(set, 0, MT_NUMA_NODES * sizeof *set); /* nothing is known of cores, or no node has both */
+	return false;
+}
+
+static uint64_t node_value(int node, const char *name)
+{
+	char path[4096], form[64];
+	snprintf(path, sizeof path, "%s/devices/system/node/node%d/meminfo", sysfs(), node);
+	snprintf(form, sizeof form, "Node %%*d %s: %%llu kB", name);
+	return meminfo(path, form);
+}
+
+/* Without what nodes without cores have of it */
+static uint64_t of_cores(uint64_t all, uint64_t (*of_node)(int node))
+{
+	bool coreless[MT_NUMA_NODES];
+	if (all == UINT64_MAX || !mt_numa_coreless(coreless)) return all;
+	for (int node = 0; node < MT_NUMA_NODES; node++) {
+		uint64_t bytes = coreless[node] ? of_node(node) : 0;
+		if (bytes != UINT64_MAX) all -= bytes < all ? bytes : all;
+	}
+	return all;
+}
+
+static uint64_t node_total(int node) { return node_value(node, "MemTotal"); }
+
+uint64_t mt_machine_available(void)
+{
+	return of_cores(meminfo("/proc/meminfo", "MemAvailable: %llu kB"), mt_node_available);
+}
 
 uint64_t mt_mem_available(void)
 {
@@ -49,17 +120,14 @@ uint64_t mt_mem_available(void)
 	return group < machine ? group : machine;
 }
 
-uint64_t mt_mem_total(void) { return meminfo("/proc/meminfo", "MemTotal: %llu kB"); }
+uint64_t mt_mem_total(void) { return of_cores(meminfo("/proc/meminfo", "MemTotal: %llu kB"), node_total); }
 
 uint64_t mt_node_available(int node)
 {
 	static const char *const parts[] = {"MemFree", "Active(file)", "Inactive(file)", "SReclaimable"};
-	char path[64], form[64];
 	uint64_t sum = 0;
-	snprintf(path, sizeof path, "/sys/devices/system/node/node%d/meminfo", node);
 	for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
-		snprintf(form, sizeof form, "Node %%*d %s: %%llu kB", parts[i]);
-		uint64_t part = meminfo(path, form);
+		uint64_t part = node_value(node, parts[i]);
 		if (part == UINT64_MAX) return UINT64_MAX;
 		sum += part;
 	}

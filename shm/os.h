@@ -2,13 +2,19 @@
 #ifndef MT_OS_H
 #define MT_OS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 double mt_now(void); /* seconds, monotonic */
 void mt_nap(int ms); /* ms < 1000; a signal ends it */
 int mt_cores(void);  /* usable cores: affinity and cgroup quota */
-/* Bytes that may still be allocated; UINT64_MAX: unknown, or no limit. /proc/meminfo's MemAvailable; what this
- * process's cgroup and those above it have left, where pages of files do not count as used (cgroup.c); the lesser */
+/* NUMA nodes that have memory and no cores, as a GPU's memory on a GH200 or GB200: a run's memory is never there unless
+ * --numa names them. false: there are none */
+#define MT_NUMA_NODES 1024
+bool mt_numa_coreless(bool set[MT_NUMA_NODES]);
+/* Bytes that may still be allocated; UINT64_MAX: unknown, or no limit. /proc/meminfo's MemAvailable, without that of
+ * nodes without cores; what this process's cgroup and those above it have left, where pages of files do not count as
+ * used (cgroup.c); the lesser */
 uint64_t mt_machine_available(void);
 uint64_t mt_cgroup_available(void);
 uint64_t mt_mem_available(void);

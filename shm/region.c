@@ -266,10 +266,35 @@ static int numa_room(const struct bitmask *mask, const char *nodes, uint64_t siz
 		nodes, (double)size / 0x1p30, (double)have / 0x1p30);
 }
 
+/* Nodes without cores get nothing of what no policy sends there */
+static int numa_leave_out(void *p, uint64_t size)
+{
+	bool coreless[MT_NUMA_NODES];
+	if (!mt_numa_coreless(coreless) || numa_available() < 0) return 0;
+	struct bitmask *mask = numa_get_mems_allowed();
+	for (unsigned node = 0; node < mask->size && node < MT_NUMA_NODES; node++)
+		if (coreless[node]) numa_bitmask_clearbit(mask, node);
+	long rc = numa_bitmask_weight(mask) ? mbind(p, size, MPOL_BIND, mask->maskp, mask->size + 1, 0) : 0;
+	int err = errno;
+	numa_bitmask_free(mask);
+	return rc ? mt_fail(MT_EX_NOMEM, "binding memory to NUMA nodes with cores: mbind: %s", strerror(err)) : 0;
+}
+
+/* The nodes of a policy without a list: all that have cores */
+static struct bitmask *numa_all(void)
+{
+	bool coreless[MT_NUMA_NODES];
+	struct bitmask *mask = numa_parse_nodestring("all");
+	if (!mask || !mt_numa_coreless(coreless)) return mask;
+	for (unsigned node = 0; node < mask->size && node < MT_NUMA_NODES; node++)
+		if (coreless[node]) numa_bitmask_clearbit(mask, node);
+	return mask;
+}
+
 /* "default", "interleave[:NODES]", "bind:NODES", "preferred:NODE" onto a fresh mapping */
 static int numa_apply(void *p, uint64_t size, const char *policy)
 {
-	if (!policy || !*policy || !strcmp(policy, "default")) return 0;
+	if (!policy || !*policy || !strcmp(policy, "default")) return numa_leave_out(p, size);
 	static const struct {
 		const char *word;
 		int mode;
@@ -279,7 +304,7 @@ static int numa_apply(void *p, uint64_t size, const char *policy)
 		{"preferred", MPOL_PREFERRED},
 	};
 	size_t len = strcspn(policy, ":");
-	const char *nodes = policy[len] ? policy + len + 1 : "all";
+	const char *nodes = policy[len] ? policy + len + 1 : NULL;
 	int mode = -1;
 	for (int i = 0; i < 3; i++)
 		if (strlen(modes[i].word) == len && !strncmp(policy, modes[i].word, len)) mode = modes[i].mode;
@@ -287,8 +312,8 @@ static int numa_apply(void *p, uint64_t size, const char *policy)
 		return mt_fail(MT_EX_USAGE, "--numa '%s': wants default, interleave[:NODES], bind:NODES or preferred:NODE",
 			policy);
 	if (numa_available() < 0) return mt_fail(MT_EX_USAGE, "--numa '%s': this kernel has no NUMA support", policy);
-	struct bitmask *mask = numa_parse_nodestring(nodes);
-	if (!mask) return mt_fail(MT_EX_USAGE, "--numa '%s': no such nodes '%s'", policy, nodes);
+	struct bitmask *mask = nodes ? numa_parse_nodestring(nodes) : numa_all();
+	if (!mask) return mt_fail(MT_EX_USAGE, "--numa '%s': no such nodes '%s'", policy, nodes ? nodes : "all");
 	int room = mode == MPOL_BIND ? numa_room(mask, nodes, size) : 0;
 	long rc = room ? 0 : mbind(p, size, mode, mask->maskp, mask->size + 1, MPOL_MF_STRICT | MPOL_MF_MOVE);
 	int err = errno;

@@ -149,6 +149,21 @@ mt-stream.0 runs and allocates on node 0 (cores 0-3), mt-stream.1 on node 1 (cor
 	[ "$(placed | tail -n 1)" = "the mt-streams run on all nodes: that of the GPU is not known" ]
 }
 
+@test "memory of nodes without cores does not count as free" {
+	nodes 0-1 0-1,8 0 1
+	local dir=$T/sys/devices/system/node all less
+	all=$(MT_SYSFS_DIR='' mt-store stat --memory --json | value memory_available)
+	mkdir "$dir/node8"
+	printf 'Node 8 %s: 1048576 kB\n' MemFree 'Active(file)' >"$dir/node8/meminfo"
+	printf 'Node 8 %s: 0 kB\n' 'Inactive(file)' SReclaimable >>"$dir/node8/meminfo"
+	echo 0-1 >"$dir/has_cpu"
+	less=$(mt-store stat --memory --json | value memory_available)
+	[ $((all - less)) -gt $((3 << 29)) ] && [ $((all - less)) -lt $((5 << 29)) ]
+	echo 0-1,8 >"$dir/has_cpu" # with cores it counts
+	less=$(mt-store stat --memory --json | value memory_available)
+	[ $((all - less)) -lt $((1 << 29)) ]
+}
+
 @test "--numa with another word exits 64, --numa auto without taskset 78" {
 	try() { mt-run --run "$RUN" --model "$CASE/model" --data "$CASE/data.bin" --out "$T/out" $ARGS --steps 6 "$@"; }
 	fails_with 64 try --numa interleave
