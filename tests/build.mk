@@ -139,7 +139,7 @@ real-test: all
 	@MT="$(abspath $(B))" tests/real/run build/real
 
 # ---- NUMA: virtual machines with several nodes (tests/numa/README.md)
-NODES ?= 2 4
+NODES ?= 2+1 4
 .PHONY: numa-test
 $(O)/numa/placement: INCLUDE = -Ishm
 $(O)/numa/placement: tests/numa/placement.c $(O)/libmt.a
