@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include "load.h"
 #include "model/hfjson.h"
+#include "os.h"
 #include "say.h"
 #include "mt/choices.h"
 #include "mt/run.h"
@@ -17,7 +18,7 @@
 
 void load_populate(void *p, uint64_t bytes)
 {
-	uintptr_t page = 4096, from = (uintptr_t)p & ~(page - 1), to = ((uintptr_t)p + bytes + page - 1) & ~(page - 1);
+	uintptr_t page = mt_page(), from = (uintptr_t)p & ~(page - 1), to = ((uintptr_t)p + bytes + page - 1) & ~(page - 1);
 	(void)madvise((void *)from, to - from, MADV_POPULATE_WRITE); /* kernels before 5.14 do not have it */
 }
 

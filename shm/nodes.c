@@ -9,6 +9,7 @@
 #include "lib.h"
 #include "mt/error.h"
 #include "mt/run.h"
+#include "os.h"
 
 uint32_t mt_node(const struct mt_run *run) { return run->control->nodes.node; }
 
@@ -46,7 +47,7 @@ struct list {
 /* Whole pages; arrays come in the order of their offsets, and neighbours become one range */
 static void add(struct list *l, uint64_t from, uint64_t bytes)
 {
-	uint64_t page = 4096, end = round_up(from + bytes, page);
+	uint64_t page = mt_page(), end = round_up(from + bytes, page);
 	from -= from % page;
 	if (!bytes) return;
 	if (l->n && from <= l->v[l->n - 1].end) l->v[l->n - 1].end = end;

@@ -22,6 +22,8 @@ double mt_now(void)
 
 void mt_nap(int ms) { nanosleep(&(struct timespec){.tv_nsec = ms * 1000000L}, NULL); }
 
+uint64_t mt_page(void) { return (uint64_t)sysconf(_SC_PAGESIZE); }
+
 int mt_cores(void)
 {
 	cpu_set_t set;

@@ -5,9 +5,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-double mt_now(void); /* seconds, monotonic */
-void mt_nap(int ms); /* ms < 1000; a signal ends it */
-int mt_cores(void);  /* usable cores: affinity and cgroup quota */
+double mt_now(void);    /* seconds, monotonic */
+void mt_nap(int ms);    /* ms < 1000; a signal ends it */
+uint64_t mt_page(void); /* bytes of a page of memory: 4096, on some arm64 kernels 65536 */
+int mt_cores(void);     /* usable cores: affinity and cgroup quota */
 /* NUMA nodes that have memory and no cores, as a GPU's memory on a GH200 or GB200: a run's memory is never there unless
  * --numa names them. false: there are none */
 #define MT_NUMA_NODES 1024

@@ -430,7 +430,7 @@ static int map_fd(int fd, uint64_t size, bool readonly, struct map *map)
 int region_create(const char *name, enum region r, uint64_t size, const struct range *parts, uint32_t n,
 	const uint8_t run_id[16], const char *numa, struct map *map, int *maker)
 {
-	size = round_up(size, 4096);
+	size = round_up(size, mt_page());
 	const struct range all = {0, size};
 	if (!parts) parts = &all, n = 1;
 	int fd = open_named(name, O_RDWR | O_CREAT | O_EXCL);
