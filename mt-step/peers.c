@@ -1,9 +1,10 @@
-/* peers.c: watches the stages that mt-step needs: mt-optim and at least one mt-stream. */
+/* peers.c: watches stages that mt-step needs: mt-optim, at least one mt-stream, and in a run with a tier mt-tier. */
 #include "driver.h"
 #include "mt/error.h"
 #include "mt/run.h"
 #include "mt/snapshot.h"
 #include "mt/stage.h"
+#include "mt/tier.h"
 #include "mt/txn.h"
 #include "mt/wait.h"
 #include "progress.h"
@@ -93,6 +94,7 @@ static void watch_frozen(struct driver *d)
 	for (int s = MT_STREAM; s < MT_SLOTS && !d->frozen && accumulating; s++)
 		if (peers_frozen(d, s)) d->frozen = s + 1;
 	if (!d->frozen && peers_frozen(d, MT_OPTIM)) d->frozen = MT_OPTIM + 1;
+	if (!d->frozen && mt_tier_any(d->run) && peers_frozen(d, MT_TIER)) d->frozen = MT_TIER + 1;
 	if (d->frozen) d->abandoned = true;
 }
 
@@ -115,6 +117,8 @@ void peers_watch(struct driver *d)
 	bool optim = mt_stage_alive(d->run, MT_OPTIM);
 	if (!optim) mt_stage_activity(d->run, MT_ACT_WAIT_OPTIM, 0);
 	need(d, MT_OPTIM, optim, now);
+	/* its death aborts nothing: mt-optim waits for its successor */
+	if (mt_tier_any(d->run)) need(d, MT_TIER, mt_stage_alive(d->run, MT_TIER), now);
 	if (mt_nodes(d->run) > 1) need(d, MT_LINK, mt_stage_alive(d->run, MT_LINK), now);
 	int streams = 0;
 	for (int s = MT_STREAM; s < MT_STREAM + d->streams; s++) {

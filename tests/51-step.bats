@@ -336,6 +336,15 @@ print(min((m["eval_loss"], m["step"]) for m in lines if m.get("eval_loss") and 0
 	[ "$(wc -l <"$T/m")" = 12 ]
 }
 
+@test "in a run with a tier mt-step needs mt-tier, too" {
+	need_tier
+	make_run "$CASE/model" --tier "$DISK/tier" --tier-memory 0
+	spawn optim mt-optim "$RUN" --threads 1
+	eventually sh -c "mt-store stat $RUN | grep -q 'mt-optim'"
+	exits 69 mt-step "$RUN" $(with "$STEP" --wait 0.2) <"$CASE/data.bin" >"$T/m" 2>"$T/err"
+	grep -q "no mt-tier came" "$T/err"
+}
+
 @test "mt-step waits --wait seconds for a dead stage, names it and exits 69" {
 	ready
 	eventually sh -c "mt-store stat $RUN | grep -q 'mt-optim'"
