@@ -15,7 +15,7 @@
 
 const char *array_word(enum look_array a)
 {
-	static const char *const words[] = {"w", "lo", "m", "v", "g", "rings", "control"};
+	static const char *const words[] = {"w", "lo", "m", "v", "slots", "g", "rings", "control"};
 	return a < ARRAY_COUNT ? words[a] : "?";
 }
 
@@ -36,14 +36,17 @@ const char *const *counter_words(int slot)
 	static const char *const stream[] = {"micros", "tokens", "bytes_in", "bytes_out", "wait_ns", "busy_ns",
 		"predicted_ns", NULL};
 	static const char *const optim[] = {"pieces", "gradient_bytes", "updates", "update_ns", "wait_ns",
-		"snapshot_wait_ns", "early_updates", NULL};
+		"snapshot_wait_ns", "early_updates", "tier_wait_ns", NULL};
 	static const char *const step[] = {"steps", "tokens", "processed", NULL};
 	static const char *const ckpt[] = {"saves", "bytes", NULL};
+	static const char *const tier[] = {"tiles_read", "bytes_read", "tiles_written", "bytes_written", "transfer_ns",
+		"repeated_transfers", "new_files", NULL};
 	static const char *const none[] = {NULL};
 	return slot >= MT_STREAM ? stream
 		: slot == MT_OPTIM   ? optim
 		: slot == MT_STEP    ? step
 		: slot == MT_CKPT    ? ckpt
+		: slot == MT_TIER    ? tier
 							 : none;
 }
 
@@ -149,11 +152,31 @@ static void look_at_units(struct look *l, const struct mt_run *run)
 		struct mt_part part = mt_part(run, i), low = part;
 		uint64_t owned = part.end - part.first;
 		if (!owned && u->lo) low = mt_exact(u, mt_tensor(run, u->first_tensor));
-		l->array[ARRAY_LO] += u->lo ? (low.end - low.first) * 2 : 0;
-		l->array[ARRAY_M] += mt_state_bytes(l->moments, owned);
-		l->array[ARRAY_V] += u->v ? mt_state_bytes(l->moments, owned) : 0;
+		l->array[ARRAY_LO] += u->lo && !mt_on_tier(run, u->lo) ? (low.end - low.first) * 2 : 0;
+		l->array[ARRAY_M] += u->tiles ? 0 : mt_state_bytes(l->moments, owned);
+		l->array[ARRAY_V] += u->v && !u->tiles ? mt_state_bytes(l->moments, owned) : 0;
 		l->array[ARRAY_G] += owned * gradient * ((u->g[0] != 0) + (u->g[1] != 0));
 	}
+}
+
+static void look_at_tier(struct look *l, const struct mt_run *run)
+{
+	const struct mt_tier *t = &mt_control(run)->tier;
+	const uint64_t *moved = l->stage[MT_TIER].counters;
+	if (!mt_tier_any(run)) return;
+	/* in this order: none is more than the next one */
+	l->tier.written = mt_tier_at(run, MT_WRITTEN);
+	l->tier.updated = mt_tier_at(run, MT_UPDATED);
+	l->tier.loaded = mt_tier_at(run, MT_LOADED);
+	l->tier.tiles = t->tiles;
+	l->tier.slots = t->slots;
+	l->tier.dirs = t->dirs < MT_TIER_DIRS ? t->dirs : MT_TIER_DIRS;
+	l->tier.bytes = t->bytes;
+	l->tier.params = t->params;
+	l->tier.rate = moved[4] ? 1e9 * (double)(moved[1] + moved[3]) / (double)moved[4] : NAN;
+	for (uint32_t i = 0; i < l->tier.dirs; i++)
+		text_clean(l->tier.dir[i], sizeof l->tier.dir[i], mt_tier_dir(run, i), MT_TIER_PATH);
+	l->array[ARRAY_SLOTS] = t->slots * t->slot_bytes;
 }
 
 static void look_at_rings(struct look *l, struct mt_run *run)
@@ -248,6 +271,7 @@ void look_take(struct look *l, struct mt_run *run, const char *name)
 	look_step(l, run);
 	look_at_txn(l, run);
 	look_at_units(l, run);
+	look_at_tier(l, run);
 	look_at_rings(l, run);
 	look_at_pace(l);
 	l->planned = mt_planned_step(run, l->rows);

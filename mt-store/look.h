@@ -9,6 +9,7 @@
 #include "mt/memory.h"
 #include "mt/model.h"
 #include "mt/stage.h"
+#include "mt/tier.h"
 
 struct mt_run;
 
@@ -43,7 +44,25 @@ struct look_unit {
 	bool pinned;
 };
 
-enum look_array { ARRAY_W, ARRAY_LO, ARRAY_M, ARRAY_V, ARRAY_G, ARRAY_RINGS, ARRAY_CONTROL, ARRAY_COUNT };
+enum look_array {
+	ARRAY_W,
+	ARRAY_LO,
+	ARRAY_M,
+	ARRAY_V,
+	ARRAY_SLOTS, /* of the tier */
+	ARRAY_G,
+	ARRAY_RINGS,
+	ARRAY_CONTROL,
+	ARRAY_COUNT
+};
+
+struct look_tier { /* lo, m and v in files; tiles 0: there are none */
+	uint32_t tiles, slots, dirs;
+	uint64_t bytes, params;
+	uint64_t loaded, updated, written; /* tiles over the run's life */
+	double rate;                       /* bytes that the live mt-tier moves in a second of transfers; NAN: unknown */
+	char dir[MT_TIER_DIRS][512];       /* printable characters only */
+};
 
 struct look {
 	double when; /* mt_now() */
@@ -74,6 +93,8 @@ struct look {
 	uint64_t txn_step;
 	uint64_t snap_step, saved, failed;
 	enum mt_snap snap;
+
+	struct look_tier tier;
 
 	uint32_t n_units, at_step, before, other, pinned;
 	struct look_unit unit[LOOK_UNITS];

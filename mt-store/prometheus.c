@@ -74,7 +74,8 @@ static void print_model(const struct look *l)
 	single(l, "parameters", "gauge", "Parameters of the model.", (double)l->params);
 	single(l, "run_bytes", "gauge", "Bytes of shared memory that the run takes.", (double)l->bytes);
 	head("memory_bytes", "gauge",
-		"Bytes by array: weights w and lo, optimizer state m and v, gradients g, rings, control region.");
+		"Bytes by array: weights w and lo, optimizer state m and v, slots of the tier, gradients g, rings, control "
+		"region.");
 	for (enum look_array a = 0; a < ARRAY_COUNT; a++)
 		sample(l, "memory_bytes", (struct label){"array", array_word(a)}, (double)l->array[a]);
 }
@@ -136,6 +137,18 @@ static void print_rings(const struct look *l)
 			sample(l, "ring_slots", (struct label){"ring", l->ring[i].name}, (double)l->ring[i].slots);
 }
 
+static void print_tier(const struct look *l)
+{
+	const struct look_tier *t = &l->tier;
+	if (!t->tiles) return;
+	single(l, "tier_bytes", "gauge", "Bytes of the files that have lo, m and v.", (double)t->bytes);
+	single(l, "tier_tiles", "gauge", "Tiles of a step's update.", t->tiles);
+	single(l, "tier_slots", "gauge", "Slots for tiles in memory.", t->slots);
+	single(l, "tier_loaded_tiles_total", "counter", "Tiles read for updates.", (double)t->loaded);
+	single(l, "tier_updated_tiles_total", "counter", "Tiles updated.", (double)t->updated);
+	single(l, "tier_written_tiles_total", "counter", "Updated tiles that are in their files.", (double)t->written);
+}
+
 /* ---- stages */
 
 /* Stages with the same counters, and the name that their metrics begin with */
@@ -146,6 +159,7 @@ static const struct {
 	{MT_STEP, MT_STEP, "step"},
 	{MT_OPTIM, MT_OPTIM, "optim"},
 	{MT_CKPT, MT_CKPT, "ckpt"},
+	{MT_TIER, MT_TIER, "tier"},
 	{MT_STREAM, MT_SLOTS - 1, "stream"},
 };
 
@@ -195,5 +209,6 @@ void print_prometheus(const struct look *l)
 	print_training(l);
 	print_transaction(l);
 	print_rings(l);
+	print_tier(l);
 	print_stages(l);
 }

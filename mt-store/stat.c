@@ -72,6 +72,17 @@ static json_t *memory_object(const struct look *l)
 	return memory;
 }
 
+static json_t *tier_object(const struct look *l)
+{
+	const struct look_tier *t = &l->tier;
+	json_t *dirs = json_array();
+	for (uint32_t i = 0; i < t->dirs; i++) json_array_append_new(dirs, json_string(t->dir[i]));
+	return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o}", "tiles", (json_int_t)t->tiles, "slots",
+		(json_int_t)t->slots, "bytes", number(t->bytes), "params", number(t->params), "loaded", number(t->loaded),
+		"updated", number(t->updated), "written", number(t->written), "bytes_per_s", real_or_null(t->rate),
+		"directories", dirs);
+}
+
 /* The last committed step, and how fast steps come */
 static void add_training(json_t *o, const struct look *l)
 {
@@ -112,6 +123,7 @@ static json_t *run_object(const struct look *l, double huge)
 	json_object_set_new(o, "ring_slots", rings_object(l, true));
 	json_object_set_new(o, "units", units_object(l));
 	json_object_set_new(o, "memory", memory_object(l));
+	if (l->tier.tiles) json_object_set_new(o, "tier", tier_object(l));
 	json_object_set_new(o, "run_id", json_string(l->run_id));
 	return o;
 }
@@ -160,13 +172,26 @@ static void print_memory(const struct look *l, double huge)
 	if (huge >= 0) printf("pages: %.0f %% of the store on huge ones\n", 100 * huge);
 }
 
+static void print_tier(const struct look_tier *t)
+{
+	if (!t->tiles) return;
+	printf(
+		"tier: %s of lo, m and v in %u tiles, %s parameters; slots %u, tiles loaded %llu, updated %llu, written %llu; "
+		"%s GB/s; in",
+		text_bytes(t->bytes).s, t->tiles, text_count((double)t->params).s, t->slots, (unsigned long long)t->loaded,
+		(unsigned long long)t->updated, (unsigned long long)t->written, text_number(t->rate / 1e9, "%.2f").s);
+	for (uint32_t i = 0; i < t->dirs; i++) printf(" %s", t->dir[i]);
+	putchar('\n');
+}
+
 static void print_stage(const struct look_stage *s, int slot)
 {
 	const char *condition = s->dead ? "dead, was: " : s->stopped ? "stopped (state T), was: " : "";
 	const char *const *names = counter_words(slot), *separator = "; ";
 	printf("%-12s pid %-7d %s%s", mt_stage_name(slot), s->pid, condition, s->activity);
 	for (int i = 0; names[i]; i++) {
-		if (!s->counters[i] && strcmp(names[i], "predicted_ns") == 0) continue; /* nothing was predicted */
+		/* nothing was predicted; there is no tier */
+		if (!s->counters[i] && (!strcmp(names[i], "predicted_ns") || !strcmp(names[i], "tier_wait_ns"))) continue;
 		printf("%s%.*s %s", separator, text_counter_name(names[i]), names[i], text_counter(names[i], s->counters[i]).s);
 		separator = ", ";
 	}
@@ -192,6 +217,7 @@ static void print_run(const struct look *l, double huge)
 	if (l->nodes > 1) printf("node %u of %u\n", l->node, l->nodes);
 	print_training(l);
 	print_memory(l, huge);
+	print_tier(&l->tier);
 	printf("transaction %u, attempt %u: %s, %s step %llu, micro-batches %u\n", l->k, l->attempt, phase_word(l->phase),
 		l->eval ? "eval" : "train", (unsigned long long)l->txn_step, l->micros);
 	printf("snapshot: %s, step %llu; saved %llu, failed %llu\n", snap_word(l->snap), (unsigned long long)l->snap_step,

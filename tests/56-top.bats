@@ -590,6 +590,40 @@ except BrokenPipeError:
 	[ "$(wc -l <"$T/err")" = 1 ]
 }
 
+@test "stat and mt-top show a tier: its files, tiles and slots" {
+	need_top
+	need_tier
+	mt-store create "$RUN" --config "$CONFIGS/demo.json" --tier "$DISK/a,$DISK/b" --tier-memory 0 --tier-tile 65536 \
+		2>"$T/create.err"
+	mt-store stat --abi --json >"$T/abi.json"
+	python3 - "$T/abi.json" "$(shm control)" <<-'END'
+		import json, struct, sys
+		s = json.load(open(sys.argv[1]))["structures"]
+		at = lambda of, field: s[of]["fields"][field]["offset"]
+		with open(sys.argv[2], "r+b") as f:
+		    for word, value in ("loaded", 85), ("updated", 83), ("written", 80):
+		        f.seek(at("mt_control", "tier") + at("mt_tier", word))
+		        f.write(struct.pack("<Q", value))
+	END
+	mt-store stat "$RUN" --json >"$T/stat.json"
+	mt-store stat "$RUN" --prometheus >"$T/prom"
+	python3 "$TOP/tests/lib/prometheus.py" "$T/prom" >"$T/prom.json"
+	ls -d "$DISK"/*/* >"$T/dirs"
+	check "$T/stat.json" "$T/prom.json" <<-END
+		tier = a["tier"]
+		assert [tier[k] for k in ("tiles", "slots", "loaded", "updated", "written")] == [80, 8, 85, 83, 80], tier
+		assert tier["bytes_per_s"] is None and tier["directories"] == open("$T/dirs").read().split(), tier
+		memory = a["memory"]
+		assert memory["slots"] > 8 * 65536 * 10 and memory["m"] == memory["v"] == 2 * memory["lo"], memory
+		assert sum(memory[k] for k in ("w", "lo", "m", "v", "slots", "g")) <= a["state_bytes"], a
+		value = {name[8:]: x for name, labels, x in b if name.startswith("mt_tier_")}
+		assert value == {"bytes": tier["bytes"], "tiles": 80, "slots": 8, "loaded_tiles_total": 85,
+		    "updated_tiles_total": 83, "written_tiles_total": 80}, value
+	END
+	mt-store stat "$RUN" | grep -q "^tier: .* in 80 tiles, .*; slots 8, tiles loaded 85, updated 83, written 80; - GB/s; "
+	once 80 | grep -q "^TIER .* on drives; slots: 2 read, 3 to write, of 8; - GB/s"
+}
+
 @test "mt-top without RUN shows the only run, and else exits 64 with the runs' names" {
 	need_top
 	unset MT_RUN

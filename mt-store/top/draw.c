@@ -133,6 +133,18 @@ static void draw_rings(struct screen *s, const struct look *l)
 	screen_next(s);
 }
 
+/* Tiles in slots: those that are read for the update, and those that it has done and that are written */
+static void draw_tier(struct screen *s, const struct look *l)
+{
+	const struct look_tier *t = &l->tier;
+	if (!t->tiles) return;
+	screen_text(s, STYLE_LABEL, "TIER ");
+	screen_text(s, STYLE_PLAIN, "%s on drives; slots: %llu read, %llu to write, of %u; %s GB/s", text_bytes(t->bytes).s,
+		(unsigned long long)(t->loaded - t->updated), (unsigned long long)(t->updated - t->written), t->slots,
+		text_number(t->rate / 1e9, "%.2f").s);
+	screen_next(s);
+}
+
 /* ---- units */
 
 static const struct {
@@ -305,6 +317,7 @@ void draw(struct screen *s, const struct watch *w, const struct view *v)
 	draw_model(s, l);
 	draw_stages(s, w);
 	draw_rings(s, l);
+	draw_tier(s, l);
 	draw_units(s, l);
 	draw_decisions(s, l);
 	draw_memory(s, w);
