@@ -3,7 +3,8 @@
  *
  *     mt-step     gets a signal to stop (USR1: scripts let their stages ignore the others): it finishes the open step,
  *                 and requests a checkpoint of it
- *     the others  are left to it until no step is open and no checkpoint is being written
+ *     the others  are left to it until no step is open, no checkpoint is being written, and a tier's files have what
+ *                 was updated
  *     the state   is saved by mt-ckpt save, if DIR has no checkpoint of its step
  *     the run     is removed, which ends the stages; if it could not be saved it stays, and they get a signal to stop
  *
@@ -30,6 +31,7 @@
 #include "mt/run.h"
 #include "mt/snapshot.h"
 #include "mt/stage.h"
+#include "mt/tier.h"
 #include "mt/txn.h"
 #include "store.h"
 
@@ -104,19 +106,39 @@ static int start(char *const argv[], pid_t *pid)
 	return rc ? mt_fail(MT_EX_IO, "%s cannot be started: %s", argv[0], strerror(rc)) : 0;
 }
 
-/* An update that has begun is finished by mt-optim. If that has died, and nobody has started it again by now, another
- * one is started, once. */
+/* Is a program of this name, started once, still there? pid 0: it is to be started; -1: it cannot be */
+static bool replaced(char *program, const char *name, pid_t *pid)
+{
+	char *argv[] = {program, (char *)name, NULL};
+	if (!*pid && start(argv, pid)) *pid = -1;
+	return *pid > 0 && waitpid(*pid, NULL, WNOHANG) == 0;
+}
+
+/* Tiles of a tier are read for an update that has begun, and then written, by mt-tier. If that has died, and nobody has
+ * started it again by now, another one is started, once. Is there none, although tiles wait for it? */
+static bool tier_missing(struct mt_run *run, const char *name, struct owner_end *e)
+{
+	if (!mt_tier_any(run) || (mt_run_quiet(run) && mt_tier_settled(run) == 0) || mt_stage_alive(run, MT_TIER))
+		return false;
+	return !(e->replaceable[MT_TIER] && mt_run_state(run) == MT_FILLED && replaced("mt-tier", name, &e->tier));
+}
+
+/* An update that has begun is finished by mt-optim. Of that, too, another one is started. */
 static bool update_at_work(struct mt_run *run, const char *name, struct owner_end *e)
 {
 	if (mt_run_quiet(run)) return false;
 	if (mt_stage_alive(run, MT_OPTIM)) return true;
-	if (!e->replaceable || mt_run_state(run) != MT_FILLED || mt_nodes(run) > 1 || mt_stage_alive(run, MT_STEP))
+	if (!e->replaceable[MT_OPTIM] || mt_run_state(run) != MT_FILLED || mt_nodes(run) > 1 ||
+		mt_stage_alive(run, MT_STEP))
 		return false;
-	if (!e->optim) {
-		char *argv[] = {"mt-optim", (char *)name, NULL};
-		if (start(argv, &e->optim)) e->optim = -1;
-	}
-	return e->optim > 0 && waitpid(e->optim, NULL, WNOHANG) == 0;
+	return replaced("mt-optim", name, &e->optim);
+}
+
+/* What has begun is finished. Without mt-tier, mt-optim and mt-ckpt would wait for ever. */
+static bool state_at_work(struct mt_run *run, const char *name, struct owner_end *e)
+{
+	if (tier_missing(run, name, e)) return false;
+	return update_at_work(run, name, e) || saver_at_work(run) || (mt_tier_any(run) && mt_tier_settled(run));
 }
 
 bool owner_end_turn(struct mt_run *run, const char *name, struct owner_end *e)
@@ -127,8 +149,7 @@ bool owner_end_turn(struct mt_run *run, const char *name, struct owner_end *e)
 	tell_step(run, &e->requested, insist);
 	send(run, MT_FILL, SIGKILL); /* a half-filled run has no training to save */
 	if (e->insisted > 1) return true;
-	return !(mt_stage_alive(run, MT_STEP) || mt_stage_alive(run, MT_FILL) || update_at_work(run, name, e) ||
-		saver_at_work(run));
+	return !(mt_stage_alive(run, MT_STEP) || mt_stage_alive(run, MT_FILL) || state_at_work(run, name, e));
 }
 
 /* ---- saving */

@@ -52,13 +52,14 @@ static void tell(struct mt_run *run, int slot, struct watched *w, struct owner_e
 	mt_wake(run);
 }
 
-static bool is_mt_optim(int pid)
+static bool is_program(int pid, const char *program)
 {
 	char path[32], name[16] = "";
 	snprintf(path, sizeof path, "/proc/%d/comm", pid);
 	FILE *f = fopen(path, "re");
 	if (!f) return false;
-	bool same = fgets(name, sizeof name, f) && !strcmp(name, "mt-optim\n");
+	bool same = fgets(name, sizeof name, f) && !strncmp(name, program, strlen(program)) &&
+		name[strlen(program)] == '\n';
 	fclose(f);
 	return same;
 }
@@ -74,7 +75,9 @@ static void look(struct mt_run *run, struct watched watched[MT_SLOTS], struct ow
 			forget(w);
 			*w = (struct watched){.word = word, .fd = -1};
 			int pid = mt_stage_pid(run, slot);
-			if (slot == MT_OPTIM && pid) end->replaceable = mt_stage_pid_here(run, slot) && is_mt_optim(pid);
+			if ((slot == MT_OPTIM || slot == MT_TIER) && pid)
+				end->replaceable[slot] = mt_stage_pid_here(run, slot) &&
+					is_program(pid, slot == MT_OPTIM ? "mt-optim" : "mt-tier");
 			/* of another PID namespace: its death is seen at the next tick */
 			if (pid && mt_stage_pid_here(run, slot)) w->fd = (int)syscall(SYS_pidfd_open, pid, 0);
 		}

@@ -24,14 +24,14 @@ int store_ring(const char *run, const struct store_options *);
 
 /* owner.c: serve --until-eof: the run ends with its owner, who keeps the write end of the pipe on our stdin */
 struct owner_end {
-	uint64_t requested; /* slot word of the mt-step that was asked to stop */
-	int insisted;       /* signals since */
-	bool owned;         /* there is an owner: serve --until-eof */
-	bool failed;        /* the owner has said that a stage has failed, and kills mt-step */
-	bool unsaved;       /* of several nodes: the owner has said that the last save has failed */
-	bool in_order;      /* the owner has announced its end */
-	bool replaceable;   /* the last holder of mt-optim's slot is mt-optim, not a user's program */
-	int optim; /* pid of the mt-optim that was started to finish an update; 0: none, -1: it cannot be started */
+	uint64_t requested;         /* slot word of the mt-step that was asked to stop */
+	int insisted;               /* signals since */
+	bool owned;                 /* there is an owner: serve --until-eof */
+	bool failed;                /* the owner has said that a stage has failed, and kills mt-step */
+	bool unsaved;               /* of several nodes: the owner has said that the last save has failed */
+	bool in_order;              /* the owner has announced its end */
+	bool replaceable[MT_SLOTS]; /* the last holder of mt-optim's or mt-tier's slot is that, not a user's program */
+	int optim, tier; /* pids of those that were started to finish an update; 0: none, -1: it cannot be started */
 };
 int owner_check(const struct store_options *); /* 0, or 64: this stdin cannot show the owner's end */
 /* Is stdin at its end? Also reads the owner's lines */
