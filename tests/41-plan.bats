@@ -441,7 +441,7 @@ assert abs(b / a - times) < 1e-3, (a, b)' "$@"
 		assert p["none"]["tier_wait_s"] < p["int8"]["tier_wait_s"] / 2, (p["none"], p["int8"])
 	PY
 	plan qwen2.5-7b --seq 4096 --micro 32 --state int8 --tier 7 |
-		grep -Eq "^tier +29\.[0-9]+ GB on disk, 58\.[0-9]+ GB a step: 8\.[0-9]+ s at 7 GB/s, waits .* 1 PB in 34[0-9]+ steps$"
+		grep -Eq "^tier +29\.[0-9]+ GB on disk, 58\.[0-9]+ GB a step: 8\.[0-9]+ s at 7 GB/s, .* in 34[0-9]+ steps$"
 	fails_with 64 plan demo --seq 64 --micro 1 --tier 0
 	fails_with 64 plan demo --seq 64 --micro 1 --tier-memory 1G
 	fails_with 78 plan demo --seq 64 --micro 1 --tier 7 --nodes 2 --net 10

@@ -78,13 +78,20 @@ static struct attention_need cudnn_need(const struct plan_request *req)
 	return need;
 }
 
+/* A run's regions; 0: no memory for a plan */
+static uint64_t regions_of(const struct dry *o, const struct mt_layout *l, const struct plan_request *req)
+{
+	uint64_t tokens = (uint64_t)req->rows * req->seq;
+	uint32_t streams = larger(mt_default_streams(req->nodes), req->streams); /* as mt-run has create make rings */
+	return mt_node_need(l, o->config_bytes, tokens < 2 ? 2 : tokens, req->nodes, streams);
+}
+
 /* The host memory budget, and what the run takes of it beside activations: the run's regions, and in mt-stream the rows
  * and the rotary tables */
 static int host_of(const struct dry *o, const struct mt_layout *l, struct plan_request *req)
 {
 	uint64_t tokens = (uint64_t)req->rows * req->seq, tables = 0;
-	uint32_t streams = larger(mt_default_streams(req->nodes), req->streams); /* as mt-run has create make rings */
-	uint64_t regions = mt_node_need(l, o->config_bytes, tokens < 2 ? 2 : tokens, req->nodes, streams);
+	uint64_t regions = regions_of(o, l, req);
 	for (uint32_t k = 0; k < req->geo->n_kinds; k++)
 		tables += (uint64_t)req->seq * req->geo->kind[k].rope_dim * sizeof(float);
 	if (!regions) return mt_fail(MT_EX_NOMEM, "no memory for a plan");
@@ -111,12 +118,23 @@ static int search(const struct plan_request *req, struct plan_result *p)
 	return 0;
 }
 
-/* lo, m and v of the last units are on drives, as mt-store create --tier places them */
+/* lo, m and v of the last units are on drives, as mt-store create --tier places them: first as many as can be, to see
+ * how much memory is left for the others */
 static int tier_of(const struct dry *o, struct mt_layout *l, struct plan_request *req)
 {
 	enum { SLOTS = 4 };
 	enum mt_pass_order order = req->early || req->grad == MT_NONE ? MT_BACKWARD_ORDER : MT_FORWARD_ORDER;
-	int rc = mt_layout_tier(l, mt_layout_tier_first(l, o->tier_memory), MT_TILE_ELEMS, SLOTS, order);
+	uint64_t stays = o->tier_memory, most = o->r->host - o->r->host / 10;
+	uint32_t first = mt_layout_tier_first(l, o->tier_memory_given ? stays : 0);
+	int rc = mt_layout_tier(l, first, MT_TILE_ELEMS, SLOTS, order);
+	uint64_t need = rc || o->tier_memory_given || !o->r->host ? 0 : regions_of(o, l, req);
+	if (need && need < most) {
+		enum mt_dtype dtype = l->dtype, grad = l->grad, state = l->state;
+		enum mt_optim optim = l->optim;
+		mt_layout_release(l);
+		if ((rc = mt_layout_make(l, req->geo, dtype, grad, state, optim))) return rc;
+		rc = mt_layout_tier(l, mt_layout_tier_first(l, most - need), MT_TILE_ELEMS, SLOTS, order);
+	}
 	if (rc == 0) request_tier(req, o->r->tier * 1e9, &l->tier);
 	return rc;
 }

@@ -10,10 +10,11 @@ struct dry {
 	const struct gpu *here;    /* its GPU; NULL: its cores */
 	const char *config;
 	size_t config_bytes;
-	uint64_t tier_memory; /* bytes of lo, m and v that stay in memory beside a tier */
-	uint64_t steps;       /* of the run; 0: not given */
-	uint32_t batch;       /* rows of a step, whose micro-batches are to be selected; 0: the request has them */
-	bool own_attention;   /* plan our own kernels, as on a machine without cuDNN */
+	uint64_t tier_memory; /* bytes of lo, m and v that stay in memory beside a tier, if given */
+	bool tier_memory_given;
+	uint64_t steps;     /* of the run; 0: not given */
+	uint32_t batch;     /* rows of a step, whose micro-batches are to be selected; 0: the request has them */
+	bool own_attention; /* plan our own kernels, as on a machine without cuDNN */
 	bool json;
 };
 

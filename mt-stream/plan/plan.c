@@ -15,7 +15,7 @@ static const char *attention = "cudnn", *loss = "nll", *dtype = "bf16", *grad = 
 				  *optim = "adamw", *update = "late";
 static uint64_t seq, micro, batch, nodes = 1, streams = 1, micros = 1;
 static double net;
-static bool nodes_given, net_given, micros_given, tier_memory_given, steps_given;
+static bool nodes_given, net_given, micros_given, steps_given;
 
 static const struct mt_opt options[] = {
 	{"config", OPT_STR, &dry.config, "FILE", "config.json, or its directory", NULL},
@@ -34,8 +34,9 @@ static const struct mt_opt options[] = {
 		NULL},
 	REQUESTED_OPTIONS(requested),
 	{"tier-memory", OPT_SIZE, &dry.tier_memory, "BYTES",
-		"--tier: lo, m and v of the first units that stay in memory (default: of the embedding alone)",
-		&tier_memory_given},
+		"--tier: lo, m and v of the first units that stay in memory (default: what leaves a tenth of --host-memory, "
+		"else of the embedding alone)",
+		&dry.tier_memory_given},
 	{"steps", OPT_U64, &dry.steps, "N", "--tier: steps of the run, for how much they write to drives", &steps_given},
 	{"chunk-tokens", OPT_U64, &requested.sizes.chunk_tokens, "N", "tokens of a chunk (default: as the plan has it)",
 		NULL},
@@ -141,7 +142,7 @@ static struct plan_request request_parse(void)
 	if (!req.early && strcmp(update, "late")) mt_die(MT_EX_USAGE, "--update: '%s' is not early or late", update);
 	if (req.early && (req.grad == MT_NONE || nodes_given))
 		mt_die(MT_EX_USAGE, "--update early: on one machine, with gradients that are kept");
-	if (!requested.tier_given && (tier_memory_given || steps_given))
+	if (!requested.tier_given && (dry.tier_memory_given || steps_given))
 		mt_die(MT_EX_USAGE, "--tier-memory and --steps want --tier");
 	if (requested.tier_given && nodes > 1) mt_die(MT_EX_CONFIG, "--tier: on one machine alone");
 	dry.own_attention = !strcmp(attention, "own");
