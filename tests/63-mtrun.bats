@@ -967,3 +967,17 @@ kill_all() { # ARGS...; with HOW=idle when no update is under way
 	run_it --steps 200 --resume
 	all_gone
 }
+
+@test "mt-run deletes what runs that are gone have left in OUT/tier, and nothing else there" {
+	need_tier
+	mkdir "$DISK/out"
+	mt-store create "$RUN-2" --config "$CONFIGS/demo.json" --step-tokens 1K --tier "$DISK/out/tier" --tier-memory 0 \
+		2>"$T/create.err"
+	there=$(ls "$DISK/out/tier")
+	mkdir "$DISK/out/tier/mt.$(id -u).gone.01234567.tier" "$DISK/out/tier/mine"
+	touch "$DISK/out/tier/mt.$(id -u).gone.01234567.tier/unit-0001.tile-000"
+	mt-run --run "$RUN" --model "$CASE/model" --data "$CASE/data.bin" --out "$DISK/out" $ARGS --steps 1 >"$T/m" \
+		2>"$T/run.err" 3>&-
+	[ "$(ls "$DISK/out/tier" | tr '\n' ' ')" = "mine $there " ]
+	mt-store rm "$RUN-2"
+}

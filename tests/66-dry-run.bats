@@ -253,3 +253,46 @@ finds() { # CODE WORDS OPTIONS...
 	DATA=$T/chats dry --epochs 2 --json >"$T/json"
 	[ "$(value answers <"$T/json") $(value answers_cut <"$T/json")" = "16 6" ]
 }
+
+@test "--dry-run --tier prints what drives have, what a step moves, and how long it waits at the measured rate" {
+	need_tier
+	export OUT=$DISK/out MODEL=$CONFIGS/demo.json
+	dry --steps 6 --tier --tier-memory 0 >"$T/report"
+	grep -Eq "^tier      0.048 GB of lo, m and v in files$" "$T/report"
+	grep -Eq "^          0.096 GB a step, and no measured rate, so that the time leaves it out: " "$T/report"
+	grep -q "GB in all to the drives$" "$T/report"
+	no grep -q "faster" "$T/report"
+	[ ! -e "$OUT" ]
+	mkdir -p "$OUT/tier"
+	echo '{"dir": "tier", "read": 500000, "written": 500000, "sum": 1000000}' >"$OUT/tier/mt-tier-bench.json"
+	dry --steps 6 --tier --tier-memory 0 >"$T/report"
+	grep -Eq "^          0.096 GB a step, 96.[0-9] s at 0.001 GB/s: a step waits [34][0-9].[0-9] s$" "$T/report"
+	dry --steps 6 --tier-memory 0 --tier --json >"$T/tier"
+	dry --steps 6 --json >"$T/memory"
+	python3 - "$T/tier" "$T/memory" <<-'PY'
+		import json, sys
+		tier, memory = (json.load(open(f)) for f in sys.argv[1:])
+		assert tier["tier_bytes"] > tier["tier_written"] > 0, tier
+		assert abs(tier["tier_s"] - 2 * tier["tier_written"] / 1e6) < 1e-6 * tier["tier_s"], tier
+		assert 0 < tier["tier_wait_s"] <= tier["tier_s"] and tier["time_s"] > memory["time_s"], (tier, memory)
+		assert tier["disk_bytes"] == memory["disk_bytes"] + tier["tier_bytes"], (tier, memory)
+		assert tier["fits"] is True and "tier_s" not in memory, (tier, memory)
+	PY
+	# of two directories, both are measured, or none counts
+	dry --steps 6 --tier-memory 0 --tier "$OUT/tier,$DISK/b" >"$T/report"
+	grep -q "no measured rate" "$T/report"
+	grep -Eq "^tier .* in files, 0.024 GB of .* GB free in a directory: fits$" "$T/report"
+}
+
+@test "--tier on a file system without links to OUT, or without direct I/O, is refused" {
+	need_tier
+	export OUT=$DISK/out
+	fails_with 78 dry --steps 6 --tier "/proc/x"
+	grep -q "/proc/x is on another file system than $OUT, and links cannot go there: --copy-tier" "$T/fails.err"
+	fails_with 78 dry --steps 6 --tier "/proc/x" --copy-tier
+	grep -q "/proc/x: wants ext4, xfs, btrfs or f2fs, has proc" "$T/fails.err"
+	fails_with 64 dry --steps 6 --tier-memory 1G
+	fails_with 64 dry --steps 6 --copy-tier
+	fails_with 64 dry --steps 6 --tier --tier-tile 100
+	[ ! -e "$OUT" ]
+}

@@ -56,6 +56,7 @@ check_options() {
 	[ -z "$best" ] || [ -n "$eval" ] || die 64 "--keep-best needs --eval FILE and --eval-every N"
 	[ -z "$net" ] || check_net
 	check_update
+	check_tier
 	check_device
 	choose_micro
 	choose_places
@@ -75,6 +76,52 @@ check_update() {
 	[ -z "$nodes" ] || die 64 "--update early: on one machine alone"
 	[ "$dtype,$grad" != fp32,bf16 ] ||
 		die 64 "--update early: gradients in bf16 have no room for new weights in fp32"
+}
+
+check_tier() {
+	if [ -z "$tier_given" ]; then
+		[ -z "$tier_memory$tier_tile$copy_tier" ] || die 64 "--tier-memory, --tier-tile and --copy-tier need --tier"
+		return
+	fi
+	[ -z "$nodes" ] || die 78 "--tier: on one machine alone"
+	: "${tier:=$out/tier}"
+	case $tier in *"$nl"*) die 64 "--tier: a line break in '$tier'" ;; esac
+	case $tier_tile in
+	'') ;;
+	0* | *[!0-9]* | ??????????*) die 64 "--tier-tile wants a multiple of 65536" ;;
+	*) [ $((tier_tile % 65536)) = 0 ] || die 64 "--tier-tile wants a multiple of 65536" ;;
+	esac
+	[ -n "$copy_tier" ] || check_links
+	find_tier_rate
+}
+
+# A checkpoint has links to the files, so they are on its file system
+check_links() {
+	device_of_out=$(stat -c %d -- "$(existing "$out")")
+	IFS=,
+	for drive in $tier; do
+		IFS=$nl
+		[ "$(stat -c %d -- "$(existing "$drive")")" = "$device_of_out" ] ||
+			die 78 "--tier: $drive is on another file system than $out, and links cannot go there: --copy-tier"
+	done
+	IFS=$nl
+}
+
+# What mt-tier --bench has measured there, in GB/s: of several directories, if all have it, the sum
+find_tier_rate() {
+	tier_rate=$(IFS=,
+		LC_ALL=C awk 'function sum(line) {
+				return match(line, /"sum": *[0-9.e+]+/) ? substr(line, RSTART + 6, RLENGTH - 6) + 0 : 0
+			}
+			BEGIN {
+				for (i = 1; i < ARGC; i++) {
+					line = ""
+					getline line <(ARGV[i] "/mt-tier-bench.json")
+					if (!(rate = sum(line))) exit
+					all += rate
+				}
+				printf "%.6g", all / 1e9
+			}' $tier)
 }
 
 check_device() {

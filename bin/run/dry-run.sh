@@ -14,6 +14,7 @@ make_plan() { # [HOST-BYTES]
 		--grad "$grad" --state "$state" --optim "$optim" --update "$update" --device "$kind" \
 		${threads:+--threads=$((threads * streams))} ${compute:+--compute="$compute"} ${loss:+--loss="$loss"} \
 		${1:+--host-memory="$1"} \
+		${tier:+--tier="${tier_rate:-1000000}"} ${tier_memory:+--tier-memory="$tier_memory"} \
 		${node_count:+--nodes="$node_count"} ${node_count:+--net="${net:-1000000}"} 2>&1)
 	code=$?
 	plan=$(printf '%s\n' "$plan" | if [ $code = 0 ]; then sed -n '/^{/p'; else sed 's/^mt-stream: //'; fi)
@@ -42,6 +43,26 @@ check_start() {
 	shm=${MT_SHM_DIR:-/dev/shm}
 	if [ ! -w "$shm" ] || [ ! -x "$shm" ]; then die 74 "$shm: the run's memory cannot be made there (MT_SHM_DIR)"; fi
 	if [ -z "$newest" ] && [ -d "$model" ]; then mt-ckpt verify "$model" || exit; fi
+	tier_free=''
+	[ -z "$tier" ] || check_drives
+}
+
+# Directories of --tier, each with the same part: the least room, if they are not in OUT
+check_drives() {
+	set -f
+	IFS=,
+	for drive in $tier; do
+		IFS=$nl
+		at=$(existing "$drive")
+		case $(stat -f -c %T -- "$at") in
+		ext2/ext3 | xfs | btrfs | f2fs) ;;
+		*) die 78 "--tier: $drive: wants ext4, xfs, btrfs or f2fs, has $(stat -f -c %T -- "$at")" ;;
+		esac
+		[ "$drive" != "$out/tier" ] || continue
+		room=$(free_in "$drive")
+		if [ -z "$tier_free" ] || [ "$room" -lt "$tier_free" ]; then tier_free=$room; fi
+	done
+	IFS=$nl
 }
 
 # Other nodes than 0 say only that their memory is short
@@ -74,6 +95,8 @@ report() {
 		-v steps="$steps" -v began="$began" -v epochs="${epochs:-1}" -v batch="$batch" -v micro="$micro" \
 		-v seq="$seq" -v nodes="$node_count" -v net="$net" -v kept="$(checkpoints_kept)" \
 		-v max_skipped="$max_skipped" -v pack="$pack" \
+		-v tier="$tier_given" -v tier_rate="$tier_rate" -v tier_free="$tier_free" -v last="${until:-$steps}" \
+		-v drives="$(printf %s "$tier" | tr -cd , | wc -c)" \
 		-v elsewhere="${node#0}" -v available="$available" -v shm_free="$(free_in "$shm")" \
 		-v disk_free="$(free_in "$out")" "$words$sizes"'
 		function of(text, name) {
@@ -158,6 +181,28 @@ report() {
 			targets()
 			answers()
 		}
+		# on disk: what the drives of --tier have beside checkpoints
+		function on_drives(    disk, written, each) {
+			if (tier == "") return 0
+			disk = of(plan, "tier_bytes")
+			written = of(plan, "tier_written") * (last - began)
+			each = disk / (drives + 1)
+			line("tier", gb(disk) " of lo, m and v in files" \
+				(tier_free == "" ? "" : ", " gb(each) " of " gb(tier_free) " free in a directory: " \
+				fits(each, tier_free)))
+			if (tier_free != "" && each > tier_free && !bad) bad = 74
+			line("", gb(2 * of(plan, "tier_written")) " a step, " (tier_rate == "" ? \
+				"and no measured rate, so that the time leaves it out: mt-tier --bench DIR, in each" : \
+				sprintf("%.1f s at %.3g GB/s: a step waits %.1f s", of(plan, "tier_s"), tier_rate,
+				of(plan, "tier_wait_s"))))
+			line("", sprintf("%s in all to the drives%s", gb(written), written <= 0.5e15 ? "" : \
+				": look up how much they are rated for (TBW)"))
+			key("tier_bytes", disk)
+			key("tier_written", of(plan, "tier_written"))
+			key("tier_s", tier_rate == "" ? "null" : of(plan, "tier_s"))
+			key("tier_wait_s", tier_rate == "" ? "null" : of(plan, "tier_wait_s"))
+			return tier_free == "" ? disk : 0
+		}
 		function memory(    host, own, cores, shared, carried, disk, each, step, row, rate) {
 			cores = device !~ /^cuda/
 			own = of(plan, "peak_bytes")
@@ -174,7 +219,7 @@ report() {
 			if (!cores) line("device", gb(own) " of " gb(of(plan, "memory")) " device memory: fits")
 			carried = of(plan, "carried_bytes")
 			each = checkpoint_bytes(of(plan, "params"), state, optim, carried)
-			disk = disk_bytes(kept, each, of(plan, "params"), dtype, carried)
+			disk = disk_bytes(kept, each, of(plan, "params"), dtype, carried) + on_drives()
 			line("disk", gb(disk) " of " gb(disk_free) " free: " files(kept, each) ": " fits(disk, disk_free) \
 				(disk > disk_free ? "; a smaller --keep, or another --out" : ""))
 			if (!bad && disk > disk_free) bad = 74

@@ -26,6 +26,12 @@ usage() {
 	  --optim adamw|lion|sgd     rule of the update: lion and sgd (with momentum) keep no v (default: adamw)
 	  --update early|late        late: units are updated after a step's commit (default); early: with --clip 0, each as
 	                             soon as its gradient is complete; see mt-optim(1)
+	  --tier [DIR[,DIR...]]      lo, m and v of the last units in files below these directories, on NVMe; without DIR:
+	                             OUT/tier, where a checkpoint is made of links to them
+	  --tier-memory BYTES        with --tier: lo, m and v that stay in memory (default: what leaves a tenth of the RAM
+	                             free)
+	  --tier-tile N              with --tier: elements of a tile, a multiple of 65536 (default: 16777216)
+	  --copy-tier                with --tier: checkpoints have copies in place of links, see mt-ckpt(1)
 	  --seed N                   of random weights and of --shuffle (default: 1)
 	  --device DEV               of mt-stream (default: cpu)
 	  --compute bf16|fp32        GEMM operands on the device cpu (default: bf16, if weights are bf16 and the CPU has
@@ -66,7 +72,7 @@ MOST_STREAMS=64                                 # of a run, on all of its nodes
 model='' data='' out='' dtype=bf16 grad=fp32 state=fp32 optim=adamw seed=1 device=cpu compute='' streams=1
 threads='' numa=none keep=2 run=run-$$
 batch='' micro='' seq='' eval='' steps='' until='' epochs='' order='' resume='' record=''
-update=late clip=''
+update=late clip='' tier_given='' tier='' tier_memory='' tier_tile='' copy_tier='' tier_rate=''
 chosen=''                                       # set: micro is not the user's choice
 restart='' new_input='' best='' export_best='' nodes='' net=''
 ckpt_every='' eval_every='' stop_after='' max_skipped=20 pack=docs loss=''    # mt-step's, with its defaults
@@ -112,6 +118,9 @@ set_option() { # OPTION VALUE
 		--threads | --numa | --keep | --run | --net | --sample)
 		eval "${1#--}=\$2"
 		return ;;
+	--tier) tier_given=1 tier=$2; return ;;
+	--tier-memory) tier_memory=$2; return ;;
+	--tier-tile) tier_tile=$2; return ;;
 	--metrics)
 		if [ "$2" = - ]; then show=1; return; fi
 		metrics=$2 ;;
@@ -145,6 +154,7 @@ set_flag() { # FLAG
 	--keep-best) best=1 ;;
 	--best) best=1 export_best=1 ;;
 	--dry-run) dry=1 ;;
+	--copy-tier) copy_tier=1 ;;
 	--score) ;;                                 # mt-run has seen it
 	--resume | --restart | --quiet | --json | --nodes) eval "${1#--}=1" ;;
 	--bytes | --u16 | --u32 | --mix) feed_options=$feed_options$1$nl ;;
@@ -175,6 +185,7 @@ parse() { # ARGS...
 		--*)
 			if is_in "$1" "$flags"; then set_flag "$1"
 			elif ! is_in "$1" "$with_value"; then unknown "$1"
+			elif [ "$1" = --tier ] && case ${2---} in --*) ;; *) false ;; esac; then set_option "$1" ''
 			elif [ $# = 1 ]; then die 64 "$1 needs a value"
 			else
 				set_option "$1" "$2"

@@ -87,12 +87,14 @@ end_dead_run() {
 	say "$who; saves it and goes on"
 	mt-optim "$holder" 2>/dev/null 7>&- &
 	finisher=$!
+	mover=''
+	case $memory in *'"tier":{'*) mt-tier "$holder" 2>/dev/null 7>&- & mover=$! ;; esac
 	(: | mt-store serve "$holder" --until-eof --dir "$out" 2>&1 >/dev/null 7>&-) |
 		sed '/^mt-store: .* (pid [0-9]*) has died$/d' >&2
 	mt-store ls "$holder" >/dev/null 2>&1
 	[ $? = 66 ] || die 74 "$out: run '$holder' could not be ended, see above"
-	kill -9 $finisher 2>/dev/null               # started late, it would wait for the new run of this name
-	wait $finisher 2>/dev/null
+	kill -9 $finisher $mover 2>/dev/null        # started late, they would wait for the new run of this name
+	wait $finisher $mover 2>/dev/null
 	ended=1
 }
 
@@ -110,6 +112,19 @@ take_out() {
 	lock_line="$(uname -n) $$ $run $(date '+%Y-%m-%d %H:%M:%S')"
 	write_lock
 	open_log
+	drop_tiers
+}
+
+# Files of the tier that runs before have left in OUT/tier, whose memory is gone: a reboot, for example
+drop_tiers() {
+	set +f
+	for left in "$out/tier/mt.$(id -u)".*.tier; do
+		if [ ! -d "$left" ] || [ -h "$left" ]; then continue; fi
+		of=${left##*/mt."$(id -u)".} of=${of%.tier}
+		case $(mt-store stat "${of%.*}" --json 2>/dev/null) in *"\"run_id\":\"${of##*.}"*) continue ;; esac
+		rm -rf "$left" || say "$left: cannot be removed"
+	done
+	set -f
 }
 
 # OUT/log has the lines of stderr from now on, since a terminal may be gone before the end. mt's programs write it,
@@ -257,6 +272,7 @@ is_unused() { # OUT has nothing but what an mt-run that has not begun to train w
 leave() { # CODE
 	remove_tmp
 	[ "$node" != 0 ] || rm -f "$out/.node-0"
+	[ "$tier" != "$out/tier" ] || rmdir "$out/tier" 2>/dev/null
 	if [ -n "$made" ] && is_unused; then        # what OUT has besides stays, whatever was seen of it
 		rm -f "$out/.lock" "$out/command" "$out/log" "$out/micro" "$out/order" "$out/count" 2>/dev/null
 		rmdir "$out" 2>/dev/null

@@ -89,7 +89,7 @@ static struct {
 	pid_t script;
 	struct keeper keeper;
 	struct mt_run *memory; /* NULL: none */
-	struct stage stages[MT_STREAMS + 3];
+	struct stage stages[MT_STREAMS + 4];
 	int n;
 
 	enum task task;
