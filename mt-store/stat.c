@@ -78,9 +78,9 @@ static json_t *tier_object(const struct look *l)
 	json_t *dirs = json_array();
 	for (uint32_t i = 0; i < t->dirs; i++) json_array_append_new(dirs, json_string(t->dir[i]));
 	return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o}", "tiles", (json_int_t)t->tiles, "slots",
-		(json_int_t)t->slots, "bytes", number(t->bytes), "params", number(t->params), "loaded", number(t->loaded),
-		"updated", number(t->updated), "written", number(t->written), "bytes_per_s", real_or_null(t->rate),
-		"directories", dirs);
+		(json_int_t)t->slots, "file_bytes", number(t->bytes), "parameters", number(t->params), "loaded",
+		number(t->loaded), "updated", number(t->updated), "written", number(t->written), "bytes_per_s",
+		real_or_null(t->rate), "directories", dirs);
 }
 
 /* The last committed step, and how fast steps come */

@@ -617,10 +617,10 @@ except BrokenPipeError:
 		assert memory["slots"] > 8 * 65536 * 10 and memory["m"] == memory["v"] == 2 * memory["lo"], memory
 		assert sum(memory[k] for k in ("w", "lo", "m", "v", "slots", "g")) <= a["state_bytes"], a
 		value = {name[8:]: x for name, labels, x in b if name.startswith("mt_tier_")}
-		assert value == {"bytes": tier["bytes"], "tiles": 80, "slots": 8, "loaded_tiles_total": 85,
+		assert value == {"bytes": tier["file_bytes"], "tiles": 80, "slots": 8, "loaded_tiles_total": 85,
 		    "updated_tiles_total": 83, "written_tiles_total": 80}, value
 	END
-	mt-store stat "$RUN" | grep -q "^tier: .* in 80 tiles, .*; slots 8, tiles loaded 85, updated 83, written 80; - GB/s; "
+	mt-store stat "$RUN" | grep -q "^tier: .* in 80 tiles, .*; slots 8, tiles loaded 85, updated 83, written 80; "
 	once 80 | grep -q "^TIER .* on drives; slots: 2 read, 3 to write, of 8; - GB/s"
 }
 
