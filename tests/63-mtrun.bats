@@ -968,6 +968,23 @@ kill_all() { # ARGS...; with HOW=idle when no update is under way
 	all_gone
 }
 
+@test "--tier gives the bits of a run in memory; OUT/tier is empty after it, and checkpoints go on" {
+	need_tier
+	BIN=$MT MODEL=$CONFIGS/demo.json
+	long_data
+	ARGS="--batch 4 --micro 2 --seq 32 --lr 1e-3 --threads 1 --wait 30 --run $RUN --model $MODEL --data $T/data"
+	mt-run $ARGS --out "$DISK/memory" --steps 6 --ckpt-every 2 >"$T/m" 2>"$T/run.err" 3>&-
+	for part in "--until 3" --resume; do
+		mt-run $ARGS --out "$DISK/out" --steps 6 --ckpt-every 2 --tier --tier-memory 0 --tier-tile 65536 $part \
+			>>"$T/m.tier" 2>>"$T/run.err" 3>&-
+		gone "$RUN"
+		[ ! -e "$DISK/out/tier" ]
+	done
+	plain "$T/m" >"$T/m.plain"
+	plain "$T/m.tier" | diff "$T/m.plain" - >&2
+	cmp "$DISK/out/model/model.safetensors" "$DISK/memory/model/model.safetensors"
+}
+
 @test "mt-run deletes what runs that are gone have left in OUT/tier, and nothing else there" {
 	need_tier
 	mkdir "$DISK/out"
