@@ -41,8 +41,17 @@ setup_file() { export MT_CRASH_SEED=${MT_CRASH_SEED:-$RANDOM}; echo "# seed $MT_
 @test "--update early, tied, bf16 gradients, int8 state: kills at random moments change no bit" { storm early-tied; }
 @test "--update early, experts by windows, two streams: kills at random moments change no bit" { storm early-windows; }
 
+@test "state in files, two streams: kills at random moments change no bit of weights, files and checkpoints" {
+	storm tier
+}
+@test "state in files in three directories, evaluations: kills at random moments change no bit" { storm tier-eval; }
+@test "int8 state in files in two directories: kills change no bit of weights and checkpoints" { storm tier-int8; }
+@test "--grad none, state in files: kills change no bit, or the run is dirty and continues from its checkpoint" {
+	storm tier-none
+}
+
 @test "stop, replace, few descriptors, another PID namespace, a lying lock: no stage takes the slot of a live one" {
-	for c in bf16 tied none; do
+	for c in bf16 tied none tier; do
 		storm $c --how replace,fds,ns,lied,pause --faults "${MT_CRASH_FAULTS:-10}"
 	done
 }

@@ -73,6 +73,12 @@ CASES = {
     "early-windows": dict(dtype="bf16", early=True, experts=6, windows=3, micros=3, streams=2, save=3),
     "shared": dict(dtype="bf16", shared=True, tied=True, micros=3, streams=2, save=3),
     "pairs": dict(dtype="bf16", loss="dpo", micros=3, streams=2, save=3, eval=4),
+    # tier: directories, slots. lo, m and v of all units but the first are in files
+    "tier": dict(dtype="bf16", tier=(1, 2), micros=2, streams=2, save=3, threads=2, vocab=8000),
+    "tier-eval": dict(dtype="bf16", tier=(3, 4), grad="bf16", state="bf16", tied=True, micros=2, eval=2, vocab=8000),
+    "tier-int8": dict(dtype="bf16", tier=(2, 3), state="int8", micros=2, save=4, threads=2, isa="scalar", vocab=8000),
+    "tier-none": dict(dtype="bf16", tier=(1, 3), grad="none", state="int8", save=2, threads=2, vocab=8000),
+    "tier-early": dict(dtype="bf16", tier=(1, 3), early=True, micros=2, save=3, threads=2, vocab=8000),
 }
 STEPS = 24
 HOWS = ("kill", "again", "two", "all", "stop", "hold", "term", "load", "replace", "fds", "ns", "lied", "pause")
@@ -80,8 +86,11 @@ FROM_CHECKPOINT = ("load", "pause")
 FAULTS_A_STEP = 6       # without a new step or checkpoint; a reload loses more work and counts as LOAD_COSTS
 LOAD_COSTS = 3
 FILLED, DIRTY = 2, 3    # enum mt_state
+DISKS = ("ext2/ext3", "xfs", "btrfs", "f2fs")
 NAMESPACE = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
 LIES = os.path.join(PROBES, "so-lies.so")
+
+READ_TILE, WRITE_TILE = 20, 21  # enum mt_activity
 
 # A fault can be aimed at these values of enum mt_activity (with the stage's slot), enum mt_phase and enum mt_snap
 AIMS = (
@@ -92,8 +101,15 @@ AIMS = (
     + [(None, "phase", p) for p in (1, 2, 2, 4)]
     + [("ckpt", "snap", s) for s in (1, 2, 3)]
 )
-BUSY = {15: "applying", 17: "saving"}
-SLOTS = {"store": 0, "step": 1, "optim": 2, "ckpt": 3, "fill": 4, "stream0": 8, "stream1": 9}
+# ... and, with a tier, at the instants at which one of its counters changes, and at which a tile gets a new file
+TIER_AIMS = (
+    [("tier", "activity", d) for d in (READ_TILE, WRITE_TILE)]
+    + [(who, "counter", c) for who, c in (("tier", "loaded"), ("optim", "updated"), ("tier", "updated"),
+                                          ("tier", "written"), ("ckpt", "written"))]
+    + [("tier", "new file", None)] * 2
+)
+BUSY = {15: "applying", 17: "saving", READ_TILE: "reading", WRITE_TILE: "writing"}
+SLOTS = {"store": 0, "step": 1, "optim": 2, "ckpt": 3, "fill": 4, "tier": 6, "stream0": 8, "stream1": 9}
 
 
 class Wrong(Exception):
@@ -118,7 +134,8 @@ def program(name):
 class Watch:
     """Reads the control region: the stages' activities and the transactions' phases"""
 
-    def __init__(self, run):
+    def __init__(self, run, tiles=()):
+        """tiles: the run's directories of files"""
         self.at = {}
         for line in tool(program("mt-store"), "stat", "--abi").splitlines():
             words = line.split()
@@ -132,6 +149,7 @@ class Watch:
         self.file = open(path, "rb")
         self.map = mmap.mmap(self.file.fileno(), 0, prot=mmap.PROT_READ)
         self.versions = []
+        self.tiles = [os.path.realpath(path) for path in tiles]
 
     def word(self, offset, form):
         return struct.unpack_from(form, self.map, offset)[0]
@@ -175,8 +193,16 @@ class Watch:
     def snap(self):
         return self.word(self.at["mt_control.snap"], "<Q") & 0xFF
 
-    def hits(self, aim):
+    def counter(self, name):
+        return self.word(self.at["mt_control.tier"] + self.at["mt_tier." + name], "<Q")
+
+    def hits(self, aim, before):
+        """before: what it was when the aim was taken"""
         who, what, value = aim
+        if what == "counter":
+            return self.counter(value) != before
+        if what == "new file":
+            return any(file.endswith(".new") for path in self.tiles for file in os.listdir(path))
         if what == "activity":
             return self.activity(SLOTS[who]) == value
         return self.snap() == value if what == "snap" else value in self.phases()[0]
@@ -205,18 +231,28 @@ class Run:
         create = [program("mt-store"), "create", self.name, "--config", os.path.join(self.where, "config.json"),
                   "--dtype", c["dtype"], "--grad", c["grad"], "--state", c["state"], "--optim", c["optim"],
                   "--step-tokens", "4K"]
+        if "tier" in c:
+            early = ["--update", "early"] if "early" in c else []
+            create += ["--tier", ",".join(self.disks()), "--tier-memory", "0", "--tier-tile", "64K", "--tier-slots",
+                       str(c["tier"][1])] + early
         fill = [program("mt-store"), "init", self.name, "--seed", "7"]
         if checkpoint:
             fill = [program("mt-ckpt"), "load", self.name, checkpoint]
         while rng and rng.random() < 0.5:
             self.kill_create(create, rng)
         tool(*create)
-        self.watch = Watch(self.name)
+        self.watch = Watch(self.name, self.tiles())
         done = False
         while not done and rng and rng.random() < 0.5:
             done = self.kill_fill(fill, rng)
         if not done:
             tool(*fill)
+
+    def disks(self):
+        return [os.path.join(self.out, "disk%d" % i) for i in range(self.c.get("tier", (0,))[0])]
+
+    def tiles(self):
+        return [path for disk in self.disks() for path in glob.glob(os.path.join(disk, "mt.*.tier"))]
 
     def kill_while(self, argv, rng, busy):
         """Kill a program at a random moment, or at one at which it is busy. Returns its dead process."""
@@ -241,8 +277,8 @@ class Run:
         self.kill_while(create, rng, lambda: glob.glob(mine))
         if glob.glob(mine):
             tool(program("mt-store"), "rm", self.name)
-        if glob.glob(mine):
-            raise Wrong("mt-store rm leaves %s" % glob.glob(mine))
+        if glob.glob(mine) or self.tiles():
+            raise Wrong("mt-store rm leaves %s" % (glob.glob(mine) + self.tiles()))
 
     def kill_fill(self, fill, rng):
         """True if the run was filled before the kill, and is used as it is."""
@@ -266,6 +302,8 @@ class Run:
         if stage == "optim":
             early = ["--update", "early"] if "early" in c else []
             return [program("mt-optim"), self.name, "--threads", str(c["threads"])] + early
+        if stage == "tier":
+            return [program("mt-tier"), self.name, "--threads", str(c["threads"])]
         if stage == "ckpt":
             return [program("mt-ckpt"), "serve", self.name, "--dir", os.path.join(self.out, "ck"), "--keep", "1000"]
         if stage == "feed":
@@ -285,6 +323,8 @@ class Run:
 
     def stages(self):
         names = ["store", "optim"] + ["stream%d" % i for i in range(self.c["streams"])] + ["step"]
+        if "tier" in self.c:
+            names.append("tier")
         return names + ["ckpt"] if "save" in self.c else names
 
     def rival(self, stage, prefix=(), **kw):
@@ -439,11 +479,18 @@ class Run:
             files = {}
             for file in sorted(os.listdir(path)):
                 with open(os.path.join(path, file), "rb") as f:
-                    files[file] = f.read()
+                    files[file] = without_seal(f.read())
             record = json.loads(files.pop("run.json"))
             files["run.json"] = repr([record[k] for k in ("step", "t", "position", "dtype")])
             result[os.path.basename(path)] = files
         return result
+
+
+def without_seal(file):
+    """A tile's file up to its seal, which has the run's number; others whole"""
+    n = struct.unpack_from("<Q", file)[0] if len(file) > 8 else 0
+    seal = json.loads(file[8:8 + n]).get("seal") if 0 < n < len(file) and file[8:9] == b"{" else None
+    return file[:8 + n + seal["data_offsets"][0]] if seal else file
 
 
 def make_model(where, case):
@@ -575,10 +622,12 @@ class Storm:
         if self.rng.random() < 0.5:
             time.sleep(self.rng.expovariate(1 / 0.03))
             return None
-        aim = self.rng.choice(AIMS)
+        aims = TIER_AIMS if "tier" in self.run.c and self.rng.random() < 0.6 else AIMS
+        aim = self.rng.choice(aims)
+        before = self.run.watch.counter(aim[2]) if aim[1] == "counter" else None
         end = time.monotonic() + 0.25
         while time.monotonic() < end:
-            if self.run.watch.hits(aim):
+            if self.run.watch.hits(aim, before):
                 time.sleep(self.rng.choice((0, 0, 1e-5, 1e-4, 1e-3)))
                 return aim[0]
         return None
@@ -849,6 +898,8 @@ def main():
     hows = args.how.split(",")
     for word in set(hows) - set(HOWS):
         parser.error("--how: '%s' is none of %s" % (word, ", ".join(HOWS)))
+    build = os.path.dirname(PROBES)
+    disk = subprocess.run(["stat", "-f", "-c", "%T", build], stdout=subprocess.PIPE).stdout.decode().strip()
     if subprocess.run(NAMESPACE + ["true"], stderr=subprocess.DEVNULL).returncode:
         hows = [h for h in hows if h != "ns"]
     if not os.path.exists(LIES) or "asan" in LIES:
@@ -860,7 +911,10 @@ def main():
         if not here_hows:
             print("%s: skipped: none of --how applies to it" % name, flush=True)
             continue
-        where = tempfile.mkdtemp(prefix="mt-crash-")
+        if "tier" in CASES[name] and disk not in DISKS:
+            print("%s: skipped: wants a drive's file system below %s" % (name, build), flush=True)
+            continue
+        where = tempfile.mkdtemp(prefix="mt-crash-", dir=build if "tier" in CASES[name] else None)
         taken = {}
         rng = random.Random("%d %s" % (args.seed, name))
         count = {"runs": 0, "checkpoints": 0, "dirty": 0, "takeovers": 0}
