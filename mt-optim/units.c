@@ -32,6 +32,12 @@ static int decay_runs(struct optim *o, uint32_t u)
 	return 0;
 }
 
+/* NULL: there is no such array. On the tier nothing is mapped: tier_tile says where a tile's are. */
+static void *array_at(const struct optim *o, uint64_t off)
+{
+	return mt_on_tier(o->run, off) ? (void *)(uintptr_t)off : off ? mt_at(o->run, off) : NULL;
+}
+
 int units_make(struct optim *o)
 {
 	o->node = mt_node(o->run);
@@ -51,13 +57,13 @@ int units_make(struct optim *o)
 		unit->grads = o->direct || !mu->g[1] ? 1 : 2;
 		unit->tile = (struct tile){
 			.w = mt_at(o->run, mu->w),
-			.lo = mu->lo ? mt_at(o->run, mu->lo) : NULL,
-			.m = mt_at(o->run, mu->m),
-			.v = mu->v ? mt_at(o->run, mu->v) : NULL,
+			.lo = array_at(o, mu->lo),
+			.m = array_at(o, mu->m),
+			.v = array_at(o, mu->v),
 			.optim = (enum mt_optim)o->control->optim,
 			.state = (enum mt_dtype)o->control->state,
-			.m_scale = int8_scales(mt_at(o->run, mu->m), mu->elems),
-			.v_scale = mu->v ? int8_scales(mt_at(o->run, mu->v), mu->elems) : NULL,
+			.m_scale = int8_scales(array_at(o, mu->m), mu->elems),
+			.v_scale = mu->v ? int8_scales(array_at(o, mu->v), mu->elems) : NULL,
 			.g = {o->direct ? NULL : mt_at(o->run, mu->g[0]), unit->grads == 2 ? mt_at(o->run, mu->g[1]) : NULL},
 			.g_bf16 = o->g_bf16,
 		};

@@ -156,6 +156,58 @@ same_hash() { # KEY=VALUE...: what the state depends on
 	[ "$(tr -dc 0-9 <"$T/early.n")" -gt 0 ]
 }
 
+# The final state has this hash without a tier, and with one of any slots and size, under any order and threads
+same_on_tier() { # KEY=VALUE...
+	local want
+	want=$(fake train "$@")
+	[ -n "$want" ]
+	[ "$(fake train tier="$DISK" slots=2 threads=1 "$@")" = "$want" ]
+	[ "$(fake train tier="$DISK" slots=3 threads=3 aborts=1 seed=3 "$@")" = "$want" ]
+	[ "$(fake train tier="$DISK" slots=4 memory=1700000 threads=2 seed=4 "$@")" = "$want" ]
+}
+
+# bats test_tags=slow
+@test "a tier: the state equals the plain computation's, with every type of state and rule" {
+	need_tier
+	same_on_tier
+	same_on_tier state=int8 tied=1 ple=1
+	same_on_tier dtype=fp32 state=bf16 grad=bf16
+	same_on_tier optim=lion state=int8
+	same_on_tier optim=sgd
+}
+
+@test "a tier, --grad none: pieces are cut at tiles' borders, and bits stay" {
+	need_tier
+	same_on_tier grad=none backward=1 streams=1
+	same_on_tier grad=none backward=1 streams=3 state=int8 twice=1 optim=lion
+}
+
+# bats test_tags=slow
+@test "a tier, --update early: state and norms equal those of a late update, with and without clipping" {
+	local want
+	need_tier
+	same_on_tier early=1 backward=1 clips=0
+	same_on_tier early=1 clips=0 state=int8 grad=bf16 ple=1
+	want=$(fake train)
+	[ "$(fake train tier="$DISK" early=1 slots=2 2>"$T/clips")" = "$want" ]
+	[ "$(fake train clips=0)" = "$(fake train tier="$DISK" early=1 backward=1 clips=0)" ]
+}
+
+@test "a tier: mt-optim, asked to stop when mt-tier is dead, ends in the middle of the step, and the next goes on" {
+	need_tier
+	fake tier-stop tier="$DISK" >"$T/late"
+	grep -qx 'mt-optim: stopped in the update of step 1: mt-tier is not running, and has tiles of it' "$T/late"
+	fake tier-stop tier="$DISK" grad=none backward=1 streams=1
+	fake tier-stop tier="$DISK" early=1 clips=0 backward=1 streams=1
+}
+
+@test "a tier: --update early is refused where the tiles are in the order of a late update" {
+	need_tier
+	mt-store create "$RUN" --config "$CONFIGS/demo.json" --tier "$DISK" --tier-memory 0 --tier-tile 64K >/dev/null
+	mt-store init "$RUN" --seed 1 >/dev/null
+	fails_with 78 mt-optim "$RUN" --update early
+}
+
 @test "--update early is refused with --grad none, and where new weights have no room" {
 	fails_with 64 mt-optim "$RUN" --update soon
 	for how in "--grad none" "--dtype fp32 --grad bf16"; do

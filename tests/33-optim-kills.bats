@@ -17,7 +17,7 @@ killed() { # KEY=VALUE...
 }
 
 # A program killed at any instruction of the update is finished by another with the same bits:
-# resumes [none] [bf16|int8] [lion|sgd]
+# resumes [none|early|early16] [bf16|int8] [lion|sgd] [tier=DIR]
 resumes() {
 	run optim-journal "$RUN" "$@"
 	echo "$output"
@@ -97,4 +97,45 @@ resumes() {
 	resumes sgd bf16
 	resumes sgd int8
 	resumes sgd none
+}
+
+# As `killed`, with the run on a tier, which is killed, too; the undisturbed run has none
+killed_on_tier() { # KEY=VALUE...
+	local want
+	want=$(fake train steps=30 "$@" | tail -n 1)
+	fake train steps=30 aborts=1 kill="$([ "$NIGHTLY" ] && echo 20 || echo 3)" "seed=$RANDOM" tier="$DISK" "$@" \
+		>"$T/killed"
+	cat "$T/killed"
+	grep -q ' kills of the tier' "$T/killed"
+	[ "$(tail -n 1 "$T/killed")" = "$want" ]
+}
+
+@test "a tier: an update and mt-tier killed at random end with the bits of a run without a tier" {
+	need_tier
+	killed_on_tier slots=2
+	killed_on_tier slots=3 state=int8 tied=1 ple=1
+	killed_on_tier slots=2 dtype=fp32 memory=2000000 optim=lion
+	killed_on_tier slots=2 grad=none backward=1 streams=1
+	killed_on_tier slots=4 grad=none backward=1 streams=2 twice=1 state=bf16
+	killed_on_tier slots=2 early=1 backward=1 clips=0
+	killed_on_tier slots=3 early=1 clips=0 state=int8 grad=bf16
+}
+
+@test "a tier: an update killed at any instruction is finished with the same bits, in slots that have other tiles" {
+	need_tier
+	resumes tier="$DISK"
+	resumes int8 tier="$DISK"
+	resumes lion bf16 tier="$DISK"
+}
+
+@test "a tier, --grad none: an update killed at any instruction is finished with the same bits" {
+	need_tier
+	resumes none tier="$DISK"
+	resumes none int8 tier="$DISK"
+}
+
+@test "a tier, --update early: an update killed at any instruction is finished with the same bits" {
+	need_tier
+	resumes early tier="$DISK"
+	resumes early16 int8 tier="$DISK"
 }

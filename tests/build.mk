@@ -23,6 +23,8 @@ $(patsubst tests/probes/%.c,$(O)/probes/%,$(wildcard tests/probes/$(1)-*.c)): EX
 $(patsubst tests/probes/%.c,$(O)/probes/%,$(wildcard tests/probes/$(1)-*.c)): $(call without_main,$(SRC_mt-$(1)))
 endef
 $(foreach p,step stream optim ckpt,$(eval $(call probed,$(p))))
+# ... and optim-journal plays mt-tier whenever a tile is counted
+$(O)/probes/optim-journal: EXTRA += -Wl,--wrap=mt_tier_count
 # ... and stream-chaos includes CHAOS_SRC, and plays what is around it
 $(O)/probes/stream-chaos: EXTRA := $(filter-out $(CHAOS_SRC:%.c=$(O)/%.o) %/serve.o,$(call \
   without_main,$(SRC_mt-stream)))

@@ -5,14 +5,19 @@
  *                                              optim=adamw|lion|sgd tied=0|1 ple=0|1 streams=1..8 micros=1..
  *                                              threads=N steps=N seed=S aborts=0|1
  *                                              kill=SECONDS twice=0|1 clips=0|1 early=0|1 backward=0|1
+ *                                              tier=DIR memory=BYTES slots=N
  *     optim-fake bad | save | hole | dead-stream | nan-gradient RUN
  *     optim-fake early-nan | early-other RUN
+ *     optim-fake tier-stop RUN tier=DIR [key=value ...]
  *
  * Pieces are cut at random multiples of MT_BLOCK and sent in random order over the rings. With kill=S mt-optim is
  * killed at random moments for S seconds and restarted with other threads and another instruction set. The last line of
  * stdout is a hash of the final state and of every norm: it must depend only on dtype, grad, state, optim, tied, ple,
  * micros, steps and clips (0: no step clips, or has gradients that are not finite). early: mt-optim --update early;
  * backward: pieces come from the last unit to the first.
+ *
+ * tier: lo, m and v of the last units are in files in DIR, which a process of the probe moves into slots and back, in
+ * any order that the protocol allows. It fills a slot with other bytes first. With kill=S it is killed, too.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -31,6 +36,7 @@
 #include "mt/run.h"
 #include "mt/snapshot.h"
 #include "mt/stage.h"
+#include "mt/tier.h"
 #include "mt/txn.h"
 #include "mt/wait.h"
 #include "splitmix.h"
@@ -54,14 +60,17 @@ static struct {
 	enum mt_dtype dtype, grad, state;
 	enum mt_optim rule;
 	uint64_t tied, ple, streams, micros, threads, steps, seed, aborts, kill, twice, clips, early, backward;
+	uint64_t memory, slots;
+	const char *dir; /* of the tier; NULL: none */
 	struct mt_run *run;
 	struct mt_control *control;
 	struct sender sender[MT_STREAMS];
 	struct expected *unit;
-	pid_t optim;
+	pid_t optim, tier;
 	uint32_t k, attempt; /* the senders' lists are for these */
 	uint64_t step, t, hash, plain;
-	uint32_t kills, kills_in_apply, kills_early, begun; /* begun: units that were seen updated before a commit */
+	uint32_t kills, kills_in_apply, kills_early, tier_kills,
+		begun; /* begun: units that were seen updated before a commit */
 	double next_kill, kill_until;
 	bool kill_in_apply, kill_early; /* the next kill waits for an apply; for a unit that is updated before */
 } f = {.dtype = MT_BF16,
@@ -76,12 +85,18 @@ static struct {
 	.clips = 1,
 	.hash = 14695981039346656037u};
 
+static void end_process(pid_t *pid)
+{
+	if (*pid <= 0) return;
+	kill(*pid, SIGKILL);
+	waitpid(*pid, NULL, 0);
+	*pid = 0;
+}
+
 static _Noreturn void finish(int rc)
 {
-	if (f.optim > 0) {
-		kill(f.optim, SIGKILL);
-		waitpid(f.optim, NULL, 0);
-	}
+	end_process(&f.optim);
+	end_process(&f.tier);
 	mt_run_remove(f.name, true);
 	if (rc) fprintf(stderr, "optim-fake: at step %llu\n", (unsigned long long)f.step);
 	exit(rc);
@@ -231,8 +246,16 @@ static void fold(const void *p, size_t n) /* FNV-1a by 8 bytes */
 	}
 }
 
+/* The update of a step that is done is in the files, too */
+static void wait_written(void)
+{
+	for (double start = mt_now(); f.dir && mt_tier_settled(f.run); usleep(200))
+		CHECK(mt_now() - start < 60, "%s", mt_errmsg());
+}
+
 static void compare_state(bool with_g)
 {
+	wait_written();
 	for (uint32_t u = 0; u < f.control->n_units; u++) {
 		const struct mt_unit *mu = mt_unit(f.run, u);
 		struct expected *e = &f.unit[u];
@@ -245,6 +268,71 @@ static void compare_state(bool with_g)
 		for (uint32_t end = 0; with_g && end < ends(u); end++)
 			CHECK(!memcmp(mt_at(f.run, mu->g[end]), e->g[end], e->elems * grad_bytes()), "unit %u: g differs", u);
 	}
+}
+
+/* ---- mt-tier */
+
+static void move_array(bool in, uint8_t *slot, uint64_t off, void *array, uint64_t from, uint64_t bytes)
+{
+	if (off == MT_NO_ARRAY) return;
+	uint8_t *file = (uint8_t *)array + from;
+	memcpy(in ? slot + off : file, in ? file : slot + off, bytes);
+}
+
+/* Between the slot of q and its tile's file, which is mapped */
+static void move_tile(struct mt_run *run, uint64_t q, bool in)
+{
+	struct mt_tile t = mt_tile(run, (uint32_t)(q % f.control->tier.tiles));
+	const struct mt_unit *mu = mt_unit(run, t.unit);
+	uint8_t *slot = mt_tile_slot(run, q);
+	uint64_t n = t.end - t.first, width = mt_dtype_bytes(f.state), scale = t.first / MT_GROUP * 4;
+	if (in) memset(slot, 0xa5, t.bytes);
+	move_array(in, slot, t.lo, mt_at(run, mu->lo), t.first * 2, n * 2);
+	move_array(in, slot, t.m, mt_at(run, mu->m), t.first * width, n * width);
+	move_array(in, slot, t.v, mt_at(run, mu->v), t.first * width, n * width);
+	move_array(in, slot, t.m_scale, int8_scales(mt_at(run, mu->m), mu->elems), scale, n / MT_GROUP * 4);
+	move_array(in, slot, t.v_scale, int8_scales(mt_at(run, mu->v), mu->elems), scale, n / MT_GROUP * 4);
+}
+
+static _Noreturn void be_tier(void)
+{
+	struct mt_run *run;
+	if (mt_run_open(&run, f.name, MT_RUN_WEIGHTS) || mt_tier_map(run, false) || mt_stage_claim(run, MT_TIER, NULL))
+		_exit(1);
+	f.control = mt_control(run);
+	for (;;) {
+		uint32_t seen = mt_event(run);
+		uint64_t loaded = mt_tier_at(run, MT_LOADED), updated = mt_tier_at(run, MT_UPDATED);
+		uint64_t written = mt_tier_at(run, MT_WRITTEN);
+		bool reads = loaded < written + f.control->tier.slots, writes = written < updated;
+		if (mt_tier_check(run)) _exit(1);
+		if (!reads && !writes) mt_wait(run, seen, 20);
+		else if (reads && (!writes || rnd() % 2)) move_tile(run, loaded, true), mt_tier_count(run, MT_LOADED, loaded);
+		else move_tile(run, written, false), mt_tier_count(run, MT_WRITTEN, written);
+		if (rnd() % 4 == 0) usleep((useconds_t)(rnd() % 500));
+	}
+}
+
+static void spawn_tier(void)
+{
+	uint64_t seed = rnd();
+	if (!f.dir || (f.tier = fork())) return;
+	rnd_state = seed;
+	be_tier();
+}
+
+static void look_after_tier(void)
+{
+	int status;
+	if (f.tier <= 0) return;
+	if (waitpid(f.tier, &status, WNOHANG) == f.tier) {
+		f.tier = 0;
+		CHECK(false, "the tier ended by itself (status %x)", status);
+	}
+	if (!f.kill || mt_now() > f.kill_until || rnd() % 64 || !mt_stage_alive(f.run, MT_TIER)) return;
+	end_process(&f.tier);
+	f.tier_kills++;
+	spawn_tier();
 }
 
 /* ---- mt-optim */
@@ -433,13 +521,14 @@ static bool push_one(struct sender *s)
 	return true;
 }
 
-/* The unit of a turn is not published before those of earlier turns. (--grad none: as pieces come) */
+/* The unit of a turn is not published before those of earlier turns. (--grad none: as pieces come; tiles may
+ * be in the order of the backward pass) */
 static void check_turns(void)
 {
 	uint64_t later = 0;
 	for (uint32_t turn = f.control->n_units; turn-- > 0;) {
 		uint64_t at = mt_version(f.run, mt_unit_of_turn(&f.control->geo, turn));
-		CHECK(at >= later || f.grad == MT_NONE, "turn %u came too late", turn);
+		CHECK(at >= later || f.grad == MT_NONE || (f.dir && f.early), "turn %u came too late", turn);
 		later = at;
 	}
 }
@@ -466,6 +555,7 @@ static void drive(uint32_t k, enum mt_phase until)
 			mt_txn_cas(f.run, k, w, mt_word(k, mt_attempt_next(f.run), MT_ACCUMULATE));
 		}
 		look_after_optim();
+		look_after_tier();
 		CHECK(mt_now() - start < 60, "nothing moves: phase %d", p);
 		if (!sent && !f.kill_in_apply) mt_wait(f.run, seen, f.kill ? 1 : 20);
 	}
@@ -527,6 +617,7 @@ static void train(void)
 		if (step < f.steps) open_txn(k + 1, MT_TRAIN, step + 1);
 		log_txn(k++);
 	}
+	wait_written();
 	for (uint32_t u = 0; u < f.control->n_units; u++) {
 		const struct mt_unit *mu = mt_unit(f.run, u);
 		fold(mt_at(f.run, mu->w), mu->elems * (f.dtype == MT_BF16 ? 2 : 4));
@@ -857,6 +948,40 @@ static void early_other_scene(void)
 	stop_optim();
 }
 
+/* Asked to stop while mt-tier is dead, mt-optim ends in the middle of the step, even if an mt-step drives it; the next
+ * one goes on there. */
+static void tier_stop_scene(void)
+{
+	int p[2], status;
+	f.plain = 1;
+	if (pipe(p)) finish(1);
+	pid_t step = hold_slot(MT_STEP);
+	spawn(p[1]);
+	close(p[1]);
+	open_txn(1, MT_TRAIN, 1);
+	list_try(1, mt_word_attempt(mt_txn_word(f.run, 1)));
+	for (double start = mt_now(); atomic_load(&f.control->slots[MT_OPTIM].activity) != MT_ACT_WAIT_TIER; usleep(200)) {
+		for (uint32_t s = 0; s < f.streams; s++) push_one(&f.sender[s]);
+		CHECK(mt_now() - start < 60, "mt-optim does not wait for the tier");
+	}
+	if (f.early) CHECK(f.sender[0].at == f.sender[0].n, "it waits before all pieces are in");
+	kill(f.optim, SIGTERM);
+	if (!f.early) ends_with(0, p[0], NULL);
+	else waitpid(f.optim, &status, 0), f.optim = 0;
+	if (f.early) CHECK(WIFEXITED(status) && !WEXITSTATUS(status), "mt-optim's exit status is %x", status);
+	spawn_tier();
+	spawn(-1);
+	if (f.early) open_txn(1, MT_TRAIN, 1);
+	drive(1, MT_DONE);
+	f.step = 1;
+	verify_outcome(mt_txn(f.run, 1));
+	compare_state(f.grad != MT_NONE && !f.early);
+	CHECK(atomic_load(&f.control->slots[MT_OPTIM].counters[7]) > 0, "no time waiting for mt-tier");
+	log_txn(1);
+	end_process(&step);
+	stop_optim();
+}
+
 /* ---- main */
 
 static void create(void)
@@ -872,7 +997,13 @@ static void create(void)
 		.grad = f.grad,
 		.state = f.state,
 		.optim = f.rule,
-		.step_tokens = 64};
+		.step_tokens = 64,
+		.tier = &f.dir,
+		.tiers = f.dir ? 1 : 0,
+		.tier_memory = f.memory,
+		.tile_elems = MT_TILE_ALIGN,
+		.slots = (uint32_t)f.slots,
+		.order = f.early ? MT_BACKWARD_ORDER : MT_FORWARD_ORDER};
 	mt_must(mt_run_create(&c, &geo));
 	mt_must(mt_run_open(&f.run, f.name, MT_RUN_RINGS | MT_RUN_WEIGHTS));
 	f.control = mt_control(f.run);
@@ -881,6 +1012,7 @@ static void create(void)
 		snprintf(name, sizeof name, "grad.%u", s);
 		mt_must(mt_ring_open(f.run, name, &f.sender[s].ring));
 	}
+	if (f.dir) mt_must(mt_tier_map(f.run, true));
 	expect_init();
 	mt_run_reset(f.run, 0, 0, NULL);
 	mt_run_set_state(f.run, MT_FILLED);
@@ -905,10 +1037,16 @@ static void option(const char *arg)
 		{"clips", &f.clips},
 		{"early", &f.early},
 		{"backward", &f.backward},
+		{"memory", &f.memory},
+		{"slots", &f.slots},
 	};
 	static const char *const dtypes[] = {"", "bf16", "fp32", "none", "int8"};
 	const char *value = strchr(arg, '=');
 	if (!value++) mt_die(64, "%s: wants key=value", arg);
+	if (!strncmp(arg, "tier=", 5)) {
+		f.dir = value;
+		return;
+	}
 	for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
 		if (!strncmp(arg, numbers[i].key, strlen(numbers[i].key)) && arg[strlen(numbers[i].key)] == '=')
 			*numbers[i].value = strtoull(value, NULL, 10);
@@ -922,7 +1060,8 @@ int main(int argc, char **argv)
 {
 	if (argc < 3)
 		mt_die(64,
-			"usage: optim-fake train|bad|save|hole|dead-stream|nan-gradient|early-nan|early-other RUN [key=value ...]");
+			"usage: optim-fake train|bad|save|hole|dead-stream|nan-gradient|early-nan|early-other|tier-stop "
+			"RUN [key=value ...]");
 	f.name = argv[2];
 	for (int i = 3; i < argc; i++) option(argv[i]);
 	bool direct = !strcmp(argv[1], "dead-stream") || !strcmp(argv[1], "nan-gradient");
@@ -934,12 +1073,14 @@ int main(int argc, char **argv)
 	create();
 	if (!strcmp(argv[1], "bad")) bad_scene();
 	else if (!strcmp(argv[1], "save")) save_scene();
+	else if (!strcmp(argv[1], "tier-stop")) tier_stop_scene();
 	else if (!strcmp(argv[1], "hole")) hole_scene();
 	else if (early) argv[1][6] == 'n' ? early_nan_scene() : early_other_scene();
 	else if (direct) direct_scene(argv[1][0] == 'n');
 	else {
 		f.next_kill = mt_now();
 		f.kill_until = f.next_kill + (double)f.kill;
+		spawn_tier();
 		spawn(-1);
 		train();
 		f.kill = 0;
@@ -948,6 +1089,7 @@ int main(int argc, char **argv)
 		if (f.kills)
 			printf("%u kills, %u of them in apply, %u when units were updated early\n", f.kills, f.kills_in_apply,
 				f.kills_early);
+		if (f.tier_kills) printf("%u kills of the tier\n", f.tier_kills);
 		printf("%016llx\n", (unsigned long long)f.hash);
 	}
 	finish(0);

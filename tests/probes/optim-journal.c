@@ -6,10 +6,11 @@
  * single-stepped too, and a third one finishes. Then rules are broken on purpose: each breakage must be detected.
  * The scalar update, which takes most instructions, runs as a whole for some groups of a unit with many.
  *
- *     optim-journal RUN [none|early|early16] [bf16|int8] [lion|sgd]
+ *     optim-journal RUN [none|early|early16] [bf16|int8] [lion|sgd] [tier=DIR]
  *
  * none: --grad none, pieces from a ring; early: all units but the first are updated before the commit, early16: with
- * gradients in bf16; bf16, int8: m and v in it; lion, sgd: the rule
+ * gradients in bf16; bf16, int8: m and v in it; lion, sgd: the rule; tier: units but the first are on a tier of two
+ * slots. As soon as a tile is counted, its slot has another one.
  */
 #include <errno.h>
 #include <sched.h>
@@ -25,10 +26,12 @@
 #include "mt/create.h"
 #include "mt/ring.h"
 #include "mt/run.h"
+#include "mt/tier.h"
 #include "mt/txn.h"
 #include "tiny.h"
 
-enum breakage { NOTHING, NO_RESTORE, OTHER_SLOT, STALE_STEP };
+/* the last two with a tier: what was counted is restored; --grad none: what the units' words say is not counted */
+enum breakage { NOTHING, NO_RESTORE, OTHER_SLOT, STALE_STEP, RESTORE_COUNTED, UNCOUNTED };
 enum { STEP = 7, K = 1, WORLDS = 5, NESTED_STEPS = 1500 };
 /* Points from which a successor finishes: odd, so that loops are met at every place */
 enum { EVERY = 5, EVERY_OF_SCALAR = 13, BROKEN_EVERY = EVERY * EVERY_OF_SCALAR * 3, NESTED_EVERY = BROKEN_EVERY * 56 };
@@ -37,6 +40,7 @@ static const char *base;
 static enum mt_dtype grad = MT_FP32, state = MT_FP32;
 static enum mt_optim optim = MT_ADAMW;
 static bool early;
+static const char *dir; /* of the tier; NULL: none */
 static update_fn *isas[3];
 static int n_isas;
 
@@ -55,7 +59,84 @@ static _Noreturn void finish(int rc)
 	exit(rc);
 }
 
+/* ---- stepping by instructions */
+
+static bool stepped; /* this process is */
+
+static void single_step(bool on)
+{
+#if defined __x86_64__
+	const uint64_t tf = 0x100, flags = __builtin_ia32_readeflags_u64();
+	__builtin_ia32_writeeflags_u64(on ? flags | tf : flags & ~tf);
+#else
+	(void)on;
+	printf("single steps are for x86-64\n"), finish(77);
+#endif
+}
+
+/* ---- the tier: all that it may do is done at once, and between two instructions of mt-optim */
+
+static void move_array(bool in, uint8_t *slot, uint64_t off, void *array, uint64_t from, uint64_t bytes)
+{
+	if (off == MT_NO_ARRAY) return;
+	uint8_t *file = (uint8_t *)array + from;
+	memcpy(in ? slot + off : file, in ? file : slot + off, bytes);
+}
+
+static void move_tile(struct mt_run *run, uint64_t q, bool in)
+{
+	struct mt_tile t = mt_tile(run, (uint32_t)(q % mt_control(run)->tier.tiles));
+	const struct mt_unit *mu = mt_unit(run, t.unit);
+	uint8_t *slot = mt_tile_slot(run, q);
+	uint64_t n = t.end - t.first, width = mt_dtype_bytes(state), scale = t.first / MT_GROUP * 4;
+	if (in) memset(slot, 0xa5, t.bytes);
+	move_array(in, slot, t.lo, mt_at(run, mu->lo), t.first * 2, n * 2);
+	move_array(in, slot, t.m, mt_at(run, mu->m), t.first * width, n * width);
+	move_array(in, slot, t.v, mt_at(run, mu->v), t.first * width, n * width);
+	move_array(in, slot, t.m_scale, int8_scales(mt_at(run, mu->m), mu->elems), scale, n / MT_GROUP * 4);
+	move_array(in, slot, t.v_scale, int8_scales(mt_at(run, mu->v), mu->elems), scale, n / MT_GROUP * 4);
+}
+
+static void move_tiles(struct mt_run *run)
+{
+	struct mt_tier *t = &mt_control(run)->tier;
+	for (; t->written < t->updated; t->written++) move_tile(run, t->written, false);
+	for (; t->tiles && t->loaded < t->written + t->slots; t->loaded++) move_tile(run, t->loaded, true);
+}
+
+static bool uncounted; /* the next count is left out */
+
+/* In place of libmt's, by the linker's --wrap */
+bool __wrap_mt_tier_count(struct mt_run *run, enum mt_tier_word w, uint64_t q);
+bool __wrap_mt_tier_count(struct mt_run *run, enum mt_tier_word w, uint64_t q)
+{
+	struct mt_tier *t = &mt_control(run)->tier;
+	CHECK(w == MT_UPDATED, "mt-optim counts what is not its own");
+	if (uncounted) return !(uncounted = false);
+	if (!atomic_compare_exchange_strong(&t->updated, &q, q + 1)) return false;
+	if (stepped) single_step(false);
+	move_tiles(run);
+	if (stepped) single_step(true);
+	return true;
+}
+
 /* ---- worlds */
+
+/* Units' arrays as they are in the files: for this probe alone, mt-optim has slots */
+static void map_units(struct optim *o)
+{
+	mt_must(mt_tier_map(o->run, false));
+	for (uint32_t u = 0; u < o->n_units; u++) {
+		const struct mt_unit *mu = mt_unit(o->run, u);
+		struct tile *t = &o->units[u].tile;
+		t->lo = mt_at(o->run, mu->lo);
+		t->m = mt_at(o->run, mu->m);
+		t->m_scale = int8_scales(t->m, mu->elems);
+		if (!t->v) continue;
+		t->v = mt_at(o->run, mu->v);
+		t->v_scale = int8_scales(t->v, mu->elems);
+	}
+}
 
 static void attach(struct world *w, int i)
 {
@@ -72,6 +153,7 @@ static void attach(struct world *w, int i)
 	mt_must(mt_ring_open(w->o.run, "grad.0", &w->o.grad[0]));
 	w->o.streams = 1;
 	mt_must(units_make(&w->o));
+	if (dir) map_units(&w->o);
 	early_open(&w->o, early);
 	w->o.early.slice_groups = 20;
 	for (uint32_t u = 0; u < w->o.n_units && early; u++)
@@ -80,7 +162,7 @@ static void attach(struct world *w, int i)
 
 static void create(int i)
 {
-	struct mt_geometry geo = tiny_llama(1, 8, 528,
+	struct mt_geometry geo = tiny_llama(dir ? 3 : 1, 8, 528,
 		(struct mt_layer){.heads = 1, .kv_heads = 1, .head_dim = 8, .ffn = 8, .rope_scaling = 1});
 	geo.flags = MT_TIED;
 	char name[MT_RUN_NAME];
@@ -92,7 +174,12 @@ static void create(int i)
 		.grad = grad,
 		.state = state,
 		.optim = optim,
-		.step_tokens = 16};
+		.step_tokens = 16,
+		.tier = &dir,
+		.tiers = dir ? 1 : 0,
+		.tile_elems = MT_TILE_ALIGN,
+		.slots = 2,
+		.order = early ? MT_BACKWARD_ORDER : MT_FORWARD_ORDER};
 	mt_must(mt_run_create(&c, &geo));
 }
 
@@ -150,6 +237,7 @@ static void set_up(struct optim *o)
 		.t = STEP,
 		.clip_factor = 1};
 	atomic_store(&t->word, mt_word(K, 3, MT_APPLY));
+	move_tiles(o->run);
 	if (!o->direct) return;
 	for (uint32_t u = o->n_units; u-- > 0;)
 		for (uint64_t elems = o->units[u].groups * MT_GROUP, off = 0; off < elems; off += MT_BLOCK) {
@@ -183,8 +271,8 @@ static void update(struct optim *o)
 	else apply(o, &op, &a);
 }
 
-/* Copy what a kill leaves: tables, journal, transactions, ring words and state. (Gradients change only where
- * new weights go over them.) */
+/* Copy what a kill leaves: tables, journal, transactions, ring words, state, the tier's counters and slots. (Gradients
+ * change only where new weights go over them.) */
 static void copy_world(struct optim *to, const struct optim *from)
 {
 	memcpy(to->partitions, from->partitions, MT_PARTITIONS * sizeof *to->partitions);
@@ -202,6 +290,12 @@ static void copy_world(struct optim *to, const struct optim *from)
 		tu->opened = fu->opened;
 		if (early) memcpy(to->units[u].early.out, from->units[u].early.out, n * (grad == MT_BF16 ? 2 : 4));
 	}
+	const struct mt_tier *f = &from->control->tier;
+	struct mt_tier *t = &to->control->tier;
+	if (f->tiles) memcpy(mt_tile_slot(to->run, 0), mt_tile_slot(from->run, 0), f->slots * f->slot_bytes);
+	atomic_store(&t->loaded, f->loaded);
+	atomic_store(&t->updated, f->updated);
+	atomic_store(&t->written, f->written);
 }
 
 static uint64_t pieces_left(const struct optim *o) { return o->direct ? mt_ring_used(o->grad[0]) : 0; }
@@ -239,17 +333,6 @@ static void trapped(int sig)
 	if (traps++ % stop_every == 0) raise(SIGSTOP);
 }
 
-static void single_step(bool on)
-{
-#if defined __x86_64__
-	const uint64_t tf = 0x100, flags = __builtin_ia32_readeflags_u64();
-	__builtin_ia32_writeeflags_u64(on ? flags | tf : flags & ~tf);
-#else
-	(void)on;
-	printf("single steps are for x86-64\n"), finish(77);
-#endif
-}
-
 /* Stepped are: a unit's first four groups, every eighth of the others, and partitions of several groups */
 static void scalar_in_part(const struct scalars *a, const struct tile *t, struct mt_partition *p, uint64_t tag,
 	uint64_t first, uint64_t end, float decay)
@@ -269,6 +352,7 @@ static pid_t stepped_child(int world, int isa, uint64_t every)
 		attach(&w, world);
 		w.o.update = isas[isa] == update_scalar ? scalar_in_part : isas[isa];
 		stop_every = every;
+		stepped = true;
 		signal(SIGTRAP, trapped);
 		single_step(true);
 		update(&w.o);
@@ -314,29 +398,59 @@ static void end_child(pid_t pid)
 	waitpid(pid, NULL, 0);
 }
 
+/* The tile of the unit, which has one: as it is in its slot if it is on the tier */
+static struct tile tile_of(const struct optim *o, uint32_t u)
+{
+	const struct tile *t = early && u ? &o->units[u].early : &o->units[u].tile;
+	const struct mt_unit *mu = mt_unit(o->run, u);
+	return mu->tiles ? tier_tile(o, t, mu->first_tile, mu->first_tile) : *t;
+}
+
+static bool counted(const struct optim *o, uint32_t u)
+{
+	const struct mt_unit *mu = mt_unit(o->run, u);
+	return mu->tiles && mu->first_tile < o->control->tier.updated;
+}
+
+/* The journal's slot gets the current values */
+static void no_restore(struct optim *o, uint32_t l, uint64_t index)
+{
+	struct tile t = tile_of(o, partition_unit(index));
+	uint64_t at = partition_group(index) * MT_GROUP;
+	uint8_t *slot = o->partitions[l].slot[partition_slot(index)];
+	memcpy(slot + SLOT_W, tile_out(&t, partition_group(index)), MT_GROUP * 2);
+	memcpy(slot + SLOT_LO, t.lo + at, MT_GROUP * 2);
+	size_t bytes = state == MT_INT8 ? MT_GROUP : moment_bytes(MT_GROUP);
+	memcpy(slot + SLOT_M, (uint8_t *)t.m + at / MT_GROUP * bytes, bytes);
+	if (t.v) memcpy(slot + SLOT_V, (uint8_t *)t.v + at / MT_GROUP * bytes, bytes);
+	if (state != MT_INT8) return;
+	memcpy(slot + SLOT_M + SLOT_SCALE, &t.m_scale[at / MT_GROUP], sizeof(float));
+	if (t.v) memcpy(slot + SLOT_V + SLOT_SCALE, &t.v_scale[at / MT_GROUP], sizeof(float));
+}
+
+/* lo, m and v of the group are restored in the slot, where another tile is now. (w, which lies elsewhere, would come
+ * out right: the group is updated again.) */
+static void restore_counted(struct optim *o, uint32_t l, uint64_t index)
+{
+	struct tile t = tile_of(o, partition_unit(index));
+	uint8_t w[MT_GROUP * 2];
+	memcpy(w, tile_out(&t, partition_group(index)), sizeof w);
+	update_restore(&t, &o->partitions[l]);
+	memcpy(tile_out(&t, partition_group(index)), w, sizeof w);
+}
+
 /* A second process that breaks one rule. */
 static void break_rule(struct optim *o, enum breakage b)
 {
+	uncounted = b == UNCOUNTED;
 	for (uint32_t l = 0; l < MT_PARTITIONS && b != NOTHING; l++) {
 		uint64_t i = atomic_load(&o->partitions[l].index);
 		if (!partition_in_step(i, STEP)) continue;
+		bool past = counted(o, partition_unit(i));
 		if (b == OTHER_SLOT) atomic_store(&o->partitions[l].index, i ^ (uint64_t)1 << PARTITION_SLOT);
-		if (b == NO_RESTORE) { /* as if the slot held the current values */
-			const struct unit *unit = &o->units[partition_unit(i)];
-			const struct tile *t = early && partition_unit(i) ? &unit->early : &unit->tile;
-			uint64_t at = partition_group(i) * MT_GROUP;
-			uint8_t *slot = o->partitions[l].slot[partition_slot(i)];
-			if (mt_version(o->run, partition_unit(i)) == STEP) continue;
-			memcpy(slot + SLOT_W, tile_out(t, partition_group(i)), MT_GROUP * 2);
-			memcpy(slot + SLOT_LO, t->lo + at, MT_GROUP * 2);
-			size_t bytes = state == MT_INT8 ? MT_GROUP : moment_bytes(MT_GROUP);
-			memcpy(slot + SLOT_M, (uint8_t *)t->m + at / MT_GROUP * bytes, bytes);
-			if (t->v) memcpy(slot + SLOT_V, (uint8_t *)t->v + at / MT_GROUP * bytes, bytes);
-			if (state != MT_INT8) continue;
-			memcpy(slot + SLOT_M + SLOT_SCALE, &t->m_scale[at / MT_GROUP], sizeof(float));
-			if (t->v) memcpy(slot + SLOT_V + SLOT_SCALE, &t->v_scale[at / MT_GROUP], sizeof(float));
-		}
+		if (b == NO_RESTORE && !past && mt_version(o->run, partition_unit(i)) != STEP) no_restore(o, l, i);
 		if (b == STALE_STEP) atomic_store(&o->partitions[l].index, i - ((uint64_t)1 << 40));
+		if (b == RESTORE_COUNTED && past) restore_counted(o, l, i);
 	}
 }
 
@@ -345,6 +459,7 @@ static bool finishes_right(struct optim *scratch, const struct optim *left, cons
 {
 	match_ring(scratch, pieces_left(left));
 	copy_world(scratch, left);
+	move_tiles(scratch->run);
 	break_rule(scratch, b);
 	scratch->update = isas[n % (uint64_t)n_isas];
 	update(scratch);
@@ -353,7 +468,37 @@ static bool finishes_right(struct optim *scratch, const struct optim *left, cons
 	return same_state(scratch, want) && pieces_left(scratch) <= 1;
 }
 
-static uint64_t points, nested_points, wrong[STALE_STEP + 1];
+/* --grad none: the due tile is done by its unit's word, and not counted yet */
+static bool is_uncounted(const struct optim *o)
+{
+	uint64_t due = o->control->tier.updated;
+	if (!dir || !o->direct || due >= o->control->tier.tiles) return false;
+	uint32_t u = mt_tile(o->run, (uint32_t)due).unit;
+	return (atomic_load(&mt_unit(o->run, u)->applied) & UINT32_MAX) == o->units[u].blocks;
+}
+
+/* A successor that ends the program is wrong, too */
+static bool ends_right(const struct world *w, uint64_t n, enum breakage b)
+{
+	int status;
+	pid_t pid = fork();
+	CHECK(pid >= 0, "fork: %s", strerror(errno));
+	if (pid == 0) {
+		struct world scratch, left, wanted;
+		attach(&scratch, 1);
+		attach(&left, 0);
+		attach(&wanted, 4);
+		if (!freopen("/dev/null", "w", stderr)) _exit(1);
+		_exit(!finishes_right(&scratch.o, &left.o, &wanted.o, n, b));
+	}
+	CHECK(waitpid(pid, &status, 0) == pid, "waitpid: %s", strerror(errno));
+	mt_run_set_state(w[1].o.run, MT_FILLED);
+	return WIFEXITED(status) && !WEXITSTATUS(status);
+}
+
+static uint64_t points, nested_points, wrong[UNCOUNTED + 1];
+
+static enum breakage last_rule(void) { return !dir ? STALE_STEP : grad == MT_NONE ? UNCOUNTED : RESTORE_COUNTED; }
 
 /* Step a child through the update of world `at`; a successor in world at + 1 from every `every`th point, and from some
  * of them successors with a rule broken, and one that is stepped through itself. */
@@ -367,8 +512,9 @@ static void step_through(struct world *w, int at, int isa, uint64_t most, uint64
 		CHECK(finishes_right(&w[at + 1].o, &w[at].o, want, n, NOTHING),
 			"after instruction %llu the successor's bits are wrong", (unsigned long long)n);
 		*(at ? &nested_points : &points) += 1;
+		if (!at && is_uncounted(&w[0].o)) wrong[UNCOUNTED] += !ends_right(w, n, UNCOUNTED);
 		if (at || n % BROKEN_EVERY) continue;
-		for (enum breakage b = NO_RESTORE; b <= STALE_STEP; b++)
+		for (enum breakage b = NO_RESTORE; b <= last_rule() && b < UNCOUNTED; b++)
 			wrong[b] += !finishes_right(&w[1].o, &w[0].o, want, n, b);
 		if (n % NESTED_EVERY) continue;
 		match_ring(&w[2].o, pieces_left(&w[0].o));
@@ -382,11 +528,12 @@ int main(int argc, char **argv)
 {
 	static const char *const names[] = {"scalar", "avx2", "avx512"};
 	static struct world w[WORLDS];
-	if (argc < 2) mt_die(64, "usage: optim-journal RUN [none|early|early16] [bf16|int8] [lion|sgd]");
+	if (argc < 2) mt_die(64, "usage: optim-journal RUN [none|early|early16] [bf16|int8] [lion|sgd] [tier=DIR]");
 	base = argv[1];
 	for (int i = 2; i < argc; i++)
 		if (!strcmp(argv[i], "none")) grad = MT_NONE;
 		else if (!strncmp(argv[i], "early", 5)) early = true, grad = argv[i][5] ? MT_BF16 : MT_FP32;
+		else if (!strncmp(argv[i], "tier=", 5)) dir = argv[i] + 5;
 		else if (mt_optim_named(argv[i])) optim = mt_optim_named(argv[i]);
 		else state = !strcmp(argv[i], "int8") ? MT_INT8 : MT_BF16;
 	flush_denormals();
@@ -409,7 +556,7 @@ int main(int argc, char **argv)
 	}
 	printf("%llu kill points, and %llu in recoveries: same bits\n", (unsigned long long)points,
 		(unsigned long long)nested_points);
-	for (enum breakage b = NO_RESTORE; b <= STALE_STEP; b++) {
+	for (enum breakage b = NO_RESTORE; b <= last_rule(); b++) {
 		CHECK(wrong[b], "rule %d was broken and nothing differed", b);
 		printf("rule %d broken: %llu points differ\n", b, (unsigned long long)wrong[b]);
 	}
