@@ -260,3 +260,66 @@ flip() {
 	[ -z "$(find "$DISK/ck" -mindepth 1)" ]
 	end "$SERVE"
 }
+
+# serve [OPTIONS] is killed before each call that touches a file; the next one finishes or fails the save, and leaves
+# nothing of the dead one. Every third call, from a random one on (nightly: each): killed OPTIONS...
+killed() {
+	local kind n i calls word
+	export MT_FAULT MT_FAULT_COUNT LD_PRELOAD
+	LD_PRELOAD=$BUILD/fault/preload.so MT_FAULT_COUNT=$T/counts spawn count mt-ckpt serve "$RUN" --dir "$DISK/ck" "$@"
+	[ "$(ckpt-snap "$RUN" 3)" = saved ]
+	end "$PID"
+	ckpt-dump "$RUN" scribble 3 3
+	: >"$T/words"
+	while read -r kind n; do
+		case $kind in alloc | mmap | thread) continue ;; esac
+		for i in $(seq $((NIGHTLY ? 1 : RANDOM % 3 + 1)) $((NIGHTLY ? 1 : 3)) "$n"); do
+			rm -rf "$DISK/ck"
+			ckpt-snap "$RUN" 3 pin
+			LD_PRELOAD=$BUILD/fault/preload.so MT_FAULT=$kind:$i! spawn dies mt-ckpt serve "$RUN" --dir "$DISK/ck" "$@"
+			calls=$PID
+			eventually is_over "$calls"
+			kill "$calls" 2>/dev/null || true # it had fewer calls this time
+			wait "$calls" || true
+			spawn again mt-ckpt serve "$RUN" --dir "$DISK/ck" "$@"
+			eventually is_ended
+			end "$PID"
+			ckpt-snap "$RUN" word | cut -d' ' -f1,2 >>"$T/words"
+			[ -z "$(find "$DISK" -name '.step-*' -o -name '*.save')" ]
+			if ckpt-snap "$RUN" word | grep -q '^3 saved'; then
+				mt-ckpt verify "$DISK/ck/step-00000003"
+				[ "$(tiles "$DISK/ck")" = "$(tiles "$DISK"/a/mt.* "$DISK"/b/mt.*)" ]
+			else
+				[ ! -e "$DISK/ck/step-00000003" ]
+			fi
+			dump "$RUN" | grep -v " pin " | cmp - "$T/before"
+		done
+	done <"$T/counts"
+	sort "$T/words" | uniq -c >"$T/kinds"
+	grep -q saved "$T/kinds" && grep -q failed "$T/kinds"
+}
+
+is_ended() { ckpt-snap "$RUN" word | grep -qE '^3 (saved|failed)'; }
+is_over() { ! kill -0 "$1" 2>/dev/null || is_ended; }
+
+small() {
+	need_tier
+	[ -e "$BUILD/fault/preload.so" ] || skip "needs build/fault/preload.so"
+	python3 "$TOP/tests/lib/mksafetensors.py" make "$T/model" --set num_hidden_layers=1
+	mt-store create "$RUN" --config "$T/model" --step-tokens 64 --tier "$DISK/a,$DISK/b" --tier-memory 0 \
+		--tier-tile 64K 2>"$T/create.err"
+	ckpt-dump "$RUN" scribble 3 3
+	dump "$RUN" | grep -v " pin " >"$T/before"
+}
+
+# bats test_tags=slow
+@test "serve killed before each call: its links are deleted, and the save is made anew or has failed" {
+	small
+	killed
+}
+
+# bats test_tags=slow
+@test "serve --copy-tier killed before each call leaves nothing beside the tiles" {
+	small
+	killed --copy-tier
+}

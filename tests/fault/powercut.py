@@ -138,6 +138,11 @@ def parse(file, top):
                 if word == "mkdir":
                     dirs[ino] = {}
                 ops.append(Op(word, ino, [(d, name, ino)], [], None))
+            elif word == "link":
+                path, ino = rest.split("\t")
+                d, name = at(path)
+                dirs[d][name] = known[int(ino)]
+                ops.append(Op(word, known[int(ino)], [(d, name, known[int(ino)])], [], None))
             elif word == "unlink":
                 d, name = at(rest)
                 ops.append(Op(word, dirs[d].pop(name), [], [(d, name)], None))

@@ -30,7 +30,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum kind { ALLOC, OPEN, MKDIR, READ, WRITE, FSYNC, RENAME, MMAP, TRUNCATE, STAT, THREAD, KINDS };
+enum kind { ALLOC, OPEN, MKDIR, READ, WRITE, FSYNC, RENAME, MMAP, TRUNCATE, STAT, THREAD, LINK, KINDS };
 static const struct {
 	const char *name;
 	int err;
@@ -46,6 +46,7 @@ static const struct {
 	[TRUNCATE] = {"truncate", ENOSPC},
 	[STAT] = {"stat", ENOMEM},
 	[THREAD] = {"thread", EAGAIN},
+	[LINK] = {"link", EMLINK},
 };
 
 static _Atomic uint64_t calls[KINDS], all;
@@ -311,6 +312,14 @@ ssize_t pwrite(int fd, const void *p, size_t n, off_t at)
 }
 ssize_t pwrite64(int, const void *, size_t, off_t) __attribute__((alias("pwrite")));
 
+ssize_t copy_file_range(int from, off64_t *in, int to, off64_t *out, size_t n, unsigned flags)
+{
+	if (fails(WRITE)) return -1;
+	if (record < 0) return syscall(SYS_copy_file_range, from, in, to, out, n, flags);
+	errno = EXDEV; /* what is recorded passes through write */
+	return -1;
+}
+
 int ftruncate(int fd, off_t size)
 {
 	if (fails(TRUNCATE)) return -1;
@@ -321,7 +330,12 @@ int ftruncate(int fd, off_t size)
 int ftruncate64(int, off_t) __attribute__((alias("ftruncate")));
 int fallocate(int fd, int mode, off_t at, off_t n)
 {
-	return fails(TRUNCATE) ? -1 : (int)syscall(SYS_fallocate, fd, mode, at, n);
+	if (fails(TRUNCATE)) return -1;
+	struct stat st;
+	int rc = (int)syscall(SYS_fallocate, fd, mode, at, n);
+	bool longer = !rc && !(mode & FALLOC_FL_KEEP_SIZE) && fd_below(fd) && !syscall(SYS_fstat, fd, &st);
+	if (longer) put("truncate %llu %lld\n", (unsigned long long)st.st_ino, (long long)st.st_size);
+	return rc;
 }
 int fallocate64(int, int, off_t, off_t) __attribute__((alias("fallocate")));
 int posix_fallocate(int fd, off_t at, off_t n) { return fails(TRUNCATE) ? ENOSPC : REAL(posix_fallocate)(fd, at, n); }
@@ -359,6 +373,16 @@ int renameat2(int from, const char *a, int to, const char *b, unsigned flags)
 }
 int rename(const char *a, const char *b) { return renameat2(AT_FDCWD, a, AT_FDCWD, b, 0); }
 int renameat(int from, const char *a, int to, const char *b) { return renameat2(from, a, to, b, 0); }
+
+int linkat(int from, const char *a, int to, const char *b, int flags)
+{
+	if (fails(LINK)) return -1;
+	char full[PATH_MAX];
+	int rc = (int)syscall(SYS_linkat, from, a, to, b, flags);
+	if (!rc && path_of(to, b, full)) put("link %s\t%llu\n", full, inode_at(full));
+	return rc;
+}
+int link(const char *a, const char *b) { return linkat(AT_FDCWD, a, AT_FDCWD, b, 0); }
 
 int unlinkat(int dirfd, const char *path, int flags)
 {
