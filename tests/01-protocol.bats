@@ -29,6 +29,7 @@ load helpers
 }
 
 @test "a stage killed or overtaken at any instruction leaves each recorded choice written once and complete" {
+	native "ptrace"
 	run shm-choice kills 1 60
 	[ "$status" != 77 ] || skip "no ptrace here"
 	[ "$status" = 0 ]

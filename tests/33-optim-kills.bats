@@ -52,12 +52,14 @@ resumes() {
 }
 
 @test "--update early: an update killed at any instruction is finished with the same bits, w over g of each size" {
+	native "single steps"
 	resumes early
 	resumes early16
 	resumes early16 int8
 }
 
 @test "--update early, other state and rules: an update killed at any instruction is finished with the same bits" {
+	native "single steps"
 	resumes early bf16
 	resumes early int8
 	resumes early lion
@@ -65,27 +67,33 @@ resumes() {
 }
 
 @test "an update killed at any instruction is finished with the same bits" {
+	native "single steps"
 	resumes
 }
 
 @test "bf16 state: an update killed at any instruction is finished with the same bits" {
+	native "single steps"
 	resumes bf16
 }
 
 @test "int8 state: an update killed at any instruction is finished with the same bits, scales too" {
+	native "single steps"
 	resumes int8
 }
 
 @test "--grad none: an update killed at any instruction is finished with the same bits" {
+	native "single steps"
 	resumes none
 }
 
 @test "--grad none, bf16 and int8 state: an update killed at any instruction is finished with the same bits" {
+	native "single steps"
 	resumes none bf16
 	resumes none int8
 }
 
 @test "lion: an update killed at any instruction is finished with the same bits, with every type of state" {
+	native "single steps"
 	resumes lion
 	resumes lion bf16
 	resumes lion int8
@@ -93,6 +101,7 @@ resumes() {
 }
 
 @test "sgd: an update killed at any instruction is finished with the same bits, with every type of state" {
+	native "single steps"
 	resumes sgd
 	resumes sgd bf16
 	resumes sgd int8

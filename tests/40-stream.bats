@@ -414,6 +414,7 @@ narrow_ring() {
 }
 
 @test "a run continued with another instruction set or BLAS exits 78 with one line" {
+	native "/proc/cpuinfo"
 	grep -q -w avx2 /proc/cpuinfo || skip "this CPU has no other instruction set"
 	make_run llama3
 	step_of here ""

@@ -31,6 +31,9 @@ has() { # PACKAGES...: looked for once a suite
 	grep -qx True "$known"
 }
 
+# Programs of another machine, which qemu runs (tests/arm64): no ptrace there, nor what /proc says of the CPU
+native() { [ -z "${MT_TEST_EMULATED:-}" ] || skip "not in emulation: $1"; }
+
 # Files of a tier want direct I/O, and hard links that are counted: tests have them in $DISK, which teardown removes
 need_tier() {
 	DISK=$(mktemp -d "$BUILD/tier.XXXXXX")
