@@ -124,7 +124,7 @@ static void no_copy_on_write(int fd)
 
 static int write_header(const struct mt_run *run, const struct mt_tile *t, int fd)
 {
-	struct header *h = aligned_alloc(4096, round_up(sizeof *h, 4096));
+	struct header *h = aligned_alloc(4096, round_up(sizeof *h, 4096)); /* for direct I/O */
 	if (!h) return ENOMEM;
 	header_make(run, t, h);
 	ssize_t n = pwrite(fd, h->text, sizeof h->text, 0);
@@ -255,10 +255,18 @@ static int open_dirs(const struct mt_run *run, int fds[MT_TIER_DIRS])
 	return rc;
 }
 
+/* int8's scales follow one another in files of tiles as they do in memory only at multiples of 4096 bytes. */
+static int check_pages(uint32_t state)
+{
+	if (mt_page() <= (state == MT_INT8 ? 4096 : MT_TILE_PAGE)) return 0;
+	return mt_fail(MT_EX_CONFIG, "--tier with --state int8 wants a kernel with pages of 4 KiB; this one's have %llu",
+		(unsigned long long)mt_page() / 1024);
+}
+
 int tier_create(struct mt_run *run, const char *const *dirs)
 {
 	struct mt_tier *t = &run->control->tier;
-	int fds[MT_TIER_DIRS], rc = 0;
+	int fds[MT_TIER_DIRS], rc = check_pages(run->control->state);
 	uint32_t made = 0, dirs_given = t->dirs;
 	while (made < dirs_given && !(rc = mt_tier_make(run, dirs[made], path_of(run->control, made)))) made++;
 	t->dirs = made;
@@ -327,7 +335,8 @@ int mt_tier_map(struct mt_run *run, bool fresh)
 	const struct mt_tier *tier = &run->control->tier;
 	int fds[MT_TIER_DIRS];
 	if (!tier->tiles || run->tier_map.p) return 0;
-	int rc = open_dirs(run, fds);
+	int rc = check_pages(run->control->state);
+	if (!rc) rc = open_dirs(run, fds);
 	if (rc) return rc;
 	void *p = mmap(NULL, run->tier_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	if (p == MAP_FAILED) rc = mt_fail(MT_EX_NOMEM, "no address space for the tier: %s", strerror(errno));

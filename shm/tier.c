@@ -17,7 +17,7 @@ bool mt_on_tier(const struct mt_run *run, uint64_t off) { return off >= run->sta
 static uint64_t place(uint64_t *at, uint64_t bytes)
 {
 	uint64_t off = *at;
-	*at += round_up(bytes, 4096);
+	*at += round_up(bytes, MT_TILE_PAGE);
 	return off;
 }
 

@@ -133,7 +133,7 @@ counters() { [ "$(tier words)" = "$1" ]; }
 
 @test "a flipped byte, and seals of another step, run or tile: read twice, then the run is dirty (74)" {
 	need_tier
-	for damage in "flip 5 5000" "flip 5 300000" "seal 5 t" "seal 5 run" "seal 5 tile"; do
+	for damage in "flip 5 70000" "flip 5 300000" "seal 5 t" "seal 5 run" "seal 5 tile"; do
 		make --tier-slots 3
 		serve
 		tier update "$TILES"

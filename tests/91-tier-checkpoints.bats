@@ -185,7 +185,7 @@ flip() {
 	}
 	cp "$f" "$T/good"
 	flip "$f" 8192
-	refused "chunk 0 (bytes 4096 to"
+	refused "chunk 0 (bytes 65536 to"
 	cp "$T/good" "$f" && flip "$f" $(($(stat -c %s "$f") - 4096 + 40))
 	refused "has a damaged seal"
 	cp "$T/good" "$f" && flip "$f" 20

@@ -25,7 +25,8 @@
 struct mt_run;
 
 #define MT_TIER_DIRS   16       /* directories of a run at most */
-#define MT_TILE_HEADER 4096
+#define MT_TILE_PAGE   65536    /* arrays and the seal begin at multiples of it: kernels with such pages map them */
+#define MT_TILE_HEADER MT_TILE_PAGE
 #define MT_TILE_CHUNK  (1u << 20)    /* transfers and their checksums end at multiples of this in the file */
 #define MT_TILE_NAME   40
 #define MT_NO_ARRAY    UINT64_MAX
@@ -38,7 +39,8 @@ struct mt_tile {
 	uint32_t dir;
 	uint64_t first, end;        /* elements of the unit */
 	uint64_t lo, m, m_scale, v, v_scale;  /* bytes in the slot to that of element `first`; MT_NO_ARRAY: there is none */
-	uint64_t seal, bytes;       /* where the seal is; of the whole slot. All are multiples of 4096 */
+	uint64_t seal, bytes;       /* where the seal is, and the arrays: multiples of MT_TILE_PAGE; of the
+				 * whole slot: a multiple of 4096 */
 };
 struct mt_tile mt_tile(const struct mt_run *, uint32_t tile);   /* of a pass */
 uint32_t mt_tile_at(const struct mt_run *, uint32_t unit, uint64_t elem); /* the tile that has it */

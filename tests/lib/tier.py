@@ -21,7 +21,7 @@ import subprocess
 import sys
 import time
 
-HEADER, CHUNK, PAGE, SEAL = 4096, 1 << 20, 4096, 48
+HEADER, CHUNK, PAGE, SEAL = 65536, 1 << 20, 65536, 48
 MT_TIER, ON_TIER, FUTEX, WAKE_BITSET = 6, 1 << 5, 202, 10
 xxh = ctypes.CDLL("libxxhash.so.0")
 xxh.XXH3_64bits.restype = ctypes.c_uint64
@@ -91,7 +91,7 @@ class Run:
         chunks = (HEADER + at + CHUNK - 1) // CHUNK
         path = os.path.join(self.paths[i % self.dirs], "unit-%04d.tile-%03d" % (u, i - first))
         return {"unit": u, "path": path, "places": places, "seal": at, "chunks": chunks,
-                "bytes": at + up(SEAL + 8 * chunks)}
+                "bytes": at + up(SEAL + 8 * chunks, 4096)}
 
     def word(self, name):
         return self.words[name].value
