@@ -985,6 +985,31 @@ kill_all() { # ARGS...; with HOW=idle when no update is under way
 	cmp "$DISK/out/model/model.safetensors" "$DISK/memory/model/model.safetensors"
 }
 
+@test "mt-run and mt-tier killed: mt-store starts another mt-tier, saves the step, and the training goes on to its bits" {
+	need_tier
+	MODEL=$CONFIGS/demo.json
+	long_data
+	tier="--ckpt-every 100 --tier $DISK/out/tier --tier-memory 0 --tier-tile 65536"
+	ARGS="--batch 4 --micro 2 --seq 32 --lr 1e-3 --threads 1 --wait 30 --run $RUN --model $MODEL --data $T/data"
+	mt-run $ARGS --out "$DISK/memory" --steps 40 >"$T/m" 2>"$T/run.err" 3>&-
+	rm -f "$T/m"
+	mt-run $ARGS --out "$DISK/out" --steps 40 $tier >"$T/m" 2>"$T/run.err" 3>&- &
+	pid=$!
+	eventually trained 8
+	kill -9 $pid
+	kill -9 "$(mt-store stat "$RUN" | sed -n 's/^mt-tier *pid \([0-9]*\) .*/\1/p')"
+	eventually all_gone
+	grep -q "run '$RUN' is removed; it goes on from $DISK/out/step-" "$T/run.err"
+	mt-run $ARGS --out "$DISK/out" --steps 40 $tier --resume --restart >"$T/m" 2>"$T/run.err" 3>&- &
+	pid=$!
+	eventually trained 3
+	kill -9 "$(mt-store stat "$RUN" | sed -n 's/^mt-tier *pid \([0-9]*\) .*/\1/p')"
+	wait $pid
+	[ "$(grep -c "mt-tier was killed by signal 9" "$T/run.err")" = 1 ]
+	cmp "$DISK/out/model/model.safetensors" "$DISK/memory/model/model.safetensors"
+	[ ! -e "$DISK/out/tier" ]
+}
+
 @test "mt-run deletes what runs that are gone have left in OUT/tier, and nothing else there" {
 	need_tier
 	mkdir "$DISK/out"
