@@ -16,9 +16,9 @@ make() {
 	TILES=$(tier tiles | wc -l)
 }
 
-# mt-tier [after a command, as env], and wait until it serves
+# mt-tier, once it serves
 serve() {
-	spawn tier "$@" mt-tier "$RUN"
+	spawn tier mt-tier "$RUN"
 	TIER=$PID
 	eventually at_work
 }
@@ -148,4 +148,163 @@ counters() { [ "$(tier words)" = "$1" ]; }
 		mt-store stat "$RUN" | grep -q dirty
 		mt-store rm "$RUN"
 	done
+}
+
+@test "a file that is too short: 65, and the run is dirty" {
+	need_tier
+	make --tier-slots 3
+	truncate -s 9000 "$(tier tiles | sed -n 2p)"
+	fails_with 65 timeout 20 mt-tier "$RUN"
+	grep -q "/unit-.*tile-..., byte [0-9]*: the file ends there: this tile is lost; load a checkpoint" "$T/fails.err"
+	mt-store stat "$RUN" | grep -q dirty
+}
+
+@test "a tile that is lost, and is in a checkpoint, too: the message names the inode" {
+	need_tier
+	make --tier-slots 3
+	ln "$(tier tiles | sed -n 2p)" "$DISK/link"
+	tier flip 1 70000
+	fails_with 74 timeout 20 mt-tier "$RUN"
+	grep -q "every checkpoint that has this file (inode $(stat -c %i "$DISK/link")); load another one" "$T/fails.err"
+}
+
+@test "writes fail: 74, and nothing is lost; --dir moves what the drive can read, and takes the rest from memory" {
+	need_tier
+	no_asan
+	DIRS=2 make --tier-slots 6
+	serve
+	tier update $((TILES + 3))
+	end "$TIER"
+	exits 74 env LD_PRELOAD="$BUILD/fault/preload.so" MT_FAULT=pwrite:1+ mt-tier "$RUN" 2>"$T/err" &
+	local p=$!
+	tier update 6
+	wait $p
+	[ "$(wc -l <"$T/err")" = 1 ]
+	grep -q "/unit-.*: Input/output error: nothing is lost; start mt-tier again.*--dir OLD=NEW" "$T/err"
+	counters "$((TILES + 9)) $((TILES + 9)) $((TILES + 3))"
+	tier tiles | grep "$DISK/b/" >"$T/old"
+	# the tiles that were not written are not what the drive has now
+	while read -r file; do cp "$file" "$T/one" && mv "$T/one" "$file"; done <"$T/old"
+	fails_with 64 mt-tier "$RUN" --dir "$DISK/c=$DISK/d"
+	fails_with 64 mt-tier "$RUN" --dir "$DISK/b"
+	spawn moved mt-tier "$RUN" --dir "$DISK/b=$DISK/new"
+	tier update 9
+	end "$PID"
+	grep -q "tiles of $DISK/b/.* are in $DISK/new/" "$T/moved.err"
+	[ "$(ls -A "$DISK/b")" = "" ]
+	tier tiles | grep -q "$DISK/new/mt"
+	tier check
+	mt-store rm "$RUN"
+	[ "$(find "$DISK" -type f)" = "" ]
+}
+
+# bats test_tags=slow
+@test "--dir is killed before any of its calls: the run is as it was, and the next one moves the tiles" {
+	need_tier
+	no_asan
+	DIRS=2 make
+	local from=b to=c n=$((40 + RANDOM % 30))
+	while :; do
+		env LD_PRELOAD="$BUILD/fault/preload.so" MT_FAULT="any:$n!" mt-tier "$RUN" --dir "$DISK/$from=$DISK/$to" \
+			2>/dev/null &
+		wait $! || [ $? = 137 ]
+		tier check
+		tier tiles | grep -q "$DISK/$from/" || break
+		n=$((n * 5 / 4))
+	done
+	serve
+	tier update $((TILES + 3))
+	end "$TIER"
+	tier check
+}
+
+@test "a full drive: mt-tier waits and says so, and goes on when there is room; stopped meanwhile, it ends with 74" {
+	need_tier
+	need_cmd mkfs.ext4
+	truncate -s 90M "$DISK/image"
+	mkfs.ext4 -q -O ^has_journal "$DISK/image"
+	mkdir "$T/disk"
+	mount -o loop "$DISK/image" "$T/disk" 2>/dev/null || skip "needs the right to mount a small disk"
+	mt-store create "$RUN" --config "$CONFIGS/demo.json" --step-tokens 1K --tier "$T/disk" --tier-memory 0 \
+		--tier-tile 64K 2>/dev/null
+	mt-store init "$RUN" --seed 1 2>/dev/null
+	TILES=$(tier tiles | wc -l)
+	mkdir "$T/disk/links"
+	for file in $(tier tiles); do ln "$file" "$T/disk/links/"; done
+	serve
+	tier update $((TILES * 2)) &
+	local update=$!
+	eventually grep -q "no room in $T/disk/.* for unit-.*: waits until there is" "$T/tier.err"
+	kill "$TIER"
+	exits 74 wait "$TIER"
+	grep -q "no room for a tile: it stays in memory" "$T/tier.err"
+	serve
+	eventually grep -q "no room" "$T/tier.err"
+	rm -r "$T/disk/links"
+	wait $update
+	end "$TIER"
+	tier check
+}
+
+# bats test_tags=slow
+@test "no read of a killed mt-tier ends after its lock is free" {
+	need_tier
+	TILE=1M make --tier-slots 4
+	local kills=10
+	[ -z "$NIGHTLY" ] || kills=100
+	tier late $kills
+}
+
+# bats test_tags=slow
+@test "each call of mt-tier fails once or for good, or is its last: the tiles are right" {
+	need_tier
+	no_asan
+	local seconds=20
+	[ -z "$NIGHTLY" ] || seconds=0
+	"$BATS_TEST_DIRNAME/fault/tier.py" "$DISK" --seconds $seconds
+}
+
+@test "--bench prints read, written and their sum as JSON, writes it to DIR, and leaves nothing else" {
+	need_tier
+	mt-tier --bench "$DISK" --seconds 0.3 --bytes 24M --threads 2 >"$T/out" 2>"$T/err"
+	cmp "$T/out" "$DISK/mt-tier-bench.json"
+	[ "$(ls -A "$DISK")" = mt-tier-bench.json ]
+	python3 - "$T/out" <<-'END'
+		import json, sys
+		j = json.load(open(sys.argv[1]))
+		assert set(j) == {"dir", "read", "written", "sum", "seconds", "flat", "bytes"}, j
+		assert j["read"] > 0 and j["written"] > 0 and abs(j["sum"] - j["read"] - j["written"]) <= 1, j
+		assert 0.5 < j["read"] / j["written"] < 2 and j["seconds"] >= 0.3, j
+	END
+	fails_with 66 mt-tier --bench "$DISK/none"
+	fails_with 78 mt-tier --bench "$DISK" --bytes 1M
+	fails_with 64 mt-tier --bench "$DISK" --seconds 0
+	fails_with 64 mt-tier --bench "$DISK" "$RUN"
+	spawn bench mt-tier --bench "$DISK" --bytes 24M
+	eventually test -e "$DISK/mt-tier-bench.$PID"
+	kill "$PID"
+	exits 143 wait "$PID"
+	[ "$(ls -A "$DISK")" = mt-tier-bench.json ]
+}
+
+@test "invalid options exit 64; a run without a tier 78; a second mt-tier 75; a lost directory 66" {
+	need_tier
+	fails_with 64 mt-tier "$RUN" --threads 0
+	fails_with 64 mt-tier "$RUN" --engine uring
+	fails_with 64 mt-tier "$RUN" --seconds 3
+	mt-store create "$RUN" --config "$CONFIGS/demo.json" --step-tokens 1K 2>/dev/null
+	mt-store init "$RUN" --seed 1 2>/dev/null
+	fails_with 78 mt-tier "$RUN"
+	mt-store rm "$RUN"
+	make
+	serve
+	fails_with 75 mt-tier "$RUN"
+	end "$TIER"
+	mv "$DISK/a" "$DISK/b"
+	fails_with 66 mt-tier "$RUN"
+	mv "$DISK/b" "$DISK/a"
+	serve
+	tier update 3
+	mt-store rm "$RUN" --force
+	wait "$TIER"
 }

@@ -1,6 +1,6 @@
-/* bench.c: what a drive gives a training: mt-tier's order of reads and writes, without a run. Files are filled once,
- * then read and written again tile by tile, each written after it was read, until the rate of both together is flat: drives
- * write fast into a cache at first, and a training is long. */
+/* bench.c: what a drive gives a training: mt-tier's order of reads and writes, without a run. Files are filled once.
+ * Then they are read and written again tile by tile, each written after it was read, until the rate of both together is
+ * flat: drives write fast into a cache at first, and a training is long. */
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>

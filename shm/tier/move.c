@@ -1,6 +1,6 @@
 /* move.c: a directory's tiles go to another drive (--dir OLD=NEW), because this one fails or is full. Nobody else
- * writes to them: this process has mt-tier's slot. The directory's new path stands in the control region when all tiles are
- * there; before that nothing has changed. */
+ * writes to them: this process has mt-tier's slot. The directory's new path stands in the control region when all tiles
+ * are there; before that nothing has changed. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>

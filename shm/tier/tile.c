@@ -29,8 +29,9 @@
 /* Direct I/O wants whole pages: what a short transfer has moved of a page is moved again. */
 static struct fault move(struct tier *t, const struct job *j, uint64_t from, uint64_t bytes)
 {
+	const int most = 16; /* transfers that end within the same page */
 	uint64_t at = MT_TILE_HEADER + from, n = 0;
-	while (n < bytes) {
+	for (int tries = 0; n < bytes; tries++) {
 		if (!mt_stage_mine(t->run)) return (struct fault){.what = "slot", .slot = true};
 		void *p = j->slot + from + n;
 		ssize_t more = j->write ? pwrite(j->fd, p, bytes - n, (off_t)(at + n))
@@ -38,10 +39,11 @@ static struct fault move(struct tier *t, const struct job *j, uint64_t from, uin
 		if (more < 0 && errno == EINTR) continue;
 		if (more < 0) return (struct fault){.what = j->write ? "writing" : "reading", .err = errno, .at = at + n};
 		if ((uint64_t)more < bytes - n) count(t, COUNT_REPEATED, 1);
-		more -= more % 4096;
-		if (!more && !j->write) return (struct fault){.what = "the file ends there", .at = at + n, .cut = true};
-		if (!more) return (struct fault){.what = "writing", .err = EIO, .at = at + n};
-		n += (uint64_t)more;
+		bool none = !more || (more < 4096 && tries == most);
+		if (none && !j->write) return (struct fault){.what = "the file ends there", .at = at + n, .cut = true};
+		if (none) return (struct fault){.what = "writing", .err = EIO, .at = at + n};
+		if (more >= 4096) tries = 0;
+		n += (uint64_t)(more - more % 4096);
 	}
 	count(t, j->write ? COUNT_BYTES_WRITTEN : COUNT_BYTES_READ, bytes);
 	return (struct fault){0};

@@ -4,10 +4,12 @@
  *     MT_FAULT=KIND:N     the Nth call of that kind fails, once
  *     MT_FAULT=KIND:N+    the Nth call and every later one fail
  *     MT_FAULT=KIND:N!    SIGKILL kills the program before the Nth call
+ *     MT_FAULT_ERRNO=E    calls fail with this errno, not with that of their kind
  *     MT_FAULT_COUNT=FILE at exit: a line "KIND CALLS" for each kind
  * MT_FAULT_RECORD=FILE every change of a file or directory below MT_FAULT_UNDER, in order (tests/fault/powercut.py)
  *
- * KIND is one of the names in `kinds`, or "any": all of them counted together. Counting begins at main, because
+ * KIND is one of the names in `kinds`, or "any": all of them counted together; or "pread" or "pwrite", these calls
+ * alone; or "short": such a call moves 512 bytes at most. Counting begins at main, because
  * constructors of libraries (CUDA's for one) may crash without memory. Calls on standard output and error never fail.
  * Calls of this library itself are not counted.
  */
@@ -30,11 +32,28 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum kind { ALLOC, OPEN, MKDIR, READ, WRITE, FSYNC, RENAME, MMAP, TRUNCATE, STAT, THREAD, LINK, KINDS };
+enum kind {
+	ALLOC,
+	OPEN,
+	MKDIR,
+	READ,
+	WRITE,
+	FSYNC,
+	RENAME,
+	MMAP,
+	TRUNCATE,
+	STAT,
+	THREAD,
+	LINK,
+	KINDS,
+	PREAD,
+	PWRITE,
+	SHORT
+};
 static const struct {
 	const char *name;
 	int err;
-} kinds[KINDS] = {
+} kinds[] = {
 	[ALLOC] = {"alloc", ENOMEM},
 	[OPEN] = {"open", EMFILE},
 	[MKDIR] = {"mkdir", ENOSPC},
@@ -47,12 +66,17 @@ static const struct {
 	[STAT] = {"stat", ENOMEM},
 	[THREAD] = {"thread", EAGAIN},
 	[LINK] = {"link", EMLINK},
+	[KINDS] = {"any", 0},
+	[PREAD] = {"pread", EIO},
+	[PWRITE] = {"pwrite", EIO},
+	[SHORT] = {"short", 0},
 };
 
-static _Atomic uint64_t calls[KINDS], all;
+static _Atomic uint64_t calls[SHORT + 1], all;
 static int wanted = -1; /* kind to fail; KINDS: any; -1: none */
 static uint64_t nth;
-static char how; /* 0 once, '+' from then on, '!' kill */
+static int wanted_errno; /* 0: that of the kind */
+static char how;         /* 0 once, '+' from then on, '!' kill */
 static bool armed;
 static int record = -1;
 static char under[PATH_MAX];
@@ -72,12 +96,12 @@ static _Thread_local int inside; /* in this library: its own calls do not count 
 __attribute__((constructor)) static void start(void)
 {
 	const char *s = getenv("MT_FAULT"), *r = getenv("MT_FAULT_RECORD"), *u = getenv("MT_FAULT_UNDER");
+	const char *e = getenv("MT_FAULT_ERRNO");
 	inside++;
 	if (s) {
 		const char *colon = strchr(s, ':');
 		size_t len = colon ? (size_t)(colon - s) : 0;
-		if (len == 3 && !strncmp(s, "any", 3)) wanted = KINDS;
-		for (int k = 0; k < KINDS; k++)
+		for (int k = 0; k <= SHORT; k++)
 			if (strlen(kinds[k].name) == len && !strncmp(s, kinds[k].name, len)) wanted = k;
 		char *end = NULL;
 		if (colon) nth = strtoull(colon + 1, &end, 10);
@@ -87,6 +111,7 @@ __attribute__((constructor)) static void start(void)
 			_exit(99);
 		}
 		how = *end;
+		wanted_errno = e ? atoi(e) : 0;
 	}
 	if (r && u && realpath(u, under)) record = open(r, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
 	inside--;
@@ -125,12 +150,13 @@ __attribute__((destructor)) static void finish(void)
 static bool fails(enum kind k)
 {
 	if (!armed || inside) return false;
-	uint64_t mine = atomic_fetch_add(&calls[k], 1) + 1, any = atomic_fetch_add(&all, 1) + 1;
+	if (k > KINDS && wanted != (int)k) return false;
+	uint64_t mine = atomic_fetch_add(&calls[k], 1) + 1, any = k > KINDS ? 0 : atomic_fetch_add(&all, 1) + 1;
 	if (wanted != KINDS && wanted != (int)k) return false;
 	uint64_t n = wanted == KINDS ? any : mine;
 	if (n != nth && !(how == '+' && n > nth)) return false;
 	if (how == '!') kill(getpid(), SIGKILL);
-	errno = kinds[k].err;
+	errno = wanted_errno ? wanted_errno : kinds[k].err;
 	return true;
 }
 
@@ -269,7 +295,11 @@ int fstat(int fd, struct stat *st) { return fails(STAT) ? -1 : (int)syscall(SYS_
 /* ---- data ---- */
 
 ssize_t read(int fd, void *p, size_t n) { return fd > 2 && fails(READ) ? -1 : syscall(SYS_read, fd, p, n); }
-ssize_t pread(int fd, void *p, size_t n, off_t at) { return fails(READ) ? -1 : syscall(SYS_pread64, fd, p, n, at); }
+ssize_t pread(int fd, void *p, size_t n, off_t at)
+{
+	if (fails(READ) || fails(PREAD)) return -1;
+	return syscall(SYS_pread64, fd, p, fails(SHORT) && n > 512 ? 512 : n, at);
+}
 ssize_t pread64(int, void *, size_t, off_t) __attribute__((alias("pread")));
 
 static void wrote(int fd, const void *p, ssize_t n, off_t at)
@@ -305,7 +335,8 @@ ssize_t write(int fd, const void *p, size_t n)
 
 ssize_t pwrite(int fd, const void *p, size_t n, off_t at)
 {
-	if (fails(WRITE)) return -1;
+	if (fails(WRITE) || fails(PWRITE)) return -1;
+	if (fails(SHORT) && n > 512) n = 512;
 	ssize_t put_ = syscall(SYS_pwrite64, fd, p, n, at);
 	if (record >= 0) wrote(fd, p, put_, at);
 	return put_;

@@ -6,6 +6,7 @@
     tier.py tiles RUN            print each tile's file
     tier.py flip RUN TILE BYTE   change a byte of a tile's file
     tier.py seal RUN TILE t|run|tile    change a word of a tile's seal, and its sum
+    tier.py late RUN N           kill mt-tier N times while it reads: nothing comes into a slot when its lock is free
     tier.py serve RUN [SEED]     an mt-tier that reads and writes parts of tiles in random order, until SIGTERM
 
 Pages that `update` writes name their tile, version (Adam's t) and place."""
@@ -197,11 +198,46 @@ def reseal(run, tile, what):
         os.fsync(f.fileno())
 
 
+def late(run, n):
+    under_way = 0
+    for _ in range(n):
+        first = run.words["loaded"].value = run.word("written")     # nobody lives who counts
+        slots = [(run.slot(q), run.slot_bytes) for q in range(first, run.word("written") + run.slots)]
+        for at, size in slots:
+            run.store[at:at + size] = b"\x5a" * size
+        p = subprocess.Popen(["mt-tier", os.path.basename(sys.argv[2])])
+        until = time.time() + 20
+        while all(run.store[at + i] == 0x5a for at, size in slots for i in range(0, size, CHUNK)):
+            assert p.poll() is None and time.time() < until
+        time.sleep(random.random() * 0.005)
+        p.send_signal(signal.SIGKILL)
+        until = time.time() + 20
+        while True:
+            try:
+                lock(run)
+                break
+            except OSError:
+                assert time.time() < until
+        under_way += run.word("loaded") == first
+        slots = [(run.slot(q), run.slot_bytes) for q in range(run.word("loaded"), run.word("written") + run.slots)]
+        for at, size in slots:
+            run.store[at:at + size] = b"\xa5" * size
+        time.sleep(0.2)
+        for at, size in slots:
+            assert run.store[at:at + size] == b"\xa5" * size, "a read ended after the lock was free"
+        lock(run, fcntl.F_UNLCK)
+        p.wait()
+    print(under_way, "of", n, "before the first tile was loaded")
+
+
 # ---- an mt-tier: one tile is moved page group by page group, several tiles at once, whichever chance says
 
+def lock(run, kind=fcntl.F_WRLCK):
+    fcntl.fcntl(run.fd, 37, struct.pack("hhqqi4x", kind, os.SEEK_SET, MT_TIER, 1, 0))      # F_OFD_SETLK
+
+
 def claim(run):
-    lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, MT_TIER, 1, 0)
-    fcntl.fcntl(run.fd, 37, lock)               # F_OFD_SETLK
+    lock(run)
     at = run.off("mt_control", "slots") + MT_TIER * run.abi["mt_slot"]["size"]
     word = ctypes.c_uint64.from_buffer(run.map, at + run.off("mt_slot", "word"))
     with open("/proc/self/stat") as f:
@@ -299,6 +335,8 @@ def main():
         print(*(run.word(w) for w in ("loaded", "updated", "written")))
     elif verb == "tiles":
         print("\n".join(s["path"] for s in run.shapes))
+    elif verb == "late":
+        late(run, int(rest[0]))
     elif verb == "flip":
         flip(run, int(rest[0]), int(rest[1]))
     elif verb == "seal":
