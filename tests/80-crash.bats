@@ -49,6 +49,7 @@ setup_file() { export MT_CRASH_SEED=${MT_CRASH_SEED:-$RANDOM}; echo "# seed $MT_
 @test "--grad none, state in files: kills change no bit, or the run is dirty and continues from its checkpoint" {
 	storm tier-none
 }
+@test "--update early, state in files: kills at random moments change no bit" { storm tier-early; }
 
 @test "stop, replace, few descriptors, another PID namespace, a lying lock: no stage takes the slot of a live one" {
 	for c in bf16 tied none tier; do

@@ -323,3 +323,31 @@ small() {
 	small
 	killed --copy-tier
 }
+
+@test "serve links a tile when mt-tier has counted its write, not before" {
+	need_tier
+	local word control tier step all
+	tier "$RUN" --tier-slots 80     # as many as there are tiles
+	mt-store init "$RUN" --seed 1
+	control=$(regions_of "$RUN").control
+	word=$(offset_of tier)
+	counted() { [ "$(python3 "$TOP/tests/lib/region.py" "$control" $((word + $1)))" = "$all" ]; }
+	all=$(tiles "$DISK")
+	spawn tier mt-tier "$RUN"
+	tier=$PID
+	eventually counted 128          # loaded
+	kill -STOP "$tier"
+	start_stages
+	serve
+	mt-feed --bytes "$GOLDEN/llama3/data.bin" >"$T/data"
+	spawn step sh -c 'exec mt-step "$0" --steps 1 --batch 2 --seq 64 --lr 1e-3 --ckpt-every 1 <"$1"' "$RUN" "$T/data"
+	step=$PID
+	eventually counted 192
+	sleep 0.5
+	[ -z "$(find "$DISK/ck" -name 'unit-*')" ]
+	kill -0 "$step"
+	kill -CONT "$tier"
+	wait "$step"
+	mt-ckpt verify "$DISK/ck/step-00000001"
+	[ "$(tiles "$DISK/ck")" = "$all" ]
+}

@@ -137,6 +137,11 @@ kind() {
 	need_tier
 	LEAST=3 SLOTS=4 DIRS=3 kind tied --grad none --optim sgd --state int8 -- --micro 4
 }
+@test "--update early gives the bits of memory" {
+	need_tier
+	SLOTS=2 kind plain --update early -- --clip 0
+	LEAST=3 SLOTS=3 OPTIM_THREADS=2 kind tied --update early --state int8 --grad bf16 -- --clip 0
+}
 
 # bats test_tags=slow
 @test "a run whose state is larger than its cgroup's memory trains, with its state in files" {

@@ -101,12 +101,12 @@ AIMS = (
     + [(None, "phase", p) for p in (1, 2, 2, 4)]
     + [("ckpt", "snap", s) for s in (1, 2, 3)]
 )
-# ... and, with a tier, at the instants at which one of its counters changes, and at which a tile gets a new file
+# ... and, with a tier, at the instants at which a counter changes, a tile gets a new file, or tiles are to be linked
 TIER_AIMS = (
     [("tier", "activity", d) for d in (READ_TILE, WRITE_TILE)]
     + [(who, "counter", c) for who, c in (("tier", "loaded"), ("optim", "updated"), ("tier", "updated"),
                                           ("tier", "written"), ("ckpt", "written"))]
-    + [("tier", "new file", None)] * 2
+    + [("tier", "new file", None), ("tier", "to link", None)] * 2
 )
 BUSY = {15: "applying", 17: "saving", READ_TILE: "reading", WRITE_TILE: "writing"}
 SLOTS = {"store": 0, "step": 1, "optim": 2, "ckpt": 3, "fill": 4, "tier": 6, "stream0": 8, "stream1": 9}
@@ -201,6 +201,8 @@ class Watch:
         who, what, value = aim
         if what == "counter":
             return self.counter(value) != before
+        if what == "to link":           # a snapshot is pinned, and a tile of it may not be in its file
+            return self.snap() == 1 and self.counter("written") < self.counter("updated")
         if what == "new file":
             return any(file.endswith(".new") for path in self.tiles for file in os.listdir(path))
         if what == "activity":
