@@ -140,6 +140,11 @@ real-test: all
 	@tests/venv $(or $(VENV),build/venv)
 	@MT="$(abspath $(B))" tests/real/run build/real
 
+# ---- arm64: a cross build, run in emulation (tests/arm64/run); nothing is installed
+.PHONY: arm64-test
+arm64-test:
+	@BUILD="$(abspath $(O))" tests/arm64/run
+
 # ---- NUMA: virtual machines with several nodes (tests/numa/README.md)
 NODES ?= 2+1 4
 .PHONY: numa-test
