@@ -165,6 +165,31 @@ same_hash() { # KEY=VALUE...: what the state depends on
 	[ "$(tr -dc 0-9 <"$T/early.n")" -gt 0 ]
 }
 
+@test "a tier, --update early: units in files are updated before the commit, with the bits of memory" {
+	local how create
+	need_tier
+	for how in memory tier; do
+		create=()
+		[ $how = memory ] || create=(--tier "$DISK" --tier-memory 0 --tier-tile 64K --tier-slots 2 --update early)
+		make_run "$GOLDEN/llama3/model" --dtype bf16 --grad bf16 "${create[@]}"
+		spawn stream mt-stream "$RUN" --device cpu --threads 1
+		local stages=("$PID")
+		spawn optim mt-optim "$RUN" --threads 1 --update early
+		stages+=("$PID")
+		[ $how = memory ] || { spawn tier mt-tier "$RUN" --threads 2 && stages+=("$PID"); }
+		mt-feed "$GOLDEN/llama3/data.bin" |
+			mt-step "$RUN" --steps 4 --batch 4 --micro 2 --seq 24 --lr 1e-3 --clip 0 >/dev/null
+		mt-store stat "$RUN" --json | grep -o '"early_updates": *[0-9]*' | tr -dc 0-9 >"$T/$how.n"
+		end "${stages[@]}"
+		mt-ckpt save "$RUN" "$T/$how" 2>/dev/null
+		mt-store rm "$RUN"
+	done
+	[ "$(cat "$T/tier.n")" -gt 0 ]
+	(cd "$T/memory" && sha256sum -- *.safetensors) >"$T/sums"
+	grep -q . "$T/sums"
+	(cd "$T/tier" && sha256sum -c --quiet "$T/sums")
+}
+
 # The final state has this hash without a tier, and with one of any slots and size, under any order and threads
 same_on_tier() { # KEY=VALUE...
 	local want
