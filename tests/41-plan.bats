@@ -442,6 +442,14 @@ assert abs(b / a - times) < 1e-3, (a, b)' "$@"
 	PY
 	plan qwen2.5-7b --seq 4096 --micro 32 --state int8 --tier 7 |
 		grep -Eq "^tier +29\.[0-9]+ GB on disk, 58\.[0-9]+ GB a step: 8\.[0-9]+ s at 7 GB/s, .* in 34[0-9]+ steps$"
+	# with a budget of host memory, lo, m and v of as many first units stay as leave a tenth of it
+	plan qwen2.5-7b --seq 4096 --micro 1 --tier 7 --host-memory 80000000000 --json >"$T/host"
+	python3 - "$T/host" <<-'PY'
+		import json, sys
+		p = json.load(open(sys.argv[1]))
+		least = 10 * 233057792 # of a block
+		assert 72e9 - least < p["host_bytes"] - p["host_activation_bytes"] <= 72.1e9, p
+	PY
 	fails_with 64 plan demo --seq 64 --micro 1 --tier 0
 	fails_with 64 plan demo --seq 64 --micro 1 --tier-memory 1G
 	fails_with 78 plan demo --seq 64 --micro 1 --tier 7 --nodes 2 --net 10
