@@ -42,6 +42,11 @@ stages() {
 	[ -e "$BUILD/fault/preload.so" ] || skip "needs build/fault/preload.so"
 	python3 "$TOP/tests/fault/powercut.py" --states 10000
 }
+@test "a run with a tier: 3,000 power cuts with reordered writes leave a complete checkpoint, whose tiles are links" {
+	need_tier
+	[ -e "$BUILD/fault/preload.so" ] || skip "needs build/fault/preload.so"
+	python3 "$TOP/tests/fault/powercut.py" --states 3000 --tier
+}
 @test "int8 state: 3,000 power cuts with reordered writes leave a complete checkpoint of the last reported step" {
 	[ -e "$BUILD/fault/preload.so" ] || skip "needs build/fault/preload.so"
 	python3 "$TOP/tests/fault/powercut.py" --states 3000 --state int8

@@ -351,3 +351,75 @@ small() {
 	mt-ckpt verify "$DISK/ck/step-00000001"
 	[ "$(tiles "$DISK/ck")" = "$all" ]
 }
+
+# ---- trainings
+
+# Train up to a step, and save each: train STEP [mt-step's options]; serve's options: $SERVE_OPTIONS
+train() {
+	local until=$1 pids=()
+	shift
+	spawn tier mt-tier "$RUN" --threads 4 && pids+=("$PID")
+	spawn stream mt-stream "$RUN" --device cpu --threads 1 && pids+=("$PID")
+	spawn optim mt-optim "$RUN" --threads 1 && pids+=("$PID")
+	# shellcheck disable=SC2086
+	spawn serve mt-ckpt serve "$RUN" --dir "$DISK/ck" ${SERVE_OPTIONS:---keep 9} && pids+=("$PID")
+	mt-feed --epochs 9 "$T/data" | timeout 120 mt-step "$RUN" --steps 10 --until "$until" --batch 2 --seq 32 --lr 3e-3 \
+		--ckpt-every 1 "$@" >"$T/metrics" 2>"$T/step.err"
+	end "${pids[@]}"
+}
+
+# A filled run whose model has several tiles, and its data: trained [create's options]
+trained() {
+	need_tier
+	[ -e "$T/m" ] || python3 - "$TOP" "$T" <<-'END'
+		import os, random, sys
+		sys.path.insert(0, sys.argv[1] + "/tests/crash")
+		from crash import document, make_model
+		make_model(os.path.join(sys.argv[2], "m"), {"vocab": 3000})
+		words = random.Random(5)
+		with open(os.path.join(sys.argv[2], "data"), "wb") as f:
+		    for i in range(200):
+		        f.write(document(words, words.randint(2, 40)))
+	END
+	mt-store create "$RUN" --config "$T/m" --step-tokens 1K --tier "$DISK/a,$DISK/b" --tier-memory 0 --tier-tile 64K \
+		--tier-slots 2 "$@" 2>"$T/create.err"
+	mt-store init "$RUN" --seed 3 2>/dev/null
+}
+
+@test "a training saved each step by links: a resumed one ends with the same bits, and no checkpoint has changed" {
+	local kind last
+	for kind in "--grad fp32" "--grad none --state int8"; do
+		trained $kind
+		train 8
+		grep -q . "$T/serve.err" && cat "$T/serve.err" && return 1
+		dump "$RUN" | sed 's/ pin .*//' >"$T/end"
+		cat "$DISK"/ck/step-0000000[1-7]/unit-* | sha256sum >"$T/sums"
+		for last in 3 5; do
+			mt-ckpt load "$RUN" "$DISK/ck/step-0000000$last"
+			[ "$(links 2 "$DISK/ck/step-0000000$last")" = "$(tiles "$DISK/ck/step-0000000$last")" ]
+			train 8
+			dump "$RUN" | sed 's/ pin .*//' | cmp - "$T/end"
+		done
+		cat "$DISK"/ck/step-0000000[1-7]/unit-* | sha256sum | cmp - "$T/sums"
+		for last in 1 2 3 4 5 6 7 8; do mt-ckpt verify "$DISK/ck/step-0000000$last"; done
+		mt-store rm "$RUN"
+		mt-store create "$RUN" --config "$T/m" --step-tokens 1K $kind 2>"$T/create.err"
+		mt-ckpt load "$RUN" "$DISK/ck/step-00000008"
+		dump "$RUN" | sed 's/ pin .*//' | cmp - "$T/end"
+		mt-store rm "$RUN"
+		rm -r "$DISK"
+	done
+}
+
+@test "--keep 1 and 2 delete older links, and --copy-tier saves a training as links do" {
+	trained
+	SERVE_OPTIONS="--keep 2 --copy-tier" train 4
+	[ "$(cd "$DISK/ck" && echo *)" = "step-00000003 step-00000004" ]
+	mt-ckpt verify "$DISK/ck/step-00000003"
+	[ "$(links 1 "$DISK")" = "$(tiles "$DISK")" ]
+	SERVE_OPTIONS="--keep 1" train 6
+	[ "$(cd "$DISK/ck" && echo *)" = step-00000006 ]
+	mt-ckpt verify "$DISK/ck/step-00000006"
+	[ "$(links 2 "$DISK")" -gt 0 ]
+	[ -z "$(find "$DISK" -name '*.save' -o -name '*.new')" ]
+}

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 """Check that a power cut at any moment of a save or export leaves a complete checkpoint or export.
 
-    powercut.py [--states N] [--state TYPE] [--seed N] [--verbose]
+    powercut.py [--states N] [--state TYPE] [--tier] [--seed N] [--verbose]
 
 mt's savers run under tests/fault/preload.c, which records each change of a file or directory. A state after a power cut
 is made from a prefix of that record. It has all changes that an fsync of the file or directory made durable, and any
 subset of the others, because file systems reorder writes. A file whose data was not synced may have any subset of its
 writes, with zeros between. At least N different states are checked (default 10000), unless fewer exist.
+
+With --tier, the run's tiles are files beside the checkpoints, which link them: what mt-tier writes is recorded, too.
 
 In each state must hold:
     a directory under a final name (step-*, model) is byte for byte one that was complete when it got that name
@@ -34,12 +36,13 @@ RUN = f"powercut-{os.getpid()}"
 class Recording:
     """Runs savers below DIR; the file `record` gets their operations, and our marks between."""
 
-    def __init__(self, tmp, state):
+    def __init__(self, tmp, state, tier):
         self.state = state
         self.dir, self.file = os.path.join(tmp, "disk"), os.path.join(tmp, "record")
         self.model = os.path.join(tmp, "model")
         self.out = os.path.join(self.dir, "out")
         os.mkdir(self.dir)
+        self.tier = ["--tier", os.path.join(self.dir, "tier"), "--tier-memory", 0, "--tier-tile", 65536] if tier else []
         self.stages = []
 
     def env(self, recorded):
@@ -74,6 +77,8 @@ class Recording:
 
     def train(self, until, keep):
         """Train each step in `until`. mt-ckpt serve saves it; it counts as reported when mt-step has ended"""
+        if self.tier:
+            self.start("mt-tier", RUN, "--threads", 2, recorded=True)
         self.start("mt-stream", RUN, "--threads", 1)
         self.start("mt-optim", RUN, "--threads", 1)
         self.start("mt-ckpt", "serve", RUN, "--dir", self.out, "--keep", keep, recorded=True)
@@ -95,10 +100,11 @@ class Recording:
             for i in range(64):
                 tokens = [(i * 7 + j * 3) % 32 for j in range(9)]
                 f.write(b"".join(word.to_bytes(4, "little") for word in [9] + tokens))
-        self.do("mt-store", "create", RUN, "--config", self.model, "--step-tokens", 64, "--state", self.state)
-        self.do("mt-ckpt", "load", RUN, self.model)
+        self.do("mt-store", "create", RUN, "--config", self.model, "--step-tokens", 64, "--state", self.state, *self.tier,
+                recorded=bool(self.tier))
+        self.do("mt-ckpt", "load", RUN, self.model, recorded=bool(self.tier))
         self.train([1, 2, 3, 4], 3)
-        self.do("mt-ckpt", "load", RUN, os.path.join(self.out, "step-00000002"))
+        self.do("mt-ckpt", "load", RUN, os.path.join(self.out, "step-00000002"), recorded=bool(self.tier))
         self.mark("back to", 2)         # steps 3 and 4 are saved again, over existing directories
         self.train([3, 4, 5], 2)
         self.export()
@@ -303,12 +309,13 @@ def main():
     p = argparse.ArgumentParser()
     p.add_argument("--states", type=int, default=10000)
     p.add_argument("--state", default="fp32", help="data type of m and v")
+    p.add_argument("--tier", action="store_true", help="lo, m and v are in files, which checkpoints link")
     p.add_argument("--seed", type=int, default=random.randrange(10 ** 6))
     p.add_argument("--verbose", action="store_true")
     args = p.parse_args()
     random.seed(args.seed)
-    tmp = tempfile.mkdtemp(prefix="mt-powercut.")
-    recording = Recording(tmp, args.state)
+    tmp = tempfile.mkdtemp(prefix="tier.", dir=BUILD) if args.tier else tempfile.mkdtemp(prefix="mt-powercut.")
+    recording = Recording(tmp, args.state, args.tier)
     try:
         recording.make()
         root, ops = parse(recording.file, recording.dir)

@@ -162,9 +162,6 @@ static bool fails(enum kind k)
 
 /* ---- recording ---- */
 
-/* Threads record one line after the other; a line may be put in parts. */
-static pthread_mutex_t lines = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
-
 static void put(const char *fmt, ...)
 {
 	char line[2 * PATH_MAX + 128];
@@ -172,9 +169,7 @@ static void put(const char *fmt, ...)
 	va_start(ap, fmt);
 	int n = vsnprintf(line, sizeof line, fmt, ap);
 	va_end(ap);
-	pthread_mutex_lock(&lines);
 	if (syscall(SYS_write, record, line, (size_t)n) != n) abort();
-	pthread_mutex_unlock(&lines);
 }
 
 /* The absolute path of NAME in DIRFD, if it lies below `under` */
@@ -302,24 +297,22 @@ ssize_t pread(int fd, void *p, size_t n, off_t at)
 }
 ssize_t pread64(int, void *, size_t, off_t) __attribute__((alias("pread")));
 
+/* One line, in one write: several processes may record into the file. */
 static void wrote(int fd, const void *p, ssize_t n, off_t at)
 {
 	if (n <= 0 || !fd_below(fd)) return;
+	static const char digits[] = "0123456789abcdef";
 	int saved = errno;
-	pthread_mutex_lock(&lines);
-	put("write %llu %lld %lld ", inode(fd), (long long)at, (long long)n);
-	for (ssize_t i = 0; i < n;) {
-		char hex[4096];
-		size_t len = 0;
-		for (; i < n && len + 2 <= sizeof hex; i++, len += 2) {
-			static const char digits[] = "0123456789abcdef";
-			hex[len] = digits[((const uint8_t *)p)[i] >> 4];
-			hex[len + 1] = digits[((const uint8_t *)p)[i] & 15];
-		}
-		if (syscall(SYS_write, record, hex, len) != (long)len) abort();
+	char *line = __libc_malloc(128 + 2 * (size_t)n);
+	if (!line) abort();
+	size_t len = (size_t)sprintf(line, "write %llu %lld %lld ", inode(fd), (long long)at, (long long)n);
+	for (ssize_t i = 0; i < n; i++) {
+		line[len++] = digits[((const uint8_t *)p)[i] >> 4];
+		line[len++] = digits[((const uint8_t *)p)[i] & 15];
 	}
-	put("\n");
-	pthread_mutex_unlock(&lines);
+	line[len++] = '\n';
+	if (syscall(SYS_write, record, line, len) != (long)len) abort();
+	free(line);
 	errno = saved;
 }
 
