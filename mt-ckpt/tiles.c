@@ -24,6 +24,38 @@ static void name_of(char name[MT_TILE_NAME], uint32_t unit, uint32_t number)
 	snprintf(name, MT_TILE_NAME, "unit-%04u.tile-%03u", unit, number);
 }
 
+/* The newest checkpoint beside this one that has another file of the tile, if there is one: "" or its name */
+static void other_file(const struct source *s, const char *name, char best[40])
+{
+	struct stat mine, st;
+	char path[128];
+	int parent = openat(s->dirfd, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	DIR *d = parent >= 0 ? dir_list(parent) : NULL;
+	*best = 0;
+	if (fstatat(s->dirfd, name, &mine, 0) < 0) mine.st_ino = 0;
+	for (struct dirent *e; d && (e = readdir(d));) {
+		if (strncmp(e->d_name, "step-", 5) || strlen(e->d_name) >= 40 || strcmp(e->d_name, best) < 0) continue;
+		snprintf(path, sizeof path, "%s/%s", e->d_name, name);
+		if (fstatat(parent, path, &st, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISREG(st.st_mode) || st.st_ino == mine.st_ino)
+			continue;
+		snprintf(path, sizeof path, "%s/run.json", e->d_name);
+		if (file_exists(parent, path)) snprintf(best, 40, "%s", e->d_name);
+	}
+	if (d) closedir(d);
+	if (parent >= 0) close(parent);
+}
+
+/* rc: of the tile's file. A bad block takes all checkpoints that have the file: what to load instead */
+static int with_advice(const struct source *s, const struct tile_file *f, int rc)
+{
+	char best[40], why[512];
+	if (rc != -MT_EX_DATA && rc != -MT_EX_IO) return rc;
+	other_file(s, f->name, best);
+	if (!*best) return rc;
+	snprintf(why, sizeof why, "%s", mt_errmsg());
+	return mt_fail(-rc, "%s; %s has another file of this tile", why, shown(best));
+}
+
 /* ---- open */
 
 struct want { /* an array of a tile's file */
@@ -98,7 +130,7 @@ static int open_tile(struct source *s, struct tile_file *f)
 	uint64_t size, n = 0;
 	char *text = NULL;
 	int fd, rc = file_open_regular(s->dirfd, f->name, &fd, &size);
-	if (rc < 0) return rc == -MT_EX_NOINPUT ? bad(f->name, "is missing") : rc;
+	if (rc < 0) return with_advice(s, f, rc == -MT_EX_NOINPUT ? bad(f->name, "is missing") : rc);
 	if (size < MT_TILE_HEADER) rc = bad(f->name, "is too short");
 	if (rc == 0) rc = file_read(fd, f->name, &n, sizeof n, 0);
 	if (rc == 0 && n != MT_TILE_HEADER - sizeof n) rc = bad(f->name, "has not a tile's header");
@@ -114,7 +146,7 @@ static int open_tile(struct source *s, struct tile_file *f)
 	if (rc == 0 && (rc = read_seal(s, f, fd, &seal)) == 0) free(seal);
 	free(text);
 	close(fd);
-	return rc;
+	return with_advice(s, f, rc);
 }
 
 static int list_tile(struct source *s, uint32_t unit, uint32_t number)
@@ -209,7 +241,7 @@ static int verify_tile(void *arg, int64_t task, void *buf)
 	}
 	free(seal);
 	close(fd);
-	return rc;
+	return with_advice(s, f, rc);
 }
 
 int tiles_verify(struct source *s)

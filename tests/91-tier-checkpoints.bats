@@ -202,6 +202,23 @@ flip() {
 	refused "a FIFO"
 }
 
+@test "of a damaged tile, verify and load name the newest checkpoint that has another file of it" {
+	saved
+	local i
+	for i in 1 2 4; do cp -al "$CK" "$DISK/ck/step-0000000$i"; done
+	cp "$CK/unit-0002.tile-000" "$T/good"
+	for i in 1 2; do
+		rm "$DISK/ck/step-0000000$i/unit-0002.tile-000"
+		cp "$T/good" "$DISK/ck/step-0000000$i/unit-0002.tile-000"
+	done
+	flip "$CK/unit-0002.tile-000" 70000
+	exits 65 mt-ckpt verify "$CK" 2>"$T/err"
+	grep -q "unit-0002.tile-000: chunk 0 .* is damaged; step-00000002 has another file of this tile" "$T/err"
+	exits 65 mt-ckpt verify "$DISK/ck/step-00000004" 2>"$T/err"
+	grep -q "step-00000002 has another" "$T/err"
+	mt-ckpt load "$RUN" "$DISK/ck/step-00000002"
+}
+
 @test "a tile of another step or of another run is found by its seal, also before links are loaded" {
 	saved
 	local f=$CK/unit-0002.tile-000

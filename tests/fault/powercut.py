@@ -100,8 +100,8 @@ class Recording:
             for i in range(64):
                 tokens = [(i * 7 + j * 3) % 32 for j in range(9)]
                 f.write(b"".join(word.to_bytes(4, "little") for word in [9] + tokens))
-        self.do("mt-store", "create", RUN, "--config", self.model, "--step-tokens", 64, "--state", self.state, *self.tier,
-                recorded=bool(self.tier))
+        self.do("mt-store", "create", RUN, "--config", self.model, "--step-tokens", 64, "--state", self.state,
+                *self.tier, recorded=bool(self.tier))
         self.do("mt-ckpt", "load", RUN, self.model, recorded=bool(self.tier))
         self.train([1, 2, 3, 4], 3)
         self.do("mt-ckpt", "load", RUN, os.path.join(self.out, "step-00000002"), recorded=bool(self.tier))
