@@ -157,4 +157,5 @@ clean:
 %.cc: ;
 %.cu: ;
 %.d: ;
--include $(shell [ -d $(O) ] && find $(O) -path $(O)/deb -prune -o -path $(O)/arm64 -prune -o -type f -name '*.d' -print)
+-include $(shell [ -d $(O) ] && \
+	find $(O) -path $(O)/deb -prune -o -path $(O)/arm64 -prune -o -type f -name '*.d' -print)
