@@ -18,8 +18,8 @@ filled() {
 	CK=$DISK/ck/step-00000003
 }
 
-serve() { # serve [serve's options]
-	spawn serve mt-ckpt serve "$RUN" --dir "$DISK/ck" "$@"
+serve() {
+	spawn serve mt-ckpt serve "$RUN" --dir "$DISK/ck"
 	SERVE=$PID
 }
 
@@ -53,7 +53,7 @@ flip() {
 }
 
 @test "serve saves lo, m and v as hard links: loaded by links, into a run without a tier, and with other tiles" {
-	local kind other dtype
+	local kind other
 	other=$(mt_run_name b)
 	for kind in "--state fp32" "--state int8" "--dtype fp32" "--grad none"; do
 		saved $kind
@@ -339,6 +339,34 @@ small() {
 @test "serve --copy-tier killed before each call leaves nothing beside the tiles" {
 	small
 	killed --copy-tier
+}
+
+# bats test_tags=slow
+@test "a load by links with any failing call ends with one line and no mixture, or has all bits" {
+	local kind n how ended last=90 whole=0
+	small
+	serve
+	[ "$(ckpt-snap "$RUN" 3)" = saved ]
+	end "$SERVE"
+	for kind in link read open rename stat mmap write alloc; do
+		for n in $(seq $((NIGHTLY ? 1 : RANDOM % 5 + 1)) $((NIGHTLY ? 1 : 5)) "$last"); do
+			for how in "" +; do
+				ended=0
+				LD_PRELOAD=$BUILD/fault/preload.so MT_FAULT=$kind:$n$how \
+					mt-ckpt load "$RUN" "$DISK/ck/step-00000003" 2>"$T/err" || ended=$?
+				if [ "$ended" = 0 ]; then
+					dump "$RUN" | grep -v " pin " | cmp - "$T/before"
+					whole=$((whole + 1))
+				else
+					[ "$ended" -ge 64 ] && [ "$ended" -le 78 ] && [ "$(wc -l <"$T/err")" = 1 ]
+				fi
+			done
+		done
+	done
+	[ "$whole" -gt 0 ]
+	mt-ckpt load "$RUN" "$DISK/ck/step-00000003"
+	dump "$RUN" | grep -v " pin " | cmp - "$T/before"
+	mt-ckpt verify "$DISK/ck/step-00000003"
 }
 
 @test "serve links a tile when mt-tier has counted its write, not before" {
