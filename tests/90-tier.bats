@@ -246,6 +246,20 @@ counters() { [ "$(tier words)" = "$1" ]; }
 	tier check
 }
 
+@test "a process takes the slot of a stopped mt-tier without its lock: 75, and no counter changes" {
+	need_tier
+	make --tier-slots 3
+	serve
+	eventually counters "3 0 0"
+	kill -STOP "$TIER"
+	tier update 2
+	tier steal
+	kill -CONT "$TIER"
+	exits 75 wait "$TIER"
+	counters "3 2 0"
+	grep -q "has lost its place as mt-tier" "$T/tier.err"
+}
+
 # bats test_tags=slow
 @test "no read of a killed mt-tier ends after its lock is free" {
 	need_tier

@@ -7,6 +7,7 @@
     tier.py flip RUN TILE BYTE   change a byte of a tile's file
     tier.py seal RUN TILE t|run|tile    change a word of a tile's seal, and its sum
     tier.py late RUN N           kill mt-tier N times while it reads: nothing comes into a slot when its lock is free
+    tier.py steal RUN            the slot's word becomes another process's, without its lock
     tier.py serve RUN [SEED]     an mt-tier that reads and writes parts of tiles in random order, until SIGTERM
 
 Pages that `update` writes name their tile, version (Adam's t) and place."""
@@ -236,10 +237,14 @@ def lock(run, kind=fcntl.F_WRLCK):
     fcntl.fcntl(run.fd, 37, struct.pack("hhqqi4x", kind, os.SEEK_SET, MT_TIER, 1, 0))      # F_OFD_SETLK
 
 
+def slot_word(run):
+    at = run.off("mt_control", "slots") + MT_TIER * run.abi["mt_slot"]["size"]
+    return at, ctypes.c_uint64.from_buffer(run.map, at + run.off("mt_slot", "word"))
+
+
 def claim(run):
     lock(run)
-    at = run.off("mt_control", "slots") + MT_TIER * run.abi["mt_slot"]["size"]
-    word = ctypes.c_uint64.from_buffer(run.map, at + run.off("mt_slot", "word"))
+    at, word = slot_word(run)
     with open("/proc/self/stat") as f:
         started = int(f.read().rsplit(")", 1)[1].split()[19])
     ns = os.stat("/proc/self/ns/pid").st_ino
@@ -335,6 +340,8 @@ def main():
         print(*(run.word(w) for w in ("loaded", "updated", "written")))
     elif verb == "tiles":
         print("\n".join(s["path"] for s in run.shapes))
+    elif verb == "steal":
+        slot_word(run)[1].value ^= 1
     elif verb == "late":
         late(run, int(rest[0]))
     elif verb == "flip":
