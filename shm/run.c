@@ -164,11 +164,11 @@ static uint64_t tier_memory(const struct mt_create *opt, const struct mt_layout 
 	if (opt->tier_memory != UINT64_MAX) return opt->tier_memory;
 	struct mt_layout all;
 	if (mt_layout_make(&all, &l->geo, l->dtype, l->grad, l->state, l->optim)) return 0;
-	uint64_t need = 0;
+	uint64_t need = 0, unit_0 = mt_layout_state_bytes(l, 0); /* which is in memory in any case */
 	if (!mt_layout_tier(&all, 1, l->tier.tile_elems, l->tier.slots, l->tier.order))
 		need = all.store_bytes + need_beside(&all, opt->config_bytes, opt->step_tokens, 1, mt_default_streams(1));
 	mt_layout_release(&all);
-	return have > need + spare ? have - need - spare : 0;
+	return have > need + spare ? have - need - spare + unit_0 : 0;
 }
 
 static int add_tier(const struct mt_create *opt, struct mt_layout *l, struct mt_tier *t)

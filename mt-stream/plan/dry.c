@@ -133,7 +133,8 @@ static int tier_of(const struct dry *o, struct mt_layout *l, struct plan_request
 		enum mt_optim optim = l->optim;
 		mt_layout_release(l);
 		if ((rc = mt_layout_make(l, req->geo, dtype, grad, state, optim))) return rc;
-		rc = mt_layout_tier(l, mt_layout_tier_first(l, most - need), MT_TILE_ELEMS, SLOTS, order);
+		uint64_t memory = most - need + mt_layout_state_bytes(l, 0); /* which `need` has already */
+		rc = mt_layout_tier(l, mt_layout_tier_first(l, memory), MT_TILE_ELEMS, SLOTS, order);
 	}
 	if (rc == 0) request_tier(req, o->r->tier * 1e9, &l->tier);
 	return rc;

@@ -860,12 +860,17 @@ int mt_layout_tier(struct mt_layout *l, uint32_t first, uint64_t tile_elems, uin
 		: mt_fail(MT_EX_CONFIG, "lo, m and v of all units fit into the memory that --tier-memory gives");
 }
 
+uint64_t mt_layout_state_bytes(const struct mt_layout *l, uint32_t turn)
+{
+	uint64_t elems = l->units[mt_unit_of_turn(&l->geo, turn)].elems;
+	return mt_state_arrays(l->optim) * mt_moment_bytes(l->state, elems) + (has_lo(l) ? elems * 2 : 0);
+}
+
 uint32_t mt_layout_tier_first(const struct mt_layout *l, uint64_t memory)
 {
-	uint64_t bytes = 0, each = mt_state_arrays(l->optim);
+	uint64_t bytes = 0;
 	for (uint32_t turn = 0; turn < l->n_units; turn++) {
-		uint64_t elems = l->units[mt_unit_of_turn(&l->geo, turn)].elems;
-		bytes += each * mt_moment_bytes(l->state, elems) + (has_lo(l) ? elems * 2 : 0);
+		bytes += mt_layout_state_bytes(l, turn);
 		if (turn && bytes > memory) return turn;
 	}
 	return l->n_units;

@@ -98,6 +98,8 @@ void mt_layout_release(struct mt_layout *);
 /* Places the arrays of a layout anew, with lo, m and v of units whose turn is `first` or later on the tier. Where lo is
  * read by compute (exact tensors), it stays. 64: tile_elems is no multiple of MT_TILE_ALIGN; 78: no unit is on it. */
 int mt_layout_tier(struct mt_layout *, uint32_t first, uint64_t tile_elems, uint32_t slots, enum mt_pass_order);
+/* lo, m and v of the unit of a turn */
+uint64_t mt_layout_state_bytes(const struct mt_layout *, uint32_t turn);
 /* The first turn on the tier, if lo, m and v of the units before it may take `memory` bytes: 1 or more */
 uint32_t mt_layout_tier_first(const struct mt_layout *, uint64_t memory);
 
