@@ -25,6 +25,7 @@ serve() {
 at_work() { mt-store stat "$RUN" | grep -Eq '^mt-tier .*(idle|tile)'; }
 counters() { [ "$(tier words)" = "$1" ]; }
 
+# bats test_tags=slow
 @test "tiles come into their slots and go back to their files, for each type of state, order and number of slots" {
 	need_tier
 	for kind in "--state fp32" "--state bf16 --tier-slots 2" "--state int8 --tier-slots 3" "--optim lion" \
@@ -90,6 +91,7 @@ counters() { [ "$(tier words)" = "$1" ]; }
 	no ls "$DISK"/*/mt.*.tier/*.new
 }
 
+# bats test_tags=slow
 @test "another mt-tier, in random order and with delays, keeps the same counters and files" {
 	need_tier
 	DIRS=2 make --tier-slots 4
@@ -107,6 +109,7 @@ counters() { [ "$(tier words)" = "$1" ]; }
 	done
 }
 
+# bats test_tags=slow
 @test "mt-tier is killed again and again: its successor goes on, and every tile is right" {
 	need_tier
 	DIRS=2 make
@@ -131,6 +134,7 @@ counters() { [ "$(tier words)" = "$1" ]; }
 	no ls "$DISK"/*/mt.*.tier/*.new
 }
 
+# bats test_tags=slow
 @test "a flipped byte, and seals of another step, run or tile: read twice, then the run is dirty (74)" {
 	need_tier
 	for damage in "flip 5 70000" "flip 5 300000" "seal 5 t" "seal 5 run" "seal 5 tile"; do
@@ -168,6 +172,7 @@ counters() { [ "$(tier words)" = "$1" ]; }
 	grep -q "every checkpoint that has this file (inode $(stat -c %i "$DISK/link")); load another one" "$T/fails.err"
 }
 
+# bats test_tags=slow
 @test "writes fail: 74, and nothing is lost; --dir moves what the drive can read, and takes the rest from memory" {
 	need_tier
 	no_asan
@@ -218,6 +223,7 @@ counters() { [ "$(tier words)" = "$1" ]; }
 	tier check
 }
 
+# bats test_tags=slow
 @test "a full drive: mt-tier waits and says so, and goes on when there is room; stopped meanwhile, it ends with 74" {
 	need_tier
 	need_cmd mkfs.ext4
