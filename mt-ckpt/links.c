@@ -70,13 +70,20 @@ static int check_device(const struct links *l, int dirfd, const char *path)
 	return 0;
 }
 
-int links_open(struct links *l, struct mt_run *run, int dirfd, const char *path, bool copy)
+static int open_dirs(struct links *l)
 {
 	int rc = 0;
+	links_close(l);
+	for (uint32_t i = 0; i < mt_control(l->run)->tier.dirs && rc == 0; i++)
+		if ((rc = mt_tier_open(l->run, i, &l->fds[i])) == 0) l->dirs++;
+	return rc;
+}
+
+int links_open(struct links *l, struct mt_run *run, int dirfd, const char *path, bool copy)
+{
 	*l = (struct links){.run = run, .copy = copy};
 	if (!mt_tier_any(run)) return 0;
-	for (uint32_t i = 0; i < mt_control(run)->tier.dirs && rc == 0; i++)
-		if ((rc = mt_tier_open(run, i, &l->fds[i])) == 0) l->dirs++;
+	int rc = open_dirs(l);
 	if (rc == 0 && !copy) rc = check_device(l, dirfd, path);
 	if (rc == 0) clean(l);
 	else links_close(l);
@@ -119,8 +126,10 @@ static int check_rooms(const struct links *l, const struct out_dir *dir)
 int links_begin(struct links *l, const struct out_dir *dir, uint64_t step, uint64_t t)
 {
 	const struct mt_control *c = mt_control(l->run);
-	if (!l->dirs) return 0;
+	if (!mt_tier_any(l->run)) return 0;
 	int rc = mt_tier_check(l->run);
+	if (rc == 0) rc = open_dirs(l); /* mt-tier --dir may have moved one */
+	if (rc == 0 && !l->copy) rc = check_device(l, dir->fd, dir->path);
 	if (rc == 0) rc = check_rooms(l, dir);
 	if (rc < 0) return rc;
 	l->dir = dir;

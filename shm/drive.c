@@ -20,9 +20,25 @@
 
 /* ---- names */
 
+/* Each directory has room for two paths, and a bit of `moved` says which is true: so it is changed at once */
+static char *place_of(const struct mt_control *c, uint32_t dir, uint32_t second)
+{
+	return (char *)c + c->tier.off_dirs + (2 * (uint64_t)dir + second) * MT_TIER_PATH;
+}
+
 static char *path_of(const struct mt_control *c, uint32_t dir)
 {
-	return (char *)c + c->tier.off_dirs + (uint64_t)dir * MT_TIER_PATH;
+	/* acquire: the path is whole before its bit */
+	return place_of(c, dir, atomic_load_explicit(&c->tier.moved, memory_order_acquire) >> dir & 1);
+}
+
+void mt_tier_move(struct mt_run *run, uint32_t dir, const char *path)
+{
+	struct mt_control *c = run->control;
+	uint32_t now = atomic_load_explicit(&c->tier.moved, memory_order_relaxed);
+	snprintf(place_of(c, dir, ~now >> dir & 1), MT_TIER_PATH, "%s", path);
+	/* release: for path_of */
+	atomic_store_explicit(&c->tier.moved, now ^ 1u << dir, memory_order_release);
 }
 
 const char *mt_tier_dir(const struct mt_run *run, uint32_t dir) { return path_of(run->control, dir); }

@@ -33,7 +33,7 @@ static uint64_t control_layout(struct mt_control *c, const struct mt_layout *l)
 	c->off_journal = at;
 	at = round_up(at + MT_PARTITIONS * sizeof(struct mt_partition), 4096);
 	c->tier.off_dirs = c->tier.dirs ? at : 0;
-	at += (uint64_t)c->tier.dirs * MT_TIER_PATH;
+	at += (uint64_t)c->tier.dirs * 2 * MT_TIER_PATH;
 	c->off_config = at;
 	return at + c->config_bytes + 1;
 }
@@ -282,7 +282,7 @@ static bool tables_fit(const struct mt_control *c, uint64_t size)
 		inside(size, c->off_config, c->config_bytes, 1) && c->partitions == MT_PARTITIONS && c->group == MT_GROUP &&
 		(c->dtype == MT_BF16 || c->dtype == MT_FP32) && c->grad >= MT_BF16 && c->grad <= MT_NONE &&
 		c->state >= MT_BF16 && c->state <= MT_INT8 && (c->state != MT_NONE || c->grad == MT_NONE) &&
-		(!c->tier.tiles || (inside(size, c->tier.off_dirs, c->tier.dirs, MT_TIER_PATH) && tier_valid(c))) &&
+		(!c->tier.tiles || (inside(size, c->tier.off_dirs, c->tier.dirs, 2 * MT_TIER_PATH) && tier_valid(c))) &&
 		c->optim >= MT_ADAMW && c->optim <= MT_SGD && c->nodes.node < c->nodes.nodes && c->nodes.nodes <= MT_NODES &&
 		c->nodes.streams && c->nodes.streams <= MT_STREAMS / c->nodes.nodes;
 }

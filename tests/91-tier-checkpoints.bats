@@ -468,3 +468,29 @@ trained() {
 	[ "$(links 2 "$DISK")" -gt 0 ]
 	[ -z "$(find "$DISK" -name '*.save' -o -name '*.new')" ]
 }
+
+@test "a directory that mt-tier has moved while serve runs: the next saves link its tiles where they are" {
+	trained
+	local tier others=()
+	spawn tier mt-tier "$RUN"
+	tier=$PID
+	spawn stream mt-stream "$RUN" --device cpu --threads 1 && others+=("$PID")
+	spawn optim mt-optim "$RUN" --threads 1 && others+=("$PID")
+	spawn serve mt-ckpt serve "$RUN" --dir "$DISK/ck" --keep 9 && others+=("$PID")
+	step() {
+		mt-feed --epochs 9 "$T/data" | timeout 120 mt-step "$RUN" --steps 10 --until "$1" --batch 2 --seq 32 --lr 3e-3 \
+			--ckpt-every 1 >"$T/metrics" 2>"$T/step.err"
+	}
+	step 2
+	end "$tier"
+	spawn moved mt-tier "$RUN" --dir "$DISK/a=$DISK/c"
+	tier=$PID
+	eventually grep -q "$DISK/c/mt" "$T/moved.err"
+	step 4
+	end "$tier" "${others[@]}"
+	[ "$(tiles "$DISK/a")" = 0 ] && [ "$(tiles "$DISK/c")" -gt 0 ]
+	for n in 1 2 3 4; do mt-ckpt verify "$DISK/ck/step-0000000$n"; done
+	[ "$(links 2 "$DISK/c")" = "$(tiles "$DISK/c")" ]
+	mt-store rm "$RUN"
+	[ "$(tiles "$DISK/c" "$DISK/b")" = 0 ]
+}

@@ -40,10 +40,11 @@ struct mt_nodes {
  * q to q + 1; written <= updated <= loaded <= written + slots. */
 struct mt_tier {
 	uint32_t tiles, slots, dirs, order;   /* of a pass, 0: no tier; of the store; directories; enum mt_pass_order */
-	uint32_t first, reserved0;  /* units of turns from `first` on are on it */
+	uint32_t first;             /* units of turns from `first` on are on it */
+	_Atomic uint32_t moved;     /* bit i: of directory i the second path is true (mt-tier --dir) */
 	uint64_t tile_elems;
 	uint64_t off_slots, slot_bytes;       /* in the store region: tile q is in slot q mod slots */
-	uint64_t off_dirs;          /* in this region: dirs x char[MT_TIER_PATH] */
+	uint64_t off_dirs;          /* in this region: dirs x char[2][MT_TIER_PATH] */
 	uint64_t bytes, params;     /* of all files; of the model, on the tier */
 	uint64_t t0;                /* Adam's t when the run was filled, */
 	uint8_t  from[16];          /* and run_id in the seals of the files then */

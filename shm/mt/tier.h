@@ -76,6 +76,7 @@ uint64_t mt_seal_expected(const struct mt_run *, uint64_t q, const uint8_t **run
 
 /* Directories, and files in them */
 const char *mt_tier_dir(const struct mt_run *, uint32_t dir);
+void mt_tier_move(struct mt_run *, uint32_t dir, const char *path); /* for mt-tier: it is there from now on */
 int mt_tier_open(const struct mt_run *, uint32_t dir, int *fd);  /* 66 it is gone, 77 not yours */
 /* Make this run's directory in DIR, and DIR: its path. 73: it is there, and path says where; 78: not on this file
  * system */

@@ -148,7 +148,7 @@ int move_dir(struct tier *t, const char *old_new)
 	if (!rc && !mt_stage_mine(t->run)) rc = mt_stage_check(t->run);
 	if (!rc) {
 		snprintf(before, sizeof before, "%s", mt_tier_dir(t->run, dir));
-		memcpy((char *)t->control + t->control->tier.off_dirs + (uint64_t)dir * MT_TIER_PATH, path, sizeof path);
+		mt_tier_move(t->run, dir, path);
 		mt_say("the tiles of %s are in %s now", before, path);
 	}
 	delete_tiles(t, dir, rc ? to : from);

@@ -56,11 +56,11 @@ class Run:
         self.words = {w: word.from_buffer(self.map, self.tier + self.off("mt_tier", w))
                       for w in ("loaded", "updated", "written")}
         self.event = ctypes.c_uint32.from_buffer(self.map, self.off("mt_control", "event"))
-        for f in ("tiles", "slots", "dirs", "tile_elems", "off_slots", "slot_bytes", "off_dirs", "t0", "from"):
+        for f in ("tiles", "slots", "dirs", "moved", "tile_elems", "off_slots", "slot_bytes", "off_dirs", "t0", "from"):
             setattr(self, f + "_" if f == "from" else f, self.get("mt_tier", f, self.tier))
         self.run_id = bytes(self.get("mt_header", "run_id"))
-        at = self.off_dirs
-        self.paths = [self.map[at + 512 * i:at + 512 * (i + 1)].split(b"\0")[0].decode() for i in range(self.dirs)]
+        places = [self.off_dirs + 512 * (2 * i + (self.moved >> i & 1)) for i in range(self.dirs)]
+        self.paths = [self.map[at:at + 512].split(b"\0")[0].decode() for at in places]
         self.shapes = [self.shape(i) for i in range(self.tiles)]
 
     def off(self, of, name):
