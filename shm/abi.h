@@ -30,7 +30,8 @@
 	F(mt_control, hyper, 227520 + 16 * MT_FIGURES_WORDS, 160) F(mt_control, nodes, 227840, 1600) \
 	F(mt_control, tier, 229440, 320) \
 	F(mt_tier, tiles, 0, 4) F(mt_tier, slots, 4, 4) F(mt_tier, dirs, 8, 4) F(mt_tier, order, 12, 4) \
-	F(mt_tier, first, 16, 4) F(mt_tier, moved, 20, 4) F(mt_tier, tile_elems, 24, 8) F(mt_tier, off_slots, 32, 8) F(mt_tier, slot_bytes, 40, 8) \
+	F(mt_tier, first, 16, 4) F(mt_tier, moved, 20, 4) \
+	F(mt_tier, tile_elems, 24, 8) F(mt_tier, off_slots, 32, 8) F(mt_tier, slot_bytes, 40, 8) \
 	F(mt_tier, off_dirs, 48, 8) F(mt_tier, bytes, 56, 8) F(mt_tier, params, 64, 8) F(mt_tier, t0, 72, 8) \
 	F(mt_tier, from, 80, 16) F(mt_tier, loaded, 128, 8) F(mt_tier, updated, 192, 8) F(mt_tier, written, 256, 8) \
 	F(mt_nodes, node, 0, 4) F(mt_nodes, nodes, 4, 4) F(mt_nodes, proposed, 8, 4) \
