@@ -975,7 +975,7 @@ kill_all() { # ARGS...; with HOW=idle when no update is under way
 	ARGS="--batch 4 --micro 2 --seq 32 --lr 1e-3 --threads 1 --wait 30 --run $RUN --model $MODEL --data $T/data"
 	mt-run $ARGS --out "$DISK/memory" --steps 6 --ckpt-every 2 >"$T/m" 2>"$T/run.err" 3>&-
 	for part in "--until 3" --resume; do
-		mt-run $ARGS --out "$DISK/out" --steps 6 --ckpt-every 2 --tier --tier-memory 0 --tier-tile 65536 $part \
+		mt-run $ARGS --out "$DISK/out" --steps 6 --ckpt-every 2 --tier --tier-memory 0 --tier-tile 64K $part \
 			>>"$T/m.tier" 2>>"$T/run.err" 3>&-
 		gone "$RUN"
 		[ ! -e "$DISK/out/tier" ]

@@ -87,7 +87,7 @@ check_tier() {
 	: "${tier:=$out/tier}"
 	case $tier in *"$nl"*) die 64 "--tier: a line break in '$tier'" ;; esac
 	case $tier_tile in
-	'') ;;
+	'' | [1-9]*[KM]) ;; # (mt-store create looks at these)
 	0* | *[!0-9]* | ??????????*) die 64 "--tier-tile wants a multiple of 65536" ;;
 	*) [ $((tier_tile % 65536)) = 0 ] || die 64 "--tier-tile wants a multiple of 65536" ;;
 	esac

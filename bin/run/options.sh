@@ -30,7 +30,7 @@ usage() {
 	                             OUT/tier, where a checkpoint is made of links to them
 	  --tier-memory BYTES        with --tier: lo, m and v that stay in memory (default: what leaves a tenth of the RAM
 	                             free)
-	  --tier-tile N              with --tier: elements of a tile, a multiple of 65536 (default: 16777216)
+	  --tier-tile N              with --tier: elements of a tile, a multiple of 64K (default: 16M)
 	  --copy-tier                with --tier: checkpoints have copies in place of links, see mt-ckpt(1)
 	  --seed N                   of random weights and of --shuffle (default: 1)
 	  --device DEV               of mt-stream (default: cpu)
