@@ -43,7 +43,6 @@ check_start() {
 	shm=${MT_SHM_DIR:-/dev/shm}
 	if [ ! -w "$shm" ] || [ ! -x "$shm" ]; then die 74 "$shm: the run's memory cannot be made there (MT_SHM_DIR)"; fi
 	if [ -z "$newest" ] && [ -d "$model" ]; then mt-ckpt verify "$model" || exit; fi
-	tier_free=''
 	[ -z "$tier" ] || check_drives
 }
 

@@ -72,7 +72,7 @@ MOST_STREAMS=64                                 # of a run, on all of its nodes
 model='' data='' out='' dtype=bf16 grad=fp32 state=fp32 optim=adamw seed=1 device=cpu compute='' streams=1
 threads='' numa=none keep=2 run=run-$$
 batch='' micro='' seq='' eval='' steps='' until='' epochs='' order='' resume='' record=''
-update=late clip='' tier_given='' tier='' tier_memory='' tier_tile='' copy_tier='' tier_rate=''
+update=late clip='' tier_given='' tier='' tier_memory='' tier_tile='' copy_tier='' tier_rate='' tier_free=''
 chosen=''                                       # set: micro is not the user's choice
 restart='' new_input='' best='' export_best='' nodes='' net=''
 ckpt_every='' eval_every='' stop_after='' max_skipped=20 pack=docs loss=''    # mt-step's, with its defaults
