@@ -532,6 +532,10 @@ static void predict_step(const struct plan_request *req, const struct plan *plan
 	}
 	several_micros(req, p);
 	p->step = p->forward + p->backward + p->stall + p->tail;
+	/* however much is read ahead, the drives carry all of a step's tiles in each step */
+	double drives = req->train && req->tier > 0 ? 2 * (double)req->tier_bytes / req->tier : 0;
+	p->stall += most(0, drives - p->step);
+	p->step = most(p->step, drives);
 }
 
 void predict(const struct plan_request *req, const struct plan *plan, const struct times *t, struct prediction *p)
