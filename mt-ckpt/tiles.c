@@ -19,11 +19,6 @@
 
 static int bad(const char *name, const char *what) { return mt_fail(MT_EX_DATA, "%s: %s", shown(name), what); }
 
-static void name_of(char name[MT_TILE_NAME], uint32_t unit, uint32_t number)
-{
-	snprintf(name, MT_TILE_NAME, "unit-%04u.tile-%03u", unit, number);
-}
-
 /* The newest checkpoint beside this one that has another file of the tile, if there is one: "" or its name */
 static void other_file(const struct source *s, const char *name, char best[40])
 {
@@ -155,7 +150,7 @@ static int list_tile(struct source *s, uint32_t unit, uint32_t number)
 	uint64_t first = number * s->json.tier.tile_elems, rest = u->elems - first;
 	struct tile_file *f = &s->tiles[u->first_tile + number];
 	*f = (struct tile_file){.number = u->first_tile + number};
-	name_of(f->name, unit, number);
+	mt_tile_name_of(unit, number, f->name);
 	f->tile = (struct mt_tile){.unit = unit, .number = number, .first = first, .end = first};
 	f->tile.end += rest < s->json.tier.tile_elems ? rest : s->json.tier.tile_elems;
 	const char *sum = json_string_value(json_object_get(s->json.tier.files, f->name));
@@ -291,13 +286,14 @@ static int link_all(const struct mt_run *run, const struct source *s, bool try)
 {
 	const struct mt_tier *t = &mt_control(run)->tier;
 	int rc = 0;
-	for (uint32_t dir = 0, fd; dir < t->dirs && rc == 0; dir++) {
-		if ((rc = mt_tier_open(run, dir, (int *)&fd)) < 0) break;
+	for (uint32_t dir = 0; dir < t->dirs && rc == 0; dir++) {
+		int fd;
+		if ((rc = mt_tier_open(run, dir, &fd)) < 0) break;
 		for (uint32_t i = dir; i < t->tiles && rc == 0; i += t->dirs) {
-			rc = take_link(s, &s->tiles[i], (int)fd, try);
+			rc = take_link(s, &s->tiles[i], fd, try);
 			if (try) break;
 		}
-		close((int)fd);
+		close(fd);
 	}
 	return rc;
 }

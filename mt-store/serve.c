@@ -76,8 +76,7 @@ static void look(struct mt_run *run, struct watched watched[MT_SLOTS], struct ow
 			*w = (struct watched){.word = word, .fd = -1};
 			int pid = mt_stage_pid(run, slot);
 			if ((slot == MT_OPTIM || slot == MT_TIER) && pid)
-				end->replaceable[slot] = mt_stage_pid_here(run, slot) &&
-					is_program(pid, slot == MT_OPTIM ? "mt-optim" : "mt-tier");
+				end->replaceable[slot] = mt_stage_pid_here(run, slot) && is_program(pid, mt_stage_name(slot));
 			/* of another PID namespace: its death is seen at the next tick */
 			if (pid && mt_stage_pid_here(run, slot)) w->fd = (int)syscall(SYS_pidfd_open, pid, 0);
 		}

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/fs.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
@@ -51,10 +52,15 @@ bool tier_valid(const struct mt_control *c)
 	return ok;
 }
 
+void mt_tile_name_of(uint32_t unit, uint32_t number, char name[MT_TILE_NAME])
+{
+	snprintf(name, MT_TILE_NAME, "unit-%04u.tile-%03u", unit, number);
+}
+
 void mt_tile_name(const struct mt_run *run, uint32_t i, char name[MT_TILE_NAME])
 {
 	struct mt_tile t = mt_tile(run, i);
-	snprintf(name, MT_TILE_NAME, "unit-%04u.tile-%03u", t.unit, t.number);
+	mt_tile_name_of(t.unit, t.number, name);
 }
 
 /* unit-0012.tile-003, or with .new, or with .save (mt-ckpt serve --copy-tier) */
@@ -154,7 +160,7 @@ int mt_tile_create(const struct mt_run *run, uint32_t i, int dirfd, const char *
 	struct mt_tile t = mt_tile(run, i);
 	struct statfs fs;
 	int fd = openat(dirfd, name, O_RDWR | O_CREAT | O_EXCL | O_DIRECT | O_CLOEXEC, 0600), err = fd < 0 ? errno : 0;
-	if (!err && !fstatfs(fd, &fs) && fs.f_type == 0x9123683e) no_copy_on_write(fd);
+	if (!err && !fstatfs(fd, &fs) && fs.f_type == BTRFS_SUPER_MAGIC) no_copy_on_write(fd);
 	if (!err && fallocate(fd, 0, 0, (off_t)(MT_TILE_HEADER + t.bytes))) err = errno;
 	if (!err) err = write_header(run, &t, fd);
 	*out = fd;
@@ -175,14 +181,11 @@ int mt_tile_create(const struct mt_run *run, uint32_t i, int dirfd, const char *
 /* Hard links say which files may be written: only local file systems count them truly. */
 static int check_file_system(const char *path)
 {
-	static const struct {
-		long type;
-		const char *name;
-	} known[] = {{0xef53, "ext4"}, {0x58465342, "xfs"}, {0x9123683e, "btrfs"}, {0xf2f52010, "f2fs"}};
+	static const uint32_t known[] = {EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC, BTRFS_SUPER_MAGIC, F2FS_SUPER_MAGIC};
 	struct statfs fs;
 	if (statfs(path, &fs)) return mt_fail(MT_EX_IO, "%s: %s", path, strerror(errno));
 	for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-		if ((long)fs.f_type == known[i].type) return 0;
+		if ((uint32_t)fs.f_type == known[i]) return 0;
 	return mt_fail(MT_EX_CONFIG,
 		"--tier %s: wants a directory on ext4, xfs, btrfs or f2fs, not on a file system of type %lx", path,
 		(unsigned long)fs.f_type);

@@ -155,34 +155,30 @@ static void fill_control(struct mt_control *c, const struct mt_create *opt, cons
 	memcpy(base + c->off_config, opt->config_text, opt->config_bytes);
 }
 
-/* lo, m and v of the first units may take this of memory: what leaves a tenth of the RAM free */
+/* lo, m and v of the first units may take this of memory: what leaves a tenth of the RAM free, if the others are on the
+ * tier, as the layout is placed now */
 static uint64_t tier_memory(const struct mt_create *opt, const struct mt_layout *l)
 {
-	uint64_t machine = mt_machine_available(), group = mt_cgroup_available(), free_shm = region_free();
-	uint64_t have = machine < group ? machine : group, spare = mt_mem_total() / 10;
+	uint64_t have = mt_mem_available(), spare = mt_mem_total() / 10, free_shm = region_free();
+	uint64_t need = mt_node_need(l, opt->config_bytes, opt->step_tokens, 1, opt->streams);
+	uint64_t unit_0 = mt_layout_state_bytes(l, 0); /* which is in memory in any case */
 	if (free_shm < have) have = free_shm;
-	if (opt->tier_memory != UINT64_MAX) return opt->tier_memory;
-	struct mt_layout all;
-	if (mt_layout_make(&all, &l->geo, l->dtype, l->grad, l->state, l->optim)) return 0;
-	uint64_t need = 0, unit_0 = mt_layout_state_bytes(l, 0); /* which is in memory in any case */
-	if (!mt_layout_tier(&all, 1, l->tier.tile_elems, l->tier.slots, l->tier.order))
-		need = all.store_bytes + need_beside(&all, opt->config_bytes, opt->step_tokens, 1, mt_default_streams(1));
-	mt_layout_release(&all);
-	return have > need + spare ? have - need - spare + unit_0 : 0;
+	return need && have > need + spare ? have - need - spare + unit_0 : 0;
 }
 
 static int add_tier(const struct mt_create *opt, struct mt_layout *l, struct mt_tier *t)
 {
-	enum { SLOTS = 4 };
 	if (!opt->tiers) return 0;
 	if (opt->nodes > 1) return mt_fail(MT_EX_CONFIG, "--tier: on one machine alone");
 	if (l->state == MT_NONE) return mt_fail(MT_EX_CONFIG, "--tier: --state none has no lo, m and v");
 	if (opt->tiers > MT_TIER_DIRS) return mt_fail(MT_EX_USAGE, "--tier: at most %d directories", MT_TIER_DIRS);
-	l->tier.tile_elems = opt->tile_elems ? opt->tile_elems : MT_TILE_ELEMS;
-	l->tier.slots = opt->slots ? opt->slots : SLOTS * opt->tiers;
-	l->tier.order = l->grad == MT_NONE ? MT_BACKWARD_ORDER : opt->order;
-	int rc = mt_layout_tier(l, mt_layout_tier_first(l, tier_memory(opt, l)), l->tier.tile_elems, l->tier.slots,
-		l->tier.order);
+	uint64_t elems = opt->tile_elems ? opt->tile_elems : MT_TILE_ELEMS, memory = opt->tier_memory;
+	uint32_t slots = opt->slots ? opt->slots : MT_TIER_SLOTS * opt->tiers;
+	enum mt_pass_order order = l->grad == MT_NONE ? MT_BACKWARD_ORDER : opt->order;
+	int rc = mt_layout_tier(l, 1, elems, slots, order);
+	if (rc) return rc;
+	if (memory == UINT64_MAX) memory = tier_memory(opt, l);
+	rc = mt_layout_tier(l, mt_layout_tier_first(l, memory), elems, slots, order);
 	const struct mt_layout_tier *p = &l->tier;
 	*t = (struct mt_tier){.tiles = p->tiles,
 		.slots = p->slots,

@@ -122,19 +122,14 @@ static int search(const struct plan_request *req, struct plan_result *p)
  * how much memory is left for the others */
 static int tier_of(const struct dry *o, struct mt_layout *l, struct plan_request *req)
 {
-	enum { SLOTS = 4 };
 	enum mt_pass_order order = req->early || req->grad == MT_NONE ? MT_BACKWARD_ORDER : MT_FORWARD_ORDER;
 	uint64_t stays = o->tier_memory, most = o->r->host - o->r->host / 10;
 	uint32_t first = mt_layout_tier_first(l, o->tier_memory_given ? stays : 0);
-	int rc = mt_layout_tier(l, first, MT_TILE_ELEMS, SLOTS, order);
+	int rc = mt_layout_tier(l, first, MT_TILE_ELEMS, MT_TIER_SLOTS, order);
 	uint64_t need = rc || o->tier_memory_given || !o->r->host ? 0 : regions_of(o, l, req);
 	if (need && need < most) {
-		enum mt_dtype dtype = l->dtype, grad = l->grad, state = l->state;
-		enum mt_optim optim = l->optim;
-		mt_layout_release(l);
-		if ((rc = mt_layout_make(l, req->geo, dtype, grad, state, optim))) return rc;
 		uint64_t memory = most - need + mt_layout_state_bytes(l, 0); /* which `need` has already */
-		rc = mt_layout_tier(l, mt_layout_tier_first(l, memory), MT_TILE_ELEMS, SLOTS, order);
+		rc = mt_layout_tier(l, mt_layout_tier_first(l, memory), MT_TILE_ELEMS, MT_TIER_SLOTS, order);
 	}
 	if (rc == 0) request_tier(req, o->r->tier * 1e9, &l->tier);
 	return rc;

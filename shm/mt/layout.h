@@ -95,6 +95,7 @@ void mt_layout_release(struct mt_layout *);
 #define MT_TILE_ALIGN 65536     /* elements: then each array of a tile begins on a page */
 #define MT_TILE_ELEMS (1u << 24)/* default */
 #define MT_TILE_MOST  (1u << 25)
+#define MT_TIER_SLOTS 4         /* default, for each directory */
 /* Places the arrays of a layout anew, with lo, m and v of units whose turn is `first` or later on the tier. Where lo is
  * read by compute (exact tensors), it stays. 64: tile_elems is no multiple of MT_TILE_ALIGN; 78: no unit is on it. */
 int mt_layout_tier(struct mt_layout *, uint32_t first, uint64_t tile_elems, uint32_t slots, enum mt_pass_order);

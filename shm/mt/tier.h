@@ -82,6 +82,7 @@ int mt_tier_open(const struct mt_run *, uint32_t dir, int *fd);  /* 66 it is gon
  * system */
 int mt_tier_make(const struct mt_run *, const char *dir, char path[MT_TIER_PATH]);
 void mt_tile_name(const struct mt_run *, uint32_t tile, char name[MT_TILE_NAME]);   /* "unit-0012.tile-003" */
+void mt_tile_name_of(uint32_t unit, uint32_t number, char name[MT_TILE_NAME]);      /* number: in the unit */
 /* A new file of the tile: zero, its space reserved, with its header, for direct I/O. 74, with errno: there is none */
 int mt_tile_create(const struct mt_run *, uint32_t tile, int dirfd, const char *name, int *fd);
 
