@@ -287,7 +287,7 @@ int tier_create(struct mt_run *run, const char *const *dirs)
 	struct mt_tier *t = &run->control->tier;
 	int fds[MT_TIER_DIRS], rc = check_pages(run->control->state);
 	uint32_t made = 0, dirs_given = t->dirs;
-	while (made < dirs_given && !(rc = mt_tier_make(run, dirs[made], path_of(run->control, made)))) made++;
+	while (!rc && made < dirs_given && !(rc = mt_tier_make(run, dirs[made], path_of(run->control, made)))) made++;
 	t->dirs = made;
 	if (!rc && !(rc = open_dirs(run, fds))) {
 		for (uint32_t i = 0; i < made && !rc; i++) rc = check_direct(fds[i], mt_tier_dir(run, i));
