@@ -61,6 +61,27 @@ assert bars == {("memory", "value", "<=", 6.2), ("memory", "value", "<=", 8.1), 
 	[ -z "$(ls "$T/tmp")" ]
 }
 
+@test "training has a share of the peak: its FLOPs over its time over what multiply-adds alone do in the same run" {
+	bench --quick --only fp32,bf16 --models demo --no-torch >"$T/table"
+	of_result '
+import os, statistics
+config = json.load(open("'"$CONFIGS"'/demo.json"))
+h, f, v, layers = (config[k] for k in ("hidden_size", "intermediate_size", "vocab_size", "num_hidden_layers"))
+assert config["num_key_value_heads"] == config["num_attention_heads"]
+weights, scores = layers * (4 * h * h + 3 * h * f) + v * h, layers * 8 * 256 * 256 / 2
+gflop = (6 * weights * 8 * 256 + 3 * 4 * scores * h) / 1e9
+for name in "fp32", "bf16":
+    peak, row = part(name)[:2]
+    assert (peak["what"], row["what"], peak["share"]) == ("peak of multiply-adds", "training", None)
+    share = gflop * row["value"] / (8 * 256) / peak["high"]
+    assert 0.99 < row["share"] / share < 1.01 and 0.001 < row["share"] < 1.05, (row, peak, share)
+fp32, bf16 = (part(name)[0]["value"] for name in ("fp32", "bf16"))
+flags = open("/proc/cpuinfo").read().split()
+assert fp32 > 1 and (bf16 > 1.5 * fp32 if "amx_bf16" in flags else bf16 > 0.8 * fp32), (fp32, bf16)
+'
+	grep -q "^fp32  training  .*  $(of_result 'print("%.3g" % part("fp32")[1]["share"])')  " "$T/table"
+}
+
 @test "README.md and tests/bench/README.md have the recorded results: what make figures writes" {
 	"$BENCH/figures" --check
 	# a number typed by hand shows, and so does a result that was added

@@ -1,11 +1,11 @@
 /* ops.c: time of each operation of the cpu device in the shapes of two models, the best of several runs: wall time, and
- * CPU time a thread, which is the better measure if other programs share the cores
+ * CPU time a thread, which is the better measure if other programs share the cores. With several threads it is exact
+ * to a tick of the kernel's clock. First a table of each GEMM by shape, with its share of the peak (peak.h).
  *
  * usage: ops [THREADS] [RUNS]
  */
 #include "../../mt-stream/ops.h"
-#include "common.h"
-#include "pool.h"
+#include "peak.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@ struct model {
 
 static const struct model models[] = {
 	{"97M llama, B 2, T 512", 2, 512, 640, 10, 10, 64, 1568, 32000, 512},
-	{"4.9M llama, B 8, T 256", 8, 256, 256, 8, 8, 32, 688, 256, 2048},
+	{"4.9M llama, B 8, T 256", 8, 256, 256, 4, 4, 64, 688, 256, 2048},
 };
 
 static struct pool *pool;
@@ -26,9 +26,11 @@ static const struct model *m;
 static int64_t n;
 static float *a, *b, *c, *d; /* long enough for every operation's arguments */
 static float *lse, *rstd, *norm_dw;
+static double peak[2]; /* operations a second of fp32 and bf16 */
 static uint32_t *tokens, *starts;
 
-static void report(const char *name, void (*run)(const void *), const void *arg, double flops)
+/* Seconds of the best run, in wall time and in CPU time a thread */
+static void measure(void (*run)(const void *), const void *arg, double *wall, double *cpu_time)
 {
 	double best = 1e9, least_cpu = 1e9;
 	for (int i = 0; i < runs; i++) {
@@ -39,6 +41,14 @@ static void report(const char *name, void (*run)(const void *), const void *arg,
 		best = t < best ? t : best;
 		least_cpu = cpu < least_cpu ? cpu : least_cpu;
 	}
+	*wall = best;
+	*cpu_time = least_cpu;
+}
+
+static void report(const char *name, void (*run)(const void *), const void *arg, double flops)
+{
+	double best, least_cpu;
+	measure(run, arg, &best, &least_cpu);
 	printf("  %-34s %9.3f ms, cpu %9.3f ms", name, best * 1e3, least_cpu * 1e3);
 	if (flops > 0) printf(" %7.0f GFLOP/s of cpu time", flops / least_cpu * 1e-9);
 	printf("\n");
@@ -50,7 +60,7 @@ static void run_gemm(const void *args) { op_gemm(pool, args); }
 OPS(RUN)
 MIXER_OPS(RUN)
 
-/* forward y = x w', backward dx = dy w, dw = dy' x */
+/* Forward y = x w', dgrad dx = dy w, wgrad dw = dy' x, of each: CPU time a thread, GFLOP/s, share of the peak */
 static void bench_linear(const char *name, int64_t rows, int64_t in, int64_t out)
 {
 	double flops = 2.0 * (double)rows * (double)in * (double)out;
@@ -58,17 +68,21 @@ static void bench_linear(const char *name, int64_t rows, int64_t in, int64_t out
 	struct gemm_args dx = {.m = rows, .n = in, .k = out, .a = c, .lda = out, .b = b, .ldb = in};
 	struct gemm_args dw = {.m = out, .n = in, .k = rows, .a = c, .lda = out, .trans_a = 1, .b = a, .ldb = in};
 	struct gemm_args *of[] = {&y, &dx, &dw};
-	static const char *const names[] = {"y ", "dx", "dw"};
 	y.c = c, y.ldc = out;
 	dx.c = d, dx.ldc = in;
 	dw.c = d, dw.ldc = in, dw.beta = 1;
-	for (int i = 0; i < (gemm_lacks_bf16() ? 3 : 6); i++) {
-		struct gemm_args *g = of[i % 3];
-		char line[80];
-		g->bf16 = i / 3; /* the same memory: half as much of it is read */
-		snprintf(line, sizeof line, "%s %s %lld x %lld x %lld%s", name, names[i % 3], (long long)g->m, (long long)g->n,
-			(long long)g->k, g->bf16 ? " bf16" : "");
-		report(line, run_gemm, g, flops);
+	for (int bf16 = 0; bf16 < (gemm_lacks_bf16() ? 1 : 2); bf16++) {
+		char layer[80];
+		snprintf(layer, sizeof layer, "%s %lld x %lld to %lld", name, (long long)rows, (long long)in, (long long)out);
+		printf("  %-34s %s ", layer, bf16 ? "bf16" : "fp32");
+		for (int i = 0; i < 3; i++) {
+			double wall, cpu;
+			of[i]->bf16 = bf16; /* the same memory: half as much of it is read */
+			measure(run_gemm, of[i], &wall, &cpu);
+			printf(" %7.3f ms %5.0f", cpu * 1e3, flops / cpu * 1e-9);
+			if (peak[bf16] > 0) printf(" %.2f", flops / cpu / peak[bf16]);
+		}
+		printf("\n");
 	}
 }
 
@@ -170,9 +184,10 @@ static void bench_vocabulary(void)
 static void bench(void)
 {
 	printf("%s\n", m->name);
-	bench_linear("qkv ", n, m->hidden, (m->heads + 2 * m->kv_heads) * m->dim);
-	bench_linear("out ", n, m->heads * m->dim, m->hidden);
-	bench_linear("gu  ", n, m->hidden, 2 * m->inner);
+	printf("  %-34s      %-21s %-21s %s\n", "GEMM: ms, GFLOP/s, of the peak", " forward", " dgrad", " wgrad");
+	bench_linear("qkv", n, m->hidden, (m->heads + 2 * m->kv_heads) * m->dim);
+	bench_linear("out", n, m->heads * m->dim, m->hidden);
+	bench_linear("gate, up", n, m->hidden, 2 * m->inner);
 	bench_linear("down", n, m->inner, m->hidden);
 	bench_linear("head", m->chunk, m->hidden, m->vocab);
 	bench_attention();
@@ -278,7 +293,8 @@ int main(int argc, char **argv)
 	pool = pool_create(argc > 1 ? atoi(argv[1]) : 2, POOL_SPINS, NULL);
 	runs = argc > 2 ? atoi(argv[2]) : 9;
 	if (!pool) return 71;
-	bench_mixer();
+	for (int bf16 = 0; bf16 < 2; bf16++) peak[bf16] = peak_flops(pool, bf16);
+	printf("peak of multiply-adds: fp32 %.0f GFLOP/s, bf16 %.0f\n", peak[0] * 1e-9, peak[1] * 1e-9);
 	for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
 		m = &models[i];
 		n = m->rows * m->seq;
@@ -298,6 +314,7 @@ int main(int argc, char **argv)
 		void *const used[] = {a, b, c, d, lse, rstd, norm_dw, tokens, starts};
 		for (size_t k = 0; k < sizeof used / sizeof *used; k++) free(used[k]);
 	}
+	bench_mixer();
 	pool_free(pool);
 	return 0;
 }

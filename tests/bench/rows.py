@@ -10,8 +10,8 @@ import os
 import statistics
 
 KEYS = ("part", "what", "model", "size", "size_unit", "value", "unit", "higher_is_better", "low", "high", "n", "peer",
-        "peer_value", "ratio", "ratio_low", "ratio_high", "bar_of", "bar_sign", "bar", "met", "residual", "others",
-        "note")
+        "peer_value", "ratio", "ratio_low", "ratio_high", "share", "bar_of", "bar_sign", "bar", "met", "residual",
+        "others", "note")
 
 
 def number(x):
@@ -77,9 +77,9 @@ def make_row(part, what, value, unit, peer=None, peer_value=None, turns=None, pa
     return row
 
 
-HEADS = ("part", "what", "model, size", "value", "unit", "peer", "peer's", "ratio", "spread", "bar", "met", "others",
-         "")
-RIGHT = ("value", "peer's", "ratio", "others")
+HEADS = ("part", "what", "model, size", "value", "unit", "peer", "peer's", "ratio", "spread", "of peak", "bar", "met",
+         "others", "")
+RIGHT = ("value", "peer's", "ratio", "of peak", "others")
 
 
 def spread(row):
@@ -96,7 +96,8 @@ def cells(row):
     size = "" if row["size"] is None else "%s %s" % (large(row["size"]), row["size_unit"])
     bar = "" if row["bar"] is None else "%s %s %s" % (row["bar_of"], row["bar_sign"], "%g" % row["bar"])
     return (row["part"], row["what"], ", ".join(x for x in (row["model"], size) if x), number(row["value"]),
-            row["unit"], row["peer"] or "", number(row["peer_value"]), number(row["ratio"]), spread(row), bar,
+            row["unit"], row["peer"] or "", number(row["peer_value"]), number(row["ratio"]), spread(row),
+            number(row["share"]), bar,
             "" if row["met"] is None else "yes" if row["met"] else "NO",
             "" if row["others"] is None else "%.0f %%" % (100 * row["others"]), row["note"] or "")
 
@@ -117,6 +118,8 @@ def line(row):
         text += ";  %s: %s, ratio %s" % (row["peer"], number(row["peer_value"]), number(row["ratio"]))
     if spread(row):
         text += "  (%s)" % spread(row)
+    if row["share"]:
+        text += "  %s of the peak" % number(row["share"])
     if row["others"]:
         text += "  others had %.0f %% of the cores" % (100 * row["others"])
     return text + ("  %s" % row["note"] if row["note"] else "")

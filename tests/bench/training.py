@@ -10,8 +10,8 @@ import subprocess
 import tempfile
 import time
 
-from programs import (CORES, CPUS, Missing, PythonSide, Watch, config_path, make_run, mt, program, remove_run, scratch,
-                      start, stop)
+from programs import (BUILD, CORES, CPUS, Missing, PythonSide, Watch, config_path, make_run, mt, program, remove_run,
+                      scratch, start, stop)
 
 # name, config, rows a step, tokens a row, timed steps of a round after one that is not timed
 MODELS = [
@@ -161,12 +161,27 @@ def make_sides(model, dtype, options, records):
     return sides, None
 
 
+def measure_peak(part):
+    """GFLOP/s of multiply-adds on registers alone, on as many threads as mt has, by the fastest instruction that is
+    allowed, and its name"""
+    done = subprocess.run([os.path.join(BUILD, "bench/peak"), str(CORES)], capture_output=True, text=True, check=True)
+    peak = json.loads(done.stdout)
+    dtype = part if peak[part] and peak[part] > peak["fp32"] else "fp32"
+    return peak[dtype], peak[dtype + "_by"]
+
+
+def gflop_of_step(config, batch, seq):
+    """Model FLOPs of a step, as mt-plan counts them: 6 for each weight and token, and causal attention"""
+    plan = json.loads(mt("mt-plan", "--config", config, "--batch", batch, "--seq", seq, "--profile", "H100", "--json"))
+    return plan["model_tflops"] * 1e3 * plan["step_s"]
+
+
 def compare_training(table, part, shape, ours, peer, r, bar):
     """Rows of one peer: the steps, their CPU time, and whether both computed the same"""
     others = statistics.mean(ours["others"] + r["others"])
     turns = [b / a for a, b in zip(ours["medians"], r["medians"])]
     table.add(part, "training", ours["tokens_per_s"], "tokens/s", peer, r["tokens_per_s"], turns, model=shape,
-              others=others, bar=bar and "ratio >= %g" % bar)
+              share=ours["share"], others=others, bar=bar and "ratio >= %g" % bar)
     table.add(part, "CPU time of a step", ours["cpu_s"], "s", peer, r["cpu_s"], model=shape)
     if peer.startswith("PyTorch"):
         table.add(part, "greatest difference of a step's loss", far_apart(ours["losses"], r["losses"]), "of the loss",
@@ -182,18 +197,24 @@ def bench_training(table, part, options):
         records = os.path.join(scratch, name + ".records")
         write_records(records, options.rounds * (timed + 1) * batch, seq, vocabulary(config_path(config)))
         sides, why = make_sides(model, part, options, records)
+        peaks = [measure_peak(part)]
         results = take_turns(sides, options.rounds, timed)
+        peaks.append(measure_peak(part))
         for s in sides:
             table.versions(s.versions)
             s.close()
         for r in results.values():
             r["tokens_per_s"] = [batch * seq / s for s in r["seconds"]]
         ours = results.pop("mt")
+        gflop = gflop_of_step(config_path(config), batch, seq)
+        ours["share"] = gflop / statistics.median(ours["seconds"]) / max(peaks)[0]
+        table.add(part, "peak of multiply-adds", [gflops for gflops, _ in peaks], "GFLOP/s", model=shape,
+                  note="%s, %d threads; a step has %.1f GFLOP" % (peaks[0][1], CORES, gflop))
         for peer, r in results.items():
             compare_training(table, part, shape, ours, peer, r, BARS.get((name, peer)))
         if not any(peer.startswith("PyTorch") for peer in results):
             table.add(part, "training", ours["tokens_per_s"], "tokens/s", "PyTorch", model=shape,
-                      others=statistics.mean(ours["others"]), note=why or "--no-torch")
+                      share=ours["share"], others=statistics.mean(ours["others"]), note=why or "--no-torch")
 
 
 # ---- overlap: a step beside the time in which its busiest stage works
