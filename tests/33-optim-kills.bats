@@ -19,10 +19,19 @@ killed() { # KEY=VALUE...
 # A program killed at any instruction of the update is finished by another with the same bits:
 # resumes [none|early|early16] [bf16|int8] [lion|sgd] [tier=DIR]
 resumes() {
+	native "single steps"
 	run optim-journal "$RUN" "$@"
 	echo "$output"
 	[ "$status" != 77 ] || skip "not for this CPU"
 	[ "$status" = 0 ]
+}
+
+# Of these kinds one by chance, since single steps take long; nightly all of them
+drawn() { # KIND...
+	local kinds=("$@") kind
+	[ "$NIGHTLY" ] || kinds=("${kinds[RANDOM % $#]}")
+	# shellcheck disable=SC2086
+	for kind in "${kinds[@]}"; do resumes $kind ${DISK:+tier="$DISK"}; done
 }
 
 @test "an update killed at random and resumed by other threads and instruction sets ends with the same bits" {
@@ -52,60 +61,39 @@ resumes() {
 }
 
 @test "--update early: an update killed at any instruction is finished with the same bits, w over g of each size" {
-	native "single steps"
-	resumes early
-	resumes early16
-	resumes early16 int8
+	drawn early early16 "early16 int8"
 }
 
 @test "--update early, other state and rules: an update killed at any instruction is finished with the same bits" {
-	native "single steps"
-	resumes early bf16
-	resumes early int8
-	resumes early lion
-	resumes early16 sgd bf16
+	drawn "early bf16" "early int8" "early lion" "early16 sgd bf16"
 }
 
 @test "an update killed at any instruction is finished with the same bits" {
-	native "single steps"
 	resumes
 }
 
 @test "bf16 state: an update killed at any instruction is finished with the same bits" {
-	native "single steps"
 	resumes bf16
 }
 
 @test "int8 state: an update killed at any instruction is finished with the same bits, scales too" {
-	native "single steps"
 	resumes int8
 }
 
 @test "--grad none: an update killed at any instruction is finished with the same bits" {
-	native "single steps"
 	resumes none
 }
 
 @test "--grad none, bf16 and int8 state: an update killed at any instruction is finished with the same bits" {
-	native "single steps"
-	resumes none bf16
-	resumes none int8
+	drawn "none bf16" "none int8"
 }
 
 @test "lion: an update killed at any instruction is finished with the same bits, with every type of state" {
-	native "single steps"
-	resumes lion
-	resumes lion bf16
-	resumes lion int8
-	resumes lion none
+	drawn lion "lion bf16" "lion int8" "lion none"
 }
 
 @test "sgd: an update killed at any instruction is finished with the same bits, with every type of state" {
-	native "single steps"
-	resumes sgd
-	resumes sgd bf16
-	resumes sgd int8
-	resumes sgd none
+	drawn sgd "sgd bf16" "sgd int8" "sgd none"
 }
 
 # As `killed`, with the run on a tier, which is killed, too; the undisturbed run has none
@@ -128,14 +116,6 @@ killed_on_tier() { # KEY=VALUE...
 	killed_on_tier slots=4 grad=none backward=1 streams=2 twice=1 state=bf16
 	killed_on_tier slots=2 early=1 backward=1 clips=0
 	killed_on_tier slots=3 early=1 clips=0 state=int8 grad=bf16
-}
-
-# One of these kinds, by chance, each with minutes of single steps; nightly all of them
-drawn() { # KIND...
-	local kinds=("$@") kind
-	[ "$NIGHTLY" ] || kinds=("${kinds[RANDOM % $#]}")
-	# shellcheck disable=SC2086
-	for kind in "${kinds[@]}"; do resumes $kind tier="$DISK"; done
 }
 
 @test "a tier: an update killed at any instruction is finished with the same bits, in slots that have other tiles" {
