@@ -138,3 +138,12 @@ old_names() {
 	grep -E 'engine|trial|haul|freedom|rehears|settle' "$T/files" >>"$T/found" || true
 	none "$T/found"
 }
+
+@test "what a test that fails has started ends with it: bats waits for whoever has its output open" {
+	printf '%s\n' 'load helpers' '@test "fails" {' 'sleep 1000 &' 'sleep 1000 3>&- &' 'spawn stopped sleep 1000' \
+		'kill -STOP "$PID"' 'false' '}' >"$T/fails.bats"
+	ln -s "$TOP/tests/helpers.bash" "$T/helpers.bash"
+	exits 1 timeout 60 bats "$T/fails.bats"
+	# every probe's children end with it
+	no git -C "$TOP" grep -lE '[^_]fork\(\)' -- 'tests/probes/*.c'
+}

@@ -118,8 +118,8 @@ counters() { [ "$(tier words)" = "$1" ]; }
 	[ -z "$NIGHTLY" ] || turns=100
 	for i in $(seq $turns); do
 		serve
-		python3 "$BATS_TEST_DIRNAME/lib/tier.py" update "$RUN" $((TILES + 7)) &
-		update=$!
+		spawn update python3 "$BATS_TEST_DIRNAME/lib/tier.py" update "$RUN" $((TILES + 7))
+		update=$PID
 		ln -f "$(tier tiles | sed -n "$((i % TILES + 1))p")" "$DISK/links/x"
 		sleep "0.0$((RANDOM % 10))"
 		kill -9 "$TIER"
@@ -143,10 +143,11 @@ counters() { [ "$(tier words)" = "$1" ]; }
 		tier update "$TILES"
 		end "$TIER"
 		tier $damage
-		exits 74 timeout 20 mt-tier "$RUN" 2>"$T/err" &
-		local p=$!
+		spawn lost timeout 20 mt-tier "$RUN"
+		local p=$PID
 		tier update 5
-		wait $p
+		exits 74 wait "$p"
+		mv "$T/lost.err" "$T/err"
 		[ "$(wc -l <"$T/err")" = 1 ]
 		grep -q "/unit-.*tile-...*: this tile is lost; load a checkpoint" "$T/err"
 		mt-store stat "$RUN" | grep -q dirty
@@ -180,10 +181,11 @@ counters() { [ "$(tier words)" = "$1" ]; }
 	serve
 	tier update $((TILES + 3))
 	end "$TIER"
-	exits 74 env LD_PRELOAD="$BUILD/fault/preload.so" MT_FAULT=pwrite:1+ mt-tier "$RUN" 2>"$T/err" &
-	local p=$!
+	spawn fails env LD_PRELOAD="$BUILD/fault/preload.so" MT_FAULT=pwrite:1+ mt-tier "$RUN"
+	local p=$PID
 	tier update 6
-	wait $p
+	exits 74 wait "$p"
+	mv "$T/fails.err" "$T/err"
 	[ "$(wc -l <"$T/err")" = 1 ]
 	grep -q "/unit-.*: Input/output error: nothing is lost; start mt-tier again.*--dir OLD=NEW" "$T/err"
 	counters "$((TILES + 9)) $((TILES + 9)) $((TILES + 3))"
@@ -210,9 +212,9 @@ counters() { [ "$(tier words)" = "$1" ]; }
 	DIRS=2 make
 	local from=b to=c n=$((40 + RANDOM % 30))
 	while :; do
-		env LD_PRELOAD="$BUILD/fault/preload.so" MT_FAULT="any:$n!" mt-tier "$RUN" --dir "$DISK/$from=$DISK/$to" \
-			2>/dev/null &
-		wait $! || [ $? = 137 ]
+		spawn moves env LD_PRELOAD="$BUILD/fault/preload.so" MT_FAULT="any:$n!" \
+			mt-tier "$RUN" --dir "$DISK/$from=$DISK/$to"
+		wait "$PID" || [ $? = 137 ]
 		tier check
 		tier tiles | grep -q "$DISK/$from/" || break
 		n=$((n * 5 / 4))
@@ -238,8 +240,8 @@ counters() { [ "$(tier words)" = "$1" ]; }
 	mkdir "$T/disk/links"
 	for file in $(tier tiles); do ln "$file" "$T/disk/links/"; done
 	serve
-	tier update $((TILES * 2)) &
-	local update=$!
+	spawn update tier update $((TILES * 2))
+	local update=$PID
 	eventually grep -q "no room in $T/disk/.* for unit-.*: waits until there is" "$T/tier.err"
 	kill "$TIER"
 	exits 74 wait "$TIER"
@@ -247,7 +249,7 @@ counters() { [ "$(tier words)" = "$1" ]; }
 	serve
 	eventually grep -q "no room" "$T/tier.err"
 	rm -r "$T/disk/links"
-	wait $update
+	wait "$update"
 	end "$TIER"
 	tier check
 }

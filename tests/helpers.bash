@@ -194,7 +194,7 @@ teardown() {
 	if [ -n "${BATS_ERROR_STATUS:-}" ] && [ "${BATS_TEST_COMPLETED:-}" != 1 ]; then
 		for f in "$T"/*.err; do [ -s "$f" ] && sed "s|^|$(basename "$f"): |" "$f"; done
 	fi
-	while read -r p; do kill -CONT "$p" 2>/dev/null; kill -9 "$p" 2>/dev/null; done <"$T/pids"
+	for p in $(jobs -p) $(cat "$T/pids"); do kill -CONT "$p" 2>/dev/null; kill -9 "$p" 2>/dev/null; done
 	wait 2>/dev/null
 	[ -z "${ON_DISK:-}" ] || rm -f "$ON_DISK"
 	[ -z "${DISK:-}" ] || rm -rf "$DISK"

@@ -10,12 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/stat.h>
 #include <sys/user.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include "child.h"
 
 #if !defined __x86_64__
 int main(void) { return 77; }
@@ -98,9 +99,8 @@ int main(int argc, char **argv)
 	char link[64], path[4096];
 	int status;
 	if (argc < 5) return 64;
-	pid_t pid = fork();
+	pid_t pid = fork_child();
 	if (pid == 0) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		if (ptrace(PTRACE_TRACEME, 0, NULL, NULL)) _exit(77);
 		execvp(argv[4], argv + 4);
 		_exit(127);

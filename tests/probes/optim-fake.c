@@ -29,6 +29,7 @@
 #include <unistd.h>
 
 #include "../../mt-optim/update.h"
+#include "child.h"
 #include "cli/cli.h"
 #include "mt/create.h"
 #include "mt/error.h"
@@ -295,7 +296,7 @@ static _Noreturn void be_tier(void)
 static void spawn_tier(void)
 {
 	uint64_t seed = rnd();
-	if (!f.dir || (f.tier = fork())) return;
+	if (!f.dir || (f.tier = fork_child())) return;
 	rnd_state = seed;
 	be_tier();
 }
@@ -332,7 +333,7 @@ static void spawn(int errors)
 	uint64_t n = f.kill ? 1 + rnd() % 4 : f.threads;
 	const char *isa = f.kill ? isas[rnd() % 4] : "";
 	snprintf(threads, sizeof threads, "%d", (int)n);
-	f.optim = fork();
+	f.optim = fork_child();
 	if (f.optim) return;
 	if (errors >= 0) dup2(errors, 2);
 	setenv("MT_ISA", isa, 1);
@@ -693,7 +694,7 @@ static void bad_scene(void)
 static pid_t hold_slot(int slot)
 {
 	struct mt_run *run;
-	pid_t pid = fork();
+	pid_t pid = fork_child();
 	if (pid == 0) {
 		if (mt_run_open(&run, f.name, MT_RUN_CONTROL) || mt_stage_claim(run, slot, NULL)) _exit(1);
 		for (;;) pause();

@@ -17,11 +17,11 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "../../mt-optim/optim.h"
+#include "child.h"
 #include "cli/cli.h"
 #include "mt/create.h"
 #include "mt/ring.h"
@@ -324,10 +324,9 @@ static void scalar_in_part(const struct scalars *a, const struct tile *t, struct
 
 static pid_t stepped_child(int world, int isa, uint64_t every)
 {
-	pid_t pid = fork();
+	pid_t pid = fork_child();
 	CHECK(pid >= 0, "fork: %s", strerror(errno));
 	if (pid == 0) {
-		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		struct world w; /* regions are not inherited: the child maps its own */
 		attach(&w, world);
 		w.o.update = isas[isa] == update_scalar ? scalar_in_part : isas[isa];
@@ -461,7 +460,7 @@ static bool is_uncounted(const struct optim *o)
 static bool ends_right(const struct world *w, uint64_t n, enum breakage b)
 {
 	int status;
-	pid_t pid = fork();
+	pid_t pid = fork_child();
 	CHECK(pid >= 0, "fork: %s", strerror(errno));
 	if (pid == 0) {
 		struct world scratch, left, wanted;

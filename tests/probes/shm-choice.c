@@ -12,6 +12,7 @@
 #include <sys/ptrace.h>
 #include <sys/wait.h>
 
+#include "child.h"
 #include "shm-common.h"
 
 enum { OTHERS = 3 }; /* entries made before */
@@ -32,7 +33,7 @@ static void enter(struct mt_run *r, const char *key, uint64_t by, uint64_t *stan
 /* A stage, stopped when it begins to enter its choice */
 static pid_t stage_start(void)
 {
-	pid_t pid = fork();
+	pid_t pid = fork_child();
 	struct mt_run *mine;
 	uint64_t any;
 	int status;

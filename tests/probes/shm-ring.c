@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 
+#include "child.h"
 #include "shm-common.h"
 
 struct side {
@@ -174,7 +175,7 @@ static void with_kills(uint64_t seed, uint64_t count)
 	while (!done[0] || !done[1]) {
 		for (int i = 0; i < 2; i++) {
 			if (done[i] || pid[i]) continue;
-			pid[i] = fork();
+			pid[i] = fork_child();
 			if (!pid[i]) side[i](sh, count);
 		}
 		usleep((useconds_t)(splitmix_next(&seed) % 3000));
@@ -228,7 +229,7 @@ static pid_t fork_apart(void)
 	if (!CPU_COUNT(&all)) CHECK(!sched_getaffinity(0, sizeof all, &all), "sched_getaffinity");
 	while (!CPU_ISSET(first, &all)) first++;
 	while (!CPU_ISSET(last, &all)) last--;
-	pid_t pid = fork();
+	pid_t pid = fork_child();
 	CPU_ZERO(&one);
 	CPU_SET(pid ? first : last, &one);
 	CHECK(!sched_setaffinity(0, sizeof one, &one), "sched_setaffinity");

@@ -8,11 +8,11 @@
 #include <signal.h>
 #include <stdio.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 
+#include "child.h"
 #include "shm-common.h"
 
 enum { PAIRS = 6, LOST_S = 60 };
@@ -41,11 +41,10 @@ static void plain_wake(struct mt_run *run)
 	if (atomic_load(&c->waiters)) syscall(SYS_futex, &c->event, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
-/* In a child: it does not inherit the mappings, and ends with its parent */
+/* In a child: it does not inherit the mappings */
 static struct mt_run *opened(void)
 {
 	struct mt_run *run;
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	mt_must(mt_run_open(&run, run_name, MT_RUN_CONTROL));
 	return run;
 }
@@ -104,7 +103,7 @@ static void until_asleep(struct mt_run *run, pid_t pid)
 static void sleeps_through(struct mt_run *run)
 {
 	_Atomic uint64_t *woken = &turns[0].at;
-	pid_t pid = fork();
+	pid_t pid = fork_child();
 	if (!pid)
 		for (run = opened();; atomic_fetch_add(woken, 1)) mt_wait_on(run, mt_event(run), LOST_S * 1000, 1);
 	for (uint32_t bit = 1; bit < 32; bit++) {
@@ -132,11 +131,11 @@ static void look_on(void)
 /* Pairs `first` to end - 1 at once */
 static int pass_turns(int first, int end, uint64_t seed)
 {
-	pid_t noisy = fork(), onlooker = 0;
+	pid_t noisy = fork_child(), onlooker = 0;
 	if (!noisy) noise(seed * 2654435761u + 1);
-	if (seed % 2 == 0 && !(onlooker = fork())) look_on(); /* without it, waiters is 0 at times */
+	if (seed % 2 == 0 && !(onlooker = fork_child())) look_on(); /* without it, waiters is 0 at times */
 	for (int i = 2 * first; i < 2 * end; i++)
-		if (!fork()) {
+		if (!fork_child()) {
 			member(i / 2, (uint64_t)i % 2, seed * 40503u + (uint64_t)i + 1);
 			_exit(0);
 		}

@@ -8,6 +8,7 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#include "child.h"
 #include "mt/run.h"
 
 /* A child does not inherit the regions: it opens them itself. */
@@ -28,7 +29,7 @@ int main(int argc, char **argv)
 	if (argc != 3 || mt_run_open(&run, argv[1], 0)) return 2;
 	srandom(1);
 	for (int i = 0; i < atoi(argv[2]); i++) {
-		pid_t filler = fork();
+		pid_t filler = fork_child();
 		if (filler == 0) fill_for_ever(argv[1]);
 		for (uint64_t from = mt_fills(run); mt_fills(run) < from + 100;) /* it is working */
 			if (waitpid(filler, NULL, WNOHANG)) return 2;

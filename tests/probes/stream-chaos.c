@@ -15,6 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "child.h"
 #include "left-out.h"
 #include "stream-world.h"
 
@@ -471,7 +472,7 @@ static bool missed(const char *name, const char *models, uint64_t count)
 {
 	int status;
 	fflush(stdout);
-	pid_t pid = fork();
+	pid_t pid = fork_child();
 	if (pid == 0) {
 		alarm(120);
 		if (!freopen("/dev/null", "w", stderr)) _exit(2);
