@@ -69,10 +69,10 @@ static uint64_t need_beside(const struct mt_layout *l, size_t config_bytes, uint
 	/* mt-link's: the gradients of node 0's mt-streams, and all the other nodes' sums of squares */
 	uint64_t link = nodes == 1
 		? 0
-		: streams * round_up(ring_like_grad(c), 4096) + (nodes - 1) * round_up(ring_like_batch(c), 4096);
+		: streams * round_up(ring_like_grad(c), mt_page()) + (nodes - 1) * round_up(ring_like_batch(c), mt_page());
 	uint64_t control = control_layout(c, l), rings = rings_lay(c, NULL);
 	free(c);
-	return round_up(control, 4096) + round_up(rings, 4096) + link;
+	return round_up(control, mt_page()) + round_up(rings, mt_page()) + link;
 }
 
 uint64_t mt_node_need(const struct mt_layout *l, size_t config_bytes, uint64_t step_tokens, uint32_t nodes,
@@ -80,7 +80,7 @@ uint64_t mt_node_need(const struct mt_layout *l, size_t config_bytes, uint64_t s
 {
 	uint64_t store = mt_node_store(l, nodes);
 	uint64_t beside = need_beside(l, config_bytes, step_tokens, nodes, streams ? streams : mt_default_streams(nodes));
-	return beside && store ? beside + round_up(store, 4096) : 0;
+	return beside && store ? beside + round_up(store, mt_page()) : 0;
 }
 
 static int foreign_file(const char *run);

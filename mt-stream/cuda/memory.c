@@ -16,7 +16,9 @@
 #endif
 #define SPARE_LEAST (256ull << 20) /* device memory left to the driver (kernels loaded later, page tables), */
 #define SPARE_PART 32              /* at least 1 / SPARE_PART of what is free */
-#define PAGE_TABLE 512             /* registered host memory needs 1 / PAGE_TABLE of its size: 8 bytes a page */
+/* Registered host memory needs at most 1 / PAGE_TABLE of its size in the GPU's page tables: 8 bytes for 4 KiB, the
+ * smallest page that a GPU has, also where the host's pages have 64 KiB */
+#define PAGE_TABLE 512
 
 /* ---- copies ---- */
 

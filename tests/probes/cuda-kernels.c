@@ -35,6 +35,7 @@ static void emu_seed(uint64_t seed) { (void)seed; }
 #define free(p) must(cudaFreeHost(p), "cudaFreeHost")
 #else
 #include <sys/mman.h>
+#include <unistd.h>
 
 /* What a case gives to a kernel ends before a page that may not be touched: keep() asks for 64 bytes more than it
  * needs, of which 8 are for operands off alignment */
@@ -45,13 +46,14 @@ static struct {
 
 static void *guarded_alloc(size_t bytes)
 {
-	size_t used = (bytes - 64 + 8 + 15) & ~(size_t)15, pages = (used + 4095) / 4096 * 4096;
-	char *base = mmap(NULL, pages + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (base == MAP_FAILED || mprotect(base + pages, 4096, PROT_NONE)) return NULL;
+	size_t page = (size_t)sysconf(_SC_PAGESIZE), used = (bytes - 64 + 8 + 15) & ~(size_t)15;
+	size_t pages = (used + page - 1) / page * page;
+	char *base = mmap(NULL, pages + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (base == MAP_FAILED || mprotect(base + pages, page, PROT_NONE)) return NULL;
 	for (int i = 0; i < 512; i++)
 		if (!guarded[i].given) {
 			guarded[i].base = base;
-			guarded[i].bytes = pages + 4096;
+			guarded[i].bytes = pages + page;
 			return guarded[i].given = base + pages - used;
 		}
 	return NULL;
