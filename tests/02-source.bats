@@ -87,6 +87,34 @@ written() {
 	none "$T/found"
 }
 
+# Instructions of one CPU that are outside an #if of its architecture: foreign FILE...
+foreign() {
+	awk 'FNR == 1 { depth = 0 }
+		/^[ \t]*#[ \t]*(el)?if/ {
+			if ($0 !~ /#[ \t]*el/) depth++
+			named[depth] = /__x86_64__|__aarch64__/
+			inverted[depth] = /#[ \t]*ifndef|![ \t]*defined/
+		}
+		/^[ \t]*#[ \t]*else/ { inverted[depth] = !inverted[depth] }
+		/^[ \t]*#[ \t]*endif/ { depth-- }
+		/(immintrin|x86intrin|cpuid|arm_neon)\.h|(^|[^A-Za-z0-9_])(_mm(256|512)?_|__m(128|256|512)|__asm__|asm )/ ||
+		/__builtin_(cpu|ia32)_/ {
+			for (i = depth; i > 0; i--) if (named[i] && !inverted[i]) next
+			print FILENAME ":" FNR ": " $0
+		}' "$@"
+}
+
+@test "no *.c has intrinsics, assembler or questions to an x86 CPU outside an #if of that architecture" {
+	printf '%s\n' '#if defined __x86_64__' '#include <immintrin.h>' '#else' '__builtin_cpu_init();' '#endif' \
+		'#ifndef __x86_64__' 'x = _mm_setzero_ps();' '#else' 'y = _mm_setzero_ps();' '#endif' '__asm__("nop");' \
+		>"$T/try.c"
+	[ "$(foreign "$T/try.c" | sed 's/.*:\([0-9]*\):.*/\1/' | xargs)" = "4 7 11" ]
+	mapfile -t all < <(files '*.c')
+	grep -q __builtin_cpu_supports "${all[@]}"
+	foreign "${all[@]}" >"$T/found"
+	none "$T/found"
+}
+
 # One extended regular expression a line: the old names and phrases, in forms that cannot be right. (lane is right for
 # SIMD, engine for a GPU's copy engine, "said" in a sentence, --blows and --lanes as old names of options.)
 old_names() {
