@@ -53,7 +53,8 @@
  * process's stores before its death is seen, so after a kill at any instruction a successor finds the group untouched,
  * or its old state in the slot that the index names. This holds on arm64, too, whose stores may become visible in
  * another order: an exception is precise there, so a killed thread has done a prefix of its program; the kernel's
- * release of the slot's lock comes after all of it, and the successor's acquisition of the lock after that.
+ * release of the slot's lock comes after all of it, and the successor's acquisition of the lock after that. Who looks
+ * at an optimizer that lives may find a new state beside an old index [tests/model/litmus/journal.litmus].
  */
 #ifndef MT_OPTIM_UPDATE_H
 #define MT_OPTIM_UPDATE_H

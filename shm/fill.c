@@ -68,7 +68,8 @@ void mt_fill_begin(struct mt_run *run)
 	atomic_store_explicit(fills, n + (n % 2 ? 2 : 1), memory_order_release); /* odd: a filler died over it */
 	/* release: a reader of a byte of this filling then finds the count of this filling. And a stage that claims its
 	 * slot meanwhile is seen by mt_run_idle, or sees that the run is being filled: both sides change `event` between
-	 * their store and their load, and the second to change it sees what the first has stored */
+	 * their store and their load, and the second to change it sees what the first has stored, on arm64, too
+	 * [tests/model/litmus/fill.litmus] */
 	atomic_thread_fence(memory_order_seq_cst);
 }
 

@@ -10,6 +10,9 @@
  * words in shared memory. Each side caches the other's word and reads it again only when the cached one says stop.
  * A producer may be writing several blocks, tail and those behind it, and a consumer reading several. A reservation
  * leaves no trace in shared memory: the successor of a dead producer writes again what was not published.
+ *
+ * arm64 lets loads and stores pass each other where nothing forbids it: tests/model/litmus/ring.litmus shows which
+ * message a consumer would read without each release and acquire.
  */
 #include <stdio.h>
 #include <stdlib.h>

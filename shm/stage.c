@@ -7,6 +7,9 @@
  *     the byte is locked by another open file     its holder lives
  *     it is free                                  its holder is dead, and nothing of it can store any more
  *
+ * To unlock is a release in the kernel, and to lock an acquire: so who takes the byte sees all that its last holder
+ * has stored, on arm64, too [tests/model/litmus/journal.litmus].
+ *
  * This needs no /proc and no spare descriptor, and holds across PID namespaces that share the file system. A process
  * without the lock is no stage. Whatever cannot be found out is "unknown", a word without the bit "locked" as well:
  * nobody takes its slot, aborts its step or removes its run.
@@ -351,10 +354,10 @@ static int claim_slot(struct mt_run *run, int slot)
 	return 0;
 }
 
-/* A stage that has just claimed a run which somebody began to fill after it was attached: it leaves, so that the filler
- * finds nobody at work (it looks after it has said that it fills, as we look after we have said that we work), and
- * waits until the run is filled: a filler that fails or dies leaves weights that nobody may train. 1: claim again; 0;
- * an error */
+/* A stage that has just claimed a run which somebody began to fill after it was attached: it leaves, so that the
+ * filler finds nobody at work (it looks after it has said that it fills, as we look after we have said that we work;
+ * both change `event` in between, which is what orders it on arm64: mt_fill_begin), and waits until the run is
+ * filled: a filler that fails or dies leaves weights that nobody may train. 1: claim again; 0; an error */
 static int yield_to_filler(struct mt_run *run, int slot)
 {
 	if (slot == MT_STORE || slot == MT_FILL) return 0;

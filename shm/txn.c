@@ -100,7 +100,8 @@ bool mt_txn_cas(struct mt_run *run, uint32_t k, uint64_t expect, uint64_t want)
 	/* release: the fields that the new phase speaks of stand before it */
 	bool ok = atomic_compare_exchange_strong_explicit(&mt_txn(run, k)->word, &expect, want, memory_order_acq_rel,
 		memory_order_acquire);
-	/* release: fields that are written for a later txn stay behind this word (mt_run_committed reads it again) */
+	/* release: fields that are written for a later txn stay behind this word (mt_run_committed reads it again). On
+	 * arm64, acq_rel alone lets them pass it [tests/model/litmus/txn.litmus] */
 	atomic_thread_fence(memory_order_release);
 	if (ok) mt_wake_on(run, MT_ON_TXN);
 	return ok;

@@ -7,9 +7,11 @@
  *     waiters + 1            (seq_cst)        waiters > 0 ? futex_wake(bits of what was published)
  *     futex_wait(event == seen, bits of the publications that end the wait)
  *
- * event changes with every publication, so a publication after the waiter's look makes futex_wait return at once; and
- * of "waiters + 1" and "event + 1" one comes first: either the publisher sees the waiter, or the kernel sees the new
- * event. A waiter that is killed leaves waiters one too high for good, which costs later publishers a system call.
+ * event changes with every publication, so a publication after the waiter's look makes futex_wait return at once;
+ * and of "waiters + 1" and "event + 1" one comes first: either the publisher sees the waiter, or the kernel sees the
+ * new event. On arm64, too: the load of waiters is an LDAR, which the STLXR of event + 1 precedes (a plain load
+ * might come first), and futex_wait has a full barrier before it reads event [tests/model/litmus/doorbell.litmus]. A
+ * waiter that is killed leaves waiters one too high for good, which costs later publishers a system call.
  *
  * The bits (MT_ON_*) decide only whom the kernel wakes of those that sleep. They take no part in the argument above:
  * the kernel compares event first, whatever the bits, and a publisher's futex_wake comes after its event + 1. So no

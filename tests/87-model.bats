@@ -1,4 +1,4 @@
-# The protocols of a run on several nodes, and of files on drives, as models that Spin searches: tests/model.
+# The protocols of a run on several nodes, of files on drives and of shared words on arm64, as models: tests/model.
 load helpers
 
 MODEL=$TOP/tests/model/run
@@ -21,6 +21,14 @@ MODEL=$TOP/tests/model/run
 	[ "$status" = 0 ] || { echo "$output" >&2; false; }
 	[ "$(grep -c '^ok: all rules' <<<"$output")" = 5 ]
 	[ "$(grep -c '^ok: without ' <<<"$output")" = 3 ]
+}
+
+@test "arm64: no litmus test has its unwanted outcome, and with anything in it weakened herd7 finds it" {
+	need_cmd herd7
+	run "$TOP/tests/model/litmus/run"
+	[ "$status" = 0 ] || { echo "$output" >&2; false; }
+	[ "$(grep -c '^ok: .* Never)' <<<"$output")" = 6 ]
+	[ "$(grep -c '^ok: .* without .* Sometimes)' <<<"$output")" -ge 6 ]
 }
 
 @test "the model check without spin exits 69 with one line that says what to install" {

@@ -129,10 +129,12 @@ bench: deps
 figures:
 	@tests/bench/figures
 
-# ---- the protocols between nodes and of files on drives, as models that Spin searches (tests/model/README.md)
+# ---- the protocols between nodes and of files on drives, as models that Spin searches, and orders on arm64 by herd7
+# (tests/model/README.md)
 .PHONY: model-check
 model-check:
 	@tests/model/run
+	@tests/model/litmus/run
 
 # ---- a real model and real conversations, from PyPI: losses and norms beside PyTorch's (tests/real/README.md)
 .PHONY: real-test
