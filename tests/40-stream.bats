@@ -250,13 +250,11 @@ in_step() {
 
 # A batch that a peer must not send ends the stream with 69 and one line: bad_batch MESSAGE WORD...
 bad_batch() {
-	local code=0 message=$1
+	local message=$1
 	shift
 	make_run "${MODEL:-llama3}"
 	spawn stream mt-stream "$RUN"
-	timeout 1 stream-drive step "$RUN" 2 "${SEQ:-24}" 1 1 3 "$@" >/dev/null 2>&1 3>&- || true
-	wait "$PID" || code=$?
-	[ "$code" = 69 ]
+	batch_ends_stream 69 2 "${SEQ:-24}" 1 1 3 "$@"
 	[ "$(wc -l <"$T/stream.err")" = 1 ]
 	grep -q "^mt-stream: batch.0: step 1, micro-batch 0: .*$message" "$T/stream.err"
 }
@@ -273,10 +271,9 @@ bad_batch() {
 @test "a micro-batch that fits no plan exits 71 with need and have, and sends nothing" {
 	make_run llama3
 	spawn stream mt-stream "$RUN" --device-memory 64K
-	timeout 1 stream-drive step "$RUN" 2 24 1 1 3 >"$T/out" 2>/dev/null 3>&- || true
-	exits 71 wait "$PID"
+	batch_ends_stream 71 2 24 1 1 3
 	grep -q "needs .* have " "$T/stream.err"
-	[ ! -s "$T/out" ]
+	[ ! -s "$T/drive.out" ]
 }
 
 @test "with too little memory to keep all activations the stream recomputes, with the same bits" {
@@ -285,8 +282,7 @@ bad_batch() {
 	step_of little "--device-memory 1200K" 1 20 24 1
 	same plenty little
 	spawn stream mt-stream "$RUN" --device-memory 1200K --recompute none
-	timeout 1 stream-drive step "$RUN" 20 24 1 1 3 >/dev/null 2>&1 3>&- || true
-	exits 71 wait "$PID"
+	batch_ends_stream 71 20 24 1 1 3
 }
 
 @test "the first stream selects the chunk sizes; later ones use them or refuse" {

@@ -96,6 +96,17 @@ eventually() {
 	return 1
 }
 
+# A batch of stream-drive ends the mt-stream $PID with this code, however long the stream takes to start:
+# batch_ends_stream CODE ROWS SEQ MICROS STREAMS SEED [WORD...]
+batch_ends_stream() {
+	local code=$1 stream=$PID
+	shift
+	spawn drive stream-drive step "$RUN" "$@"
+	exits "$code" wait "$stream"
+	kill -9 "$PID"
+	wait "$PID" || true
+}
+
 # $T/data: $CASE's records often enough that a training is not over before a test has looked at it
 long_data() {
 	local i

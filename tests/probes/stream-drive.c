@@ -13,7 +13,7 @@
  *                     each tensor's are: first element, elements, name
  *         plain       rows are one document each
  *         loss=NAME   pg, dpo, simpo or orpo, of the rows' documents; a line for each micro's figures
- *         limit=S     wait so long for all of it (default 60)
+ *         limit=S     fail when nothing comes for so long (default 60)
  *         token=N target=N start=N   put N into the second token of the first row
  *         rows=N      say so in the message
  *         grad=RING   take gradients from RING instead of grad.0
@@ -394,7 +394,7 @@ static void accumulate(void)
 {
 	uint32_t sent = 0;
 	bool stale = words[W_STALE].set, dropped;
-	double until = mt_now() + (words[W_LIMIT].set ? (double)words[W_LIMIT].value : 60);
+	double limit = words[W_LIMIT].set ? (double)words[W_LIMIT].value : 60, until = mt_now() + limit;
 	while (losses < micros || parts < expected_parts) {
 		uint32_t event = mt_event(run);
 		bool any = false;
@@ -409,7 +409,9 @@ static void accumulate(void)
 			begin_again();
 			sent = 0;
 		}
-		if (mt_now() > until) mt_die(1, "nothing comes: %u losses, %u of %u gradients", losses, parts, expected_parts);
+		if (any) until = mt_now() + limit;
+		else if (mt_now() > until)
+			mt_die(1, "nothing comes: %u losses, %u of %u gradients", losses, parts, expected_parts);
 		if (!any) mt_wait(run, event, 100), mt_abort_dead(run);
 	}
 }
