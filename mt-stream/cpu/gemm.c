@@ -13,11 +13,11 @@
 
 /* Tiles of about m x n, so large that packing their inputs costs little. Packing a transposed a takes longer, so such
  * tiles are wider (fp32). Without AVX-512, b is better packed less often: the LM head's gradient is a fifth faster by
- * large tiles. m is halved, down to least_m, if there are fewer than FEW for the threads. A GEMM of fewer than SMALL
- * multiplications is one tile. */
+ * large tiles. By AVX512-BF16, too, larger tiles are faster, if there are enough. m is halved, down to least_m, if there
+ * are fewer than FEW for the threads. A GEMM of fewer than SMALL multiplications is one tile. No shape changes a bit. */
 static const struct tile_shape {
 	int64_t m, n, least_m;
-} square = {512, 320, 128}, wide = {128, 640, 64}, large = {512, 640, 64};
+} square = {512, 320, 128}, wide = {128, 640, 64}, large = {512, 640, 64}, largest = {1024, 640, 512};
 enum { FEW = 8, MANY = 32, SMALL = 1 << 19 };
 
 #if defined(HAVE_DNNL)
@@ -49,15 +49,18 @@ static int has_isa(dnnl_cpu_isa_t isa) { return ((unsigned)dnnl_get_effective_cp
 /* Instruction sets beyond avx512_core change no bit of an fp32 GEMM. */
 static int has_avx512(void) { return has_isa(dnnl_cpu_isa_avx512_core); }
 
+static int has_amx(void) { return has_isa(dnnl_cpu_isa_avx512_core_amx); }
+
 static const char *isa_name(int bf16)
 {
-	if (bf16) return has_isa(dnnl_cpu_isa_avx512_core_amx) ? "avx512_amx" : "avx512_bf16";
+	if (bf16) return has_amx() ? "avx512_amx" : "avx512_bf16";
 	if (has_avx512()) return "avx512";
 	return has_isa(dnnl_cpu_isa_avx2) ? "avx2" : has_isa(dnnl_cpu_isa_avx) ? "avx" : "sse41";
 }
 #define LACKS_BF16 (has_isa(dnnl_cpu_isa_avx512_core_bf16) ? NULL : "this CPU has neither AVX512-BF16 nor AMX")
 #else /* there its bits of instruction sets mean others */
 static int has_avx512(void) { return 1; } /* tiles were compared on x86 alone */
+static int has_amx(void) { return 0; }
 static const char *isa_name(int bf16)
 {
 	(void)bf16;
@@ -195,6 +198,7 @@ char *openblas_get_config(void) __attribute__((weak));
 char *openblas_get_corename(void) __attribute__((weak));
 
 static int has_avx512(void) { return 1; } /* tiles were compared with oneDNN alone */
+static int has_amx(void) { return 0; }
 
 const char *gemm_lacks_bf16(void) { return "mt was built without oneDNN"; }
 int gemm_bf16_is_fast(void) { return 0; }
@@ -252,8 +256,9 @@ static void tile_in_place(struct gemm_args *g)
 		cpu_kernels()->add((float *)g->c + r * g->ldc, (const float *)g->add + r * g->ldc, g->n);
 }
 
-/* Through a buffer that stays in the second cache. oneDNN's kernels of bf16 store 64 bytes of each of 16 rows at a
- * time: where rows lie far apart, waiting for memory takes up to half of the time, which whole rows do not. */
+/* Through a buffer that stays in the second cache. oneDNN's kernels for AMX store 64 bytes of each of 16 rows at a time:
+ * where rows lie far apart, waiting for memory takes up to half of the time, which whole rows do not. Sums that are
+ * added to c take this way with every kernel, so that they are added once, whatever parts of k a kernel has. */
 static void tile_buffered(const struct gemm_args *g, float *buffer)
 {
 	struct gemm_args own = *g;
@@ -291,15 +296,21 @@ void gemm_tile(struct pool *pool, int thread, const struct gemm_tiles *t, int64_
 {
 	struct gemm_args g = tile_args(t, tile);
 	use_one_thread();
-	if (g.bf16 && g.n < g.ldc) tile_buffered(&g, op_scratch(pool, thread, (size_t)(g.m * g.n) * sizeof(float)));
+	if (g.bf16 && g.n < g.ldc && (has_amx() || g.beta != 0))
+		tile_buffered(&g, op_scratch(pool, thread, (size_t)(g.m * g.n) * sizeof(float)));
 	else tile_in_place(&g);
+}
+
+static int64_t tiles_of(const struct gemm_args *g, int64_t m, const struct tile_shape *s)
+{
+	return div_up(g->m, m) * div_up(g->n, s->n);
 }
 
 static const struct tile_shape *shape_of(const struct gemm_args *g)
 {
-	if (!g->trans_a || g->bf16) return &square;
-	int many = div_up(g->m, large.m) * div_up(g->n, large.n) >= MANY;
-	return many && !has_avx512() ? &large : &wide;
+	if (g->bf16) return !has_amx() && tiles_of(g, largest.least_m, &largest) >= FEW ? &largest : &square;
+	if (!g->trans_a) return &square;
+	return !has_avx512() && tiles_of(g, large.m, &large) >= MANY ? &large : &wide;
 }
 
 struct gemm_tiles gemm_split(const struct gemm_args *g)
