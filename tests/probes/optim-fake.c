@@ -293,6 +293,9 @@ static _Noreturn void be_tier(void)
 	}
 }
 
+/* For kill=S seconds, and on a slow machine until each was killed once */
+static bool killing(void) { return f.kill && (mt_now() < f.kill_until || !f.kills || (f.dir && !f.tier_kills)); }
+
 static void spawn_tier(void)
 {
 	uint64_t seed = rnd();
@@ -309,7 +312,7 @@ static void look_after_tier(void)
 		f.tier = 0;
 		CHECK(false, "the tier ended by itself (status %x)", status);
 	}
-	if (!f.kill || mt_now() > f.kill_until || rnd() % 64 || !mt_stage_alive(f.run, MT_TIER)) return;
+	if (!killing() || rnd() % 64 || !mt_stage_alive(f.run, MT_TIER)) return;
 	end_process(&f.tier);
 	f.tier_kills++;
 	spawn_tier();
@@ -349,7 +352,7 @@ static void look_after_optim(void)
 		f.optim = 0;
 		CHECK(false, "mt-optim ended by itself (status %x)", status);
 	}
-	if (!f.kill || mt_now() < f.next_kill || mt_now() > f.kill_until) return;
+	if (!killing() || mt_now() < f.next_kill) return;
 	if (!mt_stage_alive(f.run, MT_OPTIM)) return; /* it has not started yet */
 	enum mt_phase p = mt_word_phase(mt_txn_word(f.run, f.k));
 	if (f.kill_in_apply && p != MT_APPLY) return;
