@@ -13,8 +13,9 @@
 
 /* Tiles of about m x n, so large that packing their inputs costs little. Packing a transposed a takes longer, so such
  * tiles are wider (fp32). Without AVX-512, b is better packed less often: the LM head's gradient is a fifth faster by
- * large tiles. By AVX512-BF16, too, larger tiles are faster, if there are enough. m is halved, down to least_m, if there
- * are fewer than FEW for the threads. A GEMM of fewer than SMALL multiplications is one tile. No shape changes a bit. */
+ * large tiles. By AVX512-BF16, too, larger tiles are faster, if there are enough. m is halved, down to least_m, if
+ * there are fewer than FEW for the threads. A GEMM of fewer than SMALL multiplications is one tile. No shape changes a
+ * bit. */
 static const struct tile_shape {
 	int64_t m, n, least_m;
 } square = {512, 320, 128}, wide = {128, 640, 64}, large = {512, 640, 64}, largest = {1024, 640, 512};
@@ -256,9 +257,9 @@ static void tile_in_place(struct gemm_args *g)
 		cpu_kernels()->add((float *)g->c + r * g->ldc, (const float *)g->add + r * g->ldc, g->n);
 }
 
-/* Through a buffer that stays in the second cache. oneDNN's kernels for AMX store 64 bytes of each of 16 rows at a time:
- * where rows lie far apart, waiting for memory takes up to half of the time, which whole rows do not. Sums that are
- * added to c take this way with every kernel, so that they are added once, whatever parts of k a kernel has. */
+/* Through a buffer that stays in the second cache. oneDNN's kernels for AMX store 64 bytes of each of 16 rows at a
+ * time: where rows lie far apart, waiting for memory takes up to half of the time, which whole rows do not. Sums that
+ * are added to c take this way with every kernel, so that they are added once, whatever parts of k a kernel has. */
 static void tile_buffered(const struct gemm_args *g, float *buffer)
 {
 	struct gemm_args own = *g;
