@@ -174,7 +174,8 @@ struct gpu {         /* a GPU's properties */
 	char model[256]; /* "NVIDIA H100 80GB HBM3" */
 	int capability;  /* 90: sm_90 */
 	int multiprocessors, clock_khz, memory_khz, bus_bits;
-	bool unified;          /* its memory is the host's, which it reads by the host's page tables */
+	bool unified;          /* its memory is the host's */
+	bool host_tables;      /* it reads and writes all host memory, by the host's page tables */
 	bool reads_registered; /* kernels read registered host memory by the host's pointers */
 };
 

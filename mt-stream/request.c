@@ -28,15 +28,18 @@ static uint64_t budget_now(struct stream *s)
 }
 
 /* Activations may have what is available of the host's memory, but for an eighth that others may need. On a device
- * whose memory is the host's: what its budget leaves of that; of a GPU's budget, such an eighth is left, too. Memory
- * that this stream holds already is available to it. */
+ * whose memory is the host's: what its budget leaves of that; what is requested of a GPU's limits that budget, too.
+ * Memory that this stream holds already is available to it. */
 static void host_limit(const struct stream *s, struct plan_request *req)
 {
 	bool one = !s->dev->room || req->unified;
 	uint64_t have = mt_mem_available(), mine = s->memory.offload_bytes + (one ? s->memory.arena_bytes : 0);
 	req->host_beside = mt_run_bytes(s->run);
+	if (req->unified && s->requested.host) {
+		uint64_t left = s->requested.host > req->host_beside ? s->requested.host - req->host_beside : 0;
+		if (req->memory > left) req->memory = left;
+	}
 	have = have == UINT64_MAX ? have : have - have / 8 + mine;
-	if (req->unified && req->memory > have) req->memory = have;
 	if (one && have != UINT64_MAX) have = have > req->memory ? have - req->memory : 0;
 	req->host = have > UINT64_MAX - req->host_beside ? UINT64_MAX : req->host_beside + have;
 	if (s->requested.host && s->requested.host < req->host) req->host = s->requested.host;

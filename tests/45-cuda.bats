@@ -104,11 +104,72 @@ as_on_cpu() {
 		make_run "$model" bf16 bf16
 		step_of copied "$EMU --device cuda"
 		make_run "$model" bf16 bf16
-		SEED=2 step_of placed "env MT_EMU_UNIFIED=1 $EMU --device cuda"
+		SEED=2 step_of placed "env MT_EMU_INTEGRATED=1 MT_EMU_HOST_TABLES=1 $EMU --device cuda"
 		grep -q '; 0 weight and' "$T/stream.err"
 		no grep -q offloaded "$T/stream.err"
 		cmp "$T/copied" "$T/placed"
 	done
+	# one that does not use the host's page tables copies them
+	make_run "$model" bf16 bf16
+	step_of apart "env MT_EMU_INTEGRATED=1 $EMU --device cuda"
+	no grep -q '; 0 weight and' "$T/stream.err"
+	no grep -q offloaded "$T/stream.err"
+	cmp "$T/copied" "$T/apart"
+}
+
+# (the emulator ends where memory is registered; and no bounce buffer, nor any other host memory, can be pinned)
+@test "a GPU that uses the host's page tables copies without registering or bounce buffers, with the same bits" {
+	need_emulator
+	for model in qwen3 gemma4-e; do
+		make_run "$model" bf16 bf16
+		ROWS=16 step_of registered "$EMU --device cuda"
+		make_run "$model" bf16 bf16
+		SEED=2 ROWS=16 step_of direct "env MT_EMU_HOST_TABLES=1 MT_EMU_HOST_MOST=1 $EMU --device cuda"
+		no grep -q 'cudaHost\|; 0 weight and' "$T/stream.err"
+		cmp "$T/registered" "$T/direct"
+	done
+	own=$(own_of "$T/stream.err")
+	make_run qwen3 bf16 bf16
+	ROWS=16 step_of registered "$EMU --device cuda"
+	make_run qwen3 bf16 bf16
+	SEED=3 ROWS=16 step_of direct "env MT_EMU_HOST_TABLES=1 MT_EMU_HOST_MOST=1 $EMU --device cuda --device-memory
+		$((own + 700))K"
+	grep -q 'residuals offloaded' "$T/stream.err"
+	no grep -q 'cudaHost\|bounce' "$T/stream.err"
+	cmp "$T/registered" "$T/direct"
+}
+
+# Bytes of device memory that the emulated GPU's plan may take: budget_of NAME=VALUE... [-- OPTIONS]
+budget_of() {
+	local words="$*"
+	env ${words%% -- *} "$BUILD/emu/mt-plan" --config "$GOLDEN/qwen3/model" --seq 24 --micro 4 --json \
+		$(printf %s "$words" | sed -n 's/.* -- //p') 2>/dev/null | value memory
+}
+
+@test "a GPU whose memory is the host's may take seven eighths of what the host can give, whatever the driver reports" {
+	need_emulator
+	local dir=$T/sys/devices/system/node all="MemTotal: 99999999999 kB"
+	mkdir -p "$dir/node0" "$dir/node1"
+	echo 0-1 >"$dir/has_memory"
+	echo 0 >"$dir/has_cpu"
+	# (of what is available, the node without cores has all but a few bytes)
+	available=$(mt-store stat --memory --json | value memory_available)
+	other=$(($(awk '/^MemAvailable/ { print $2 }' /proc/meminfo) - 3000000))
+	for part in MemFree "Active(file)" "Inactive(file)" SReclaimable; do
+		echo "Node 1 $part: $([ "$part" = MemFree ] && echo $other || echo 0) kB"
+	done >"$dir/node1/meminfo"
+	[ "$available" -gt 3200000000 ] || skip "needs 3 GB of free memory"
+	few=$(budget_of MT_EMU_INTEGRATED=1 MT_SYSFS_DIR="$T/sys")
+	[ "$few" -gt 1800000000 ]
+	[ "$few" -lt 2900000000 ]                          # of 3.07 GB, as others take and free memory meanwhile
+	# the driver counts pages of files as used: it reports less than there is
+	[ "$(budget_of MT_EMU_INTEGRATED=1 MT_EMU_MEMORY=1000000)" -gt $((available / 2)) ]
+	[ "$(budget_of MT_EMU_MEMORY=1000000000)" = 1000000000 ]
+	# --host-memory is all that a run may have there, its state and the GPU's part, with and without a run
+	make_run qwen3 bf16 bf16
+	step_of limited "env MT_EMU_INTEGRATED=1 MT_EMU_HOST_TABLES=1 $EMU --device cuda --host-memory 200M"
+	grep -q ' of 19[0-9]\.[0-9]* MiB of device memory' "$T/stream.err"
+	[ "$(budget_of MT_EMU_INTEGRATED=1 MT_EMU_HOST_TABLES=1 -- --host-memory 200M)" -lt $((200 << 20)) ]
 }
 
 @test "few rows of a large embedding are read in the registered store, with the bits of a copy of all" {

@@ -55,7 +55,7 @@ struct cuda {
 	char machine[64];
 	void *gemm_workspace;
 	struct allocation arenas[ARENAS], pinned[ARENAS]; /* allocated device memory; allocated pinned host memory */
-	struct pool *copiers;                             /* threads of staged copies; NULL: one */
+	struct pool *copiers;                             /* threads of staged copies; NULL: one, or none is needed */
 
 	struct mt_run *run;
 	int slot;
@@ -89,7 +89,7 @@ void cuda_times(struct device *);
 
 /* memory.c */
 /* Can all of it be copied directly? */
-bool is_registered(struct cuda *, const void *p, size_t bytes);
+bool is_direct(struct cuda *, const void *p, size_t bytes);
 void copy_host(struct cuda *, struct cuda_stream *, void *dst, const void *src, size_t bytes,
 	bool in); /* from host memory, or to it */
 void copy_any(struct cuda *, struct cuda_stream *, void *dst, const void *src, size_t bytes);

@@ -102,7 +102,7 @@ static int cuda_attach(struct device *d, struct mt_run *r, int slot)
 	if ((rc = backend_find(c, geo)) != 0) return rc;
 	if (c->ex) return mt_fail(c->ex, "%s", c->why);
 	atomic_init(&c->stop, false);
-	if (c->gpu.unified) return 0; /* weights are not copied */
+	if (c->gpu.host_tables) return 0; /* weights need not be registered */
 	c->registering = !pthread_create(&c->registrar, NULL, registrar_main, c);
 	return 0;
 }
@@ -132,7 +132,8 @@ static int cuda_open(struct cuda *c)
 	int rc = gpu_open(c->ordinal, &p, &c->gpu), ex = MT_EX_CONFIG;
 	if (!rc) {
 		c->dev.gpu = &c->gpu;
-		c->copiers = pool_create(mt_cores() < COPIERS ? mt_cores() : COPIERS, POOL_SPINS, NULL);
+		if (!c->gpu.host_tables)
+			c->copiers = pool_create(mt_cores() < COPIERS ? mt_cores() : COPIERS, POOL_SPINS, NULL);
 	}
 	for (enum queue q = 0; !rc && q < QUEUES; q++)
 		if (!stream_open(c, &c->q[q])) rc = -c->ex;
@@ -150,17 +151,21 @@ static int cuda_open(struct cuda *c)
 	return 0;
 }
 
+/* Where the GPU has memory of its own (GH200), GEMMs read weights there: it is some ten times as fast, and a weight is
+ * read several times */
 static const void *cuda_zero_copy(struct device *d, const void *host, enum mt_dtype dtype)
 {
 	(void)dtype; /* operands have the run's */
-	return d->gpu->unified ? host : NULL;
+	return d->gpu->unified && d->gpu->host_tables ? host : NULL;
 }
 
-/* Registered host memory is in the device's address space, too. While it is being registered, it is copied. */
+/* Host memory that is copied directly is in the device's address space, too. While it is being registered, it is
+ * copied. */
 static const void *cuda_read_rows(struct device *d, const void *host, size_t bytes, enum mt_dtype dtype)
 {
 	(void)dtype;
-	return d->gpu->reads_registered && is_registered((struct cuda *)d, host, bytes) ? host : NULL;
+	bool reads = d->gpu->reads_registered || d->gpu->host_tables;
+	return reads && is_direct((struct cuda *)d, host, bytes) ? host : NULL;
 }
 
 struct device *device_cuda(int ordinal, int *ex)

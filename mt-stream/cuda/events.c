@@ -122,7 +122,7 @@ bool stream_open(struct cuda *c, struct cuda_stream *s)
 		if (!cuda_ok(c, cudaEventCreateWithFlags(&s->events[i], cudaEventDisableTiming | cudaEventBlockingSync),
 				"cudaEventCreate"))
 			return false;
-	return cuda_ok(c, bounce_open(&s->bounce, s->stream, c->copiers), "bounce buffers");
+	return c->gpu.host_tables || cuda_ok(c, bounce_open(&s->bounce, s->stream, c->copiers), "bounce buffers");
 }
 
 void stream_close(struct cuda_stream *s)

@@ -5,6 +5,7 @@
 
 #include "gpu.h"
 #include "mt/error.h"
+#include "os.h"
 
 #ifdef MT_EMU
 #include "cublaslt.h"
@@ -12,6 +13,7 @@
 #include <cublasLt.h>
 #endif
 
+#define HOST_PART 8 /* of memory that the host has, too, 1 / HOST_PART is left to others */
 #define LIBRARY "libcublasLt.so."
 #define STRING(x) #x
 #define EXPAND(x) STRING(x)
@@ -71,16 +73,19 @@ int gpu_open(int ordinal, struct cudaDeviceProp *p, struct gpu *gpu)
 		.memory_khz = attribute(ordinal, cudaDevAttrMemoryClockRate),
 		.bus_bits = attribute(ordinal, cudaDevAttrGlobalMemoryBusWidth),
 		.reads_registered = attribute(ordinal, cudaDevAttrCanUseHostPointerForRegisteredMem),
-		.unified = attribute(ordinal, cudaDevAttrIntegrated) &&
-			attribute(ordinal, cudaDevAttrPageableMemoryAccessUsesHostPageTables),
+		.unified = attribute(ordinal, cudaDevAttrIntegrated),
+		.host_tables = attribute(ordinal, cudaDevAttrPageableMemoryAccessUsesHostPageTables),
 	};
 	snprintf(gpu->model, sizeof gpu->model, "%s", p->name);
 	return 0;
 }
 
-uint64_t gpu_available(void)
+uint64_t gpu_available(const struct gpu *gpu)
 {
 	size_t available = 0, total;
+	uint64_t host = gpu->unified ? mt_mem_available() : UINT64_MAX;
+	/* cudaMemGetInfo knows neither pages of files, which the kernel takes back, nor limits of cgroups */
+	if (host != UINT64_MAX) return host - host / HOST_PART;
 	if (cudaMemGetInfo(&available, &total) != cudaSuccess) cudaGetLastError();
 	return available;
 }
@@ -91,6 +96,6 @@ int gpu_find(int ordinal, struct gpu *gpu, uint64_t *room)
 	int rc = gpu_open(ordinal, &p, gpu);
 	if (rc) return rc;
 	if (!cublaslt_open()) return -MT_EX_CONFIG;
-	*room = gpu_available();
+	*room = gpu_available(gpu);
 	return 0;
 }

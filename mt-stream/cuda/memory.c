@@ -3,6 +3,11 @@
  * Host memory that is registered with the driver is copied directly. The gradient ring's blocks are registered before
  * the first step; a thread registers the store's weights unit by unit, in forward order, while the first step runs. All
  * other host memory is copied through bounce buffers (host.h).
+ *
+ * A GPU that uses the host's page tables (GH200, GB200, GB300, GB10) copies all host memory directly. There
+ * cudaHostRegister pins nothing, it only populates pages (CUDA driver API, cuMemHostRegister), and mt-store create has
+ * done that: so nothing is registered, and no page tables of the GPU's own are needed. Not measured yet: whether such
+ * copies are as fast, and return as soon, as those of registered memory.
  */
 #include <stdlib.h>
 
@@ -40,7 +45,8 @@ static bool on_device(const struct cuda *c, const void *p)
 static size_t direct_bytes(struct cuda *c, const void *p, size_t bytes, bool *direct)
 {
 	const struct ranges *const known[] = {&c->weights, &c->blocks};
-	*direct = false;
+	*direct = c->gpu.host_tables;
+	if (*direct) return bytes;
 	for (int i = 0; i < ARENAS; i++)
 		if (c->pinned[i].bytes && within(&c->pinned[i], p, bytes)) return *direct = true, bytes;
 	for (size_t i = 0; !*direct && i < sizeof known / sizeof *known; i++)
@@ -48,7 +54,7 @@ static size_t direct_bytes(struct cuda *c, const void *p, size_t bytes, bool *di
 	return bytes;
 }
 
-bool is_registered(struct cuda *c, const void *p, size_t bytes)
+bool is_direct(struct cuda *c, const void *p, size_t bytes)
 {
 	bool direct = true;
 	for (size_t at = 0; at < bytes && direct;) at += direct_bytes(c, (const char *)p + at, bytes - at, &direct);
@@ -122,6 +128,7 @@ void cuda_host_register(struct device *d, const void *p, size_t bytes)
 {
 	struct cuda *c = (struct cuda *)d;
 	cudaError_t e = cudaSuccess;
+	if (c->gpu.host_tables) return;
 	for (size_t at = 0; at < bytes && e == cudaSuccess; at += REGISTER_MOST)
 		e = ranges_add(&c->blocks, (const char *)p + at, bytes - at < REGISTER_MOST ? bytes - at : REGISTER_MOST);
 	if (e != cudaSuccess) registration_refused(c, "the gradient ring", e);
@@ -156,7 +163,8 @@ void cuda_release(struct device *d, void *p, size_t bytes)
 		}
 }
 
-/* Pinned memory; if the driver refuses, any memory, which is copied through bounce buffers: reported once */
+/* Pinned memory; if the driver refuses, any memory, which is copied through bounce buffers: reported once. (Where the
+ * GPU uses the host's page tables, other memory would do, but pages that it touches first lie in its own.) */
 void *cuda_host_alloc(struct device *d, size_t bytes)
 {
 	struct cuda *c = (struct cuda *)d;
@@ -169,7 +177,7 @@ void *cuda_host_alloc(struct device *d, size_t bytes)
 		return p;
 	}
 	cudaGetLastError();
-	if (!c->unpinned)
+	if (!c->unpinned && !c->gpu.host_tables)
 		mt_say("cuda: cudaHostAlloc of %.2f MiB for offloaded activations: %s; they are copied through bounce buffers, "
 			   "which costs the host one more copy of each",
 			(double)bytes / 0x1p20, cudaGetErrorName(e));
@@ -202,13 +210,14 @@ bool cuda_own_alloc(struct cuda *c, void **p, size_t bytes, const char *call)
 /* How much of the free device memory the driver will need; to be called before host memory is registered */
 uint64_t spare_of(const struct cuda *c, const struct mt_control *control)
 {
-	uint64_t weights = 0, part = gpu_available() / SPARE_PART;
-	for (uint32_t u = 0; u < control->n_units; u++) weights += mt_unit(c->run, u)->elems * c->dev.elem;
+	uint64_t weights = 0, part = gpu_available(&c->gpu) / SPARE_PART;
+	for (uint32_t u = 0; u < control->n_units && !c->gpu.host_tables; u++)
+		weights += mt_unit(c->run, u)->elems * c->dev.elem;
 	return (part > SPARE_LEAST ? part : SPARE_LEAST) + weights / PAGE_TABLE;
 }
 
 uint64_t cuda_room(struct device *d)
 {
-	uint64_t available = gpu_available(), spare = ((struct cuda *)d)->spare;
+	uint64_t available = gpu_available(d->gpu), spare = ((struct cuda *)d)->spare;
 	return available > spare ? available - spare : 0;
 }

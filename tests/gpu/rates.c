@@ -29,27 +29,30 @@ static size_t bytes_all, bytes_most;
 static void *dev_in, *dev_out;
 static cudaStream_t in, out;
 
-/* Register units' weights, up to `most` bytes; prints the result as JSON */
+/* Register units' weights, up to `most` bytes; prints the result as JSON. If the GPU uses the host's page tables, a run
+ * registers none: then they are copied as they are. */
 static void weights_register(struct mt_run *run, size_t most)
 {
 	const struct mt_control *c = mt_control(run);
 	uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
 	double began = mt_now();
 	cudaError_t e = cudaSuccess;
+	int direct = 0;
+	must(cudaDeviceGetAttribute(&direct, cudaDevAttrPageableMemoryAccessUsesHostPageTables, 0), "an attribute");
 	pieces = calloc(c->n_units, sizeof *pieces);
 	for (uint32_t u = 0; u < c->n_units && e == cudaSuccess && (!u || bytes_all < most); u++) {
 		struct piece p = {mt_at(run, mt_unit(run, u)->w), mt_unit(run, u)->elems * (c->dtype == MT_BF16 ? 2 : 4)};
 		p.bytes = (p.bytes + page - 1) & ~(page - 1);
-		e = cudaHostRegister(p.host, p.bytes, cudaHostRegisterDefault);
+		if (!direct) e = cudaHostRegister(p.host, p.bytes, cudaHostRegisterDefault);
 		if (e != cudaSuccess) break;
 		pieces[pieces_n++] = p;
 		bytes_all += p.bytes;
 		bytes_most = p.bytes > bytes_most ? p.bytes : bytes_most;
 	}
 	cudaGetLastError();
-	registered_n = pieces_n;
+	registered_n = direct ? 0 : pieces_n;
 	if (e != cudaSuccess) printf("{\"what\": \"register\", \"refused\": \"%s\"}\n", cudaGetErrorName(e));
-	if (pieces_n)
+	if (registered_n)
 		printf("{\"what\": \"register\", \"gib\": %.2f, \"s\": %.3f, \"s_gib\": %.4f}\n", (double)bytes_all / 0x1p30,
 			mt_now() - began, (mt_now() - began) / ((double)bytes_all / 0x1p30));
 }

@@ -389,17 +389,17 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int)
 	p->totalGlobalMem = 4ull << 30;
 	return cudaSuccess;
 }
-/* MT_EMU_UNIFIED: its memory is the host's */
+/* MT_EMU_HOST_TABLES: it uses the host's page tables, as GH200. With MT_EMU_INTEGRATED its memory is the host's, as
+ * GB10's */
+static bool host_tables(void) { return getenv("MT_EMU_HOST_TABLES"); }
 cudaError_t cudaDeviceGetAttribute(int *n, enum cudaDeviceAttr a, int)
 {
-	if (a == cudaDevAttrIntegrated || a == cudaDevAttrPageableMemoryAccessUsesHostPageTables) {
-		*n = getenv("MT_EMU_UNIFIED") != NULL;
-		return cudaSuccess;
-	}
-	*n = a == cudaDevAttrClockRate            ? 1000000
-		: a == cudaDevAttrMultiProcessorCount ? 100
-		: a == cudaDevAttrMemoryClockRate     ? 1000000
-											  : 4096;
+	*n = a == cudaDevAttrIntegrated                              ? getenv("MT_EMU_INTEGRATED") != NULL
+		: a == cudaDevAttrPageableMemoryAccessUsesHostPageTables ? host_tables()
+		: a == cudaDevAttrClockRate                              ? 1000000
+		: a == cudaDevAttrMultiProcessorCount                    ? 100
+		: a == cudaDevAttrMemoryClockRate                        ? 1000000
+																 : 4096;
 	return cudaSuccess;
 }
 
@@ -464,6 +464,7 @@ cudaError_t cudaHostRegister(void *p, size_t n, unsigned)
 {
 	std::lock_guard<std::mutex> held(pinned_lock);
 
+	if (host_tables()) die("memory is registered that the GPU reads by the host's page tables");
 	if (getenv("MT_EMU_NO_PINNING") || !n) return cudaErrorInvalidValue;
 	if (one_meets(pinned, p, n)) return cudaErrorHostMemoryAlreadyRegistered;
 	pinned[(char *)p] = n;
@@ -535,7 +536,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, enum cudaMemcp
 	const void *host = kind == cudaMemcpyHostToDevice ? from : kind == cudaMemcpyDeviceToHost ? to : NULL;
 	std::unique_lock<std::mutex> held(pinned_lock);
 
-	if (host && !one_holds(pinned, host, n))
+	if (host && !host_tables() && !one_holds(pinned, host, n))
 		die("an asynchronous copy of memory that is not pinned, or of two registrations");
 	if ((to != host && !one_holds(allocated, to, n)) || (from != host && !one_holds(allocated, from, n)))
 		die("a copy beyond an allocation of the device");
