@@ -109,6 +109,24 @@ dry() {
 	grep -q "^host  .* GB memory available: does not fit; too large for this machine: a smaller model" "$T/report"
 }
 
+# As dry, on the emulated GPU
+dry_on_gpu() {
+	[ -d "$T/emulated" ] || cp -rs "$MT" "$T/emulated"
+	ln -sf "$BUILD/emu/mt-stream" "$BUILD/emu/mt-plan" "$T/emulated/"
+	env "$@" "$T/emulated/mt-run" --run "$RUN" --model "$CASE/model" --data "$CASE/data.bin" --out "$T/out" $ARGS \
+		--steps 3 --device cuda --dry-run
+}
+
+@test "--dry-run adds a GPU's memory to the host's where they are one, and else prints it apart" {
+	[ -x "$BUILD/emu/mt-plan" ] || skip "built without a C++ compiler, or with sanitizers"
+	dry_on_gpu MT_EMU_MEMORY=4000000000 >"$T/report"
+	grep -q "^host      0.00[0-9] GB of .* memory available: fits" "$T/report"
+	grep -q "^device    0.1 GB of 4.0 GB device memory: fits" "$T/report"
+	dry_on_gpu MT_EMU_INTEGRATED=1 MT_EMU_HOST_TABLES=1 >"$T/report"
+	grep -q "^host      0.1 GB of .* memory available: fits" "$T/report"
+	no grep -q "^device" "$T/report"
+}
+
 @test "--dry-run in a cgroup whose memory is too small exits 71, where the start does" {
 	memory_group 1200M
 	MODEL=$CONFIGS/demo-small.json

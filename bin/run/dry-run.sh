@@ -203,7 +203,7 @@ report() {
 			return tier_free == "" ? disk : 0
 		}
 		function memory(    host, own, cores, shared, carried, disk, each, step, row, rate) {
-			cores = device !~ /^cuda/
+			cores = device !~ /^cuda/ || plan ~ /"unified": true/     # memory is that of the host
 			own = of(plan, "peak_bytes")
 			shared = of(plan, "host_bytes") - of(plan, "host_activation_bytes")
 			host = of(plan, "host_bytes") + (cores ? own : 0)

@@ -96,7 +96,8 @@ static int host_of(const struct dry *o, const struct mt_layout *l, struct plan_r
 		tables += (uint64_t)req->seq * req->geo->kind[k].rope_dim * sizeof(float);
 	if (!regions) return mt_fail(MT_EX_NOMEM, "no memory for a plan");
 	req->host_beside = regions + req->streams * (tokens * 3 * sizeof(uint32_t) + tables);
-	req->host = o->r->host ? o->r->host : req->unified ? (uint64_t)req->profile.memory : UINT64_MAX;
+	uint64_t shared = o->here ? mt_mem_available() : (uint64_t)req->profile.memory;
+	req->host = o->r->host ? o->r->host : req->unified ? shared : UINT64_MAX;
 	if (req->host_beside > req->host)
 		return mt_fail(MT_EX_NOMEM,
 			"a run of this model needs %llu MiB of host memory, have %llu MiB: "
@@ -325,7 +326,8 @@ static int rates_of(const struct dry *o, struct plan_request *req)
 		return mt_fail(MT_EX_CONFIG, "--compute: a GPU computes in the run's --dtype");
 	int rc = profile_parse(spec, req->dtype, o->here, &req->profile);
 	req->memory = o->r->memory ? o->r->memory : (uint64_t)req->profile.memory;
-	req->unified = req->zero_copy = req->profile.unified;
+	req->unified = req->profile.unified;
+	req->zero_copy = req->unified && (!o->here || o->here->host_tables);
 	req->reads_rows = !req->zero_copy;
 	return rc;
 }

@@ -151,7 +151,8 @@ void show_text(const struct plan_request *req, const struct plan_result *p, uint
 		blocks_at(plan, layers, KEEP_ALL_BUT_GATE_UP), blocks_at(plan, layers, KEEP_ATTENTION),
 		blocks_at(plan, layers, KEEP_INPUT));
 	show_offloads(plan, layers);
-	printf("device    %.2f GB of %.2f GB (at least %.2f GB)\n", gb(p->bytes), gb(req->memory), gb(p->least));
+	printf("device    %.2f GB of %.2f GB (at least %.2f GB)%s\n", gb(p->bytes), gb(req->memory), gb(p->least),
+		req->unified ? ", of the host's memory" : "");
 	show_host(req, p, store);
 	show_times(req, p);
 	show_tier(req, &p->predicted);
@@ -184,6 +185,7 @@ void show_json(const struct plan_request *req, const struct plan_result *p, uint
 		(unsigned long long)req->params, (unsigned long long)(req->params - req->idle_params),
 		(unsigned long long)req->geo->carried_bytes, req->rows, req->seq, (unsigned long long)req->memory,
 		req->profile.name);
+	printf("\"unified\": %s, ", req->unified ? "true" : "false");
 	printf("\"order\": \"%s\", \"pass_rows\": %u, \"passes\": %u, ", plan->pass_rows ? "pass-major" : "layer-major",
 		plan->pass_rows, plan->pass_rows ? (req->rows + plan->pass_rows - 1) / plan->pass_rows : 1);
 	printf("\"chunk_tokens\": %u, \"chunk_rows\": %u, \"mlp_tokens\": %llu, \"head_tokens\": %u, ", plan->chunk_tokens,
