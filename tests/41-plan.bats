@@ -576,12 +576,12 @@ taken_for() { stream-plan gpu "$@"; }
 		[ "$(taken_for "NVIDIA L40S" $nothing)" = "25 780 280 60" ]
 		[ "$(taken_for "NVIDIA B200" $nothing)" = "55 7000 1600 62" ]
 		[ "$(taken_for "NVIDIA RTX PRO 6000 Blackwell Server Edition" $nothing)" = "55 1600 380 90" ]
-		[ "$(taken_for "NVIDIA GH200 480GB" $nothing)" = "300/170 3500 695 50" ]
-		[ "$(taken_for "NVIDIA GH200 120GB" $nothing)" = "410/170 3500 695 50" ]
-		[ "$(taken_for "NVIDIA GH200 144G HBM3e" $nothing)" = "300/170 4300 695 50" ]
+		[ "$(taken_for "NVIDIA GH200 480GB" $nothing)" = "300/170 3400 695 50" ]
+		[ "$(taken_for "NVIDIA GH200 120GB" $nothing)" = "375/170 3400 695 50" ]
+		[ "$(taken_for "NVIDIA GH200 144G HBM3e" $nothing)" = "300/170 4150 695 50" ]
 		[ "$(taken_for "NVIDIA GB200" $nothing)" = "201/193 7000 1400 62" ]
-		[ "$(taken_for "NVIDIA GB300" $nothing)" = "211/193 7000 1400 62" ]
-		[ "$(taken_for "NVIDIA GB300-WS" $nothing)" = "211/193 6200 1400 62" ]
+		[ "$(taken_for "NVIDIA GB300" $nothing)" = "201/193 7000 1400 62" ]
+		[ "$(taken_for "NVIDIA GB300-WS" $nothing)" = "201/193 6200 1400 62" ]
 		[ "$(taken_for "NVIDIA GB10" $nothing)" = "109 218 60 22" ]
 		[ "$(taken_for "NVIDIA GeForce RTX 5090" $nothing)" = "55 1600 200 80" ]
 		[ "$(taken_for "NVIDIA GeForce RTX 5080" $nothing)" = "55 840 92 30" ]
@@ -641,8 +641,10 @@ assert all(float(low) * y <= x <= float(high) * y for x, y in pairs), a' "$@"
 	within "$(taken_for "NVIDIA SXM" 80 108 1410000 1593000 5120)" 0.7 1.25 "25 1700 260 18"
 	within "$(taken_for "NVIDIA GeForce RTX 4090 Laptop GPU" 89 76 2040000 9001000 256)" 0.75 1.25 "25 510 62 30"
 	within "$(taken_for "NVIDIA GeForce RTX 5099" 120 170 2407000 14001000 512)" 0.7 1.25 "55 1600 200 80"
-	# a GPU that reports nothing
-	[ "$(taken_for "mystery" 90 0 0 0 0)" = "55 4300 762 52" ]
+	# a GPU that reports nothing: the slowest of its architecture
+	[ "$(taken_for "mystery" 90 0 0 0 0)" = "55 1800 463 40" ]
+	[ "$(taken_for "mystery" 103 0 0 0 0)" = "55 7000 1600 62" ]
+	[ "$(taken_for "mystery" 120 0 0 0 0)" = "25 390 41 14" ]
 }
 
 # bats test_tags=slow

@@ -18,7 +18,6 @@
 #define GROUPED_SPARE 64     /* rows that an expert's last tile of 128 lacks */
 #define OWN_HALF 12.0        /* heads of all rows of a chunk at which our attention reaches half its rate: measured */
 #define LARGE_HEADS 0.72     /* of cuDNN's backward rate, for heads of more than 128: measured */
-#define DUPLEX 0.68          /* of the times that copies in and out take alone, both at once take so much: measured */
 #define CORES_SHAPES 0.96    /* these five, of the host's cores: measured; attention's GEMM rate is of fp32 */
 #define CORES_GEMM 0.78
 #define CORES_GEMM_HALF 16.0
@@ -351,7 +350,7 @@ struct pcie {
 /* Seconds of copies in and out, by the times that they take alone */
 static double both_ways(const struct plan_request *req, double in, double out)
 {
-	return req->unified || req->profile.cores ? most(in, out) : most(most(in, out), DUPLEX * (in + out));
+	return req->unified || req->profile.cores ? most(in, out) : most(most(in, out), req->profile.duplex * (in + out));
 }
 
 static struct pcie pcie_of(const struct plan_request *req, const struct plan *plan)

@@ -25,6 +25,7 @@ enum recompute { RECOMPUTE_AUTO, RECOMPUTE_FULL, RECOMPUTE_NONE };
 struct profile { /* what a machine does in a second */
 	char name[64];
 	double h2d, d2h, hbm; /* bytes */
+	double duplex;        /* copies in and out at once take this share of the sum of their times alone */
 	double flops;         /* of large square GEMMs in the run's type, as measured, not as advertised */
 	double ram;           /* bytes of host memory that the cores read and write */
 	double adam;          /* parameters that the cores update, */

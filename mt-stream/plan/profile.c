@@ -10,12 +10,15 @@
 #include "plan.h"
 
 #define ADAM_CORE 0.57e9 /* parameters/s that a core updates if memory is fast enough: measured, --state int8 */
+#define DUPLEX 0.68      /* by PCIe: measured */
+#define DUPLEX_C2C 1     /* by NVLink-C2C, whose copies are */
+#define C2C 100          /* faster than so many GB/s */
 
 /* in, out: copies from and to registered host memory, over PCIe or NVLink-C2C; 16 lanes of generation 4 or 5 carry 25
  * or 55 each way, 8 lanes half. hbm: 0.88 of the data sheet's. GEMM: what cuBLAS sustains in bf16 with fp32 sums, and
  * in fp32 without TF32; gpu-bench measures it, and measured the H100's. README.md has the sources. ram: measured on
  * the H100's host; else assumed, since copies and other programs use host memory too: a third of a server's (eight
- * channels of DDR5-4800: 307 GB/s, DDR4-3200: 204; Grace: 384 with 480 GB, 512 with 120), half of a desktop's two
+ * channels of DDR5-4800: 307 GB/s, DDR4-3200: 204; Grace: 384 with 480 GB, 500 with 120), half of a desktop's two
  * channels (90, 51). memory: the larger, where one name has two. */
 static const struct known {
 	const char *name;  /* the driver's, without blanks or with '-' in their place */
@@ -30,13 +33,13 @@ static const struct known {
 	{"H100", 90, 54, 52, 3000, 695, 50, 116, 80},
 	{"H100NVL", 90, 55, 55, 3500, 579, 45, 116, 94},
 	{"H100PCIe", 90, 55, 55, 1800, 463, 40, 116, 80},
-	{"GH200", 90, 300, 170, 3500, 695, 50, 125, 96},
-	{"GH200-120GB", 90, 410, 170, 3500, 695, 50, 165, 96}, /* of host memory, as in GH200 480GB */
-	{"GH200-144G", 90, 300, 170, 4300, 695, 50, 125, 144}, /* of device memory */
+	{"GH200", 90, 300, 170, 3400, 695, 50, 125, 96},
+	{"GH200-120GB", 90, 375, 170, 3400, 695, 50, 165, 96}, /* of host memory, as in GH200 480GB */
+	{"GH200-144G", 90, 300, 170, 4150, 695, 50, 125, 144}, /* of device memory */
 	{"B200", 100, 55, 55, 7000, 1600, 62, 100, 180},
 	{"GB200", 100, 201, 193, 7000, 1400, 62, 125, 185},
-	{"GB300", 103, 211, 193, 7000, 1400, 62, 125, 279},
-	{"GB300-WS", 103, 211, 193, 6200, 1400, 62, 125, 252},
+	{"GB300", 103, 201, 193, 7000, 1400, 62, 125, 279},
+	{"GB300-WS", 103, 201, 193, 6200, 1400, 62, 125, 252},
 	{"GB10", 121, 0, 0, 218, 60, 22, 90, 120},
 	{"A100", 80, 25, 25, 1700, 260, 18, 70, 80},
 	{"L40S", 89, 25, 25, 780, 280, 60, 70, 48},
@@ -117,13 +120,25 @@ static struct known guess(const struct gpu *g)
 	while (i + 1 < sizeof made / sizeof *made && made[i + 1].capability <= g->capability) i++;
 	return (struct known){
 		.capability = g->capability,
-		.in = made[i].pcie,
-		.out = made[i].pcie,
+		.in = g->unified ? 0 : made[i].pcie,
+		.out = g->unified ? 0 : made[i].pcie,
 		.hbm = 0.88 * memory,
 		.bf16 = made[i].share * made[i].bf16 * clock,
 		.fp32 = 0.75 * made[i].fp32 * clock,
 		.ram = 100,
 	};
+}
+
+/* Of a GPU that reports no clocks either: the slowest known one of its architecture, with copies by PCIe */
+static const struct known *known_slowest(const struct gpu *g)
+{
+	const struct known *best = NULL;
+	for (const struct known *k = known; k->capability; k++) {
+		if (k->capability > g->capability || k->in > C2C || (k->in == 0) != g->unified) continue;
+		if (!best || k->capability > best->capability || (k->capability == best->capability && k->hbm < best->hbm))
+			best = k;
+	}
+	return best;
 }
 
 static void profile_of(const struct known *k, enum mt_dtype dtype, struct profile *p)
@@ -132,6 +147,7 @@ static void profile_of(const struct known *k, enum mt_dtype dtype, struct profil
 		.h2d = (k->in > 0 ? k->in : k->hbm / 2) * 1e9,
 		.d2h = (k->out > 0 ? k->out : k->hbm / 2) * 1e9,
 		.hbm = k->hbm * 1e9,
+		.duplex = k->in > C2C ? DUPLEX_C2C : DUPLEX,
 		.flops = (dtype == MT_BF16 ? k->bf16 : k->fp32) * 1e12,
 		.fp32 = dtype == MT_BF16 ? k->fp32 / k->bf16 : 1,
 		.capability = k->capability,
@@ -149,7 +165,9 @@ static void profile_here(const struct gpu *g, const struct known *named, enum mt
 	const struct known other = guess(g);
 	int cores = mt_cores(); /* mt-stream takes one of them */
 	if (!k && other.hbm > 0 && other.bf16 > 0) k = &other;
+	if (!k) k = known_slowest(g);
 	profile_of(k ? k : known, dtype, p);
+	p->unified = g->unified;
 	p->adam = ADAM_CORE * (cores > 1 ? cores - 1 : 1);
 }
 
