@@ -647,6 +647,23 @@ assert all(float(low) * y <= x <= float(high) * y for x, y in pairs), a' "$@"
 	[ "$(taken_for "mystery" 120 0 0 0 0)" = "25 390 41 14" ]
 }
 
+@test "the table of a GH200 beside an H200 has the numbers that mt-plan prints" {
+	python3 "$TOP/tests/lib/plan_table.py" "$MT/mt-plan" "$CONFIGS" "$TOP/mt-stream/plan/README.md"
+	# a number that is off by two of its last digit is found
+	sed 's/| GH200 | 819 |/| GH200 | 821 |/' "$TOP/mt-stream/plan/README.md" >"$T/stale"
+	exits 1 python3 "$TOP/tests/lib/plan_table.py" "$MT/mt-plan" "$CONFIGS" "$T/stale" >"$T/found"
+	grep -q "^.llama-3.1-8b. .* GH200:" "$T/found"
+	# what the text below says of it
+	table() { sed -n "/^## A GH200 beside/,\$p" "$TOP/mt-stream/plan/README.md" | grep "^| .$1. .*$2.* | $3 |"; }
+	python3 - "$(table qwen2.5-14b "micro 1 " GH200)" "$(table qwen2.5-14b "micro 1 " H200)" 1.37 \
+		"$(table qwen2.5-7b "micro 2 " GH200)" "$(table qwen2.5-7b "micro 2 " H200)" 1.13 <<-'PY'
+		import sys
+		for i in (1, 4):
+		    a, b = (float(row.split("|")[5].replace(",", "")) for row in sys.argv[i:i + 2])
+		    assert abs(a / b - float(sys.argv[i + 2])) < 0.01, sys.argv
+	PY
+}
+
 # bats test_tags=slow
 @test "the plan as text and the plan as JSON state the same numbers" {
 	for args in "qwen2.5-7b --seq 4096 --micro 16 --grad bf16" \
