@@ -185,6 +185,7 @@ struct device {
 	 * bits. A device with other descriptions gives other bits. Less than 64 bytes each */
 	const char *gemm, *attention, *machine;
 	size_t elem, operand;  /* bytes of an activation's, and of an operand's element; known after attach */
+	bool attention_bf16;   /* cpu: attention rounds its operands to bf16 */
 	const struct gpu *gpu; /* NULL: not a GPU, its memory is the host's */
 	uint64_t own;          /* bytes of device memory that the device itself uses, known after attach */
 	struct trace *trace;   /* gets the times of all operations; NULL: no trace (trace.h) */
@@ -202,9 +203,10 @@ struct device {
 	void (*host_release)(struct device *, void *);
 	/* The host memory that gradients are copied to, once, before the first copy; NULL: not needed. */
 	void (*host_register)(struct device *, const void *, size_t bytes);
-	/* Select the type of operands, for weights of that type: bf16 or fp32. Before the device is used. 0, or -78: it
-	 * cannot compute in bf16. NULL: the run's type is that of operands. */
-	int (*compute)(struct device *, enum mt_dtype);
+	/* Select the type of operands, for weights of that type: bf16 or fp32. Before the device is used. attention: as the
+	 * run's record has it, followed if this CPU can; NULL: the fastest of the type. 0, or -78: it cannot compute in
+	 * bf16. NULL: the run's type is that of operands. */
+	int (*compute)(struct device *, enum mt_dtype, const char *attention);
 	/* A pointer with which operations read this host memory in place; NULL, or no such function: weights must be copied
 	 * in. */
 	const void *(*zero_copy)(struct device *, const void *host, enum mt_dtype);
@@ -247,9 +249,14 @@ int gpu_find(int ordinal, struct gpu *, uint64_t *room);
 int device_sync(struct device *);
 
 /* compute() and zero_copy() of devices whose memory is the host's */
-int cpu_compute(struct device *, enum mt_dtype);
+int cpu_compute(struct device *, enum mt_dtype, const char *attention);
 const void *cpu_zero_copy(struct device *, const void *host, enum mt_dtype);
-/* Run one operation now; operands have `operand` bytes */
-void cpu_execute(struct pool *, const struct op *, size_t operand);
+/* Run one operation of the device now */
+void cpu_execute(struct pool *, const struct op *, const struct device *);
+/* op_attention_forward and op_attention_backward with operands of multiplications rounded to bf16 */
+void attention_bf16_forward(struct pool *, const struct attention_args *);
+void attention_bf16_backward(struct pool *, const struct attention_args *);
+/* This CPU can, and it is faster than fp32 */
+bool attention_bf16_is_fast(void);
 
 #endif

@@ -40,14 +40,17 @@ static int compute_check(const struct stream *s)
 }
 
 /* Select the type of operands, where the device leaves a choice: as requested, else as the record has it if the CPU
- * can, else bf16 where weights are bf16 and the CPU multiplies them faster than fp32 */
+ * can, else bf16 where weights are bf16 and the CPU multiplies them faster than fp32. Attention's are as the record has
+ * them: records of an mt whose attention was fp32 alone say so. */
 static int compute_select(const struct stream *s, const struct mt_record *r)
 {
 	enum mt_dtype type = s->requested.compute;
 	if (!s->dev->compute) return 0;
 	bool bf16 = run_type(s) == MT_BF16 && (r ? says_bf16(r) && !gemm_lacks_bf16() : gemm_bf16_is_fast());
 	if (!type) type = bf16 ? MT_BF16 : MT_FP32;
-	return s->dev->compute(s->dev, type);
+	char attention[sizeof r->attention + 1] = "";
+	if (r) memcpy(attention, r->attention, sizeof r->attention);
+	return s->dev->compute(s->dev, type, r ? attention : NULL);
 }
 
 /* The record as this stream has it; r: as the run has it already, or NULL */

@@ -38,17 +38,23 @@ record_has() { grep -qaE "$1" "${MT_SHM_DIR:-/dev/shm}/mt.$(id -u).$RUN.control"
 # absolute error into a relative one of its probability. gemma4 does not divide scores by sqrt(D), and D is 16 at most:
 # another factor of 4.
 #
+# Where attention rounds its operands too (the record says so), that is 8 more of each layer: both of q k' and p v
+# forward, of do v' and of ds k or ds' q backward.
+#
 # The loss: on the way to logits there are 4 GEMMs of each layer and the head, so logits have a relative error of
-# d = 2 e sqrt(4 layers + 1). The head's input is normed and its weights are uniform within 0.1 (stream-drive), so
-# logits are 0.1 / sqrt(3) sqrt(H) in the root mean square. A token's loss changes by the sum of (p - onehot) times the
-# logits' errors, and p - onehot is at most sqrt(2) long. Signs of many tokens' errors are random: the mean over N of
-# them is smaller by sqrt(N), and the bound is 3 of it.
+# d = 2 e sqrt(4 layers + 1), with attention's forward operands 2 e sqrt(8 layers + 1). The head's input is normed and
+# its weights are uniform within 0.1 (stream-drive), so logits are 0.1 / sqrt(3) sqrt(H) in the root mean square. A
+# token's loss changes by the sum of (p - onehot) times the logits' errors, and p - onehot is at most sqrt(2) long.
+# Signs of many tokens' errors are random: the mean over N of them is smaller by sqrt(N), and the bound is 3 of it.
 rounds() {
 	make_run "$1"
 	step_of fp32 "--compute fp32" dump="$T/fp32.bin"
 	make_run "$1"
 	step_of bf16 "--compute bf16" dump="$T/bf16.bin"
-	python3 - "$T/fp32.bin" "$T/bf16.bin" "$GOLDEN/$1/model/config.json" "${2:-2}" "$T/fp32" "$T/bf16" <<-'PY'
+	local attention=0
+	! record_has 'tiled, bf16' || attention=1
+	python3 - "$T/fp32.bin" "$T/bf16.bin" "$GOLDEN/$1/model/config.json" "${2:-2}" "$T/fp32" "$T/bf16" \
+		$attention <<-'PY'
 		import array, json, math, re, sys
 		a, b = (array.array("f", open(f, "rb").read()) for f in sys.argv[1:3])
 		config = json.load(open(sys.argv[3]))
@@ -56,14 +62,15 @@ rounds() {
 		    return next(c[k] for c in (config, config.get("text_config")) for k in keys if k in c)
 		layers, hidden = first("num_hidden_layers", "n_layer"), first("hidden_size", "n_embd")
 		assert len(a) == len(b) and any(a)
-		e = 2 ** -9 / math.sqrt(3)
-		bound = 3 * float(sys.argv[4]) * e * math.sqrt(2 * (4 * layers + 1) + 2)
+		e, attention = 2 ** -9 / math.sqrt(3), int(sys.argv[7])
+		bound = 3 * float(sys.argv[4]) * e * math.sqrt(2 * (4 * layers + 1) + 2 + 8 * layers * attention)
 		error = math.sqrt(sum((x - y) ** 2 for x, y in zip(a, b)) / sum(x * x for x in a))
 		print(error, "of", bound)
 		assert e / 4 < error < bound, (error, bound)
 		fp32, bf16 = (re.search("loss (.*) over (.*)", open(f).read()).groups() for f in sys.argv[5:7])
 		logits, n = 0.1 / math.sqrt(3) * math.sqrt(hidden), int(fp32[1])
-		bound = 3 * math.sqrt(2 / n) * logits * float(sys.argv[4]) * e * math.sqrt(4 * layers + 1)
+		roundings = 4 * layers + 1 + 4 * layers * attention
+		bound = 3 * math.sqrt(2 / n) * logits * float(sys.argv[4]) * e * math.sqrt(roundings)
 		error = abs(float.fromhex(bf16[0]) - float.fromhex(fp32[0])) / n
 		print("loss", error, "of", bound)
 		assert 0 < error < bound, (error, bound)
@@ -122,6 +129,34 @@ rounds() {
 			same all window
 		done
 	done
+}
+
+# Attention's operands are bf16 where the CPU's instruction for them is fast. A record of an mt whose attention was fp32
+# has "tiled, fp32" beside GEMMs of bf16.
+@test "attention of bf16: a run whose record has attention of fp32 goes on with it, in other bits" {
+	need_bf16
+	grep -q AuthenticAMD /proc/cpuinfo || skip "attention of bf16 is slower than fp32 on this CPU"
+	make_run qwen3
+	step_of new "--compute bf16"
+	record_has 'tiled, bf16'
+	python3 - "${MT_SHM_DIR:-/dev/shm}/mt.$(id -u).$RUN.control" <<-'PY'
+		import sys
+		with open(sys.argv[1], "r+b") as f:
+		    at = f.read().index(b"tiled, bf16")
+		    f.seek(at)
+		    f.write(b"tiled, fp32")
+	PY
+	step_of older ""
+	record_has 'tiled, fp32'
+	record_has ', bf16'
+	no same new older
+	step_of streams "--compute bf16 --threads 3"
+	same older streams
+	step_of chaos "--device chaos:1"
+	same older chaos
+	make_run qwen3
+	step_of fp32 "--compute fp32"
+	record_has 'tiled, fp32'
 }
 
 # What a plan of the cpu device copies in, by fixed rates: measured ones may give another plan each time

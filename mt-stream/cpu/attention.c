@@ -5,6 +5,7 @@
 struct job {
 	struct pool *pool;
 	const struct attention_args *a;
+	const struct attention_kernels *kernels;
 	struct queries *queries;
 	int64_t count;
 };
@@ -18,7 +19,7 @@ static void split(struct job *w, int64_t longest)
 static float *scratch(const struct job *w, int thread)
 {
 	int64_t dim = w->a->dim, dim_v = attention_dim_v(w->a);
-	return op_scratch(w->pool, thread, cpu_kernels()->attention_scratch(dim > dim_v ? dim : dim_v));
+	return op_scratch(w->pool, thread, w->kernels->scratch(dim > dim_v ? dim : dim_v));
 }
 
 /* The last queries of a document see the most keys, so their tasks run first. */
@@ -26,12 +27,12 @@ static void forward_task(void *arg, int64_t task, int thread)
 {
 	const struct job *w = arg;
 	const struct queries *queries = &w->queries[w->count - 1 - task / w->a->heads];
-	cpu_kernels()->attention_forward(w->a, queries, task % w->a->heads, scratch(w, thread));
+	w->kernels->forward(w->a, queries, task % w->a->heads, scratch(w, thread));
 }
 
-void op_attention_forward(struct pool *pool, const struct attention_args *a)
+static void forward(struct pool *pool, const struct attention_args *a, const struct attention_kernels *kernels)
 {
-	struct job w = {.pool = pool, .a = a};
+	struct job w = {.pool = pool, .a = a, .kernels = kernels};
 	split(&w, ATTENTION_GROUP);
 	pool_run(pool, w.count * a->heads, forward_task, &w);
 }
@@ -40,15 +41,21 @@ static void backward_task(void *arg, int64_t task, int thread)
 {
 	const struct job *w = arg;
 	const struct queries *queries = &w->queries[task / w->a->kv_heads];
-	cpu_kernels()->attention_backward(w->a, queries, task % w->a->kv_heads, scratch(w, thread));
+	w->kernels->backward(w->a, queries, task % w->a->kv_heads, scratch(w, thread));
 }
 
-void op_attention_backward(struct pool *pool, const struct attention_args *a)
+static void backward(struct pool *pool, const struct attention_args *a, const struct attention_kernels *kernels)
 {
-	struct job w = {.pool = pool, .a = a};
+	struct job w = {.pool = pool, .a = a, .kernels = kernels};
 	split(&w, a->seq);
 	pool_run(pool, w.count * a->kv_heads, backward_task, &w);
 }
+
+void op_attention_forward(struct pool *p, const struct attention_args *a) { forward(p, a, cpu_kernels()->attention); }
+void op_attention_backward(struct pool *p, const struct attention_args *a) { backward(p, a, cpu_kernels()->attention); }
+void attention_bf16_forward(struct pool *p, const struct attention_args *a) { forward(p, a, attention_bf16()); }
+void attention_bf16_backward(struct pool *p, const struct attention_args *a) { backward(p, a, attention_bf16()); }
+bool attention_bf16_is_fast(void) { return attention_bf16() != NULL; }
 
 static void sinks_rows(const void *args, int64_t first, int64_t end, float *sum)
 {

@@ -109,10 +109,10 @@ static void execute(struct chaos *c, const struct op *op)
 		memcpy(inverted, op->grads_out.src, bytes);
 		invert((uint32_t *)inverted, op->grads_out.n);
 		out.grads_out.src = inverted;
-		cpu_execute(c->pool, &out, c->dev.operand);
+		cpu_execute(c->pool, &out, &c->dev);
 		free(inverted);
 	} else {
-		cpu_execute(c->pool, op, c->dev.operand);
+		cpu_execute(c->pool, op, &c->dev);
 	}
 }
 

@@ -1,8 +1,8 @@
 /* cpu.h: what the files of the cpu device's operations share; only they include it.
  *
  * A pool (shm/pool.h) runs tasks. Files like gemm.c and norm.c split an operation into tasks. A kernel computes a task.
- * Kernels are compiled three times (avx512.c, avx2.c, plain.c include the same kernel-*.h); the CPU's features select
- * the set.
+ * Kernels are compiled three times (avx512.c, avx2.c, plain.c include the same kernel-*.h), attention's also with
+ * operands of bf16 (avx512bf16.c); the CPU's features select the set.
  */
 #ifndef MT_STREAM_CPU_H
 #define MT_STREAM_CPU_H
@@ -76,6 +76,13 @@ int64_t documents_split(struct pool *, int64_t n, int64_t seq, const uint32_t *s
 	struct queries **);
 enum { ATTENTION_GROUP = 256 }; /* queries of a forward task, at most */
 
+struct attention_kernels {
+	size_t (*scratch)(int64_t dim); /* bytes, for either direction */
+	void (*forward)(const struct attention_args *, const struct queries *, int64_t head, float *scratch);
+	/* the whole document: queries->first == queries->begin */
+	void (*backward)(const struct attention_args *, const struct queries *, int64_t kv_head, float *scratch);
+};
+
 struct kernels {
 	const char *name;
 	/* rows first .. end - 1; dw, db (h) +=; each NULL where there is none */
@@ -88,10 +95,7 @@ struct kernels {
 	/* tokens first .. end - 1; dqnorm, dknorm +=, NULL without norms */
 	void (*rope_forward)(const struct rope_args *, int64_t first, int64_t end);
 	void (*rope_backward)(const struct rope_args *, float *dqnorm, float *dknorm, int64_t first, int64_t end);
-	size_t (*attention_scratch)(int64_t dim); /* bytes, for either direction */
-	void (*attention_forward)(const struct attention_args *, const struct queries *, int64_t head, float *scratch);
-	/* the whole document: queries->first == queries->begin */
-	void (*attention_backward)(const struct attention_args *, const struct queries *, int64_t kv_head, float *scratch);
+	const struct attention_kernels *attention;
 	/* tokens first .. end - 1; sum (NH) += */
 	void (*sinks_backward)(const struct sinks_backward_args *, int64_t first, int64_t end, float *sum);
 	/* -log softmax(row)[target]; backward: row becomes (softmax - onehot) * scale */
@@ -132,7 +136,11 @@ struct kernels {
 extern const struct kernels cpu_kernels_plain;
 #if defined(__x86_64__)
 extern const struct kernels cpu_kernels_avx2, cpu_kernels_avx512;
+extern const struct attention_kernels attention_avx512_bf16;
 #endif
+
+/* Attention with operands of bf16. NULL: this CPU has no AVX512-BF16, or its is slower than fp32 (gemm.c) */
+const struct attention_kernels *attention_bf16(void);
 
 /* The best set that this CPU runs. Tests request a smaller set by the environment variable MT_ISA: plain or avx2. */
 const struct kernels *cpu_kernels(void);

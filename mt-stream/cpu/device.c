@@ -38,10 +38,10 @@ struct cpu {
 
 static bool over(const struct cpu *c, struct event e) { return c->q[e.queue].done >= e.at; }
 
-static void execute(struct pool *p, const struct work *w, size_t operand)
+static void execute(struct pool *p, const struct work *w, const struct device *d)
 {
 	if (w->span) w->span->from = mt_now();
-	cpu_execute(p, &w->op, operand);
+	cpu_execute(p, &w->op, d);
 	if (w->span) w->span->to = mt_now();
 }
 
@@ -57,7 +57,7 @@ static void *queue_main(void *arg)
 		while (!over(c, w->after)) pthread_cond_wait(&c->progress, &c->lock);
 		if (w->op.code != OP_NONE) {
 			pthread_mutex_unlock(&c->lock);
-			execute(q->pool, w, c->dev.operand);
+			execute(q->pool, w, &c->dev);
 			pthread_mutex_lock(&c->lock);
 		}
 		q->done++;

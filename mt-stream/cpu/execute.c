@@ -2,13 +2,18 @@
 #include "cpu.h"
 #include "mt/error.h"
 
-int cpu_compute(struct device *d, enum mt_dtype dtype)
+#include <string.h>
+
+int cpu_compute(struct device *d, enum mt_dtype dtype, const char *attention)
 {
+	static const char words[] = "tiled, bf16";
 	bool bf16 = dtype == MT_BF16;
 	const char *lacks = bf16 ? gemm_lacks_bf16() : NULL;
 	if (lacks) return mt_fail(MT_EX_CONFIG, "--compute bf16: %s", lacks);
 	d->operand = mt_dtype_bytes(dtype);
 	d->gemm = gemm_description(bf16);
+	d->attention_bf16 = bf16 && attention_bf16_is_fast() && (!attention || !strcmp(attention, words));
+	if (d->attention_bf16) d->attention = words;
 	return bf16 && !gemm_bf16_ready() ? mt_fail(MT_EX_NOMEM, "no memory for oneDNN's code") : 0;
 }
 
@@ -53,10 +58,10 @@ static void execute_op(struct pool *p, const struct op *o, bool bf16)
 	}
 }
 
-void cpu_execute(struct pool *p, const struct op *o, size_t operand)
+void cpu_execute(struct pool *p, const struct op *o, const struct device *d)
 {
 	struct op own = *o;
-	if (operand == sizeof(float)) {
+	if (d->operand == sizeof(float)) {
 		execute_op(p, o, false);
 		return;
 	}
@@ -68,5 +73,7 @@ void cpu_execute(struct pool *p, const struct op *o, size_t operand)
 	case OP_COMBINE_BACKWARD: own.combine_backward.bf16 = 1; break;
 	default: weights_widen(p, &own);
 	}
-	execute_op(p, &own, true);
+	if (d->attention_bf16 && own.code == OP_ATTENTION_FORWARD) attention_bf16_forward(p, &own.attention);
+	else if (d->attention_bf16 && own.code == OP_ATTENTION_BACKWARD) attention_bf16_backward(p, &own.attention);
+	else execute_op(p, &own, true);
 }

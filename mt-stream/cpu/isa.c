@@ -29,4 +29,13 @@ const struct kernels *cpu_kernels(void)
 	return k;
 }
 
+const struct attention_kernels *attention_bf16(void)
+{
+#if defined(__x86_64__)
+	if (cpu_kernels() == &cpu_kernels_avx512 && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_is("amd"))
+		return &attention_avx512_bf16;
+#endif
+	return NULL;
+}
+
 const char *kernels_description(void) { return cpu_kernels()->name; }

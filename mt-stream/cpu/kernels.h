@@ -24,9 +24,7 @@
 		.rope_backward = rope_backward, \
 		.mla_forward = mla_forward, \
 		.mla_backward = mla_backward, \
-		.attention_scratch = attention_scratch, \
-		.attention_forward = attention_forward, \
-		.attention_backward = attention_backward, \
+		.attention = &attention, \
 		.sinks_backward = sinks_backward, \
 		.cross_entropy = cross_entropy, \
 		.cross_entropy_capped = cross_entropy_capped, \

@@ -178,7 +178,7 @@ int forward_open(struct forward *f, struct mt_run *run, int threads, enum mt_dty
 	f->weights = (struct weights_reader){.run = run, .dev = f->dev, .wait_s = wait_s};
 	if (compute != MT_BF16) return 0;
 	if (mt_control(run)->dtype != MT_BF16) return mt_fail(MT_EX_CONFIG, "--compute bf16: the run's weights are fp32");
-	return f->dev->compute(f->dev, MT_BF16);
+	return f->dev->compute(f->dev, MT_BF16, NULL);
 }
 
 void forward_close(struct forward *f)

@@ -4,6 +4,7 @@
  *
  * usage: ops [THREADS] [RUNS]
  */
+#include "../../mt-stream/device.h"
 #include "../../mt-stream/ops.h"
 #include "peak.h"
 
@@ -108,7 +109,9 @@ static void run_nothing(const void *arg)
 	for (int i = 0; i < 1000; i++) pool_run(pool, 8, no_task, NULL);
 }
 
-static void bench_attention(void)
+static void run_bf16_forward(const void *args) { attention_bf16_forward(pool, args); }
+static void run_bf16_backward(const void *args) { attention_bf16_backward(pool, args); }
+static void bench_attention(int bf16)
 {
 	struct attention_args at = {.n = n,
 		.seq = m->seq,
@@ -120,16 +123,18 @@ static void bench_attention(void)
 		.qkv = a,
 		.o = c,
 		.lse = lse};
+	void (*forward)(const void *) = bf16 ? run_bf16_forward : run_attention_forward;
+	void (*backward)(const void *) = bf16 ? run_bf16_backward : run_attention_backward;
 	double pairs = (double)n * (double)(m->seq + 1) / 2 * (double)(m->heads * m->dim);
-	report("attention forward", run_attention_forward, &at, 4 * pairs);
+	report("attention forward", forward, &at, 4 * pairs);
 	at.cap = 50;
-	report("attention forward, capped", run_attention_forward, &at, 4 * pairs);
+	report("attention forward, capped", forward, &at, 4 * pairs);
 	at.cap = 0;
 	at.d_o = d;
 	at.dqkv = b;
-	report("attention backward", run_attention_backward, &at, 10 * pairs);
+	report("attention backward", backward, &at, 10 * pairs);
 	at.cap = 50;
-	report("attention backward, capped", run_attention_backward, &at, 10 * pairs);
+	report("attention backward, capped", backward, &at, 10 * pairs);
 }
 
 static void bench_rows(void)
@@ -190,7 +195,8 @@ static void bench(void)
 	bench_linear("gate, up", n, m->hidden, 2 * m->inner);
 	bench_linear("down", n, m->inner, m->hidden);
 	bench_linear("head", m->chunk, m->hidden, m->vocab);
-	bench_attention();
+	bench_attention(0);
+	if (attention_bf16_is_fast()) printf("  attention of bf16:\n"), bench_attention(1);
 	bench_rows();
 	bench_vocabulary();
 	report("widen, 3 hidden x inner", run_widen, NULL, 0);

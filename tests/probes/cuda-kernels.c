@@ -426,6 +426,9 @@ BALANCE_OPS(OPERATION)
 MIXER_OPS(OPERATION)
 
 const char *gemm_lacks_bf16(void) { return "operands have the elements' type"; }
+bool attention_bf16_is_fast(void) { return false; }
+void attention_bf16_forward(struct pool *p, const struct attention_args *a) { op_attention_forward(p, a); }
+void attention_bf16_backward(struct pool *p, const struct attention_args *a) { op_attention_backward(p, a); }
 
 void op_narrow(struct pool *p, uint16_t *dst, const float *src, int64_t n)
 {

@@ -274,7 +274,7 @@ static void stream_begin(struct stream *s, struct device *dev, const struct fixe
 		.dev = dev,
 		.sizes = {z->chunk_tokens, z->head_tokens, z->pass_rows},
 		.requested = {.profile = "cpu"}};
-	if (dev->compute && s->control->dtype == MT_BF16 && in_bf16(z)) mt_must(dev->compute(dev, MT_BF16));
+	if (dev->compute && s->control->dtype == MT_BF16 && in_bf16(z)) mt_must(dev->compute(dev, MT_BF16, NULL));
 	s->zero_copy = dev->zero_copy && dev->zero_copy(dev, mt_at(s->run, 0), s->control->dtype);
 	s->taken.host = malloc(HOST_BYTES + TOKENS * sizeof(uint32_t));
 	s->taken.spans = s->taken.host + HOST_BYTES / sizeof(uint32_t);
