@@ -76,9 +76,11 @@ STEPS=20 TRAIN="--lr 0.0005 --wd 0.1"
 }
 
 @test "lion and sgd: every instruction set of the CPU and number of threads gives the same bits" {
-	local rule state isa isas=scalar threads
-	! grep -qw avx2 /proc/cpuinfo || isas="$isas avx2"
-	! grep -qw avx512bw /proc/cpuinfo || isas="$isas avx512"
+	local rule state isa isas="scalar scalar" threads
+	if [ -z "${MT_TEST_EMULATED:-}" ]; then # there /proc/cpuinfo is of another machine
+		! grep -qw avx2 /proc/cpuinfo || isas="$isas avx2"
+		! grep -qw avx512bw /proc/cpuinfo || isas="$isas avx512"
+	fi
 	for rule in lion sgd; do
 		for state in fp32 int8; do
 			threads=0
@@ -90,10 +92,10 @@ STEPS=20 TRAIN="--lr 0.0005 --wd 0.1"
 				mt-step "$RUN" --steps 6 --batch 4 --seq 24 --lr 0.001 --wd 0.1 <"$GOLDEN/llama3/data.bin" \
 					>"$T/metrics" 2>"$T/step.err"
 				[ "$(wc -l <"$T/metrics")" = 6 ]
-				state_of "$RUN" | grep -E '^unit [0-9]+ (w|lo|m) ' >"$T/$isa"
+				state_of "$RUN" | grep -E '^unit [0-9]+ (w|lo|m) ' >"$T/$threads"
 				mt-store rm "$RUN" --force
-				grep -q '^unit 0 m ' "$T/$isa"
-				cmp "$T/scalar" "$T/$isa"
+				grep -q '^unit 0 m ' "$T/$threads"
+				cmp "$T/1" "$T/$threads"
 			done
 		done
 	done
