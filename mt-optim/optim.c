@@ -58,8 +58,12 @@ static void open_rings(struct optim *o)
 static void start(struct optim *o, const char *name)
 {
 	o->update = update_choose();
-	if (!o->update)
-		mt_die(MT_EX_USAGE, "MT_ISA is '%s': wants scalar, avx2 or avx512, on a CPU that has it", getenv("MT_ISA"));
+	if (!o->update) {
+		struct update_isa isas[UPDATE_ISAS];
+		char names[64] = "";
+		for (int i = 0, n = update_isas(isas); i < n; i++) strcat(strcat(names, i ? ", " : ""), isas[i].name);
+		mt_die(MT_EX_USAGE, "MT_ISA is '%s': this CPU has %s", getenv("MT_ISA"), names);
+	}
 	int rc = mt_run_attach(&o->run, name, MT_RUN_RINGS | MT_RUN_WEIGHTS, -1, &mt_stopping);
 	if (rc < 0 && mt_stopping) exit(0);
 	mt_must(rc);

@@ -1,7 +1,7 @@
-/* update-simd.h: what update-avx2.c and update-avx512.c share: a group's arrays, and the rules of update.h. The rules
- * use the compiler's operators on vectors, each of which is one instruction: nothing is fused but by vec_fma. Defined
- * before: ISA, the attribute of the instruction set; vec, a register of fp32; vec_all, one number in all of it;
- * vec_sqrt; vec_fma. */
+/* update-simd.h: what update-avx2.c, update-avx512.c and update-neon.c share: a group's arrays, and the rules of
+ * update.h. The rules use the compiler's operators on vectors, each of which is one instruction: nothing is fused but
+ * by vec_fma. Defined before: ISA, the attribute of the instruction set; vec, a register of fp32; vec_all, one number
+ * in all of it; vec_sqrt; vec_fma. */
 #ifndef MT_OPTIM_UPDATE_SIMD_H
 #define MT_OPTIM_UPDATE_SIMD_H
 
@@ -10,6 +10,10 @@
 #define INLINE ISA static inline __attribute__((always_inline))
 
 enum { WIDTH = sizeof(vec) / sizeof(float), AHEAD = 6 }; /* groups to prefetch ahead: 384 elements */
+
+/* words and halves: registers of unsigned numbers */
+typedef uint32_t vec32 __attribute__((vector_size(sizeof(vec))));
+typedef uint16_t vec16 __attribute__((vector_size(sizeof(vec))));
 
 /* ---- a group's arrays */
 
@@ -46,8 +50,7 @@ INLINE struct arrays arrays_of(const struct tile *t, uint64_t group, struct kind
 
 INLINE void prefetch(const void *p, int width)
 {
-	for (int i = 0; i < MT_GROUP * width; i += 64)
-		_mm_prefetch((const char *)p + AHEAD * MT_GROUP * width + i, _MM_HINT_T0);
+	for (int i = 0; i < MT_GROUP * width; i += 64) __builtin_prefetch((const char *)p + AHEAD * MT_GROUP * width + i);
 }
 
 INLINE void arrays_prefetch(const struct arrays *at, struct kind is)
@@ -60,11 +63,18 @@ INLINE void arrays_prefetch(const struct arrays *at, struct kind is)
 	if (is.two) prefetch(at->g[1], is.g_bf16 ? 2 : 4);
 }
 
+/* A register from memory of any type, and to it */
+INLINE vec get(const void *from)
+{
+	vec x;
+	memcpy(&x, from, sizeof x);
+	return x;
+}
+INLINE void put(void *to, vec x) { memcpy(to, &x, sizeof x); }
+
 INLINE void copy(void *to, const void *from, int bytes)
 {
-	typedef vec __attribute__((aligned(1))) unaligned;
-	for (int i = 0; i < bytes; i += (int)sizeof(vec))
-		*(unaligned *)((char *)to + i) = *(const unaligned *)((const char *)from + i);
+	for (int i = 0; i < bytes; i += (int)sizeof(vec)) put((char *)to + i, get((const char *)from + i));
 }
 
 /* ---- the rules. g: before clipping; they return the new p */

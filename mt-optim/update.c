@@ -234,20 +234,30 @@ void update_scalar(const struct scalars *a, const struct tile *t, struct mt_part
 	}
 }
 
-update_fn *update_choose(void)
+int update_isas(struct update_isa isas[UPDATE_ISAS])
 {
-	const char *want = getenv("MT_ISA");
-	if (want && (!strcmp(want, "scalar") || !strcmp(want, "plain")))
-		return update_scalar; /* mt-stream's word; its kernels' bits differ by set, ours do not */
+	int n = 0;
+	isas[n++] = (struct update_isa){"scalar", update_scalar};
 #if defined __x86_64__
 	__builtin_cpu_init();
-	bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"),
-		 avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw");
-	if (want && !strcmp(want, "avx2")) return avx2 ? update_avx2 : NULL;
-	if (want && !strcmp(want, "avx512")) return avx512 ? update_avx512 : NULL;
-	if (want && *want) return NULL;
-	return avx512 ? update_avx512 : avx2 ? update_avx2 : update_scalar;
-#else
-	return want && *want ? NULL : update_scalar;
+	if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+		isas[n++] = (struct update_isa){"avx2", update_avx2};
+	if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw"))
+		isas[n++] = (struct update_isa){"avx512", update_avx512};
+#elif defined __aarch64__
+	isas[n++] = (struct update_isa){"neon", update_neon};
 #endif
+	return n;
+}
+
+update_fn *update_choose(void)
+{
+	struct update_isa isas[UPDATE_ISAS];
+	int n = update_isas(isas);
+	const char *want = getenv("MT_ISA");
+	if (!want || !*want) return isas[n - 1].update;
+	if (!strcmp(want, "plain")) want = "scalar"; /* mt-stream's word; its kernels' bits differ by set, ours do not */
+	for (int i = 0; i < n; i++)
+		if (!strcmp(want, isas[i].name)) return isas[i].update;
+	return NULL;
 }

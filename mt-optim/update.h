@@ -1,9 +1,9 @@
 /* update.h: the update of groups of MT_GROUP elements by AdamW, Lion or SGD, and the undo journal that makes it
  * resumable.
  *
- * update.c is the specification; update-avx2.c and update-avx512.c give the same bits. For one element, all in fp32
- * and in this order, denormals flushed to zero on the way in and out (torch.optim.AdamW, single tensor, without
- * amsgrad):
+ * update.c is the specification; update-avx2.c, update-avx512.c and update-neon.c give the same bits. For one element,
+ * all in fp32 and in this order, denormals flushed to zero on the way in and out (torch.optim.AdamW, single tensor,
+ * without amsgrad):
  *
  *     g  = (g0 + g1) * clip                          g1 only where a unit has two gradient arrays
  *     p  = p * decay                                 1 - lr wd, or 1 for tensors that do not decay
@@ -122,7 +122,7 @@ static inline void partition_commit(struct mt_partition *partition, uint64_t ind
 /* Update groups [first, end) of a tile; decay is a->decay or a->no_decay. The calling thread has flushed denormals. */
 typedef void update_fn(const struct scalars *a, const struct tile *, struct mt_partition *, uint64_t tag,
 	uint64_t first, uint64_t end, float decay);
-update_fn update_scalar, update_avx2, update_avx512;
+update_fn update_scalar, update_avx2, update_avx512, update_neon;
 
 /* For state in bf16 and int8. Two random numbers, the highest 16 (bf16) or INT8_CUT (int8) bits of a word and as many
  * of the lowest, round m and v of two neighbours: the even one's m and the odd one's v take the high one. Only the high
@@ -156,7 +156,15 @@ static inline struct rounding rounding_of(uint32_t key, uint32_t j, uint32_t bit
 	return j % 2 ? (struct rounding){low, high} : (struct rounding){high, low};
 }
 
-/* By the widest instruction set of this CPU, or by $MT_ISA (scalar or plain, avx2, avx512); NULL: the CPU lacks it */
+/* The instruction sets that this CPU has, the widest last: scalar; avx2, avx512 (x86-64); neon (arm64) */
+enum { UPDATE_ISAS = 3 };
+struct update_isa {
+	const char *name;
+	update_fn *update;
+};
+int update_isas(struct update_isa[UPDATE_ISAS]); /* how many */
+
+/* By the widest instruction set of this CPU, or by that which $MT_ISA names (plain: scalar); NULL: the CPU lacks it */
 update_fn *update_choose(void);
 
 /* The scalars of Adam's step t. clip_factor stands for the maximum norm of the hyperparameters. */

@@ -76,11 +76,8 @@ STEPS=20 TRAIN="--lr 0.0005 --wd 0.1"
 }
 
 @test "lion and sgd: every instruction set of the CPU and number of threads gives the same bits" {
-	local rule state isa isas="scalar scalar" threads
-	if [ -z "${MT_TEST_EMULATED:-}" ]; then # there /proc/cpuinfo is of another machine
-		! grep -qw avx2 /proc/cpuinfo || isas="$isas avx2"
-		! grep -qw avx512bw /proc/cpuinfo || isas="$isas avx512"
-	fi
+	local rule state isa isas threads
+	isas="scalar $(optim-update isas)"
 	for rule in lion sgd; do
 		for state in fp32 int8; do
 			threads=0

@@ -10,7 +10,7 @@
 #include "../../mt-optim/update.h"
 #include "common.h"
 
-enum { ROUNDS = 9, STATES = 3, RULES = 3, TILES = (RULES + 1) * STATES, ISAS = 3, THREADS_MOST = 1024 };
+enum { ROUNDS = 9, STATES = 3, RULES = 3, TILES = (RULES + 1) * STATES, THREADS_MOST = 1024 };
 
 /* Reads and writes the update's arrays, with almost no computation. */
 static void touch(const struct scalars *a, const struct tile *t, struct mt_partition *partition, uint64_t tag,
@@ -32,7 +32,7 @@ static void touch(const struct scalars *a, const struct tile *t, struct mt_parti
 
 struct loop {
 	const char *name;
-	update_fn *fn; /* NULL: not on this CPU */
+	update_fn *fn;
 	const struct tile *t;
 	double best;
 };
@@ -109,29 +109,18 @@ static void name_loop(char name[48], const char *isa, const struct tile *t)
 /* Every loop on one thread; scalar ones once, because they are slow */
 static void all_loops(const struct tile *t, uint64_t n)
 {
-	static char names[TILES * ISAS][48];
-#if defined __x86_64__
-	__builtin_cpu_init();
-	bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"),
-		 avx512 = __builtin_cpu_supports("avx512bw");
-#else
-	bool avx2 = false, avx512 = false;
-#endif
-	const struct {
-		const char *name;
-		update_fn *fn;
-	} isas[ISAS] = {{"scalar", update_scalar}, {"avx2", avx2 ? update_avx2 : NULL},
-		{"avx512", avx512 ? update_avx512 : NULL}};
-	struct loop loops[1 + TILES * ISAS] = {{"reads and writes alone", touch, &t[0], 0}};
-	for (int i = 0; i < TILES * ISAS; i++) {
-		name_loop(names[i], isas[i % ISAS].name, &t[i / ISAS]);
-		loops[1 + i] = (struct loop){names[i], isas[i % ISAS].fn, &t[i / ISAS], 0};
+	static char names[TILES * UPDATE_ISAS][48];
+	struct update_isa isas[UPDATE_ISAS];
+	int n_isas = update_isas(isas), n_loops = 1 + TILES * n_isas;
+	struct loop loops[1 + TILES * UPDATE_ISAS] = {{"reads and writes alone", touch, &t[0], 0}};
+	for (int i = 0; i < TILES * n_isas; i++) {
+		name_loop(names[i], isas[i % n_isas].name, &t[i / n_isas]);
+		loops[1 + i] = (struct loop){names[i], isas[i % n_isas].update, &t[i / n_isas], 0};
 	}
 	for (int r = 0; r < ROUNDS; r++)
-		for (int i = 0; i < 1 + TILES * ISAS; i++)
-			if (loops[i].fn && (r == 0 || loops[i].fn != update_scalar)) measure(&loops[i], n, 1);
-	for (int i = 0; i < 1 + TILES * ISAS; i++)
-		if (loops[i].fn) print(&loops[i], n, 1);
+		for (int i = 0; i < n_loops; i++)
+			if (r == 0 || loops[i].fn != update_scalar) measure(&loops[i], n, 1);
+	for (int i = 0; i < n_loops; i++) print(&loops[i], n, 1);
 }
 
 /* AdamW's update that mt-optim would choose on this CPU, with each type of state */

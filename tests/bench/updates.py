@@ -37,7 +37,7 @@ def bench_adam(table, part, options):
     for loop in gb:
         if loop != PLAIN_LOOP:
             table.add(part, loop, gb[loop], "GB/s", PLAIN_LOOP, gb[PLAIN_LOOP], **shape)
-    isa = [loop for loop in speed if loop in ("scalar", "avx2", "avx512")][-1]
+    isa = [loop for loop in speed if loop in ("scalar", "avx2", "avx512", "neon")][-1]
     for gradients in ("", ", gradients bf16"):
         for state, bar in FASTER.items():
             what = "%s, %s%s" % (isa, state, gradients)

@@ -331,16 +331,15 @@ static uint32_t early_units(void)
 
 static void spawn(int errors)
 {
-	static const char *const isas[] = {"scalar", "avx2", "avx512", ""};
+	struct update_isa isas[UPDATE_ISAS];
 	char threads[16];
-	uint64_t n = f.kill ? 1 + rnd() % 4 : f.threads;
-	const char *isa = f.kill ? isas[rnd() % 4] : "";
+	uint64_t n = f.kill ? 1 + rnd() % 4 : f.threads, n_isas = (uint64_t)update_isas(isas);
+	const char *isa = f.kill ? isas[rnd() % n_isas].name : "";
 	snprintf(threads, sizeof threads, "%d", (int)n);
 	f.optim = fork_child();
 	if (f.optim) return;
 	if (errors >= 0) dup2(errors, 2);
 	setenv("MT_ISA", isa, 1);
-	if (!update_choose()) unsetenv("MT_ISA");
 	execlp("mt-optim", "mt-optim", f.name, "--threads", threads, "--update", f.early ? "early" : "late", (char *)NULL);
 	_exit(127);
 }

@@ -42,7 +42,7 @@ static enum mt_dtype grad = MT_FP32, state = MT_FP32;
 static enum mt_optim optim = MT_ADAMW;
 static bool early;
 static const char *dir; /* of the tier; NULL: none */
-static update_fn *isas[3];
+static update_fn *isas[UPDATE_ISAS];
 static int n_isas;
 
 struct world { /* one run, and this process's handles on it */
@@ -505,7 +505,6 @@ static void step_through(struct world *w, int at, int isa, uint64_t most, uint64
 
 int main(int argc, char **argv)
 {
-	static const char *const names[] = {"scalar", "avx2", "avx512"};
 	static struct world w[WORLDS];
 	if (argc < 2) mt_die(64, "usage: optim-journal RUN [none|early|early16] [bf16|int8] [lion|sgd] [tier=DIR]");
 	base = argv[1];
@@ -518,11 +517,9 @@ int main(int argc, char **argv)
 	flush_denormals();
 	/* Any other process goes first. MPI_Init binds itself to each core in turn: it hung where this one was stepping. */
 	CHECK(!sched_setscheduler(0, SCHED_IDLE, &(struct sched_param){0}), "sched_setscheduler: %s", strerror(errno));
-	for (int i = 0; i < 3; i++) {
-		setenv("MT_ISA", names[i], 1);
-		update_fn *fn = update_choose();
-		if (fn) isas[n_isas++] = fn;
-	}
+	struct update_isa all[UPDATE_ISAS];
+	n_isas = update_isas(all);
+	for (int i = 0; i < n_isas; i++) isas[i] = all[i].update;
 	for (int i = 0; i < WORLDS; i++) {
 		create(i);
 		attach(&w[i], i);
