@@ -1,5 +1,5 @@
-/* sum.c: a pass over gradients, twice: plainly, which is the specification, and sixteen elements at a time with AVX2,
- * which is as fast as memory. Every operation is elementwise and in the same order, so the bits are the same.
+/* sum.c: a pass over gradients, twice: plainly, which is the specification, and sixteen elements at a time with AVX2 or
+ * NEON, which is as fast as memory. Every operation is elementwise and in the same order, so the bits are the same.
  */
 #include <stdatomic.h>
 #include <stdint.h>
@@ -7,6 +7,8 @@
 #include <string.h>
 #if defined __x86_64__
 #include <immintrin.h>
+#elif defined __aarch64__
+#include <arm_neon.h>
 #endif
 
 #include "model/bf16.h"
@@ -44,93 +46,133 @@ static double pass_plain(void *g, const void *a, const void *b, size_t n, bool b
 	return tree(sum);
 }
 
-/* ---- AVX2 */
+/* ---- SIMD: sixteen elements at a time. Those of bf16 are the even ones and the odd ones of a register, which are the
+ * lower and the upper halves of its words: widening is a shift and a mask, and no element moves. */
 
+#if defined __x86_64__ || defined __aarch64__
 #if defined __x86_64__
 #define ISA __attribute__((target("avx2")))
+enum { WIDTH = 8 };
+#else
+#define ISA
+enum { WIDTH = 4 };
+#endif
 #define INLINE ISA static inline __attribute__((always_inline))
+enum { REGS = 16 / WIDTH };
+typedef float vec __attribute__((vector_size(WIDTH * 4)));
+typedef uint32_t vec32 __attribute__((vector_size(WIDTH * 4)));
+typedef double squares __attribute__((vector_size(WIDTH * 4)));
 
-/* Sixteen elements. Those of bf16 are the even ones and the odd ones, which are the lower and the upper halves of eight
- * words: widening is a shift and a mask, and no element moves. */
-INLINE void load(__m256 x[2], const void *p, size_t i, const bool bf16)
+INLINE vec get(const void *from)
 {
-	if (bf16) {
-		__m256i words = _mm256_loadu_si256((const __m256i *)((const uint16_t *)p + i));
-		x[0] = _mm256_castsi256_ps(_mm256_slli_epi32(words, 16));
-		x[1] = _mm256_castsi256_ps(_mm256_and_si256(words, _mm256_set1_epi32((int)0xffff0000)));
-	} else {
-		x[0] = _mm256_loadu_ps((const float *)p + i);
-		x[1] = _mm256_loadu_ps((const float *)p + i + 8);
+	vec x;
+	memcpy(&x, from, sizeof x);
+	return x;
+}
+INLINE void put(void *to, vec x) { memcpy(to, &x, sizeof x); }
+
+/* ... past the caches, where the instruction set can. Neoverse does it by itself where lines are written whole. */
+INLINE void put_past(void *to, vec x)
+{
+#if defined __x86_64__
+	_mm256_stream_ps(to, x);
+#else
+	put(to, x);
+#endif
+}
+
+/* Streaming stores are ordered by no lock: this is what the thread that ends the batch relies on */
+INLINE void put_past_ends(void)
+{
+#if defined __x86_64__
+	_mm_sfence();
+#endif
+}
+
+/* The first half of x, and the second one */
+INLINE void widen(vec x, squares to[2])
+{
+#if defined __x86_64__
+	to[0] = _mm256_cvtps_pd(_mm256_castps256_ps128(x));
+	to[1] = _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1));
+#else
+	to[0] = vcvt_f64_f32(vget_low_f32(x));
+	to[1] = vcvt_high_f64_f32(x);
+#endif
+}
+
+INLINE void load(vec x[REGS], const void *p, size_t i, const bool bf16)
+{
+#pragma GCC unroll 4
+	for (int r = 0; r < REGS; r += bf16 ? 2 : 1) {
+		if (bf16) {
+			vec32 both = (vec32)get((const uint16_t *)p + i + r * WIDTH);
+			x[r] = (vec)(both << 16);
+			x[r + 1] = (vec)(both & 0xffff0000);
+		} else x[r] = get((const float *)p + i + r * WIDTH);
 	}
 }
 
-INLINE void store(void *g, size_t i, const __m256 x[2], const bool bf16)
+INLINE void store(void *g, size_t i, const vec x[REGS], const bool bf16)
 {
-	if (bf16) {
-		__m256i even = _mm256_srli_epi32(_mm256_castps_si256(x[0]), 16), odd = _mm256_castps_si256(x[1]);
-		_mm256_storeu_si256((__m256i *)((uint16_t *)g + i), _mm256_or_si256(even, odd));
-	} else {
-		_mm256_storeu_ps((float *)g + i, x[0]);
-		_mm256_storeu_ps((float *)g + i + 8, x[1]);
-	}
+#pragma GCC unroll 4
+	for (int r = 0; r < REGS; r += bf16 ? 2 : 1)
+		if (bf16) put((uint16_t *)g + i + r * WIDTH, (vec)((vec32)x[r] >> 16 | (vec32)x[r + 1]));
+		else put((float *)g + i + r * WIDTH, x[r]);
 }
 
-/* As they are, past the caches */
+/* As they are */
 INLINE void stream(void *g, const void *a, size_t i, const bool bf16)
 {
-	const __m256i *from = (const __m256i *)((const char *)a + i * (bf16 ? 2 : 4));
-	__m256i *to = (__m256i *)((char *)g + i * (bf16 ? 2 : 4));
-	_mm256_stream_si256(to, _mm256_loadu_si256(from));
-	if (!bf16) _mm256_stream_si256(to + 1, _mm256_loadu_si256(from + 1));
+	const size_t bytes = bf16 ? 2 : 4;
+#pragma GCC unroll 4
+	for (int r = 0; r < REGS; r += bf16 ? 2 : 1) {
+		size_t at = (i + (size_t)r * WIDTH) * bytes;
+		put_past((char *)g + at, get((const char *)a + at));
+	}
 }
 
 /* bf16_round without its case of a NaN: one that a sum of bf16s gives is quiet and has a zero lower half, and stays. */
-INLINE __m256 nearest8(__m256 x)
+INLINE vec nearest(vec x)
 {
-	__m256i bits = _mm256_castps_si256(x), tie = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
-	bits = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), tie);
-	return _mm256_castsi256_ps(_mm256_and_si256(bits, _mm256_set1_epi32((int)0xffff0000)));
+	vec32 bits = (vec32)x;
+	return (vec)((bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000);
 }
 
-INLINE void square(__m256d s[4], const __m256 x[2])
+/* In order; registers of bf16 have the even and the odd ones */
+INLINE double squares_sum(const squares s[2 * REGS], const bool bf16)
 {
-#pragma GCC unroll 2
-	for (int h = 0; h < 2; h++) {
-		__m256d lo = _mm256_cvtps_pd(_mm256_castps256_ps128(x[h])),
-				hi = _mm256_cvtps_pd(_mm256_extractf128_ps(x[h], 1));
-		s[2 * h] += lo * lo;
-		s[2 * h + 1] += hi * hi;
-	}
+	double sum[16], x[16];
+	for (int i = 0; i < 2 * REGS; i++) put(sum + i * WIDTH / 2, (vec)s[i]);
+	for (int r = 0; r < REGS; r++)
+		for (int j = 0; j < WIDTH; j++)
+			x[bf16 ? r / 2 * 2 * WIDTH + 2 * j + r % 2 : r * WIDTH + j] = sum[r * WIDTH + j];
+	return tree(x);
 }
 
-INLINE double squares_sum(const __m256d s[4], bool bf16)
-{
-	double partition[16], x[16];
-	for (int i = 0; i < 4; i++) _mm256_storeu_pd(partition + 4 * i, s[i]);
-	for (int i = 0; i < 16; i++) x[i % 8 * 2 + i / 8] = partition[i];
-	return tree(bf16 ? x : partition);
-}
-
-/* Streaming stores are ordered by no lock: the fence is what the thread that ends the batch relies on */
 INLINE double pass(void *g, const void *a, const void *b, size_t n, const bool stores, const bool two,
-	const bool squares, const bool bf16)
+	const bool squared, const bool bf16)
 {
-	__m256d s[4] = {{0}};
+	squares s[2 * REGS] = {{0}};
 	for (size_t i = 0; i < n; i += 16) {
-		__m256 x[2], y[2];
+		vec x[REGS], y[REGS];
 		load(x, a, i, bf16);
 		if (two) load(y, b, i, bf16);
-#pragma GCC unroll 2
-		for (int h = 0; h < 2; h++) {
-			if (two) x[h] += y[h];
-			if (two && stores && bf16) x[h] = nearest8(x[h]);
+#pragma GCC unroll 4
+		for (int r = 0; r < REGS; r++) {
+			if (two) x[r] += y[r];
+			if (two && stores && bf16) x[r] = nearest(x[r]);
+			if (!squared) continue;
+			squares wide[2];
+			widen(x[r], wide);
+			s[2 * r] += wide[0] * wide[0];
+			s[2 * r + 1] += wide[1] * wide[1];
 		}
 		if (stores && two) store(g, i, x, bf16);
 		if (stores && !two) stream(g, a, i, bf16);
-		if (squares) square(s, x);
 	}
-	if (stores && !two) _mm_sfence();
-	return squares ? squares_sum(s, bf16) : 0;
+	if (stores && !two) put_past_ends();
+	return squared ? squares_sum(s, bf16) : 0;
 }
 
 /* update_choose has checked $MT_ISA */
@@ -141,25 +183,28 @@ static bool wide(void)
 	if (!is) {
 		const char *want = getenv("MT_ISA");
 		bool plain = want && (!strcmp(want, "scalar") || !strcmp(want, "plain"));
-		is = !plain && __builtin_cpu_supports("avx2") ? 2 : 1;
+#if defined __x86_64__
+		plain = plain || !__builtin_cpu_supports("avx2");
+#endif
+		is = plain ? 1 : 2;
 		atomic_store_explicit(&known, is, memory_order_relaxed);
 	}
 	return is == 2;
 }
 
 /* pass with each set of constants. Streaming stores need an aligned g. */
-#define PASS(name, stores, two, squares) \
-	ISA static double name##_avx2(void *g, const void *a, const void *b, size_t n, bool bf16) \
+#define PASS(name, stores, two, squared) \
+	ISA static double name##_wide(void *g, const void *a, const void *b, size_t n, bool bf16) \
 	{ \
-		return bf16 ? pass(g, a, b, n, stores, two, squares, true) : pass(g, a, b, n, stores, two, squares, false); \
+		return bf16 ? pass(g, a, b, n, stores, two, squared, true) : pass(g, a, b, n, stores, two, squared, false); \
 	} \
 	static double name(void *g, const void *a, const void *b, size_t n, bool bf16) \
 	{ \
-		bool apart = (stores) && !(two) && (uintptr_t)g % 32; \
-		return (wide() && !apart ? name##_avx2 : pass_plain)(g, a, b, n, bf16); \
+		bool apart = (stores) && !(two) && (uintptr_t)g % sizeof(vec); \
+		return (wide() && !apart ? name##_wide : pass_plain)(g, a, b, n, bf16); \
 	}
 #else
-#define PASS(name, stores, two, squares) \
+#define PASS(name, stores, two, squared) \
 	static double name(void *g, const void *a, const void *b, size_t n, bool bf16) \
 	{ \
 		return pass_plain(g, a, b, n, bf16); \

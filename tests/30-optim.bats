@@ -32,7 +32,7 @@ same_hash() { # KEY=VALUE...: what the state depends on
 	for isa in $isas; do echo "$isa ad8b0e9082544896"; done | diff - "$T/hashes"
 }
 
-@test "on arm64, the update divides and takes roots by vectors alone" {
+@test "on arm64, the update divides and takes roots by vectors alone, and the sums convert by vectors alone" {
 	local objdump=objdump from=$BUILD/../host/usr
 	if [ -n "${MT_TEST_EMULATED:-}" ]; then
 		objdump="env LD_LIBRARY_PATH=$from/lib/x86_64-linux-gnu $from/bin/aarch64-linux-gnu-objdump"
@@ -41,11 +41,14 @@ same_hash() { # KEY=VALUE...: what the state depends on
 		need_cmd objdump
 	fi
 	$objdump -d --no-show-raw-insn "$BUILD/mt-optim/update-neon.o" >"$T/update"
+	$objdump -d --no-show-raw-insn "$BUILD/mt-optim/sum.o" | awk '/>:$/ { in_it = /_wide>/ } in_it' >"$T/sum"
 	# adamw: 24 kinds of 64 elements; all: 72, of fewer than 12 instructions an element
 	[ "$(grep -cE '\sfdiv\s+v.*\.4s' "$T/update")" -ge 24 ]
 	[ "$(grep -cE '\sfsqrt\s+v.*\.4s' "$T/update")" -ge 16 ]
 	[ "$(wc -l <"$T/update")" -lt $((72 * 64 * 12)) ]
 	no grep -E '\s(fdiv|fsqrt|fmadd|fadd|fsub)\s+s' "$T/update"
+	[ "$(grep -cE '\sfcvtl2\s+v.*\.2d' "$T/sum")" -ge 8 ]
+	no grep -E '\sfcvt\s+d' "$T/sum"
 }
 
 # bats test_tags=slow
