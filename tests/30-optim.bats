@@ -317,6 +317,7 @@ threads_of() {
 }
 
 @test "on two cores mt-optim updates the first unit with two threads, with --threads 1 with one" {
+	native "a process's number of threads"
 	[ "$(nproc)" -ge 2 ] || skip "one core"
 	make_run "$GOLDEN/llama2/model"
 	spawn stream mt-stream "$RUN" --device cpu --threads 1
