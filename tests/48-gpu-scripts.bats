@@ -415,7 +415,7 @@ clone() {
 
 @test "gpu-check: rounding to bf16 fails no check, also of auxiliary losses and where it changes a token's experts" {
 	on_emulator
-	for model in qwen2-moe-aux gemma3; do
+	for model in gemma3 qwen2-moe-aux; do
 		"$TOP/tests/gpu/check" --stream "$EMU" --add --only "$model bf16: layer" >"$T/out" ||
 			{ cat "$T/out" >&2; return 1; }
 	done
