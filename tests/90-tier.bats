@@ -145,7 +145,7 @@ counters() { [ "$(tier words)" = "$1" ]; }
 		tier $damage
 		spawn lost timeout 20 mt-tier "$RUN"
 		local p=$PID
-		tier update 5
+		tier update 3 # the damaged tile is read when the third of these is written
 		exits 74 wait "$p"
 		mv "$T/lost.err" "$T/err"
 		[ "$(wc -l <"$T/err")" = 1 ]
@@ -183,6 +183,7 @@ counters() { [ "$(tier words)" = "$1" ]; }
 	end "$TIER"
 	spawn fails env LD_PRELOAD="$BUILD/fault/preload.so" MT_FAULT=pwrite:1+ mt-tier "$RUN"
 	local p=$PID
+	eventually counters "$((TILES + 9)) $((TILES + 3)) $((TILES + 3))" # it leaves at the first write
 	tier update 6
 	exits 74 wait "$p"
 	mv "$T/fails.err" "$T/err"
