@@ -14,8 +14,8 @@
 /* Tiles of about m x n, so large that packing their inputs costs little. Packing a transposed a takes longer, so such
  * tiles are wider (fp32). Without AVX-512, b is better packed less often: the LM head's gradient is a fifth faster by
  * large tiles. By AVX512-BF16, too, larger tiles are faster, if there are enough. m is halved, down to least_m, if
- * there are fewer than FEW for the threads. A GEMM of fewer than SMALL multiplications is one tile. No shape changes a
- * bit. */
+ * there are fewer than FEW for the threads. A GEMM of fewer than SMALL multiplications is one tile. In bf16 no shape of
+ * these changed a bit of 180 GEMMs that were compared; in fp32 one may. */
 static const struct tile_shape {
 	int64_t m, n, least_m;
 } square = {512, 320, 128}, wide = {128, 640, 64}, large = {512, 640, 64}, largest = {1024, 640, 512};
