@@ -25,18 +25,29 @@ struct cpu_queue {
 	struct pool *pool;
 	pthread_cond_t some; /* there is work, or the device closes */
 	uint64_t launched, done;
+	uint64_t wanted; /* the first place that somebody waits for; UINT64_MAX: nobody does */
 	struct work work[DEPTH]; /* number k in k mod DEPTH */
 };
 
 struct cpu {
 	struct device dev;
 	pthread_mutex_t lock;
-	pthread_cond_t progress; /* a queue has done something */
+	pthread_cond_t progress; /* a queue has done what is wanted */
 	bool closing;
 	struct cpu_queue q[QUEUES];
 };
 
 static bool over(const struct cpu *c, struct event e) { return c->q[e.queue].done >= e.at; }
+
+/* With the lock held. Operations that nobody waits for wake nobody: on few cores, waking takes them from compute. */
+static void await(struct cpu *c, struct event e)
+{
+	struct cpu_queue *q = &c->q[e.queue];
+	while (!over(c, e)) {
+		if (e.at < q->wanted) q->wanted = e.at;
+		pthread_cond_wait(&c->progress, &c->lock);
+	}
+}
 
 static void execute(struct pool *p, const struct work *w, const struct device *d)
 {
@@ -54,13 +65,14 @@ static void *queue_main(void *arg)
 		while (q->done == q->launched && !c->closing) pthread_cond_wait(&q->some, &c->lock);
 		if (q->done == q->launched) break;
 		struct work *w = &q->work[q->done % DEPTH];
-		while (!over(c, w->after)) pthread_cond_wait(&c->progress, &c->lock);
+		await(c, w->after);
 		if (w->op.code != OP_NONE) {
 			pthread_mutex_unlock(&c->lock);
 			execute(q->pool, w, &c->dev);
 			pthread_mutex_lock(&c->lock);
 		}
-		q->done++;
+		if (++q->done < q->wanted) continue;
+		q->wanted = UINT64_MAX;
 		pthread_cond_broadcast(&c->progress);
 	}
 	pthread_mutex_unlock(&c->lock);
@@ -71,7 +83,7 @@ static void put(struct cpu *c, enum queue queue, const struct work *w)
 {
 	struct cpu_queue *q = &c->q[queue];
 	pthread_mutex_lock(&c->lock);
-	while (q->launched - q->done == DEPTH) pthread_cond_wait(&c->progress, &c->lock);
+	if (q->launched - q->done == DEPTH) await(c, (struct event){queue, q->done + 1});
 	q->work[q->launched++ % DEPTH] = *w;
 	pthread_cond_signal(&q->some);
 	pthread_mutex_unlock(&c->lock);
@@ -105,7 +117,7 @@ static int cpu_sync(struct device *d, struct event e)
 {
 	struct cpu *c = (struct cpu *)d;
 	pthread_mutex_lock(&c->lock);
-	while (!over(c, e)) pthread_cond_wait(&c->progress, &c->lock);
+	await(c, e);
 	pthread_mutex_unlock(&c->lock);
 	return 0;
 }
@@ -171,6 +183,7 @@ struct device *device_cpu(int threads)
 		struct cpu_queue *q = &c->q[i];
 		pthread_cond_init(&q->some, NULL);
 		q->pool = pool_create(i == Q_COMPUTE ? threads : 1, POOL_SPINS, NULL);
+		q->wanted = UINT64_MAX;
 		q->cpu = c;
 		if (!q->pool || pthread_create(&q->thread, NULL, queue_main, q)) {
 			q->cpu = NULL;
