@@ -253,6 +253,9 @@ int cpu_compute(struct device *, enum mt_dtype, const char *attention);
 const void *cpu_zero_copy(struct device *, const void *host, enum mt_dtype);
 /* Run one operation of the device now */
 void cpu_execute(struct pool *, const struct op *, const struct device *);
+/* If `next` only rounds what the operation writes, let the operation do so, row by row, while that is in a cache: it
+ * then does both. The same bits, a pass over memory less. */
+bool cpu_fuse(struct op *, const struct op *next);
 /* op_attention_forward and op_attention_backward with operands of multiplications rounded to bf16 */
 void attention_bf16_forward(struct pool *, const struct attention_args *);
 void attention_bf16_backward(struct pool *, const struct attention_args *);

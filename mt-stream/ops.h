@@ -96,6 +96,7 @@ struct embed_backward_args {
  * LayerNorm: y = (x - m) rstd w + b, m = mean(x), rstd = 1 / sqrt(mean((x - m)^2) + eps). */
 struct norm_forward_args {
 	void *y;       /* (N, H) */
+	uint16_t *as;  /* cpu: y rounded to bf16, too; here and below the device sets it; NULL: it is not */
 	float *rstd;   /* (N) */
 	const void *x; /* (N, H) */
 	const void *w; /* (H); NULL: ones */
@@ -226,9 +227,16 @@ struct activation_args {
 	const void *slope[2]; /* MT_XIELU: its two parameters, positive side first, (1) each, as in the file */
 	const void *dy;       /* (N, F), backward */
 	void *dgu;            /* the gradient of gu, backward; may be gu. NULL: forward */
+	uint16_t *as;         /* cpu: y, or backward dgu, rounded to bf16 */
 	float *dslope[2];     /* MT_XIELU, backward: (1) each, d = beta d + gradient */
 	float beta;
 };
+
+/* Elements of a row of gu */
+static inline int64_t activation_width(const struct activation_args *a)
+{
+	return activation_gated(a->form) ? 2 * a->f : a->f;
+}
 
 /* ---- mixture of experts ----
  *
@@ -427,6 +435,7 @@ struct loss {
 struct cross_entropy_args {
 	/* (N, V); backward: becomes (softmax - onehot) scale weight, and 0 in rows without target or of weight 0 */
 	void *logits;
+	uint16_t *as;            /* cpu: the logits that they become, rounded to bf16 */
 	const uint32_t *targets; /* (N); UINT32_MAX: no target */
 	const float *weights;    /* (N); NULL: 1 each */
 	int64_t n, vocab;
@@ -689,8 +698,7 @@ struct mla_args {
 	W(ATTENTION_FORWARD, attention, 1, a->lse, a->n * a->heads, 4) \
 	W(ATTENTION_BACKWARD, attention, 1, a->dqkv, a->n * attention_row(a), elem) \
 	W(ACTIVATION_FORWARD, activation, 1, a->y, a->n * a->f, elem) \
-	W(ACTIVATION_BACKWARD, activation, a->dgu != a->gu, a->dgu, \
-		a->n * (activation_gated(a->form) ? 2 : 1) * a->f, elem) \
+	W(ACTIVATION_BACKWARD, activation, a->dgu != a->gu, a->dgu, a->n * activation_width(a), elem) \
 	W(ACTIVATION_BACKWARD, activation, a->y != a->dy, a->y, a->n * a->f, elem) \
 	W(ACTIVATION_BACKWARD, activation, a->form == MT_XIELU && a->beta == 0, a->dslope[0], 1, 4) \
 	W(ACTIVATION_BACKWARD, activation, a->form == MT_XIELU && a->beta == 0, a->dslope[1], 1, 4) \

@@ -31,6 +31,8 @@ static void rows_task(const void *args, int64_t first, int64_t end)
 	const struct job *j = args;
 	double sums[2] = {0, 0};
 	cpu_kernels()->activation(j->a, j->alpha, sums, first, end);
+	if (j->a->dgu) narrow_rows(j->a->as, j->a->dgu, activation_width(j->a), first, end);
+	else narrow_rows(j->a->as, j->a->y, j->a->f, first, end);
 	if (j->sums) memcpy(j->sums[first / task_rows(j->a->f)], sums, sizeof sums);
 }
 

@@ -48,6 +48,9 @@ struct sums {
 void sum_rows_each(struct pool *, int64_t rows, rows_fn *fn, const void *args, const struct sums *, int count,
 	float beta);
 
+/* Rows first .. end - 1 of y (n, width) rounded to bf16; as NULL: they are not. misc.c */
+void narrow_rows(uint16_t *as, const void *y, int64_t width, int64_t first, int64_t end);
+
 /* p (n) = softmax(logit); returns logsumexp(logit). route.c */
 double route_softmax(const float *logit, int64_t n, double *p);
 /* The best `wanted` of n scores, best first, equal ones by their number; not a number is the worst of all. n is at most

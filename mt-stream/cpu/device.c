@@ -25,7 +25,7 @@ struct cpu_queue {
 	struct pool *pool;
 	pthread_cond_t some; /* there is work, or the device closes */
 	uint64_t launched, done;
-	uint64_t wanted; /* the first place that somebody waits for; UINT64_MAX: nobody does */
+	uint64_t wanted;         /* the first place that somebody waits for; UINT64_MAX: nobody does */
 	struct work work[DEPTH]; /* number k in k mod DEPTH */
 };
 
@@ -49,11 +49,16 @@ static void await(struct cpu *c, struct event e)
 	}
 }
 
-static void execute(struct pool *p, const struct work *w, const struct device *d)
+/* Run w, and with it next (or NULL) if that can be fused; returns how many have run */
+static unsigned execute(struct pool *p, const struct work *w, const struct work *next, const struct device *d)
 {
+	struct op op = w->op;
+	bool both = next && cpu_fuse(&op, &next->op);
 	if (w->span) w->span->from = mt_now();
-	cpu_execute(p, &w->op, d);
+	cpu_execute(p, &op, d);
 	if (w->span) w->span->to = mt_now();
+	if (both && next->span) next->span->from = next->span->to = w->span->to;
+	return both ? 2 : 1;
 }
 
 static void *queue_main(void *arg)
@@ -64,14 +69,17 @@ static void *queue_main(void *arg)
 	for (;;) {
 		while (q->done == q->launched && !c->closing) pthread_cond_wait(&q->some, &c->lock);
 		if (q->done == q->launched) break;
-		struct work *w = &q->work[q->done % DEPTH];
+		const struct work *w = &q->work[q->done % DEPTH];
 		await(c, w->after);
+		unsigned ran = 1;
 		if (w->op.code != OP_NONE) {
+			const struct work *next = q->done + 1 < q->launched ? &q->work[(q->done + 1) % DEPTH] : NULL;
 			pthread_mutex_unlock(&c->lock);
-			execute(q->pool, w, &c->dev);
+			ran = execute(q->pool, w, next, &c->dev);
 			pthread_mutex_lock(&c->lock);
 		}
-		if (++q->done < q->wanted) continue;
+		q->done += ran;
+		if (q->done < q->wanted) continue;
 		q->wanted = UINT64_MAX;
 		pthread_cond_broadcast(&c->progress);
 	}

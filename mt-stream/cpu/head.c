@@ -23,6 +23,7 @@ static void row_task(void *arg, int64_t row, int thread)
 	else if (counts) loss = cpu_kernels()->cross_entropy(x, a->targets[row], a->vocab, scale, a->backward);
 	else if (a->backward) memset(x, 0, (size_t)a->vocab * sizeof *x);
 	s->losses[row] = (double)weight * loss;
+	narrow_rows(a->as, a->logits, a->vocab, row, row + 1);
 }
 
 void op_cross_entropy(struct pool *pool, const struct cross_entropy_args *a)

@@ -39,9 +39,39 @@ static void narrow_task(const void *args, int64_t first, int64_t end)
 	cpu_kernels()->narrow((uint16_t *)s->dst + first, (const float *)s->src + first, end - first);
 }
 
+void narrow_rows(uint16_t *as, const void *y, int64_t width, int64_t first, int64_t end)
+{
+	if (as) cpu_kernels()->narrow(as + first * width, (const float *)y + first * width, (end - first) * width);
+}
+
 void op_narrow(struct pool *pool, uint16_t *dst, const float *src, int64_t n)
 {
 	run_tasks(pool, n, GRAIN, narrow_task, &(struct sweep){dst, src});
+}
+
+bool cpu_fuse(struct op *o, const struct op *next)
+{
+	const void *written = NULL;
+	int64_t n = 0;
+	uint16_t **as = NULL;
+	switch (o->code) {
+	case OP_NORM_FORWARD:
+		written = o->norm_forward.y, n = o->norm_forward.n * o->norm_forward.h, as = &o->norm_forward.as;
+		break;
+	case OP_ACTIVATION_FORWARD:
+		written = o->activation.y, n = o->activation.n * o->activation.f, as = &o->activation.as;
+		break;
+	case OP_ACTIVATION_BACKWARD:
+		written = o->activation.dgu, n = o->activation.n * activation_width(&o->activation), as = &o->activation.as;
+		break;
+	case OP_CROSS_ENTROPY:
+		written = o->cross_entropy.logits, n = o->cross_entropy.n * o->cross_entropy.vocab, as = &o->cross_entropy.as;
+		break;
+	default: break;
+	}
+	if (!as || next->code != OP_NARROW || next->narrow.src != written || next->narrow.n != n) return false;
+	*as = next->narrow.dst;
+	return true;
 }
 
 static void copy_task(const void *args, int64_t first, int64_t end)

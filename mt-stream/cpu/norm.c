@@ -1,7 +1,14 @@
 /* norm.c: RMSNorm and LayerNorm, forward and backward */
 #include "cpu.h"
 
-ROWS_OPERATION(norm_forward, norm_forward)
+static void forward_rows(const void *args, int64_t first, int64_t end)
+{
+	const struct norm_forward_args *a = args;
+	cpu_kernels()->norm_forward(a, first, end);
+	narrow_rows(a->as, a->y, a->h, first, end);
+}
+
+void op_norm_forward(struct pool *pool, const struct norm_forward_args *a) { run_rows(pool, a->n, forward_rows, a); }
 
 static void backward_rows(const void *args, int64_t first, int64_t end, float *sum)
 {

@@ -425,6 +425,7 @@ EXPERT_OPS(OPERATION)
 BALANCE_OPS(OPERATION)
 MIXER_OPS(OPERATION)
 
+bool cpu_fuse(struct op *o, const struct op *next) { return o && next && false; }
 const char *gemm_lacks_bf16(void) { return "operands have the elements' type"; }
 bool attention_bf16_is_fast(void) { return false; }
 void attention_bf16_forward(struct pool *p, const struct attention_args *a) { op_attention_forward(p, a); }

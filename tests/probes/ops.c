@@ -872,6 +872,59 @@ static void test_not_a_number(void)
 	forget();
 }
 
+/* An operation and, in one with it, its rounding to bf16: the bits of both, one after another */
+static void test_fused(const char *name, struct op op, void (*run)(struct pool *, const struct op *), float *y,
+	int64_t n)
+{
+	uint16_t *as = keep((size_t)n * sizeof *as), *after = keep((size_t)n * sizeof *after);
+	float *before = again(y, n), *fused = keep((size_t)n * sizeof *fused);
+	struct op next = {OP_NARROW, .narrow = {as, y, n}}, shorter = {OP_NARROW, .narrow = {as, y, n - 1}}, own = op;
+	int good = !cpu_fuse(&own, &shorter) && cpu_fuse(&own, &next);
+	run(pools[2], &own);
+	memcpy(fused, y, (size_t)n * sizeof *y);
+	memcpy(y, before, (size_t)n * sizeof *y);
+	run(pools[1], &op);
+	op_narrow(pools[1], after, y, n);
+	say(good && !memcmp(fused, y, (size_t)n * sizeof *y) && !memcmp(as, after, (size_t)n * sizeof *as),
+		"%s and its rounding to bf16: the bits of both", name);
+	forget();
+}
+
+static void run_norm(struct pool *p, const struct op *o) { op_norm_forward(p, &o->norm_forward); }
+static void run_activation(struct pool *p, const struct op *o) { op_activation_forward(p, &o->activation); }
+static void run_activation_back(struct pool *p, const struct op *o) { op_activation_backward(p, &o->activation); }
+static void run_loss(struct pool *p, const struct op *o) { op_cross_entropy(p, &o->cross_entropy); }
+
+static void test_all_fused(void)
+{
+	enum { N = 150, H = 33, V = 1001 };
+	static uint32_t targets[N];
+	static struct loss loss;
+	float *y = random_floats(N * H);
+	test_fused("norm",
+		(struct op){OP_NORM_FORWARD,
+			.norm_forward = {.y = y, .x = random_floats(N * H), .rstd = random_floats(N), .n = N, .h = H}},
+		run_norm, y, N * H);
+	y = random_floats(N * H);
+	test_fused("activation",
+		(struct op){OP_ACTIVATION_FORWARD, .activation = {.y = y, .gu = random_floats(2 * N * H), .n = N, .f = H}},
+		run_activation, y, N * H);
+	y = random_floats(2 * N * H);
+	struct activation_args back = {.y = random_floats(N * H),
+		.dy = random_floats(N * H),
+		.gu = random_floats(2 * N * H),
+		.dgu = y,
+		.n = N,
+		.f = H};
+	test_fused("activation backward", (struct op){OP_ACTIVATION_BACKWARD, .activation = back}, run_activation_back, y,
+		2 * N * H);
+	y = random_floats(N * V);
+	for (int i = 0; i < N; i++) targets[i] = i % 7 ? (uint32_t)(i * 31 % V) : UINT32_MAX;
+	struct cross_entropy_args ce =
+		{.logits = y, .targets = targets, .n = N, .vocab = V, .scale = 0.1f, .backward = 1, .loss = &loss};
+	test_fused("cross-entropy backward", (struct op){OP_CROSS_ENTROPY, .cross_entropy = ce}, run_loss, y, N * V);
+}
+
 static void test_conversions(void)
 {
 	enum { N = 200003 };
@@ -1020,6 +1073,7 @@ static void test_all(void)
 	test_head(20, 1000, 0.5f, 3, 0, 1);
 	test_not_a_number();
 	test_conversions();
+	if (!on_gpu) test_all_fused();
 	test_knobs();
 	test_experts();
 	test_edges();
