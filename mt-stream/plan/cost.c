@@ -18,7 +18,7 @@
 #define GROUPED_SPARE 64     /* rows that an expert's last tile of 128 lacks */
 #define OWN_HALF 12.0        /* heads of all rows of a chunk at which our attention reaches half its rate: measured */
 #define LARGE_HEADS 0.72     /* of cuDNN's backward rate, for heads of more than 128: measured */
-#define CORES_SHAPES 0.96    /* these five, of the host's cores: measured; attention's GEMM rate is of fp32 */
+#define CORES_SHAPES 0.96    /* these five, of the host's cores: measured */
 #define CORES_GEMM 0.78
 #define CORES_GEMM_HALF 16.0
 #define CORES_ATTENTION_FORWARD 0.50
@@ -179,8 +179,8 @@ static void attention_add(const struct plan_request *req, const struct plan *pla
 	bool library = plan->library_attention && req->attention.kind[kind].rows;
 	int column = own_column(req, l);
 	if (p->cores) {
-		forward = p->flops * p->fp32 * CORES_ATTENTION_FORWARD / cores_shared(req);
-		backward = p->flops * p->fp32 * CORES_ATTENTION_BACKWARD / cores_shared(req);
+		forward = p->flops * p->attention * CORES_ATTENTION_FORWARD / cores_shared(req);
+		backward = p->flops * p->attention * CORES_ATTENTION_BACKWARD / cores_shared(req);
 	} else if (!library && column >= 0) {
 		forward = own * share->forward[column];
 		backward = own * share->backward[column];

@@ -17,6 +17,8 @@ enum {
 	ADAM_PARAMETER = 26, /* bytes that the update of a parameter reads and writes */
 };
 
+#define ATTENTION_BF16 1.65 /* attention on operands of bf16 is so much faster than of fp32 */
+
 /* mem is zeros, in either type */
 static double gemm_flops(struct pool *pool, bool bf16, float *mem)
 {
@@ -76,6 +78,7 @@ static int measure(int threads, bool bf16, struct profile *p)
 			.hbm = all,
 			.flops = flops,
 			.fp32 = fp32 / flops,
+			.attention = fp32 / flops * (bf16 && attention_bf16_is_fast() ? ATTENTION_BF16 : 1),
 			.ram = all,
 			.adam = 1e9 * ADAM_BYTES / ADAM_PARAMETER * threads,
 			.cores = true,
