@@ -18,11 +18,12 @@
 #define GROUPED_SPARE 64     /* rows that an expert's last tile of 128 lacks */
 #define OWN_HALF 12.0        /* heads of all rows of a chunk at which our attention reaches half its rate: measured */
 #define LARGE_HEADS 0.72     /* of cuDNN's backward rate, for heads of more than 128: measured */
-#define CORES_SHAPES 0.96    /* these five, of the host's cores: measured */
+#define CORES_SHAPES 0.96    /* these, of the host's cores: measured */
 #define CORES_GEMM 0.78
 #define CORES_GEMM_HALF 16.0
 #define CORES_ATTENTION_FORWARD 0.50
 #define CORES_ATTENTION_BACKWARD 0.60
+#define CORES_ATTENTION_BF16 1.65 /* factor on both, of operands of bf16 */
 #define CORES_DELTA 0.70
 #define CORES_OF_NODES 1.3 /* factor on several nodes: mt-link and MPI share the cores (one core a node) */
 #define LAUNCH 5e-6        /* s that a kernel takes at least. Kernels that a chunk or a slice launches: */
@@ -179,8 +180,9 @@ static void attention_add(const struct plan_request *req, const struct plan *pla
 	bool library = plan->library_attention && req->attention.kind[kind].rows;
 	int column = own_column(req, l);
 	if (p->cores) {
-		forward = p->flops * p->attention * CORES_ATTENTION_FORWARD / cores_shared(req);
-		backward = p->flops * p->attention * CORES_ATTENTION_BACKWARD / cores_shared(req);
+		double rate = p->flops * p->fp32 * (p->attention_bf16 ? CORES_ATTENTION_BF16 : 1) / cores_shared(req);
+		forward = rate * CORES_ATTENTION_FORWARD;
+		backward = rate * CORES_ATTENTION_BACKWARD;
 	} else if (!library && column >= 0) {
 		forward = own * share->forward[column];
 		backward = own * share->backward[column];

@@ -17,8 +17,6 @@ enum {
 	ADAM_PARAMETER = 26, /* bytes that the update of a parameter reads and writes */
 };
 
-#define ATTENTION_BF16 1.65 /* attention on operands of bf16 is so much faster than of fp32 */
-
 /* mem is zeros, in either type */
 static double gemm_flops(struct pool *pool, bool bf16, float *mem)
 {
@@ -78,10 +76,10 @@ static int measure(int threads, bool bf16, struct profile *p)
 			.hbm = all,
 			.flops = flops,
 			.fp32 = fp32 / flops,
-			.attention = fp32 / flops * (bf16 && attention_bf16_is_fast() ? ATTENTION_BF16 : 1),
 			.ram = all,
 			.adam = 1e9 * ADAM_BYTES / ADAM_PARAMETER * threads,
 			.cores = true,
+			.attention_bf16 = bf16 && attention_bf16_is_fast(),
 		};
 	} else rc = mt_fail(MT_EX_NOMEM, "no memory or no threads to measure this machine");
 	free(mem);

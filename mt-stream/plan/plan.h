@@ -32,10 +32,10 @@ struct profile { /* what a machine does in a second */
 	bool adam_measured;   /* as measured; else an upper bound, and ram may allow fewer */
 	double memory;        /* bytes of device memory that such a device has; 0: unknown */
 	bool unified;         /* a GPU whose memory is the host's; memory: all of it */
-	double fp32;          /* GEMMs of fp32 have this share of flops, */
-	double attention;     /* and those that the cores' attention is compared with */
+	double fp32;          /* GEMMs of fp32 have this share of flops */
 	int capability;       /* of a GPU: 90: sm_90 */
-	bool cores;           /* the host's cores compute, not a GPU */
+	bool cores;           /* the host's cores compute, not a GPU, */
+	bool attention_bf16;  /* and their attention multiplies bf16 */
 };
 
 struct plan_request {

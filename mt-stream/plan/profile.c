@@ -150,7 +150,6 @@ static void profile_of(const struct known *k, enum mt_dtype dtype, struct profil
 		.duplex = k->in > C2C ? DUPLEX_C2C : DUPLEX,
 		.flops = (dtype == MT_BF16 ? k->bf16 : k->fp32) * 1e12,
 		.fp32 = dtype == MT_BF16 ? k->fp32 / k->bf16 : 1,
-		.attention = dtype == MT_BF16 ? k->fp32 / k->bf16 : 1,
 		.capability = k->capability,
 		.ram = k->ram * 1e9,
 		.adam = INFINITY,
