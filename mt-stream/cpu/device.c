@@ -50,12 +50,11 @@ static void await(struct cpu *c, struct event e)
 }
 
 /* Run w, and with it next (or NULL) if that can be fused; returns how many have run */
-static unsigned execute(struct pool *p, const struct work *w, const struct work *next, const struct device *d)
+static unsigned execute(struct pool *p, struct work *w, const struct work *next, const struct device *d)
 {
-	struct op op = w->op;
-	bool both = next && cpu_fuse(&op, &next->op);
+	bool both = next && cpu_fuse(&w->op, &next->op);
 	if (w->span) w->span->from = mt_now();
-	cpu_execute(p, &op, d);
+	cpu_execute(p, &w->op, d);
 	if (w->span) w->span->to = mt_now();
 	if (both && next->span) next->span->from = next->span->to = w->span->to;
 	return both ? 2 : 1;
@@ -69,7 +68,7 @@ static void *queue_main(void *arg)
 	for (;;) {
 		while (q->done == q->launched && !c->closing) pthread_cond_wait(&q->some, &c->lock);
 		if (q->done == q->launched) break;
-		const struct work *w = &q->work[q->done % DEPTH];
+		struct work *w = &q->work[q->done % DEPTH];
 		await(c, w->after);
 		unsigned ran = 1;
 		if (w->op.code != OP_NONE) {

@@ -33,15 +33,15 @@ static void join_task(const void *args, int64_t first, int64_t end)
 
 void op_join(struct pool *pool, const struct join_args *a) { run_tasks(pool, a->n, GRAIN, join_task, a); }
 
-static void narrow_task(const void *args, int64_t first, int64_t end)
-{
-	const struct sweep *s = args;
-	cpu_kernels()->narrow((uint16_t *)s->dst + first, (const float *)s->src + first, end - first);
-}
-
 void narrow_rows(uint16_t *as, const void *y, int64_t width, int64_t first, int64_t end)
 {
 	if (as) cpu_kernels()->narrow(as + first * width, (const float *)y + first * width, (end - first) * width);
+}
+
+static void narrow_task(const void *args, int64_t first, int64_t end)
+{
+	const struct sweep *s = args;
+	narrow_rows(s->dst, s->src, 1, first, end);
 }
 
 void op_narrow(struct pool *pool, uint16_t *dst, const float *src, int64_t n)
