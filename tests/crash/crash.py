@@ -407,7 +407,8 @@ class Run:
         return self.watch.state() == DIRTY and self.c["grad"] == "none"
 
     def ended_well(self, code):
-        """mt-step's exit code after its last step: 74 if a save failed, as one does whose mt-ckpt was killed."""
+        """mt-step's exit code after its last step, or after a signal when its newest save has failed: 74 if a save
+        failed, as one does whose mt-ckpt was killed."""
         return code == 0 or code == 74 and self.saver_hurt
 
     def await_work(self, stage):
@@ -822,7 +823,7 @@ class Storm:
         code = self.run.bury(stage)
         if stage == "ckpt":             # a save that was requested meanwhile has failed
             self.run.saver_hurt = True
-        if stage == "step" and code == 0:       # it had finished
+        if stage == "step" and self.finished(code):     # it was at its end, or 74: the newest save had failed
             self.run.start(stage)
         elif self.dirty() and code in (0, 65, 69):      # it saw the dirty store before the signal
             self.run.start(stage)

@@ -50,6 +50,7 @@ static struct mt_geometry geometry(void)
 		l->experts = 2u << draw(7);
 		l->experts_per_token = between(1, l->experts < 8 ? l->experts : 8);
 		l->expert_ffn = g.hidden / (1u << draw(3));
+		while (3ull * l->experts * g.hidden * l->expert_ffn >= 1ull << 34) l->experts /= 2; /* the most of a unit */
 		l->shared_ffn = draw(2) * l->ffn;
 		l->expert_flags = draw(3) ? 0 : MT_PACKED;
 		l->ffn = 0;
