@@ -23,7 +23,8 @@ static int parse_dtype(const char *option, const char *word, unsigned types, con
 /* "0/4": node and nodes. NULL: the run is on one machine */
 static int parse_node(const char *word, struct mt_create *out)
 {
-	char *end, *slash = word ? strchr(word, '/') : NULL;
+	char *end;
+	const char *slash = word ? strchr(word, '/') : NULL;
 	if (!word) return 0;
 	unsigned long node = strtoul(word, &end, 10), nodes = 0;
 	bool ok = slash && end == slash && isdigit((unsigned char)word[0]) && isdigit((unsigned char)slash[1]);

@@ -28,7 +28,7 @@
 #define MADV_POPULATE_WRITE 23
 #endif
 
-static const char magics[][8] = {"mtCONTRL", "mtRINGS ", "mtSTORE ", "mtFILES ", "mtRING  "};
+static const char *const magics[] = {"mtCONTRL", "mtRINGS ", "mtSTORE ", "mtFILES ", "mtRING  "};
 
 /* ---- names */
 

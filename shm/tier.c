@@ -129,7 +129,7 @@ uint64_t mt_tier_q(const struct mt_run *run, uint64_t t, uint32_t tile)
 
 /* ---- seals */
 
-static const char magic[8] = "mtSEAL 1";
+static const char *const magic = "mtSEAL 1";
 
 static uint64_t sum_of(const struct mt_seal *s)
 {
@@ -145,7 +145,7 @@ static uint64_t sum_of(const struct mt_seal *s)
 
 void mt_seal_make(struct mt_seal *s, const uint8_t run_id[16], uint32_t tile, uint32_t chunks, uint64_t t)
 {
-	memcpy(s->magic, magic, sizeof magic);
+	memcpy(s->magic, magic, sizeof s->magic);
 	memcpy(s->run_id, run_id, sizeof s->run_id);
 	s->tile = tile;
 	s->chunks = chunks;
@@ -155,7 +155,7 @@ void mt_seal_make(struct mt_seal *s, const uint8_t run_id[16], uint32_t tile, ui
 
 const char *mt_seal_wrong(const struct mt_seal *s, const uint8_t run_id[16], uint32_t tile, uint32_t chunks, uint64_t t)
 {
-	if (memcmp(s->magic, magic, sizeof magic)) return "has no seal";
+	if (memcmp(s->magic, magic, sizeof s->magic)) return "has no seal";
 	if (s->chunks != chunks || s->sum != sum_of(s)) return "has a damaged seal";
 	if (memcmp(s->run_id, run_id, sizeof s->run_id)) return "is of another run";
 	if (s->tile != tile) return "is another tile";

@@ -9,11 +9,10 @@ bool nodes_sample(struct mt_run *run, uint64_t state_bytes, double share[WATCH_N
 	enum { SAMPLES = 256, PAGE = 4096 };
 	void *page[SAMPLES];
 	int node[SAMPLES], known = 0, n = 0;
-	volatile uint8_t sum = 0;
 	for (; n < SAMPLES; n++) {
 		uint64_t at = state_bytes / SAMPLES * (uint64_t)n / PAGE * PAGE;
 		page[n] = mt_at(run, at);
-		sum += *(volatile uint8_t *)page[n]; /* move_pages knows pages that this process has mapped */
+		(void)*(volatile uint8_t *)page[n]; /* move_pages knows pages that this process has mapped */
 		share[n % WATCH_NODES] = 0;
 	}
 	/* without target nodes it moves nothing: it reports where pages are */

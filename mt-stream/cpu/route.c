@@ -30,9 +30,10 @@ void route_best(const float *score, int64_t n, uint32_t *chosen, int64_t wanted)
 {
 	char taken[MT_EXPERTS] = {0};
 	for (int64_t k = 0; k < wanted; k++) {
-		int64_t at = -1;
-		for (int64_t i = 0; i < n; i++)
-			if (!taken[i] && (at < 0 || score[i] > score[at] || isnan(score[at]))) at = i;
+		int64_t at = 0;
+		while (taken[at]) at++; /* wanted <= n: one is left */
+		for (int64_t i = at + 1; i < n; i++)
+			if (!taken[i] && (score[i] > score[at] || isnan(score[at]))) at = i;
 		taken[at] = 1;
 		chosen[k] = (uint32_t)at;
 	}

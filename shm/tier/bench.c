@@ -157,7 +157,7 @@ static bool measure_rate(struct measure *m, double seconds, struct rate *mean, d
 	double each = seconds / (2 * WINDOWS);
 	while (!m->filled && !m->stop && !mt_stopping) mt_nap(10);
 	double began = mt_now();
-	for (int n = 1; !m->stop && !mt_stopping; n++) {
+	while (!m->stop && !mt_stopping) {
 		double low = 1e300, high = 0;
 		memmove(last, last + 1, sizeof last - sizeof *last);
 		last[WINDOWS - 1] = window(m, each);

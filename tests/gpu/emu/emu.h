@@ -191,6 +191,8 @@ static inline unsigned __ballot_sync(unsigned, int predicate)
 }
 static inline int __ffs(unsigned x) { return __builtin_ffs((int)x); }
 static inline int __popc(unsigned x) { return __builtin_popcount(x); }
-static inline float rsqrtf(float x) { return 1.0f / __builtin_sqrtf(x); }
+/* (glibc 2.42 has a function of this name) */
+static inline float emu_rsqrtf(float x) { return 1.0f / __builtin_sqrtf(x); }
+#define rsqrtf emu_rsqrtf
 #endif
 #endif
