@@ -170,6 +170,12 @@ line() { # STEP LOSS TIME
 	[ "$(grep -c ^log "$T/calls")" = 2000 ]
 }
 
+@test "when nobody reads the messages, all lines still pass through: exit 0" {
+	{ echo none; line 1 5 1; } >"$T/in"
+	CALLS=$T/calls PYTHONPATH=$BATS_FILE_TMPDIR/fake "$PYTHON" "$MT/mt-log" --wandb llms <"$T/in" >"$T/out" 2> >(exec true)
+	cmp "$T/in" "$T/out"
+}
+
 @test "invalid options exit 64; a package that is missing is named, with what to install: exit 78" {
 	fails_with 64 mt-log
 	fails_with 64 mt-log --what

@@ -1,6 +1,6 @@
 """What goes wrong: a Problem has an exit code (sysexits.h) and one line for people."""
 
-import contextlib
+import os
 import sys
 import unicodedata
 
@@ -18,5 +18,7 @@ def say(message):
     terminal, become '?'."""
     line = "".join("?" if unicodedata.category(c) in ("Cc", "Cs") else c for c in " ".join(str(message).split()))
     if sys.stderr:      # None if it was closed at the start: print would then write to stdout, among the records
-        with contextlib.suppress(OSError):      # its reader has closed: the conversion goes on
-            print("mt-tokens: " + line, file=sys.stderr)
+        try:
+            print("mt-tokens: " + line, file=sys.stderr, flush=True)
+        except OSError:     # its reader has closed: the conversion goes on, and Python's own flush at the end succeeds
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
