@@ -13,7 +13,8 @@ SHELL   = /bin/sh
 .DEFAULT_GOAL = all
 
 # -ffp-contract=off: a compiler must not fuse a multiply and an add on its own; where we want fma we write it
-WARN   = -Wall -Wextra -Wshadow -Werror
+# make WERROR=1, for those who work on mt: warnings are errors. A user's compiler may be one that nobody has tried
+WARN   = -Wall -Wextra -Wshadow $(if $(WERROR),-Werror)
 ALL_CFLAGS = -std=gnu17 -D_GNU_SOURCE $(WARN) -ffp-contract=off -fno-math-errno $(INCLUDE) -MMD -MP -fPIC $(CFLAGS) \
   $(FILE_CFLAGS)
 

@@ -1,6 +1,6 @@
 # mt-stream on the CPU: GEMM by oneDNN, or by OpenBLAS where it is not there. On arm64 OpenBLAS comes first: Debian's
 # oneDNN has no fast sgemm there
-ON_ARM64 := $(findstring aarch64,$(shell $(CC) -dumpmachine))
+ON_ARM64 := $(findstring aarch64,$(shell $(CC) -dumpmachine 2>/dev/null))
 ifeq ($(if $(and $(ON_ARM64),$(call have,cblas.h)),,$(call have,dnnl.h)),yes)
 GEMM_CFLAGS = -DHAVE_DNNL
 GEMM_LIBS   = -ldnnl -lgomp -ldl
