@@ -95,7 +95,7 @@ include tests/gpu/build.mk tests/build.mk
 DEB_BUILD = gcc libc6-dev libjansson-dev libnuma-dev libxxhash-dev libncurses-dev
 DEB_DEMO  = bible-kjv gnuplot-nox
 DEB_TEST  = bats python3 shellcheck man-db procps gawk tmux mandoc python3-venv zstd openmpi-bin \
-  libopenmpi-dev g++ strace spin pkg-config iproute2 systemd
+  libopenmpi-dev g++ strace spin pkg-config iproute2 systemd jq e2fsprogs
 DEB_SOME  = clang-format-14#             with those that are missing, if this release has it
 .PHONY: deps demo-deps cudnn-headers sass-tools
 deps: packages = $(DEB_BUILD) $(DEB_DEMO) $(DEB_TEST)

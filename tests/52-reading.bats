@@ -39,6 +39,7 @@ setup_file() {
 }
 
 bytes() { "$PYTHON" "$MT/mt-tokens" --bytes "$@" 2>"$T/err"; }
+utf16() { python3 -c 'import sys; sys.stdout.buffer.write(sys.stdin.buffer.read().decode().encode("utf-16"))'; }
 
 # The command fails with one line that holds WORDS, which names the file: refuses CODE FILE WORDS
 refuses() {
@@ -110,7 +111,7 @@ refuses() {
 	bad '{"text": "b' 'is not JSON: Unterminated string at character 10'
 	printf '{"text": "a", \0' >"$in"
 	refuses 65 "$in" 'line 1: is not JSON: it has zero bytes'
-	printf '{"text": "aa"}\n' | iconv -t UTF-16 | head -c 29 >"$in"
+	printf '{"text": "aa"}\n' | utf16 | head -c 29 >"$in"
 	refuses 65 "$in" 'damaged UTF-16'
 }
 
@@ -189,7 +190,7 @@ p.write_table(pyarrow.table({"text": pyarrow.array([], pyarrow.string())}), sys.
 	printf 'Who?\nnaïve\n' >"$T/in"
 	bytes --prompts "$T/in" >"$T/want"
 	tr '\n' '\r' <"$T/in" | bytes --prompts | cmp "$T/want" -
-	iconv -t UTF-16 "$T/in" | bytes --prompts | cmp "$T/want" -
+	utf16 <"$T/in" | bytes --prompts | cmp "$T/want" -
 	gzip -c "$T/in" | bytes --prompts | cmp "$T/want" -
 }
 

@@ -11,7 +11,7 @@ on_nodes() { # N ARGS...: mpirun in the background, its pid in $PID, its output 
 	local n=$1
 	shift
 	mkdir -p "$T/tmp"
-	TMPDIR=$T/tmp spawn nodes mpirun -q -n "$n" --oversubscribe "$MT/mt-run" --nodes --run "$RUN" --out "$T/out" $ARGS \
+	TMPDIR=$T/tmp spawn nodes mpirun -n "$n" --oversubscribe "$MT/mt-run" --nodes --run "$RUN" --out "$T/out" $ARGS \
 		"$@" </dev/null
 }
 ENDLESS="--model $CASE/model --data $CASE/data.bin --steps 1000000 --epochs 1000000"
@@ -74,7 +74,7 @@ same_as_alone() {
 @test "three nodes, three mt-streams each, fp32, random weights, data from stdin: the bits of one machine" {
 	local how="--model $CASE/model/config.json --data - --steps 6 --dtype fp32 --seed 5"
 	mkdir "$T/tmp"
-	TMPDIR=$T/tmp mpirun -q -n 3 --oversubscribe "$MT/mt-run" --nodes --run "$RUN" --out "$T/out" $ARGS --streams 3 \
+	TMPDIR=$T/tmp mpirun -n 3 --oversubscribe "$MT/mt-run" --nodes --run "$RUN" --out "$T/out" $ARGS --streams 3 \
 		$how <"$CASE/data.bin" >"$T/nodes.out" 2>"$T/nodes.err" 3>&-
 	all_gone
 	alone 9 $how <"$CASE/data.bin"
@@ -548,7 +548,7 @@ dry() { # N ARGS...
 	local n=$1
 	shift
 	mkdir -p "$T/tmp"
-	TMPDIR=$T/tmp mpirun -q -n "$n" --oversubscribe "$MT/mt-run" --nodes --run "$RUN" --model "$CONFIGS/demo.json" \
+	TMPDIR=$T/tmp mpirun -n "$n" --oversubscribe "$MT/mt-run" --nodes --run "$RUN" --model "$CONFIGS/demo.json" \
 		--data "$CASE/data.bin" --out "$T/out" $ARGS --steps 12 --dry-run "$@" 3>&- </dev/null
 }
 
@@ -592,7 +592,7 @@ dry() { # N ARGS...
 	refuses() { # CODE N ARGS...
 		local want=$1 n=$2 code=0
 		shift 2
-		mpirun -q -n "$n" --oversubscribe "$MT/mt-run" --nodes --run "$RUN" --model "$CASE/model" \
+		mpirun -n "$n" --oversubscribe "$MT/mt-run" --nodes --run "$RUN" --model "$CASE/model" \
 			--data "$CASE/data.bin" --out "$T/out" $ARGS --steps 2 "$@" >"$T/refuses.out" 2>"$T/refuses.err" 3>&- \
 			</dev/null || code=$?
 		cat "$T/refuses.err"

@@ -50,14 +50,15 @@ class Job:
         for path in (self.out, self.tmp):
             shutil.rmtree(path, ignore_errors=True)
         os.mkdir(self.tmp)
-        env = dict(os.environ, TMPDIR=self.tmp, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+        env = dict(os.environ, TMPDIR=self.tmp, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
+                   OMPI_MCA_orte_execute_quiet="1")
         programs = BIN
         if damage:
             programs = os.path.join(where, "bin")
             env["DAMAGED"], env["MT_DAMAGE"] = (str(n) for n in damage)
         self.err = open(os.path.join(where, "err"), "w+b")
         self.mpirun = subprocess.Popen(
-            ["mpirun", "-q", "-n", "2", "--oversubscribe", os.path.join(programs, "mt-run"), "--nodes",
+            ["mpirun", "-n", "2", "--oversubscribe", os.path.join(programs, "mt-run"), "--nodes",
              "--run", name, "--out", self.out, "--model", os.path.join(CASE, "model"),
              "--data", os.path.join(CASE, "data.bin"), "--steps", str(STEPS), "--batch", "4", "--micro", "1",
              "--seq", "32", "--lr", "1e-3", "--threads", "1", "--wait", "20"],
@@ -200,7 +201,7 @@ def one(where, name, how, rng, right):
             raise Wrong("the job ended well, with other weights")
         if how == "strangers" and code:
             raise Wrong("strangers ended the job: %d" % code)
-        # mpirun -q is silent if what it has started is killed before that has begun
+        # a quiet mpirun is silent if what it has started is killed before that has begun
         if code > 0 and code != 137 and how != "signal" and not lines.strip():
             raise Wrong("the job failed with %d and no line" % code)
         if 0 < code < 64 and how != "signal":
