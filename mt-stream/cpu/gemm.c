@@ -24,6 +24,7 @@ enum { FEW = 8, MANY = 32, SMALL = 1 << 19 };
 #if defined(HAVE_DNNL)
 #include <dlfcn.h>
 #include <dnnl.h>
+#include <errno.h>
 #include <execinfo.h>
 #include <signal.h>
 #include <stdint.h>
@@ -127,9 +128,9 @@ static void generate_code(int bf16)
 {
 	enum { N = 64 };
 	static float a[N * N], b[N * N], c[N * N]; /* zeros, in either type */
-	static const int64_t size[][3] = {{N, N, N}, {1, N, N}, {N, 1, N}};
+	static const int64_t size[][3] = {{N, N, N}, {1, N, N}, {N, 1, N}, {4, N, N}}; /* (m, n, k) */
 	use_one_thread();
-	for (int i = 0; i < 3; i++)
+	for (size_t i = 0; i < sizeof size / sizeof *size; i++)
 		for (int kind = 0; kind < 8; kind++)
 			blas(&(struct gemm_args){.m = size[i][0],
 				.n = size[i][1],
@@ -158,18 +159,21 @@ static void on_fault(int sig, siginfo_t *info, void *context)
 	if (info->si_code <= 0) raise(sig);
 }
 
-/* oneDNN generates code at the first GEMM of each kind, and writes through a null pointer if it cannot map memory for
- * it. So this function runs one GEMM of each kind, in one thread, after checking for address space. It also catches the
- * fault, as other limits may make the mapping fail, too. Later GEMMs only allocate buffers, which oneDNN checks. */
+/* oneDNN generates code at the first GEMM of each kind. If it cannot map memory for it, oneDNN 2 writes through a null
+ * pointer; oneDNN 3 computes by other code from then on, which gives other bits, and only errno shows it. So this
+ * function runs one GEMM of each kind, in one thread, after checking for address space, and catches both, as other
+ * limits may make the mapping fail, too. Later GEMMs only allocate buffers, which oneDNN checks. */
 static int code_ready(int bf16)
 {
 	enum { ROOM = 64 << 20 }; /* 6 MiB are taken, measured with oneDNN 2 */
 	struct sigaction sa = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO};
 	if (!has_room(ROOM)) return 0;
 	sigaction(SIGSEGV, &sa, &fault_before);
+	errno = 0;
 	generate_code(bf16);
+	int failed = errno;
 	sigaction(SIGSEGV, &fault_before, NULL);
-	return 1;
+	return failed != ENOMEM && failed != EACCES && failed != EPERM;
 }
 
 int gemm_ready(void)
