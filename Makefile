@@ -25,6 +25,7 @@ INCLUDE = -Ishm $(if $(filter tests/%,$<),-Imt-ckpt -Imt-step -Imt-stream -Imt-o
 QUIET  = $(if $(V),,@echo '  make $@'; )
 
 hash := \#
+comma := ,
 have = $(shell printf '$(hash)include <$(1)>\n' | $(CC) -E -xc - >/dev/null 2>&1 && echo yes)
 
 # A file that holds these words and changes only with them: what depends on it is built again when they change

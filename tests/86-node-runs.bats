@@ -68,7 +68,8 @@ same_as_alone() {
 	all_gone
 	alone 2 $how
 	same_as_alone
-	no grep -v "^mt-\(run\|step\): " "$T/nodes.err"
+	# (Open MPI 5 says that it has no network between the processes of one machine)
+	no grep -v -e "^mt-\(run\|step\): " -e '^\[.*btl_tcp' "$T/nodes.err"
 }
 
 @test "three nodes, three mt-streams each, fp32, random weights, data from stdin: the bits of one machine" {
@@ -309,15 +310,13 @@ same_as_alone() {
 	no grep -e "write error" -e "no ring" -e "cannot" "$T/nodes.err"
 }
 
-@test "mpirun is killed: all nodes end, nothing is left, not in /dev/shm either" {
-	local job
+@test "mpirun is killed: all nodes end, nothing is left, no files of Open MPI either" {
 	endless
 	eventually trained 5
-	job=$(environment "$(started 0)" | sed -n 's/^PMIX_NAMESPACE=//p')
+	[ "$(ls "$T"/tmp/mt-run.*/*_segment.* | wc -l)" = 2 ]   # of Open MPI
 	kill -9 "$PID"
 	wait "$PID" || true
 	eventually all_gone
-	no ls /dev/shm/vader_segment.*."$(printf %x "$job")".*
 }
 
 # ---- checkpoints

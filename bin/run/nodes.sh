@@ -54,6 +54,9 @@ share_out() {
 # so is mt-store's line of a death that mt-link tells.
 open_lines() {
 	mkfifo "$tmp/lines" || leave 74
+	# Where several nodes share a machine, Open MPI (vader: 4, sm: 5) leaves files if mpirun is killed: $tmp is removed
+	export OMPI_MCA_btl_vader_backing_directory="${OMPI_MCA_btl_vader_backing_directory:-$tmp}"
+	export OMPI_MCA_btl_sm_backing_directory="${OMPI_MCA_btl_sm_backing_directory:-$tmp}"
 	filter_lines <"$tmp/lines" >&2 &
 	exec 2>"$tmp/lines"
 }
@@ -111,14 +114,6 @@ find_shared_checkpoint() {
 	for dir; do                                 # node 0 tells what is wrong with the others
 		if [ -d "$dir" ] && mt-ckpt verify "$dir" 2>/dev/null; then newest=$dir; return; fi
 	done
-}
-
-# Where several nodes share a machine, Open MPI leaves these if mpirun is killed
-drop_mpi_files() {
-	job=$(printf %x "${PMIX_NAMESPACE-}" 2>/dev/null)
-	set +f
-	rm -f /dev/shm/vader_segment.*."$(id -u).$job.${OMPI_COMM_WORLD_LOCAL_RANK-}"
-	set -f
 }
 
 # Node 0: until the mt-streams of all nodes are there, so that they share the first step

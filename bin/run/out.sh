@@ -277,7 +277,6 @@ leave() { # CODE
 		rm -f "$out/.lock" "$out/command" "$out/log" "$out/micro" "$out/order" "$out/count" 2>/dev/null
 		rmdir "$out" 2>/dev/null
 	fi
-	[ -z "$node" ] || drop_mpi_files
 	exit "$1"
 }
 

@@ -26,6 +26,8 @@
 enum {
 	PIPE_OF_SCRIPT = 3,
 	TICK_MS = 200, /* how soon the end of the launcher is seen */
+	/* before a failure: once one process has failed, Open MPI 5 shows no more lines of the others, which fail soon */
+	LAST_LINES_MS = 1000,
 };
 
 static const int passed_on[] = {SIGHUP, SIGINT, SIGTERM, SIGUSR1};
@@ -99,7 +101,9 @@ int node_find(void)
  * listens on a port of this node as long as it lives. */
 static bool launcher_listens(void)
 {
-	const char *uri = getenv("PMIX_SERVER_URI2"), *port = uri ? strstr(uri, ";tcp4://") : NULL;
+	const char *uri = getenv("PMIX_SERVER_URI2"); /* its latest form is URI4 */
+	if (!uri) uri = getenv("PMIX_SERVER_URI4");
+	const char *port = uri ? strstr(uri, ";tcp4://") : NULL;
 	char line[512], entry[64];
 	port = port ? strrchr(port, ':') : NULL;
 	FILE *f = port ? fopen("/proc/net/tcp", "re") : NULL;
@@ -179,6 +183,7 @@ void node_shim(const char *script, char **argv)
 	signal(SIGPIPE, SIG_IGN);
 	pid_t worker = start(script, argv, &pipe);
 	int status = watch(worker, pipe, launcher, &last);
+	if (status) poll(NULL, 0, LAST_LINES_MS);
 	if (WIFEXITED(status)) exit(WEXITSTATUS(status));
 	if (last) end_by(last);
 	mt_die(MT_EX_PEER, "%sits worker was killed by signal %d", prefix, WTERMSIG(status));

@@ -224,8 +224,10 @@ static void start_mpi(struct link *l)
 	int rank, size;
 	/* else, between processes of one machine, Open MPI reads from the other's memory, and crashes when it has died */
 	setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
-	/* else hwloc binds this thread to each core in turn, and waits where another process keeps one busy */
-	setenv("HWLOC_COMPONENTS", "-x86", 0);
+	setenv("OMPI_MCA_smsc", "^cma,knem,xpmem", 0); /* the same from version 5 on */
+	/* else hwloc binds this thread to each core in turn, and waits where another process keeps one busy. (Without
+	 * /sys hwloc finds nothing otherwise.) */
+	if (!access("/sys/devices/system/cpu", F_OK)) setenv("HWLOC_COMPONENTS", "-x86", 0);
 	if (init_mpi(l)) link_refuse(l, MT_EX_PEER, "MPI does not start");
 	MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);

@@ -97,7 +97,6 @@ GPU_DEPS = $(CURDIR)/build/gpu-deps/usr
 GPU_MAKE = $(if $(wildcard $(GPU_DEPS)),CC="$(CC) -isystem $(GPU_DEPS)/include" \
   LDFLAGS="-L$(wildcard $(GPU_DEPS)/lib/*-linux-gnu) -Wl$(comma)--disable-new-dtags$(comma)-rpath$(comma)$(wildcard \
   $(GPU_DEPS)/lib/*-linux-gnu)")
-comma = ,
 GPU_ENV = MT="$(abspath $(B))" BUILD="$(abspath $(O))"
 # where there is nvcc without cuobjdump, which reads machine code for tests/gpu/sass: from PyPI; tried once
 SASS_WHEELS = nvidia-cuda-cuobjdump==13.5.37 nvidia-cuda-nvdisasm==13.5.37
