@@ -98,10 +98,14 @@ DEB_DEMO  = bible-kjv gnuplot-nox
 DEB_TEST  = bats python3 shellcheck man-db procps gawk tmux mandoc python3-venv zstd openmpi-bin \
   libopenmpi-dev g++ strace spin pkg-config iproute2 systemd jq e2fsprogs
 DEB_SOME  = clang-format-14#             with those that are missing, if this release has it
+VERSIONS_DEMO = gcc clang oneDNN jansson xxHash gnuplot
+VERSIONS_TEST = $(VERSIONS_DEMO) 'Open MPI' Python bats-core
 .PHONY: deps demo-deps cudnn-headers sass-tools
 deps: packages = $(DEB_BUILD) $(DEB_DEMO) $(DEB_TEST)
 deps: some = $(DEB_SOME)
+deps: versions = $(VERSIONS_TEST)
 demo-deps: packages = $(DEB_BUILD) $(DEB_DEMO)
+demo-deps: versions = $(VERSIONS_DEMO)
 deps: cudnn-headers sass-tools
 deps demo-deps:
 	@missing=; for p in $(packages); do dpkg -s $$p >/dev/null 2>&1 || missing="$$missing $$p"; done; \
@@ -109,7 +113,8 @@ deps demo-deps:
 	[ -z "$$missing" ] && exit 0; \
 	command -v apt-get >/dev/null || { echo "make $@: install by hand:$$missing (gemm: oneDNN or OpenBLAS)" >&2; \
 	  exit 1; }; \
-	sudo=; [ "$$(id -u)" = 0 ] || sudo=sudo; export DEBIAN_FRONTEND=noninteractive; \
+	sudo=; [ "$$(id -u)" = 0 ] || sudo=$$(command -v sudo) || { echo "make $@: needs root or sudo, to install:$$missing" \
+	  >&2; exit 1; }; export DEBIAN_FRONTEND=noninteractive; \
 	echo "make $@: installing$$missing"; \
 	$$sudo apt-get update -qq || exit; plain=$$(echo "$$missing" | sed 's/ gemm//'); \
 	for p in $(some); do apt-cache show $$p >/dev/null 2>&1 && plain="$$plain $$p"; done; \
@@ -117,6 +122,7 @@ deps demo-deps:
 	gemm='libdnnl-dev libopenblas-dev'; [ "$$(uname -m)" != aarch64 ] || gemm='libopenblas-dev libdnnl-dev'; \
 	case "$$missing" in *gemm*) install $$plain $${gemm% *} 2>/dev/null || install $$plain $${gemm#* };; \
 	  *) install $$plain;; esac
+	@CC="$(CC)" tests/versions $(versions)
 
 # ---- tests. `make test`: set up, build, run all. `make check`: build, run what is not tagged slow.
 # SUITE="70 stream": these suites alone, whole. TIMES=1: the slowest tests at the end. VENV=: without Python's packages.
@@ -159,5 +165,6 @@ clean:
 %.cc: ;
 %.cu: ;
 %.d: ;
+# (not those of other builds)
 -include $(shell [ -d $(O) ] && \
-	find $(O) -path $(O)/deb -prune -o -path $(O)/arm64 -prune -o -type f -name '*.d' -print)
+	find $(O) $(foreach d,deb arm64 distros warnings,-path $(O)/$(d) -prune -o) -type f -name '*.d' -print)

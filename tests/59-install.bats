@@ -189,3 +189,13 @@ fake_python() {
 	grep -qx torch==1 "$T/asked"
 	[ ! -e "$T/made/kept" ]
 }
+
+@test "what is older than mt needs is named in one line with what it needs: 1" {
+	mkdir "$T/bin"
+	printf '#!/bin/sh\necho gnuplot 4.6 patchlevel 6\n' >"$T/bin/gnuplot"
+	printf '#!/bin/sh\necho Bats 1.2.1\n' >"$T/bin/bats"
+	chmod +x "$T"/bin/*
+	"$TOP/tests/versions" gcc jansson xxHash Python
+	PATH=$T/bin:$PATH fails_with 1 "$TOP/tests/versions" gcc gnuplot bats-core
+	grep -qx "make deps: too old: gnuplot 4.6 (needs [0-9.]*), bats-core 1.2.1 (needs [0-9.]*)" "$T/fails.err"
+}
