@@ -418,7 +418,7 @@ for i in range(5000): add("t.%d" % i, "U8", [i % 2], b"d" * (i % 2))'
 		".text_config = .;78 text_config: model_type 'gemma3' is not supported" \
 		'.text_config.model_type = 7;65 model_type is not a string' \
 		'.architectures = {};65 architectures is not a list' \
-		'.text_config.num_hidden_layers = 1e12;78 num_hidden_layers' \
+		'.text_config.num_hidden_layers = 1000000000000;78 num_hidden_layers' \
 		'.text_config.x = "y" * 17000000;65 larger than 16 MiB'; do
 		jq "${i%%;*}" "$T/config.json" >"$T/in/config.json"
 		i=${i#*;}

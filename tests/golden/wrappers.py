@@ -48,7 +48,7 @@ def make_all(where):
             make.make_case(name, case, where, once=True)
         bf16 = opened(path + "/model", torch.bfloat16)
         bf16.save_pretrained(path + "/new", save_original_format=False)
-        print(name, file=stdout)
+        print(name, file=stdout, flush=True)
 
 
 def keys(config):
