@@ -476,7 +476,7 @@ fails_with_output() { # CODE ARGS...: what came before the failure may have been
 }
 
 @test "records are not written to a terminal: exit 64" {
-	need_cmd script
+	need_terminal
 	echo '{"text": "abc"}' >"$T/in"
 	exits 64 script -qec "'$MT/mt-tokens' --bytes '$T/in'" /dev/null >"$T/shown" </dev/null
 	grep -q "records are binary: redirect stdout" "$T/shown"

@@ -6,6 +6,7 @@ CASE=$GOLDEN/llama3
 # Start a command of sh in a terminal of that width; its stdin is the FIFO $T/in, which stays open through fd 9
 terminal() { # COLUMNS COMMAND
 	need_cmd tmux
+	need_terminal
 	mkfifo "$T/in"
 	exec 9<>"$T/in"
 	env -u TMUX LC_ALL=C.UTF-8 tmux -S "$T/tmux" -f /dev/null new-session -d -x "$1" -y 30 \

@@ -407,7 +407,7 @@ drain() { timeout 60 dd bs=4096 count="$1" iflag=fullblock status=none <&9 >>"$T
 }
 
 @test "a stdout that is a terminal exits 64 with one line" {
-	need_cmd python3
+	need_terminal
 	record 1 >"$T/p"
 	python3 - "$T/p" >"$T/tty" <<-'PY'
 		import os, pty, subprocess, sys

@@ -259,6 +259,7 @@ in_terminal() {
 	shift 2
 	need_top
 	need_cmd tmux
+	need_terminal
 	unset TMUX
 	export TMUX_TMPDIR=$T
 	cat >"$T/pane" <<-'END'

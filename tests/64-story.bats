@@ -126,7 +126,7 @@ on_terminal() {
 
 # bats test_tags=slow
 @test "on a terminal, a last save that is reported before its step's evaluation is not reported again" {
-	need_cmd script
+	need_terminal
 	for i in $(seq 250); do cat "$CASE/eval.bin"; done >"$T/eval"
 	on_terminal mt-run --run "$RUN" --model "$CASE/model" --data "$CASE/data.bin" --out "$T/out" $ARGS --steps 4 \
 		--eval "$T/eval" --eval-every 4 --ckpt-every 4
@@ -240,7 +240,7 @@ on_terminal() {
 }
 
 @test "on a terminal, evaluations and saves are reported as they come, and metrics only with --metrics -" {
-	need_cmd script
+	need_terminal
 	long_data
 	for show in '' --metrics=-; do
 		on_terminal mt-run --run "$RUN" --model "$CASE/model" --data "$T/data" --out "$T/out" $ARGS --steps 50000 \
@@ -259,7 +259,7 @@ on_terminal() {
 
 # bats test_tags=slow
 @test "a terminal that closes: the closing words are in OUT/log, in their order, without control characters" {
-	need_cmd python3
+	need_terminal
 	long_data
 	cat >"$T/close.py" <<-'END'
 		import os, pty, sys, time

@@ -187,7 +187,7 @@ valid() {
 
 # bats test_tags=slow
 @test "on a terminal the first line of each sample is shown" {
-	need_cmd script
+	need_terminal
 	bytes
 	printf 'Line \nThe "end\\\n' >"$T/prompts"
 	script -qec "'$MT/mt-run' --run $RUN --out '$T/out' $ARGS --model '$T/config.json' --data '$T/text' --bytes \

@@ -181,8 +181,10 @@ load lib/nodes
 	local a=mt${RUN}a b=mt${RUN}b net=10.99.$((RANDOM % 250))
 	need_cmd tc
 	ip netns add "$a" 2>/dev/null || skip "needs network namespaces"
+	echo "$a" >"$T/netns"
+	ip netns exec "$a" true 2>/dev/null || skip "needs network namespaces (/sys)"
 	ip netns add "$b"
-	printf '%s\n' "$a" "$b" >"$T/netns"
+	echo "$b" >>"$T/netns"
 	ip link add va netns "$a" type veth peer name vb netns "$b"
 	ip -n "$a" addr add "$net.1/24" dev va
 	ip -n "$b" addr add "$net.2/24" dev vb
