@@ -7,7 +7,7 @@ setup() {
 	T=$BATS_TEST_TMPDIR
 	: >"$T/pids"
 	cd "$TOP" || return 1
-	git ls-files --error-unmatch Makefile >/dev/null 2>&1 || skip "not a git checkout"
+	need_checkout
 }
 
 # Names of sources by git's patterns: files PATTERN...

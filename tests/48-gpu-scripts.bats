@@ -98,6 +98,7 @@ clone() {
 
 @test "gpu-first: one part alone builds what is missing in a clean clone; the next command goes on from its results" {
 	need_emulator
+	need_checkout
 	clone "$T/clone"
 	unset MT BUILD MAKELEVEL MAKEFLAGS MFLAGS
 	bare() { # PART: as README says, with the emulator; NVCC: where there is a toolkit, its kernels are not compiled
@@ -147,7 +148,7 @@ clone() {
 }
 
 @test "gpu-first: the tracked files and what travels with them have at most 50 MiB" {
-	need_cmd git
+	need_checkout
 	tracked=$(cd "$TOP" && git ls-files -z | xargs -0 cat | wc -c)
 	deps=$(stat -c %s "$TOP/build/gpu-deps.tar.gz" 2>/dev/null || echo $((13 << 20)))
 	[ "$((tracked + deps))" -le $((45 << 20)) ]

@@ -113,14 +113,17 @@ tsan: deps
 	  tests/01-protocol.bats
 	@TSAN_OPTIONS=halt_on_error=1:exitcode=97 build/tsan/probes/stream-chaos seeds "tsan-$$$$" tests/golden 1 64
 
-# ---- warnings: each gcc-N and clang-N that is installed builds all but CUDA's kernels, into build/warnings/COMPILER
+# ---- warnings: each gcc-N and clang-N that is installed builds each source once, kernels as for the emulator, into
+# build/warnings/COMPILER
 COMPILERS ?= $(shell printf '%s\n' $(notdir $(wildcard /usr/bin/gcc-[0-9]* /usr/bin/clang-[0-9]*)) | \
   grep -xE '(gcc|clang)-[0-9]+')
-.PHONY: warnings $(COMPILERS:%=warnings-%)
+.PHONY: warnings sources $(COMPILERS:%=warnings-%)
+sources: all $(EMU_OBJ) $(CUDA_C:mt-stream/%.c=$(O)/emu/%.o) $(filter-out $(O)/emu/% $(O)/gpu/% \
+  $(O)/probes/cuda-%,$(PROBES))
 warnings: $(COMPILERS:%=warnings-%)
 $(COMPILERS:%=warnings-%): warnings-%:
-	@$(MAKE) --no-print-directory -k $(JOBS) O=build/warnings/$* B=build/warnings/$*/bin WERROR=1 NVCC= CC=$* \
-	  CXX=$(subst clang,clang++,$(subst gcc,g++,$*)) all probes >build/warnings.$*.log 2>&1 || \
+	@mkdir -p build; $(MAKE) --no-print-directory -k $(JOBS) O=build/warnings/$* B=build/warnings/$*/bin WERROR=1 NVCC= \
+	  CC=$* CXX=$(subst clang,clang++,$(subst gcc,g++,$*)) sources >build/warnings.$*.log 2>&1 || \
 	  { cat build/warnings.$*.log; echo "$*: warnings or errors"; exit 1; }
 	@echo "$*: no warning"
 

@@ -14,6 +14,7 @@ NIGHTLY=${NIGHTLY:-}            # 1: all seeds, all calls (make test NIGHTLY=1);
 mt_run_name() { printf 't%s-%s%s' "$$" "${BATS_TEST_NUMBER:-0}" "$1"; }
 
 need_cmd() { command -v "$1" >/dev/null 2>&1 || skip "needs $1"; }
+need_checkout() { git -C "$TOP" ls-files --error-unmatch Makefile >/dev/null 2>&1 || skip "not a git checkout"; }
 need_terminal() { python3 -c 'import pty; pty.openpty()' 2>/dev/null || skip "needs terminals (/dev/pts)"; }
 
 # A Python that has transformers: MT_TEST_PYTHON, or what `make venv` made. torch is apart: importing it takes long.

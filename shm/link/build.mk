@@ -1,10 +1,12 @@
 # mt-link, where MPI is found (Debian: openmpi-bin, libopenmpi-dev)
 MPICC := $(shell command -v mpicc)
-ifneq ($(MPICC),)
+# the compiler that Open MPI's or MPICH's mpicc would call, and its options. (Open MPI 5 wants a HOME for that.)
+MPI_WORDS := $(if $(MPICC),$(shell HOME=$${HOME-/} $(MPICC) -show 2>/dev/null))
+ifeq ($(MPI_WORDS),)
+MPICC :=
+else
 PROGRAMS    += mt-link
 SRC_mt-link  = $(wildcard shm/link/*.c)
-# the compiler that Open MPI and MPICH would call, and its options
-MPI_WORDS := $(shell $(MPICC) -show)
 LIBS_mt-link := $(filter -L% -l% -Wl$(comma)% -pthread,$(MPI_WORDS))
 # system headers: what MPI's warn of is not ours
 FILE_CFLAGS_MPI := $(patsubst -I%,-isystem%,$(filter -I% -D% -pthread,$(MPI_WORDS)))
