@@ -113,8 +113,9 @@ deps demo-deps:
 	[ -z "$$missing" ] && exit 0; \
 	command -v apt-get >/dev/null || { echo "make $@: install by hand:$$missing (gemm: oneDNN or OpenBLAS)" >&2; \
 	  exit 1; }; \
-	sudo=; [ "$$(id -u)" = 0 ] || sudo=$$(command -v sudo) || { echo "make $@: needs root or sudo, to install:$$missing" \
-	  >&2; exit 1; }; export DEBIAN_FRONTEND=noninteractive; \
+	sudo=; [ "$$(id -u)" = 0 ] || sudo=$$(command -v sudo) || { \
+	  echo "make $@: needs root or sudo, to install:$$missing" >&2; exit 1; }; \
+	export DEBIAN_FRONTEND=noninteractive; \
 	echo "make $@: installing$$missing"; \
 	$$sudo apt-get update -qq || exit; plain=$$(echo "$$missing" | sed 's/ gemm//'); \
 	for p in $(some); do apt-cache show $$p >/dev/null 2>&1 && plain="$$plain $$p"; done; \

@@ -122,7 +122,8 @@ sources: all $(EMU_OBJ) $(CUDA_C:mt-stream/%.c=$(O)/emu/%.o) $(filter-out $(O)/e
   $(O)/probes/cuda-%,$(PROBES))
 warnings: $(COMPILERS:%=warnings-%)
 $(COMPILERS:%=warnings-%): warnings-%:
-	@mkdir -p build; $(MAKE) --no-print-directory -k $(JOBS) O=build/warnings/$* B=build/warnings/$*/bin WERROR=1 NVCC= \
+	@mkdir -p build
+	@$(MAKE) --no-print-directory -k $(JOBS) O=build/warnings/$* B=build/warnings/$*/bin WERROR=1 NVCC= \
 	  CC=$* CXX=$(subst clang,clang++,$(subst gcc,g++,$*)) sources >build/warnings.$*.log 2>&1 || \
 	  { cat build/warnings.$*.log; echo "$*: warnings or errors"; exit 1; }
 	@echo "$*: no warning"

@@ -127,7 +127,7 @@ static int has_room(size_t bytes)
 static void generate_code(int bf16)
 {
 	enum { N = 64 };
-	static float a[N * N], b[N * N], c[N * N]; /* zeros, in either type */
+	static float a[N * N], b[N * N], c[N * N];                                     /* zeros, in either type */
 	static const int64_t size[][3] = {{N, N, N}, {1, N, N}, {N, 1, N}, {4, N, N}}; /* (m, n, k) */
 	use_one_thread();
 	for (size_t i = 0; i < sizeof size / sizeof *size; i++)

@@ -58,8 +58,8 @@ static TARGET("amx-tile,amx-bf16") void peak_tiles(int64_t rounds)
 		uint8_t rows[16];
 	} config = {.palette = 1};
 	for (int i = 0; i < TILES; i++) config.bytes[i] = ROW_BYTES, config.rows[i] = ROWS;
-	/* (gcc 12's _tile_loadconfig says that it reads 8 bytes, and the compiler drops stores to the others.) All tiles are
-	 * zeros then. */
+	/* all tiles are zeros then (gcc 12's _tile_loadconfig says that it reads 8 bytes, and stores to the others are
+	 * dropped) */
 	__asm__ volatile("ldtilecfg %0" : : "m"(config));
 	for (int64_t n = 0; n < rounds; n++) {
 		_tile_dpbf16ps(0, 4, 6);
