@@ -47,7 +47,7 @@ static int same(const char *what, const char *is, size_t room, const char *mine)
 	if (!strncmp(is, mine, room)) return 0;
 	return mt_fail(MT_EX_CONFIG,
 		"the run was computed %s '%.*s', this is '%s': other bits; a checkpoint of it goes on here "
-		"after mt-ckpt load --new-record",
+		"by mt-run --resume --new-record, or after mt-ckpt load --new-record",
 		what, (int)room, is, mine);
 }
 

@@ -363,7 +363,7 @@ static int selection_use(struct gemms *g, struct gemm *p, const struct cuda_queu
 	if (rc == REFUSED)
 		return mt_fail(MT_EX_CONFIG,
 			"cuda: '%s' was computed by an algorithm that cuBLASLt refuses here: other bits, which go "
-			"on after mt-ckpt load --new-record",
+			"on by mt-run --resume --new-record, or after mt-ckpt load --new-record",
 			words);
 	return rc;
 }
