@@ -45,8 +45,8 @@ need_tier() {
 	esac
 }
 
-# Open MPI starts as root only with the first two; the third is mpirun -q of version 4, which 5 does not have
-export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_orte_execute_quiet=1
+# Open MPI starts as root only with these
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 need_mpi() {
 	need_cmd mpirun
 	[ -x "$MT/mt-link" ] || skip "mt-link was built without MPI"
