@@ -7,6 +7,7 @@ ARGS="--batch 4 --micro 1 --seq 32 --lr 1e-3 --threads 1 --wait 20"
 
 setup_file() { need_mpi; }
 export OMPI_MCA_orte_execute_quiet=1    # mpirun -q of Open MPI 4, which 5 does not have
+export HWLOC_HIDE_ERRORS=2              # what mpirun says of a system without /sys
 
 on_nodes() { # N ARGS...: mpirun in the background, its pid in $PID, its output in $T/nodes.out and .err
 	local n=$1
