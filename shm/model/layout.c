@@ -6,6 +6,7 @@
 #include "lib.h"
 #include "mt/error.h"
 #include "mt/tier.h"
+#include "names.h"
 
 #define BIG_ALIGN (2u << 20)    /* big arrays start on a huge page */
 #define BIG (64u << 20)         /* from this size on, the alignment costs less than 3% */
@@ -213,7 +214,7 @@ static const struct names {
 		const char *name;         /* NULL: none */
 	} other[18];
 } names[MT_NAMES] = {
-	[MT_NAMES_LLAMA] = {"model.layers"},
+	[MT_NAMES_LLAMA] = {.blocks = "model.layers"},
 	[MT_NAMES_GEMMA] = {"model.layers", .other = {{MT_T_NORM2, "pre_feedforward_layernorm.weight"}}},
 	[MT_NAMES_GLM] = {"model.layers",
 		.other = {{MT_T_POST1, "post_self_attn_layernorm.weight"}, {MT_T_POST2, "post_mlp_layernorm.weight"},

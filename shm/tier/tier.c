@@ -221,11 +221,11 @@ static void serve(struct tier *t)
 		leave_if_over(t);
 		leave_if_failed(t);
 		bool stop = mt_stopping && !awaited(t);
-		bool moved = count_done(t) | give(t, !stop);
+		bool done = count_done(t), given = give(t, !stop);
 		if (stop && idle(t)) return;
 		if (stop && drive_has_no_room(t->drive))
 			leave(t, MT_EX_IO, "stopped while there was no room for a tile: it stays in memory; start mt-tier again");
-		if (moved) continue;
+		if (done || given) continue;
 		say_activity(t);
 		mt_wait_on(t->run, seen, 100, MT_ON_TIER | MT_ON_STAGE);
 		if (mt_now() - looked < 0.1) continue;
