@@ -534,6 +534,13 @@ try_with() {
 	[ "$(wc -l <"$T/out")" = 3 ]
 }
 
+@test "a GPU for which no kernels were built exits 78, and the line names make cuda-all" {
+	need_emulator
+	make_run llama2
+	MT_EMU_NO_CODE=1 fails_with 78 "$EMU" "$RUN" --device cuda
+	grep -q "device cuda:0: mt-stream was built without code for compute capability 9.0 .*make cuda-all" "$T/fails.err"
+}
+
 @test "a machine without a driver exits 78, and the line says what is missing" {
 	need_emulator
 	make_run llama2

@@ -1,7 +1,14 @@
-# Where nvcc, cuBLASLt's header and the static CUDA runtime are found, the cuda device is built in, as machine
-# code for these targets and as PTX of the newest; programs start and run without CUDA all the same. `make NVCC=`:
-# never. What the toolkit itself lacks is looked for in Python's wheels (nvidia/cu13).
-CUDA_TARGETS ?= 80 86 89 90 100 120
+# Where nvcc, cuBLASLt's header and the static CUDA runtime are found, the cuda device is built in; programs start and
+# run without CUDA all the same. `make NVCC=`: never. What the toolkit itself lacks is looked for in Python's wheels
+# (nvidia/cu13). CUDA_TARGETS="80 90": machine code for these compute capabilities, and PTX of the newest; by default
+# for the GPUs that are here, or else 9.0. `make cuda-all` (CUDA_TARGETS=all): for all; 8.0's runs on 8.6 and 8.9, too.
+GPUS_HERE = $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | \
+  grep -xE '[89][0-9]|1[0-9][0-9]' | sort -un)
+CUDA_TARGETS ?=
+override CUDA_TARGETS := $(patsubst all,80 90 100 120,$(or $(strip $(CUDA_TARGETS)),$(GPUS_HERE),90))
+.PHONY: cuda-all
+cuda-all:
+	@$(MAKE) --no-print-directory all CUDA_TARGETS=all
 PYTHON_LIB = $(eval PYTHON_LIB := $(shell python3 -c 'import os, sys; print(*(p for p in sys.path if os.path.isdir(p) \
   and "-packages" in p or os.path.isdir(p + "/nvidia")))' 2>/dev/null))$(PYTHON_LIB)
 WHEELS = $(wildcard $(PYTHON_LIB:%=%/nvidia/cu13))

@@ -126,6 +126,18 @@ static void cuda_close(struct device *d)
 	free(c);
 }
 
+/* The first call that needs machine code for this GPU, or PTX of an older one */
+static int kernels_open(int ordinal, const struct cudaDeviceProp *p)
+{
+	cudaError_t e = cuda_kernels_prepare();
+	if (e == cudaErrorNoKernelImageForDevice || e == cudaErrorInvalidDeviceFunction)
+		return mt_fail(MT_EX_CONFIG,
+			"device cuda:%d: mt-stream was built without code for compute capability %d.%d ('%s'): build it on a "
+			"machine with such a GPU, or for all of them (make cuda-all)",
+			ordinal, p->major, p->minor, p->name);
+	return e == cudaSuccess ? 0 : cuda_failed(e, "cudaFuncSetAttribute");
+}
+
 static int cuda_open(struct cuda *c)
 {
 	struct cudaDeviceProp p;
@@ -137,10 +149,8 @@ static int cuda_open(struct cuda *c)
 	}
 	for (enum queue q = 0; !rc && q < QUEUES; q++)
 		if (!stream_open(c, &c->q[q])) rc = -c->ex;
-	if (!rc &&
-		(!cuda_ok(c, cuda_kernels_prepare(), "cudaFuncSetAttribute") ||
-			!cuda_own_alloc(c, &c->gemm_workspace, GEMM_BYTES, "cudaMalloc of cuBLASLt's workspace")))
-		rc = -c->ex;
+	if (!rc) rc = kernels_open(c->ordinal, &p);
+	if (!rc && !cuda_own_alloc(c, &c->gemm_workspace, GEMM_BYTES, "cudaMalloc of cuBLASLt's workspace")) rc = -c->ex;
 	if (!rc && !(c->gemms = gemms_open(c->gemm_workspace, GEMM_BYTES, &ex))) return -ex;
 	if (rc) return c->ex ? mt_fail(c->ex, "%s", c->why) : rc;
 	c->dev.gemm = gemms_name(c->gemms);

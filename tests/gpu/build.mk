@@ -122,16 +122,12 @@ gpu-have:
 	@:$(info cublasLt.h $(or $(CUBLAS_H),-))
 	@:$(info cudnn.h $(or $(addsuffix /cudnn.h,$(CUDNN_H)),-))
 	@:$(info cudnn_frontend.h $(or $(addsuffix /cudnn_frontend.h,$(CUDNN_FRONTEND)),-))
-# machine code for the GPU that is there; where none is, for all
-GPU_TARGETS = $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | grep -x \
-  '[0-9]*' | sort -un)
 # EMULATED=yes: the emulator in the place of the GPU. What is there stays as it was built, with or without nvcc: other
 # processes may use it.
 GPU_PROGRAMS = $(O)/gpu/cuda-kernels $(O)/gpu/rates $(O)/gpu/large $(O)/gpu/kernels
 EMU_PROGRAMS = $(O)/emu/mt-stream $(O)/emu/libcublasLt.so.13 $(O)/emu/rates $(O)/emu/large $(O)/probes/cuda-kernels
 gpu-build:
-	@$(MAKE) --no-print-directory -j "$$(nproc)" $(if $(GPU_TARGETS),CUDA_TARGETS="$(GPU_TARGETS)") \
-	  all $(O)/probes/stream-drive $(O)/probes/ckpt-dump $(O)/bench/adam \
+	@$(MAKE) --no-print-directory -j "$$(nproc)" all $(O)/probes/stream-drive $(O)/probes/ckpt-dump $(O)/bench/adam \
 	  $(if $(EMULATED),$(EMU_PROGRAMS),$(GPU_PROGRAMS)) $(GPU_MAKE)
 # the scripts' --budget includes the build
 GPU_BEGAN := $(if $(filter gpu-%,$(MAKECMDGOALS)),$(shell date +%s))

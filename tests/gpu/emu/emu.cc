@@ -573,8 +573,10 @@ cudaError_t cudaDeviceSynchronize(void)
 		if (!s->queue.empty()) die("streams wait for each other");
 	return waited();
 }
+/* MT_EMU_NO_CODE: the kernels were built for other GPUs */
 cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute, int value)
 {
+	if (getenv("MT_EMU_NO_CODE")) return cudaErrorNoKernelImageForDevice;
 	if (value < 0 || (unsigned)value > SHARED_MOST) return cudaErrorInvalidValue;
 	shared_asked[kernel] = (size_t)value;
 	return cudaSuccess;

@@ -29,8 +29,10 @@ typedef enum {
 	cudaErrorInvalidValue,
 	cudaErrorMemoryAllocation,
 	cudaErrorInsufficientDriver = 35,
-	cudaErrorNotReady = 600,
+	cudaErrorInvalidDeviceFunction = 98,
 	cudaErrorNoDevice = 100,
+	cudaErrorNoKernelImageForDevice = 209,
+	cudaErrorNotReady = 600,
 	cudaErrorLaunchFailure = 719,
 	cudaErrorHostMemoryAlreadyRegistered = 712
 } cudaError_t;
