@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 
+#include "mt/documents.h"
 #include "mt/memory.h"
 #include "record.h"
 

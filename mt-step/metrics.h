@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "mt/documents.h"
 #include "mt/memory.h"
 #include "mt/stage.h"
 

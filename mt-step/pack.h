@@ -6,8 +6,8 @@
 #include <xxhash.h>
 
 #include "loss.h"
+#include "mt/media.h"
 #include "mt/memory.h"
-#include "mt/model.h"
 #include "record.h"
 
 /* mt_position.pack: how documents share rows, plus what happens to those longer than a row. */

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "model/hfjson.h"
+#include "mt/documents.h"
 #include "mt/error.h"
 #include "mt/memory.h"
 #include "record.h"

@@ -11,6 +11,7 @@
 
 #include <stdbool.h>
 
+#include "mt/documents.h"
 #include "mt/memory.h"
 
 struct side {    /* a document of a pair */

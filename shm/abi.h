@@ -1,6 +1,7 @@
 /* abi.h: every field of every shared struct, once: abi.c asserts the offsets below, mt-store stat --abi prints them,
  * and a test compares that with shm/ABI.md. Not for programs. F(struct, field, offset, size) */
 /* clang-format off */
+#include "mt/documents.h"
 #include "mt/figures.h"
 
 #define MT_ABI_FIGURE(F, field, kind, ...) F(mt_figures, field, 8 * MT_FIGURE_AT_##field, MT_ABI_BYTES_##kind)

@@ -2,6 +2,7 @@
 #include <math.h>
 
 #include "batch.h"
+#include "mt/documents.h"
 #include "mt/error.h"
 #include "mt/memory.h"
 #include "say.h"

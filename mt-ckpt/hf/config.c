@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include "hf.h"
 #include "model/hfjson.h"
+#include "model/names.h"
 
 static json_t *block(const json_t *root, const char *key)
 {

@@ -10,6 +10,7 @@
 
 #include "feed.h"
 #include "mt/error.h"
+#include "mt/model.h"
 
 enum { BYTES_VOCAB = 512, DEFAULT_VOCAB = 32000 }; /* llama's, where config.json has none */
 

@@ -4,8 +4,8 @@
 
 #include "cli/cli.h"
 #include "loss.h"
+#include "mt/media.h"
 #include "mt/memory.h"
-#include "mt/model.h"
 #include "record.h"
 
 enum feed_format {

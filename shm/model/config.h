@@ -7,6 +7,7 @@
 #include <stddef.h>
 
 #include "lib.h"
+#include "names.h"
 
 /* clang-format off */
 

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "hfjson.h"
+#include "mt/media.h"
 #include "mt/memory.h"
-#include "mt/model.h"
 
 static bool is_text(const char *key)
 {

@@ -211,32 +211,13 @@ struct mt_msg {                 /* 64 bytes; fields of the txn first, then by ki
  * With `documents`, `weights` is 1, too, and there follow
  *   old     a fifth array of f32: the log-probability of the position's target under the policy that sampled it; 0
  *           where there is none
- * and, from the next multiple of 8 bytes on, a struct mt_objective and `documents` x struct mt_document.
+ * and, from the next multiple of 8 bytes on, a struct mt_objective and `documents` x struct mt_document (documents.h).
  * Payload of a grad message: n elements, bf16 or fp32 as the run's --grad says (fp32 for none).
  * A squares message has the fields of grad; its payload is a double for each block of MT_BLOCK of the n elements: the
  * sum of squares of the gradient there.
  * Payload of a score message: n doubles, for positions off .. off + n - 1 of the micro: the log-probability of the
- * position's target; 0 where there is none. */
-
-enum mt_objective_kind { MT_NLL = 0, MT_PG = 1, MT_DPO = 2, MT_SIMPO = 3, MT_ORPO = 4 };
-enum mt_side { MT_SIDE_NONE = 0, MT_CHOSEN = 1, MT_REJECTED = 2 };
-
-struct mt_objective {           /* 64 bytes: what a step's loss is. NLL has none: its batches have no documents */
-	uint32_t kind, reserved0;   /* enum mt_objective_kind */
-	double   scale;             /* 1 / what the loss is a mean of, in the whole step: pairs, of pg targets */
-	double   beta, gamma, low, high;      /* those that the kind has */
-	double   chosen_scale;      /* orpo: 1 / targets of chosen documents in the whole step */
-	uint64_t reserved1;
-};
-
-struct mt_document {            /* 16 bytes: of the micro, in ascending order of begin */
-	uint32_t begin;             /* its first position, row * seq + t; it ends where the next one begins, or its row */
-	uint32_t side;              /* enum mt_side. Of pg: none; else documents 2 i and 2 i + 1 are a pair, in one row */
-	double   ref;               /* sum of the reference model's log-probabilities of its targets */
-};
-/* A figures message has no payload. Its sums: of pairs rewards of chosen documents, of rejected ones, margins, pairs
- * whose margin is above 0 (half of those with 0), pairs; of pg clipped targets, old - log-probability, 0, 0,
- * targets. */
+ * position's target; 0 where there is none.
+ * A figures message has none; documents.h says what its sums are. */
 
 struct mt_ringbuf {             /* 256 bytes in the rings region: one ring, single producer, single consumer */
 	char     name[32];

@@ -35,16 +35,6 @@ enum {                          /* mt_geometry.flags */
 	MT_NOPE_TEMPERATURE = 33554432, /* only layers without rope have the temperature, which counts positions from 1 */
 };
 
-enum mt_names {                 /* which names a block's tensors have in files; the table is in layout.c */
-	MT_NAMES_LLAMA, MT_NAMES_GEMMA, MT_NAMES_GLM, MT_NAMES_PHI, MT_NAMES_STARCODER, MT_NAMES_HUNYUAN,
-	MT_NAMES_APERTUS, MT_NAMES_FALCON, MT_NAMES_FALCON_40B, MT_NAMES_MIXTRAL, MT_NAMES_QWEN_MOE, MT_NAMES_GRANITE_MOE,
-	MT_NAMES_ERNIE_MOE, MT_NAMES_GPT_OSS, MT_NAMES_NEOX, MT_NAMES_PHI_1, MT_NAMES_MINIMAX,
-	MT_NAMES_EXAONE_MOE, MT_NAMES_SARVAM, MT_NAMES_EXAONE, MT_NAMES_GPT2,
-	MT_NAMES_OPT, MT_NAMES_BIGCODE, MT_NAMES_ERNIE_MOE_5, MT_NAMES_GRANITE_MOE_5, MT_NAMES_QWEN_NEXT,
-	MT_NAMES_LFM2, MT_NAMES_NEMOTRON_H, MT_NAMES_AFMOE, MT_NAMES_GEMMA_MOE, MT_NAMES_FALCON_H1, MT_NAMES_LLAMA_4,
-	MT_NAMES,                   /* how many */
-};
-
 enum {                          /* mt_layer.expert_flags */
 	MT_RENORMALISE = 1,         /* a token's weights are divided by their sum */
 	MT_ROUTER_BIAS = 2,
@@ -127,7 +117,7 @@ struct mt_geometry {            /* a model family as a table; no code knows a fa
 	char     family[32];        /* model_type of config.json: "llama", "qwen3", "gemma2", ... */
 	uint32_t layers, hidden, vocab, max_position;
 	uint32_t flags;
-	uint32_t names;             /* enum mt_names */
+	uint32_t names;             /* enum mt_names of shm/model/names.h */
 	int32_t  pad_token;         /* -1: none; its embedding row gets no gradient at the embedding end */
 	float    norm_eps;
 	float    init_range;        /* standard deviation of random weights */
@@ -184,25 +174,6 @@ struct mt_layer mt_layer_most(const struct mt_geometry *);
 /* Read config.json (path: the file, or the directory that holds it). *text (if not NULL) gets the file as it is, to be
  * freed. Errors: 66 not there, 65 not JSON, 78 not supported, each naming the key. */
 int mt_config_read(const char *path, struct mt_geometry *, char **text);
-
-/* Tokens that stand for images, video or sounds, and what a config.json calls each (media.c). None, if it is of text
- * alone or cannot be read */
-enum { MT_MEDIA = 16 };
-struct mt_media {
-	uint32_t n;
-	struct {
-		uint32_t id;
-		char     key[44];
-	} token[MT_MEDIA];
-};
-void mt_media_read(const char *config, size_t bytes, struct mt_media *);
-/* The key of that token; NULL: it stands for text */
-static inline const char *mt_media_key(const struct mt_media *m, uint32_t id)
-{
-	for (uint32_t i = 0; i < m->n; i++)
-		if (m->token[i].id == id) return m->token[i].key;
-	return NULL;
-}
 
 #define MT_TENSOR_NAME 120      /* bytes of a tensor's name, NUL included */
 

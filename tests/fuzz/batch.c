@@ -4,6 +4,7 @@
 
 #include "batch.h"
 #include "fuzz.h"
+#include "mt/documents.h"
 #include "mt/memory.h"
 
 static void check_objective(const struct mt_msg *m, const struct batch_parts *b, const char *end)

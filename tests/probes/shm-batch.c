@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "batch.h"
+#include "mt/documents.h"
 #include "mt/error.h"
 #include "mt/memory.h"
 

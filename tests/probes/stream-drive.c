@@ -32,6 +32,7 @@
 #include "batch.h"
 #include "cli/cli.h"
 #include "mt/create.h"
+#include "mt/documents.h"
 #include "mt/error.h"
 #include "mt/ring.h"
 #include "mt/run.h"
