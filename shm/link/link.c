@@ -362,7 +362,10 @@ int main(int argc, char **argv)
 	double moved_at = mt_now();
 	while (!mt_stopping) {
 		uint32_t seen = mt_event(l->run);
-		bool moved = control_round(l) | mirror_round(l) | flows_round(l) | weights_round(l);
+		bool moved = control_round(l);
+		moved |= mirror_round(l);
+		moved |= flows_round(l);
+		moved |= weights_round(l);
 		watch(l);
 		if (moved || look_on(l)) moved_at = mt_now();
 		else rest(l, seen, mt_now() - moved_at);

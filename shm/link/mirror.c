@@ -180,7 +180,9 @@ bool mirror_round(struct link *l)
 	for (const struct mt_choice *e = NULL; (e = mt_choice_next(l->run, e));) choices++;
 	for (uint32_t node = 1; node < l->nodes; node++) {
 		struct peer *p = &l->peer[node];
-		moved |= tell_record(l, p) | tell_choices(l, p, choices) | tell_txns(l, p);
+		moved |= tell_record(l, p);
+		moved |= tell_choices(l, p, choices);
+		moved |= tell_txns(l, p);
 	}
 	return moved;
 }
