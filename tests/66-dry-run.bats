@@ -127,6 +127,21 @@ dry_on_gpu() {
 	no grep -q "^device" "$T/report"
 }
 
+# Plans without measured rates have no advice, so this mt-stream adds one
+@test "--dry-run names the options that would make a step faster, and by how much" {
+	cp -rs "$MT" "$T/advised"
+	rm "$T/advised/mt-stream"
+	cat >"$T/advised/mt-stream" <<-END
+		#!/bin/sh
+		"$MT/mt-stream" "\$@" |
+			sed 's/^{/&"faster_with": "--state int8 --grad bf16", "faster_times": 1.07, /'
+	END
+	chmod +x "$T/advised/mt-stream"
+	PATH=$T/advised:$PATH dry --epochs 1 >"$T/report"
+	grep -qx "          1.07 times as fast with --state int8 --grad bf16" "$T/report"
+	grep -q "^speed     .* predicted by the rates of cpu, measured$" "$T/report"
+}
+
 @test "--dry-run in a cgroup whose memory is too small exits 71, where the start does" {
 	memory_group 1200M
 	MODEL=$CONFIGS/demo-small.json

@@ -102,6 +102,10 @@ report() {
 			return match(text, "\"" name "\": [0-9.e+-]+") ? \
 				substr(text, RSTART + length(name) + 4, RLENGTH - length(name) - 4) + 0 : ""
 		}
+		function words_of(text, name) {
+			return match(text, "\"" name "\": \"[^\"]*\"") ? \
+				substr(text, RSTART + length(name) + 5, RLENGTH - length(name) - 6) : ""
+		}
 		# lack: of memory, the only thing that other nodes than 0 print
 		function line(name, text, lack) {
 			if (elsewhere != "") printf "%s", lack ? text "\n" : ""
@@ -202,7 +206,7 @@ report() {
 			key("tier_wait_s", tier_rate == "" ? "null" : of(plan, "tier_wait_s"))
 			return tier_free == "" ? disk : 0
 		}
-		function memory(    host, own, cores, shared, carried, disk, each, step, row, rate) {
+		function memory(    host, own, cores, shared, carried, disk, each, step, row, rate, faster) {
 			cores = device !~ /^cuda/ || plan ~ /"unified": true/     # memory is that of the host
 			own = of(plan, "peak_bytes")
 			shared = of(plan, "host_bytes") - of(plan, "host_activation_bytes")
@@ -225,13 +229,12 @@ report() {
 			step = of(plan, "step_s")
 			row = count == "" ? seq : of(count, "tokens") / of(count, "rows")
 			rate = batch * row / step
-			match(plan, /"profile": "[^"]*"/)
 			if (host <= available) line("speed", (count == "" ? "at most " : "") \
 				(rate < 10 ? sprintf("%.2f", rate) : human(rate)) " tokens/s, " many(steps - began, "step") " in " \
-				clock((steps - began) * step) ", predicted by the rates of " substr(plan, RSTART + 12, RLENGTH - 13))
-			if (host <= available && match(plan, /"faster_with": "[^"]*"/))
-				line("", sprintf("%.2f", of(plan, "faster_times")) " times as fast with " \
-					substr(plan, RSTART + 16, RLENGTH - 17))
+				clock((steps - began) * step) ", predicted by the rates of " words_of(plan, "profile"))
+			faster = words_of(plan, "faster_with")
+			if (host <= available && faster != "")
+				line("", sprintf("%.2f", of(plan, "faster_times")) " times as fast with " faster)
 			key("host_bytes", host)
 			key("host_available", available)
 			key("shared_bytes", shared)
