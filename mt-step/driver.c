@@ -146,9 +146,7 @@ void driver_withdraw(struct driver *d)
 
 void driver_check(struct driver *d)
 {
-	if (mt_stage_mine(d->run)) return;
-	progress_clear();
-	mt_must(mt_stage_check(d->run));
+	if (!mt_stage_mine(d->run)) mt_must(mt_stage_check(d->run));
 }
 
 void driver_leave(struct driver *d)
@@ -161,7 +159,6 @@ void driver_leave(struct driver *d)
 
 void driver_abandon(struct driver *d)
 {
-	progress_clear();
 	unsigned long long step = mt_txn(d->run, mt_txn_newest(d->run))->step;
 	if (d->frozen)
 		mt_say("step %llu is not finished: %s (pid %d) is stopped (SIGSTOP): kill -CONT %d", step,

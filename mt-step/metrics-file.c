@@ -15,7 +15,6 @@
 #include "cli/cli.h"
 #include "metrics.h"
 #include "mt/error.h"
-#include "progress.h"
 
 static const char *path;
 static bool own; /* refuse FILE unless it is a plain file of this user's */
@@ -103,7 +102,6 @@ static void write_out(void)
 	if (w > 0) memmove(unwritten, unwritten + w, n_unwritten -= (size_t)w);
 	if (!n_unwritten || reported) return;
 	reported = true;
-	progress_clear();
 	mt_say("%s: no more metrics there until it can be written again, training goes on", mt_errmsg());
 }
 

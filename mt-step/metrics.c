@@ -108,7 +108,6 @@ static void write_line(const char *line, size_t n)
 		if (w < 0) {
 			closed = true;
 			failed = errno != EPIPE && errno != EBADF;
-			progress_clear();
 			mt_say("stdout: %s: no more metrics, training goes on", strerror(errno));
 			return;
 		}

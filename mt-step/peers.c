@@ -7,7 +7,6 @@
 #include "mt/tier.h"
 #include "mt/txn.h"
 #include "mt/wait.h"
-#include "progress.h"
 
 #define LOOK_EVERY 0.02 /* seconds between checks: a check costs system calls */
 
@@ -43,7 +42,6 @@ static _Noreturn void give_up(struct driver *d, int slot)
 {
 	for (int s = MT_STREAM; slot == ANY_STREAM && s < MT_SLOTS; s++)
 		if (mt_stage_dead(d->run, s)) slot = s;
-	progress_clear();
 	if (slot == ANY_STREAM) mt_die(MT_EX_PEER, "no mt-stream came in %g s", d->o->wait);
 	if (mt_stage_dead(d->run, slot))
 		mt_die(MT_EX_PEER, "%s is dead and nobody took its place for %g s", mt_stage_name(slot), d->o->wait);

@@ -1,7 +1,10 @@
 /* progress.c: step, losses, speed and the time that is left, in one row of the terminal.
  *
  * A text that is as long as the row would make the terminal wrap it, and the next one would erase only its last part.
- * So fields are left out, the least important first, until the row holds them. */
+ * So fields are left out, the least important first, until the row holds them.
+ *
+ * Other programs write messages on the same terminal. The line and each message are one write that erases the row, so
+ * no row has two of them (shm/say.c, and say in bin/run/mt-run, mt-tokens, mt-log and mt-plot). */
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -63,7 +66,7 @@ static void erase(void)
 	else dprintf(STDERR_FILENO, "\r\033[K");
 }
 
-static void draw(void)
+static void draw(const char *end)
 {
 	char line[FIELDS * 52];
 	unsigned keep = (1u << FIELDS) - 1, left_out = 0;
@@ -75,7 +78,7 @@ static void draw(void)
 	}
 	if (n >= width) line[n = width - 1] = 0;
 	if (shown) erase();
-	dprintf(STDERR_FILENO, "\r\033[K%s", line);
+	dprintf(STDERR_FILENO, "\r\033[K%s%s", line, end);
 	drawn = (unsigned)n;
 	shown = true;
 }
@@ -93,7 +96,7 @@ void progress_show(const struct progress *p)
 	if (p->evaluated) snprintf(fields[EVAL], sizeof *fields, "eval loss %.4f", p->eval_loss);
 	snprintf(fields[SPEED], sizeof *fields, "%s tokens/s", speed);
 	snprintf(fields[LEFT], sizeof *fields, "%s left", left);
-	draw();
+	draw("");
 }
 
 void progress_count(uint64_t documents, uint64_t tokens)
@@ -103,14 +106,14 @@ void progress_count(uint64_t documents, uint64_t tokens)
 	number_text(n, sizeof n, (double)tokens);
 	snprintf(fields[STEP], sizeof *fields, "counted %llu document%s", (unsigned long long)documents, mt_s(documents));
 	snprintf(fields[SPEED], sizeof *fields, "%s tokens", n);
-	draw();
+	draw("");
 }
 
 void progress_look(void)
 {
 	if (!shown || mt_now() - looked < LOOK_EVERY) return;
 	looked = mt_now();
-	if (columns() != width) draw();
+	if (columns() != width) draw("");
 }
 
 void progress_clear(void)
@@ -121,6 +124,6 @@ void progress_clear(void)
 
 void progress_end(void)
 {
-	if (shown) dprintf(STDERR_FILENO, "\n");
+	if (shown) draw("\n"); /* again: another program's message may have erased it */
 	shown = false;
 }

@@ -18,7 +18,7 @@ void progress_show(const struct progress *);
 void progress_count(uint64_t documents, uint64_t tokens);
 /* Call often: draws the line again when the terminal has another width. */
 void progress_look(void);
-/* Erase the line: call before anything else is written to the terminal. */
+/* Erase the line: call before anything but a message is written to the terminal. mt_before_say */
 void progress_clear(void);
 /* Keep the line, and end it. */
 void progress_end(void);

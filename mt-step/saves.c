@@ -3,7 +3,6 @@
 #include "mt/snapshot.h"
 #include "mt/stage.h"
 #include "mt/wait.h"
-#include "progress.h"
 #include "saves.h"
 
 enum { C_REPORTED = 3 }; /* counter of mt-step's slot: failures reported before this mt-step */
@@ -31,7 +30,6 @@ void saves_watch(struct driver *d)
 	d->failed = n;
 	d->save_failed = true;
 	uint64_t w = mt_snap(d->run);
-	progress_clear();
 	if (mt_snap_state(w) == MT_FAILED)
 		mt_say("the save of step %llu failed; training goes on", (unsigned long long)mt_snap_step(w));
 	else mt_say("a save failed; training goes on");
@@ -55,7 +53,6 @@ void saves_finish(struct driver *d)
 		if (mt_stage_alive(d->run, MT_CKPT)) missing = 0;
 		else if (!missing) missing = mt_now();
 		else if (mt_now() - missing > d->o->wait) {
-			progress_clear();
 			mt_say("mt-ckpt is gone: the save of step %llu was not finished", (unsigned long long)mt_snap_step(w));
 			d->save_failed = true;
 			return;

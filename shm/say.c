@@ -93,15 +93,23 @@ static void log_line(const char *line, size_t len)
 
 void mt_vsay(const char *fmt, va_list ap)
 {
-	char line[1400];
+	static const char erase[] = "\r\033[K"; /* the row may have a progress line, this program's or another one's */
+	enum { ERASE = sizeof erase - 1 };
+	char text[ERASE + 1400], *line = text + ERASE;
 	if (mt_before_say) mt_before_say();
-	int n = snprintf(line, sizeof line, "%s: ", mt_program_name);
-	int m = vsnprintf(line + n, sizeof line - (size_t)n - 1, fmt, ap);
+	size_t room = sizeof text - ERASE;
+	int n = snprintf(line, room, "%s: ", mt_program_name);
+	int m = vsnprintf(line + n, room - (size_t)n - 1, fmt, ap);
 	size_t len = (size_t)n + (m < 0 ? 0 : (size_t)m);
-	if (len > sizeof line - 2) len = sizeof line - 2;
+	if (len > room - 2) len = room - 2;
 	make_harmless(line, len);
 	line[len++] = '\n';
 	log_line(line, len);
+	memcpy(text, erase, ERASE);
+	if (isatty(STDERR_FILENO)) { /* in the same write, which a terminal mixes with no other */
+		line = text;
+		len += ERASE;
+	}
 	for (size_t off = 0; off < len;) {
 		ssize_t w = write(STDERR_FILENO, line + off, len - off);
 		if (w < 0 && errno == EINTR) continue;

@@ -87,6 +87,33 @@ FULL="loss $NUMBER  eval loss $NUMBER  $NUMBER tokens/s  $TIME left"
 	done
 }
 
+@test "a message of any program on the same terminal has a row without the progress line, and is not erased" {
+	local program
+	ready
+	echo "mt-step $RUN --steps 500 $HOW <&8 >$T/m & while kill -0 \$! 2>/dev/null; do mt-feed --no; done" >"$T/all"
+	for program in "$MT"/mt-*[!1]; do echo "printf 'step 1/5  loss 1.2345'; $program --no-such-option"; done >>"$T/all"
+	terminal 200 "bash -c 'exec 8<&0; . $T/all'"
+	for _ in $(seq 20); do
+		documents 2
+		sleep 0.05
+	done
+	exec 9>&-
+	eventually ended
+	screen -J -S - >"$T/screen"
+	python3 - "$T/screen" "$MT" <<-'PY'
+		import glob, os, re, sys
+		rows = open(sys.argv[1]).read().splitlines()
+		line = r"step \d+/500  loss [^ ]*  eval loss [^ ]*  [^ ]* tokens/s  [^ ]* left"
+		for row in rows:
+		    assert re.match(r"mt-[a-z]+: |(%s|ended)$" % line, row), row
+		    assert len(re.findall(r"step \d+/|mt-[a-z]+: ", row)) <= 1 or "mt-step: input ended at step" in row, row
+		for program in map(os.path.basename, glob.glob(sys.argv[2] + "/mt-*[!1]")):
+		    n = sum(row.startswith(program + ": ") for row in rows)
+		    assert n == 1 or program in ("mt-feed", "mt-step"), program
+		assert sum(row.startswith("step 20/500  ") for row in rows) == 1, rows
+	PY
+}
+
 @test "--count shows what it has read, and leaves only its result on the terminal" {
 	terminal 80 "mt-step --count --batch 2 --seq 32"
 	for _ in $(seq 600); do

@@ -57,6 +57,7 @@ count_data() {
 
 end_by() { # SIGNAL
 	[ "$1" != USR1 ] || exit 0                  # a request
+	[ ! -t 2 ] || printf '\r\033[K' >&2         # the progress line of --count, which was killed
 	trap - "$1"
 	kill -s "$1" $$
 	case $1 in HUP) exit 129 ;; INT) exit 130 ;; TERM) exit 143 ;; esac # to a container's first process it does nothing

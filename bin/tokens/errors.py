@@ -19,6 +19,7 @@ def say(message):
     line = "".join("?" if unicodedata.category(c) in ("Cc", "Cs") else c for c in " ".join(str(message).split()))
     if sys.stderr:      # None if it was closed at the start: print would then write to stdout, among the records
         try:
-            print("mt-tokens: " + line, file=sys.stderr, flush=True)
+            erase = "\r\033[K" if sys.stderr.isatty() else ""        # the row may have a progress line
+            print(erase + "mt-tokens: " + line, file=sys.stderr, flush=True)
         except OSError:     # its reader has closed: the conversion goes on, and Python's own flush at the end succeeds
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())

@@ -1,5 +1,6 @@
 /* scratch.c: memory of operations, or the end of the program */
 #include "cpu.h"
+#include "say.h"
 
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -16,7 +17,7 @@ void op_no_memory(const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(what, sizeof what, fmt, ap);
 	va_end(ap);
-	dprintf(STDERR_FILENO, "mt-stream: out of memory: %s\n", what);
+	mt_say("out of memory: %s", what);
 	_exit(71);
 }
 
