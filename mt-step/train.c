@@ -519,7 +519,7 @@ static bool stale(struct trainer *t)
 	if (!o->stop_after) return false;
 	if (t->newest && !t->newest_logged && newest_evaluates(t)) finish_all(t);
 	if (mt_stopping || b->since < o->stop_after) return false;
-	mt_say("stopped at step %llu of %llu: %llu evaluation%s in a row without a lower loss than %.4g at step %llu "
+	mt_say("stopped at step %llu of %llu: %llu evaluation%s in a row without a lower loss than %.4f at step %llu "
 		   "(--stop-after)",
 		(unsigned long long)t->began, (unsigned long long)o->schedule.steps, (unsigned long long)b->since,
 		mt_s(b->since), b->best_loss, (unsigned long long)b->best_step);

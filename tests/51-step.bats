@@ -261,7 +261,9 @@ for m in (0, 1 << 31, 0): sys.stdout.buffer.write(struct.pack("<5I", 4, 5 | m, 6
 	mt-ckpt verify "$T/out/step-00000006"
 	mt-step "$RUN" $how --metrics "$T/f" <"$CASE/data.bin" >"$T/m" 2>"$T/err"
 	[ ! -s "$T/m" ]
-	grep -q "stopped at step 6 of 12: 3 evaluations in a row without a lower loss than .* at step 0" "$T/err"
+	local loss
+	loss=$(printf %.4f "$(head -n 1 "$T/f" | value eval_loss)")
+	grep -q "stopped at step 6 of 12: 3 evaluations in a row without a lower loss than $loss at step 0" "$T/err"
 	mt-step "$RUN" $how <"$CASE/data.bin" >"$T/m" 2>"$T/err" # counts from its start
 	[ "$(steps <"$T/m")" = "7 8 9 10 11 12" ]
 	no grep -q "stopped at" "$T/err"

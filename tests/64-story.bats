@@ -245,13 +245,20 @@ on_terminal() {
 	for show in '' --metrics=-; do
 		on_terminal mt-run --run "$RUN" --model "$CASE/model" --data "$T/data" --out "$T/out" $ARGS --steps 50000 \
 			--eval "$CASE/eval.bin" --eval-every 5 --ckpt-every 5 $show
-		eventually grep -q "mt-run: step [0-9]*: eval loss [0-9.]*" "$T/screen"
+		eventually grep -q "mt-run: step 20: eval loss [0-9.]*" "$T/screen"
 		eventually grep -q "mt-run: saved $T/out/step-[0-9]*.$" "$T/screen"
 		kill -TERM "$(cat "$T/pid")"
 		wait $screen || true
 		grep -q "mt-run: stopped by SIGTERM" "$T/screen"
 		gone "$RUN"
 		grep -q '"loss"' "$T/out/metrics.jsonl"
+		python3 - "$T/out/metrics.jsonl" "$T/screen" <<-'PY'
+			import json, re, sys
+			lines = [json.loads(line) for line in open(sys.argv[1])]
+			losses = {line["step"]: "%.4f" % line["eval_loss"] for line in lines if "eval_loss" in line}
+			told = re.findall(r"mt-run: step (\d+): eval loss ([\d.]+)\r", open(sys.argv[2], newline="").read())
+			assert len(told) > 3 and all(losses[int(step)] == loss for step, loss in told), (told, losses)
+		PY
 		if [ -n "$show" ]; then grep -q '"loss"' "$T/screen"; else no grep '"loss"' "$T/screen"; fi
 		rm -r "$T/out" "$T/pid"
 	done

@@ -126,7 +126,8 @@ follow_lines() {
 		loss=${line##*'"eval_loss": '}
 		if [ "$loss" != "$line" ] && { [ "$at" -gt "$began" ] || [ "$began" = 0 ]; }; then
 			loss=${loss%%[,\}]*}
-			tell "step $at: eval loss ${loss%"${loss#??????}"}"
+			[ "$loss" = null ] || loss=$(LC_ALL=C printf %.4f "$loss")
+			tell "step $at: eval loss $loss"
 		fi
 		for dir in "$out"/step-*; do
 			case $told in *" $dir "*) continue ;; esac
