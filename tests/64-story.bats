@@ -239,6 +239,78 @@ on_terminal() {
 	[ "$(wc -l <"$odd/command")" = 1 ]
 }
 
+# The words of the last command in OUT/command, a line each
+last_command() { # OUT
+	(
+		mt-run() { printf '%s\n' "$@"; }
+		eval "$(tail -1 "$1/command")"
+	)
+}
+
+@test "--args FILE: an option a line, quoted or not, with comments; the command line wins over all that it excludes" {
+	local odd="$T/a model's  # directory"
+	cp -r "$CASE/model" "$odd"
+	cp "$CASE/data.bin" "$T/data"
+	cat >"$T/args" <<-END
+		# all options
+		--model "$odd"	# quoted
+		--data ~/data
+		  --out   $T/a  b # not quoted
+
+		--batch=4 --micro 2 --seq 32 --run '$RUN' --threads 1 --wait 30 \\
+		--lr 1e-3
+		--shuffle 7
+		--steps 9 --eval $CASE/eval.bin --eval-every 100
+	END
+	HOME=$T mt-run --steps 2 --args "$T/args" --no-shuffle >"$T/m" 2>"$T/run.err" 3>&-
+	printf '%s\n' --model="$odd" --data="$T/data" --out="$T/a  b" --batch=4 --micro=2 --seq=32 --run="$RUN" \
+		--threads=1 --wait=30 --lr=1e-3 --eval="$CASE/eval.bin" --eval-every=100 --steps 2 --no-shuffle |
+		diff - <(last_command "$T/a  b")
+	[ "$(cat "$T/a  b/order")" = none ]
+}
+
+@test "mt-run --args OUT/command repeats the last start, and its own OUT/command is such a file again" {
+	local odd="$T/it's "'a $(dir)'
+	run_it --steps 4 --until 2
+	run_it --steps 4 --until 3 --resume
+	mt-run --args="$T/out/command" --out "$odd" --until 1 >"$T/m" 2>"$T/run.err" 3>&-
+	[ "$(grep -c '"loss"' "$T/m")" = 1 ]
+	grep -q "no checkpoint in $odd yet" "$T/run.err"
+	mt-run --args "$odd/command" --until 4 >"$T/m" 2>"$T/run.err" 3>&-
+	[ "$(grep -c '"loss"' "$T/m")" = 3 ]
+	last_command "$odd" | grep -qxF -- --out="$odd"
+}
+
+@test "--args FILE that is missing, closed or a directory, or has lines that are no options, is refused by its line" {
+	refused() { # CODE WORDS FORMAT: of the file
+		printf -- "$3" >"$T/args"
+		fails_with "$1" mt-run --args "$T/args" --data "$CASE/data.bin" --out "$T/out"
+		grep -qF -- "$2" "$T/fails.err" || { cat "$T/fails.err"; return 1; }
+		[ ! -e "$T/out" ]
+	}
+	fails_with 66 mt-run --args "$T/nothing"
+	grep -qx "mt-run: --args: $T/nothing: no such file" "$T/fails.err"
+	fails_with 64 mt-run --args "$T"
+	fails_with 64 mt-run --args
+	fails_with 64 mt-run --args=
+	refused 64 "unknown option --bach (line 3 of $T/args); there is --batch; see --help" '# x\n\n--bach 4\n'
+	refused 64 "--lr is given twice (line 2 of" '--lr 1e-3\n--lr 1e-4\n'
+	refused 64 "--lr needs a value (line 1 of" '--lr\n'
+	refused 64 "--resume takes no value (line 1 of" '--resume yes\n'
+	refused 64 "line 2: --args is for the command line alone" '--lr 1\n--args other\n'
+	refused 64 "line 1: --nodes is for the command line alone" '--nodes\n'
+	refused 64 "line 1: a quote is not closed" "--model it's\n"
+	refused 64 "line 1: unexpected operand 'b'; a value with blanks wants quotes" '--model "a" b\n'
+	refused 64 "line 1: unexpected operand 'lr'" 'lr 1e-3\n'
+	refused 65 "line 2: ends with CR LF" '--lr 1e-3\n--seq 32\r\n'
+	refused 65 "line 1: has a NUL or another control character" '--lr 1e-3\0\n'
+	refused 65 "line 1: has a NUL or another control character" '--model \033[31m\n'
+	refused 64 "--score does not take --steps (line 2 of" '--score\n--steps 3\n'
+	[ "$(id -u)" != 0 ] || return 0
+	chmod 000 "$T/args"
+	fails_with 77 mt-run --args "$T/args"
+}
+
 @test "on a terminal, evaluations and saves are reported as they come, and metrics only with --metrics -" {
 	need_terminal
 	long_data

@@ -12,10 +12,10 @@ block() { # N [TITLE]
 		{ in_block = 0 }' "$TOP/README.md"
 }
 
-# Print the assignment in block 3, and the line that trains with OPTION, or with none: training [OPTION]
+# Print the file of options in block 3, and the line that trains with OPTION, or with none: training [OPTION]
 training() {
-	block 3 | sed -n '/^train="/,/"$/p'
-	block 3 | sed 's/ *#.*//' | grep -x -- "\$train${1:+ $1}"
+	block 3 | sed -n '/^cat /,/^END$/p'
+	block 3 | sed 's/ *#.*//' | grep -x -- "bin/mt-run --args chats.args${1:+ $1}"
 }
 
 make_model() { # DIR: a small qwen2 with a tokenizer that speaks ChatML
@@ -66,7 +66,7 @@ new_user() {
 	block 2 >records && training --dry-run >dry-run && training >train && training --resume >resume
 	block 4 | sed 1d >ask && block 4 | sed 1q >plot
 	grep -q '^bin/mt-tokens ' records
-	grep -q '^train="bin/mt-run ' train
+	[ "$(block 3 | grep -c "^bin/mt-run ")" = 3 ]
 
 	PATH=$T:$PATH sh -e records
 	sh -e dry-run >report

@@ -12,6 +12,7 @@ usage() {
 	With --score, writes log-probabilities of the records instead (see mt-score), and trains nothing.
 
 	options, besides those of mt-step (--steps, --batch, --seq, --lr, ...; see mt-step --help):
+	  --args FILE                read options from FILE, one a line, # comments; those of the command line win
 	  --model DIR|config.json    model to train
 	  --out DIR                  directory of what comes of it
 	  --data FILE[:WEIGHT]       records; with --bytes, --u16 or --u32 (and --eos, --block) a flat file, see mt-feed;
@@ -59,7 +60,8 @@ usage() {
 	  --metrics FILE             write metrics to FILE, not to OUT/metrics.jsonl; -: on stdout, also on a terminal
 	  --quiet                    errors and warnings only
 	  --score                    write the lines of mt-score, or records; takes its options, and --model, --data,
-	                             --dtype, --device, --compute, --micro, --streams, --threads, --numa, --run, --quiet
+	                             --dtype, --device, --compute, --micro, --streams, --threads, --numa, --run, --quiet,
+	                             --args
 	  --dry-run                  check everything, print steps, memory, disk and predicted time, and start nothing
 	  --json                     with --dry-run: as JSON
 	  --net GB/s                 with --dry-run --nodes: bandwidth of the network to a node; without it, the predicted
@@ -96,24 +98,27 @@ read_options() {
 is_in() { case $nl$2$nl in *"$nl$1$nl"*) ;; *) return 1 ;; esac; }  # OPTION LIST
 
 unknown() { # OPTION: ends mt-run, with those that begin with the same letters
-	[ -z "$score" ] || die 64 "--score does not take $1; see --help"
+	[ -z "$score" ] || die 64 "--score does not take $1$of_file; see --help"
 	like='' begin=${1%"${1#????}"}
 	for option in $with_value $flags; do
 		case $option in "$begin"*) like="$like $option" ;; esac
 	done
-	die 64 "unknown option $1;${like:+ there is${like};} see --help"
+	die 64 "unknown option $1$of_file;${like:+ there is${like};} see --help"
 }
 
 set_option() { # OPTION VALUE
-	if is_in "$1" "$flags"; then die 64 "$1 takes no value"; fi
+	if is_in "$1" "$flags"; then die 64 "$1 takes no value$of_file"; fi
 	is_in "$1" "$with_value" || unknown "$1"
-	case $1$given in --data* | --ring*) ;; *" $1 "*) die 64 "$1 is given twice" ;; esac
+	case $1$given in --data* | --ring*) ;; *" $1 "*) die 64 "$1 is given twice$of_file" ;; esac
 	given="$given$1 "
 	case $1=$2 in                               # a name, and no option of mkdir, find, mt-feed, ...
 	--data=- | --metrics=-) ;;
 	--model=-* | --data=-* | --out=-* | --eval=-* | --sample=-* | --metrics=-*) set -- "$1" "./$2" ;;
 	esac
 	case $1 in
+	--args)
+		[ -n "$2" ] || die 64 "--args: an empty name"
+		return ;;                               # find_args has read it
 	--model | --out | --dtype | --grad | --state | --optim | --update | --seed | --device | --compute | --streams | \
 		--threads | --numa | --keep | --run | --net | --sample)
 		eval "${1#--}=\$2"
@@ -178,6 +183,15 @@ add_data() { # FILE
 
 parse() { # ARGS...
 	read_options
+	for option in $file_options; do
+		of_file=" (line ${option%% *} of $args)"
+		parse_words "${option#* }"
+	done
+	of_file=''
+	parse_words "$@"
+}
+
+parse_words() {
 	while [ $# -gt 0 ]; do
 		case $1 in
 		-h) set_flag --help ;;
@@ -186,12 +200,143 @@ parse() { # ARGS...
 			if is_in "$1" "$flags"; then set_flag "$1"
 			elif ! is_in "$1" "$with_value"; then unknown "$1"
 			elif [ "$1" = --tier ] && case ${2---} in --*) ;; *) false ;; esac; then set_option "$1" ''
-			elif [ $# = 1 ]; then die 64 "$1 needs a value"
+			elif [ $# = 1 ]; then die 64 "$1 needs a value$of_file"
 			else
 				set_option "$1" "$2"
 				shift
 			fi ;;
 		*) die 64 "unexpected operand '$1'; see --help" ;;
+		esac
+		shift
+	done
+}
+
+# ---- --args FILE
+
+args='' file_options=''                         # FILE; its options, "LINE --name=value" each
+of_file=''                                      # " (line N of FILE)" while an option of FILE is looked at
+# On the command line, one of a line wins over all of them in FILE
+alternatives='--shuffle --no-shuffle
+--bytes --u16 --u32
+--eos --block
+--tokens --sum --join'
+
+# awk: the words of each line, without its comment, as by a shell that expands nothing but ~/. The word behind an option
+# is its value; where the line has no other option and nothing quoted, all words are. A line that begins with mt-run is
+# a command of OUT/command, and the last one counts.
+# shellcheck disable=SC2016                     # awk's $
+args_reader='
+function fail(code, text) {
+	n = 0
+	failure = code " line " NR ": " text
+	exit
+}
+function split_line(line,    i, c, quote, in_word) {
+	count = quoted = 0
+	end = length(line)
+	for (i = 1; i <= length(line); i++) {
+		c = substr(line, i, 1)
+		if (quote == "" && c ~ /[ \t]/) {
+			in_word = 0
+			continue
+		}
+		if (c == "#" && !in_word) {
+			end = i - 1
+			break
+		}
+		if (c == "\\" && quote == "" && i == length(line)) break        # the line goes on
+		if (!in_word) {
+			word[++count] = ""
+			begin[count] = i
+		}
+		if (c == quote) c = quote = ""
+		else if (quote == "" && c ~ /["\047]/) {
+			quote = c
+			c = ""
+			quoted = 1
+		} else if (c == "\\" && (quote == "" || (quote == "\"" && substr(line, i + 1, 1) ~ /["\\$`]/))) {
+			c = substr(line, ++i, 1)
+			quoted = 1
+		} else if (c == "~" && !in_word && substr(line, i + 1, 1) == "/") c = ENVIRON["HOME"]
+		in_word = 1
+		word[count] = word[count] c
+	}
+	if (quote != "") fail(64, "a quote is not closed")
+}
+function value_of_rest(line) {
+	line = substr(line, begin[2], end - begin[2] + 1)
+	sub(/[ \t]+$/, "", line)
+	return (line ~ /^~\// ? ENVIRON["HOME"] substr(line, 2) : line)
+}
+function add(option) {
+	if (option ~ /^--args(=|$)/) fail(64, "--args is for the command line alone")
+	list[++n] = NR " " option
+}
+/\r$/ { fail(65, "ends with CR LF; lines end with LF alone here") }
+/[\001-\010\013-\037\177]/ { fail(65, "has a NUL or another control character") }
+{
+	split_line($0)
+	first = 1
+	if (count && word[1] ~ /^(.*\/)?mt-run$/) {
+		first = 2
+		n = 0
+	}
+	options = 0
+	for (i = first; i <= count; i++) options += word[i] ~ /^--/
+	if (first == 1 && count > 2 && options == 1 && !quoted && word[1] ~ /^--[^=]*$/) {
+		word[2] = value_of_rest($0)
+		count = 2
+	}
+	for (i = first; i <= count; i++) {
+		if (word[i] !~ /^--/) fail(64, "unexpected operand \047" word[i] "\047; a value with blanks wants quotes")
+		if (word[i] ~ /=/ || i == count || word[i + 1] ~ /^--/) add(word[i])
+		else {
+			add(word[i] "=" word[i + 1])
+			i++
+		}
+	}
+}
+END {
+	if (failure) print "failed " failure
+	for (i = 1; i <= n; i++) print list[i]
+}'
+
+find_args() { # ARGS...: sets args and file_options, without those that ARGS have
+	taken='' last=''
+	for arg; do
+		[ "$last" != --args ] || args=$arg
+		last=$arg
+		case $arg in --args=*) args=${arg#*=} ;; esac
+		for group in ${arg%%=*}$nl$alternatives; do
+			case " $group " in *" ${arg%%=*} "*) taken="$taken $group " ;; esac
+		done
+	done
+	[ -n "$args" ] || return 0
+	[ -e "$args" ] || die 66 "--args: $args: no such file"
+	[ ! -d "$args" ] || die 64 "--args: $args: is a directory"
+	[ -r "$args" ] || die 77 "--args: $args: no permission to read it"
+	in_file=$(LC_ALL=C tr '\000' '\001' <"$args" | LC_ALL=C awk "$args_reader")
+	case $in_file in failed*)
+		in_file=${in_file#failed }
+		die "${in_file%% *}" "--args: $args: ${in_file#* }" ;;
+	esac
+	for option in $in_file; do
+		name=${option#* } name=${name%%=*}
+		case $taken in *" $name "*) continue ;; esac
+		[ "$name" != --nodes ] || die 64 "--args: $args: line ${option%% *}: --nodes is for the command line alone"
+		file_options=$file_options$option$nl
+	done
+}
+
+# The options of FILE and those of the command line: what OUT/command has
+whole_command() { # ARGS...
+	printf mt-run
+	for option in $file_options; do quoted "${option#* }"; done
+	while [ $# -gt 0 ]; do
+		case $1 in
+		--args) [ $# = 1 ] || shift ;;
+		--args=*) ;;
+		*) quoted "$1" ;;
 		esac
 		shift
 	done

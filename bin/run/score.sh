@@ -2,8 +2,8 @@
 # shellcheck shell=sh disable=SC2034,SC2086,SC2154   # mt-run sets and uses the variables; lists have an entry a line
 
 # Those of mt-run, mt-feed and mt-score
-SCORE_OPTIONS='score|model|data|dtype|device|compute|micro|streams|threads|numa|run|quiet|help|version|bytes|u16|u32'
-SCORE_OPTIONS="$SCORE_OPTIONS|eos|block|seq|pack|long|tokens|sum|join|allow-image-tokens|wait"
+SCORE_OPTIONS='args|score|model|data|dtype|device|compute|micro|streams|threads|numa|run|quiet|help|version|bytes|u16'
+SCORE_OPTIONS="$SCORE_OPTIONS|u32|eos|block|seq|pack|long|tokens|sum|join|allow-image-tokens|wait"
 # Tokens of a micro-batch, unless --micro says it: its weights are read once
 SCORE_TOKENS=16384
 
