@@ -18,8 +18,8 @@
 #define SMOOTH 0.1     /* weight of the newest step in the running mean of step times */
 #define LOOK_EVERY 0.1 /* seconds between looks at the terminal's width */
 
-enum { STEP, LOSS, ACCURACY, EVAL, SPEED, LEFT, FIELDS }; /* in the order in which they are shown */
-static const int dispensable[] = {SPEED, EVAL, ACCURACY, LEFT, LOSS};
+enum { STEP, LOSS, PAIRS, EVAL, SPEED, LEFT, FIELDS }; /* in the order in which they are shown */
+static const int dispensable[] = {SPEED, EVAL, PAIRS, LEFT, LOSS};
 
 static char fields[FIELDS][48]; /* "": not known */
 static bool shown;
@@ -92,7 +92,8 @@ void progress_show(const struct progress *p)
 	time_text(left, sizeof left, mean_s * (double)(p->until - p->step));
 	snprintf(fields[STEP], sizeof *fields, "step %llu/%llu", (unsigned long long)p->step, (unsigned long long)p->until);
 	snprintf(fields[LOSS], sizeof *fields, "loss %.4f", p->loss);
-	if (!isnan(p->accuracy)) snprintf(fields[ACCURACY], sizeof *fields, "accuracy %.2f", p->accuracy);
+	if (!isnan(p->accuracy))
+		snprintf(fields[PAIRS], sizeof *fields, "margin %.4f  accuracy %.2f", p->margin, p->accuracy);
 	if (p->evaluated) snprintf(fields[EVAL], sizeof *fields, "eval loss %.4f", p->eval_loss);
 	snprintf(fields[SPEED], sizeof *fields, "%s tokens/s", speed);
 	snprintf(fields[LEFT], sizeof *fields, "%s left", left);

@@ -8,7 +8,7 @@
 struct progress {
 	uint64_t step, until;
 	double loss, tokens_per_s, time_s; /* of this step */
-	double accuracy;                   /* of its pairs; NaN: it has none */
+	double margin, accuracy;           /* of its pairs; NaN: it has none */
 	bool evaluated;                    /* there was an evaluation: the newest one's loss */
 	double eval_loss;
 };

@@ -54,14 +54,25 @@ const char *const *counter_words(int slot)
 
 static bool committed(enum mt_phase p) { return p == MT_APPLY || p == MT_SKIP || p == MT_DONE || p == MT_LOGGED; }
 
+/* The sums of a step's objective, see mt/memory.h. pg leaves margins and won pairs 0. Of pairs whose margins are all 0,
+ * half are won. */
+static void look_pairs(struct look *l, const double *sums)
+{
+	double margins = sums[2], won = sums[3], pairs = sums[MT_STEP_FIGURES - 1];
+	bool any = pairs > 0 && (margins != 0 || won != 0);
+	l->margin = any ? margins / pairs : NAN;
+	l->accuracy = any ? won / pairs : NAN;
+}
+
 /* The metrics of the step from the entry that transaction k uses. The next transaction of this parity is written
  * before the word changes, from its step on and up to its losses; so these are read again. */
-static bool figures_in(const struct mt_run *run, uint32_t k, uint64_t step, struct mt_figures *out)
+static bool figures_in(struct look *l, const struct mt_run *run, uint32_t k, uint64_t step, struct mt_figures *out)
 {
 	uint64_t word = mt_txn_word(run, k);
 	const struct mt_txn *t = mt_txn(run, k);
 	if (!committed(mt_word_phase(word)) || t->kind != MT_TRAIN || t->step != step || !step) return false;
 	mt_txn_figures(t, out);
+	look_pairs(l, t->figures);
 	bool whole = t->micros > 0 && t->micros <= MT_MICROS;
 	for (uint32_t i = 0; whole && i < t->micros; i++) whole = t->losses[i].entered == 1;
 	atomic_thread_fence(memory_order_acquire); /* the fields were read before they are looked at again */
@@ -86,7 +97,8 @@ void look_step(struct look *l, const struct mt_run *run)
 	do {
 		mt_run_committed(run, &at);
 		uint32_t k = mt_txn_newest(run);
-		l->known = figures_in(run, k, at.step, &f) || (k && figures_in(run, k - 1, at.step, &f)) ||
+		l->margin = l->accuracy = NAN;
+		l->known = figures_in(l, run, k, at.step, &f) || (k && figures_in(l, run, k - 1, at.step, &f)) ||
 			figures_kept(&c->unlogged[0], at.step, &f) || figures_kept(&c->unlogged[1], at.step, &f);
 		mt_run_committed(run, &again);
 	} while (again.step != at.step);

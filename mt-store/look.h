@@ -80,6 +80,7 @@ struct look {
 	uint32_t rows;
 	bool known;
 	struct mt_figures figures;
+	double margin, accuracy; /* means over its pairs; NAN: unknown, or its loss is not of pairs */
 
 	/* From the command line of a live mt-step; 0: unknown. The memory of a run does not say how long it will train. */
 	uint64_t steps, until;
@@ -104,7 +105,7 @@ struct look {
 
 /* The run is open with MT_RUN_RINGS and MT_RUN_WEIGHTS; name is kept. */
 void look_take(struct look *, struct mt_run *, const char *name);
-/* The last committed step alone: the fields from `step` to `figures` */
+/* The last committed step alone: the fields from `step` to `accuracy` */
 void look_step(struct look *, const struct mt_run *);
 /* Seconds until step `until`, given the seconds that a step takes; NAN: unknown */
 double look_eta(const struct look *, double step_s);

@@ -441,6 +441,35 @@ mixed_records() {
 	fails_with 64 mt-score "$RUN" --seq 32 --join ref --long truncate
 }
 
+@test "mt-run's closing line and mt-top have margin and accuracy of pairs, and of no other loss" {
+	local loss how="--seq 64 --batch 4 --micro 2 --lr 1e-3"
+	full_records
+	for loss in simpo pg; do
+		mt-run --model "$GOLDEN/qwen3/model" --dtype fp32 --threads 1 $how --steps 2 \
+			--data "$(records_of $loss)" --loss $loss --out "$T/$loss" >"$T/$loss.m" 2>"$T/$loss.err" 3>&-
+		make_run "$GOLDEN/qwen3/model" --dtype fp32
+		start_stages
+		mt-step "$RUN" --steps 9 --until 2 $how --loss $loss <"$(records_of $loss)" >"$T/$loss.step" 2>"$T/step.err"
+		if command -v mt-top; then COLUMNS=80 LC_ALL=C mt-top "$RUN" --once >"$T/$loss.top"; fi
+		mt-store rm "$RUN" --force
+	done
+	python3 - "$T" <<-'END2'
+		import json, os, sys
+		read = lambda name: open(sys.argv[1] + "/" + name).read()
+		lines = lambda name: [json.loads(line) for line in read(name).splitlines()]
+		first, last = lines("simpo.m")
+		want = "; " + "; ".join("%s %s to %s" % (key, form % first[key], form % last[key])
+		    for key, form in (("loss", "%.4f"), ("margin", "%.4f"), ("accuracy", "%.2f")))
+		assert want + "\n" in read("simpo.err"), (want, read("simpo.err"))
+		first, last = lines("pg.m")
+		assert "; loss %.4f to %.4f\n" % (first["loss"], last["loss"]) in read("pg.err"), read("pg.err")
+		if os.path.exists(sys.argv[1] + "/pg.top"):
+		    want = "loss %(loss).4f  margin %(margin).4f  accuracy %(accuracy).2f  norm" % lines("simpo.step")[-1]
+		    assert want in read("simpo.top"), read("simpo.top")
+		    assert "loss %.4f  norm" % lines("pg.step")[-1]["loss"] in read("pg.top"), read("pg.top")
+	END2
+}
+
 @test "mt-run --score --join: dpo from its reference begins with ln 2 and rewards of 0, pg from its sampler unclipped" {
 	full_records
 	for dtype in fp32 bf16; do

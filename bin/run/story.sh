@@ -151,6 +151,10 @@ trained_metrics() { # LAST-STEP WHICH: last (the last step; empty: none was trai
 	file=/dev/null
 	if can_reread_metrics && [ -r "$metrics" ]; then file=$metrics; fi
 	LC_ALL=C awk -v began="$began" -v step="$1" -v which="$2" -F '[{}:, "]+' "$words"'
+		BEGIN {
+			split("loss margin accuracy", shown, " ")
+			split("%.4f %.4f %.2f", form, " ")
+		}
 		{
 			split("", v)
 			for (i = 2; i < NF; i += 2) v[$i] = $(i + 1)
@@ -160,7 +164,8 @@ trained_metrics() { # LAST-STEP WHICH: last (the last step; empty: none was trai
 			}
 			if (!("loss" in v) || v["step"] + 0 <= (steps ? newest : began) + 0) next
 			steps++
-			if (v["loss"] != "null") loss[++losses] = v["loss"]
+			for (i = 1; i <= 3; i++)
+				if (shown[i] in v && v[shown[i]] != "null") value[i, ++known[i]] = v[shown[i]]
 			newest = v["step"]
 			done = v["processed" in v ? "processed" : "tokens"]   # older versions of mt counted targets alone
 			tokens += done
@@ -170,13 +175,16 @@ trained_metrics() { # LAST-STEP WHICH: last (the last step; empty: none was trai
 			}
 			if (v["skipped"] == "true") skipped++
 		}
-		function mean(from, to,    sum, i) {
-			for (i = from; i <= to; i++) sum += loss[i]
+		function mean(of, from, to,    sum, i) {
+			for (i = from; i <= to; i++) sum += value[of, i]
 			return sum / (to - from + 1)
+		}
+		function first_and_last(of, n,    share) {
+			share = n < 40 ? 1 : int(n / 20)                # a step alone says little
+			return sprintf(form[of] " to " form[of], mean(of, 1, share), mean(of, n - share + 1, n))
 		}
 		END {
 			if (newest + 0 > step + 0) step = newest
-			share = losses < 40 ? 1 : int(losses / 20)      # a step alone says little
 			trained = step - began
 			if (which == "last") print (trained > 0 ? step : "")
 			else if (trained <= 0) print "no step was trained"
@@ -185,7 +193,7 @@ trained_metrics() { # LAST-STEP WHICH: last (the last step; empty: none was trai
 				if (steps && steps < trained) printf "; the metrics have %d", steps
 				if (steps) printf "%s %s tokens in %s", (steps < trained ? ":" : ","), human(tokens), clock(time)
 				if (time > 0) printf ", %s tokens/s", human(timed / time)
-				if (losses) printf "; loss %.4f to %.4f", mean(1, share), mean(losses - share + 1, losses)
+				for (i = 1; i <= 3; i++) if (known[i]) printf "; %s %s", shown[i], first_and_last(i, known[i])
 				if (skipped) printf "; %d skipped", skipped
 				if (best != "") printf "; best eval loss %.4f at step %d", best, at
 				print ""

@@ -64,6 +64,10 @@ static void draw_figures(struct screen *s, const struct watch *w)
 {
 	const struct look *l = &w->look;
 	pair(s, "loss", text_number(l->figures.loss, "%.4f").s);
+	if (!isnan(l->accuracy)) {
+		pair(s, "margin", text_number(l->margin, "%.4f").s);
+		pair(s, "accuracy", text_number(l->accuracy, "%.2f").s);
+	}
 	pair(s, "norm", text_number(l->figures.norm, "%.3g").s);
 	pair(s, "lr", text_number(l->figures.lr, "%.3g").s);
 	if (l->figures.skipped) screen_text(s, STYLE_BAD, "skipped");

@@ -72,6 +72,8 @@ static void keep_figures(struct watch *w)
 	if (l->known || !seen->known || seen->step != l->step) return;
 	l->known = true;
 	l->figures = seen->figures;
+	l->margin = seen->margin;
+	l->accuracy = seen->accuracy;
 }
 
 void watch_look(struct watch *w)
