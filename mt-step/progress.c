@@ -110,6 +110,22 @@ void progress_count(uint64_t documents, uint64_t tokens)
 	draw("");
 }
 
+void progress_score(uint64_t records, double tokens_per_s, double left_s)
+{
+	if (!isatty(STDERR_FILENO)) return;
+	char speed[32], left[32];
+	number_text(speed, sizeof speed, tokens_per_s);
+	snprintf(fields[STEP], sizeof *fields, "scored %llu record%s", (unsigned long long)records, mt_s(records));
+	snprintf(fields[SPEED], sizeof *fields, "%s tokens/s", speed);
+	if (!(tokens_per_s > 0)) fields[SPEED][0] = 0;
+	fields[LEFT][0] = 0;
+	if (!isnan(left_s)) {
+		time_text(left, sizeof left, left_s);
+		snprintf(fields[LEFT], sizeof *fields, "%s left", left);
+	}
+	draw("");
+}
+
 void progress_look(void)
 {
 	if (!shown || mt_now() - looked < LOOK_EVERY) return;

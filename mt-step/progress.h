@@ -16,6 +16,8 @@ struct progress {
 void progress_show(const struct progress *);
 /* While --count reads: what it has read so far. */
 void progress_count(uint64_t documents, uint64_t tokens);
+/* While records are scored: how many, at which speed; NaN: the time left is not known */
+void progress_score(uint64_t records, double tokens_per_s, double left_s);
 /* Call often: draws the line again when the terminal has another width. */
 void progress_look(void);
 /* Erase the line: call before anything but a message is written to the terminal. mt_before_say */

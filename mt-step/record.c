@@ -47,6 +47,7 @@ static int refill(struct record_reader *r)
 	r->eof = n == 0;
 	r->at = 0;
 	r->end = (size_t)n;
+	r->read += (size_t)n;
 	return 0;
 }
 

@@ -32,6 +32,7 @@ struct record_reader {
 	const char *name; /* for messages */
 	unsigned char *buf;
 	size_t at, end; /* bytes of buf that are not taken yet: [at, end) */
+	uint64_t read;  /* bytes of the input that have been in buf */
 	/* called, if set after record_open: before each read; with each record as a whole, which is in memory then */
 	void (*before_read)(int fd);
 	void (*whole)(const uint32_t *words, size_t n);

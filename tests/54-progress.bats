@@ -1,4 +1,4 @@
-# The progress line of mt-step in terminals of several widths, which tmux emulates.
+# The progress lines of mt-step and mt-score in terminals of several widths, which tmux emulates.
 load helpers
 
 CASE=$GOLDEN/llama3
@@ -127,6 +127,23 @@ FULL="loss $NUMBER  eval loss $NUMBER  $NUMBER tokens/s  $TIME left"
 	screen
 	[ "$(screen -J | wc -l)" = 2 ]
 	screen -J | head -n 1 | grep -q '^{"documents": .*}$'
+}
+
+@test "mt-run --score shows on a terminal how many records are scored, and the time that is left, if it is known" {
+	need_terminal
+	local from n
+	for n in $(seq 60); do cat "$CASE/data.bin"; done >"$T/data"
+	n=$(mt-step --count --batch 1 --seq 64 <"$T/data" | value documents)
+	for from in "$T/data" -; do
+		python3 -c 'import pty, sys; sys.exit(pty.spawn(["sh", "-c", sys.argv[1]]) >> 8)' \
+			"cat $T/data | mt-run --score --model $CASE/model --data $from --seq 64 --threads 1 >$T/lines" >"$T/rows"
+		[ "$(wc -l <"$T/lines")" = "$n" ]
+		tr '\r' '\n' <"$T/rows" | sed 's/\x1b\[K//g' | grep -x "scored .*" >"$T/shown"
+		if [ "$from" = - ]; then no grep left "$T/shown"
+		else grep -Eqx "scored [1-9][0-9]* records  $NUMBER tokens/s  $TIME left" "$T/shown"; fi
+		tail -n 1 "$T/shown" | grep -Eqx "scored $n records  $NUMBER tokens/s(  0:00 left)?"
+	done
+	fails_with 64 mt-score "$RUN" --seq 64 --expect x <"$T/data"
 }
 
 @test "without a terminal there is no progress line" {

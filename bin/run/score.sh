@@ -30,12 +30,25 @@ check_score() {
 	mt-feed --check --config="$config" $check_options $feed_options $data <&9 || exit
 }
 
+# Bytes of the records that mt-feed makes, without those of counts; none if a file can be read only once
+record_bytes() {
+	each=1
+	case $nl$feed_options in *"$nl--bytes$nl"*) each=4 ;; *"$nl--u16$nl"*) each=2 ;; esac
+	for file in $data; do
+		can_reread "$file" || return
+		path=$(path_of "$file") weight=1
+		[ "$path" = "$file" ] || weight=${file##*:}
+		find -L "$path" -type f -printf "%s $weight\n"
+	done | LC_ALL=C awk -v each="$each" '{ n += $1 * $2 * each } END { printf "%.0f", n }'
+}
+
 score_it() {
 	create_run
 	fill_run
 	start_streams
+	expected=$(record_bytes)
 	set -- mt-feed $feed_options $data
-	ask train 0 $# "$@" mt-score "$run" $step_options
+	ask train 0 $# "$@" mt-score "$run" $step_options ${expected:+--expect="$expected"}
 	[ "$failed" = 0 ] || finish "$failed"       # the first failure is mt-run's
 	[ "$answer" = 0 ] || finish "$answer"
 	finish "$fed"

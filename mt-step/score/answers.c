@@ -19,7 +19,7 @@ static struct {
 	uint32_t streams;
 	uint64_t word;            /* of the attempt that the rest is of; 0: of none */
 	uint64_t done[MT_MICROS]; /* positions of each micro that have come */
-	uint64_t left;            /* of all micros, positions and losses that have not */
+	uint64_t all, left;       /* of all micros, positions and losses; those that have not come */
 } got;
 
 void answers_open(const struct options *o)
@@ -57,7 +57,7 @@ static void begin(uint64_t word, uint32_t k, const struct part *p)
 {
 	struct mt_txn *t = mt_txn(got.run, k);
 	got.word = word;
-	got.left = p->in.source.rows * p->in.seq + t->micros;
+	got.left = got.all = p->in.source.rows * p->in.seq + t->micros;
 	for (uint32_t i = 0; i < t->micros; i++) {
 		got.done[i] = 0;
 		t->losses[i] = (struct mt_loss){0};
@@ -88,6 +88,8 @@ static void take(struct driver *d, const struct mt_msg *m, const void *block, st
 	*done += m->score.n;
 	got.left -= m->score.n;
 }
+
+double answers_share(void) { return got.all ? 1 - (double)got.left / (double)got.all : 0; }
 
 bool answers_take(struct driver *d, uint32_t k, struct part *p)
 {

@@ -3,7 +3,9 @@
  * Evaluations whose answers are log-probabilities, too, one after another, each of as many rows as stay in memory. This
  * process has the slots of mt-step and of mt-optim: it opens evaluations, deals their micro-batches, takes the answers,
  * and commits. Weights do not change. */
+#include <math.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "mt/control.h"
@@ -13,6 +15,7 @@
 #include "mt/stage.h"
 #include "mt/txn.h"
 #include "mt/wait.h"
+#include "progress.h"
 #include "saves.h"
 #include "score.h"
 
@@ -21,6 +24,7 @@ enum { PART_MICROS = 64 }; /* micro-batches of an evaluation */
 static struct options o = {.wait = 10};
 static const char *pack_name, *long_name, *join;
 static bool tokens, summed;
+static uint64_t expected; /* bytes of the input; 0: not known */
 
 static const struct mt_opt table[] = {
 	{"seq", OPT_U64, &o.seq, "T", "tokens a row", NULL},
@@ -32,6 +36,7 @@ static const struct mt_opt table[] = {
 	{"join", OPT_STR, &join, "PART", "write the records again instead, with this part of documents: ref or old", NULL},
 	{"allow-image-tokens", OPT_FLAG, &o.allow_media, NULL,
 		"models with images: take records with tokens that stand for images, video or sounds", NULL},
+	{"expect", OPT_SIZE, &expected, "BYTES", "size of the input, for the time left (default: that of a file)", NULL},
 	{"wait", OPT_DOUBLE, &o.wait, "S", "seconds to wait for a stage that is missing (default: 10)", NULL},
 	{NULL, OPT_FLAG, NULL, NULL, NULL, NULL},
 };
@@ -112,7 +117,36 @@ static void enter(void)
 	driver.wakes |= answers_wake();
 }
 
-static void score(struct part *p, enum lines how)
+/* ---- the progress line */
+
+struct amount {
+	double bytes, records, tokens;
+};
+static struct amount scored; /* before the newest part */
+static double shown;         /* when it was drawn */
+
+static struct amount amount_read(const struct packer *p)
+{
+	return (struct amount){(double)(p->in->read - (p->in->end - p->in->at)), (double)p->records, (double)p->tokens};
+}
+
+static void show(const struct packer *p)
+{
+	static double began;
+	const double every = 0.2;
+	double now = mt_now(), share = answers_share();
+	if (!began) began = now;
+	if (now - shown < every) return;
+	shown = now;
+	struct amount read = amount_read(p);
+	double s = now - began, bytes = scored.bytes + share * (read.bytes - scored.bytes);
+	bool known = bytes > 0 && (double)expected >= bytes;
+	progress_score((uint64_t)(scored.records + share * (read.records - scored.records)),
+		s > 0 ? (scored.tokens + share * (read.tokens - scored.tokens)) / s : 0,
+		known ? s * ((double)expected / bytes - 1) : NAN);
+}
+
+static void score(struct part *p, enum lines how, const struct packer *packer)
 {
 	struct mt_run *run = driver.run;
 	struct mt_committed c;
@@ -121,9 +155,13 @@ static void score(struct part *p, enum lines how)
 	for (;;) {
 		uint32_t seen = mt_event(run);
 		driver_turn(&driver);
-		if (answers_take(&driver, k, p)) break;
+		bool all = answers_take(&driver, k, p);
+		show(packer);
+		if (all) break;
 		driver_sleep(&driver, seen);
 	}
+	scored = amount_read(packer);
+	if (isatty(STDOUT_FILENO)) progress_clear();
 	lines_add(how, p, mt_txn(run, k));
 	driver_logged(&driver, k);
 }
@@ -134,7 +172,10 @@ int main(int argc, char **argv)
 	struct record_reader in;
 	struct packer packer;
 	int64_t rows;
+	struct stat st;
+	mt_before_say = progress_clear;
 	enum lines how = parse(argc, argv);
+	if (!expected && fstat(STDIN_FILENO, &st) == 0 && S_ISREG(st.st_mode)) expected = (uint64_t)st.st_size;
 	enter();
 	struct vocabulary vocab = vocabulary_of_run(&o, driver.run);
 	mt_must(part_open(&part, PART_MICROS * o.micro, o.seq));
@@ -142,10 +183,13 @@ int main(int argc, char **argv)
 	if (join) in.whole = join_keep;
 	mt_must(packer_open(&packer, &in, o.pack, (uint32_t)o.seq, &vocab));
 	driver.scores = true;
-	while ((rows = part_read(&part, &packer)) > 0) score(&part, how);
+	while ((rows = part_read(&part, &packer)) > 0) score(&part, how, &packer);
 	mt_must((int)rows);
 	if (!packer.documents) mt_die(MT_EX_DATA, "stdin: no record at all");
+	progress_clear();
 	lines_end(how, packer.documents);
+	shown = 0;
+	if (!isatty(STDOUT_FILENO)) show(&packer);
 	uint64_t left_out = join_end();
 	if (left_out)
 		mt_say("%llu record%s longer than --seq %llu and left out", (unsigned long long)left_out,

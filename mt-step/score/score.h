@@ -26,6 +26,8 @@ void answers_open(const struct options *);
 uint32_t answers_wake(void);
 /* Take what has come for txn k into the part. True: all has come, and k is committed. */
 bool answers_take(struct driver *, uint32_t k, struct part *);
+/* Which share of the part's answers has come */
+double answers_share(void);
 void answers_leave(void);
 
 /* ---- lines.c */
