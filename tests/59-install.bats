@@ -142,6 +142,30 @@ offers() {
 	shellcheck --norc -s sh tests/numa/init
 }
 
+@test "make deb: the package has the tree's files without ignored ones, also where there is no .git" {
+	need_checkout
+	mkdir "$T/bin" "$T/tree"
+	cat >"$T/bin/dpkg-buildpackage" <<-'SH'
+		#!/bin/sh
+		: >"../mt-train_$(sed -n '1s/.*(\(.*\)).*/\1/p' debian/changelog)_x.deb"
+	SH
+	chmod +x "$T/bin/dpkg-buildpackage"
+	(cd "$TOP" && git ls-files | tar -cf - -T -) | tar -xf - -C "$T/tree"
+	cd "$T/tree"
+	(find . -type f; echo ./"a new file") | sort >"$T/want"
+	mkdir -p build tests/lib/__pycache__
+	touch "a new file" bin/mt-run build/x tests/lib/__pycache__/x
+	PATH=$T/bin:$PATH make deb NVCC= MPICC= >"$T/out" 2>"$T/err"
+	(cd build/deb/src && find . -type f ! -path './debian/*') | sort | diff "$T/want" -
+	grep -Eq '/mt-train_[0-9.]+~src20[0-9]{6}_x\.deb$' "$T/out"
+	git init -q .
+	git add README.md
+	git -c user.name=x -c user.email=x@x commit -qm x
+	PATH=$T/bin:$PATH make deb NVCC= MPICC= >"$T/out" 2>"$T/err"
+	(cd build/deb/src && find . -type f ! -path './debian/*') | sort | diff "$T/want" -
+	grep -Eq '/mt-train_[0-9.]+~git20[0-9]{6}\.[0-9a-f]+_x\.deb$' "$T/out"
+}
+
 # A python3 whose venvs have a pip that installs nothing and keeps its requirements in $T/asked; while $T/offline is
 # there, it fails
 fake_python() {
