@@ -251,11 +251,24 @@ ends() {
 	[ ! -s "$T/err" ]
 }
 
-@test "a model name of the hub gets the message that mt does not download, and what to run" {
-	fails_with 66 mt-store create "$RUN" --config Qwen/Qwen2.5-0.5B
-	grep -q "mt does not download: hf download Qwen/Qwen2.5-0.5B" "$T/fails.err"
-	fails_with 66 mt-store create "$RUN" --config "$T/nowhere"
-	no grep -q download "$T/fails.err"
+@test "a model's directory or name that is missing gets the message that mt does not download, and what to run" {
+	local name
+	names() { # PATH WHAT: hf download's words
+		for program in "mt-store create $RUN --config" "mt-plan --seq 32 --micro 1 --config" "mt-tokens" \
+			"mt-run --data $CASE/data.bin --out $T/out --batch 1 --seq 32 --steps 1 --lr 1 --model" \
+			"mt-run --score --data $CASE/data.bin --seq 32 --model"; do
+			fails_with 66 $program "$1"
+			grep -Eq "mt does not download: '?hf download $2'?( does)?$" "$T/fails.err" || return
+		done
+	}
+	names Qwen/Qwen2.5-0.5B "Qwen/Qwen2.5-0.5B --local-dir DIR"
+	for name in "$T/models/Qwen2.5-0.5B" ./nowhere a/b/c; do names "$name" "ORG/NAME --local-dir $name"; done
+	for name in "$T/nowhere.json" "$T/config.json"; do
+		fails_with 66 mt-store create "$RUN" --config "$name"
+		no grep -q download "$T/fails.err"
+		fails_with 66 mt-run --data "$CASE/data.bin" --out "$T/out" --batch 1 --seq 32 --steps 1 --lr 1 --model "$name"
+		grep -qx "mt-run: $name: no such file" "$T/fails.err"
+	done
 }
 
 # ---- file descriptors and terminals

@@ -111,11 +111,11 @@ same_as_undisturbed() {
 	}
 	rm -r "$T/in"
 	fails_with 66 resume
-	grep -q "$T/in: no such file" "$T/fails.err"
+	grep -q "$T/in: no such directory" "$T/fails.err"
 	[ ! -e "$T/out" ]
 	mkdir "$T/out"
 	fails_with 66 resume
-	grep -q "$T/in: no such file" "$T/fails.err"
+	grep -q "$T/in: no such directory" "$T/fails.err"
 	fails_with 66 resume --dry-run
 	cp -r "$CASE/model" "$T/in"
 	run_it --steps 6 --until 3

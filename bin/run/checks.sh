@@ -214,11 +214,13 @@ check_descriptors() {
 }
 
 no_model() {
+	get="ORG/NAME --local-dir $model"
 	case $model in
-	/* | .* | */*/* | */ | *.json) ;;
-	*/*) die 66 "$model: no such directory; mt does not download: 'hf download $model --local-dir DIR' does" ;;
+	/* | .* | */*/* | */) ;;
+	*/*) get="$model --local-dir DIR" ;;
 	esac
-	die 66 "$config: no such file"
+	case $config in *.json) die 66 "$config: no such file" ;; esac
+	die 66 "$model: no such directory; mt does not download: 'hf download $get' does"
 }
 
 gone=''                                         # the model that a checkpoint stands for

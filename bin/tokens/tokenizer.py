@@ -144,9 +144,8 @@ def load(model, way, trust):
     seconds."""
     if os.path.sep in model and not os.path.isdir(model):
         hub = re.fullmatch(r"[A-Za-z0-9][\w.-]*/[\w.-]+", model, re.ASCII)
-        raise Problem(EX_NOINPUT, "%s: no such directory" % model + (
-            "; if a Hugging Face name is meant: mt does not download: hf download %s --local-dir DIR" % model
-            if hub else ""))
+        raise Problem(EX_NOINPUT, "%s: no such directory; %smt does not download: hf download %s --local-dir %s" % (
+            (model, "if a Hugging Face name is meant: ", model, "DIR") if hub else (model, "", "ORG/NAME", model)))
     if way:
         kinds = [Plain] if way == "plain" else [Transformers]
     else:

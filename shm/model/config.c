@@ -772,17 +772,18 @@ int config_parse(const char *text, size_t bytes, struct mt_geometry *geo)
 	return rc;
 }
 
-/* A hint after "no such file", if the path looks like a model's name on the Hugging Face hub, or "" */
+/* After "no such file": how to get a model whose directory, or name on the hub, the path may be, or "" */
 static const char *hub_hint(const char *path)
 {
 	static char hint[512];
 	const char *slash = strchr(path, '/');
-	bool hub = slash && slash != path && slash[1] && !strchr(slash + 1, '/') && path[0] != '.' && access(path, F_OK) &&
-		strcmp(slash, "/config.json") != 0 &&
-		strspn(path, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/") == strlen(path);
-	if (!hub || strlen(path) > 128) return "";
-	snprintf(hint, sizeof hint,
-		"; if a Hugging Face name is meant: mt does not download: hf download %s --local-dir DIR", path);
+	size_t n = strlen(path);
+	bool file = n >= 5 && !strcmp(path + n - 5, ".json");
+	bool hub = slash && slash != path && slash[1] && !strchr(slash + 1, '/') && path[0] != '.' &&
+		strspn(path, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-/") == n;
+	if (file || n > 256 || access(path, F_OK) == 0) return "";
+	snprintf(hint, sizeof hint, "; %smt does not download: hf download %s --local-dir %s",
+		hub ? "if a Hugging Face name is meant: " : "", hub ? path : "ORG/NAME", hub ? "DIR" : path);
 	return hint;
 }
 
