@@ -193,6 +193,29 @@ for p in range(1, len(names) + 1):
 	exec 8>&-
 }
 
+@test "while an input is silent, all that came before is written: pipes, FIFOs without a writer, each format" {
+	waits() { # WANTED ARGS...: mt-feed has written these records, and waits
+		spawn feed mt-feed "${@:2}"
+		eventually cmp -n "$(stat -c %s "$T/$1")" "$T/$1" "$T/feed.out"
+		kill "$PID"
+		exits 143 wait "$PID"
+	}
+	mkfifo "$T/in" "$T/none"
+	exec 8<>"$T/in"
+	{ record 1 2 3; record 4; } >"$T/two"
+	{ cat "$T/two"; record 5 6 | head -c 8; } >&8
+	waits two "$T/in"
+	printf 'ab\ncd' >&8
+	record 97 98 10 >"$T/line"
+	waits line --bytes --eos 10 "$T/in"
+	record 97 98 >&8
+	printf 'ab\n' >"$T/text"
+	waits text --decode "$T/in"
+	waits two "$T/two" "$T/none"
+	waits two "$T/two" "$T/in"
+	exec 8>&-
+}
+
 @test "mt-feed exits 0 when its reader has closed" {
 	head -c 5000000 /dev/zero >"$T/f"
 	mt-feed --bytes --block 100 "$T/f" | head -c 8 >/dev/null

@@ -53,7 +53,8 @@ void out_flush(void);
 /* From now on write the elements of records as bytes, and sep after each record. Ends the program with 65 at an element
  * that is not a byte. */
 void out_decode(const char *sep);
-/* Wait until fd can be read. Ends the program with 0 if the reader of stdout closes before. */
+/* Wait until fd can be read; what was collected is written first, if there is a wait. Ends the program with 0 if the
+ * reader of stdout closes before. */
 void out_watch(int fd);
 
 /* ---- file.c: a regular file, read at any place */

@@ -14,9 +14,10 @@ enum { BUFFER = 1 << 20, CHUNK = 1 << 14 }; /* bytes; elements */
 int file_open(struct feed_file *f, const char *name, bool *regular)
 {
 	struct stat st;
-	/* opening a FIFO waits for its writer; where a FIFO is an error, do not wait */
-	*f = (struct feed_file){.name = name, .fd = open(name, O_RDONLY | O_CLOEXEC | (regular ? 0 : O_NONBLOCK))};
+	/* opening a FIFO would wait for its writer, unlike out_watch with records unwritten and stdout unwatched */
+	*f = (struct feed_file){.name = name, .fd = open(name, O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
 	if (f->fd < 0) return record_unopened(name);
+	(void)fcntl(f->fd, F_SETFL, 0);
 	int rc = 0;
 	if (fstat(f->fd, &st)) rc = mt_fail(MT_EX_IO, "%s: %s", name, strerror(errno));
 	else if (S_ISDIR(st.st_mode)) rc = mt_fail(MT_EX_DATA, "%s: is a directory", name);

@@ -33,6 +33,7 @@ void out_flush(void)
 void out_watch(int fd)
 {
 	struct pollfd p[] = {{.fd = fd, .events = POLLIN}, {.fd = STDOUT_FILENO}};
+	if (held && poll(p, 1, 0) == 0) out_flush(); /* the writer of the input may wait for what these records lead to */
 	while (poll(p, 2, -1) < 0 && errno == EINTR) {}
 	if (p[1].revents & POLLERR && !p[0].revents) exit(0);
 }
