@@ -166,7 +166,7 @@ static int read_seal(const struct links *l, uint32_t i, const struct mt_tile *t,
 {
 	uint64_t bytes = t->bytes - t->seal;
 	struct mt_seal *seal = malloc(bytes);
-	int fd = openat(dirfd, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+	int fd = mt_tile_open(dirfd, name, O_RDONLY);
 	int rc = !seal ? mt_fail(MT_EX_NOMEM, "no memory for a tile's seal") : fd < 0 ? fail_in(l, t->dir, name) : 0;
 	if (rc == 0) rc = file_read(fd, name, seal, bytes, MT_TILE_HEADER + t->seal);
 	const char *wrong = rc == 0 ? mt_seal_wrong(seal, l->run_id, i, mt_tile_chunks(t), l->t) : NULL;
@@ -229,7 +229,7 @@ static int copy_tile(const struct links *l, const struct mt_tile *t, const char 
 {
 	char as[MT_TILE_NAME + 8];
 	save_name(l, name, as);
-	int from = openat(l->fds[t->dir], as, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
+	int from = mt_tile_open(l->fds[t->dir], as, O_RDONLY);
 	int to = openat(l->dir->fd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666), rc = 0;
 	if (from < 0) rc = fail_in(l, t->dir, as);
 	else if (to < 0 || copy_bytes(from, to, MT_TILE_HEADER + t->bytes, buf) < 0 || fsync(to) < 0) rc = fail_errno(name);
@@ -243,7 +243,7 @@ static int copy_tile(const struct links *l, const struct mt_tile *t, const char 
 
 static int sync_tile(const struct links *l, const char *name)
 {
-	int fd = openat(l->dir->fd, name, O_RDONLY | O_NOFOLLOW | O_CLOEXEC), rc = 0;
+	int fd = mt_tile_open(l->dir->fd, name, O_RDONLY), rc = 0;
 	if (fd < 0 || fsync(fd) < 0) rc = fail_errno(name);
 	if (fd >= 0) close(fd);
 	return rc;

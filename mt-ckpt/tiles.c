@@ -266,7 +266,9 @@ static bool same_tiles(const struct mt_run *run, const struct source *s)
 		c->state == (uint32_t)s->json.state && c->optim == (uint32_t)s->json.optim;
 	for (uint32_t i = 0; same && i < c->tier.tiles; i++) {
 		const struct mt_tile t = mt_tile(run, i);
-		same = same_tile(&t, &s->tiles[i].tile);
+		struct stat st; /* a link to a link would be one again, which no tile is */
+		same = same_tile(&t, &s->tiles[i].tile) && fstatat(s->dirfd, s->tiles[i].name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+			S_ISREG(st.st_mode);
 	}
 	return same;
 }

@@ -19,6 +19,8 @@
 #include "os.h"
 #include "pool.h"
 
+#define MEMORY "memory" /* the file in a tier's directory that says where the run's memory is */
+
 /* ---- names */
 
 /* Each directory has room for two paths, and a bit of `moved` says which is true: so it is changed at once */
@@ -72,9 +74,8 @@ static bool is_tile(const char *name)
 		(!name[n] || !strcmp(name + n, ".new") || !strcmp(name + n, ".save"));
 }
 
-int mt_tier_open(const struct mt_run *run, uint32_t dir, int *fd)
+int mt_tier_open_dir(const char *path, int *fd)
 {
-	const char *path = mt_tier_dir(run, dir);
 	struct stat st;
 	*fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	if (*fd < 0) return mt_fail(errno == ENOENT ? MT_EX_NOINPUT : MT_EX_IO, "%s: %s", path, strerror(errno));
@@ -84,7 +85,21 @@ int mt_tier_open(const struct mt_run *run, uint32_t dir, int *fd)
 	return mt_fail(MT_EX_NOTYOURS, "%s is not yours", path);
 }
 
+int mt_tier_open(const struct mt_run *run, uint32_t dir, int *fd)
+{
+	return mt_tier_open_dir(mt_tier_dir(run, dir), fd);
+}
+
 /* ---- a file */
+
+int mt_tile_open(int dirfd, const char *name, int flags)
+{
+	struct stat st;
+	if (fstatat(dirfd, name, &st, AT_SYMLINK_NOFOLLOW) || S_ISREG(st.st_mode))
+		return openat(dirfd, name, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+	errno = ELOOP;
+	return -1;
+}
 
 struct header {
 	char text[MT_TILE_HEADER];
@@ -159,7 +174,7 @@ int mt_tile_create(const struct mt_run *run, uint32_t i, int dirfd, const char *
 {
 	struct mt_tile t = mt_tile(run, i);
 	struct statfs fs;
-	int fd = openat(dirfd, name, O_RDWR | O_CREAT | O_EXCL | O_DIRECT | O_CLOEXEC, 0600), err = fd < 0 ? errno : 0;
+	int fd = openat(dirfd, name, O_RDWR | O_CREAT | O_EXCL | O_DIRECT | O_CLOEXEC, 0666), err = fd < 0 ? errno : 0;
 	if (!err && !fstatfs(fd, &fs) && fs.f_type == BTRFS_SUPER_MAGIC) no_copy_on_write(fd);
 	if (!err && fallocate(fd, 0, 0, (off_t)(MT_TILE_HEADER + t.bytes))) err = errno;
 	if (!err) err = write_header(run, &t, fd);
@@ -194,7 +209,7 @@ static int check_file_system(const char *path)
 /* Direct I/O: asked once, so that a file system without it is an error before anything is made */
 static int check_direct(int dirfd, const char *path)
 {
-	int fd = openat(dirfd, ".direct", O_RDWR | O_CREAT | O_DIRECT | O_CLOEXEC, 0600), err = errno;
+	int fd = openat(dirfd, ".direct", O_RDWR | O_CREAT | O_DIRECT | O_CLOEXEC, 0666), err = errno;
 	if (fd >= 0) close(fd);
 	unlinkat(dirfd, ".direct", 0);
 	return fd >= 0 ? 0 : mt_fail(MT_EX_CONFIG, "--tier %s: direct I/O: %s", path, strerror(err));
@@ -213,18 +228,49 @@ static int empty_dir(int fd)
 	return err;
 }
 
+int mt_tier_drop(const char *path)
+{
+	/* the name says whose it is: never another directory */
+	const char *base = strrchr(path, '/') + 1;
+	size_t n = strlen(base);
+	int fd,
+		rc = strncmp(base, "mt.", 3) || n < 8 || strcmp(base + n - 5, ".tier")
+		? mt_fail(MT_EX_DATA, "%s is not a tier's directory", path)
+		: mt_tier_open_dir(path, &fd);
+	if (rc) return rc;
+	int err = empty_dir(fd);
+	if (!err && unlinkat(fd, MEMORY, 0) && errno != ENOENT) err = errno;
+	close(fd);
+	if (!err && rmdir(path)) err = errno;
+	return err ? mt_fail(MT_EX_IO, "%s: %s", path, strerror(err)) : 0;
+}
+
 void tier_remove(const struct mt_run *run)
 {
-	for (uint32_t i = 0; i < run->control->tier.dirs; i++) {
-		int fd;
-		/* the name says whose it is: never another directory */
-		const char *base = strrchr(mt_tier_dir(run, i), '/') + 1;
-		size_t n = strlen(base);
-		if (strncmp(base, "mt.", 3) || n < 8 || strcmp(base + n - 5, ".tier") || mt_tier_open(run, i, &fd)) continue;
-		empty_dir(fd);
-		close(fd);
-		rmdir(mt_tier_dir(run, i));
-	}
+	for (uint32_t i = 0; i < run->control->tier.dirs; i++) (void)mt_tier_drop(mt_tier_dir(run, i));
+}
+
+/* Where the run's memory is: the boot, device, inode and path of its control region. By this anybody can see whether
+ * the run is gone, whatever its ABI, MT_SHM_DIR or container */
+static int write_memory(const struct mt_run *run, const char *path)
+{
+	struct region_name control = region_name(run->control->name, REGION_CONTROL, NULL);
+	struct stat st = {0};
+	uint8_t boot[16];
+	char *real = realpath(region_dir(), NULL), text[33];
+	int dir, fd = -1, rc = mt_tier_open_dir(path, &dir);
+	if (rc == 0) fd = openat(dir, MEMORY, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+	region_boot_id(boot);
+	for (int i = 0; i < 16; i++) snprintf(text + 2 * i, 3, "%02x", boot[i]);
+	(void)region_owner(control.text, &st);
+	bool ok = fd >= 0 && real &&
+		dprintf(fd, "%s %llu %llu\n%s/%s\n", text, (unsigned long long)st.st_dev, (unsigned long long)st.st_ino, real,
+			control.text) > 0;
+	if (rc == 0 && !ok) rc = mt_fail(MT_EX_IO, "%s/" MEMORY ": %s", path, strerror(errno));
+	if (fd >= 0) close(fd);
+	if (dir >= 0) close(dir);
+	free(real);
+	return rc;
 }
 
 int mt_tier_make(const struct mt_run *run, const char *given, char path[MT_TIER_PATH])
@@ -244,7 +290,10 @@ int mt_tier_make(const struct mt_run *run, const char *given, char path[MT_TIER_
 		*path = 0;
 		return rc;
 	}
-	return mkdir(path, 0700) == 0 ? 0 : mt_fail(MT_EX_EXISTS, "%s: %s", path, strerror(errno));
+	if (mkdir(path, 0700)) return mt_fail(MT_EX_EXISTS, "%s: %s", path, strerror(errno));
+	rc = write_memory(run, path);
+	if (rc) (void)mt_tier_drop(path);
+	return rc;
 }
 
 static int create_all(struct mt_run *run, int fds[MT_TIER_DIRS])
@@ -342,8 +391,10 @@ static int open_tile(const struct mt_run *run, uint32_t i, int dirfd, const char
 	const char *path = mt_tier_dir(run, i % run->control->tier.dirs);
 	struct mt_tile t = mt_tile(run, i);
 	struct stat st;
-	*fd = openat(dirfd, name, (run->flags & MT_RUN_READONLY ? O_RDONLY : O_RDWR) | O_NOFOLLOW | O_CLOEXEC);
-	if (*fd < 0) return mt_fail(errno == ENOENT ? MT_EX_NOINPUT : MT_EX_IO, "%s/%s: %s", path, name, strerror(errno));
+	*fd = mt_tile_open(dirfd, name, run->flags & MT_RUN_READONLY ? O_RDONLY : O_RDWR);
+	if (*fd < 0)
+		return mt_fail(errno == ENOENT ? MT_EX_NOINPUT : MT_EX_IO, "%s/%s: %s", path, name,
+			errno == ELOOP ? "is a link or not a plain file" : strerror(errno));
 	if (!fstat(*fd, &st) && (uint64_t)st.st_size == MT_TILE_HEADER + t.bytes) return 0;
 	close(*fd);
 	return mt_fail(MT_EX_DATA, "%s/%s: has another length than a tile of this run", path, name);
@@ -438,7 +489,7 @@ static void seal_tile(void *arg, int64_t i, int thread)
 	(void)thread;
 	if (s->err) return;
 	mt_tile_name(s->run, (uint32_t)i, name);
-	int fd = openat(s->fds[i % s->run->control->tier.dirs], name, O_RDWR | O_NOFOLLOW | O_CLOEXEC);
+	int fd = mt_tile_open(s->fds[i % s->run->control->tier.dirs], name, O_RDWR);
 	int err = fd < 0 ? errno : seal_file(s, (uint32_t)i, fd);
 	if (fd >= 0) close(fd);
 	if (!err) return;

@@ -28,7 +28,7 @@ same() {
 	[ "$(tiles)" -gt 20 ]
 	[ "$(stat -c %a "$DISK"/a/mt.*.tier)" = 700 ]
 	[ "$(find "$DISK/a" -name 'unit-*' | wc -l)" -ge "$(find "$DISK/b" -name 'unit-*' | wc -l)" ]
-	for f in "$DISK"/*/mt.*.tier/*; do
+	for f in "$DISK"/*/mt.*.tier/unit-*; do
 		[ "$(stat -c %b "$f")" -ge $(($(stat -c %s "$f") / 512)) ]
 	done
 	mt-store rm "$RUN"
@@ -39,7 +39,7 @@ same() {
 	need_tier
 	tier "$RUN" --state int8
 	mt-store init "$RUN" --seed 1
-	python3 - "$DISK"/*/mt.*.tier/* <<-'END'
+	python3 - "$DISK"/*/mt.*.tier/unit-* <<-'END'
 		import json, os, struct, sys
 		parts = {}
 		for path in sys.argv[1:]:

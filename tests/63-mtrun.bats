@@ -1010,16 +1010,32 @@ kill_all() { # ARGS...; with HOW=idle when no update is under way
 	[ ! -e "$DISK/out/tier" ]
 }
 
-@test "mt-run deletes what runs that are gone have left in OUT/tier, and nothing else there" {
+@test "mt-run deletes what runs whose memory is gone have left in OUT/tier, and nothing else there" {
 	need_tier
 	mkdir "$DISK/out"
 	mt-store create "$RUN-2" --config "$CONFIGS/demo.json" --step-tokens 1K --tier "$DISK/out/tier" --tier-memory 0 \
 		2>"$T/create.err"
 	there=$(ls "$DISK/out/tier")
-	mkdir "$DISK/out/tier/mt.$(id -u).gone.01234567.tier" "$DISK/out/tier/mine"
-	touch "$DISK/out/tier/mt.$(id -u).gone.01234567.tier/unit-0001.tile-000"
+	copy() { # NAME [SED]: another directory of a tier, with what sed makes of the file `memory`
+		cp -r "$DISK/out/tier/$there" "$DISK/out/tier/mt.$(id -u).$1.01234567.tier"
+		sed -i "${2:-}" "$DISK/out/tier/mt.$(id -u).$1.01234567.tier/memory"
+	}
+	copy rebooted '1s/^./x/; 2s/$/-2/'          # its memory is not there: in another boot
+	copy removed '2s/$/-2/'                     # in this one
+	copy replaced '1s/$/1/'                     # or another file has the name
+	copy hidden '1s/ \([0-9]*\) / \11 /; 2s/$/-2/' # it is in another container, or may be
+	mkdir "$DISK/out/tier/mt.$(id -u).old.01234567.tier" "$DISK/out/tier/mt.$(id -u).empty.01234567.tier"
+	touch "$DISK/out/tier/mt.$(id -u).old.01234567.tier/unit-0001.tile-000"
+	mkdir "$DISK/out/tier/mine" "$T/shm"
+	MT_SHM_DIR=$T/shm mt-store create "$RUN" --config "$CONFIGS/demo.json" --step-tokens 1K --tier "$DISK/out/tier" \
+		--tier-memory 0 2>"$T/create.err"
+	printf '\1' | dd of="$T/shm/mt.$(id -u).$RUN.control" bs=1 seek=8 conv=notrunc status=none # of another ABI
+	ls "$DISK/out/tier" | grep -v 'rebooted\|removed\|replaced\|empty' >"$T/stay"
 	mt-run --run "$RUN" --model "$CASE/model" --data "$CASE/data.bin" --out "$DISK/out" $ARGS --steps 1 >"$T/m" \
 		2>"$T/run.err" 3>&-
-	[ "$(ls "$DISK/out/tier" | tr '\n' ' ')" = "mine $there " ]
+	ls "$DISK/out/tier" | diff "$T/stay" - >&2
+	[ "$(grep -c "tier stays: the memory of its run" "$T/run.err")" = 2 ]
+	grep -q "hidden.*tier stays: .*, ${MT_SHM_DIR:-/dev/shm}/mt\..*control-2, cannot be seen; if it" "$T/run.err"
 	mt-store rm "$RUN-2"
+	[ ! -e "$DISK/out/tier/$there" ]
 }

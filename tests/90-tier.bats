@@ -206,6 +206,54 @@ counters() { [ "$(tier words)" = "$1" ]; }
 	[ "$(find "$DISK" -type f)" = "" ]
 }
 
+@test "--dir: a link, a file or another user's directory at the new place is refused, and all tiles stay" {
+	need_tier
+	make
+	local place=$DISK/c/$(cd "$DISK/a" && echo mt.*) before=$(tier tiles)
+	refused() { # CODE
+		fails_with "$1" mt-tier "$RUN" --dir "$DISK/a=$DISK/c"
+		grep -q "$place" "$T/fails.err"
+		[ "$(tier tiles)" = "$before" ]
+		tier check
+	}
+	mkdir "$DISK/c" "$DISK/other"
+	ln -s "$DISK/other" "$place"
+	refused 74
+	[ -z "$(ls -A "$DISK/other")" ]
+	rm "$place" && touch "$place"
+	refused 74
+	rm "$place" && mkdir "$place" && touch "$place/mine"
+	refused 74
+	[ -e "$place/mine" ]
+	if [ "$(id -u)" = 0 ]; then
+		chown 4711 "$place"
+		refused 77
+		[ -e "$place/mine" ]
+	fi
+}
+
+@test "a tile that is a link or a FIFO: 74, nothing is waited for or lost, and mt-tier goes on with the file" {
+	need_tier
+	make --tier-slots 3
+	local file=$(tier tiles | sed -n 2p)
+	mv "$file" "$DISK/kept"
+	for plant in "ln -s $DISK/kept" mkfifo mkdir; do
+		$plant "$file"
+		fails_with 74 timeout 20 mt-tier "$RUN"
+		grep -q "$file: is a link or not a plain file: .*: nothing is lost; start mt-tier again" "$T/fails.err"
+		no grep -q dirty <(mt-store stat "$RUN")
+		fails_with 74 timeout 20 mt-ckpt save "$RUN" "$T/save"
+		grep -q "$file: is a link or not a plain file" "$T/fails.err"
+		fails_with 74 timeout 20 mt-tier "$RUN" --dir "$DISK/a=$DISK/c"
+		rm -r "$file"
+	done
+	mv "$DISK/kept" "$file"
+	serve
+	tier update "$TILES"
+	end "$TIER"
+	tier check
+}
+
 # bats test_tags=slow
 @test "--dir is killed before any of its calls: the run is as it was, and the next one moves the tiles" {
 	need_tier

@@ -89,6 +89,20 @@ flip() {
 	done
 }
 
+@test "a checkpoint whose tiles are symbolic links is copied into a run: its tiles are plain files" {
+	saved
+	mkdir "$DISK/away"
+	for file in "$CK"/unit-000[23]*; do mv "$file" "$DISK/away/" && ln -s "$DISK/away/${file##*/}" "$file"; done
+	mt-ckpt verify "$CK"
+	mt-ckpt load "$RUN" "$CK"
+	dump "$RUN" | cmp - "$T/before"
+	[ -z "$(find "$DISK"/[ab] -type l)" ]
+	spawn tier mt-tier "$RUN"
+	eventually sh -c "mt-store stat $RUN | grep -Eq '^mt-tier .*(idle|tile)'"
+	end "$PID"
+	[ ! -s "$T/tier.err" ]
+}
+
 @test "a checkpoint with tiles loads into runs with other types of state, as one without tiles does" {
 	local other kind
 	saved --state fp32

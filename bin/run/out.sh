@@ -115,14 +115,28 @@ take_out() {
 	drop_tiers
 }
 
+# Is the run's memory gone, which the file `memory` in its tier's directory names? 0: yes; 1: no; 2: it cannot be seen
+# from here, as another container's, or an older mt made the directory
+memory_gone() { # DIR
+	[ -f "$1/memory" ] && { IFS=' ' read -r boot dev inode && memory=$(cat); } <"$1/memory" || return 2
+	[ "$(stat -c %i -- "$memory" 2>/dev/null)" != "$inode" ] || return 1
+	now=$(tr -d - 2>/dev/null </proc/sys/kernel/random/boot_id)
+	case $boot in *[!0]*) [ "$boot" = "${now:-$boot}" ] || return 0 ;; esac
+	[ "$(stat -c %d -- "${memory%/*}" 2>/dev/null)" = "$dev" ] || return 2
+}
+
 # Files of the tier that runs before have left in OUT/tier, whose memory is gone: a reboot, for example
 drop_tiers() {
 	set +f
 	for left in "$out/tier/mt.$(id -u)".*.tier; do
-		if [ ! -d "$left" ] || [ -h "$left" ]; then continue; fi
-		of=${left##*/mt."$(id -u)".} of=${of%.tier}
-		case $(mt-store stat "${of%.*}" --json 2>/dev/null) in *"\"run_id\":\"${of##*.}"*) continue ;; esac
-		rm -rf "$left" || say "$left: cannot be removed"
+		# shellcheck disable=SC3067           # as in check_own
+		if [ ! -d "$left" ] || [ -h "$left" ] || [ ! -O "$left" ] || rmdir "$left" 2>/dev/null; then continue; fi
+		memory=''
+		memory_gone "$left"
+		case $? in
+		0) rm -rf "$left" || say "$left: cannot be removed" ;;
+		2) say "$left stays: the memory of its run${memory:+, $memory,} cannot be seen; if it is gone, rm -r it" ;;
+		esac
 	done
 	set -f
 }

@@ -78,11 +78,15 @@ uint64_t mt_seal_expected(const struct mt_run *, uint64_t q, const uint8_t **run
 const char *mt_tier_dir(const struct mt_run *, uint32_t dir);
 void mt_tier_move(struct mt_run *, uint32_t dir, const char *path); /* for mt-tier: it is there from now on */
 int mt_tier_open(const struct mt_run *, uint32_t dir, int *fd);  /* 66 it is gone, 77 not yours */
+int mt_tier_open_dir(const char *path, int *fd);
 /* Make this run's directory in DIR, and DIR: its path. 73: it is there, and path says where; 78: not on this file
  * system */
 int mt_tier_make(const struct mt_run *, const char *dir, char path[MT_TIER_PATH]);
+int mt_tier_drop(const char *path);     /* delete a run's directory with its tiles; other files in it stay, 74 */
 void mt_tile_name(const struct mt_run *, uint32_t tile, char name[MT_TILE_NAME]);   /* "unit-0012.tile-003" */
 void mt_tile_name_of(uint32_t unit, uint32_t number, char name[MT_TILE_NAME]);      /* number: in the unit */
+/* The file of a tile; -1: errno, ELOOP where it is a link or not a plain file */
+int mt_tile_open(int dirfd, const char *name, int flags);
 /* A new file of the tile: zero, its space reserved, with its header, for direct I/O. 74, with errno: there is none */
 int mt_tile_create(const struct mt_run *, uint32_t tile, int dirfd, const char *name, int *fd);
 

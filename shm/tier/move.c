@@ -91,13 +91,12 @@ static int move_tile(const struct tier *t, uint32_t i, int old, int new)
 	struct copy c = {.t = t, .tile = mt_tile(t->run, i), .path = path, .from = -1, .to = -1};
 	mt_tile_name(t->run, i, name);
 	snprintf(path, sizeof path, "%s/%s", mt_tier_dir(t->run, c.tile.dir), name);
-	(void)unlinkat(new, name, 0); /* of a move that was killed */
 	int rc = mt_tile_create(t->run, i, new, name, &c.to);
 	if (rc || in_slot(t, i)) {
 		if (!rc) close(c.to);
 		return rc;
 	}
-	c.from = openat(old, name, O_RDONLY | O_DIRECT | O_NOFOLLOW | O_CLOEXEC);
+	c.from = mt_tile_open(old, name, O_RDONLY | O_DIRECT);
 	c.buf = aligned_alloc(4096, MT_TILE_CHUNK);
 	c.seal = aligned_alloc(4096, c.tile.bytes - c.tile.seal);
 	if (c.from < 0) rc = mt_fail(MT_EX_IO, "%s: %s", path, strerror(errno));
@@ -111,21 +110,21 @@ static int move_tile(const struct tier *t, uint32_t i, int old, int new)
 	return rc;
 }
 
-static void delete_tiles(const struct tier *t, uint32_t dir, int fd)
-{
-	char name[MT_TILE_NAME];
-	for (uint32_t i = dir; fd >= 0 && i < t->control->tier.tiles; i += t->control->tier.dirs) {
-		mt_tile_name(t->run, i, name);
-		(void)unlinkat(fd, name, 0);
-	}
-}
-
 /* There is such a directory already: of a move that was killed? */
 static bool is_left(const struct tier *t, const char *path)
 {
 	bool used = !*path;
 	for (uint32_t i = 0; i < t->control->tier.dirs; i++) used |= !strcmp(mt_tier_dir(t->run, i), path);
 	return !used;
+}
+
+/* Deletes the new directory; the message stays */
+static int fail_without(const char *path, int rc)
+{
+	char why[1024];
+	snprintf(why, sizeof why, "%s", mt_errmsg());
+	(void)mt_tier_drop(path);
+	return mt_fail(-rc, "%s", why);
 }
 
 int move_dir(struct tier *t, const char *old_new)
@@ -138,11 +137,10 @@ int move_dir(struct tier *t, const char *old_new)
 	int rc = !new || !*new || !*old ? mt_fail(MT_EX_USAGE, "--dir '%s': wants OLD=NEW", old_new)
 									: find_dir(t, old, &dir);
 	if (!rc) rc = mt_tier_make(t->run, new, path);
-	if (rc == -MT_EX_EXISTS && is_left(t, path)) rc = 0;
+	if (rc == -MT_EX_EXISTS && is_left(t, path) && !(rc = mt_tier_drop(path))) rc = mt_tier_make(t->run, new, path);
 	bool made = !rc;
 	if (!rc) rc = mt_tier_open(t->run, dir, &from);
-	if (!rc && (to = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC)) < 0)
-		rc = mt_fail(MT_EX_IO, "%s: %s", path, strerror(errno));
+	if (!rc) rc = mt_tier_open_dir(path, &to);
 	for (uint32_t i = dir; i < t->control->tier.tiles && !rc; i += t->control->tier.dirs)
 		rc = move_tile(t, i, from, to);
 	if (!rc && !mt_stage_mine(t->run)) rc = mt_stage_check(t->run);
@@ -151,10 +149,9 @@ int move_dir(struct tier *t, const char *old_new)
 		mt_tier_move(t->run, dir, path);
 		mt_say("the tiles of %s are in %s now", before, path);
 	}
-	delete_tiles(t, dir, rc ? to : from);
-	if (made) (void)rmdir(rc ? path : before);
 	if (from >= 0) close(from);
 	if (to >= 0) close(to);
 	free(old);
-	return rc;
+	if (made && !rc) (void)mt_tier_drop(before);
+	return made && rc ? fail_without(path, rc) : rc;
 }

@@ -90,12 +90,13 @@ static struct fault open_file(struct tier *t, struct job *j)
 {
 	struct stat st;
 	if (j->fresh) return make_new(t, j);
-	j->fd = openat(t->fds[j->tile.dir], j->name, (j->write ? O_RDWR : O_RDONLY) | O_DIRECT | O_NOFOLLOW | O_CLOEXEC);
+	j->fd = mt_tile_open(t->fds[j->tile.dir], j->name, (j->write ? O_RDWR : O_RDONLY) | O_DIRECT);
 	if (j->fd < 0 && errno == ENOENT && j->write) {
 		j->fresh = true;
 		return make_new(t, j);
 	}
-	if (j->fd < 0) return (struct fault){.what = "opening", .err = errno};
+	if (j->fd < 0)
+		return (struct fault){.what = errno == ELOOP ? "is a link or not a plain file" : "opening", .err = errno};
 	if (!j->write) return (struct fault){0};
 	if (fstat(j->fd, &st)) return (struct fault){.what = "looking at its links", .err = errno};
 	if (st.st_nlink == 1) return (struct fault){0};
@@ -186,7 +187,7 @@ static bool no_memory(int err) { return err == ENOMEM || err == EMFILE || err ==
 static bool may_be_there(int err)
 {
 	return no_memory(err) || err == ENODEV || err == ENXIO || err == ESHUTDOWN || err == EACCES || err == EPERM ||
-		err == ESTALE || err == EINVAL;
+		err == ESTALE || err == EINVAL || err == ELOOP;
 }
 
 static void wait_for_room(struct tier *t, struct job *j)
