@@ -826,6 +826,23 @@ same_as_undisturbed() {
 }
 
 # bats test_tags=slow
+@test "a FIFO, device or directory as config.json exits 65 before OUT is made, and nothing is waited for" {
+	cp -r "$CASE/model" "$T/model"
+	cp "$T/model/config.json" "$T/config.json"
+	for plant in mkfifo "ln -s /dev/zero" mkdir; do
+		rm -r "$T/model/config.json"
+		$plant "$T/model/config.json"
+		for how in "--steps 1" "--epochs 1" "--steps 1 --micro auto" "--epochs 1 --bytes"; do
+			fails_with 65 timeout 20 mt-run --run "$RUN" --model "$T/model" --data "$CASE/data.bin" --out "$T/out" \
+				--batch 4 --seq 32 --lr 1e-3 $how
+			grep -q "config.json: not a regular file" "$T/fails.err"
+		done
+		fails_with 64 timeout 20 mt-feed --check --bytes --config "$T/model/config.json" --eos 999 "$T/config.json"
+		timeout 20 mt-feed --check --bytes --config "$T/model/config.json" "$T/config.json"
+	done
+	[ ! -e "$T/out" ]
+}
+
 @test "a link that comes into OUT while mt-run trains is not followed" {
 	DATA=$CASE/data.bin
 	echo precious >"$T/victim"

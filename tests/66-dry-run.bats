@@ -319,6 +319,19 @@ finds() { # CODE WORDS OPTIONS...
 	grep -Eq "^tier .* in files, 0.02[0-9] GB of .* GB free in a directory: fits$" "$T/report"
 }
 
+@test "a FIFO, device or long line as mt-tier-bench.json is no measured rate, and is not waited for" {
+	need_tier
+	export OUT=$DISK/out MODEL=$CONFIGS/demo.json
+	mkdir -p "$OUT/tier"
+	for plant in mkfifo "ln -s /dev/zero" "truncate -s 1T" mkdir; do
+		rm -rf "$OUT/tier/mt-tier-bench.json"
+		$plant "$OUT/tier/mt-tier-bench.json"
+		timeout 60 "$MT/mt-run" --run "$RUN" --model "$MODEL" --data "$CASE/data.bin" --out "$OUT" --batch 4 --seq 32 \
+			--lr 1e-3 --dry-run --steps 6 --tier --tier-memory 0 >"$T/report"
+		grep -q "no measured rate" "$T/report"
+	done
+}
+
 @test "--tier on a file system without links to OUT, or without direct I/O, is refused" {
 	need_tier
 	export OUT=$DISK/out

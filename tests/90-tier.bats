@@ -351,11 +351,30 @@ counters() { [ "$(tier words)" = "$1" ]; }
 	fails_with 78 mt-tier --bench "$DISK" --bytes 1M
 	fails_with 64 mt-tier --bench "$DISK" --seconds 0
 	fails_with 64 mt-tier --bench "$DISK" "$RUN"
-	spawn bench mt-tier --bench "$DISK" --bytes 24M
-	eventually test -e "$DISK/mt-tier-bench.$PID"
-	kill "$PID"
-	exits 143 wait "$PID"
-	[ "$(ls -A "$DISK")" = mt-tier-bench.json ]
+	for signal in TERM KILL; do
+		spawn bench mt-tier --bench "$DISK" --bytes 24M
+		eventually test "$(ls -l /proc/$PID/fd | grep -c "$DISK/.*(deleted)")" -gt 2
+		kill -$signal "$PID"
+		exits "$(kill -l $signal | awk '{ print 128 + $1 }')" wait "$PID"
+		[ "$(ls -A "$DISK")" = mt-tier-bench.json ]
+	done
+	mt-tier --bench "$DISK" --seconds 0.1 --bytes 15M >"$T/out" 2>"$T/err" # more tiles than files
+	[ "$(value bytes <"$T/out")" = $((15 << 20)) ]
+}
+
+@test "--bench replaces links and FIFOs that have the names of its files" {
+	need_tier
+	echo mine >"$DISK/mine"
+	for plant in mkfifo "ln -s $DISK/mine" "ln $DISK/mine"; do
+		for name in .mt-tier-bench.json mt-tier-bench.json; do
+			rm -f "$DISK/$name"
+			$plant "$DISK/$name"
+		done
+		timeout 60 mt-tier --bench "$DISK" --seconds 0.1 --bytes 8M >"$T/out" 2>"$T/err"
+		cmp "$T/out" "$DISK/mt-tier-bench.json"
+		[ "$(cat "$DISK/mine")" = mine ]
+		[ "$(ls -A "$DISK" | tr '\n' ' ')" = "mine mt-tier-bench.json " ]
+	done
 }
 
 @test "invalid options exit 64; a run without a tier 78; a second mt-tier 75; a lost directory 66" {

@@ -2,13 +2,14 @@
  * document show that; with --shuffle and --mix, all its documents are read: they need the places of all before they
  * write the first. Nothing is written. A pipe can be read only once, so it is not opened. */
 #include <errno.h>
-#include <jansson.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "feed.h"
+#include "model/hffiles.h"
 #include "mt/error.h"
 #include "mt/model.h"
 
@@ -148,7 +149,9 @@ int check_vocabulary(const char *config, bool allow_media, struct feed_how *how)
 {
 	struct mt_geometry g;
 	char *text = NULL;
-	json_t *root = json_load_file(config, 0, NULL), *vocab = json_object_get(root, "vocab_size");
+	json_t *root = NULL;
+	(void)file_read_json(AT_FDCWD, config, &root);
+	json_t *vocab = json_object_get(root, "vocab_size");
 	long long n = json_is_integer(vocab) ? json_integer_value(vocab) : DEFAULT_VOCAB;
 	bool known = json_is_integer(vocab) && n > 0;
 	if (!mt_config_read(config, &g, &text) && *g.wrapper) {

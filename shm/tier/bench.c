@@ -1,6 +1,7 @@
 /* bench.c: what a drive gives a training: mt-tier's order of reads and writes, without a run. Files are filled once.
  * Then they are read and written again tile by tile, each written after it was read, until the rate of both together is
- * flat: drives write fast into a cache at first, and a training is long. */
+ * flat: drives write fast into a cache at first, and a training is long. The files have no names, so that nothing of
+ * them outlives this process. */
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -19,7 +20,7 @@
 #include "splitmix.h"
 #include "tier.h"
 
-enum { SLOTS = 4, WINDOWS = 3, LONGEST = 10 /* times --seconds */ };
+enum { SLOTS = 4, FILES = 2 * SLOTS, WINDOWS = 3, LONGEST = 10 /* times --seconds */ };
 static const double flat = 0.05; /* the windows' rates differ by less */
 
 struct slot {
@@ -30,8 +31,9 @@ struct slot {
 };
 
 struct measure {
-	int dir, fds[SLOTS];
-	uint32_t files, chunks; /* chunks: of a file */
+	int fds[FILES];         /* they have the tiles in turn */
+	uint32_t files;         /* made so far */
+	uint32_t tiles, chunks; /* chunks: of a tile */
 	pthread_mutex_t lock;   /* of all below */
 	pthread_cond_t more;
 	bool stop;
@@ -48,39 +50,37 @@ struct crowd {
 
 /* ---- reading and writing */
 
-static void file_name(uint64_t file, char name[32]) { snprintf(name, 32, "tile-%06llu", (unsigned long long)file); }
-
 static int transfer(struct measure *m, struct slot *s, bool write, uint32_t chunk)
 {
-	char name[32];
 	uint8_t *p = s->bytes + (uint64_t)chunk * MT_TILE_CHUNK;
-	file_name(s->q % m->files, name);
-	int fd = openat(m->dir, name, O_RDWR | O_DIRECT | O_CLOEXEC), err = 0;
-	if (fd < 0) return errno;
+	uint64_t tile = s->q % m->tiles, first = tile / FILES * m->chunks + chunk; /* chunk of the file */
+	int fd = m->fds[tile % FILES], err = 0;
 	if (write) {
 		memcpy(p, &s->q, sizeof s->q);
 		uint64_t sum = XXH3_64bits(p, MT_TILE_CHUNK);
 		memcpy(p + sizeof sum, &sum, sizeof sum);
 	}
 	for (uint64_t n = 0; n < MT_TILE_CHUNK && !err;) {
-		off_t at = (off_t)((uint64_t)chunk * MT_TILE_CHUNK + n);
+		off_t at = (off_t)(first * MT_TILE_CHUNK + n);
 		ssize_t more = write ? pwrite(fd, p + n, MT_TILE_CHUNK - n, at) : pread(fd, p + n, MT_TILE_CHUNK - n, at);
 		if (more < 0 && errno == EINTR) continue;
 		if (more <= 0) err = more ? errno : EIO;
 		else n += (uint64_t)more - (uint64_t)more % 4096;
 	}
 	if (!write && !err && !XXH3_64bits(p, MT_TILE_CHUNK)) err = EIO; /* the sum is taken, as for a run */
-	close(fd);
 	return err;
 }
 
-static int make_file(struct measure *m, uint64_t file)
+static int make_file(struct measure *m, int parent)
 {
-	char name[32];
-	file_name(file, name);
-	int fd = openat(m->dir, name, O_RDWR | O_CREAT | O_DIRECT | O_CLOEXEC, 0600), err = fd < 0 ? errno : 0;
-	if (!err && fallocate(fd, 0, 0, (off_t)m->chunks * MT_TILE_CHUNK)) err = errno;
-	if (fd >= 0) close(fd);
+	char name[40];
+	snprintf(name, sizeof name, ".mt-tier-bench.%d", (int)getpid());
+	(void)unlinkat(parent, name, 0); /* of one that was killed between these two calls */
+	int fd = openat(parent, name, O_RDWR | O_CREAT | O_EXCL | O_DIRECT | O_CLOEXEC, 0666), err = fd < 0 ? errno : 0;
+	if (!err && unlinkat(parent, name, 0)) err = errno;
+	uint64_t tiles = (m->tiles - m->files + FILES - 1) / FILES;
+	if (!err && fallocate(fd, 0, 0, (off_t)(tiles * m->chunks * MT_TILE_CHUNK))) err = errno;
+	if (fd >= 0) m->fds[m->files++] = fd;
 	return err;
 }
 
@@ -98,8 +98,8 @@ static struct slot *take(struct measure *m, bool write)
 static void turn(struct measure *m, struct slot *s)
 {
 	if (s->write) s->q += SLOTS;
-	s->write = !s->write || s->q < m->files; /* the first pass only writes */
-	m->filled |= s->q >= m->files;
+	s->write = !s->write || s->q < m->tiles; /* the first pass only writes */
+	m->filled |= s->q >= m->tiles;
 	s->next = 0;
 	s->left = m->chunks;
 	pthread_cond_broadcast(&m->more);
@@ -184,7 +184,8 @@ static int print(const char *dir, int parent, const struct rate *r, double took,
 	char *text = j ? json_dumps(j, JSON_REAL_PRECISION(6)) : NULL;
 	json_decref(j);
 	if (!text) return mt_fail(MT_EX_NOMEM, "no memory for the result, or '%s' is not UTF-8", dir);
-	int fd = openat(parent, ".mt-tier-bench.json", O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644);
+	(void)unlinkat(parent, ".mt-tier-bench.json", 0); /* whatever it is: a new file is written */
+	int fd = openat(parent, ".mt-tier-bench.json", O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
 	bool ok = fd >= 0 && dprintf(fd, "%s\n", text) > 0;
 	if (fd >= 0) close(fd);
 	if (!ok || renameat(parent, ".mt-tier-bench.json", parent, "mt-tier-bench.json"))
@@ -196,7 +197,7 @@ static int print(const char *dir, int parent, const struct rate *r, double took,
 
 /* ---- start and end */
 
-static int prepare(struct measure *m, const char *dir, int parent, char name[32], uint64_t *bytes)
+static int prepare(struct measure *m, const char *dir, int parent, uint64_t *bytes)
 {
 	struct statvfs fs;
 	if (fstatvfs(parent, &fs)) return mt_fail(MT_EX_IO, "%s: %s", dir, strerror(errno));
@@ -208,18 +209,12 @@ static int prepare(struct measure *m, const char *dir, int parent, char name[32]
 	const uint32_t tile = 160; /* chunks: of 2^24 elements in fp32 */
 	uint64_t chunks = *bytes / MT_TILE_CHUNK;
 	m->chunks = chunks / (2 * SLOTS) < tile ? (uint32_t)(chunks / (2 * SLOTS)) : tile;
-	m->files = (uint32_t)(chunks / m->chunks);
-	*bytes = (uint64_t)m->files * m->chunks * MT_TILE_CHUNK;
-	snprintf(name, 32, "mt-tier-bench.%d", (int)getpid());
-	if (mkdirat(parent, name, 0700)) return mt_fail(MT_EX_EXISTS, "%s/%s: %s", dir, name, strerror(errno));
-	m->dir = openat(parent, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (m->dir < 0) return mt_fail(MT_EX_IO, "%s/%s: %s", dir, name, strerror(errno));
-	for (uint64_t i = 0; i < m->files && !mt_stopping; i++) {
-		int err = make_file(m, i);
+	m->tiles = (uint32_t)(chunks / m->chunks);
+	*bytes = (uint64_t)m->tiles * m->chunks * MT_TILE_CHUNK;
+	while (m->files < FILES && !mt_stopping) {
+		int err = make_file(m, parent);
 		if (err == EINVAL) return mt_fail(MT_EX_CONFIG, "%s: its file system has no direct I/O", dir);
-		if (err)
-			return mt_fail(MT_EX_IO, "%s/%s: making files of %.1f GB: %s", dir, name, (double)*bytes / 1e9,
-				strerror(err));
+		if (err) return mt_fail(MT_EX_IO, "%s: making files of %.1f GB: %s", dir, (double)*bytes / 1e9, strerror(err));
 	}
 	return 0;
 }
@@ -262,20 +257,9 @@ static int run_threads(struct measure *m, uint32_t threads, double seconds, stru
 	return m->err ? mt_fail(MT_EX_IO, "reading and writing: %s", strerror(m->err)) : 0;
 }
 
-static void clean(const struct measure *m, int parent, const char *name)
-{
-	char file[32];
-	for (uint64_t i = 0; m->dir >= 0 && i < m->files; i++) {
-		file_name(i, file);
-		(void)unlinkat(m->dir, file, 0);
-	}
-	if (*name) (void)unlinkat(parent, name, AT_REMOVEDIR);
-}
-
 int bench(const char *dir, uint32_t threads, double seconds, uint64_t bytes)
 {
-	struct measure m = {.dir = -1};
-	char name[32] = "";
+	struct measure m = {.files = 0};
 	struct rate r = {0, 0};
 	double took = 0;
 	bool is_flat = false;
@@ -283,10 +267,10 @@ int bench(const char *dir, uint32_t threads, double seconds, uint64_t bytes)
 	mt_signals(true);
 	int parent = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (parent < 0) mt_die(errno == ENOENT ? MT_EX_NOINPUT : MT_EX_IO, "--bench %s: %s", dir, strerror(errno));
-	int rc = prepare(&m, dir, parent, name, &bytes);
+	int rc = prepare(&m, dir, parent, &bytes);
 	if (!rc) rc = fill_slots(&m);
 	if (!rc && !mt_stopping) rc = run_threads(&m, threads, seconds, &r, &took, &is_flat);
-	clean(&m, parent, name);
+	for (uint32_t i = 0; i < m.files; i++) close(m.fds[i]);
 	if (!rc && !mt_stopping && !is_flat) mt_say("%s: the rate was not flat after %.0f s", dir, took);
 	if (!rc && !mt_stopping) rc = print(dir, parent, &r, took, is_flat, bytes);
 	mt_must(rc);
