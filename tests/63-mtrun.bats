@@ -546,6 +546,28 @@ same_as_undisturbed() {
 	[ "$(newest)" = "$T/out/step-00000004" ]
 }
 
+@test "--resume goes on from the older checkpoint where the newest is damaged or its disk fails, and says so" {
+	no_asan
+	DATA=$CASE/data.bin
+	undisturbed --steps 8 --ckpt-every 3
+	for how in flipped lost; do
+		rm -rf "$T/out" "$T/m"
+		run_it --steps 8 --until 6 --ckpt-every 3
+		[ "$(newest)" = "$T/out/step-00000006" ]
+		if [ $how = flipped ]; then
+			printf '\377\377' | dd of="$T/out/step-00000006/model.safetensors" bs=1 seek=5000 conv=notrunc status=none
+		else
+			replace <<<"case \"\$*\" in \"verify \"*step-00000006)
+				export LD_PRELOAD=$BUILD/fault/preload.so MT_FAULT=pread:9+ ;; esac"
+		fi
+		: >"$T/run.err"
+		run_it --steps 8 --ckpt-every 3 --resume
+		grep -q "^mt-run: $T/out/step-00000006: is damaged, not completed, or cannot be read$" "$T/run.err"
+		grep -q "^mt-run: trains .* from $T/out/step-00000003," "$T/run.err"
+		same_as_undisturbed
+	done
+}
+
 @test "an empty directory of an mt-run that was killed when it had just made it is deleted by the next" {
 	mkdir -p "$T/tmp/mt-run.killed" "$T/tmp/mt-run.livesX" "$T/tmp/mt-run.filled/some"
 	touch -d "2 minutes ago" "$T/tmp/mt-run.killed" "$T/tmp/mt-run.filled"

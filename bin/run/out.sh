@@ -210,7 +210,7 @@ find_checkpoint() {
 		mt-ckpt verify "$dir"; rc=$?
 		case $rc in
 		0) newest=$dir ;;
-		65) ;;                                  # damaged, or not completed
+		65 | 74) say "$dir: is damaged, not completed, or cannot be read" ;;
 		*) exit_code $rc "mt-ckpt verify" || die $? "$dir: cannot be verified" ;;
 		esac
 	done
