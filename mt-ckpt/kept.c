@@ -3,7 +3,8 @@
  *
  * What is not kept is listed, not what is: a tokenizer or processor may consist of files of any name. Kept are regular
  * files of the directory, and of directories in it, but not of those that hold weights: they are other models. Links to
- * files are followed, since Hugging Face's cache consists of them; links to directories are not. */
+ * directories are not followed. Links to files are, within the directory and in Hugging Face's cache, which consists of
+ * them; any other link may lead to a file that its reader would not give to others. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stddef.h>
@@ -96,8 +97,39 @@ int kept_add(struct kept *k, const char *name, char *data, size_t bytes)
 	return 0;
 }
 
-/* name: as the run and its exports call the file */
-static int keep(struct kept *k, int dirfd, const char *file, const char *name)
+static bool path_of(int fd, char path[4096])
+{
+	char link[64];
+	snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+	ssize_t n = readlink(link, path, 4095);
+	path[n < 0 ? 0 : n] = 0;
+	return n > 0;
+}
+
+/* Is it a link to a file that is neither in the model's directory nor, from a directory of Hugging Face's cache, a blob
+ * of the same model: models--ORG--NAME/snapshots/REVISION/FILE -> ../../blobs/HASH */
+static bool leads_out(int model, int dirfd, const char *file)
+{
+	char dir[4096], path[4096];
+	struct stat st;
+	uint64_t size;
+	int fd;
+	if (fstatat(dirfd, file, &st, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISLNK(st.st_mode)) return false;
+	if (file_open_regular(dirfd, file, &fd, &size) < 0) return false; /* and so it is when it is read */
+	bool known = path_of(model, dir) && path_of(fd, path);
+	size_t n = strlen(dir);
+	close(fd);
+	if (known && !strncmp(path, dir, n) && path[n] == '/') return false;
+	char *revision = known ? strrchr(dir, '/') : NULL;
+	if (revision) *revision = 0;
+	char *snapshots = revision ? strrchr(dir, '/') : NULL;
+	if (!snapshots || strcmp(snapshots, "/snapshots")) return true;
+	n = (size_t)(snapshots - dir);
+	return strncmp(path, dir, n) || strncmp(path + n, "/blobs/", 7) || strchr(path + n + 7, '/');
+}
+
+/* name: as the run and its exports call the file; model: the directory that is read */
+static int keep(struct kept *k, int model, int dirfd, const char *file, const char *name)
 {
 	struct stat st;
 	char *data;
@@ -109,6 +141,7 @@ static int keep(struct kept *k, int dirfd, const char *file, const char *name)
 		if ((uint64_t)st.st_size > ALL_BYTES - k->bytes) return leave_out(k, name, "is beyond 512 MiB of kept files");
 	}
 	if (k->n == ALL_FILES) return leave_out(k, name, "is beyond 1024 kept files");
+	if (leads_out(model, dirfd, file)) return leave_out(k, name, "is a link that leads out of the directory");
 	rc = file_read_all(dirfd, file, FILE_BYTES, &data, &n);
 	if (rc < 0) return file == name ? rc : mt_fail_in(rc, "%.*s", (int)(strlen(name) - strlen(file) - 1), name);
 	if (hf_is_lfs_pointer(data, n)) {
@@ -138,7 +171,8 @@ static int keep_directory(struct kept *k, const struct source *s, const char *di
 		char name[600];
 		snprintf(name, sizeof name, "%s/%s", dir, file);
 		bool regular = fstatat(fd, file, &st, 0) == 0 && S_ISREG(st.st_mode);
-		if (regular && !is_other(file) && (!s->full || json_object_get(s->files, name))) rc = keep(k, fd, file, name);
+		if (regular && !is_other(file) && (!s->full || json_object_get(s->files, name)))
+			rc = keep(k, s->dirfd, fd, file, name);
 	}
 	if (n >= 0) free_list(list, n);
 	close(fd);
@@ -155,7 +189,7 @@ int kept_read(struct kept *k, const struct source *s)
 		const char *name = list[i]->d_name;
 		if (is_weights(name) || is_other(name) || !strcmp(name, "config.json")) continue; /* which is written anew */
 		if (fstatat(s->dirfd, name, &st, 0) == 0 && S_ISDIR(st.st_mode)) rc = keep_directory(k, s, name);
-		else if (!s->full || json_object_get(s->files, name)) rc = keep(k, s->dirfd, name, name);
+		else if (!s->full || json_object_get(s->files, name)) rc = keep(k, s->dirfd, s->dirfd, name, name);
 	}
 	free_list(list, n);
 	if (rc == 0) warn_left_out(k);

@@ -348,7 +348,6 @@ END
 	mkdir "$T/elsewhere"
 	echo secret >"$T/elsewhere/secret.json"
 	ln -s "$T/elsewhere" "$T/in/link"
-	ln -s "$T/elsewhere/secret.json" "$T/in/vocab.json" # as in Hugging Face's cache
 	make_run "$T/in"
 	mv "$T/in" "$T/copy"
 	mt-ckpt export "$RUN" "$T/out"
@@ -358,16 +357,64 @@ END
 	make_run "$T/ck"
 	mkdir "$T/again"
 	mt-ckpt export "$RUN" "$T/again"
-	for f in $kept vocab.json; do
+	for f in $kept; do
 		for dir in out ck again; do cmp "$T/copy/$f" "$T/$dir/$f"; done
 	done
 	for dir in out again; do
 		(cd "$T/$dir" && find . -type f | sed 's|^./||' | sort) >"$T/has"
-		printf '%s\n' config.json model.safetensors $kept vocab.json | sort | diff - "$T/has"
+		printf '%s\n' config.json model.safetensors $kept | sort | diff - "$T/has"
 		[ -z "$(find "$T/$dir" -type d -name '.*' ! -path "$T/$dir")" ]
 	done
 	mt-ckpt export "$RUN" "$T/out" --replace
 	cmp "$T/copy/additional_chat_templates/rag.jinja" "$T/out/additional_chat_templates/rag.jinja"
+}
+
+@test "a link out of a model's directory is not kept, with a warning; links within it and in Hugging Face's cache are" {
+	local model=$T/hub/models--a--b/snapshots/$(printf '%040d' 7) blobs=$T/hub/models--a--b/blobs f
+	echo secret >"$T/secret"
+	load_and_export() { # DIR: the export is $T/out
+		rm -rf "$T/out"
+		create "$RUN" --config "$1"
+		mt-ckpt load "$RUN" "$1" 2>"$T/err"
+		mt-ckpt export "$RUN" "$T/out"
+		mt-store rm "$RUN"
+	}
+	ST make "$T/in"
+	mkdir "$T/in/dir" "$T/in/.store"
+	echo within >"$T/in/.store/file"
+	ln -s .store/file "$T/in/vocab.json"
+	ln -s "$T/in/.store/file" "$T/in/merges.txt"
+	ln -s ../.store/file "$T/in/dir/x.jinja"
+	ln -s ../secret "$T/in/notes.txt"
+	ln -s "$T/secret" "$T/in/tokenizer.json"
+	ln -s ../../secret "$T/in/dir/y.jinja"
+	ln -s . "$T/in/here"
+	ln -s here/../secret "$T/in/around.txt"
+	load_and_export "$T/in"
+	[ "$(cat "$T/err")" = "mt-ckpt: warning: around.txt is a link that leads out of the directory: it and 3 more \
+are not kept, and exports are without them" ]
+	no grep -rq secret "$T/out"
+	for f in vocab.json merges.txt dir/x.jinja; do [ "$(cat "$T/out/$f")" = within ]; done
+	mkdir -p "${model%/*}" "$blobs"
+	ST make "$model"
+	mkdir "$model/dir"
+	for f in config.json model.safetensors vocab.json dir/x.jinja; do
+		[ -e "$model/$f" ] || echo "$f" >"$model/$f"
+		local hash=$(sha256sum "$model/$f" | head -c 64) up=../..
+		mv "$model/$f" "$blobs/$hash"
+		[ "$f" = "${f#dir}" ] || up=../../..
+		ln -s "$up/blobs/$hash" "$model/$f"
+	done
+	echo ref >"$T/hub/models--a--b/refs"
+	ln -s ../../refs "$model/notes.txt"
+	mkdir "$blobs/dir"
+	cp "$T/secret" "$blobs/dir/x"
+	ln -s ../../blobs/dir/x "$model/y.txt"
+	load_and_export "$model"
+	[ "$(cat "$T/err")" = "mt-ckpt: warning: notes.txt is a link that leads out of the directory: it and 1 more \
+are not kept, and exports are without them" ]
+	for f in vocab.json dir/x.jinja; do [ "$(cat "$T/out/$f")" = "$f" ]; done
+	[ ! -e "$T/out/notes.txt" ] && [ ! -e "$T/out/y.txt" ]
 }
 
 @test "export --from writes the model of a checkpoint, byte for byte as an export of its run; damaged ones exit 65" {
