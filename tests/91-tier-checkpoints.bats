@@ -139,6 +139,16 @@ flip() {
 	dump "$RUN" | cmp - "$T/before"
 }
 
+@test "files of a checkpoint with tiles have the modes that umask leaves; the tier's directory is the user's alone" {
+	umask 027
+	saved
+	[ "$(find "$DISK/ck" -type f -exec stat -c %a {} + | sort -u)" = 640 ]
+	[ "$(find "$DISK/ck" -type d -exec stat -c %a {} + | sort -u)" = 750 ]
+	[ "$(stat -c %a "$DISK"/[ab]/mt.*.tier | sort -u)" = 700 ]
+	mt-tier --bench "$DISK" --seconds 0.1 --bytes 8M >"$T/out" 2>"$T/err"
+	[ "$(stat -c %a "$DISK/mt-tier-bench.json")" = 640 ]
+}
+
 @test "what is loaded, saved or trained later never changes the files of a checkpoint" {
 	saved
 	cat "$CK"/unit-* | sha256sum >"$T/sums"
