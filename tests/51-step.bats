@@ -284,10 +284,18 @@ print(min((m["eval_loss"], m["step"]) for m in lines if m.get("eval_loss") and 0
 
 @test "mt-ckpt serve deletes nothing, and says why, while it cannot read --keep-best's file" {
 	ready
-	spawn ckpt mt-ckpt serve "$RUN" --dir "$T/out" --keep 1 --keep-best "$T/nowhere"
-	mt-step "$RUN" $(with "$STEP" --steps 3) --ckpt-every 1 <"$CASE/data.bin" >"$T/m" 2>"$T/err"
-	eventually sh -c "[ \$(grep -c 'no old checkpoint is deleted: --keep-best $T/nowhere: No such' $T/ckpt.err) = 2 ]"
-	[ "$(ls "$T/out" | wc -l)" = 3 ]
+	local last file why
+	while read -r last file why; do
+		rm -rf "$T/out"
+		spawn ckpt mt-ckpt serve "$RUN" --dir "$T/out" --keep 1 --keep-best "$file"
+		mt-step "$RUN" $(with "$STEP" --steps 6) --until $last --ckpt-every 1 <"$CASE/data.bin" >"$T/m" 2>"$T/err"
+		eventually sh -c "[ \$(grep -c 'no old checkpoint is deleted: --keep-best $file: $why' $T/ckpt.err) = 2 ]"
+		[ "$(ls "$T/out" | wc -l)" = 3 ]
+		end "$PID"
+	done <<-END
+		3 $T/nowhere No such
+		6 /dev/zero not a regular file
+	END
 }
 
 @test "two streams give the bits of one" {

@@ -310,6 +310,22 @@ p.write_table(pyarrow.table({"text": pyarrow.array([], pyarrow.string())}), sys.
 	done
 }
 
+@test "a FIFO or device in the model's directory exits 65, and is not waited for" {
+	local name
+	mkdir "$T/model"
+	for name in config.json tokenizer.json tokenizer_config.json chat_template.jinja; do
+		echo '{}' >"$T/model/config.json"
+		echo '{}' >"$T/model/tokenizer_config.json"
+		for plant in mkfifo "ln -s /dev/zero"; do
+			rm -f "$T/model/$name"
+			$plant "$T/model/$name"
+			fails_with 65 timeout 20 "$MT/mt-tokens" "$T/model" "$FILES/lines"
+			grep -q "model/$name: not a regular file" "$T/fails.err"
+		done
+		rm "$T/model/$name"
+	done
+}
+
 @test "MODEL and FILE that are swapped exit 64, a GGUF exits 78 and names the recipe" {
 	mkdir "$T/model" "$T/gguf"
 	echo '{}' >"$T/model/config.json"

@@ -241,6 +241,9 @@ for x in (4, 2, 1e30, 3, 3, 3):
 	fails_with 66 mt-plot --data "$T/nowhere"
 	fails_with 66 mt-plot --data "$T/none"
 	grep -q "has no metrics.jsonl: is it the OUT of an mt-run?" "$T/fails.err"
+	mkfifo "$T/none/metrics.jsonl"
+	fails_with 65 timeout 20 mt-plot --data "$T/none"
+	grep -q "none/metrics.jsonl: not a regular file" "$T/fails.err"
 	fails_with 65 mt-plot --data "$T/m.jsonl" "$T/empty"
 	fails_with 65 mt-plot --data "$T/text"
 	fails_with 65 mt-plot --data -

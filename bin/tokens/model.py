@@ -25,6 +25,10 @@ def check_model(model, files):
         kind = "a file of records" if formats.has_records(head) else "a file"
         raise Problem(EX_USAGE, "%s: is %s, expected the directory of a model before the FILEs: mt-tokens %s %s" % (
             model, kind, other, model))
+    for name in sorted(os.listdir(model)) if os.path.isdir(model) else ():      # any of them may be read
+        path = os.path.join(model, name)
+        if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+            raise Problem(EX_DATA, "%s: not a regular file" % path)
     if os.path.isdir(model) and not is_model(model):
         gguf = sorted(name for name in os.listdir(model) if name.lower().endswith(".gguf"))
         if gguf:
