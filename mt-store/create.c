@@ -187,10 +187,22 @@ static int parse_update(const struct store_options *o, struct mt_create *out)
 	return 0;
 }
 
+enum { DYING_S = 2 }; /* a creator that was killed counts as alive until the kernel has unmapped its run */
+
+static int clear_half(const char *run)
+{
+	uint64_t bytes;
+	int rc = run_remove_half(run, DYING_S, &bytes);
+	if (bytes)
+		mt_say("run '%s': a mt-store create that was killed had made %llu bytes of it, which are removed", run,
+			(unsigned long long)bytes);
+	return rc == -MT_EX_BUSY ? mt_fail(MT_EX_EXISTS, "run '%s' is being created by another mt-store", run) : rc;
+}
+
 int store_create(const char *run, const struct store_options *o)
 {
 	const char *dirs[MT_TIER_DIRS];
-	struct mt_create create = {.name = run, .step_tokens = o->step_tokens, .numa = o->numa};
+	struct mt_create create = {.name = run, .step_tokens = o->step_tokens, .numa = o->numa, .stop = &mt_stopping};
 	struct mt_geometry geo;
 	char *text = NULL;
 	const unsigned floats = 1 << MT_BF16 | 1 << MT_FP32, none = 1 << MT_NONE, int8 = 1 << MT_INT8;
@@ -213,9 +225,14 @@ int store_create(const char *run, const struct store_options *o)
 	}
 	create.config_text = text;
 	create.config_bytes = strlen(text);
-	rc = mt_run_create(&create, &geo);
+	mt_signals(true);
+	if ((rc = clear_half(run)) == 0) rc = mt_run_create(&create, &geo);
 	free(text);
 	free(given);
+	if (mt_stopping) {
+		if (!rc) mt_run_remove(run, true);
+		mt_die_of_signal(mt_stopping);
+	}
 	if (rc) return rc;
 	if (create.nodes > 1 && (rc = make_rings(run))) {
 		mt_run_remove(run, true);

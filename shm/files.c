@@ -26,7 +26,7 @@ int mt_files_put(struct mt_run *run, const struct mt_file *files, const void *co
 	if (rc && rc != -ENOENT) return mt_fail(MT_EX_IO, "replacing %s: %s", name, strerror(-rc));
 	if (!n) return 0;
 	rc = region_room(size, NULL, NULL);
-	if (!rc) rc = region_create(name, REGION_FILES, size, NULL, 0, run->control->h.run_id, NULL, &map, NULL);
+	if (!rc) rc = region_create(name, REGION_FILES, size, NULL, 0, run->control->h.run_id, NULL, &map, NULL, NULL);
 	if (rc) return rc;
 	struct files *f = map.p;
 	f->n = n;

@@ -51,9 +51,10 @@ struct range {
 }; /* of a region, in bytes */
 /* A new region, zero, header filled but for abi. parts: what of it is allocated, n ranges, the first with the header;
  * NULL: all. numa: policy or NULL. maker (or NULL): gets a descriptor that holds the creation lock until region_made.
- * 73 it exists; 77 somebody else's file has its name */
+ * stop (or NULL): it is given up when *stop is not 0. 73 it exists; 75 it was given up, or somebody removes it; 77
+ * somebody else's file has its name */
 int region_create(const char *name, enum region, uint64_t size, const struct range *parts, uint32_t n,
-	const uint8_t run_id[16], const char *numa, struct map *, int *maker);
+	const uint8_t run_id[16], const char *numa, struct map *, int *maker, const volatile int *stop);
 void region_made(int maker);       /* -1: nothing */
 void region_publish(struct map *); /* abi, with release: the region is whole */
 int region_open(const char *name, enum region, bool readonly, const uint8_t *run_id, struct map *);
@@ -68,6 +69,12 @@ enum region_making {
 	REGION_MAKING,
 	REGION_ABANDONED
 } region_making(const char *control);
+/* Become the maker of a run whose own maker is dead, or that has no control region, which is then made, empty: *maker
+ * holds the creation lock until region_made. -75 it has one that lives; -66 it is whole, or gone by now */
+int region_seize(const char *control, int *maker);
+/* run.c: Remove what a mt-store create that was killed has left of a run, which nobody can use; sets its bytes. Waits
+ * for a create that is being killed, or at work. 0: nothing of the kind is left; 75: somebody still makes the run */
+int run_remove_half(const char *run, double wait_s, uint64_t *bytes);
 /* A file of the region directory: a regular one of this user's, or one that is left alone */
 enum region_owner { REGION_ABSENT, REGION_OURS, REGION_NOT_OURS } region_owner(const char *name, struct stat *);
 int region_not_ours(const char *name, const struct stat *); /* the error for such a file: 77, or 65 */

@@ -187,6 +187,22 @@ enum region_making region_making(const char *control)
 	return !half ? REGION_WHOLE : held ? REGION_MAKING : REGION_ABANDONED;
 }
 
+int region_seize(const char *control, int *maker)
+{
+	struct mt_header h = {0};
+	struct stat st, named;
+	*maker = open_named(control, O_RDWR | O_CREAT | O_EXCL);
+	int rc = *maker >= 0 ? fstat(*maker, &st) : open_ours(control, O_RDWR, maker, &st);
+	if (rc) return rc;
+	if (maker_lock(*maker, F_WRLCK)) rc = -MT_EX_BUSY;
+	/* looked at under the lock: it may have become whole, or its name another file's */
+	else if ((pread(*maker, &h, sizeof h, 0) == sizeof h && h.abi) || region_owner(control, &named) != REGION_OURS ||
+		named.st_ino != st.st_ino)
+		rc = -MT_EX_NOINPUT;
+	if (rc) region_made(*maker);
+	return rc;
+}
+
 uint64_t region_free(void)
 {
 	struct statfs fs;
@@ -328,6 +344,7 @@ static int numa_apply(void *p, uint64_t size, const char *policy)
 struct populate {
 	char *p;
 	const struct range *parts;
+	const volatile int *stop;
 	_Atomic int err;
 };
 
@@ -342,16 +359,17 @@ static void populate(void *arg, int64_t step, int thread)
 	for (; (uint64_t)step >= steps_of(part); part++) step -= (int64_t)steps_of(part);
 	uint64_t at = part->from + (uint64_t)step * STEP, n = part->end - at < STEP ? part->end - at : STEP;
 	(void)thread;
+	if (j->stop && *j->stop) j->err = ECANCELED;
 	while (!j->err && madvise(j->p + at, n, MADV_POPULATE_WRITE))
 		if (errno != EINTR && errno != EAGAIN) j->err = errno;
 }
 
 /* Touch every page from as many threads as pay (the kernel clears some GB/s a core). Huge pages where shmem has them
  * on advice. Kernels before 5.14 lack MADV_POPULATE_WRITE: posix_fallocate does it there. */
-static int allocate(int fd, char *p, const struct range *parts, uint32_t n_parts)
+static int allocate(int fd, char *p, const struct range *parts, uint32_t n_parts, const volatile int *stop)
 {
 	enum { MAX = 64 };
-	struct populate j = {.p = p, .parts = parts};
+	struct populate j = {.p = p, .parts = parts, .stop = stop};
 	uint64_t n = ranges_bytes(parts, n_parts) / (256 << 20), cores = (uint64_t)mt_cores(), steps = 0;
 	if (n > cores) n = cores;
 	struct pool *pool = n > 1 ? pool_create(n < MAX ? (int)n : MAX, 0, NULL) : NULL; /* NULL: this thread alone */
@@ -428,7 +446,7 @@ static int map_fd(int fd, uint64_t size, bool readonly, struct map *map)
 }
 
 int region_create(const char *name, enum region r, uint64_t size, const struct range *parts, uint32_t n,
-	const uint8_t run_id[16], const char *numa, struct map *map, int *maker)
+	const uint8_t run_id[16], const char *numa, struct map *map, int *maker, const volatile int *stop)
 {
 	size = round_up(size, mt_page());
 	const struct range all = {0, size};
@@ -436,13 +454,20 @@ int region_create(const char *name, enum region r, uint64_t size, const struct r
 	int fd = open_named(name, O_RDWR | O_CREAT | O_EXCL);
 	if (fd < 0 && errno == EEXIST) return name_taken(name);
 	if (fd < 0) return mt_fail(MT_EX_IO, "making %s: %s", name, strerror(errno));
-	if (maker) (void)maker_lock(fd, F_WRLCK); /* without such locks, others wait for a dead creator, too */
+	/* without such locks, others wait for a dead creator, too */
+	struct stat st;
+	if (maker && ((maker_lock(fd, F_WRLCK) && errno == EAGAIN) || (!fstat(fd, &st) && !st.st_nlink))) {
+		close(fd);
+		return mt_fail(MT_EX_BUSY, "%s: another program has just removed it as half made; try again", name);
+	}
 	int rc = 0, err = ftruncate(fd, (off_t)size) ? errno : 0;
 	if (err) rc = mt_fail(MT_EX_IO, "sizing %s to %.2f GiB: %s", name, (double)size / 0x1p30, strerror(err));
 	if (!rc) rc = map_fd(fd, size, false, map);
-	if (!rc && (rc = numa_apply(map->p, size, numa)) == 0 && (err = allocate(fd, map->p, parts, n)) != 0)
-		rc = mt_fail(MT_EX_NOMEM, "not enough shared memory for %s: need %.2f GiB: %s", name,
-			(double)ranges_bytes(parts, n) / 0x1p30, err == EFAULT ? "tmpfs is full" : strerror(err));
+	if (!rc && (rc = numa_apply(map->p, size, numa)) == 0 && (err = allocate(fd, map->p, parts, n, stop)) != 0)
+		rc = err == ECANCELED
+			? mt_fail(MT_EX_BUSY, "making %s was stopped", name)
+			: mt_fail(MT_EX_NOMEM, "not enough shared memory for %s: need %.2f GiB: %s", name,
+				  (double)ranges_bytes(parts, n) / 0x1p30, err == EFAULT ? "tmpfs is full" : strerror(err));
 	if (rc || !maker) close(fd);
 	else *maker = fd;
 	if (rc) {

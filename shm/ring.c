@@ -259,7 +259,8 @@ int mt_ring_make(struct mt_run *run, const char *name, const char *like)
 	struct region_name region = region_name(run->name, REGION_RING, name);
 	struct map map = {0};
 	rc = region_room(size, NULL, NULL);
-	if (!rc) rc = region_create(region.text, REGION_RING, size, NULL, 0, run->control->h.run_id, NULL, &map, NULL);
+	if (!rc)
+		rc = region_create(region.text, REGION_RING, size, NULL, 0, run->control->h.run_id, NULL, &map, NULL, NULL);
 	if (rc) return rc;
 	struct mt_rings *rings = map.p;
 	rings->n = 1;

@@ -90,7 +90,7 @@ static int check_exists(const char *run)
 {
 	struct stat st;
 	if (region_owner(region_name(run, REGION_CONTROL, NULL).text, &st) == REGION_OURS)
-		return mt_fail(MT_EX_EXISTS, "run '%s' exists already", run);
+		return mt_fail(MT_EX_EXISTS, "run '%s' exists already: mt-store rm %s removes it", run, run);
 	return foreign_file(run);
 }
 
@@ -135,7 +135,8 @@ static int create_regions(const struct mt_create *opt, struct mt_control *c, con
 	for (int r = 0; r < 3 && !rc; r++) {
 		bool store = r == REGION_STORE;
 		rc = region_create(region_name(opt->name, (enum region)r, NULL).text, (enum region)r, size[r],
-			store ? parts : NULL, n, id, store ? opt->numa : NULL, &map[r], r == REGION_CONTROL ? maker : NULL);
+			store ? parts : NULL, n, id, store ? opt->numa : NULL, &map[r], r == REGION_CONTROL ? maker : NULL,
+			opt->stop);
 		/* what exists of another maker stays: only what this call made is taken back */
 		for (int made = 0; rc && made < r; made++) region_unlink(region_name(opt->name, (enum region)made, NULL).text);
 	}
@@ -511,6 +512,23 @@ static int refuse_foreign(const char *run, const char *rest, const char *file, c
 /* 77 or 65 naming a file that has a name of this run and is not this user's region */
 static int foreign_file(const char *run) { return each_file(refuse_foreign, (char *)run); }
 
+struct total {
+	const char *run;
+	bool holes; /* its store has some */
+	int files;
+	uint64_t bytes;
+};
+
+static int add_size(const char *run, const char *rest, const char *file, const struct stat *st, bool ours, void *arg)
+{
+	(void)rest, (void)file;
+	struct total *t = arg;
+	if (!ours || strcmp(run, t->run)) return 0;
+	t->files++;
+	t->bytes += t->holes ? (uint64_t)st->st_blocks * 512 : (uint64_t)st->st_size;
+	return 0;
+}
+
 struct removal {
 	const char *run;
 	bool all; /* also the control region */
@@ -593,6 +611,30 @@ int mt_run_remove(const char *name, bool force)
 	return rc;
 }
 
+int run_remove_half(const char *name, double wait_s, uint64_t *bytes)
+{
+	struct removal r = {.run = name};
+	struct total t = {.run = name, .holes = true};
+	double until = mt_now() + wait_s;
+	int maker, rc = region_name_check(name);
+	*bytes = 0;
+	if (!rc) rc = each_file(add_size, &t);
+	if (rc || !t.files) return rc;
+	while ((rc = region_seize(region_name(name, REGION_CONTROL, NULL).text, &maker)) == -MT_EX_BUSY && mt_now() < until)
+		mt_nap(20);
+	if (rc == -MT_EX_BUSY) return mt_fail(MT_EX_BUSY, "run '%s' is being created", name);
+	if (rc) return rc == -MT_EX_NOINPUT ? 0 : rc;
+	t.bytes = 0;
+	if (!(rc = each_file(add_size, &t)) && !(rc = each_file(remove_one, &r))) {
+		r.all = true; /* the control region is the last: its lock keeps others away */
+		rc = each_file(remove_one, &r);
+	}
+	region_made(maker);
+	if (!rc && r.err) rc = mt_fail(MT_EX_IO, "removing what is half made of run '%s': %s", name, strerror(r.err));
+	if (!rc) *bytes = t.bytes;
+	return rc;
+}
+
 struct listing {
 	char (*names)[MT_RUN_NAME + 1];
 	size_t n, room;
@@ -660,21 +702,6 @@ void *mt_at(const struct mt_run *run, uint64_t off)
 {
 	if (mt_on_tier(run, off)) return (uint8_t *)run->tier_map.p + (off - run->state_bytes);
 	return (uint8_t *)run->store_map.p + off;
-}
-
-struct total {
-	const char *run;
-	bool holes; /* its store has some */
-	uint64_t bytes;
-};
-
-static int add_size(const char *run, const char *rest, const char *file, const struct stat *st, bool ours, void *arg)
-{
-	(void)rest, (void)file;
-	struct total *t = arg;
-	uint64_t bytes = t->holes ? (uint64_t)st->st_blocks * 512 : (uint64_t)st->st_size;
-	if (ours && !strcmp(run, t->run)) t->bytes += bytes;
-	return 0;
 }
 
 uint64_t mt_run_bytes(const struct mt_run *run)

@@ -764,6 +764,35 @@ kill_slowly() {
 	done
 }
 
+# bats test_tags=slow
+@test "the next create of a name removes what a killed one has left of it, and says so; TERM leaves nothing" {
+	local left create="mt-store create $RUN --config $CONFIGS/demo.json"
+	for left in control "control rings" "control rings store" rings "rings store"; do
+		(cd "$(dirname "$(regions_of "$RUN")")" && for f in $left; do truncate -s 1M "mt.$(id -u).$RUN.$f"; done)
+		$create 2>"$T/err"
+		mt-store rm "$RUN"
+	done
+	dd if=/dev/zero of="$(regions_of "$RUN").store" bs=1M count=1 status=none
+	$create 2>"$T/err"
+	grep -q "^mt-store: run '$RUN': a mt-store create that was killed had made 1048576 bytes of it," "$T/err"
+	fails_with 73 $create
+	grep -q "run '$RUN' exists already: mt-store rm $RUN removes it$" "$T/fails.err"
+	mt-store rm "$RUN"
+	: >"$(regions_of "$RUN").control"
+	spawn maker python3 "$TOP/tests/lib/region.py" "$(regions_of "$RUN").control" lock
+	eventually grep -qx held "$T/maker.out"
+	fails_with 73 $create
+	grep -q "run '$RUN' is being created by another mt-store$" "$T/fails.err"
+	kill -9 "$PID"
+	for sig in KILL TERM; do
+		spawn create mt-store create "$RUN" --config "$CONFIGS/bench-97m.json"
+		eventually ls "$(regions_of "$RUN").store"
+		kill -$sig "$PID"
+		exits $((128 + $(kill -l $sig))) wait "$PID"
+		[ $sig = KILL ] || gone "$RUN"
+	done
+}
+
 @test "serve prints nothing about a stage that exits normally" {
 	demo "$RUN"
 	spawn serve mt-store serve "$RUN"
