@@ -264,6 +264,99 @@ same_as_undisturbed() {
 	done
 }
 
+# The process that makes the run and keeps it served (mt-store/run/keeper.c); mt-run's script has the same name
+keeper() {
+	local p
+	for p in $(pgrep -P "$pid" -x mt-run); do
+		[[ $(readlink "/proc/$p/exe") != */mt-run ]] || echo "$p"
+	done | grep .
+}
+slept() { awk '/^voluntary_ctxt/ { print $2 }' "/proc/$pid/status"; }
+slept_more() { [ "$(slept)" -ge $(($1 + 10)) ]; }
+
+@test "the keeper is killed while it trains: another one serves the run, and mt-run sleeps between its looks" {
+	long_data
+	start --steps 50000 --epochs 100
+	eventually trained 5
+	local first second
+	first=$(keeper)
+	kill -9 "$first"
+	new_keeper() { second=$(keeper) && [ "$second" != "$first" ]; }
+	eventually new_keeper
+	eventually slept_more "$(slept)"
+	pkill -9 -f "^mt-store serve $RUN "
+	eventually pgrep -P "$(keeper)" mt-store
+	kill -TERM $pid
+	exits 143 wait $pid
+	all_gone
+	mt-ckpt verify "$(newest)"
+}
+
+# mt-run while mt-store create works, and is stopped: its pid in $create
+create_stopped() {
+	MODEL=$CONFIGS/bench-97m.json DATA=$CASE/data.bin start --steps 5
+	eventually compgen -G "$(regions_of "$RUN").*"
+	create=$(pgrep -P "$(keeper)" -x mt-store)
+	kill -STOP "$create"
+	mt-store ls "$RUN" | grep -q 'half made'
+}
+
+@test "the keeper, or mt-store create, is killed while the run is made: mt-run exits 69 and says so; nothing is left" {
+	local create victim
+	for victim in keeper create; do
+		create_stopped
+		[ $victim = create ] || create=$(keeper)
+		kill -9 "$create"
+		exits 69 wait $pid
+		all_gone
+		grep -qx "mt-run: mt-store create was killed by signal 9" "$T/run.err"
+		[ ! -e "$T/out" ]
+	done
+}
+
+# Becomes what its arguments say, with signals ignored as job scripts do: for a subshell
+deaf() { trap '' USR1 USR2 ALRM CHLD; exec "$@"; }
+
+# bats test_tags=slow
+@test "USR1, ALRM and CHLD are ignored by mt-run's caller: TERM ends the training, and so does an error of mt-step" {
+	long_data
+	deaf mt-run --run "$RUN" --model "$CASE/model" --data "$T/data" --out "$T/out" $ARGS --steps 50000 --epochs 100 \
+		>"$T/m" 2>"$T/run.err" 3>&- &
+	pid=$!
+	echo "$pid" >>"$T/pids"
+	eventually trained 5
+	kill -TERM $pid
+	exits 143 wait $pid
+	all_gone
+	mt-ckpt verify "$(newest)"
+	mkfifo "$T/fifo"
+	{ cat "$CASE/data.bin"; printf '\001\000\000\000\377\377\377\000'; cat "$T/data"; sleep 60; } >"$T/fifo" 3>&- &
+	echo $! >>"$T/pids"
+	deaf mt-run --run "$RUN" --model "$CASE/model" --data "$T/fifo" --out "$T/b" $ARGS --steps 50000 >/dev/null \
+		2>"$T/run.err" 3>&- &
+	exits 65 wait $!
+	all_gone
+	pkill -P "$(tail -1 "$T/pids")" sleep || true
+}
+
+# bats test_tags=slow
+@test "a checkpoint hangs when TERM comes: later ones give it up, and end the stage that hangs; --resume goes on" {
+	long_data
+	undisturbed --steps 400
+	start --steps 400 --ckpt-every 50
+	eventually compgen -G "$T/out/step-*"
+	pkill -STOP -f "^mt-ckpt serve $RUN "
+	local tries
+	for tries in 1 2 3 4 5 6 7 8; do
+		kill -TERM $pid 2>/dev/null || break
+		sleep 1.5                       # a signal that comes sooner is the same request
+	done
+	exits 143 wait $pid
+	all_gone
+	run_it --steps 400 --resume --ckpt-every 50
+	same_as_undisturbed
+}
+
 @test "mt-store is killed when it has just removed the run: mt-run ends as usual" {
 	replace mt-store <<<'[ "$1" != serve ] || { "$MT/mt-store" "$@"; kill -9 $$; }'
 	DATA=$CASE/data.bin
@@ -925,6 +1018,56 @@ kill_all() { # ARGS...; with HOW=idle when no update is under way
 	wait $pid || true
 	eventually no processes
 	no gone "$RUN"
+}
+
+@test "mt-run, its keeper and mt-store create are killed: OUT's next mt-run at last removes what is made" {
+	local create script
+	create_stopped
+	kill -9 $pid "$(keeper)" "$create"
+	eventually all_gone
+	create_stopped
+	script=$(pgrep -P $pid -x mt-run | grep -v "$(keeper)")
+	kill -9 $script $pid "$(keeper)" "$create"
+	eventually no processes
+	no gone "$RUN"
+	local dead=$pid
+	RUN=$RUN-b DATA=$CASE/data.bin MODEL=$CASE/model run_it --steps 2
+	grep -q "(pid $dead .*) was killed while it made its run, whose [0-9]* bytes are removed$" "$T/run.err"
+	gone "$RUN"
+	rm -r "$T/out"
+	# the same, just after create has ended
+	create_stopped
+	script=$(pgrep -P $pid -x mt-run | grep -v "$(keeper)")
+	kill -9 $script $pid "$(keeper)" "$create"
+	eventually no processes
+	mt-store create "$RUN" --config "$CONFIGS/demo.json" 2>/dev/null
+	DATA=$CASE/data.bin MODEL=$CASE/model run_it --steps 2
+	all_gone
+	[ "$(grep -c "was killed while it made its run" "$T/run.err")" = 2 ]
+	# a run of that name that somebody else has made stays
+	mt-store create "$RUN" --config "$CONFIGS/demo.json" 2>/dev/null
+	DATA=$CASE/data.bin MODEL=$CASE/model exits 73 run_it --steps 4 --resume
+	DATA=$CASE/data.bin MODEL=$CASE/model exits 73 run_it --steps 4 --resume
+	grep -q "run '$RUN' exists already: mt-store rm $RUN removes it$" "$T/run.err"
+}
+
+# bats test_tags=slow
+@test "mt-run is killed while its script writes a request that does not fit a pipe: script and run end" {
+	local i name data=()
+	mkdir "$T/many"
+	for i in $(seq 700); do
+		name=$T/many/$(printf '%0150d' "$i")
+		ln -s "$CASE/data.bin" "$name"
+		data+=(--data "$name")
+	done
+	# the program does not read what follows the request for this stage
+	replace <<<'[ "$1" != serve ] || kill -STOP "$PPID"'
+	DATA=$CASE/data.bin start --steps 5000 "${data[@]}"
+	stopped() { grep -q 'State:.T' "/proc/$pid/status"; }
+	eventually stopped
+	sleep 0.5                               # the script writes
+	kill -9 $pid
+	eventually all_gone
 }
 
 # bats test_tags=slow

@@ -3,6 +3,7 @@
 # shellcheck shell=sh disable=SC2034,SC2086,SC2154   # mt-run sets and uses the variables; lists have an entry a line
 
 tmp='' made='' lock_line='' run_id=''           # made: OUT is new
+making=making                                   # run_id while the run is made
 newest='' looked=''                             # newest: the checkpoint to go on from; looked: it has been looked for
 
 lives() { grep -qs '^State:[[:space:]]*[^ZX[:space:]]' "/proc/$1/status"; }     # PID: is running, not a zombie
@@ -58,6 +59,17 @@ lock_out() {
 	[ "$(stat -Lc %d:%i /dev/fd/7)" = "$(stat -c %d:%i "$out/.lock" 2>/dev/null)" ]
 }
 
+# It was killed before the run was filled: nothing was trained in it, and its name is free again
+end_unborn_run() {
+	bytes=$(remove_half "$holder")
+	case $memory in
+	*'"state":"empty"'*)
+		bytes=$(printf '%s\n' "$memory" | sed -n 's/.*"bytes":\([0-9]*\),"state_bytes".*/\1/p')
+		mt-store rm "$holder" 2>/dev/null || return 0 ;;    # it has stages: mt-store is about to remove it
+	esac
+	[ "${bytes:-0}" = 0 ] || say "$out: its $who was killed while it made its run, whose $bytes bytes are removed"
+}
+
 # The mt-run that had OUT was killed, and with it mt-store, which would have ended its run: the memory stays. Another
 # mt-store does it now, and a mt-optim finishes an update that has begun. By now, a run of that name may be another
 # OUT's.
@@ -66,6 +78,7 @@ end_dead_run() {
 	read_holder
 	[ "$host" = "$(uname -n)" ] && [ -n "$holder_id" ] || return 0
 	memory=$(mt-store stat "$holder" --json 2>/dev/null)
+	if [ "$holder_id" = $making ]; then end_unborn_run; return; fi
 	case $memory in *"\"run_id\":\"$holder_id\""*) ;; *) return 0 ;; esac
 	case $memory in *'"stage":"mt-store","pid":'[0-9]*',"alive":true,'*) return 0 ;; esac
 	set +f

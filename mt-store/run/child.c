@@ -10,15 +10,23 @@
 #include "mt/error.h"
 #include "supervise.h"
 
-/* HUP, INT and TERM also come to a whole process group, and are for mt-run alone: it sends USR1 to whom it means. */
+void child_defaults(void)
+{
+	static const int sigs[] = {SIGPIPE, SIGCHLD, SIGALRM};
+	sigset_t none;
+	for (int i = 0; i < 3; i++) signal(sigs[i], SIG_DFL);
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
+/* HUP, INT and TERM also come to a whole process group, and are for mt-run alone: it sends USR1 to whom it means, which
+ * its caller, or the keeper, may ignore. */
 static void set_signals(void)
 {
 	static const int for_mt_run[] = {SIGHUP, SIGINT, SIGTERM};
-	sigset_t none;
 	for (int i = 0; i < 3; i++) signal(for_mt_run[i], SIG_IGN);
-	signal(SIGPIPE, SIG_DFL);
-	sigemptyset(&none);
-	sigprocmask(SIG_SETMASK, &none, NULL);
+	signal(SIGUSR1, SIG_DFL);
+	child_defaults();
 }
 
 pid_t child_fork(void)
@@ -37,9 +45,9 @@ static void use(int fd, const char *file, int flags, int as)
 
 pid_t child_start(char *const argv[], const struct streams *s)
 {
-	pid_t pid = child_fork();
+	pid_t parent = getpid(), pid = child_fork();
 	if (pid) return pid;
-	if (s->ends_with_us) prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (s->ends_with_us && (prctl(PR_SET_PDEATHSIG, SIGKILL) || getppid() != parent)) _exit(MT_EX_PEER);
 	use(s->in, s->in_file, O_RDONLY, STDIN_FILENO);
 	use(s->out, s->out_file, O_WRONLY | O_CREAT | O_TRUNC, STDOUT_FILENO);
 	if (s->err) use(s->err, NULL, 0, STDERR_FILENO);

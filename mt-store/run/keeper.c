@@ -5,23 +5,27 @@
  *     what happens                       what follows
  *     mt-run dies while create works     create ends, mt-store serves, sees the pipe's end, and removes the run
  *     mt-run dies later                  mt-store sees the pipe's end, saves what was trained, and removes the run
+ *     create is killed                   the keeper removes what it has made; mt-run ends
+ *     the keeper dies while create works create dies with it; mt-run removes what it has made, and ends
  *     mt-store is killed                 the keeper starts another one, unless the run is gone
- *     the keeper is killed               mt-store goes on; mt-run starts another keeper, which waits for its end
+ *     the keeper is killed later         mt-store goes on; mt-run starts another keeper, which waits for its end
  *     mt-run and the keeper are killed   mt-store sees the pipe's end
  */
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "lib.h"
 #include "mt/error.h"
 #include "mt/run.h"
 #include "mt/stage.h"
 #include "mt/wait.h"
 #include "supervise.h"
 
-enum { MOST_STARTS = 100, LOOK_MS = 50, LEAVE_LOOKS = 100 };
+enum { MOST_STARTS = 100, LOOK_MS = 50, LEAVE_LOOKS = 100, DYING_S = 60 };
 
 static int wait_for(pid_t pid)
 {
@@ -69,6 +73,22 @@ static int serve(const struct keeper *k)
 	return MT_EX_PEER;
 }
 
+/* What is still there then, the next create of this name removes */
+static uint64_t remove_half(const char *run)
+{
+	uint64_t bytes;
+	(void)run_remove_half(run, DYING_S, &bytes);
+	return bytes;
+}
+
+/* RUN: prints the bytes that it had */
+void half(int argc, char **argv)
+{
+	if (argc != 2) mt_die(MT_EX_USAGE, "half: for the script alone");
+	printf("%llu\n", (unsigned long long)remove_half(argv[1]));
+	exit(0);
+}
+
 _Noreturn static void keep(const struct keeper *k, char *const create[], const char *errors, int report)
 {
 	static const int of_mt_run[] = {FD_SHIM, FD_REQUESTS, FD_ANSWERS, FD_STDIN};
@@ -77,35 +97,39 @@ _Noreturn static void keep(const struct keeper *k, char *const create[], const c
 	signal(SIGUSR1, SIG_IGN);
 	signal(SIGPIPE, SIG_IGN); /* mt-run may be gone */
 	if (create) {
-		const struct streams streams = {.in_file = "", .out_file = "", .err_file = errors};
-		char code = (char)wait_for(child_start(create, &streams));
+		const struct streams streams = {.in_file = "", .out_file = "", .err_file = errors, .ends_with_us = true};
+		unsigned char code = (unsigned char)wait_for(child_start(create, &streams));
+		if (code > 128) remove_half(k->run);
 		ssize_t w = write(report, &code, 1);
 		(void)w;
 		if (code) _exit(0);
+		close(report);
 	}
-	close(report);
 	_exit(serve(k));
 }
 
 void keeper_start(struct keeper *k, char *const create[], const char *errors)
 {
-	int report[2];
+	int report[2] = {-1, -1};
 	if (k->owner[1] < 0 && pipe2(k->owner, O_CLOEXEC)) mt_die(MT_EX_NOMEM, "a pipe: %s", strerror(errno));
-	if (pipe2(report, O_CLOEXEC)) mt_die(MT_EX_NOMEM, "a pipe: %s", strerror(errno));
+	if (create && pipe2(report, O_CLOEXEC)) mt_die(MT_EX_NOMEM, "a pipe: %s", strerror(errno));
 	k->pid = child_fork();
 	if (k->pid == 0) {
-		close(report[0]);
+		if (create) close(report[0]);
 		keep(k, create, errors, report[1]);
 	}
-	close(report[1]);
+	if (create) close(report[1]);
 	k->report = report[0];
 	if (k->over) keeper_end(k);
 }
 
 int keeper_created(struct keeper *k)
 {
-	unsigned char code = 137;
-	if (read(k->report, &code, 1) < 0) code = 137;
+	unsigned char code;
+	if (read(k->report, &code, 1) != 1) {
+		code = 128 + SIGKILL;
+		remove_half(k->run);
+	}
 	close(k->report);
 	k->report = -1;
 	return code;

@@ -55,10 +55,11 @@ int main(int argc, char **argv)
 	const char *as = getenv("MT_RUN_AS"); /* the script calls this program for what a shell cannot do well */
 	mt_program_name = "mt-run";
 	unsetenv("MT_RUN_AS");
-	signal(SIGPIPE, SIG_DFL); /* which launchers ignore, and a shell could not change */
+	child_defaults(); /* launchers ignore PIPE, for example, and a shell could not change that */
 	if (as) mt_open_standard_fds();
 	if (as && !strcmp(as, "supervise")) supervise(argc, argv);
 	if (as && !strcmp(as, "count")) count(argc, argv);
+	if (as && !strcmp(as, "half")) half(argc, argv);
 	for (int i = 1; i < argc; i++) {
 		nodes |= !strcmp(argv[i], "--nodes");
 		dry |= !strcmp(argv[i], "--dry-run");

@@ -24,7 +24,8 @@
  *     a stage fails                the first failure is mt-run's; mt-step is killed, which ends the task
  *     mt-link ends on node 0       the same, with 69: another node has left the run
  *     mt-feed or mt-step ends      when both have ended, the task is done, or both start again (--restart)
- *     the keeper is killed         another one is started
+ *     the keeper is killed         another one is started; before the run is made, mt-store create dies, too, and the
+ *                                  script ends
  *     the script ends              so does this program, with its code or by the signal that it heard
  *     the script is killed         this program ends, which mt-store notices, as if it had been killed itself
  *     the launcher is gone         the run ends, at once or, if it ends already, in 10 s
@@ -57,6 +58,7 @@ enum action {
 	DONE,       /* the task is over */
 	CUT,        /* mt-link is killed, which ends the run */
 	CUT_UNLESS, /* unless it is connected to node 0, which ends the run then */
+	KILL,       /* the stages are killed: the run is gone, and one of them hangs */
 };
 /* A signal that comes a second after the first is a later one. On several nodes USR1 is for node 0, which can end the
  * run on all of them when they are connected: until then the start goes on. */
@@ -70,6 +72,7 @@ static const struct {
 	[EXPORT] = {NOTHING, ASK, NOTHING, ASK},
 	[FOLLOW] = {CUT_UNLESS, CUT, NOTHING, CUT},
 	[END] = {NOTHING, ASK, NOTHING, ASK},
+	[STOP] = {NOTHING, KILL, NOTHING, KILL},
 };
 
 struct stage {
@@ -88,6 +91,7 @@ static struct {
 	bool restart, silent;
 	pid_t script;
 	struct keeper keeper;
+	bool made;             /* the run, by the keeper */
 	struct mt_run *memory; /* NULL: none */
 	struct stage stages[MT_STREAMS + 4];
 	int n;
@@ -260,6 +264,9 @@ static void act(enum action a)
 		if (is_connected()) break;
 		/* fall through */
 	case CUT: stage_end(link_stage(), SIGKILL); break;
+	case KILL:
+		for (int i = 0; i < s.n; i++) send(s.stages[i].pid, SIGKILL);
+		break;
 	}
 }
 
@@ -537,7 +544,8 @@ static void read_requests(void)
 static void created(void)
 {
 	int code = keeper_created(&s.keeper);
-	if (!code && mt_run_open(&s.memory, s.run, MT_RUN_CONTROL | MT_RUN_READONLY)) s.memory = NULL;
+	s.made = code == 0;
+	if (s.made && mt_run_open(&s.memory, s.run, MT_RUN_CONTROL | MT_RUN_READONLY)) s.memory = NULL;
 	answer(code);
 }
 
@@ -547,7 +555,7 @@ static void keeper_ended(int status)
 	int code = child_code(status);
 	s.keeper.pid = 0;
 	if (s.task == CREATE) created();
-	else if (WIFSIGNALED(status)) keeper_start(&s.keeper, NULL, NULL);
+	else if (WIFSIGNALED(status) && s.made) keeper_start(&s.keeper, NULL, NULL);
 	else {
 		s.kept = store.code = code;
 		if (s.task == END) answer(code);
@@ -563,7 +571,7 @@ _Noreturn static void script_ended(int status)
 		mt_say("its script was killed by signal %d", WTERMSIG(status));
 		_exit(MT_EX_PEER);
 	}
-	if (s.memory && !s.keeper.over) _exit(code); /* it has not ended the run */
+	if (s.made && !s.keeper.over) _exit(code); /* it has not ended the run */
 	close(STDERR_FILENO); /* on several nodes a process passes on what comes there, until nobody writes any more */
 	while (waitpid(-1, NULL, 0) > 0 || errno == EINTR) {}
 	if (s.signal == SIGUSR1) exit(code < 128 ? code : 0); /* mt-step, which heard it too, may have died of it */

@@ -23,7 +23,10 @@ struct streams {
 	bool without_locks;
 	bool ends_with_us; /* it is killed when this process ends */
 };
-/* A new process, to which HUP, INT and TERM mean nothing. Returns 0 in it */
+/* Reset the signals that mt-run and its programs count on, which the caller may ignore or block. Not HUP, INT, TERM and
+ * USR1: a caller that ignores them wants mt-run to do so. */
+void child_defaults(void);
+/* A new process, to which HUP, INT and TERM mean nothing, and USR1 what it means by default. Returns 0 in it */
 pid_t child_fork(void);
 /* Start argv, which PATH finds */
 pid_t child_start(char *const argv[], const struct streams *);
@@ -40,13 +43,15 @@ struct keeper {
 };
 /* create: mt-store's words, whose errors go to the file `errors`; NULL: the run is there */
 void keeper_start(struct keeper *, char *const create[], const char *errors);
-int keeper_created(struct keeper *); /* the exit code of create; 137: the keeper was killed before. Reads `report` */
+/* The exit code of create, read from `report`. 137: it was killed, and nothing of the run is left */
+int keeper_created(struct keeper *);
 void keeper_tell(const struct keeper *, const char *line); /* to mt-store, see owner.c */
 void keeper_end(struct keeper *);                          /* the run's owner ends, in order */
 
-/* ---- supervise.c, count.c: what the program does in the script's name */
+/* ---- supervise.c, count.c, keeper.c: what the program does in the script's name */
 
 _Noreturn void supervise(int argc, char **argv);
 _Noreturn void count(int argc, char **argv);
+_Noreturn void half(int argc, char **argv);
 
 #endif
