@@ -351,3 +351,63 @@ j['quantization_config'] = {'quant_method': 'compressed-tensors' if key == 'form
 		grep -qF "config.json: quantization_config is not supported: $q, only fp8, mxfp4 and" "$T/fails.err"
 	done
 }
+
+# Tensors of X (weight, scale) with a dimension of 0, one of FP8's forms each, beside the model that is in $T/in
+no_elements() {
+	python3 - "$TOP/tests/lib" "$T/in" <<-'END'
+		import sys
+		sys.path.insert(0, sys.argv[1])
+		from wrap import read, write
+		one, none = b"\0\0\x80\x3f", b""
+		forms = {"a.weight": ([0, 128], "a.weight_scale_inv", [1, 1], one),
+		         "b.weight": ([128, 0], "b.weight_scale_inv", [1], one),
+		         "c.weight": ([0, 128], "c.weight_scale", [0, 1], none),
+		         "d.weight": ([0, 0], "d.weight_scale", [], one),
+		         "e.weight": ([0, 8], "e.scale", [0, 1], none),
+		         "f.weight": ([8, 0], "f.qscale_weight", [], one),
+		         "g.experts.gate_up_proj": ([0, 8, 8], "g.experts.gate_up_proj_scale_inv", [0, 1, 1], none),
+		         "h.experts.gate_up_proj": ([2, 0, 8], "h.experts.gate_up_proj_scale_inv", [2, 0, 1], none),
+		         "i.experts.down_proj": ([2, 8, 0], "i.experts.down_proj_scale_inv", [2, 1, 1], 2 * one)}
+		tensors = read(sys.argv[2])
+		for name, (shape, scale, scales, data) in forms.items():
+		    tensors |= {name: ("F8_E4M3", shape, none), scale: ("F32", scales, data)}
+		tensors |= {"j_blocks": ("U8", [0, 4, 2, 16], none), "j_scales": ("U8", [0, 4, 2], none)}
+		write(sys.argv[2], tensors)
+	END
+}
+
+@test "quantized tensors with a dimension of 0 are carried as bf16 or as they are, in each form" {
+	python3 "$TOP/tests/lib/wrap.py" "$GOLDEN/llama3/model" "$T/in" llava
+	no_elements
+	make_run "$T/in" --dtype fp32
+	mt-ckpt verify "$T/in"
+	mt-ckpt export "$RUN" "$T/out"
+	python3 - "$TOP/tests/lib" "$T/in" "$T/out" <<-'END'
+		import sys
+		sys.path.insert(0, sys.argv[1])
+		from wrap import read
+		was, out = read(sys.argv[2]), read(sys.argv[3])
+		empty = {name: t for name, t in was.items() if t[0] == "F8_E4M3" and not t[2]}
+		assert len(empty) == 9 and all(out[n] == ("BF16", shape, b"") for n, (_, shape, _) in empty.items())
+		assert out["j_blocks"] == was["j_blocks"] and not [n for n in out if "scale" in n and n[0] != "j"]
+	END
+}
+
+@test "an LM head in FP8 with a dimension of 0, beside tied embeddings, exits 65" {
+	local shape
+	for shape in '[0, 128]' '[128, 0]' '[0, 0]'; do
+		rm -rf "$T/in"
+		cp -r "$GOLDEN/gemma/model" "$T/in"
+		python3 - "$TOP/tests/lib" "$T/in" "$shape" <<-'END'
+			import json, sys
+			sys.path.insert(0, sys.argv[1])
+			from wrap import read, write
+			write(sys.argv[2], read(sys.argv[2]) | {"lm_head.weight": ("F8_E4M3", json.loads(sys.argv[3]), b""),
+			      "lm_head.weight_scale_inv": ("F32", [1, 1], b"\0\0\x80\x3f")})
+		END
+		create "$RUN" --config "$T/in"
+		fails_with 65 mt-ckpt load "$RUN" "$T/in"
+		grep -q "tensor 'lm_head.weight': not of its embeddings' shape, but config.json ties them" "$T/fails.err"
+		mt-store rm "$RUN"
+	done
+}

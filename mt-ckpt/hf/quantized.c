@@ -157,6 +157,17 @@ int fp8_match(const struct model *m, struct st_entry *e)
 	const struct st_tensor *t = s->tensor;
 	uint64_t n = 1, experts = w->ndim == 3 ? w->shape[0] : 1, rows = w->shape[w->ndim - 2];
 	for (uint32_t d = 0; d < t->ndim; d++) n *= t->shape[d]; /* safetensors.c has checked that it is in the file */
+	s->used = true;
+	for (size_t i = 0; i < 2; i++) {
+		char name[32];
+		snprintf(name, sizeof name, "%s%s", weight ? "." : "_", inputs[i]);
+		struct st_entry *input = find_beside(m, w->name, weight ? ".weight" : "", name);
+		if (input) input->used = true;
+	}
+	if (w->begin == w->end) { /* it has no elements: a dimension is 0 */
+		e->scale = calloc(1, sizeof *e->scale);
+		return e->scale ? 0 : mt_fail(MT_EX_NOMEM, "no memory for scales");
+	}
 	divide(m, e, t, n, row);
 	e->scale_rows = blocks_of(e->rows, e->block[0]);
 	e->scale_cols = blocks_of(w->shape[w->ndim - 1], e->block[1]);
@@ -168,13 +179,6 @@ int fp8_match(const struct model *m, struct st_entry *e)
 		return mt_fail(MT_EX_DATA, "%s: tensor '%s': its shape is not (%s%llu, %llu), the scales of '%s'",
 			s->file->name, shown(t->name), first, (unsigned long long)needed[1], (unsigned long long)needed[2],
 			shown(w->name));
-	}
-	s->used = true;
-	for (size_t i = 0; i < 2; i++) {
-		char name[32];
-		snprintf(name, sizeof name, "%s%s", weight ? "." : "_", inputs[i]);
-		struct st_entry *input = find_beside(m, w->name, weight ? ".weight" : "", name);
-		if (input) input->used = true;
 	}
 	return read_scales(e, s, n);
 }
