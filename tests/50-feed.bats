@@ -417,3 +417,21 @@ for _ in range(60):
 	fails_with 64 mt-feed --check --bytes --config "$T/config.json" "$T/text"
 	mt-feed --check --config "$T/config.json" "$T/good"
 }
+
+@test "--check --turn-end prints the token in which half of the trained parts of records end, and the one before" {
+	local c=$((1 << 31))
+	ends() { mt-feed --check --turn-end --config "$T/config.json" "$@"; }
+	echo '{"vocab_size": 50}' >"$T/config.json"
+	{ record $((c + 1)) 2 9 $((c + 3)) 4 9; record 5 6; } >"$T/r"
+	[ "$(ends --shuffle 1 "$T/r")" = 9 ]        # 2 9, 4 9, 5 6
+	{ record $((c + 1)) 2 9 $((c + 3)) 9 $((c + 9)); record 5 6; record 7; record 8; } >"$T/r"
+	[ -z "$(ends --mix "$T/r")" ]               # 2 9, 9, 5 6, 7, 8
+	[ "$(ends "$T/r")" = 9,2 ]                  # the first document alone
+	{ record $((c + 1)) 2 9 3 $((c + 3)) 4 9 3; record 5 9 3; } >"$T/break"
+	[ "$(ends --shuffle 1 "$T/break")" = 3,9 ]
+	record $((c + 9)) $((c + 9)) >"$T/context"
+	[ -z "$(ends --shuffle 1 "$T/context")" ]
+	fails_with 65 ends --shuffle 1 "$T/r" "$T/config.json"
+	fails_with 64 mt-feed --check --turn-end "$T/r"
+	fails_with 64 mt-feed --turn-end "$T/r"
+}

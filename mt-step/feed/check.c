@@ -51,7 +51,29 @@ struct checked {
 	struct feed_file *file;
 	const struct feed_how *how;
 	uint64_t documents, element; /* how many; the next element: of the record, or of a flat file */
+	uint32_t last[2];            /* the element before, with its flag, and the one before that; MT_CONTEXT_ONLY: none */
 };
+
+/* Behind the element before, which is valid, something else begins. */
+static void count_end(struct checked *c)
+{
+	struct feed_ends *ends = c->how->ends;
+	bool trained = ends && !(c->last[0] & MT_CONTEXT_ONLY);
+	if (trained) ends->all++;
+	for (int i = 0; i < 2; i++) {
+		if (trained && !(c->last[i] & MT_CONTEXT_ONLY)) ends->of[i][c->last[i]]++;
+		c->last[i] = MT_CONTEXT_ONLY;
+	}
+}
+
+static void count_ends(struct checked *c, const uint32_t *words, uint32_t n)
+{
+	for (uint32_t i = 0; i < n; i++) {
+		if (words[i] & MT_CONTEXT_ONLY) count_end(c);
+		c->last[1] = c->last[0];
+		c->last[0] = words[i];
+	}
+}
 
 static bool is_foreign(const struct feed_how *how, uint32_t token)
 {
@@ -65,7 +87,10 @@ static int check_words(void *arg, const uint32_t *words, uint32_t n)
 	uint32_t i = 0;
 	while (i < n && !is_foreign(c->how, words[i] & ~MT_CONTEXT_ONLY)) i++;
 	c->element += i;
-	if (i == n) return 0;
+	if (i == n) {
+		if (c->how->ends) count_ends(c, words, n);
+		return 0;
+	}
 	if (c->how->format == FEED_RECORDS)
 		snprintf(record, sizeof record, "record %llu, ", (unsigned long long)c->documents);
 	const char *key = mt_media_key(&c->how->media, words[i] & ~MT_CONTEXT_ONLY);
@@ -106,6 +131,7 @@ static int check_group(struct checked *c, uint64_t off, uint32_t n)
 		rc = group_document(c->file->name, c->documents, number, words, n, &at, &d);
 		c->element = 0;
 		if (!rc && c->how->vocab) rc = check_words(c, d.ids, d.count);
+		if (!rc) count_end(c);
 	}
 	free(group);
 	return rc;
@@ -121,6 +147,7 @@ static int check_document(void *arg, uint64_t off, uint32_t n)
 	c->element = how->format == FEED_RECORDS ? 0 : off / how->format;
 	if (n & RECORD_GROUP) rc = check_group(c, off, n & ~RECORD_GROUP);
 	else if ((rc = check_loss(c, NULL, 0)) == 0 && how->vocab) rc = file_words(c->file, how, off, n, check_words, c);
+	if (!rc) count_end(c);
 	return rc ? rc : !how->shuffle && !how->mix;
 }
 
@@ -136,13 +163,26 @@ int check_file(const char *name, const struct feed_how *how)
 	int rc = file_open(&f, name, NULL);
 	if (rc) return rc;
 	if (pread(f.fd, start, 4, 0) < 0) start[0] = 0; /* file_documents reports it */
-	struct checked checked = {.file = &f, .how = how};
+	struct checked checked = {.file = &f, .how = how, .last = {MT_CONTEXT_ONLY, MT_CONTEXT_ONLY}};
 	int found = file_documents(&f, how, check_document, &checked);
 	rc = check_other(name, how, start, found < 0 && !checked.documents);
 	if (!rc && found < 0) rc = found; /* with the message of file_documents */
 	if (!rc && !checked.documents) rc = mt_fail(MT_EX_DATA, "%s: no record at all", name);
 	file_close(&f);
 	return rc;
+}
+
+int check_turn_end(const struct feed_how *how)
+{
+	const struct feed_ends *ends = how->ends;
+	const char *before = "";
+	for (int place = 0; place < 2 && ends->all; place++) {
+		uint64_t i = 0;
+		while (i < how->vocab && 2 * ends->of[place][i] < ends->all) i++;
+		if (i < how->vocab) printf("%s%llu", before, (unsigned long long)i), before = ",";
+	}
+	if (*before) putchar('\n');
+	return fflush(stdout) ? mt_fail(MT_EX_IO, "stdout: %s", strerror(errno)) : 0;
 }
 
 int check_vocabulary(const char *config, bool allow_media, struct feed_how *how)

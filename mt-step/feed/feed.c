@@ -10,7 +10,7 @@
 enum { MAX_FILES = 4096 };
 
 static struct feed_how how = {.epochs = 1};
-static bool bytes, u16, u32, decode, allow_media;
+static bool bytes, u16, u32, decode, allow_media, turn_end;
 static const char *config, *sep, *loss;
 
 static const struct mt_opt options[] = {
@@ -30,6 +30,8 @@ static const struct mt_opt options[] = {
 		"check options and the first document of each FILE (with --shuffle, --mix: all), write nothing", NULL},
 	{"config", OPT_STR, &config, "FILE", "with --check: config.json of the model, for its vocabulary", NULL},
 	{"loss", OPT_STR, &loss, "NAME", "with --check: records are those of this --loss of mt-step", NULL},
+	{"turn-end", OPT_FLAG, &turn_end, NULL,
+		"with --check --config: print in which token most parts of records end that are trained on", NULL},
 	{"allow-image-tokens", OPT_FLAG, &allow_media, NULL,
 		"with --check: records may have tokens that stand for images, video or sounds", NULL},
 	{NULL, OPT_FLAG, NULL, NULL, NULL, NULL},
@@ -67,6 +69,7 @@ static void parse(int argc, char **argv, struct feed_sources *sources)
 	how.by_loss = loss;
 	if (loss) mt_must(loss_parse(loss, &how.loss));
 	if (config && !how.check) mt_die(MT_EX_USAGE, "--config goes with --check");
+	if (turn_end && !config) mt_die(MT_EX_USAGE, "--turn-end goes with --check and --config");
 	if (!how.epochs) mt_die(MT_EX_USAGE, "--epochs: at least 1");
 	if (sep && !decode) mt_die(MT_EX_USAGE, "--sep goes with --decode");
 	if (decode) out_decode(sep ? sep : "\n");
@@ -116,8 +119,17 @@ static int feed_shuffled(const struct feed_sources *s)
 
 static int check_files(const struct feed_sources *s)
 {
+	struct feed_ends ends = {0};
 	int rc = config ? check_vocabulary(config, allow_media, &how) : 0;
+	if (!rc && turn_end && how.format == FEED_RECORDS && how.vocab) {
+		how.ends = &ends;
+		ends.of[0] = calloc(2 * how.vocab, sizeof **ends.of);
+		ends.of[1] = ends.of[0] + how.vocab;
+		if (!ends.of[0]) rc = mt_fail(MT_EX_NOMEM, "no memory to count tokens");
+	}
 	for (size_t i = 0; i < s->n_files && !rc; i++) rc = check_file(s->files[i], &how);
+	if (!rc && how.ends) rc = check_turn_end(&how);
+	free(ends.of[0]);
 	return rc;
 }
 

@@ -24,7 +24,10 @@ struct feed_how {
 	uint64_t seed, epochs;
 	bool mix; /* interleave the sources; also if one has a weight */
 	bool check;
-	uint64_t vocab;        /* of the model; 0: not known */
+	uint64_t vocab;           /* of the model; 0: not known */
+	struct feed_ends {        /* of all parts of records that are trained on; NULL: they are not counted */
+		uint64_t *of[2], all; /* (vocab) how many have each token as the last one, and as the one before; in all */
+	} * ends;
 	struct mt_media media; /* tokens that records must not have */
 	bool by_loss;          /* check that records are those of this loss */
 	enum mt_objective_kind loss;
@@ -117,6 +120,9 @@ int check_file(const char *name, const struct feed_how *);
 /* Read the vocabulary of the model from its config.json, and its tokens of media unless these are allowed. -64: it has
  * too many tokens to be trained on bytes */
 int check_vocabulary(const char *config, bool allow_media, struct feed_how *);
+/* Print the token in which at least half of the parts end that are trained on, and the one before it, if there is one,
+ * behind a comma. -74: stdout */
+int check_turn_end(const struct feed_how *);
 
 /* ---- flat.c */
 /* Elements of a flat format as words. */
