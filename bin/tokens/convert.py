@@ -6,6 +6,7 @@ import re
 from .errors import EX_DATA, Problem, say
 from .formats import HEAD, refuse_other_than_records
 from .masks import Maker
+from .model import missing_end
 from .notes import Notes, many
 from .reading import chunks, open_file, parse, split_lines, text_of
 from .records import Document, record, records
@@ -118,15 +119,15 @@ def encode(tokenizer, vocabulary, options, out, stdin):
     finally:
         progress.clear()
         out.flush()
-    finish(total)
+    finish(total, vocabulary.model)
 
 
-def finish(total):
+def finish(total, model):
     lost = total.notes.losses()
     if total.left_out and not total.documents:
         raise Problem(EX_DATA, "no line has tokens to train on: no record is written; the first is %s%s"
                       % (total.first_left_out, lost))
-    for line in total.notes.lines():
+    for line in [*total.notes.lines(), *(missing_end(model, total.notes.ends) if model else [])]:
         say(line)
     if total.left_out:
         one = total.left_out == 1

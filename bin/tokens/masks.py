@@ -173,7 +173,9 @@ class Maker:
         if isinstance(made, Ids):
             return Document(made.ids, made.trained, made.weights, old=made.logprobs)
         if isinstance(made, Chat):
-            return Document(*self.chat(made))
+            made = Document(*self.chat(made))
+            self.notes.end(made.ids, made.trained)
+            return made
         return Document(*(self.text(made.text) if isinstance(made, Text) else self.pair(made)))
 
     # ---- texts

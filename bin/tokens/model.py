@@ -35,22 +35,52 @@ def check_model(model, files):
             raise Problem(EX_CONFIG, "%s: %s" % (os.path.join(model, gguf[0]), GGUF))
 
 
+def read(model, name):
+    """An object in a file; {}: mt-run says what is wrong with it"""
+    try:
+        with open(os.path.join(model, name), encoding="utf-8") as f:
+            root = json.load(f)
+    except (OSError, ValueError):
+        root = None
+    return root if isinstance(root, dict) else {}
+
+
+def text_config(config):
+    text = config.get("text_config")                # of a model that reads pictures, too
+    return text if isinstance(text, dict) else config
+
+
+def special_text(model, token):
+    """The text of a token that marks something and is no text itself; None: it is another one"""
+    added = [(read(model, "tokenizer_config.json").get("added_tokens_decoder") or {}).get(str(token)) or {}]
+    added += (t for t in read(model, "tokenizer.json").get("added_tokens") or [] if t["id"] == token)
+    return next((t["content"] for t in added if t.get("special")), None)
+
+
+def missing_end(model, ends):
+    """A line, if most answers end in a token that ends no generation, as mt-ckpt load --turn-end finds it"""
+    all_ends, text = sum(times for (place, _), times in ends.items() if place == 0), None
+    for (_, token), times in sorted(ends.items()):      # the last token first
+        if text is None and 2 * times >= all_ends:
+            text, end = special_text(model, token), token
+    config, name = read(model, "generation_config.json"), "generation_config.json"
+    if not config:
+        config, name = read(model, "config.json"), "config.json"
+        config = config if "eos_token_id" in config else text_config(config)
+    eos = config.get("eos_token_id")
+    if text is None or (eos is None and name == "config.json") or end in (eos if isinstance(eos, list) else [eos]):
+        return []
+    return ["answers end in '%s', token %d, which %s lacks as eos_token_id, and generation would not stop: mt-run "
+            "writes it into the export's generation_config.json" % (text, end, name)]
+
+
 class Vocabulary:
     """The ids that the model has rows for, if its config.json says so"""
 
     def __init__(self, model=None):
-        self.size = model and self.read(os.path.join(model, "config.json"))
-
-    @staticmethod
-    def read(path):
-        try:
-            with open(path, encoding="utf-8") as f:
-                config = json.load(f)
-            text = config.get("text_config")        # of a model that reads pictures, too
-            size = (text if isinstance(text, dict) else config).get("vocab_size")
-        except (OSError, ValueError, AttributeError):       # mt-run says what is wrong with it
-            return None
-        return size if type(size) is int else None
+        self.model = model
+        size = model and text_config(read(model, "config.json")).get("vocab_size")
+        self.size = size if type(size) is int else None
 
     def check(self, ids, tokenizer):
         if self.size and ids and max(ids) >= self.size:

@@ -8,7 +8,7 @@ def many(n, noun):
 class Notes:
     def __init__(self):
         self.at = None                      # the line that is being converted
-        self.once, self.counted, self.keys, self.lost = {}, {}, {}, {}
+        self.once, self.counted, self.keys, self.lost, self.ends = {}, {}, {}, {}, {}
 
     def say(self, message):
         self.once[message] = True
@@ -27,12 +27,20 @@ class Notes:
             if key not in used and value is not None:
                 self.keys[key] = self.keys.get(key, 0) + 1
 
+    def end(self, ids, trained):
+        """The last token of each answer of a chat, place 0, and the one before: a line break may be behind its end."""
+        for at in range(len(ids)):
+            if trained[at] and not any(trained[at + 1:at + 2]):
+                for place in range(1 + (at > 0 and trained[at - 1])):
+                    key = place, ids[at - place]
+                    self.ends[key] = self.ends.get(key, 0) + 1
+
     def add(self, other):
         self.once.update(other.once)
         for sentence, (times, first) in other.counted.items():
             have, earlier = self.counted.get(sentence, (0, first))
             self.counted[sentence] = have + times, earlier
-        for mine, others in (self.keys, other.keys), (self.lost, other.lost):
+        for mine, others in (self.keys, other.keys), (self.lost, other.lost), (self.ends, other.ends):
             for key, times in others.items():
                 mine[key] = mine.get(key, 0) + times
 
