@@ -1,24 +1,28 @@
-/* carried.c: what the directory of a wrapper, a class for images too, has beside its text model: vision towers,
- * projectors, ...; and what that of a text model has: layers of multi-token prediction. These tensors are in no store.
- * load records where each is, and their checksums; every checkpoint and export gets the same bytes in a file of its
- * own, model-carried.safetensors:
+/* carried.c: what a directory has beside the text model that is trained: vision towers and projectors of a wrapper, a
+ * class for images too; layers of multi-token prediction; whatever else the model's class does not use. These tensors
+ * are in no store. load records where each is, and their checksums; every checkpoint and export gets the same bytes in
+ * a file of its own, model-carried.safetensors, and a checkpoint the record, too. The file comes from
  *
- *     a checkpoint beside the new directory has the file      a checkpoint links it, an export copies it
- *     otherwise                                               it is put together from the source's files
+ *     a checkpoint beside the new directory that has it     a checkpoint links it, an export copies it
+ *     the checkpoint that was loaded                        it is copied
+ *     the directory that the record names, the source       it is put together from the files there
+ *
+ * whichever is the first that has the recorded bytes. A checkpoint does not link the file of the newest one: of any two
+ * that follow one another each has a file of its own, and a bad block does not take both.
  *
  * Weights in FP8 become bf16, since exports have no quantization_config.
  *
  * A source whose bytes are not those of load any more is refused (66). The record is a kept file of the run. It also
- * has what stood before the names of the text model, since files are written under the names that were read. */
+ * has what stood before the names of the text model, since files are written under the names that were read. A run of
+ * a text model of which nothing is carried has none. */
 #include <fcntl.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "ckpt.h"
 #include "model/hfjson.h"
 #include "mt/run.h"
 #include "say.h"
-
-#define FILE_NAME "model-carried.safetensors"
 
 static int no_memory(void) { return mt_fail(MT_EX_NOMEM, "no memory for the tensors that are carried"); }
 static int damaged(void) { return mt_fail(MT_EX_DATA, "the run's record of what it carries is damaged"); }
@@ -58,7 +62,7 @@ static json_t *tensors_json(const struct model *m, int *rc)
 	size_t n = 0;
 	if (!list) *rc = no_memory();
 	for (size_t i = 0; list && i < m->n; i++)
-		if (!m->entries[i].used && !is_constant(m->entries[i].tensor->name)) list[n++] = &m->entries[i];
+		if (!m->entries[i].used && !tensor_is_constant(m->entries[i].tensor)) list[n++] = &m->entries[i];
 	if (n) qsort(list, n, sizeof *list, by_elem);
 	for (size_t i = 0; i < n; i++) json_add(rc, all, tensor_json(list[i], rc));
 	free(list);
@@ -83,10 +87,11 @@ static json_t *prefix_json(const struct source *s)
 	return json_stringn(name, strlen(name) - strlen(rest));
 }
 
-static json_t *record_json(const struct source *s, int *rc)
+static json_t *record_json(const struct source *s, bool drop, int *rc)
 {
 	const struct model *m = &s->model[ARRAY_W];
-	const struct st_entry *head = model_head(m, head_tensor_name(&s->geo));
+	bool no_head = s->geo.flags & MT_TIED && !*s->geo.wrapper;
+	const struct st_entry *head = no_head ? NULL : model_head(m, head_tensor_name(&s->geo));
 	char *path = realpath(s->path, NULL);
 	json_t *root = json_object();
 	json_t *source = json_string(path ? path : s->path);
@@ -97,6 +102,7 @@ static json_t *record_json(const struct source *s, int *rc)
 	json_put(rc, root, "prefix", prefix_json(s));
 	json_put(rc, root, "head", head ? json_string(head->tensor->name) : json_null());
 	json_put(rc, root, "tensors", tensors_json(m, rc));
+	json_put(rc, root, "dropped", json_boolean(drop));
 	free(path);
 	return root;
 }
@@ -130,10 +136,12 @@ static int parse(struct carried *c)
 	c->source = json_string_value(json_object_get(c->record, "source"));
 	c->prefix = json_string_value(json_object_get(c->record, "prefix"));
 	c->head = json_string_value(json_object_get(c->record, "head"));
+	c->checkpoint = json_string_value(json_object_get(c->record, "checkpoint"));
+	c->dropped = json_is_true(json_object_get(c->record, "dropped"));
 	if (!c->source || !c->prefix || !json_is_array(list)) return damaged();
 	if (c->head && (strlen(c->head) <= strlen("weight") || strlen(c->head) >= MT_TENSOR_NAME)) return damaged();
 	c->v = calloc(json_array_size(list) + 1, sizeof *c->v);
-	c->other = (struct shard_other){.file = FILE_NAME, .names = calloc(json_array_size(list) + 1, sizeof(char *))};
+	c->other = (struct shard_other){.file = CARRIED_FILE, .names = calloc(json_array_size(list) + 1, sizeof(char *))};
 	if (!c->v || !c->other.names) return no_memory();
 	json_array_foreach(list, i, o)
 	{
@@ -162,8 +170,10 @@ static int take_record(const char *name, const void *data, size_t bytes, void *a
 
 int carried_open(struct carried *c, const struct mt_run *run)
 {
+	const struct mt_geometry *geo = mt_geometry(run);
 	*c = (struct carried){0};
 	int rc = mt_files_each(run, take_record, c);
+	if (rc > 0 && !*geo->wrapper && !geo->carried) rc = 0; /* writer_end warns */
 	if (rc) return rc < 0 ? rc : mt_fail(MT_EX_NOTYOURS, "%s", mt_errmsg());
 	return c->record ? parse(c) : 0; /* a run with random weights carries nothing */
 }
@@ -234,7 +244,7 @@ static int pass_chunk(const struct carried *c, int source, int whole, uint64_t c
 	if (hash) XXH3_64bits_reset(hash);
 	for (uint64_t n; rc == 0 && at < end; at += n) {
 		n = end - at < BLOCK_BYTES ? end - at : BLOCK_BYTES;
-		rc = whole >= 0 ? file_read(whole, FILE_NAME, buf, n, at) : gather(c, source, at, n, buf, &n);
+		rc = whole >= 0 ? file_read(whole, CARRIED_FILE, buf, n, at) : gather(c, source, at, n, buf, &n);
 		if (rc < 0) break;
 		XXH3_64bits_update(hash, buf, n);
 		if (out) rc = out_write(out, buf, n);
@@ -246,33 +256,63 @@ static int pass_chunk(const struct carried *c, int source, int whole, uint64_t c
 
 struct hashing {
 	const struct carried *c;
-	int source;
+	int source, whole;
 	uint64_t *sums;
 };
 
 static int hash_chunk(void *arg, int64_t task, void *buf)
 {
 	struct hashing *h = arg;
-	return pass_chunk(h->c, h->source, -1, (uint64_t)task, buf, NULL, &h->sums[task]);
+	return pass_chunk(h->c, h->source, h->whole, (uint64_t)task, buf, NULL, &h->sums[task]);
 }
 
-/* Checksums of the file's chunks, into the record */
-static int add_sums(struct carried *c, int source)
+static uint64_t chunks_of(const struct carried *c) { return (c->bytes + IO_BYTES - 1) / IO_BYTES; }
+
+/* Checksums of the file's chunks, put together from the source or of the same file, `whole`; to be freed */
+static int hash_all(const struct carried *c, int source, int whole, uint64_t **sums)
 {
-	uint64_t n = (c->bytes + IO_BYTES - 1) / IO_BYTES;
-	struct hashing h = {c, source, calloc(n + 1, sizeof *h.sums)};
+	uint64_t n = chunks_of(c);
+	struct hashing h = {c, source, whole, calloc(n + 1, sizeof *h.sums)};
 	struct work work = {0};
-	json_t *list = json_array();
 	int rc = h.sums ? work_begin(&work, WORK_THREADS) : no_memory();
 	if (rc == 0) rc = work_run(&work, (int64_t)n, hash_chunk, &h);
 	work_end(&work);
-	for (uint64_t i = 0; i < n && rc == 0; i++) {
-		char text[17];
-		snprintf(text, sizeof text, "%016llx", (unsigned long long)h.sums[i]);
-		json_add(&rc, list, json_string(text));
-	}
+	*sums = h.sums;
+	return rc;
+}
+
+static int add_sums(struct carried *c, int source)
+{
+	json_t *list = json_array();
+	uint64_t *sums;
+	int rc = hash_all(c, source, -1, &sums);
+	for (uint64_t i = 0; i < chunks_of(c) && rc == 0; i++) json_add(&rc, list, json_hash(sums[i]));
 	json_put(&rc, c->record, "xxh3", list);
-	free(h.sums);
+	free(sums);
+	return rc;
+}
+
+/* The checksum that chunk i should have */
+static uint64_t sum_of(const struct carried *c, uint64_t i)
+{
+	const char *text = json_string_value(json_array_get(json_object_get(c->record, "xxh3"), i));
+	return text ? strtoull(text, NULL, 16) : 0;
+}
+
+/* 65: a chunk has not the recorded bytes */
+static int check_chunk(const struct carried *c, uint64_t i, uint64_t sum, int whole)
+{
+	if (sum == sum_of(c, i)) return 0;
+	return whole >= 0 ? mt_fail(MT_EX_DATA, CARRIED_FILE ": chunk %llu is damaged", (unsigned long long)i)
+					  : mt_fail(MT_EX_DATA, "its tensors have changed since they were loaded");
+}
+
+static int check_all(const struct carried *c, int source, int whole)
+{
+	uint64_t *sums;
+	int rc = hash_all(c, source, whole, &sums);
+	for (uint64_t i = 0; i < chunks_of(c) && rc == 0; i++) rc = check_chunk(c, i, sums[i], whole);
+	free(sums);
 	return rc;
 }
 
@@ -285,14 +325,20 @@ static bool is_mtp(const struct carried *c, const struct mt_geometry *geo, const
 		(!strncmp(name, c->prefix, n) && name_is_beyond(geo, name + n));
 }
 
+/* One line that names them */
 static void say(const struct carried *c, const struct mt_geometry *geo)
 {
-	uint32_t mtp = 0;
+	char list[1000] = "", more[40] = "";
+	uint32_t mtp = 0, named = 0;
+	for (size_t at = 0; named < c->n && at < sizeof list - 200; named++)
+		at += (size_t)snprintf(list + at, sizeof list - at, "%s%s", at ? ", " : "", shown(c->v[named].name));
+	if (named < c->n) snprintf(more, sizeof more, " and %u more", c->n - named);
 	for (uint32_t i = 0; i < c->n; i++) mtp += is_mtp(c, geo, c->v[i].name);
 	if (c->n)
-		mt_say("%u tensor%s of %llu bytes are carried untrained, as they are in %s", c->n, mt_s(c->n),
-			(unsigned long long)c->other.bytes, c->source);
-	if (mtp)
+		mt_say("%u tensor%s of %llu bytes are %s%s: %s%s", c->n, mt_s(c->n), (unsigned long long)c->other.bytes,
+			c->dropped ? "left out, which the model does not train" : "carried untrained, as they are in ",
+			c->dropped ? "" : c->source, list, more);
+	if (mtp && !c->dropped)
 		mt_say("warning: %u of them are of multi-token prediction: the more the model is trained, the less they "
 			   "fit it",
 			mtp);
@@ -327,32 +373,49 @@ static int check_names(const struct carried *c, const struct source *s)
 	return 0;
 }
 
-static int take_source(struct carried *c, const struct source *s)
+static int take_source(struct carried *c, const struct source *s, bool drop)
 {
 	int rc = match_fp8(s);
-	*c = (struct carried){.record = record_json(s, &rc), .model = &s->model[ARRAY_W]};
+	*c = (struct carried){.record = record_json(s, drop, &rc), .model = &s->model[ARRAY_W]};
 	if (rc == 0) rc = parse(c);
 	return rc == 0 ? check_names(c, s) : rc;
 }
 
-int carried_say(const struct source *s)
+int carried_say(const struct source *s, bool drop)
 {
 	struct carried c;
-	int rc = take_source(&c, s);
+	int rc = take_source(&c, s, drop);
 	if (rc == 0) say(&c, &s->geo);
 	carried_close(&c);
 	return rc;
 }
 
-int carried_note(struct kept *k, const struct source *s)
+/* Nothing of it is carried. */
+static int drop_all(struct carried *c)
 {
-	struct carried c;
+	int rc = 0;
+	json_put(&rc, c->record, "tensors", json_array());
+	json_put(&rc, c->record, "dropped", json_true());
+	json_object_del(c->record, "xxh3");
+	c->n = 0;
+	return rc;
+}
+
+int carried_note(struct kept *k, struct source *s, bool drop)
+{
+	struct carried c = s->carried;
+	bool had = c.record;
 	char *text = NULL;
-	int rc = take_source(&c, s);
-	if (rc == 0 && c.n) rc = add_sums(&c, s->dirfd);
-	if (rc == 0 && !(text = json_dumps(c.record, JSON_COMPACT))) rc = no_memory();
-	if (rc == 0) rc = kept_add(k, CARRIED_RECORD, text, strlen(text));
+	int rc = 0;
+	s->carried = (struct carried){0};
+	if (!had && (rc = take_source(&c, s, drop)) == 0 && c.n && !drop) rc = add_sums(&c, s->dirfd);
+	c.dropped |= drop;
 	if (rc == 0) say(&c, &s->geo);
+	if (rc == 0 && drop) rc = drop_all(&c);
+	if (rc == 0 && (had || c.n || drop || *s->geo.wrapper)) {
+		if (!(text = json_dumps(c.record, JSON_COMPACT))) rc = no_memory();
+		if (rc == 0) rc = kept_add(k, CARRIED_RECORD, text, strlen(text));
+	}
 	carried_close(&c);
 	return rc;
 }
@@ -387,47 +450,28 @@ static int open_same(const struct carried *c, int parent, const char *name, int 
 	json_t *root = NULL;
 	if (fd < 0) return -1;
 	bool read = file_exists(fd, "run.json") && file_read_json(fd, "run.json", &root) == 0;
-	const json_t *entry = json_object_get(json_object_get(root, "files"), FILE_NAME);
+	const json_t *entry = json_object_get(json_object_get(root, "files"), CARRIED_FILE);
 	bool same = read && json_equal(json_object_get(entry, "xxh3"), json_object_get(c->record, "xxh3")) &&
 		(uint64_t)json_integer_value(json_object_get(entry, "bytes")) == c->bytes;
 	json_decref(root);
-	if (same) *file = openat(fd, FILE_NAME, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	if (same) *file = openat(fd, CARRIED_FILE, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 	if (same && *file >= 0) return fd;
 	close(fd);
 	return -1;
 }
 
-/* Of the checkpoints step-* beside the new directory one that has the file; -1: none. mt-ckpt serve may be deleting the
- * ones that are listed, and the newest may have come after the list: so it is looked for twice. */
-static int find_same(const struct carried *c, int parent, int *file)
-{
-	int found = -1;
-	for (int i = 0; i < 2 && found < 0; i++) {
-		DIR *d = dir_list(parent);
-		for (struct dirent *e; d && found < 0 && (e = readdir(d));)
-			if (!strncmp(e->d_name, "step-", 5)) found = open_same(c, parent, e->d_name, file);
-		if (d) closedir(d);
-	}
-	return found;
-}
-
 /* A copy, from the same file or from the source */
 static int copy(const struct carried *c, struct out_dir *dir, int source, int whole)
 {
-	const json_t *sums = json_object_get(c->record, "xxh3");
 	uint8_t *buf = malloc(BLOCK_BYTES);
 	struct out_file *f;
-	int rc = buf ? out_create(dir, FILE_NAME, c->bytes, &f) : no_memory();
-	for (uint64_t i = 0; i * IO_BYTES < c->bytes && rc == 0; i++) {
+	int rc = buf ? out_create(dir, CARRIED_FILE, c->bytes, &f) : no_memory();
+	for (uint64_t i = 0; i < chunks_of(c) && rc == 0; i++) {
 		struct out_chunk out;
 		uint64_t sum = 0;
 		if ((rc = out_chunk_begin(&out, f, i, NULL)) < 0) break;
 		rc = out_chunk_end(&out, pass_chunk(c, source, whole, i, buf, &out, &sum));
-		const char *was = json_string_value(json_array_get(sums, i));
-		if (rc < 0 || (was && sum == strtoull(was, NULL, 16))) continue;
-		rc = whole >= 0
-			? mt_fail(MT_EX_DATA, FILE_NAME " of a checkpoint beside it: chunk %llu is damaged", (unsigned long long)i)
-			: mt_fail(MT_EX_NOINPUT, "its tensors have changed since they were loaded");
+		if (rc == 0) rc = check_chunk(c, i, sum, whole);
 	}
 	free(buf);
 	return rc;
@@ -440,7 +484,7 @@ static int open_fp8(const struct carried *c, int source, struct model *m)
 	for (uint32_t i = 0; i < c->n && rc == 0; i++) {
 		if (!c->v[i].fp8) continue;
 		if (!m->files.label &&
-			((rc = model_open(m, source, st_sets[ARRAY_W].name)) < 0 || (rc = quantized_config(m, source)) < 0))
+			((rc = model_open(m, source, st_sets[ARRAY_W].name, NULL)) < 0 || (rc = quantized_config(m, source)) < 0))
 			break;
 		struct st_entry *e = model_find(m, c->v[i].name);
 		bool same = e && fp8_has_scales(m, e) && (e->tensor->end - e->tensor->begin) * 2 == c->v[i].bytes;
@@ -449,7 +493,8 @@ static int open_fp8(const struct carried *c, int source, struct model *m)
 	return rc;
 }
 
-static int copy_source(const struct carried *c, struct out_dir *dir)
+/* dir: NULL: it is only checked */
+static int from_source(const struct carried *c, struct out_dir *dir)
 {
 	struct model model = {0};
 	struct carried with = *c;
@@ -457,7 +502,7 @@ static int copy_source(const struct carried *c, struct out_dir *dir)
 	if (rc == 0) {
 		rc = open_fp8(c, fd, &model);
 		with.model = &model;
-		if (rc == 0) rc = copy(&with, dir, fd, -1);
+		if (rc == 0) rc = dir ? copy(&with, dir, fd, -1) : check_all(&with, fd, -1);
 		model_close(&model);
 		close(fd);
 		if (rc != -MT_EX_DATA && rc != -MT_EX_NOINPUT) return rc;
@@ -467,13 +512,103 @@ static int copy_source(const struct carried *c, struct out_dir *dir)
 		mt_errmsg());
 }
 
-int carried_write(const struct carried *c, struct out_dir *dir)
+struct search { /* for a file with the recorded bytes */
+	const struct carried *c;
+	struct out_dir *dir; /* where it shall be; NULL: it is only checked */
+	char bad[300];       /* the first checkpoint of which it is damaged, and how; empty: none */
+};
+
+/* Take the file from the checkpoint `name`; 1: it has none, or a damaged one. newest: link it, unless it is this file,
+ * which is the first one that is looked at; NULL: copy it */
+static int from_checkpoint(struct search *f, int parent, const char *name, struct stat *newest)
 {
-	int whole = -1, beside = find_same(c, dir->parent, &whole), rc = 1;
-	if (beside < 0) return copy_source(c, dir);
-	if (!dir->no_sums) rc = out_link(dir, beside, FILE_NAME, c->bytes, json_object_get(c->record, "xxh3"));
-	if (rc == 1) rc = copy(c, dir, -1, whole);
-	close(whole);
-	close(beside);
+	const struct carried *c = f->c;
+	struct stat st = {0};
+	int file, fd = open_same(c, parent, name, &file), rc = 1;
+	if (fd < 0) return 1;
+	bool known = newest && fstat(file, &st) == 0;
+	if (known && !newest->st_ino) *newest = st;
+	if (known && st.st_ino == newest->st_ino && st.st_dev == newest->st_dev) rc = 1;
+	else if (check_all(c, -1, file) < 0) {
+		if (!*f->bad) snprintf(f->bad, sizeof f->bad, "%s: %s", shown(name), mt_errmsg());
+	} else if (newest) rc = out_link(f->dir, fd, CARRIED_FILE, c->bytes, json_object_get(c->record, "xxh3"));
+	else rc = f->dir ? copy(c, f->dir, -1, file) : 0;
+	close(file);
+	close(fd);
+	return rc;
+}
+
+static int is_step(const struct dirent *e) { return !strncmp(e->d_name, "step-", 5); }
+
+/* The same of the checkpoints step-* in `parent`, the newest first */
+static int from_beside(struct search *f, int parent, bool link)
+{
+	struct stat newest = {0};
+	struct dirent **list;
+	int n = scandirat(parent, ".", &list, is_step, alphasort), rc = 1;
+	for (int i = n - 1; i >= 0 && rc == 1; i--) rc = from_checkpoint(f, parent, list[i]->d_name, link ? &newest : NULL);
+	for (int i = 0; i < n; i++) free(list[i]);
+	if (n >= 0) free(list);
+	return rc;
+}
+
+/* The same of the checkpoint that was loaded, and of those beside it */
+static int from_loaded(struct search *f)
+{
+	char *base;
+	int parent = -1, rc = out_split(f->c->checkpoint, &parent, &base) < 0 ? 1 : from_checkpoint(f, parent, base, NULL);
+	if (rc == 1 && parent >= 0) rc = from_beside(f, parent, false);
+	if (parent >= 0) close(parent);
+	free(base);
+	return rc;
+}
+
+int carried_write(const struct carried *c, struct out_dir *dir, bool link)
+{
+	/* mt-ckpt serve may be deleting the checkpoints that are listed, and the newest may have come after the list */
+	enum { TIMES = 2 };
+	struct search f = {.c = c, .dir = dir};
+	int rc = 1;
+	for (int i = 0; i < TIMES && rc == 1; i++) {
+		if (link) rc = from_beside(&f, dir->parent, true);
+		if (rc == 1) rc = from_beside(&f, dir->parent, false);
+	}
+	if (rc == 1 && c->checkpoint) rc = from_loaded(&f);
+	if (rc == 1) rc = from_source(c, dir);
+	if (*f.bad && rc == 0) mt_say("warning: %s: its tensors are taken from elsewhere", f.bad);
+	return *f.bad && rc < 0 ? mt_fail(-rc, "%s; %s", mt_errmsg(), f.bad) : rc;
+}
+
+/* ---- a checkpoint that is loaded */
+
+/* The checkpoint's file is damaged: is the same elsewhere? Else the first error stays. */
+static int look_elsewhere(const struct carried *c, int rc)
+{
+	struct search f = {.c = c};
+	char why[512];
+	snprintf(why, sizeof why, "%s", mt_errmsg());
+	int found = c->checkpoint ? from_loaded(&f) : 1;
+	if (found == 1) found = from_source(c, NULL);
+	if (found < 0) return mt_fail(-rc, "%s", why);
+	mt_say("warning: %s: %s: its tensors are taken from elsewhere", c->checkpoint, why);
+	return 0;
+}
+
+int carried_find(struct source *s, bool drop)
+{
+	struct carried *c = &s->carried;
+	json_t *entry = json_object_get(s->files, CARRIED_FILE);
+	int rc;
+	if (!s->full || !json_object_get(s->files, CARRIED_RECORD)) return 0;
+	if ((rc = run_json_verify(s->dirfd, s->files, CARRIED_RECORD, NULL)) < 0 ||
+		(rc = file_read_json(s->dirfd, CARRIED_RECORD, &c->record)) < 0)
+		return rc;
+	char *path = realpath(s->path, NULL);
+	if (path) json_put(&rc, c->record, "checkpoint", json_string(path));
+	free(path);
+	if (rc == 0) rc = parse(c);
+	if (rc < 0 || !c->n) return rc;
+	if (!json_equal(json_object_get(entry, "xxh3"), json_object_get(c->record, "xxh3"))) return damaged();
+	if (!drop && (rc = run_json_verify(s->dirfd, s->files, CARRIED_FILE, NULL)) < 0) rc = look_elsewhere(c, rc);
 	return rc;
 }

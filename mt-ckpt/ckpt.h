@@ -25,7 +25,25 @@ int parts_list(struct parts *, const struct mt_unit *units, uint32_t n_units, ui
 uint32_t parts_find(const struct parts *, uint32_t unit, uint64_t at);          /* that holds the element: its first */
 void parts_set(char name[SET_NAME], enum array, uint32_t node, uint32_t nodes); /* "optim-m-node-0-of-2" */
 
-/* ---- source.c */
+/* ---- source.c, and the first one of carried.c */
+
+struct carried { /* what a directory has beside the text model (carried.c); zero: nothing */
+	json_t *record;
+	const char *source, *prefix, *head; /* directory; what stands before the text model's names; the LM head's name */
+	const char *checkpoint;             /* that was loaded, and has the new file; NULL: none */
+	bool dropped;                       /* --drop-unused: the tensors are left out */
+	struct carried_tensor {
+		const char *name, *file; /* in the directory */
+		uint64_t begin, bytes;   /* in that file */
+		uint64_t at;             /* in the data of the new one */
+		bool fp8;                /* there it is FP8, and `bytes` is its length as bf16 */
+	} * v;
+	uint32_t n;
+	char *header; /* of the new file, and its length */
+	uint64_t header_bytes, bytes;
+	struct shard_other other;  /* the new file, for the index */
+	const struct model *model; /* of the directory, to read what is FP8; NULL: not opened */
+};
 
 struct source { /* a directory to load or verify */
 	const char *path;
@@ -47,6 +65,7 @@ struct source { /* a directory to load or verify */
 		uint32_t number;
 		uint64_t sum; /* of the seal, by run.json */
 	} * tiles;
+	struct carried carried; /* of a checkpoint that has the record of it, by carried_find: its file is not opened */
 };
 
 /* Open the directory and run.json; `weights`: ignore run.json. 65: it has the name or the optimizer files of a
@@ -91,6 +110,9 @@ struct kept { /* the files of a directory that a run keeps */
 
 /* 65: a git-lfs pointer, or not a regular file. Release it after an error, too. */
 int kept_read(struct kept *, const struct source *);
+/* Answers that are trained on end in one of these tokens, ID[,ID], the first that is a special one of the tokenizer:
+ * generation_config.json gets it as eos_token_id, and one line says so. ids: NULL: not known */
+int kept_turn_end(struct kept *, const struct source *, const char *ids);
 void kept_release(struct kept *);
 /* data: becomes its own, also after an error */
 int kept_add(struct kept *, const char *name, char *data, size_t bytes);
@@ -101,33 +123,23 @@ int kept_write(const char *name, const void *data, size_t bytes, void *out_dir);
 
 /* ---- carried.c */
 
-#define CARRIED_RECORD ".mt-carried.json" /* a kept file, which no directory gets: what a run carries, and from where */
+#define CARRIED_FILE "model-carried.safetensors"
+#define CARRIED_RECORD ".mt-carried.json" /* a kept file, which only checkpoints get: what is carried, and from where */
 
-struct carried { /* what a wrapper's directory has beside the text model; zero: the run is of a text model */
-	json_t *record;
-	const char *source, *prefix, *head; /* directory; what stands before the text model's names; the LM head's name */
-	struct carried_tensor {
-		const char *name, *file; /* in the directory */
-		uint64_t begin, bytes;   /* in that file */
-		uint64_t at;             /* in the data of the new one */
-		bool fp8;                /* there it is FP8, and `bytes` is its length as bf16 */
-	} * v;
-	uint32_t n;
-	char *header; /* of the new file, and its length */
-	uint64_t header_bytes, bytes;
-	struct shard_other other;  /* the new file, for the index */
-	const struct model *model; /* of the directory, to read what is FP8; NULL: not opened */
-};
-
-/* What source's directory has beside the text model that was found in it, with checksums: into the kept files */
-int carried_note(struct kept *, const struct source *);
-int carried_say(const struct source *);                    /* only a line on stderr: how much is carried */
+/* Before a checkpoint is loaded: its record, if it has one. 65: neither its file nor any other has the recorded bytes;
+ * drop: the file is not looked at. */
+int carried_find(struct source *, bool drop);
+/* What the source has beside the text model that was found in it, with checksums, or its record: into the kept files.
+ * drop: nothing is carried. Empties source's carried */
+int carried_note(struct kept *, struct source *, bool drop);
+int carried_say(const struct source *, bool drop);         /* only a line on stderr: what is carried */
 int carried_open(struct carried *, const struct mt_run *); /* the same of a run */
 void carried_close(struct carried *);
 /* The tensors of the files under the names that were read, n of them; to be freed */
 int carried_table(const struct carried *, const struct mt_layout *files, struct mt_tensor **table, uint32_t *n);
-/* Write the file: a link to that of a checkpoint beside dir, or a copy. 66: the source is gone, or has changed */
-int carried_write(const struct carried *, struct out_dir *);
+/* Write the file: a copy, or a link to that of a checkpoint beside dir which is not the newest. 66: the source is gone,
+ * or has changed */
+int carried_write(const struct carried *, struct out_dir *, bool link);
 
 /* ---- state.c */
 
@@ -267,14 +279,20 @@ int best_checkpoint(const char *metrics, const uint64_t *steps, size_t n, uint64
 
 /* ---- commands */
 
-int ckpt_load(const char *run, const char *dir, bool weights, bool new_record); /* load.c */
-int ckpt_save(const char *run, const char *dir, uint64_t shard);                /* save.c */
+struct how_load {         /* what load, and verify as if it loaded, make of a directory */
+	bool drop;            /* --drop-unused */
+	const char *turn_end; /* --turn-end; NULL: not given */
+};
+
+int ckpt_load(const char *run, const char *dir, bool weights, bool new_record, const struct how_load *); /* load.c */
+int ckpt_save(const char *run, const char *dir, uint64_t shard);                                         /* save.c */
 int ckpt_save_part(const char *run, const char *dir, uint64_t shard);
 int ckpt_export(const char *run, const char *dir, enum mt_dtype, uint64_t shard, bool replace); /* save.c */
 int ckpt_export_from(const char *from, const char *dir, bool replace);                          /* copy.c */
 /* best: keep the best checkpoint of this file of metrics, too; may be NULL */
 int ckpt_serve(const char *run, const char *dir, uint64_t keep, const char *best, uint64_t shard,
-	bool copy_tier);              /* serve.c */
-int ckpt_verify(const char *dir); /* verify.c */
+	bool copy_tier); /* serve.c */
+/* as_load: what load takes from elsewhere may be damaged; drop: as load's */
+int ckpt_verify(const char *dir, bool as_load, const struct how_load *); /* verify.c */
 
 #endif

@@ -5,7 +5,7 @@
 #include "ckpt.h"
 
 /* Belongs to the state beside the model */
-static bool is_state(const char *name) { return strncmp(name, "optim-", 6) == 0; }
+static bool is_state(const char *name) { return strncmp(name, "optim-", 6) == 0 || !strcmp(name, CARRIED_RECORD); }
 
 static int copy_chunk(int fd, struct out_file *f, uint64_t number, uint8_t *buf)
 {
@@ -43,7 +43,12 @@ static int copy_model(const struct source *s, struct out_dir *dir)
 	const char *name;
 	json_t *entry;
 	int rc = buf ? 0 : mt_fail(MT_EX_NOMEM, "no memory to copy a checkpoint's model");
-	json_object_foreach(s->files, name, entry) if (rc == 0 && !is_state(name)) rc = copy_file(s, dir, name, entry, buf);
+	json_object_foreach(s->files, name, entry)
+	{
+		if (rc < 0 || is_state(name)) continue;
+		bool carried = s->carried.n && !strcmp(name, CARRIED_FILE);
+		rc = carried ? carried_write(&s->carried, dir, false) : copy_file(s, dir, name, entry, buf);
+	}
 	free(buf);
 	out_sort(dir);
 	return rc;
@@ -56,6 +61,7 @@ int ckpt_export_from(const char *from, const char *path, bool replace)
 	int rc = source_open(&s, from, false);
 	if (rc == 0 && !s.full) rc = mt_fail(MT_EX_DATA, "%s: is no checkpoint: it has no run.json", shown(from));
 	if (rc == 0) rc = source_config(&s);
+	if (rc == 0) rc = carried_find(&s, false);
 	if (rc == 0 && (rc = out_begin(&dir, path, replace)) == 0) {
 		rc = copy_model(&s, &dir);
 		if (rc == 0) rc = out_sync(&dir);

@@ -196,6 +196,107 @@ int kept_read(struct kept *k, const struct source *s)
 	return rc;
 }
 
+/* ---- generation_config.json */
+
+#define GENERATION "generation_config.json"
+
+/* A kept file as JSON; NULL: it is not there, or no JSON. *at: its number */
+static json_t *kept_json(const struct kept *k, const char *name, uint32_t *at)
+{
+	json_error_t error;
+	for (*at = 0; *at < k->n; ++*at)
+		if (!strcmp(k->file[*at].name, name)) return hfjson_parse(k->data[*at], k->file[*at].bytes, &error);
+	return NULL;
+}
+
+static bool is_special(const json_t *token) { return json_is_true(json_object_get(token, "special")); }
+
+/* The text of a token that marks something and is no text itself; false: it is another one, or not known */
+static bool special_text(const struct kept *k, uint32_t id, char text[64])
+{
+	char key[16];
+	uint32_t at;
+	size_t i;
+	snprintf(key, sizeof key, "%u", id);
+	json_t *root = kept_json(k, "tokenizer_config.json", &at), *found = NULL, *token;
+	json_t *more = NULL;
+	token = json_object_get(json_object_get(root, "added_tokens_decoder"), key);
+	if (is_special(token)) found = token;
+	if (!found) more = kept_json(k, "tokenizer.json", &at);
+	json_array_foreach(json_object_get(more, "added_tokens"), i,
+		token) if (is_special(token) && json_integer_value(json_object_get(token, "id")) == id) found = token;
+	const char *content = json_string_value(json_object_get(found, "content"));
+	if (content) snprintf(text, 64, "%s", shown(content));
+	json_decref(root);
+	json_decref(more);
+	return content;
+}
+
+/* What transformers makes of config.json where there is no generation_config.json */
+static json_t *generation_of(const struct source *s, int *rc)
+{
+	static const char *const keys[] = {"bos_token_id", "eos_token_id", "pad_token_id"};
+	json_t *config, *made = json_object();
+	if ((*rc = file_read_json(s->dirfd, "config.json", &config)) < 0) return made;
+	json_put(rc, made, "_from_model_config", json_true());
+	for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+		json_t *id = json_object_get(config, keys[i]);
+		if (!id) id = json_object_get(json_object_get(config, "text_config"), keys[i]);
+		if (id && !json_is_null(id)) json_put(rc, made, keys[i], json_incref(id));
+	}
+	json_decref(config);
+	return made;
+}
+
+static bool has_id(const json_t *ids, uint32_t id)
+{
+	bool has = json_is_integer(ids) && json_integer_value(ids) == id;
+	for (size_t i = 0; i < json_array_size(ids); i++) has |= json_integer_value(json_array_get(ids, i)) == id;
+	return has;
+}
+
+static int put_text(struct kept *k, uint32_t at, char *text)
+{
+	if (!text) return mt_fail(MT_EX_NOMEM, "no memory for " GENERATION);
+	hfjson_unmark(text);
+	if (at == k->n) return kept_add(k, GENERATION, text, strlen(text));
+	free(k->data[at]);
+	k->data[at] = text;
+	k->bytes += strlen(text) - k->file[at].bytes;
+	k->file[at].bytes = strlen(text);
+	return 0;
+}
+
+int kept_turn_end(struct kept *k, const struct source *s, const char *list)
+{
+	char text[64];
+	uint32_t at, id = 0;
+	bool special = false;
+	for (char *end; list && !special && *list; list = *end ? end + 1 : end) {
+		id = (uint32_t)strtoul(list, &end, 10);
+		special = special_text(k, id, text);
+	}
+	if (!special) return 0;
+	int rc = 0;
+	json_t *root = kept_json(k, GENERATION, &at), *ids;
+	bool there = at < k->n;
+	if (!there) root = generation_of(s, &rc);
+	ids = json_object_get(root, "eos_token_id");
+	if (rc == 0 && (there ? json_is_object(root) : ids != NULL) && !has_id(ids, id)) {
+		json_t *all = json_is_array(ids) ? json_incref(ids) : json_array();
+		if (json_is_integer(ids)) json_add(&rc, all, json_incref(ids));
+		json_add(&rc, all, json_integer(id));
+		json_put(&rc, root, "eos_token_id", all);
+		if (rc == 0) rc = put_text(k, at, json_text(root, 2));
+		if (rc == 0)
+			mt_say("answers end in '%s', token %u, which %s lacks as eos_token_id, and generation would not stop: "
+				   "exports have it there",
+				text, id, there ? GENERATION : "config.json");
+	}
+	json_decref(root);
+	return rc;
+}
+
 void kept_release(struct kept *k)
 {
 	for (uint32_t i = 0; i < k->n; i++) free(k->data[i]);
@@ -218,7 +319,7 @@ int kept_directory(struct out_dir *dir, const char *name)
 int kept_write(const char *name, const void *data, size_t bytes, void *arg)
 {
 	struct out_dir *dir = arg;
-	if (!strcmp(name, CARRIED_RECORD)) return 0;
+	if (!strcmp(name, CARRIED_RECORD) && dir->no_sums) return 0; /* an export */
 	if (!kept_name_valid(name)) return mt_fail(MT_EX_DATA, "kept file '%s' is not a valid file name", shown(name));
 	int rc = kept_directory(dir, name);
 	return rc < 0 ? rc : out_text(dir, name, data, bytes);

@@ -234,16 +234,19 @@ static int check_optim(struct mt_run *run, const struct source *s)
 }
 
 /* *linked: links to the checkpoint's tiles become the run's. Then mt-tier looks at their seals when it reads them. */
-static int check_source(struct mt_run *run, struct source *s, struct kept *kept, bool *linked)
+static int check_source(struct mt_run *run, struct source *s, struct kept *kept, const struct how_load *how,
+	bool *linked)
 {
 	int rc;
 	if ((rc = source_config(s)) < 0 || (rc = config_same(mt_geometry(run), &s->geo)) < 0 ||
-		(rc = check_optim(run, s)) < 0 || (rc = source_checksums(s)) < 0 || (rc = source_models(s)) < 0)
+		(rc = check_optim(run, s)) < 0 || (rc = carried_find(s, how->drop)) < 0 || (rc = source_checksums(s)) < 0 ||
+		(rc = source_models(s)) < 0)
 		return rc;
 	*linked = tiles_fit(run, s);
 	if (!*linked && mt_control(run)->state != MT_NONE && (rc = tiles_verify(s)) < 0) return rc;
 	if ((rc = kept_read(kept, s)) < 0) return rc;
-	return family_carries(&s->geo) ? carried_note(kept, s) : 0;
+	if ((rc = kept_turn_end(kept, s, how->turn_end)) < 0) return rc;
+	return carried_note(kept, s, how->drop);
 }
 
 /* The optimizer's state is loaded into a run that has it in another type */
@@ -260,7 +263,7 @@ static void warn_of_state(struct mt_run *run, const struct source *s)
 						: "they are rounded once, to nearest");
 }
 
-int ckpt_load(const char *name, const char *dir, bool weights, bool new_record)
+int ckpt_load(const char *name, const char *dir, bool weights, bool new_record, const struct how_load *how)
 {
 	struct mt_run *run;
 	struct source s = {.dirfd = -1};
@@ -270,10 +273,9 @@ int ckpt_load(const char *name, const char *dir, bool weights, bool new_record)
 	if (rc < 0) return rc;
 	rc = mt_run_idle(run);
 	if (rc == 0) rc = source_open(&s, dir, weights);
-	if (rc == 0) rc = check_source(run, &s, &kept, &linked);
+	if (rc == 0) rc = check_source(run, &s, &kept, how, &linked);
 	if (new_record) s.json.has_record = false;
 	if (rc == 0) {
-		if (!family_carries(&s.geo)) model_name_extras(&s.model[ARRAY_W]);
 		warn_of_state(run, &s);
 		rc = fill(run, &s, &kept, linked);
 	}

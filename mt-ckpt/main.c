@@ -16,9 +16,13 @@ enum {
 	THREADS,
 	PART,
 	COPY_TIER,
+	DROP,
+	AS_LOAD,
+	TURN_END,
 	OPTIONS
 }; /* in the table's order */
-static bool seen[OPTIONS], weights, new_record, replace, part, copy_tier;
+static bool seen[OPTIONS], weights, new_record, replace, part, copy_tier, as_load;
+static struct how_load how;
 static const char *dtype, *dir, *best, *from;
 static uint64_t keep = 2, shard = SHARD_BYTES;
 
@@ -42,16 +46,22 @@ static const struct mt_opt options[] = {
 	{"copy-tier", OPT_FLAG, &copy_tier, NULL,
 		"serve: copy the tiles of a run with a tier, where hard links would be on the same disk, or cannot be",
 		&seen[COPY_TIER]},
+	{"drop-unused", OPT_FLAG, &how.drop, NULL,
+		"load, verify: leave out tensors that the model does not train; without it, they are carried", &seen[DROP]},
+	{"as-load", OPT_FLAG, &as_load, NULL, "verify: tensors that load can take from elsewhere may be damaged",
+		&seen[AS_LOAD]},
+	{"turn-end", OPT_STR, &how.turn_end, "ID[,ID]",
+		"load, verify: answers end in this token, which generation_config.json shall have", &seen[TURN_END]},
 	{0},
 };
 
 static const struct mt_program program = {
 	.name = "mt-ckpt",
-	.usage = "mt-ckpt load [RUN] DIR [--weights] [--new-record]\n"
+	.usage = "mt-ckpt load [RUN] DIR [--weights] [--new-record] [--drop-unused] [--turn-end ID[,ID]]\n"
 			 "mt-ckpt save [RUN] DIR [--part]\n"
 			 "mt-ckpt export [RUN] DIR [--dtype bf16|fp32] [--replace]\n"
 			 "mt-ckpt export --from CHECKPOINT DIR [--replace]\n"
-			 "mt-ckpt verify DIR\n"
+			 "mt-ckpt verify DIR [--as-load] [--drop-unused] [--turn-end ID[,ID]]\n"
 			 "mt-ckpt serve [RUN] --dir DIR [--keep K] [--keep-best METRICS] [--copy-tier]",
 	.about =
 		"Loads a Hugging Face directory or a checkpoint into a run, writes a run as either, or verifies a directory.\n"
@@ -63,10 +73,10 @@ static const struct command {
 	const char *name;
 	int operands, options; /* bits 1 << WEIGHTS, ... */
 } commands[] = {
-	{"load", 2, 1 << WEIGHTS | 1 << NEW_RECORD | 1 << THREADS},
+	{"load", 2, 1 << WEIGHTS | 1 << NEW_RECORD | 1 << THREADS | 1 << DROP | 1 << TURN_END},
 	{"save", 2, 1 << SHARD | 1 << THREADS | 1 << PART},
 	{"export", 2, 1 << DTYPE | 1 << SHARD | 1 << REPLACE | 1 << FROM | 1 << THREADS},
-	{"verify", 1, 1 << THREADS},
+	{"verify", 1, 1 << THREADS | 1 << DROP | 1 << AS_LOAD | 1 << TURN_END},
 	{"serve", 1, 1 << DIRECTORY | 1 << KEEP | 1 << KEEP_BEST | 1 << SHARD | 1 << THREADS | 1 << COPY_TIER},
 };
 
@@ -77,6 +87,9 @@ static void check_options(const struct command *c)
 	enum mt_dtype type = dtype ? mt_dtype_named(dtype) : MT_FP32;
 	if (type != MT_BF16 && type != MT_FP32) mt_die(MT_EX_USAGE, "--dtype: '%s' is neither bf16 nor fp32", dtype);
 	if (from && (dtype || seen[SHARD])) mt_die(MT_EX_USAGE, "--from: the files are those of the checkpoint");
+	if (how.turn_end && strspn(how.turn_end, "0123456789,") != strlen(how.turn_end))
+		mt_die(MT_EX_USAGE, "--turn-end: '%s' is not a token's number, or two behind one another with a comma",
+			how.turn_end);
 	if (keep < 1) mt_die(MT_EX_USAGE, "--keep: at least 1 checkpoint must stay");
 	if (shard < 1) mt_die(MT_EX_USAGE, "--shard: 0 bytes hold nothing");
 	if (!strcmp(c->name, "serve") && !dir) mt_die(MT_EX_USAGE, "serve needs --dir DIR");
@@ -85,11 +98,11 @@ static void check_options(const struct command *c)
 static int run_command(const struct command *c, const char *run, const char *path)
 {
 	enum mt_dtype d = dtype ? mt_dtype_named(dtype) : MT_NONE;
-	if (!strcmp(c->name, "load")) return ckpt_load(run, path, weights, new_record);
+	if (!strcmp(c->name, "load")) return ckpt_load(run, path, weights, new_record, &how);
 	if (!strcmp(c->name, "save")) return part ? ckpt_save_part(run, path, shard) : ckpt_save(run, path, shard);
 	if (from) return ckpt_export_from(from, path, replace);
 	if (!strcmp(c->name, "export")) return ckpt_export(run, path, d, shard, replace);
-	if (!strcmp(c->name, "verify")) return ckpt_verify(path);
+	if (!strcmp(c->name, "verify")) return ckpt_verify(path, as_load, &how);
 	return ckpt_serve(run, dir, keep, best, shard, copy_tier);
 }
 

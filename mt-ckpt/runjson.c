@@ -571,7 +571,7 @@ static int list_file(struct verification *v, const char *name, const json_t *ent
 	return 0;
 }
 
-int run_json_verify(int dirfd, json_t *files, const char *only)
+int run_json_verify(int dirfd, json_t *files, const char *only, const char *without)
 {
 	struct verification v = {.dirfd = dirfd};
 	struct work work = {0};
@@ -579,7 +579,8 @@ int run_json_verify(int dirfd, json_t *files, const char *only)
 	json_t *f;
 	int rc = 0;
 	if (only && !json_object_get(files, only)) rc = mt_fail(MT_EX_DATA, NAME ": has no checksums of %s", only);
-	json_object_foreach(files, name, f) if (rc == 0 && (!only || !strcmp(name, only))) rc = list_file(&v, name, f);
+	json_object_foreach(files, name, f) if (rc == 0 && (!only || !strcmp(name, only)) &&
+		(!without || strcmp(name, without) != 0)) rc = list_file(&v, name, f);
 	if (rc == 0) rc = work_begin(&work, v.n < WORK_THREADS ? (uint64_t)v.n : WORK_THREADS);
 	if (rc == 0) rc = work_run(&work, v.n, verify_chunk, &v);
 	work_end(&work);

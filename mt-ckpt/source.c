@@ -59,10 +59,13 @@ int source_open(struct source *s, const char *dir, bool weights)
 
 int source_config(struct source *s)
 {
-	int rc = s->full ? run_json_verify(s->dirfd, s->files, "config.json") : 0;
+	int rc = s->full ? run_json_verify(s->dirfd, s->files, "config.json", NULL) : 0;
 	if (rc == 0) rc = mt_config_read(s->path, &s->geo, NULL);
 	return rc < 0 ? rc : mt_layout_make(&s->layout, &s->geo, MT_FP32, MT_NONE, MT_FP32, MT_ADAMW);
 }
+
+/* The file of what a checkpoint carries, if its record is known: it is not opened */
+static const char *apart(const struct source *s) { return s->carried.record ? CARRIED_FILE : NULL; }
 
 /* Every file that is read must have checksums in run.json. */
 static int check_listed(const struct source *s, const struct model *m)
@@ -99,12 +102,10 @@ static int find_form(struct source *s)
 static int open_weights(struct source *s, enum st_dtype dtype)
 {
 	struct model *m = &s->model[ARRAY_W];
-	int rc = model_open(m, s->dirfd, st_sets[ARRAY_W].name);
+	int rc = model_open(m, s->dirfd, st_sets[ARRAY_W].name, apart(s));
 	if (rc < 0) return rc;
-	if (!s->full || family_carries(&s->geo)) {
-		model_base(m, s->layout.tensors[0].name);
-		if (s->geo.flags & MT_TIED) m->head = head_tensor_name(&s->geo);
-	}
+	model_base(m, s->layout.tensors[0].name);
+	if (s->geo.flags & MT_TIED) m->head = head_tensor_name(&s->geo);
 	if (!s->full && (rc = quantized_config(m, s->dirfd)) < 0) return rc;
 	if ((rc = find_form(s)) < 0 || (rc = match_array(s, ARRAY_W, &s->as_read, dtype)) < 0) return rc;
 	return model_check_experts(m, s->as_read.tensors, s->as_read.n_tensors, s->found[ARRAY_W]);
@@ -150,7 +151,7 @@ static int open_parts(struct source *s, enum array a, enum st_dtype dtype)
 	uint32_t nodes = s->json.nodes > 1 ? s->json.nodes : 1;
 	int rc = parts_list(l, s->layout.units, s->layout.n_units, 0, nodes, nodes, dtype == ST_U8 ? 2 : 1);
 	if (rc == 0) l->n = tiles_leave_out(s, a, l->v, l->n);
-	if (rc == 0) rc = nodes > 1 ? open_nodes(s, a) : model_open(&s->model[a], s->dirfd, st_sets[a].name);
+	if (rc == 0) rc = nodes > 1 ? open_nodes(s, a) : model_open(&s->model[a], s->dirfd, st_sets[a].name, NULL);
 	if (rc < 0) return rc;
 	s->found[a] = calloc((size_t)l->n + 1, sizeof *s->found[a]);
 	if (!s->found[a]) return mt_fail(MT_EX_NOMEM, "no memory for a table of tensors");
@@ -163,7 +164,7 @@ static int open_state(struct source *s, enum array a)
 	bool codes = a >= ARRAY_M && s->json.codes, bf16 = a >= ARRAY_M && s->json.state == MT_BF16;
 	enum st_dtype dtype = codes ? ST_U8 : bf16 ? ST_BF16 : st_sets[a].dtype;
 	if (codes || s->json.nodes > 1) return open_parts(s, a, dtype);
-	int rc = model_open(&s->model[a], s->dirfd, st_sets[a].name);
+	int rc = model_open(&s->model[a], s->dirfd, st_sets[a].name, NULL);
 	if (rc == 0 && s->tiles) return match_resident(s, a, dtype);
 	return rc < 0 ? rc : match_array(s, a, &s->layout, dtype);
 }
@@ -264,7 +265,7 @@ int source_state(const struct source *s, enum array a, uint32_t index, uint64_t 
 	return rc;
 }
 
-int source_checksums(struct source *s) { return s->full ? run_json_verify(s->dirfd, s->files, NULL) : 0; }
+int source_checksums(struct source *s) { return s->full ? run_json_verify(s->dirfd, s->files, NULL, apart(s)) : 0; }
 
 void source_close(struct source *s)
 {
@@ -274,6 +275,7 @@ void source_close(struct source *s)
 		model_close(&s->model[a]);
 	}
 	free(s->tiles);
+	carried_close(&s->carried);
 	mt_layout_release(&s->layout);
 	mt_layout_release(&s->as_read);
 	json_decref(s->root);

@@ -1,19 +1,19 @@
 /* verify.c: checks a directory. Checksums first, since the errors of parsing a damaged file mislead. */
 #include "ckpt.h"
-#include "model/hfjson.h"
 
-int ckpt_verify(const char *path)
+int ckpt_verify(const char *path, bool as_load, const struct how_load *how)
 {
 	struct source s;
 	struct kept kept = {.quiet = true};
 	int rc;
-	if ((rc = source_open(&s, path, false)) == 0 && (rc = source_checksums(&s)) == 0 && (rc = source_config(&s)) == 0)
-		rc = source_models(&s);
+	rc = source_open(&s, path, false);
+	if (rc == 0 && as_load) rc = carried_find(&s, how->drop);
+	if (rc == 0 && (rc = source_checksums(&s)) == 0 && (rc = source_config(&s)) == 0) rc = source_models(&s);
 	if (rc == 0) rc = tiles_verify(&s);
 	if (rc == 0 && !s.full) rc = kept_read(&kept, &s);
+	if (rc == 0 && !s.full) rc = kept_turn_end(&kept, &s, how->turn_end);
 	kept_release(&kept);
-	if (rc == 0 && family_carries(&s.geo)) rc = s.full ? 0 : carried_say(&s);
-	else if (rc == 0) model_name_extras(&s.model[ARRAY_W]);
+	if (rc == 0 && !s.full) rc = carried_say(&s, how->drop);
 	source_close(&s);
 	return rc;
 }

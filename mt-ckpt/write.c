@@ -2,7 +2,6 @@
  * the order in which the units whose tensors they hold are updated next. */
 #include <stdlib.h>
 #include "ckpt.h"
-#include "model/hfjson.h"
 #include "cli/cli.h"
 #include "mt/run.h"
 #include "mt/stage.h"
@@ -121,7 +120,7 @@ int writer_begin(struct writer *w, struct mt_run *run, struct out_dir *dir, enum
 	w->has[ARRAY_M] = full;
 	w->has[ARRAY_V] = full && mt_state_arrays(mt_control(run)->optim) == 2;
 	dir->no_sums = !full;
-	if (family_carries(mt_geometry(run)) && w->has[ARRAY_W]) rc = carried_open(&w->carried, run);
+	if (w->has[ARRAY_W]) rc = carried_open(&w->carried, run);
 	for (enum array a = 0; a < ARRAYS && rc == 0; a++)
 		if (w->has[a]) rc = begin_set(w, a, limit);
 	if (rc == 0) rc = make_chunks(w);
@@ -269,9 +268,9 @@ int writer_end(struct writer *w)
 	char *config = NULL;
 	int rc = 0;
 	for (int a = 0; a < ARRAYS && rc == 0; a++) rc = shards_index(&w->set[a]);
-	if (rc == 0) rc = config_export(mt_geometry(w->run), loaded, bytes, w->dtype, &config);
+	if (rc == 0) rc = config_export(mt_geometry(w->run), loaded, bytes, w->dtype, w->carried.dropped, &config);
 	if (rc == 0) rc = out_text(w->dir, "config.json", config, strlen(config));
-	if (rc == 0 && w->carried.n) rc = carried_write(&w->carried, w->dir);
+	if (rc == 0 && w->carried.n) rc = carried_write(&w->carried, w->dir, w->what != WRITE_MODEL);
 	if (rc == 0) rc = mt_files_each(w->run, kept_write, w->dir);
 	/* The kept files' region may have been replaced by another user's file: that must not prevent a save. */
 	if (rc == 1) {

@@ -344,3 +344,57 @@ finds() { # CODE WORDS OPTIONS...
 	fails_with 64 dry --steps 6 --tier --tier-tile 100
 	[ ! -e "$OUT" ]
 }
+
+# A chat file of answers that end in <|end|>, token 258: its records in $T/rec; generation_config.json is GENERATION,
+# or with none, what config.json says
+turns() { # GENERATION
+	rm -rf "$T/model/generation_config.json" "$T/out"
+	[ -z "$1" ] || echo "$1" >"$T/model/generation_config.json"
+	printf '{"messages": [{"role": "user", "content": "%s"}, {"role": "assistant", "content": "b"}]}\n' a c d e |
+		"$PYTHON" "$MT/mt-tokens" "$T/model" >"$T/rec" 2>"$T/tokens.err"
+}
+
+@test "answers end in a token that generation_config.json lacks: mt-tokens and --dry-run say so, exports have it" {
+	has tokenizers jinja2 || skip "needs tokenizers and jinja2 (make venv)"
+	local at lacks="answers end in '<|end|>', token 258, which generation_config.json lacks as eos_token_id"
+	byte_model "$T/model"
+	run_it() {
+		mt-run --run "$RUN" --model "$T/model" --data "$T/rec" --out "$T/out" --steps 2 --ckpt-every 1 $ARGS \
+			--dtype fp32 "$@" >"$T/m" 2>"$T/err"
+	}
+	for at in '{"eos_token_id": 256, "top_p": 0.80}' '{"eos_token_id": [256, 257], "top_p": 0.80}' '{"top_p": 0.80}'; do
+		turns "$at"
+		grep -q "$lacks" "$T/tokens.err"
+		run_it --dry-run
+		grep -q "$lacks" "$T/err"
+		run_it
+		grep -q "$lacks" "$T/err"
+		jq -c "[.eos_token_id, .top_p]" "$T/out/model/generation_config.json" "$T"/out/step-*/generation_config.json |
+			uniq >"$T/now"
+		jq -c '[[.eos_token_id // [] | if type == "array" then .[] else . end, 258], 0.8]' <<<"$at" >"$T/want"
+		cmp "$T/now" "$T/want"
+		# the export is whole: nothing is said of it
+		"$PYTHON" "$MT/mt-tokens" "$T/out/model" <<<'{"text": "a"}' 2>"$T/tokens.err" >"$T/r"
+		no grep -q "answers end" "$T/tokens.err"
+	done
+	# without generation_config.json, config.json counts
+	jq '.eos_token_id = 256 | .bos_token_id = 255' "$T/model/config.json" >"$T/config.json"
+	mv "$T/config.json" "$T/model/config.json"
+	turns ''
+	grep -q "${lacks/generation_config/config}" "$T/tokens.err"
+	run_it
+	[ "$(jq -c '[.eos_token_id, .bos_token_id]' "$T/out/model/generation_config.json")" = '[[256,258],255]' ]
+	# nothing to say: it is there; the last token is text
+	turns '{"eos_token_id": [256, 258]}'
+	no grep -q "answers end" "$T/tokens.err"
+	run_it
+	no grep -q "answers end" "$T/err"
+	cmp "$T/model/generation_config.json" "$T/out/model/generation_config.json"
+	turns '{"eos_token_id": 256}'
+	python3 -c 'import struct, sys; sys.stdout.buffer.write(struct.pack("<4I", 3, 5, 6, 7))' >"$T/rec"
+	run_it
+	no grep -q "answers end" "$T/err"
+	cmp "$T/model/generation_config.json" "$T/out/model/generation_config.json"
+	fails_with 64 mt-ckpt save "$RUN" "$T/x" --turn-end 3
+	fails_with 64 mt-ckpt load "$RUN" "$T/x" --turn-end eos
+}

@@ -364,19 +364,6 @@ service() {
 	fails_with 1 sh -c 'choices.py judge "$0" </dev/null' "$T/questions"
 }
 
-# A model with random weights and a tokenizer whose tokens are bytes: byte_model DIR
-byte_model() {
-	"$PYTHON" "$TOP/tests/lib/chats.py" make "$T/tokenizers"
-	mkdir "$1"
-	cp "$T"/tokenizers/chat/* "$1"
-	sed 's/"vocab_size": [0-9]*/"vocab_size": 259/' "$CASE/model/config.json" >"$1/config.json"
-	mt-store create "$RUN" --config "$1" --dtype fp32 2>"$T/err"
-	mt-store init "$RUN" --seed 1 2>"$T/err"
-	mt-ckpt export "$RUN" "$T/random" --dtype fp32 2>"$T/err"
-	mt-store rm "$RUN"
-	cp "$T/random/model.safetensors" "$1"
-}
-
 @test "dpo: from JSON lines to a model whose answers are the chosen ones; the first loss is ln 2" {
 	has tokenizers jinja2 || skip "needs tokenizers and jinja2 (make venv)"
 	byte_model "$T/model"

@@ -109,42 +109,88 @@ whole() {
 	grep -q "^mt-ckpt: warning: 1 of them are of multi-token prediction" "$T/load"
 }
 
-@test "a text model's layers of multi-token prediction, beyond its own or under mtp., come back byte for byte" {
+# Add to $T/in, a text model, tensors that it does not train: layers of multi-token prediction and others
+add_unused() {
+	python3 - "$TOP/tests/lib" "$T/in" <<-'END'
+		import json, re, sys
+		sys.path.insert(0, sys.argv[1])
+		from wrap import read, write
+		tensors = read(sys.argv[2])
+		with open(sys.argv[2] + "/config.json") as f:
+		    c = json.load(f)
+		first = next(n for n in tensors if re.search(r"\.0\.", n))
+		layer = re.match(r".*?\.0\.", first)[0]
+		at = re.compile(re.escape(layer[:-2]) + r"(\d+)\.")
+		last = max(int(at.match(n)[1]) for n in tensors if at.match(n))
+		beyond = layer[:-2] + "%d." % (last + 1)
+		new = {beyond + "eh_proj.weight": [2, 4], beyond + "mlp.experts.0.gate_proj.weight": [3, 2],
+		       beyond + "shared_head.head.weight": [8, 2], "mtp.fc.weight": [4, 2], layer + "attn.k_scale": [],
+		       "x.y": [2]}
+		size = lambda shape: 2 * (shape[0] if shape else 1) * (shape[1] if shape[1:] else 1)
+		write(sys.argv[2], {**tensors, **{k: ("BF16", v, bytes((7 * i) % 256 for i in range(size(v))))
+		                                  for k, v in new.items()}})
+		for key in "num_nextn_predict_layers", "mtp_num_hidden_layers":
+		    c[key] = 1
+		with open(sys.argv[2] + "/config.json", "w") as f:
+		    json.dump(c, f)
+	END
+}
+
+# bats test_tags=slow
+@test "what a text model does not train comes back byte for byte in every family, and checkpoints have it" {
 	local c
-	for c in deepseek-v3 glm4-moe-lite glm4-moe qwen3-next; do
-		rm -rf "$T/in" "$T/out"
+	for c in deepseek-v3 glm4-moe-lite glm4-moe qwen3-next exaone-moe nemotron-h nemotron-h-moe ernie4-5-moe qwen3-5 \
+		gemma4-e llama3 gpt2 falcon neox opt gpt-oss sarvam-moe mixtral lfm2-moe; do
+		rm -rf "$T/in" "$T/out" "$T/step-00000000"
 		cp -r "$GOLDEN/$c/model" "$T/in"
-		python3 - "$TOP/tests/lib" "$T/in" <<-'END'
-			import json, sys
-			sys.path.insert(0, sys.argv[1])
-			from wrap import read, write
-			layer = "model.layers.%d." % json.load(open(sys.argv[2] + "/config.json"))["num_hidden_layers"]
-			new = {"embed_tokens.weight": [8, 2], "eh_proj.weight": [2, 4], "mlp.experts.0.gate_proj.weight": [3, 2],
-			       "shared_head.head.weight": [8, 2]}
-			new = {**{layer + k: v for k, v in new.items()}, "mtp.fc.weight": [4, 2]}
-			bytes_ = lambda shape: bytes((7 * i) % 256 for i in range(2 * shape[0] * shape[1]))
-			write(sys.argv[2], {**read(sys.argv[2]), **{k: ("BF16", v, bytes_(v)) for k, v in new.items()}})
-		END
+		add_unused
 		make_run "$T/in" --dtype fp32
-		grep -q "^mt-store: run '.*': 5 tensors of 108 bytes are carried untrained; with them" "$T/create.err"
-		grep -q "^mt-ckpt: warning: 5 of them are of multi-token prediction" "$T/load.err"
+		grep -q "^mt-store: run '.*': 6 tensors of 82 bytes are carried untrained; with them" "$T/create.err"
+		grep -q "^mt-ckpt: 6 tensors of 82 bytes are carried untrained, .*mtp.fc.weight.*x.y" "$T/load.err"
 		mt-ckpt verify "$T/in"
+		mt-ckpt save "$RUN" "$T/step-00000000"
+		mt-ckpt load "$RUN" "$T/step-00000000" 2>"$T/load.err"
 		mt-ckpt export "$RUN" "$T/out"
 		mt-store rm "$RUN"
 		python3 "$TOP/tests/lib/forms.py" same "$T/in" "$T/out"
+		[ "$(jq -c '[.num_nextn_predict_layers, .mtp_num_hidden_layers]' "$T/out/config.json")" = '[1,1]' ]
 	done
 }
 
-@test "a checkpoint of a wrapper loads when its source is gone, and later ones share its file of carried tensors" {
+@test "--drop-unused leaves out what is not trained, names it, and config.json announces no layers that are not there" {
+	cp -r "$GOLDEN/deepseek-v3/model" "$T/in"
+	add_unused
+	fails_with 64 mt-ckpt save "$RUN" "$T/x" --drop-unused
+	fails_with 64 mt-run --score --model "$T/in" --data "$GOLDEN/deepseek-v3/data.bin" --seq 24 --drop-unused
+	mt-run --run "$RUN" --model "$T/in" --data "$GOLDEN/deepseek-v3/data.bin" --out "$T/out" --steps 1 --batch 2 \
+		--seq 24 --lr 0 --dtype fp32 --threads 1 --drop-unused >"$T/m" 2>"$T/err"
+	grep -q "6 tensors of 82 bytes are left out, which the model does not train: .*mtp.fc.weight" "$T/err"
+	python3 "$TOP/tests/lib/forms.py" same "$GOLDEN/deepseek-v3/model" "$T/out/model"
+	mt-ckpt verify "$T"/out/step-* 2>"$T/verify"
+	[ ! -s "$T/verify" ]
+	[ "$(jq -c '[.num_nextn_predict_layers, .mtp_num_hidden_layers]' "$T/out/model/config.json")" = '[0,0]' ]
+	# of a class for images too
+	wrap "$GOLDEN/gemma3/model" "$T/w" gemma3
+	mt-store create "$RUN" --config "$T/w" --dtype fp32 2>"$T/create.err"
+	mt-ckpt load "$RUN" "$T/w" --drop-unused 2>"$T/load.err"
+	grep -q "^mt-ckpt: 6 tensors of 178 bytes are left out" "$T/load.err"
+	mt-ckpt export "$RUN" "$T/alone"
+	[ "$(ls "$T/alone")" = "config.json
+model.safetensors" ]
+}
+
+@test "a checkpoint of a wrapper loads when its source is gone; each second one shares its file of carried tensors" {
 	wrap "$GOLDEN/gemma3/model" "$T/in" gemma3
 	make_run "$T/in" --dtype fp32
 	mkdir "$T/o"
 	mt-ckpt save "$RUN" "$T/o/step-00000001"
 	mv "$T/in" "$T/was"
 	mt-ckpt save "$RUN" "$T/o/step-00000002"
-	[ "$T/o/step-00000001/model-carried.safetensors" -ef "$T/o/step-00000002/model-carried.safetensors" ]
+	mt-ckpt save "$RUN" "$T/o/step-00000003"
+	[ ! "$T/o/step-00000001/model-carried.safetensors" -ef "$T/o/step-00000002/model-carried.safetensors" ]
+	[ "$T/o/step-00000001/model-carried.safetensors" -ef "$T/o/step-00000003/model-carried.safetensors" ]
 	mt-ckpt load "$RUN" "$T/o/step-00000002"
-	rm -r "$T/o/step-00000001"
+	rm -r "$T/o/step-00000001" "$T/o/step-00000003"
 	mt-ckpt export "$RUN" "$T/o/model"
 	wrap --unwrap "$T/o/model" "$T/was" "$T/text"
 	mt-ckpt verify "$T/o/step-00000002"
@@ -207,22 +253,82 @@ whole() {
 	[ "$(wc -l <"$T/m")" = 2 ]
 }
 
-@test "a checkpoint whose carried tensors are damaged: exports name it, and --resume takes an older one" {
+# Change the last byte of a file
+damage() { # FILE
+	python3 -c 'import os, sys; f = open(sys.argv[1], "r+b"); f.seek(-1, 2); b = f.read(1)[0]; f.seek(-1, 2)
+f.write(bytes([b ^ 1]))' "$1"
+}
+
+@test "damaged carried tensors of a checkpoint: save, export and load take them from where they are whole" {
+	local i
 	wrap "$GOLDEN/gemma3/model" "$T/in" gemma3
 	make_run "$T/in" --dtype fp32
 	mkdir "$T/o"
-	mt-ckpt save "$RUN" "$T/o/step-00000001"
-	file=$T/o/step-00000001/model-carried.safetensors
-	printf x | dd of="$file" bs=1 seek=$(($(stat -c %s "$file") - 1)) conv=notrunc 2>/dev/null
-	fails_with 65 mt-ckpt export "$RUN" "$T/o/model"
-	grep -q "model-carried.safetensors of a checkpoint beside it: chunk 0 is damaged" "$T/fails.err"
-	fails_with 65 mt-ckpt verify "$T/o/step-00000001"
-	mt-store rm "$RUN"
-	fails_with 65 mt-ckpt export --from "$T/o/step-00000001" "$T/o/model"
-	rm "$file"
-	fails_with 65 mt-ckpt verify "$T/o/step-00000001"
+	as_in() { wrap --unwrap "$1" "$T/was" "$T/text$((++i))"; }
+	whole() { # a load of step-00000002, and exports of it, with words from a warning
+		mt-ckpt load "$RUN" "$T/o/step-00000002" 2>"$T/load.err"
+		grep -q "warning: .*model-carried.safetensors: chunk 0 .*taken from elsewhere" "$T/load.err"
+		mt-ckpt export "$RUN" "$T/o/model" --replace
+		as_in "$T/o/model"
+		mt-ckpt export --from "$T/o/step-00000002" "$T/from" --replace
+		as_in "$T/from"
+	}
+	cp -r "$T/in" "$T/was"
+	for i in 1 2; do mt-ckpt save "$RUN" "$T/o/step-0000000$i"; done
+	damage "$T/o/step-00000002/model-carried.safetensors"
+	fails_with 65 mt-ckpt verify "$T/o/step-00000002"
+	mt-ckpt verify "$T/o/step-00000002" --as-load
+	mt-ckpt verify "$T/o/step-00000001"
+	fails_with 64 mt-ckpt load "$RUN" "$T/o/step-00000002" --as-load
+	mv "$T/in" "$T/gone"                        # from step 1
+	whole
+	mt-ckpt save "$RUN" "$T/o/step-00000003"
+	mt-ckpt verify "$T/o/step-00000003"
+	rm -r "$T/o/step-00000003"
+	damage "$T/o/step-00000001/model-carried.safetensors"
+	mv "$T/gone" "$T/in"                        # from the source
+	whole
+	mt-ckpt save "$RUN" "$T/o/step-00000003"
+	mt-ckpt verify "$T/o/step-00000003"
+	rm -r "$T/o/step-00000003"
+	mv "$T/in" "$T/gone"                        # from nowhere
+	fails_with 65 mt-ckpt load "$RUN" "$T/o/step-00000002"
+	grep -q "model-carried.safetensors: chunk 0 (bytes 0 to [0-9]*) is damaged" "$T/fails.err"
+	fails_with 65 mt-ckpt verify "$T/o/step-00000002" --as-load
+	mt-ckpt verify "$T/o/step-00000002" --as-load --drop-unused
+	fails_with 66 mt-ckpt export "$RUN" "$T/none"
+	grep -q "$T/in: No such file or directory; step-00000002: model-carried.safetensors: chunk 0 " "$T/fails.err"
+	[ ! -e "$T/none" ]
+	fails_with 65 mt-ckpt export --from "$T/o/step-00000002" "$T/none"
+	mt-ckpt load "$RUN" "$T/o/step-00000002" --drop-unused
+	rm "$T/o/step-00000002/model-carried.safetensors"
+	fails_with 65 mt-ckpt load "$RUN" "$T/o/step-00000002"
 	grep -q "model-carried.safetensors: is missing" "$T/fails.err"
-	[ "$(ls -A "$T/o")" = step-00000001 ]
+	[ "$(ls -A "$T/o")" = "model
+step-00000001
+step-00000002" ]
+}
+
+@test "of the checkpoints that --keep 2 keeps, one bad block takes the carried tensors of one alone" {
+	wrap "$GOLDEN/gemma3/model" "$T/in" gemma3
+	run_it() {
+		mt-run --run "$RUN" --model "$T/in" --data "$GOLDEN/gemma3/data.bin" --out "$T/out" --epochs 9 --steps 20 \
+			--batch 2 --seq 24 --lr 1e-3 --dtype fp32 --threads 1 --ckpt-every 1 --quiet "$@"
+	}
+	run_it --until 5 >"$T/m"
+	damage "$T/out/step-00000005/model-carried.safetensors"
+	mt-ckpt verify "$T/out/step-00000004"
+	mv "$T/in" "$T/was"
+	run_it --resume --until 7 >"$T/m" 2>"$T/err"
+	[ "$(wc -l <"$T/m")" = 2 ]                  # from step 5
+	for i in 6 7; do mt-ckpt verify "$T/out/step-0000000$i"; done
+	wrap --unwrap "$T/out/model" "$T/was" "$T/text"
+	for i in 6 7; do damage "$T/out/step-0000000$i/model-carried.safetensors"; done
+	exits 65 run_it --resume --until 9 2>"$T/err"
+	mv "$T/was" "$T/in"
+	run_it --resume --until 9 >"$T/m" 2>"$T/err"
+	[ "$(wc -l <"$T/m")" = 2 ]
+	for i in 8 9; do mt-ckpt verify "$T/out/step-0000000$i"; done
 }
 
 # A wrapper's head beside tied embeddings: equal: it stays, equal to the trained embeddings; other: trained on its own
@@ -481,7 +587,7 @@ for i in range(5000): add("t.%d" % i, "U8", [i % 2], b"d" * (i % 2))'
 	[ -e "$T/out/model/config.json" ]
 }
 
-@test "--dry-run, plans and create count the bytes that are carried: in the export, and once in all checkpoints" {
+@test "--dry-run, plans and create count the bytes that are carried: in the export, and twice in all checkpoints" {
 	wrap "$GOLDEN/gemma3/model" "$T/in" gemma3
 	python3 - "$TOP/tests/lib" "$T/in" <<-'END'
 		import sys
@@ -500,7 +606,7 @@ for i in range(5000): add("t.%d" % i, "U8", [i % 2], b"d" * (i % 2))'
 		dry, (checkpoint, all) = json.load(open(sys.argv[1])), map(int, sys.argv[2:])
 		assert 0 < checkpoint - dry["checkpoint_bytes"] < 60000, (checkpoint, dry)
 		state = dry["checkpoint_bytes"] - (3 << 20) - 178
-		assert dry["disk_bytes"] == 3 * state + 2 * ((3 << 20) + 178) + 2 * 9296, dry
+		assert dry["disk_bytes"] == 3 * state + 3 * ((3 << 20) + 178) + 2 * 9296, dry
 		assert 0 < all - dry["disk_bytes"] + state < 150000, (all, dry)     # the third checkpoint is not kept
 	END
 	[ "$(mt-stream --plan --config "$T/in" --seq 24 --micro 2 --json | value carried_bytes)" = $(((3 << 20) + 178)) ]

@@ -138,6 +138,19 @@ make_run() {
 	mt-ckpt load "$RUN" "$dir" 2>"$T/load.err"
 }
 
+# A model with random weights and a tokenizer whose tokens are bytes: byte_model DIR
+byte_model() {
+	"$PYTHON" "$TOP/tests/lib/chats.py" make "$T/tokenizers"
+	mkdir "$1"
+	cp "$T"/tokenizers/chat/* "$1"
+	sed 's/"vocab_size": [0-9]*/"vocab_size": 259/' "$GOLDEN/llama3/model/config.json" >"$1/config.json"
+	mt-store create "$RUN" --config "$1" --dtype fp32 2>"$T/err"
+	mt-store init "$RUN" --seed 1 2>"$T/err"
+	mt-ckpt export "$RUN" "$T/random" --dtype fp32 2>"$T/err"
+	mt-store rm "$RUN"
+	cp "$T/random/model.safetensors" "$1"
+}
+
 # The stages that serve: start_stages [mt-stream's options]; STREAMS many mt-streams. Their pids: $OPTIM, $STREAM
 start_stages() {
 	local i

@@ -244,7 +244,8 @@ check_files() {
 	[ -e "${eval:-/dev/null}" ] || die 66 "$eval: no such file"
 	[ -n "$order" ] || choose_order
 	[ "$order" = none ] || feed_options=$feed_options--shuffle=$order$nl
-	mt-feed --check --config="$config" $check_options $feed_options $data <&9 || exit
+	turn_end=$(mt-feed --check --turn-end --config="$config" $check_options $feed_options $data <&9) || exit
+	[ -z "$turn_end" ] || load_options=$load_options--turn-end=$turn_end$nl
 	check_samples
 	if [ -n "$json" ] && [ -z "$dry" ]; then die 64 "--json goes with --dry-run"; fi
 	[ -n "$steps$epochs" ] || die 64 "--steps N or --epochs N is needed"

@@ -42,7 +42,7 @@ check_start() {
 	if [ ! -w "$dir" ] || [ ! -x "$dir" ]; then die 74 "$out: cannot be written"; fi
 	shm=${MT_SHM_DIR:-/dev/shm}
 	if [ ! -w "$shm" ] || [ ! -x "$shm" ]; then die 74 "$shm: the run's memory cannot be made there (MT_SHM_DIR)"; fi
-	if [ -z "$newest" ] && [ -d "$model" ]; then mt-ckpt verify "$model" || exit; fi
+	if [ -z "$newest" ] && [ -d "$model" ]; then mt-ckpt verify "$model" $load_options || exit; fi
 	[ -z "$tier" ] || check_drives
 }
 
@@ -92,7 +92,7 @@ report() {
 		LC_ALL=C awk -v count="$count" -v plan="$plan" -v short="$short" -v remedy="$remedy" -v json="$json" \
 		-v dtype="$dtype" -v grad="$grad" -v state="$state" -v optim="$optim" -v device="$device" \
 		-v steps="$steps" -v began="$began" -v epochs="${epochs:-1}" -v batch="$batch" -v micro="$micro" \
-		-v seq="$seq" -v nodes="$node_count" -v net="$net" -v kept="$(checkpoints_kept)" \
+		-v seq="$seq" -v nodes="$node_count" -v net="$net" -v drop_unused="$drop_unused" -v kept="$(checkpoints_kept)" \
 		-v max_skipped="$max_skipped" -v pack="$pack" \
 		-v tier="$tier_given" -v tier_rate="$tier_rate" -v tier_free="$tier_free" -v last="${until:-$steps}" \
 		-v drives="$(printf %s "$tier" | tr -cd , | wc -c)" \
@@ -220,7 +220,7 @@ report() {
 				bad = 71
 			}
 			if (!cores) line("device", gb(own) " of " gb(of(plan, "memory")) " device memory: fits")
-			carried = of(plan, "carried_bytes")
+			carried = drop_unused == "" ? of(plan, "carried_bytes") : 0
 			each = checkpoint_bytes(of(plan, "params"), state, optim, carried)
 			disk = disk_bytes(kept, each, of(plan, "params"), dtype, carried) + on_drives()
 			line("disk", gb(disk) " of " gb(disk_free) " free: " files(kept, each) ": " fits(disk, disk_free) \

@@ -93,7 +93,7 @@ hear_checkpoint() {
 		if [ "${first%% *}" = "$key" ]; then
 			first=${first#* }
 			newest=${first:+$shared/$first}
-			[ -z "$newest" ] || mt-ckpt verify "$newest" 2>/dev/null
+			[ -z "$newest" ] || mt-ckpt verify "$newest" --as-load $load_options 2>/dev/null
 			return
 		fi
 		lives "$shim_pid" || exit 69            # the shim is gone, and nobody listens yet
@@ -112,7 +112,8 @@ find_shared_checkpoint() {
 	for dir in "$shared"/step-*; do set -- "$dir" "$@"; done
 	set -f
 	for dir; do                                 # node 0 tells what is wrong with the others
-		if [ -d "$dir" ] && mt-ckpt verify "$dir" 2>/dev/null; then newest=$dir; return; fi
+		[ -d "$dir" ] || continue
+		if mt-ckpt verify "$dir" --as-load $load_options 2>/dev/null; then newest=$dir; return; fi
 	done
 }
 

@@ -48,6 +48,8 @@ usage() {
 	  --best                     the same, and at the end that one becomes OUT/model
 	  --resume                   continue from the newest checkpoint in OUT
 	  --new-record               with --resume: continue on another kind of machine or device, where bits differ
+	  --drop-unused              leave out tensors of MODEL that its class does not train, such as layers of
+	                             multi-token prediction; without it, they are carried along as they are
 	  --restart                  start a stage again when it is killed
 	  --nodes                    one of several nodes of a run: mpirun -n N mt-run --nodes ..., the same on each node;
 	                             for checkpoints, OUT must be on a file system that all of them see
@@ -76,7 +78,7 @@ threads='' numa=none keep=2 run=run-$$
 batch='' micro='' seq='' eval='' steps='' until='' epochs='' order='' resume='' record=''
 update=late clip='' tier_given='' tier='' tier_memory='' tier_tile='' copy_tier='' tier_rate='' tier_free=''
 chosen=''                                       # set: micro is not the user's choice
-restart='' new_input='' best='' export_best='' nodes='' net=''
+restart='' drop_unused='' load_options='' new_input='' best='' export_best='' nodes='' net=''
 ckpt_every='' eval_every='' stop_after='' max_skipped=20 pack=docs loss=''    # mt-step's, with its defaults
 sample='' sample_every='' sample_options='' join=''
 metrics='' show='' quiet='' dry='' json=''      # show: metrics on stdout also where that is a terminal
@@ -155,6 +157,7 @@ set_flag() { # FLAG
 	--help) print "$(usage)"; exit 0 ;;
 	--version) print "$(mt-step --version | sed 's/mt-step/mt-run/')"; exit 0 ;;
 	--new-record) record=$1 ;;
+	--drop-unused) drop_unused=$1 load_options=$load_options$1$nl ;;
 	--no-shuffle) set_order none ;;
 	--keep-best) best=1 ;;
 	--best) best=1 export_best=1 ;;

@@ -220,7 +220,7 @@ find_checkpoint() {
 		[ -d "$dir" ] || continue
 		[ -n "$resume" ] || die 73 "$out has checkpoints: take --resume, or another --out"
 		found=1
-		mt-ckpt verify "$dir"; rc=$?
+		mt-ckpt verify "$dir" --as-load $load_options; rc=$?
 		case $rc in
 		0) newest=$dir ;;
 		65 | 74) say "$dir: is damaged, not completed, or cannot be read" ;;
@@ -338,8 +338,8 @@ function checkpoint_bytes(params, state, optim, carried) {
 	state = state == "bf16" ? 2 : state == "int8" ? 1 + 4 / 64 : 4
 	return params * (4 + state * (optim == "adamw" ? 2 : 1)) + carried
 }
-function disk_bytes(kept, each, params, dtype, carried) { # checkpoints share the file of what is carried untrained
-	return kept * (each - carried) + params * (dtype == "fp32" ? 4 : 2) + carried * (kept ? 2 : 1)
+function disk_bytes(kept, each, params, dtype, carried) { # checkpoints share two files of what is carried untrained
+	return kept * (each - carried) + params * (dtype == "fp32" ? 4 : 2) + carried * (1 + (kept < 2 ? kept : 2))
 }
 function files(kept, each) {
 	return (kept ? kept " checkpoint" (kept > 1 ? "s" : "") " of " gb(each) " and " : "") "the model"
@@ -348,7 +348,7 @@ function files(kept, each) {
 
 warn_of_disk() {
 	LC_ALL=C awk -v params="$params" -v kept="$(checkpoints_kept)" -v free="$(free_in "$out")" -v state="$state" \
-		-v optim="$optim" -v dtype="$dtype" -v carried="$(fact carried_bytes)" "$sizes"'BEGIN {
+		-v optim="$optim" -v dtype="$dtype" -v carried="$([ -n "$drop_unused" ] || fact carried_bytes)" "$sizes"'BEGIN {
 			each = checkpoint_bytes(params, state, optim, carried)
 			need = disk_bytes(kept, each, params, dtype, carried)
 			if (need > free) print gb(free) " free, " files(kept, each) " need " gb(need) \

@@ -182,7 +182,16 @@ static void write_text_model(json_t *root, const struct mt_geometry *geo, const 
 		json_put(rc, root, "head_dim", json_integer(mt_layer_most(geo).head_dim));
 }
 
-int config_export(const struct mt_geometry *geo, const char *config, size_t bytes, enum mt_dtype dtype, char **text)
+/* The tensors that these keys announce are left out. */
+static void write_no_mtp(json_t *root, int *rc)
+{
+	static const char *const keys[] = {"num_nextn_predict_layers", "mtp_num_hidden_layers"};
+	for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+		if (json_is_integer(json_object_get(root, keys[i]))) json_put(rc, root, keys[i], json_integer(0));
+}
+
+int config_export(const struct mt_geometry *geo, const char *config, size_t bytes, enum mt_dtype dtype, bool no_mtp,
+	char **text)
 {
 	const char *name = dtype == MT_BF16 ? "bfloat16" : "float32";
 	json_error_t err;
@@ -198,6 +207,8 @@ int config_export(const struct mt_geometry *geo, const char *config, size_t byte
 	json_object_del(json_object_get(root, "text_config"), "quantization_config");
 	if (*geo->wrapper) write_wrapper(root, geo, name, &rc);
 	else write_text_model(root, geo, name, &rc);
+	if (no_mtp) write_no_mtp(root, &rc);
+	if (no_mtp) write_no_mtp(json_object_get(root, "text_config"), &rc);
 	*text = rc == 0 ? json_text(root, 2) : NULL;
 	json_decref(root);
 	if (!*text) return rc < 0 ? rc : mt_fail(MT_EX_NOMEM, "no memory for config.json");

@@ -53,8 +53,9 @@ struct model {
 	uint64_t block[2]; /* rows and columns of weights in FP8 that have one scale */
 };
 
-/* Open SET.safetensors, or the shards that SET.safetensors.index.json lists; SET: model, optim-m, ... */
-int model_open(struct model *, int dirfd, const char *set);
+/* Open SET.safetensors, or the shards that SET.safetensors.index.json lists, but not `without`, if it is not NULL; SET:
+ * model, optim-m, ... */
+int model_open(struct model *, int dirfd, const char *set, const char *without);
 /* Open the n sets in `names`, each a file, as one model. label: a name for all */
 int model_open_sets(struct model *, int dirfd, const char *label, char (*names)[64], uint32_t n);
 void model_close(struct model *);
@@ -73,10 +74,6 @@ int model_check_experts(const struct model *, const struct mt_tensor *table, uin
 int model_match_tied(struct model *, const char *embed_name, const char *head_name);
 /* Its LM head, whatever stands before the name; NULL: none */
 struct st_entry *model_head(const struct model *, const char *head_name);
-/* A constant that older files hold although the class computes it */
-bool is_constant(const char *name);
-/* Print one line on stderr about tensors that were not used, except rotary inv_freq and causal masks. */
-void model_name_extras(const struct model *);
 /* Read n elements of a tensor of 1, 2 or 4 bytes each, beginning with element `from`, as they are in the file. */
 int st_read(const struct st_entry *, uint64_t from, uint64_t n, void *data);
 /* Read n elements of a tensor, beginning with element `from`, as fp32 patterns. `raw` is a buffer of 2 n bytes. */
@@ -157,9 +154,10 @@ void shards_drop(struct shards *);
 
 /* ---- config.c */
 
-/* A config.json of this geometry for transformers 4 and 5: both dialects' keys are written, unknown keys stay. To be
- * freed. */
-int config_export(const struct mt_geometry *, const char *config, size_t bytes, enum mt_dtype, char **text);
+/* A config.json of this geometry for transformers 4 and 5: both dialects' keys are written, unknown keys stay. no_mtp:
+ * it announces no layers of multi-token prediction. To be freed. */
+int config_export(const struct mt_geometry *, const char *config, size_t bytes, enum mt_dtype, bool no_mtp,
+	char **text);
 /* 65 and the key if two geometries are not the same model. */
 int config_same(const struct mt_geometry *run, const struct mt_geometry *dir);
 

@@ -1,7 +1,6 @@
 /* model.c: one or several safetensors files as one model: open, look up by name, match with a run's tensors, read. */
 #include <stdlib.h>
 #include "hf.h"
-#include "say.h"
 #include "model/hfjson.h"
 
 static int by_name(const void *a, const void *b)
@@ -23,10 +22,10 @@ static int add_entries(struct model *m)
 	return 0;
 }
 
-int model_open(struct model *m, int dirfd, const char *set)
+int model_open(struct model *m, int dirfd, const char *set, const char *without)
 {
 	*m = (struct model){0};
-	int rc = st_files_open(&m->files, dirfd, set);
+	int rc = st_files_open(&m->files, dirfd, set, without);
 	if (rc == 0) rc = add_entries(m);
 	if (rc < 0) model_close(m);
 	return rc;
@@ -254,37 +253,6 @@ int model_match_tied(struct model *m, const char *embed_name, const char *head_n
 	free(y);
 	free(raw);
 	return rc;
-}
-
-static bool ends_with(const char *s, const char *end)
-{
-	size_t n = strlen(s), k = strlen(end);
-	return n >= k && !strcmp(s + n - k, end);
-}
-
-/* Constants that older files hold although the class computes them: frequencies, and causal masks of GPT-NeoX and
- * GPT-2 */
-bool is_constant(const char *name)
-{
-	return ends_with(name, "rotary_emb.inv_freq") || ends_with(name, ".attention.bias") ||
-		ends_with(name, ".attention.masked_bias") || ends_with(name, ".attn.bias") ||
-		ends_with(name, ".attn.masked_bias");
-}
-
-void model_name_extras(const struct model *m)
-{
-	char list[1200] = "";
-	size_t at = 0, more = 0;
-	for (uint32_t i = 0; i < m->files.n; i++)
-		for (size_t j = 0; j < m->files.v[i].n; j++) {
-			const struct st_tensor *t = &m->files.v[i].tensors[j];
-			const struct st_entry *e = model_find(m, t->name);
-			if ((e && e->tensor == t && e->used) || is_constant(t->name)) continue;
-			if (at > sizeof list - 200) more++;
-			else at += (size_t)snprintf(list + at, sizeof list - at, "%s%s", at ? ", " : "", shown(t->name));
-		}
-	if (more) mt_say("%s: tensors that this model does not have: %s and %zu more", m->files.label, list, more);
-	else if (at) mt_say("%s: tensors that this model does not have: %s", m->files.label, list);
 }
 
 /* fp16 pattern -> fp32 pattern, exact for all */

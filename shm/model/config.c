@@ -862,7 +862,7 @@ int mt_config_read(const char *path, struct mt_geometry *geo, char **text)
 	if (rc == 0) rc = read_text(fd, &buf, &bytes);
 	if (fd >= 0) close(fd);
 	if (rc == 0) rc = config_parse(buf, bytes, geo);
-	if (rc == 0 && family_carries(geo)) look_beside(path, geo);
+	if (rc == 0) look_beside(path, geo);
 	if (rc == 0 && text) {
 		*text = buf;
 		return 0;

@@ -129,7 +129,6 @@ struct family {
 	const char *eps_key;           /* NULL: rms_norm_eps; "": no key, it is always `eps` */
 	double eps, init_range;        /* 0: NORM_EPS_DEFAULT, INIT_RANGE_DEFAULT */
 	uint32_t pad;                  /* 1 + default of pad_token_id; 0: none */
-	bool mtp;                      /* files may have layers of multi-token prediction beside the model's: carried */
 	bool no_pad;                   /* the embedding has no padding_idx, whatever pad_token_id is */
 	const char *refused[2];        /* keys that must not be true */
 	void (*read)(struct reader *, struct model *); /* what no table says; NULL: nothing */

@@ -207,7 +207,7 @@ static const struct family families[] = {
 	{"qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", .size = {40, 2048, DERIVED, 248320, 32768, 16, 2, 256},
 		.size_name = {[S_FFN] = ""}, .mrope = true, .flags = MT_NORM_ONE | MT_QK_NORM, .flag_key = {ATTENTION_BIAS},
 		.only_act = true, .names = MT_NAMES_QWEN_MOE, .partial = 0.25, .delta = true, .read = read_delta_experts},
-	{"qwen3_next", "Qwen3NextForCausalLM", .mtp = true, .size = {48, 2048, 5632, 151936, 32768, 16, 2, 256},
+	{"qwen3_next", "Qwen3NextForCausalLM", .size = {48, 2048, 5632, 151936, 32768, 16, 2, 256},
 		.flags = MT_NORM_ONE | MT_QK_NORM, .flag_key = {ATTENTION_BIAS}, .only_act = true,
 		.names = MT_NAMES_QWEN_NEXT, .partial = 0.25, .delta = true, .read = read_delta_experts},
 	{"olmoe", "OlmoeForCausalLM", .size = {16, 2048, 2048, 50304, 4096, 16, DERIVED, DERIVED},
@@ -237,19 +237,19 @@ static const struct family families[] = {
 		.act_key = "mlp_hidden_act", .act = "relu2", .ungated = true, .names = MT_NAMES_NEMOTRON_H,
 		.eps_key = "layer_norm_epsilon", .eps = 1e-5, .no_pad = true, .refused = {"use_bias", "mlp_bias"},
 		.nope = NOPE_FULL, .read = read_nemotron_h},
-	{"glm4_moe", "Glm4MoeForCausalLM", .mtp = true, .size = {46, 4096, 10944, 151552, 131072, 96, 8, DERIVED},
+	{"glm4_moe", "Glm4MoeForCausalLM", .size = {46, 4096, 10944, 151552, 131072, 96, 8, DERIVED},
 		.flag_key = {{"attention_bias", MT_QKV_BIAS, false}, {"use_qk_norm", MT_QK_NORM, false}}, .eps = 1e-5,
 		.partial = 0.5, .read = read_experts},
 	{"glm4v_moe_text", "Glm4vMoeTextModel", .size = {46, 4096, 10944, 151424, 65536, 96, 8, DERIVED}, .inner = true,
 		.flag_key = {{"attention_bias", MT_QKV_BIAS, true}}, .eps = 1e-5, .partial = 0.5, .read = read_experts},
-	{"glm4_moe_lite", "Glm4MoeLiteForCausalLM", .mtp = true, .alias = {{"head_dim", "qk_rope_head_dim"}},
+	{"glm4_moe_lite", "Glm4MoeLiteForCausalLM", .alias = {{"head_dim", "qk_rope_head_dim"}},
 		.size = {47, 2048, 10240, 154880, 202752, 20, 20, 64}, .size_name = {[S_HEAD_DIM] = "qk_rope_head_dim"},
 		.flag_key = {ATTENTION_BIAS}, .eps = 1e-5, .latent = {768, 512, 192, 256}, .read = read_mla},
 	{"deepseek_v2", "DeepseekV2ForCausalLM", .size = {32, 4096, 11008, 102400, 2048, 32, DERIVED, 64},
 		.size_name = {[S_HEAD_DIM] = "qk_rope_head_dim"}, .flag_key = {ATTENTION_BIAS},
 		.refused = {"mlp_bias", "norm_topk_prob"}, .neighbours = true, .latent = {1536, 512, 128, 128},
 		.read = read_deepseek_v2},
-	{"deepseek_v3", "DeepseekV3ForCausalLM", .mtp = true, .size = {61, 7168, 18432, 129280, 4096, 128, 128, 64},
+	{"deepseek_v3", "DeepseekV3ForCausalLM", .size = {61, 7168, 18432, 129280, 4096, 128, 128, 64},
 		.size_name = {[S_HEAD_DIM] = "qk_rope_head_dim"}, .flag_key = {ATTENTION_BIAS},
 		.latent = {1536, 512, 128, 128}, .read = read_mla},
 	{"mistral4", "Mistral4ForCausalLM", .size = {36, 4096, 12288, 131072, 1048576, 32, 32, 64},
@@ -375,8 +375,6 @@ bool wrapper_is_class(const struct wrapper *w, const char *architecture)
 	stem_of(architecture, other);
 	return strcmp(stem, other) == 0;
 }
-
-bool family_carries(const struct mt_geometry *geo) { return *geo->wrapper || family_find(geo->family)->mtp; }
 
 const char *family_class(const char *model_type)
 {

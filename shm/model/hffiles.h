@@ -41,6 +41,7 @@ struct st_tensor {
 	uint64_t shape[ST_DIMS];
 	uint64_t begin, end; /* from the file's start; checked against its size */
 	bool listed;         /* the index lists it, or there is no index */
+	bool trained;        /* beside.c: it is the text model's */
 };
 
 struct st_file {
@@ -52,6 +53,9 @@ struct st_file {
 	size_t n; /* sorted by name */
 };
 
+/* beside.c: a constant that older files hold although the class computes it: frequencies of rope, causal masks of
+ * GPT-NeoX and GPT-2. It is not carried. */
+bool tensor_is_constant(const struct st_tensor *);
 /* Parse the n bytes of a header; the file has size >= 8 + n bytes. Close f after an error, too. */
 int st_header(struct st_file *f, const char *text, uint64_t n, uint64_t size);
 void st_close(struct st_file *);
@@ -63,12 +67,12 @@ struct st_files { /* one or several, as one set */
 	uint32_t n;
 };
 
-/* Open SET.safetensors, or the shards that SET.safetensors.index.json lists; SET: model, optim-m, ... Close it after an
- * error, too. */
-int st_files_open(struct st_files *, int dirfd, const char *set);
+/* Open SET.safetensors, or the shards that SET.safetensors.index.json lists, but not `without`, if it is not NULL; SET:
+ * model, optim-m, ... Close it after an error, too. */
+int st_files_open(struct st_files *, int dirfd, const char *set, const char *without);
 int st_add(struct st_files *, int dirfd, const char *name);
-/* Add the shards that a parsed index lists */
-int st_shards(struct st_files *, int dirfd, const json_t *index);
+/* Add the shards that a parsed index lists, but not `without` */
+int st_shards(struct st_files *, int dirfd, const json_t *index, const char *without);
 void st_files_close(struct st_files *);
 bool st_exists(int dirfd, const char *set); /* one file or an index */
 

@@ -32,8 +32,6 @@ bool name_is_beyond(const struct mt_geometry *, const char *name);
 
 /* families.c: the class that AutoModelForCausalLM makes for a model_type; NULL: mt does not have it */
 const char *family_class(const char *model_type);
-/* Are tensors of its files carried along: is it in a class for images too, or may it have layers beside its own? */
-bool family_carries(const struct mt_geometry *);
 /* rope.c: what config.json's root has instead of the key rope_theta or partial_rotary_factor, if this model_type's
  * class has another name for it; else the key itself */
 const char *rope_root_key(const char *model_type, const char *key);

@@ -245,7 +245,7 @@ int st_add(struct st_files *m, int dirfd, const char *name)
 }
 
 /* Open each file of the weight_map once, and mark the tensors that the map lists for it. */
-int st_shards(struct st_files *m, int dirfd, const json_t *index)
+int st_shards(struct st_files *m, int dirfd, const json_t *index, const char *without)
 {
 	json_t *map = json_object_get(index, "weight_map"), *v;
 	json_t *seen = json_object(); /* file name -> its number */
@@ -260,6 +260,7 @@ int st_shards(struct st_files *m, int dirfd, const json_t *index)
 					name ? shown(name) : "?");
 				break;
 			}
+			if (without && !strcmp(name, without)) continue;
 			json_t *number = json_object_get(seen, name);
 			if (!number) {
 				if ((rc = st_add(m, dirfd, name)) < 0) break;
@@ -303,7 +304,7 @@ static int missing_weights(int dirfd)
 	return mt_fail(MT_EX_NOINPUT, "%s%s", mt_errmsg(), hf_other_format(path));
 }
 
-int st_files_open(struct st_files *m, int dirfd, const char *set)
+int st_files_open(struct st_files *m, int dirfd, const char *set, const char *without)
 {
 	char file[64], index[64];
 	json_t *root = NULL;
@@ -313,7 +314,7 @@ int st_files_open(struct st_files *m, int dirfd, const char *set)
 	*m = (struct st_files){.label = strdup(sharded ? index : file)};
 	if (!m->label) return mt_fail(MT_EX_NOMEM, "%s: no memory", file);
 	if (!sharded) rc = st_add(m, dirfd, file);
-	else if ((rc = file_read_json(dirfd, index, &root)) == 0) rc = st_shards(m, dirfd, root);
+	else if ((rc = file_read_json(dirfd, index, &root)) == 0) rc = st_shards(m, dirfd, root, without);
 	json_decref(root);
 	return rc == -MT_EX_NOINPUT && !sharded ? missing_weights(dirfd) : rc;
 }

@@ -40,7 +40,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	}
 	json_t *root = json_loadb((const char *)data, size, JSON_REJECT_DUPLICATES, NULL);
 	struct st_files m = {.label = strdup("index")};
-	if (json_is_object(root)) st_shards(&m, dir, root);
+	if (json_is_object(root)) st_shards(&m, dir, root, NULL);
 	st_files_close(&m);
 	json_decref(root);
 	return 0;

@@ -90,7 +90,7 @@ static bool one(const char *run, enum before before, bool full)
 	armed = false;
 	if (calls < at && rc < 0) mt_die(MT_EX_BUG, "%s: without a failure: %d: %s", kind, -rc, mt_errmsg());
 	if (rc == 0) {
-		mt_must(ckpt_verify(path));
+		mt_must(ckpt_verify(path, false, &(struct how_load){0}));
 		if (before == EXPORT && file_exists(AT_FDCWD, was)) mt_die(MT_EX_BUG, "%s %ld: not replaced", kind, at);
 		return false;
 	}
@@ -98,7 +98,7 @@ static bool one(const char *run, enum before before, bool full)
 	if (count(dir) != (before != ABSENT) || (before == EMPTY && entries) || (before == ABSENT && entries != -1))
 		mt_die(MT_EX_BUG, "%s %ld%s: %d (%s) leaves something behind", kind, at, for_good ? " and on" : "", -rc,
 			mt_errmsg());
-	if (before == EXPORT && (!file_exists(AT_FDCWD, was) || ckpt_verify(path) < 0))
+	if (before == EXPORT && (!file_exists(AT_FDCWD, was) || ckpt_verify(path, false, &(struct how_load){0}) < 0))
 		mt_die(MT_EX_BUG, "%s %ld: what was there is gone", kind, at);
 	return true;
 }
