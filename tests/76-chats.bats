@@ -49,7 +49,7 @@ QA='{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}'
 
 @test "content that is a list of text parts is their text, in every form and role" {
 	gives trim '{system}sy;{user}hi;{assistant}[[yo;]]' '{user}hi;{assistant}[[yo;]]' '{user}hi;{assistant}[[yo;]]' \
-		'{user}hi;{assistant}[[yo;]]' '{user}q;{assistant}[[;]]{tool}42;{assistant}[[a;]]' <<-'EOF'
+		'{user}hi;{assistant}[[yo;]]' '{user}q;{assistant};{tool}42;{assistant}[[a;]]' <<-'EOF'
 	{"system": ["s", "y"], "messages": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}, \
 	{"role": "assistant", "content": [{"type": "text", "text": "y", "cache_control": null}, {"text": "o"}]}]}
 	{"prompt": [{"role": "user", "content": [{"type": "text", "text": "hi"}]}], \
@@ -593,6 +593,180 @@ rejected: s\n\nq: a[[ BAD<|end|>]]' <<-'EOF'
 	EOF
 }
 
+@test "a block of the generation prompt counts whole or not at all: answers that begin as it does, in every form" {
+	local answer model
+	for answer in '<b>x' '<answer>4</answer>' '<' '<thin'; do
+		local a='{"role": "assistant", "content": "'$answer'"}'
+		gives channel "{user}q;{assistant}[[$answer;]]{user}q;{assistant}[[good;]]" "{user}q;{assistant}[[$answer;]]" \
+			"chosen: {user}q;{assistant}[[$answer;]]" "rejected: {user}q;{assistant}[[BAD;]]" <<-EOF
+		{"messages": [$U, $a, $U, $G]}
+		{"prompt": [$U], "completion": [$a]}
+		{"prompt": [$U], "chosen": [$a], "rejected": [$B]}
+		EOF
+		gives strips "<s><|start|>Uq<|start|>A[[$answer<|end|>]]" "<s><|start|>Uq<|start|>A[[$answer<|end|>]]" <<-EOF
+		{"messages": [$U, $a]}
+		{"prompt": [$U], "completion": [$a]}
+		EOF
+		no hears "context only"
+	done
+	gives channel '{user}q;{assistant}<channel>thought\n<over>[[x;]]' \
+		<<<'{"messages": ['"$U"', {"role": "assistant", "content": "<channel>thought\n<over>x"}]}'
+}
+
+CALL_F='{"role": "assistant", "content": null, "reasoning_content": "t", "tool_calls": [{"function": {"name": "f", \
+"arguments": {"a": 3}}}]}'
+TOOL='{"role": "tool", "content": "SUN"}'
+CALLED='<|start|>user<|final|>q<|end|><|start|>assistant to=f<|call|><|start|>tool<|final|>SUN<|end|><|start|>assistant'
+
+@test "completions and pairs: nothing of the prompt is trained on, though an answer changes how it is rendered" {
+	local call='<call>f {"a": 3}</call>' thought='<think>\n\n</think>\n\n' before
+	before="{user}q;{assistant}$call;{user}<answer>SUN</answer>;{assistant}"
+	gives thinks "${before}[[${thought}good;]]" \
+		"${before}[[good;{user}q;{assistant}${thought}BAD;]]" \
+		"chosen: ${before}[[${thought}good;]]" "rejected: ${before}[[${thought}BAD;]]" <<-EOF
+	{"prompt": [$U, ${CALL_F/ \"reasoning_content\": \"t\",/}, $TOOL], "completion": [$G]}
+	{"prompt": [$U, $CALL_F, $TOOL], "completion": [$G, $U, $B]}
+	{"prompt": [$U, ${CALL_F/ \"reasoning_content\": \"t\",/}, $TOOL], "chosen": [$G], "rejected": [$B]}
+	EOF
+	before=$CALLED
+	gives harmony "${before}[[<|final|>good<|return|>]]" "chosen: ${before}[[<|final|>good<|return|>]]" \
+		"rejected: ${before}[[<|final|>BAD<|return|>]]" "chosen: ${before}[[<|final|>good<|return|>]]" \
+		"rejected: ${before}[[<|final|>BAD<|return|>]]" <<-EOF
+	{"prompt": [$U, $CALL_F, $TOOL], "completion": [$G]}
+	{"prompt": [$U, $CALL_F, $TOOL], "chosen": [$G], "rejected": [$B]}
+	{"chosen": [$U, $CALL_F, $TOOL, $G], "rejected": [$U, $CALL_F, $TOOL, $B]}
+	EOF
+}
+
+@test "thoughts and answers with headers of their own are one turn, which ends in the mark that stands in the text" {
+	local asked='<|start|>user<|final|>q<|end|><|start|>assistant'
+	gives harmony "$CALLED[[<|thought|>u<|end|><|start|>assistant<|final|>a<|return|>]]" \
+		"$asked[[<|final|>good<|end|>]]$asked[[<|final|>BAD<|return|>]]" \
+		'<|start|>user<|final|>q<|end|><|start|>assistant[[<|thought|>t<|end|><|start|>assistant to=f<|call|>]]' <<-EOF
+	{"messages": [$U, $CALL_F, $TOOL, {"role": "assistant", "content": "a", "thinking": "u"}]}
+	{"messages": [$U, $G, $U, $B]}
+	{"messages": [$U, $CALL_F]}
+	EOF
+	hears '; 1 turn of the assistant is context only: the chat template leaves out a part of them'
+}
+
+@test "what the template leaves out makes the turn context, and counts it, on every path" {
+	local model line end='<\|end\|><\|start\|>'
+	for model in chat marked; do
+		for line in '"messages": ['"$U, "'{"role": "assistant", "content": "a", "reasoning_content": "t"}, '"$U, $G]" \
+			'"messages": ['"$U, "'{"role": "assistant", "content": "a", "tool_calls": [{"name": "f"}]}, '"$U, $G]" \
+			'"messages": ['"$U, "'{"role": "assistant", "content": "", "function_call": {"name": "f"}}, '"$U, $G]"; do
+			chats "$model" <<<"{$line}" | sed 's/\\n//g' >"$T/shown"
+			grep -qE "assistant(a|)${end}userq${end}assistant\[\[good<\|end\|>\]\]$" "$T/shown"
+			hears '; 1 turn of the assistant is context only: the chat template leaves out'
+		done
+	done
+	local thought='{"role": "assistant", "content": "<think>t</think>a"}'
+	for line in '"completion": ['"$thought]" '"chosen": ['"$thought"'], "rejected": ['"$G]"; do
+		code=0
+		chats strips <<<"{\"prompt\": [$U], $line}" >"$T/shown" || code=$?
+		[ "$code" = 65 ]
+		hears '; 1 turn of the assistant is context only: the chat template leaves out'
+	done
+	gives strips "<s><|start|>Uq<|start|>Aa<|end|>[[<|start|>Uq<|start|>Agood<|end|>]]" \
+		<<<"{\"prompt\": [$U], \"completion\": [$thought, $U, $G]}"
+	hears '; 1 turn of the assistant is context only'
+	chats chat <<<'{"tools": [{"type": "function", "function": {"name": "f"}}], "messages": ['"$QA"']}' >"$T/shown"
+	hears '^mt-tokens: 1 chat has tools that its template does not show; the first is in stdin: line 1$'
+}
+
+@test "where no mark ends an answer, the first token of the next header is trained on; without one a line says so" {
+	gives endless '<|user|>q<|assistant|>[[good<|user|>]]q<|assistant|>[[BAD<|user|>]]' \
+		'<|user|>q<|assistant|>[[<call>f<|tool|>]]SUN<|assistant|>[[good<|user|>]]' \
+		'<|user|>q<|assistant|>[[<call>f<|tool|>]]' \
+		'<|user|>q<|assistant|>[[good<|user|>]]' 'chosen: <|user|>q<|assistant|>[[good<|user|>]]' \
+		'rejected: <|user|>q<|assistant|>[[BAD<|user|>]]' <<-EOF
+	{"messages": [$U, $G, $U, $B]}
+	{"messages": [$U, ${CALL_F/\"reasoning_content\": \"t\",/}, $TOOL, $G]}
+	{"messages": [$U, ${CALL_F/\"reasoning_content\": \"t\",/}]}
+	{"prompt": [$U], "completion": [$G]}
+	{"prompt": [$U], "chosen": [$G], "rejected": [$B]}
+	EOF
+	no hears "nothing ends it"
+	gives parts 'USER: q ASSISTANT:[[ good ]]' <<<"{\"messages\": [$U, $G]}"
+	hears '^mt-tokens: the chat template writes no mark behind an answer: nothing ends it$'
+}
+
+@test "content is a list of parts for templates that read such lists, and text for the others" {
+	gives parts 'USER: q ASSISTANT:[[ good ]]' 'USER: a b ASSISTANT:[[ good ]]' <<-EOF
+	{"messages": [$U, $G]}
+	{"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}, $G]}
+	EOF
+	gives macro '{user}ab;{assistant}[[good;]]{user}q;{assistant}[[BAD;]]' <<-EOF
+	{"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, {"text": "b"}]}, $G, $U, $B]}
+	EOF
+}
+
+@test "the time of a chat grows with its turns, also where the template looks ahead" {
+	"$PYTHON" - "$TOP/bin" "$MODELS" <<-'PY'
+		import os, sys
+		sys.path.insert(0, sys.argv[1])
+		from tokens.masks import Maker
+		from tokens.tokenizer import Plain
+		for name in "thinks", "harmony", "endless":
+		    maker, written = Maker(Plain(os.path.join(sys.argv[2], name), False)), []
+		    render = maker.tokenizer.render
+		    def counted(*args):
+		        made = render(*args)
+		        written[-1] += len(made.text)
+		        return made
+		    maker.tokenizer.render = counted
+		    for turns in 1, 50, 200:
+		        call = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}
+		        chat = [{"role": "user", "content": "q"}, *[call, {"role": "tool", "content": "SUN"}] * turns]
+		        written.append(0)
+		        document, = maker.documents({"messages": [*chat, {"role": "assistant", "content": "a"}]})
+		        assert sum(document.trained) > 2 * turns
+		    assert written[2] < 6 * written[1], (name, written)
+	PY
+}
+
+@test "a prompt that differs from the chats by a system message stands once; one with another question exits 65" {
+	local s='{"role": "system", "content": "s"}' want='{system}s;{user}q;{assistant}'
+	gives chat "$want[[good;]]" "$want[[good;]]" '{user}q;{assistant}[[good;]]' "chosen: $want[[good;]]" \
+		"rejected: $want[[BAD;]]" "chosen: $want[[good;]]" "rejected: $want[[BAD;]]" <<-EOF
+	{"prompt": [$U], "completion": [$s, $U, $G]}
+	{"prompt": [$s, $U], "completion": [$U, $G]}
+	{"prompt": [$U], "completion": [$U, $G]}
+	{"prompt": [$U], "chosen": [$s, $U, $G], "rejected": [$s, $U, $B]}
+	{"prompt": [$s, $U], "chosen": [$U, $G], "rejected": $B}
+	EOF
+	refused chat "'completion' begins with other messages than the prompt" \
+		'{"prompt": ['"$U"'], "completion": [{"role": "user", "content": "r"}, '"$G"']}'
+	refused chat "'chosen' begins with other messages than the prompt" \
+		'{"prompt": ['"$s, $U"'], "chosen": ['"${s/\"s\"/\"t\"}, $U, $G"'], "rejected": ['"$B"']}'
+}
+
+@test "sides that become the same are counted: by the template, by --max-length; a prompt that fills it is named" {
+	local thought='{"role": "assistant", "content": "<think>t</think>a"}'
+	chats strips <<-EOF >"$T/shown"
+	{"prompt": [$U], "chosen": [$thought, $U, $G], "rejected": [${thought/>t</>u<}, $U, $G]}
+	EOF
+	hears '^mt-tokens: 1 pair has the same answer on both sides'
+	chats none --max-length 3 <<-'EOF' >"$T/shown"
+	{"prompt": "q", "chosen": "abcd", "rejected": "abce"}
+	{"prompt": "qqqqq", "chosen": "a", "rejected": "b"}
+	EOF
+	hears '^mt-tokens: 1 pair has the same answer on both sides; the first is in stdin: line 1$'
+	hears '^mt-tokens: 2 prompts fill --max-length: no token of the answers is left; the first is in stdin: line 2$'
+	hears '^mt-tokens: 1 of 2 lines is left out: it has no tokens to train on; the first'
+}
+
+@test "with the templates that TRL ships, the answer and its end are trained on, and no other message's words" {
+	local trl
+	trl=$("$PYTHON" -c 'import importlib.util as u, os; print(os.path.dirname(u.find_spec("trl").origin))') ||
+		skip "needs trl"
+	"$PYTHON" "$TOP/tests/lib/templates.py" "$TOP/bin" "$trl/chat_templates" 12 >"$T/templates"
+	# those that mark other text than TRL's training templates are those of the README's table
+	sed -n '/^| TRL.s template/,/^$/s/^| \(`[^|]*\) |.*/\1/p' "$TOP/bin/tokens/README.md" | tr -d '`' | tr ', ' '\n\n' |
+		sed '/^$/d' | sort -u | diff - <(awk '$4 == "differs" { print $1 }' "$T/templates" | sort)
+}
+
 @test "documents that begin with a prompt are counted, and a line advises --long drop; texts get no advice" {
 	echo '{"text": "t"}' | chats chat >"$T/shown"
 	no hears "--long drop"
@@ -608,32 +782,24 @@ rejected: s\n\nq: a[[ BAD<|end|>]]' <<-'EOF'
 	[ "$models" -ge 1 ] && [ "$lines" -ge 1 ]
 }
 
-@test "templates that write one message after the other are known by their form; those that look ahead are not" {
+@test "one render shows where each message stands: loops that look ahead, over parts of the messages, two loops" {
 	"$PYTHON" - "$TOP/bin" <<-'PY'
 		import sys
 		sys.path.insert(0, sys.argv[1])
 		from tokens.template import Templates
-		straight = (
-		    "{% for m in messages %}{{ m.content }}{% endfor %}",
-		    "{% set l = messages %}{% for m in l %}{% if loop.first %}{{ m.content }}{% endif %}{% endfor %}",
-		    "{{ messages[0].role }}{% for m in messages %}{% for c in m.t %}{{ loop.last }}{% endfor %}{% endfor %}",
-		    "{% set a = a or '' %}{% for m in messages %}{{ m.content }}{% endfor %}{% if a %}{{ a }}{% endif %}")
-		ahead = (
-		    "{% for m in messages %}{{ loop.last }}{% endfor %}",
-		    "{% for m in messages %}{{ loop.length }}{% endfor %}",
-		    "{% for m in messages %}{{ loop }}{% endfor %}", "{% for m in messages %}{{ loop.nextitem }}{% endfor %}",
-		    "{{ messages | length }}{% for m in messages %}{% endfor %}", "{% for m in messages[1:] %}{% endfor %}",
-		    "{% for m in messages %}{{ messages[loop.index] }}{% endfor %}",
-		    "{% for m in messages[::-1] %}{% endfor %}",
-		    "{{ messages[-1].role }}{% for m in messages %}{% endfor %}", "{{ messages }}",
-		    "{% for m in messages %}{% endfor %}{% for m in messages %}{% endfor %}",
-		    "{% set messages = messages[1:] %}{% for m in messages %}{% endfor %}",
-		    "{% for m in messages if m.role %}{% endfor %}",
-		    "{% set n = namespace(x=0) %}{% for m in messages %}{% set n.x = 1 %}{% endfor %}{{ n.x }}",
-		    "{% if true %}{% for m in messages %}{% endfor %}{% endif %}")
-		for want, sources in (True, straight), (False, ahead):
-		    for source in sources:
-		        assert Templates("/", {}, {}).compile(source)[1] == want, source
+		body = "{{ m.content }}{% endfor %}"
+		for want, source in (
+		    ([(1, 3), (3, 5), (5, 8)], "s{% for m in messages %}" + body + "e"),
+		    ([(0, 2), (2, 4), (4, 6)], "{% for m in messages %}{% if loop.last or loop.nextitem %}{% endif %}" + body),
+		    ([(0, 2), (2, 4), (4, 6)], "{% for m in messages %}{% for o in messages %}{% endfor %}" + body),
+		    ([(0, 2), (2, 4), (4, 6)], "{% for m in messages[::-1] %}{% endfor %}{% for m in messages %}" + body),
+		    ([None, (2, 4), (4, 6)], "{{ messages[0].content }}{% for m in messages[1:] %}" + body),
+		    ([(0, 2), (3, 5), (5, 7)], "{% for m in messages[:1] %}" + body + "-{% for m in messages[1:] %}" + body),
+		    ([(0, 2), (2, 4), (4, 6)], "{% if true %}{% for m in messages if m.role %}" + body + "{% endif %}"),
+		    ([None] * 3, "{% macro f() %}{% for m in messages %}" + body + "{% endmacro %}{{ f() }}")):
+		    messages = [{"role": "user", "content": "%d." % at} for at in range(3)]
+		    made = Templates({"default": source}, {}).render(messages, None, False, {})
+		    assert [made.places.get(at) for at in range(3)] == want, (source, made)
 	PY
 }
 

@@ -22,12 +22,13 @@ class Made:
         self.prompted = 0                   # documents that begin with context
         self.pairs = 0                      # of the documents, those that are two: chosen and rejected
         self.lines = self.left_out = 0      # lines that made a document; those of them without tokens to train on
+        self.unexplained = 0                # those of them for which no note says why
         self.first_left_out = None
 
     def add(self, other):
         """Counts and notes only: records are written when they come."""
         self.notes.add(other.notes)
-        for key in ("documents", "tokens", "trained", "lines", "left_out", "prompted", "pairs"):
+        for key in ("documents", "tokens", "trained", "lines", "left_out", "unexplained", "prompted", "pairs"):
             setattr(self, key, getattr(self, key) + getattr(other, key))
         self.longest = max(self.longest, other.longest)
         self.first_left_out = self.first_left_out or other.first_left_out
@@ -54,10 +55,17 @@ def parsed(line):
 
 def shortened(documents, longest, notes):
     """The documents without what --max-length leaves out of each."""
-    for made in documents:
-        if longest and len(made.ids) > longest:
+    cut = [made.cut(longest) for made in documents] if longest else documents
+    for made, kept in zip(documents, cut):
+        if len(made.ids) > len(kept.ids):
             notes.count("document is cut to --max-length", "documents are cut to --max-length")
-    return [made.cut(longest) for made in documents] if longest else documents
+        if made.targets() and not kept.targets():
+            notes.reasons += 1
+            notes.count("prompt fills --max-length: no token of the answer is left",
+                        "prompts fill --max-length: no token of the answers is left")
+    if len(cut) > 1 and cut[0].ids == cut[1].ids and cut[0].targets():
+        notes.count("pair has the same answer on both sides", "pairs have the same answer on both sides")
+    return cut
 
 
 def convert(maker, vocabulary, options, where, first, lines):
@@ -72,6 +80,7 @@ def convert(maker, vocabulary, options, where, first, lines):
         if isinstance(line, bytes) and not line.strip():
             continue
         made.notes.at = at = "%s %d" % (where, number)
+        reasons = made.notes.reasons
         try:
             if isinstance(value, Exception):
                 raise value
@@ -90,6 +99,7 @@ def convert(maker, vocabulary, options, where, first, lines):
         wanted, pair = [document.targets() for document in documents], len(documents) > 1
         if not all(wanted):
             made.left_out += 1
+            made.unexplained += made.notes.reasons == reasons
             made.first_left_out = made.first_left_out or at
             if pair or not options.keep_empty:
                 continue
@@ -131,9 +141,10 @@ def finish(total, model):
         say(line)
     if total.left_out:
         one = total.left_out == 1
-        say("%d of %s %s %s: %s no tokens to train on (no assistant turn?); the first is %s" % (
+        say("%d of %s %s %s: %s no tokens to train on%s; the first is %s" % (
             total.left_out, many(total.lines, "line"), "is" if one else "are", "left out" if total.documents <
-            total.lines else "context only", "it has" if one else "they have", total.first_left_out))
+            total.lines else "context only", "it has" if one else "they have",
+            " (no assistant turn?)" if total.unexplained else "", total.first_left_out))
     if total.prompted:
         say("%d of %s %s with a prompt: if --seq is below %d, train with --long drop; by default the "
             "later parts of a longer one have answers without it" % (

@@ -85,6 +85,15 @@ def kind(value):
 
 # ---- messages
 
+class Parts(str):
+    """The text of a list of parts, which some templates read one by one."""
+
+    def __new__(cls, parts):
+        made = super().__new__(cls, "".join(parts))
+        made.parts = parts
+        return made
+
+
 def text_of(content, what):
     """The text of a message's content: a string, null, or a list of parts of text."""
     if content is None or isinstance(content, str):
@@ -100,7 +109,7 @@ def text_of(content, what):
         if not isinstance(part, str):
             raise Problem(EX_DATA, "%s, part %d is not text" % (what, number))
         texts.append(part)
-    return "".join(texts)
+    return Parts(texts)
 
 
 def call_of(call, what):
@@ -262,6 +271,20 @@ def chat_of(line, messages, weights, start=None):
                 tools_of(line), variables_of(line), None if start is None else start + len(before))
 
 
+def answer_chat(line, prompt, answer, weights, key):
+    """The Chat of a prompt and what answers it. That may be a whole chat, which begins with the prompt; the system
+    message of either is both's."""
+    systems = [messages[0] for messages in (prompt, answer) if messages[0]["role"] == "system"]
+    asked, said = ([m for at, m in enumerate(messages) if at or m["role"] != "system"] for messages in (prompt, answer))
+    if len(said) > len(asked) and said[:len(asked)] == asked:
+        said = said[len(asked):]
+    if not said or systems[:1] != systems[-1:] or asked and said[0]["role"] == asked[-1]["role"] == "user":
+        raise Problem(EX_DATA, "'%s' begins with other messages than the prompt" % key)
+    prompt, skipped = systems[:1] + asked, len(answer) - len(said)
+    weights = {at - skipped + len(prompt): weight for at, weight in weights.items() if at >= skipped}
+    return chat_of(line, prompt + said, weights, len(prompt))
+
+
 # ---- lines
 
 BESIDE = {"tools", "functions", "system", "history", "chat_template_kwargs", "weight"}
@@ -345,7 +368,7 @@ def document(line, has_template, notes):
         if isinstance(line.get("prompt"), list) and isinstance(line.get("completion"), list):
             notes.unused(line, {"prompt", "completion"} | BESIDE)
             (prompt, _), (answer, weights) = (messages_of(line[key], key, notes) for key in ("prompt", "completion"))
-            return chat_of(line, prompt + answer, {at + len(prompt): w for at, w in weights.items()}, len(prompt))
+            return answer_chat(line, prompt, answer, weights, "completion")
         return Pair(with_system(line, string(line, "prompt")), string(line, "completion"))
     if "text" in line:
         return Text(string(line, "text"))
@@ -376,10 +399,19 @@ def with_written_arguments(messages):
             for m in messages]
 
 
+def with_parts(messages):
+    """Content as lists of text parts: templates of models that read pictures loop over them."""
+    def shown(message):
+        content = message.get("content")
+        parts = [{"type": "text", "text": part} for part in getattr(content, "parts", None) or [content]]
+        return {**message, "content": parts}
+    return [shown(m) if isinstance(m.get("content"), str) else m for m in messages]
+
+
 def shapes(messages):
     """The messages, and in what other ways to show them where the template fails."""
     tried = [messages]
-    for other in (with_content(messages), with_written_arguments(messages),
+    for other in (with_written_arguments(messages), with_content(messages),
                   with_content(with_written_arguments(messages))):
         if other not in tried:
             tried.append(other)

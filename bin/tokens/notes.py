@@ -9,6 +9,7 @@ class Notes:
     def __init__(self):
         self.at = None                      # the line that is being converted
         self.once, self.counted, self.keys, self.lost, self.ends = {}, {}, {}, {}, {}
+        self.reasons = 0                    # why a document may have no tokens to train on: how many there were
 
     def say(self, message):
         self.once[message] = True
@@ -21,6 +22,7 @@ class Notes:
     def lose(self, reason):
         """A turn of the assistant on which loss cannot be computed."""
         self.lost[reason] = self.lost.get(reason, 0) + 1
+        self.reasons += 1
 
     def unused(self, line, used):
         for key, value in line.items():

@@ -3,7 +3,7 @@
 import os.path
 
 from .errors import EX_DATA, Problem
-from .normalize import (BESIDE, SHAREGPT, Chat, Pair, chat_of, instruction, kind, line_weight, messages_of, parsed,
+from .normalize import (BESIDE, SHAREGPT, Chat, Pair, answer_chat, instruction, kind, line_weight, messages_of, parsed,
                         string, with_system)
 
 SIDES = ("chosen", "rejected")
@@ -94,15 +94,8 @@ def chats(line, answers, notes):
         if not prompt:
             raise no_prompt()
     notes.unused(line, {*SIDES, *used, *(["prompt"] if not used else [])} | BESIDE)
-    return [side_chat(line, prompt, *answer) for answer in answers]
-
-
-def side_chat(line, prompt, answer, weights):
-    if isinstance(answer, str):
-        answer = [{"role": "assistant", "content": answer}]
-    begin = len(prompt) if answer[:len(prompt)] == prompt and len(answer) > len(prompt) else 0
-    weights = {at - begin + len(prompt): weight for at, weight in weights.items() if at >= begin}
-    return chat_of(line, prompt + answer[begin:], weights, len(prompt))
+    return [answer_chat(line, prompt, [{"role": "assistant", "content": answer}] if isinstance(answer, str) else answer,
+                        weights, key) for (answer, weights), key in zip(answers, SIDES)]
 
 
 def instructions(line, answers, has_template, notes):
@@ -121,8 +114,6 @@ def sides(line, has_template, notes):
     if line_weight(line) != 1:
         raise Problem(EX_DATA, "has a weight, and chosen and rejected: answers that are compared take none")
     answers = [answer_of(line[key], key, notes) for key in SIDES]
-    if answers[0] == answers[1]:
-        notes.count("pair has the same answer on both sides", "pairs have the same answer on both sides")
     are_texts = all(isinstance(answer, str) for answer, _ in answers)
     if given(line, "instruction") and not given(line, "prompt", *CHATS):
         if not are_texts:

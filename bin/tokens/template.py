@@ -1,36 +1,44 @@
-"""Chat templates, rendered by jinja2 as transformers renders them."""
+"""Chat templates, rendered by jinja2 as transformers renders them.
 
+Each loop of a template is made to note which message it is at, and how much text has been written until then. So one
+render shows where every message stands in the text, also where the template looks at later messages.
+"""
+
+import collections
 import json
 import os
 
 from .errors import EX_CONFIG, Problem
-from .straight import Watched, is_straight
+
+# text; [begin, end) of what {% generation %} marks; {place of a message: [begin, end) of what its turn in the loop
+# writes}; where the loop over the messages ends, or None
+Rendered = collections.namedtuple("Rendered", "text marks places end")
+
+
+def named_templates(model, config):
+    """{name: source}; the files come before tokenizer_config.json."""
+    named, path = {}, os.path.join(model, "chat_template.jinja")
+    others = os.path.join(model, "additional_chat_templates")
+    if os.path.isfile(path):
+        named["default"] = path
+    if os.path.isdir(others):
+        named.update((name[:-6], os.path.join(others, name)) for name in os.listdir(others)
+                     if name.endswith(".jinja"))
+    for name, path in named.items():
+        with open(path, encoding="utf-8") as f:
+            named[name] = f.read()
+    if named:
+        return named
+    source = config.get("chat_template")
+    return {t["name"]: t["template"] for t in source} if isinstance(source, list) else \
+        {"default": source} if source else {}
 
 
 class Templates:
     """The templates of a model: one, or several with names."""
 
-    def __init__(self, model, config, specials):
-        self.named, self.specials, self.compiled = self.find(model, config), specials, {}
-
-    @staticmethod
-    def find(model, config):
-        """{name: source}; the files come before tokenizer_config.json."""
-        named, path = {}, os.path.join(model, "chat_template.jinja")
-        others = os.path.join(model, "additional_chat_templates")
-        if os.path.isfile(path):
-            named["default"] = path
-        if os.path.isdir(others):
-            named.update((name[:-6], os.path.join(others, name)) for name in os.listdir(others)
-                         if name.endswith(".jinja"))
-        for name, path in named.items():
-            with open(path, encoding="utf-8") as f:
-                named[name] = f.read()
-        if named:
-            return named
-        source = config.get("chat_template")
-        return {t["name"]: t["template"] for t in source} if isinstance(source, list) else \
-            {"default": source} if source else {}
+    def __init__(self, named, specials):
+        self.named, self.specials, self.compiled = named, specials, {}
 
     def source(self, tools):
         source = self.named.get("default")
@@ -57,8 +65,15 @@ class Templates:
 
             def mark(self, caller):
                 text = caller()
-                spans.spans.append((spans.length, spans.length + len(text)))
+                spans.marks.append((spans.length, spans.length + len(text)))
                 return text
+
+            def note(self, loop, message):
+                if id(message) in spans.known:
+                    spans.notes.append((loop, spans.known[id(message)], spans.length))
+
+            def leave(self, loop):
+                spans.notes.append((loop, None, spans.length))
 
         def complain(message):
             raise jinja2.TemplateError(message)
@@ -75,7 +90,9 @@ class Templates:
             trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"])
         env.filters["tojson"] = to_json
         env.globals.update(raise_exception=complain, strftime_now=now)
-        return env.from_string(source), is_straight(env.parse(source))
+        tree = env.parse(source)
+        watch(tree, Generation.identifier, iter(range(len(source))))
+        return env.from_string(tree)
 
     @staticmethod
     def completed(message):
@@ -85,40 +102,54 @@ class Templates:
         thought = next((message[name] for name in names if name in message), None)
         return message if thought is None else {"thinking": thought, **message, "reasoning_content": thought}
 
-    def compiled_of(self, tools):
+    def render(self, messages, tools, ask, variables):
         source = self.source(tools)
         if source not in self.compiled:
             self.compiled[source] = self.compile(source)
-        return self.compiled[source]
-
-    def pieces(self, messages, tools, ask, variables):
-        """The text in the pieces in which jinja2 writes it. self.length is what has been written so far."""
-        template, _ = self.compiled_of(tools)
-        self.spans, self.length = [], 0
-        for piece in template.generate(
+        messages = list(map(self.completed, messages))
+        self.known = {id(message): at for at, message in enumerate(messages)}
+        self.marks, self.notes, self.length, pieces = [], [], 0, []
+        for piece in self.compiled[source].generate(
                 messages=messages, tools=tools, documents=None, add_generation_prompt=ask,
                 **{**self.specials, **variables}):
-            yield piece
+            pieces.append(piece)
             self.length += len(piece)
+        return Rendered("".join(pieces), self.marks, *places(self.notes, len(messages), self.length))
 
-    def render(self, messages, tools, ask, variables):
-        return "".join(self.pieces(list(map(self.completed, messages)), tools, ask, variables))
 
-    def marked(self, messages, tools, variables):
-        """(text, [begin, end) of what {% generation %} marks): marked text comes behind the text written so far."""
-        return self.render(messages, tools, False, variables), self.spans
+def watch(node, extension, numbers):
+    """Make the loops below this node of a template's tree call note at each turn, and leave behind the last one."""
+    from jinja2 import nodes
 
-    def bounds(self, messages, tools, variables):
-        """(where each message and the loop over them ends, the generation prompt); None if the template is not
-        straight. Behind the messages it must write nothing but the generation prompt."""
-        if not self.compiled_of(tools)[1]:
-            return None
-        made = []
-        for part, ask in (messages, False), (messages[:1], True):
-            watched = Watched(map(self.completed, part), lambda: self.length)
-            text = "".join(self.pieces(watched, tools, ask, variables))
-            if len(watched.bounds) != len(part) + 1:
-                return None
-            made.append((watched.bounds, text[watched.bounds[-1]:]))
-        (bounds, rest), (_, header) = made
-        return None if rest else (bounds, header)
+    def call(name, line, *values):
+        hook = nodes.Call(nodes.ExtensionAttribute(extension, name), list(values), [], None, None)
+        return nodes.ExprStmt(hook).set_lineno(line, override=True)
+
+    for part in node.iter_child_nodes():
+        watch(part, extension, numbers)
+    for _, value in node.iter_fields():
+        for at in range(len(value) - 1, -1, -1) if isinstance(value, list) else ():
+            part = value[at]
+            if isinstance(part, nodes.For) and isinstance(part.target, nodes.Name):
+                number, line = nodes.Const(next(numbers)), part.lineno
+                part.body.insert(0, call("note", line, number, nodes.Name(part.target.name, "load")))
+                value.insert(at + 1, call("leave", line, number))
+
+
+def places(notes, count, length):
+    """(places, end) of Rendered. Of the loops that have a message, that counts which writes the most text."""
+    running, longest, found, last = {}, {}, {}, None
+    for loop, at, begin in notes:
+        if at is not None:
+            running.setdefault(loop, []).append((at, begin))
+            continue
+        turns = running.pop(loop, None)
+        if not turns or turns[0][1] == begin:
+            continue
+        last = begin
+        for (at, start), stop in zip(turns, [start for _, start in turns[1:]] + [begin]):
+            if begin - turns[0][1] > longest.get(at, 0):
+                longest[at], found[at] = begin - turns[0][1], (start, stop)
+    if count - 1 in found:                  # what stands behind the loop is the last message's
+        found[count - 1] = found[count - 1][0], length
+    return found, last

@@ -1,6 +1,7 @@
 """Tokenizers: text -> ids and where they are in it, messages -> text. By transformers, by tokenizers alone, or bytes.
 
 placed(text, special) gives (ids, begins, ends): places in characters, None where a tokenizer does not know them.
+`marks` are the ids that no ordinary text makes, such as those that end a turn.
 """
 
 import json
@@ -9,7 +10,7 @@ import re
 
 from .alike import config_of, is_sure, read
 from .errors import EX_CONFIG, EX_DATA, EX_NOINPUT, Problem
-from .template import Templates
+from .template import Rendered, Templates, named_templates
 
 
 class Transformers:
@@ -21,6 +22,7 @@ class Transformers:
         self.tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=trust)
         self.bos, self.eos = self.tokenizer.bos_token_id, self.tokenizer.eos_token_id
         self.bos_token, self.eos_token = self.tokenizer.bos_token, self.tokenizer.eos_token
+        self.templates, self.marks = {}, set(self.tokenizer.added_tokens_decoder)
 
     def text(self, text):
         return list(self.tokenizer(text)["input_ids"])
@@ -45,21 +47,14 @@ class Transformers:
             raise Problem(EX_CONFIG, e)
 
     def render(self, messages, tools, ask, variables):
-        return self.tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=ask, tokenize=False,
+        """The text is apply_chat_template's. Where its messages stand in it is known if the template alone makes it."""
+        text = self.tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=ask, tokenize=False,
                                                   **variables)
-
-    def bounds(self, messages, tools, variables):
-        return None                         # what its template does is not known
-
-    def marked(self, messages, tools, variables):
-        """As apply_chat_template, but for its mask: that ends before a turn whose first character has no token, which
-        is so of a blank in tokenizers that leave blanks out of a token's place, such as GPT-NeoX's."""
-        from transformers.utils.chat_template_utils import render_jinja_template
-        messages = [{key: value for key, value in message.items() if value is not None} for message in messages]
-        (text,), (spans,) = render_jinja_template(
-            [messages], tools=tools, chat_template=self.template(tools), return_assistant_tokens_mask=True,
-            **{**self.tokenizer.special_tokens_map, **variables})
-        return text, spans
+        source = self.template(tools)
+        if source not in self.templates:
+            self.templates[source] = Templates({"default": source}, self.tokenizer.special_tokens_map)
+        made = self.templates[source].render(messages, tools, ask, variables)
+        return made if made.text == text else Rendered(text, [], {}, None)
 
 
 def columns(places):
@@ -86,9 +81,9 @@ class Plain:
                               % token)
         self.bos_token, self.eos_token = self.specials.get("bos_token"), self.specials.get("eos_token")
         self.bos, self.eos = (token and self.tokenizer.token_to_id(token) for token in (self.bos_token, self.eos_token))
-        self.templates = Templates(model, self.config, self.specials)
-        self.template, self.render, self.marked, self.bounds = (
-            self.templates.source, self.templates.render, self.templates.marked, self.templates.bounds)
+        self.marks = set(self.tokenizer.get_added_tokens_decoder())
+        templates = Templates(named_templates(model, self.config), self.specials)
+        self.template, self.render = templates.source, templates.render
 
     def as_configured(self, tokenizer):
         """tokenizer.json with the one key that transformers takes from tokenizer_config.json where both have it."""

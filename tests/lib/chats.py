@@ -1,6 +1,6 @@
 """Small tokenizers with chat templates, and what mt-tokens makes with them.
 
-    chats.py make DIR               models in DIR: a token is a byte, or <s>, <|start|>, <|end|>
+    chats.py make DIR               models in DIR: a token is a byte, or one of MARKS
     chats.py show MODEL <records    a document a line, as a Python string; trained tokens stand in [[ ]]; behind
                                     "chosen: " or "rejected: " if it has a side
     chats.py pair MODEL <lines      "context, all" tokens of chosen and of rejected of each line, as TRL's DPOTrainer
@@ -54,6 +54,33 @@ STRIPS = (
     "{{ '<|start|>A' + m.content.split('</think>')[-1] + '<|end|>' }}{% else %}"
     "{{ '<|start|>U' + m.content }}{% endif %}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|start|>A<think>\n' }}{% endif %}")
+# Gemma 4: the generation prompt has an empty thought
+CHANNEL = CHAT.replace("{{ '<|start|>assistant\n' }}", "{{ '<|start|>assistant\n<channel>thought\n<over>' }}")
+# gpt-oss: thoughts and answers have headers of their own; a call's thought is left out once an answer follows; the last
+# turn ends in another mark
+HARMONY = (
+    "{% set ns = namespace(final=false) %}{% for m in messages %}{% if m.role == 'assistant' and not m.tool_calls %}"
+    "{% set ns.final = true %}{% endif %}{% endfor %}{% for m in messages %}{% if m.role == 'assistant' %}"
+    "{% if m.thinking and (not ns.final if m.tool_calls else loop.last) %}"
+    "{{ '<|start|>assistant<|thought|>' + m.thinking + '<|end|>' }}{% endif %}{% if m.tool_calls %}"
+    "{{ '<|start|>assistant to=' + m.tool_calls[0].function.name + '<|call|>' }}{% else %}"
+    "{{ '<|start|>assistant<|final|>' + m.content + ('<|return|>' if loop.last else '<|end|>') }}{% endif %}{% else %}"
+    "{{ '<|start|>' + m.role + '<|final|>' + m.content + '<|end|>' }}{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|start|>assistant' }}{% endif %}")
+# GLM: nothing ends a turn but the next one's header
+ENDLESS = (
+    "{% for m in messages %}{{ '<|' + m.role + '|>' + (m.content or '') }}{% for c in m.tool_calls or [] %}"
+    "{{ '<call>' + c.function.name }}{% endfor %}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}")
+# LLaVA: content is a list of parts, and no token ends an answer
+PARTS = (
+    "{% for m in messages %}{{ m.role.upper() + ': ' }}{% for c in m.content | selectattr('type', 'equalto', 'text') %}"
+    "{{ c.text + ' ' }}{% endfor %}{% endfor %}{% if add_generation_prompt %}{{ 'ASSISTANT:' }}{% endif %}")
+# the loop over the messages is in a macro
+MACRO = (
+    "{% macro show(messages) %}{% for m in messages %}{{ '<|start|>' + m.role + '\n' + m.content + '<|end|>\n' }}"
+    "{% endfor %}{% endmacro %}{{ show(messages) }}"
+    "{% if add_generation_prompt %}{{ '<|start|>assistant\n' }}{% endif %}")
 # a template that shows the words of the last turn alone
 LAST = CHAT.replace("m['content'] +", "(m['content'] if loop.last or m.role != 'assistant' else '...') +")
 MARKED = (
@@ -68,7 +95,10 @@ ALTERNATES = (
     "{{ '[INST] ' + m.content + ' [/INST]' }}"
     "{% else %}{{ ' ' + m.content + eos_token }}{% endif %}{% endfor %}")
 TEMPLATES = {"chat": CHAT, "trim": TRIM, "tools": TOOLS, "strings": STRINGS, "thinks": THINKS, "strips": STRIPS,
-             "last": LAST, "marked": MARKED, "named": NAMED, "alternates": ALTERNATES, "bos": CHAT, "none": None}
+             "last": LAST, "marked": MARKED, "named": NAMED, "alternates": ALTERNATES, "bos": CHAT, "none": None,
+             "channel": CHANNEL, "harmony": HARMONY, "endless": ENDLESS, "parts": PARTS, "macro": MACRO}
+MARKS = ["<s>", "<|start|>", "<|end|>", "<|return|>", "<|call|>", "<|final|>", "<|thought|>", "<|user|>",
+         "<|assistant|>", "<|tool|>"]
 
 
 def make(top):
@@ -80,7 +110,7 @@ def make(top):
         letters = sorted(pre_tokenizers.ByteLevel.alphabet())
         t = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(letters)}, merges=[]))
         t.pre_tokenizer, t.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
-        t.add_special_tokens(["<s>", "<|start|>", "<|end|>"])
+        t.add_special_tokens(MARKS)
         if name == "bos":
             t.post_processor = TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 256)])
         t.save(directory + "/tokenizer.json")
