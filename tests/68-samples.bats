@@ -252,19 +252,24 @@ tokenizer_of_words() {
 }
 
 # bats test_tags=slow
-@test "for a model with a tokenizer, prompts are text and samples have text; without its Python, tokens" {
+@test "for a model with a tokenizer, prompts are text or chats and samples have text; without its Python, tokens" {
 	need_transformers
 	record
 	tokenizer_of_words
+	printf %s '{% for m in messages %}w1 {{ m.content }} {% endfor %}{% if add_generation_prompt %}w2{% endif %}' \
+		>"$T/model/chat_template.jinja"
+	echo '{"messages": [{"role": "user", "content": "w5 w7"}, {"role": "assistant", "content": "w9"}]}' >"$T/chats"
 	mkdir "$T/python"
 	printf '#!/bin/sh\nexec "%s" "$@"\n' "$(command -v "$PYTHON")" >"$T/python/python3"
 	chmod +x "$T/python/python3"
 	echo 'w5 w7' >"$T/words"
 	local words='( (w[0-9]+|<unk>)){1,3}'
-	for prompts in "$T/words" "$T/p"; do
+	for prompts in "$T/words" "$T/p" "$T/chats"; do
 		PATH=$T/python:$PATH run_it --model "$T/model" --data "$CASE/data.bin" --steps 2 --sample "$prompts" \
 			--sample-tokens 3
-		grep -qE "^\{\"step\": 2, \"prompt\": 1, \"text\": \"w5 w7$words\"\}$" "$T/out/samples.jsonl"
+		local text='w5 w7'
+		[ "$prompts" != "$T/chats" ] || text='w1 w5 w7 w2'
+		grep -qE "^\{\"step\": 2, \"prompt\": 1, \"text\": \"$text$words\"\}$" "$T/out/samples.jsonl"
 		[ "$(samples)" = 1 ]
 		rm -r "$T/out"
 	done

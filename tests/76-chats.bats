@@ -774,6 +774,103 @@ CALLED='<|start|>user<|final|>q<|end|><|start|>assistant to=f<|call|><|start|>to
 	hears "^mt-tokens: 2 of 3 documents begin with a prompt: .*--seq.*--long drop"
 }
 
+# ---- prompts, and what people see
+
+@test "--prompts makes of chats what apply_chat_template does for generation; an answer at the end is left out" {
+	cat >"$T/in" <<-'EOF'
+	{"messages": [{"role": "user", "content": "hi"}]}
+	{"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}, \
+	{"role": "user", "content": [{"type": "text", "text": "so"}]}], "tools": [{"type": "function", \
+	"function": {"name": "f"}}]}
+	{"system": "s", "conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "yo"}], "id": 1}
+	{"prompt": [{"role": "user", "content": "hi"}], "chosen": [{"role": "assistant", "content": "a"}], "rejected": 0}
+	{"instruction": "do", "input": "x"}
+	EOF
+	sed -i -z 's/\\\n//g' "$T/in"
+	for model in chat tools strips; do
+		for how in --plain --transformers; do
+			"$PYTHON" "$MT/mt-tokens" $how --prompts "$MODELS/$model" "$T/in" >"$T/$model$how" 2>"$T/err"
+		done
+		cmp "$T/$model--plain" "$T/$model--transformers"
+		hears "1 chat ends in an answer, which is left out: .*line 3$"
+		[ "$(wc -l <"$T/err")" = 1 ]
+	done
+	"$PYTHON" - "$T" "$MODELS" "$TOP/tests/golden" <<-'PY'
+		import sys
+		top, models, golden = sys.argv[1:]
+		sys.path.insert(0, golden)
+		from records import read_records
+		from transformers import AutoTokenizer
+		u, a = ({"role": role, "content": text} for role, text in (("user", "hi"), ("assistant", "yo")))
+		so, do = ({"role": "user", "content": text} for text in ("so", "do\nx"))
+		s, f = {"role": "system", "content": "s"}, [{"type": "function", "function": {"name": "f"}}]
+		for model in "chat", "tools", "strips":
+		    t = AutoTokenizer.from_pretrained(models + "/" + model)
+		    want = [t.apply_chat_template(m, tools=tools, add_generation_prompt=True, tokenize=False)
+		            for m, tools in (([u], None), ([u, a, so], f), ([s, u], None), ([u], None), ([do], None))]
+		    got = [t.decode(ids) for ids in read_records(top + "/" + model + "--plain")]
+		    assert got == want, (got, want)
+	PY
+}
+
+@test "--prompts: other lines are text, objects without messages counted; bad chats exit 65 with their line" {
+	printf '%s\n' 'Who' '{ "a": 1' '{"a": 1}' '{"text": "Who"}' '{"prompt": "Who", "system": "s"}' '[{"role": 1}]' \
+		>"$T/in"
+	"$PYTHON" "$MT/mt-tokens" --prompts "$MODELS/chat" "$T/in" 2>"$T/err" |
+		"$PYTHON" "$MT/mt-tokens" --decode "$MODELS/chat" >"$T/out"
+	printf '%s\n' 'Who' '{ "a": 1' '{"a": 1}' 'Who' 's' '' 'Who' '[{"role": 1}]' | diff - "$T/out"
+	hears "1 line is an object without messages and is read as plain text; the first is in .*line 3$"
+	while IFS='|' read -r words line; do
+		printf 'Who\n%s\n' "$line" >"$T/in"
+		exits 65 "$PYTHON" "$MT/mt-tokens" --prompts "$MODELS/chat" "$T/in" >"$T/out" 2>"$T/err"
+		hears "^mt-tokens: $T/in: line 2: $words"
+		[ "$(wc -l <"$T/err")" = 1 ]
+	done <<-'EOF'
+		is not JSON: Expecting value|{"messages": [
+		'messages' is not a list of messages|{"messages": []}
+		'messages' has no message to answer|{"messages": [{"role": "assistant", "content": "a"}]}
+		'text' is not a string|{"text": 1}
+	EOF
+	echo "{\"messages\": [$QA]}" >"$T/in"
+	fails_with 78 "$PYTHON" "$MT/mt-tokens" --prompts "$MODELS/none" "$T/in"
+	fails_with 78 "$PYTHON" "$MT/mt-tokens" --prompts --bytes "$T/in"
+}
+
+@test "--show marks in the first documents what is trained on: [[ ]], or green on a terminal; no later line is read" {
+	printf '%s\n' '{"messages": [{"role": "user", "content": "q"}]}' \
+		"{\"messages\": [$QA, {\"role\": \"user\", \"content\": \"\\u001b[2J\"}]}" \
+		'{"prompt": "q", "chosen": "é", "rejected": "n"}' '{"text": "t東"}' 'no JSON' >"$T/in"
+	show() { "$PYTHON" "$MT/mt-tokens" --show "$@" 2>"$T/err"; }
+	show 3 "$MODELS/chat" "$T/in" >"$T/out"
+	cat >"$T/want" <<-EOF
+		--- $T/in: line 2: 35 tokens, 3 trained on
+		<|start|>user
+		q<|end|>
+		<|start|>assistant
+		[[a<|end|>
+		]]<|start|>user
+		?[2J<|end|>
+
+		--- $T/in: line 3, chosen: 4 tokens, 3 trained on
+		q[[é<|end|>]]
+		--- $T/in: line 3, rejected: 3 tokens, 2 trained on
+		q[[n<|end|>]]
+		--- $T/in: line 4: 5 tokens, 4 trained on
+		t[[東<|end|>]]
+	EOF
+	diff "$T/want" "$T/out"
+	hears "^mt-tokens: 3 documents, .* 1 line skipped$"
+	echo '{"text": "ab"}' | show 9 --bytes >"$T/out"
+	diff "$T/out" <(printf -- '--- stdin: line 1: 2 tokens, 1 trained on\na[[b]]\n')
+	exits 65 show 4 "$MODELS/chat" "$T/in" >"$T/out"
+	hears "line 5: is not JSON"
+	for how in --prompts --decode; do fails_with 64 "$PYTHON" "$MT/mt-tokens" --show 1 $how "$MODELS/chat" "$T/in"; done
+	fails_with 64 "$PYTHON" "$MT/mt-tokens" --show 0 "$MODELS/chat" "$T/in"
+	need_terminal
+	script -qec "'$PYTHON' '$MT/mt-tokens' --show 1 --plain '$MODELS/chat' '$T/in'" /dev/null >"$T/out" </dev/null
+	grep -q $'^\e\[32ma<|end|>' "$T/out"
+}
+
 # ---- with transformers and without
 
 @test "tokenizers alone makes of all these lines, with all these templates, what transformers makes" {

@@ -55,7 +55,7 @@ usage() {
 	                             for checkpoints, OUT must be on a file system that all of them see
 	  --run NAME                 name of the run in shared memory (default: run-PID)
 	  --sample FILE              mt-sample continues the prompts in FILE after the last step, in OUT/samples.jsonl;
-	                             with --bytes, or for a model with a tokenizer, a prompt a line; else records
+	                             with --bytes, or for a model with a tokenizer, a prompt or chat a line; else records
 	  --sample-every N           do it also every N steps, beside the training
 	  --sample-tokens N          maximum new tokens of each (default: 128)
 	  --sample-temperature X     divide logits by X; 0: the most likely token (default: 1)

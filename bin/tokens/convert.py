@@ -7,9 +7,11 @@ from .errors import EX_DATA, Problem, say
 from .formats import HEAD, refuse_other_than_records
 from .masks import Maker
 from .model import missing_end
+from .normalize import BESIDE, PROMPTS
 from .notes import Notes, many
 from .reading import chunks, open_file, parse, split_lines, text_of
 from .records import Document, record, records
+from .show import shown
 from .workers import Progress, convert_all
 
 
@@ -103,7 +105,8 @@ def convert(maker, vocabulary, options, where, first, lines):
             made.first_left_out = made.first_left_out or at
             if pair or not options.keep_empty:
                 continue
-        made.records.append(record(*documents))
+        made.records.append(shown(at, documents, maker.tokenizer, options.terminal) if options.show else
+                            record(*documents))
         made.documents += 1
         made.pairs += pair
         made.tokens += sum(len(document.ids) for document in documents)
@@ -113,18 +116,31 @@ def convert(maker, vocabulary, options, where, first, lines):
     return made
 
 
+def one_by_one(parts):
+    for where, first, lines in parts:
+        if where is None:
+            yield where, first, lines
+        else:
+            yield from ((where, number, [line]) for number, line in enumerate(lines, first))
+
+
 def encode(tokenizer, vocabulary, options, out, stdin):
     maker, total, progress = Maker(tokenizer, options.pairs), Made(), Progress()
 
     def job(*chunk):
         return convert(maker, vocabulary, options, *chunk)
 
+    parts, jobs = chunks(options.files or ["-"], stdin), options.jobs
+    if options.show:                        # no line is read behind the last one that is shown
+        parts, jobs = one_by_one(parts), 1
     try:
-        for made in convert_all(job, options.jobs, chunks(options.files or ["-"], stdin)):
+        for made in convert_all(job, jobs, parts):
             out.write(b"".join(made.records))
             total.add(made)
             if made.problem:
                 raise Problem(*made.problem)
+            if options.show and total.documents == options.show:
+                break
             progress.show(total)
     finally:
         progress.clear()
@@ -158,18 +174,40 @@ def finish(total, model):
         many(total.lines - total.documents, "line")))
 
 
+def asked(line, notes):
+    """A line of --prompts: the object that asks in one of the forms, or else its text."""
+    form = r'\s*\{\s*"(%s)"\s*:' % "|".join((*PROMPTS, *BESIDE))
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        if re.match(form, line):
+            parse(line.encode())            # says what is wrong
+        return line
+    if not isinstance(value, dict):
+        return line
+    if any(value.get(key) is not None for key in PROMPTS):
+        return value
+    notes.count("line is an object without messages and is read as plain text",
+                "lines are objects without messages and are read as plain text")
+    return line
+
+
 def encode_prompts(tokenizer, vocabulary, options, out, stdin):
-    """Lines of text, without EOS: the model is to continue them."""
+    """Lines that the model is to continue: chats or plain text."""
     maker, written = Maker(tokenizer), False
     for name in options.files or ["-"]:
         with open_file(name, stdin) as file:
             _, pieces = text_of("stdin" if name == "-" else name, file, False)
             for number, line in enumerate(split_lines(name, pieces), 1):
-                maker.notes.at = "%s: line %d" % (name, number)
+                maker.notes.at = "%s: line %d" % ("stdin" if name == "-" else name, number)
                 try:
-                    ids = maker.prompt(line.rstrip(b"\r").decode())
+                    ids = maker.prompt(asked(line.rstrip(b"\r").decode(), maker.notes))
                 except UnicodeDecodeError:
                     raise Problem(EX_DATA, "%s is not UTF-8" % maker.notes.at)
+                except MemoryError:
+                    raise
+                except Exception as e:      # of the line, a template or a tokenizer
+                    raise Problem(getattr(e, "code", EX_DATA), "%s: %s" % (maker.notes.at, half_pair(line) or e))
                 vocabulary.check(ids, tokenizer)
                 if ids:
                     out.write(record(Document(ids)))

@@ -32,7 +32,8 @@ def open_standard_fds():
 
 def main():
     options = parse()
-    if options.output is None and not options.decode and sys.stdout and sys.stdout.isatty():
+    options.terminal = options.output is None and bool(sys.stdout) and sys.stdout.isatty()
+    if options.terminal and not options.decode and not options.show:
         raise Problem(EX_USAGE, "records are binary: redirect stdout to a file or a pipe, or name a file by -o")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")    # processes share the work; its threads survive no fork
     stdin = take_stdin()

@@ -8,7 +8,7 @@ import bisect
 import re
 
 from .errors import Problem
-from .normalize import (Chat, Ids, Pair, Text, document, line_weight, shapes, with_parts, without_begin,
+from .normalize import (Chat, Ids, Pair, Text, document, line_weight, prompt, shapes, with_parts, without_begin,
                         without_end)
 from .notes import Notes
 from .pairs import has_sides, sides
@@ -91,8 +91,13 @@ class Maker:
         ids = self.ready.pop(text, None) or self.tokenizer.text(text)
         return self.with_end(self.once(ids)[0]), None
 
-    def prompt(self, text):
-        """The ids of a text that the model is to continue: without EOS."""
+    def prompt(self, line):
+        """The ids of what the model is to continue: a text without EOS, or of an object what it asks."""
+        text = prompt(line, self.has_template, self.notes) if isinstance(line, dict) else line
+        if isinstance(text, Chat):          # up to the generation prompt
+            self.tokenizer.template(text.tools)         # fails if there is none
+            chat, _ = self.rendered(text)
+            return self.tokenizer.placed(self.render(chat, True).text, False)[0]
         if not text:
             return []
         ids = self.tokenizer.text(text)

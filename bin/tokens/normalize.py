@@ -381,6 +381,30 @@ def document(line, has_template, notes):
                   "Alpaca; " + what_it_holds(line))
 
 
+PROMPTS = ("messages", "conversations", "prompt", "instruction", "text")    # the first that a line has is its prompt
+
+
+def prompt(line, has_template, notes):
+    """What a model is to continue, of a line in any form: a text, or a Chat that ends before its answer. There need be
+    no answer."""
+    key = next(key for key in PROMPTS if line.get(key) is not None)
+    if key == "instruction":
+        made = instruction({**line, "output": "a"}, has_template, notes)
+        return made.prompt if isinstance(made, Pair) else made.changed(made.messages[:-1])
+    if key == "text" or key == "prompt" and isinstance(line[key], str):
+        return string(line, key) if key == "text" else with_system(line, line[key])
+    chat = chat_of(line, messages_of(line[key], key, notes)[0], {})
+    end = len(chat.messages)
+    while end and chat.messages[end - 1]["role"] == "assistant":
+        end -= 1
+    if not end:
+        raise Problem(EX_DATA, "'%s' has no message to answer" % key)
+    if end < len(chat.messages):
+        notes.count("chat ends in an answer, which is left out: the model is to give it",
+                    "chats end in an answer, which is left out: the model is to give it")
+    return chat.changed(chat.messages[:end])
+
+
 # ---- other ways to show a chat to a template that fails at the usual one
 
 def with_content(messages):

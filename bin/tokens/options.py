@@ -57,10 +57,12 @@ def number_of_jobs(text):
     return int(text)
 
 
-def number_of_tokens(text):
-    if not re.fullmatch("[1-9][0-9]{0,8}", text, re.ASCII):
-        raise argparse.ArgumentTypeError("'%s': expected a number of tokens, 1 to 999999999" % text)
-    return int(text)
+def number_of(what):
+    def number(text):
+        if not re.fullmatch("[1-9][0-9]{0,8}", text, re.ASCII):
+            raise argparse.ArgumentTypeError("'%s': expected a number of %s, 1 to 999999999" % (text, what))
+        return int(text)
+    return number
 
 
 def parse():
@@ -76,12 +78,16 @@ def parse():
                         help="what ends a document of --decode (default: \\n; \\0: a zero byte)")
     parser.add_argument("--json", action="store_true", help='with --decode: write {"text": "..."} a line')
     parser.add_argument("--prompts", action="store_true",
-                        help="lines are plain text, and get no EOS: prompts for mt-sample")
+                        help="prompts for mt-sample: a line is plain text, which gets no EOS, or a chat, which gets "
+                             "the generation prompt in place of its last answer")
+    parser.add_argument("--show", metavar="N", type=number_of("documents"),
+                        help="write the text of the first N documents instead of records, with what is trained on in "
+                             "[[ ]], on a terminal in green")
     parser.add_argument("--bytes", action="store_true", help="no MODEL: a token is a byte; needs no package")
     parser.add_argument("--keep-empty", action="store_true", help="write documents without tokens to train on as well")
     parser.add_argument("--pairs", action="store_true",
                         help="read chosen and rejected also of lines that have a document of another form")
-    parser.add_argument("--max-length", metavar="N", type=number_of_tokens,
+    parser.add_argument("--max-length", metavar="N", type=number_of("tokens"),
                         help="cut documents, of a pair each side, at their end to N tokens (default: whole)")
     parser.add_argument("--jobs", metavar="N", type=number_of_jobs, default=len(os.sched_getaffinity(0)),
                         help="processes (default: the cores); the output is the same for any number")
@@ -103,5 +109,7 @@ def parse():
         parser.error("--json is for --decode, without --sep")
     if options.prompts and options.decode:
         parser.error("--prompts makes records, --decode reads them")
+    if options.show and (options.prompts or options.decode):
+        parser.error("--show is for documents to train on, not with --prompts or --decode")
     options.sep = "\n" if options.sep is None else options.sep
     return options
