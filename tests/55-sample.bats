@@ -194,6 +194,123 @@ unit_at() { echo $(($(region control 288) + 256 * $1)); }       # struct mt_unit
 	tokens shares "$T/l" $VOCAB "$T/drawn"
 }
 
+# A tokenizer KIND of 400 tokens, bytes or sentences, in a directory with the case's config.json: tokenizer_of KIND DIR
+tokenizer_of() {
+	mkdir "$2"
+	sed 's/"vocab_size": [0-9]*/"vocab_size": 400/' "$CASE/model/config.json" >"$2/config.json"
+	"$PYTHON" - "$@" <<-'PY'
+		import sys
+		from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+		from transformers import PreTrainedTokenizerFast
+		text = ["The naïve question: who? Ünïcödé, 東京 and the rest.", "User: hi\n\nUser: yes\tno\\n"] * 9
+		special = ["<|end|>", *("<0x%02X>" % i for i in range(65, 91))]        # whole characters
+		if sys.argv[1] == "bytes":
+		    t = Tokenizer(models.BPE())
+		    t.pre_tokenizer, t.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+		    special = special[:1]
+		else:
+		    t = Tokenizer(models.BPE(byte_fallback=True, unk_token="<|end|>"))
+		    t.normalizer = normalizers.Replace(" ", "▁")
+		    t.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+		t.train_from_iterator(text, trainers.BpeTrainer(vocab_size=400, show_progress=False, special_tokens=special,
+		                                                initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+		                                                if sys.argv[1] == "bytes" else []))
+		if sys.argv[1] != "bytes":                      # tokens of bytes are not added ones
+		    import json
+		    made = json.loads(t.to_str())
+		    made["added_tokens"] = [a for a in made["added_tokens"] if a["content"] == "<|end|>"]
+		    t = Tokenizer.from_str(json.dumps(made))
+		PreTrainedTokenizerFast(tokenizer_object=t, eos_token="<|end|>").save_pretrained(sys.argv[2])
+	PY
+}
+
+# bats test_tags=slow
+@test "--stop TEXT ends a continuation at the token that completes it; mt-tokens --decode --stop cuts the text there" {
+	need_transformers
+	for kind in bytes sentences none; do
+		if [ $kind = none ]; then make_run "$CASE/model" --dtype fp32
+		else
+			tokenizer_of $kind "$T/$kind"
+			mt-store create "$RUN" --config "$T/$kind" --dtype fp32 2>"$T/err"
+			mt-store init "$RUN" --seed 1 2>"$T/err"
+			mt-ckpt export "$RUN" "$T/$kind-model" --dtype fp32 2>"$T/err"
+			mt-store rm "$RUN"
+			cp "$T/$kind"/tokenizer* "$T/$kind-model"
+			make_run "$T/$kind-model" --dtype fp32
+		fi
+		record 5 6 7 >"$T/p"
+		for seed in 1 2 3 4 5 6; do record 5 $seed; done >>"$T/p"
+		mt-sample "$RUN" --max-tokens 60 --temperature 50 --stop none <"$T/p" >"$T/all"
+		"$PYTHON" - "$T" $kind "$RUN" "$MT/mt-tokens" "$GOLDEN" <<-'PY'
+			import json, subprocess, sys
+			top, kind, run, mt_tokens, golden = sys.argv[1:]
+			sys.path.insert(0, golden)
+			from records import read_records
+			if kind != "none":
+			    from tokenizers import Tokenizer
+			    t = Tokenizer.from_file(top + "/" + kind + "/tokenizer.json")
+			def text(ids):
+			    return bytes(ids) if kind == "none" else t.decode(list(ids), skip_special_tokens=False).encode()
+			def escaped(stop):
+			    return stop.replace(b"\\", rb"\\").replace(b"\n", rb"\n").replace(b"\t", rb"\t")
+			every, tried = [list(r) for r in read_records(top + "/all")], set()
+			for ids in every:
+			    whole = text(ids)
+			    for size in 1, 2, 5, 9:
+			        stop = whole[len(whole) // 2:][:size]
+			        if b"\0" in stop or b"\xef\xbf\xbd" in stop or stop.isdigit():
+			            continue
+			        try:
+			            stop.decode()
+			        except UnicodeDecodeError:
+			            if kind != "none":
+			                continue
+			        how = ["--stop", "no such text", b"--stop=" + escaped(stop)]
+			        with open(top + "/p", "rb") as prompts, open(top + "/stopped", "wb") as out:
+			            subprocess.run(["mt-sample", run, "--max-tokens", "60", "--temperature", "50", "--stop", "none",
+			                            *how], stdin=prompts, stdout=out, check=True)
+			        got = [list(r) for r in read_records(top + "/stopped")]
+			        want = [next((r[:n] for n in range(1, len(r)) if stop in text(r[:n])), r) for r in every]
+			        assert got == want, (kind, stop, [len(r) for r in got], [len(r) for r in want])
+			        tried.add(any(len(r) < 60 for r in got))
+			        model = ["--plain", top + "/" + kind] if kind != "none" else ["--bytes"]
+			        lines = subprocess.run([sys.executable, mt_tokens, "--decode", "--json", *how, *model,
+			                                top + "/stopped"], check=True, stdout=subprocess.PIPE).stdout.splitlines()
+			        for line, ids in zip(map(json.loads, lines), got, strict=True):
+			            before, found, _ = text(ids).partition(stop)
+			            assert line == {"text": before.decode(errors="replace"),
+			                            "stop_reason": stop.decode(errors="replace") if found else None}, (stop, line)
+			assert tried >= {True} and len(every) == 7
+		PY
+		mt-store rm "$RUN"
+	done
+}
+
+@test "--stop TEXT without the texts of tokens exits 78; with it the model's own tokens still end a continuation" {
+	record 1 2 >"$T/p"
+	mkdir "$T/model"
+	sed 's/"vocab_size": [0-9]*/"vocab_size": 600/' "$CASE/model/config.json" >"$T/model/config.json"
+	mt-store create "$RUN" --config "$T/model" 2>"$T/create.err"
+	mt-store init "$RUN" --seed 1 2>"$T/init.err"
+	refuses 78 "$T/p" mt-sample "$RUN" --stop text
+	grep -q -- "--stop TEXT: the run keeps no tokenizer.json" "$T/fails.err"
+	mt-store rm "$RUN"
+	cp -r "$CASE/model" "$T/words"
+	for case in '78|of type WordLevel|{"model": {"type": "WordLevel", "vocab": {"a": 1}}}' '65|not JSON|no JSON'; do
+		IFS='|' read -r code words json <<<"$case"
+		echo "$json" >"$T/words/tokenizer.json"
+		make_run "$T/words" --dtype fp32
+		refuses "$code" "$T/p" mt-sample "$RUN" --stop text
+		grep -q "$words" "$T/fails.err"
+		mt-store rm "$RUN"
+	done
+	make_run "$CASE/model" --dtype fp32
+	for i in 1 2 3 4 5 6 7 8; do record $i; done >"$T/p"
+	sampled "$T/p" --temperature 9 --max-tokens 2000 >"$T/own"
+	[ "$(sampled "$T/p" --temperature 9 --max-tokens 2000 --stop 'no such text')" = "$(cat "$T/own")" ]
+	awk 'NF < 2000' "$T/own" | grep -q .
+}
+
 @test "--stop ends a continuation after its token, and replaces the model's own" {
 	cp -r "$CASE/model" "$T/model"
 	make_run "$T/model" --dtype fp32
@@ -399,7 +516,7 @@ drain() { timeout 60 dd bs=4096 count="$1" iflag=fullblock status=none <&9 >>"$T
 }
 
 @test "invalid options exit 64 before mt-sample looks for the run" {
-	for how in "--temperature -1" "--top-p 0" "--top-p 1.5" "--max-tokens 0" "--stop x" "--stop none --stop 3" \
+	for how in "--temperature -1" "--top-p 0" "--top-p 1.5" "--max-tokens 0" "--stop=" "--stop none --stop 3" \
 		"--threads 5000" "--wait -1" "--top-k 1.5"; do
 		fails_with 64 mt-sample nowhere $how
 	done

@@ -12,6 +12,7 @@ from .notes import Notes, many
 from .reading import chunks, open_file, parse, split_lines, text_of
 from .records import Document, record, records
 from .show import shown
+from .turns import common
 from .workers import Progress, convert_all
 
 
@@ -219,9 +220,23 @@ def encode_prompts(tokenizer, vocabulary, options, out, stdin):
         raise Problem(EX_DATA, "no line has a prompt")
 
 
-def decode(tokenizer, _, options, out, stdin):
+def unescaped(text):
+    """The bytes of an option's text: \\n, \\t, \\0 and \\\\ in it stand for what is hard to type."""
     escapes = {"n": "\n", "t": "\t", "0": "\0", "\\": "\\"}
-    sep = re.sub(r"\\([nt0\\])", lambda m: escapes[m[1]], options.sep).encode(errors="surrogateescape")
+    return re.sub(r"\\([nt0\\])", lambda m: escapes[m[1]], text).encode(errors="surrogateescape")
+
+
+def stopped(tokenizer, ids, text, stops):
+    """The text before the first of `stops` that the last token completes, and that one or None: mt-sample --stop ends
+    there."""
+    since = common(tokenizer.decode(ids[:-1]), text) if stops else 0
+    found = [(at, stop) for stop in stops for at in [text.find(stop, max(since - len(stop) + 1, 0))] if at >= 0]
+    at, stop = min(found, default=(len(text), None))
+    return text[:at], stop
+
+
+def decode(tokenizer, _, options, out, stdin):
+    sep, stops = unescaped(options.sep), list(map(unescaped, options.stop))
     try:
         for name in options.files or ["-"]:
             with open_file(name, stdin) as file:
@@ -231,8 +246,12 @@ def decode(tokenizer, _, options, out, stdin):
                         text = tokenizer.decode(ids)
                     except Problem as e:
                         raise Problem(e.code, "%s: %s" % (where, e))
+                    text, stop = stopped(tokenizer, ids, text, stops)
                     if options.json:
-                        text = json.dumps({"text": text.decode(errors="replace")}, ensure_ascii=False).encode()
+                        line = {"text": text.decode(errors="replace")}
+                        if stops:
+                            line["stop_reason"] = stop and stop.decode(errors="replace")
+                        text = json.dumps(line, ensure_ascii=False).encode()
                     out.write(text + sep)
     finally:
         out.flush()

@@ -76,6 +76,8 @@ def parse():
     parser.add_argument("--decode", action="store_true", help="write the text of records, a document a line")
     parser.add_argument("--sep", metavar="TEXT",
                         help="what ends a document of --decode (default: \\n; \\0: a zero byte)")
+    parser.add_argument("--stop", metavar="TEXT", action="append", default=[],
+                        help="with --decode: cut a document whose last token completes TEXT before it; may be repeated")
     parser.add_argument("--json", action="store_true", help='with --decode: write {"text": "..."} a line')
     parser.add_argument("--prompts", action="store_true",
                         help="prompts for mt-sample: a line is plain text, which gets no EOS, or a chat, which gets "
@@ -105,6 +107,8 @@ def parse():
         parser.error("the following arguments are required: MODEL")
     if options.sep is not None and not options.decode:
         parser.error("--sep is for --decode")
+    if options.stop and not (options.decode and all(options.stop)):
+        parser.error("--stop: an empty text" if options.decode else "--stop is for --decode; mt-sample has its own")
     if options.json and (not options.decode or options.sep is not None):
         parser.error("--json is for --decode, without --sep")
     if options.prompts and options.decode:

@@ -15,7 +15,7 @@
 
 static double temperature = 1, top_p = 1, wait_s = 10;
 static uint64_t top_k, seed, max_tokens = 128, threads;
-static bool echo;
+static bool echo, no_stop; /* --stop none */
 static const char *logits_path, *compute_spec = "fp32";
 static enum mt_dtype compute;
 static struct mt_strings stop_list;
@@ -28,8 +28,10 @@ static const struct mt_opt options[] = {
 		NULL},
 	{"seed", OPT_U64, &seed, "N", "seed of the random numbers (default: 0)", NULL},
 	{"max-tokens", OPT_U64, &max_tokens, "N", "maximum new tokens of a continuation (default: 128)", NULL},
-	{"stop", OPT_LIST, &stop_list, "ID",
-		"end after this token; may be repeated; none: no token (default: the model's eos_token_id)", NULL},
+	{"stop", OPT_LIST, &stop_list, "ID|TEXT",
+		"end after this token, or the token that completes this text; may be repeated; none: no token (default: the "
+		"model's eos_token_id; a text stands beside it)",
+		NULL},
 	{"echo", OPT_FLAG, &echo, NULL, "write each prompt before its continuation, in the same record", NULL},
 	{"logits", OPT_STR, &logits_path, "FILE", "write the logits of each new token, vocabulary x fp32", NULL},
 	{"compute", OPT_STR, &compute_spec, "TYPE",
@@ -41,8 +43,8 @@ static const struct mt_opt options[] = {
 
 static const struct mt_program program = {
 	.name = "mt-sample",
-	.usage = "mt-sample [RUN] [--temperature X] [--top-k N] [--top-p X] [--seed N] [--max-tokens N] [--stop ID]...\n"
-			 "       [--echo] [--logits FILE] [--compute bf16|fp32] [--threads N] [--wait S]",
+	.usage = "mt-sample [RUN] [--temperature X] [--top-k N] [--top-p X] [--seed N] [--max-tokens N]\n"
+			 "       [--stop ID|TEXT]... [--echo] [--logits FILE] [--compute bf16|fp32] [--threads N] [--wait S]",
 	.about = "Continues the records of tokens on stdin with a run's weights, also while it trains: a record of new\n"
 			 "tokens on stdout for each of them. RUN defaults to $MT_RUN.",
 	.opts = options,
@@ -59,17 +61,21 @@ struct sampler {
 	bool warned; /* of a document above max_position_embeddings */
 };
 
-/* --stop: ids, or none */
+/* --stop: ids or none, and texts */
 static void parse_stops(void)
 {
 	for (int i = 0; i < stop_list.n; i++) {
+		const char *stop = stop_list.v[i];
 		uint64_t id = 0;
 		const struct mt_opt number = {"stop", OPT_U64, &id, "ID", "", NULL};
-		if (!strcmp(stop_list.v[i], "none") && stop_list.n == 1) return;
-		if (!mt_opt_set(&number, stop_list.v[i]) || id >= MT_CONTEXT_ONLY)
-			mt_die(MT_EX_USAGE, "--stop: '%s': not a token, or none alone", stop_list.v[i]);
-		stops.id[stops.n++] = (uint32_t)id;
+		if (!*stop) mt_die(MT_EX_USAGE, "--stop: an empty text");
+		if (!strcmp(stop, "none")) no_stop = true;
+		else if (stop[strspn(stop, "0123456789")]) mt_must(stops_add_text(&stops, stop));
+		else if (!mt_opt_set(&number, stop) || id >= MT_CONTEXT_ONLY)
+			mt_die(MT_EX_USAGE, "--stop: '%s': not a token", stop);
+		else stops.id[stops.n++] = (uint32_t)id;
 	}
+	if (no_stop && stops.n) mt_die(MT_EX_USAGE, "--stop: none beside a token");
 }
 
 static void check_options(void)
@@ -100,7 +106,8 @@ static int sampler_open(struct sampler *s)
 	for (int i = 0; i < stops.n; i++)
 		if (stops.id[i] >= s->geo->vocab)
 			mt_say("warning: --stop %u ends nothing: the vocabulary has %u tokens", stops.id[i], s->geo->vocab);
-	if (!stop_list.n) stops_of_run(s->run, &stops);
+	if (!stops.n && !no_stop) stops_of_run(s->run, &stops);
+	if (stops.texts && (rc = stops_open_texts(s->run, &stops, s->geo->vocab))) return rc;
 	s->draw = (struct draw){temperature, top_k, top_p, seed, s->geo->vocab, NULL};
 	rc = forward_open(&s->forward, s->run, threads ? (int)threads : threads_default(s->run), compute, wait_s);
 	if (!rc) rc = draw_open(&s->draw);
@@ -178,7 +185,8 @@ static int continue_prompt(struct sampler *s, uint64_t record, uint32_t n, uint3
 		if (!rc) rc = draw_token(&s->draw, logits, record, *made, &token);
 		if (rc) return rc;
 		s->tokens[n + (*made)++] = token;
-		if (stops_have(&stops, token)) break;
+		bool ends = stops_text_completed(&stops, *made == 1, token);
+		if (ends || stops_have(&stops, token)) break;
 	}
 	return rc;
 }

@@ -87,13 +87,30 @@ int draw_token(const struct draw *, const float *logits, uint64_t record, uint64
 /* ---- stop.c ---- */
 
 enum { STOPS = 32 };
+struct stop_text {
+	const char *bytes;
+	size_t n;
+};
 struct stops {
 	uint32_t id[STOPS];
 	int n;
+	struct stop_text text[STOPS];
+	int texts;
+	size_t longest;          /* bytes of the longest text */
+	struct stop_text *token; /* (vocab): what each token adds to the text */
+	char *tail;              /* the continuation's last bytes */
+	size_t tail_n;
 };
 
 /* The model's own: eos_token_id of generation_config.json if the run keeps one that has it, else of config.json */
 void stops_of_run(const struct mt_run *, struct stops *);
 bool stops_have(const struct stops *, uint32_t token);
+/* A text that ends a continuation; \n, \t and \\ in it are a line break, a tab and a backslash. 0 or 71 */
+int stops_add_text(struct stops *, const char *text);
+/* Learn the texts of tokens from the run's tokenizer.json; without one, tokens of a vocabulary of at most 512 are
+ * bytes. 0, 65, 71, or 78: there is none, or it is of another kind */
+int stops_open_texts(const struct mt_run *, struct stops *, uint32_t vocab);
+/* Does the next token of a continuation complete a text? first: it is the continuation's first */
+bool stops_text_completed(struct stops *, bool first, uint32_t token);
 
 #endif
