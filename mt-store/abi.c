@@ -139,14 +139,12 @@ static json_t *bit_fields_object(void)
 
 static json_t *counters_object(void)
 {
-	static const int of[] = {MT_STEP, MT_OPTIM, MT_CKPT, MT_STREAM};
-	static const char *const programs[] = {"mt-step", "mt-optim", "mt-ckpt", "mt-stream"};
 	json_t *o = json_object();
-	for (size_t i = 0; i < COUNT(of); i++) {
-		json_t *names = json_array();
-		for (const char *const *name = counter_words(of[i]); *name; name++)
-			json_array_append_new(names, json_string(*name));
-		json_object_set_new(o, programs[i], names);
+	for (const struct constant *slot = slots; slot < slots + COUNT(slots); slot++) {
+		const char *const *name = counter_words((int)slot->value);
+		json_t *names = *name ? json_array() : NULL;
+		for (; *name; name++) json_array_append_new(names, json_string(*name));
+		if (names) json_object_set_new(o, slot->name, names);
 	}
 	return o;
 }

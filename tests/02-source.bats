@@ -54,6 +54,15 @@ written() {
 	none "$T/long"
 }
 
+@test "the table of suites in tests/README has a row for each suite" {
+	(cd "$TOP" && ls tests/*.bats) | python3 -c 'import re, sys
+rows = re.findall(r"^\| ([0-9][^|]*) \|", open(sys.argv[1]).read(), re.M)
+spans = [[int(n) for n in span.split("–")] for row in rows for span in row.split(", ")]
+suites = {int(name.split("/")[-1][:2]) for name in sys.stdin}
+missing = [n for n in sorted(suites) if not any(span[0] <= n <= span[-1] for span in spans)]
+assert spans and not missing, missing' "$TOP/tests/README.md"
+}
+
 @test "sections of a file begin with one form of line" {
 	written | xargs -d '\n' grep -nE '^(/\*|#) -{5,}' >"$T/found" || true
 	none "$T/found"

@@ -201,7 +201,7 @@ assert json.load(sys.stdin)["numa"] == "a\"b\\c?d?[2J?"'
 	[ "$(wc -l <"$T/abi.json")" = 1 ]
 	python3 "$TOP/tests/lib/abi-reader.py" "$T/abi.json" "$(shm control)" "$(shm rings)" >"$T/read.json"
 	mt-store stat "$RUN" --json >"$T/stat.json"
-	check "$T/read.json" "$T/stat.json" <<-'END'
+	check "$T/read.json" "$T/stat.json" "$T/abi.json" <<-'END'
 		assert a["magic"] and a["abi"] and a["size"] and a["rings"], a
 		for key in "run", "family", "state", "params", "step", "lr":
 		    assert a[key] == b[key], (key, a[key], b[key])
@@ -209,6 +209,10 @@ assert json.load(sys.stdin)["numa"] == "a\"b\\c?d?[2J?"'
 		assert sorted(s["pid"] for s in a["stages"].values()) == sorted(s["pid"] for s in b["stages"]), (a, b)
 		stream = [s for s in b["stages"] if s["stage"] == "mt-stream 0"][0]
 		assert a["stages"]["8"]["counters"][0] == stream["counters"]["micros"] == 5, (a, b)
+		names = c["constants"]["counters"]
+		for s in b["stages"]:
+		    assert names.get(s["stage"].split()[0], []) == list(s["counters"]), (names, s)
+		assert "tiles_written" in names["mt-tier"], names
 	END
 }
 

@@ -1,5 +1,5 @@
-/* families.c: the table of model families. The only file that knows them by name; what a table cannot say is in the
- * functions of config.c that a row has in `read`. */
+/* families.c: the table of model families; what a table cannot say is in the functions of config.c that a row has in
+ * `read`. Of mt's C files, only experts.c knows families by name, too. */
 #include <ctype.h>
 
 #include "config.h"
