@@ -30,6 +30,17 @@ dry() {
 	[ -z "$(ls "$T/tmp")" ]
 }
 
+@test "--dry-run says on a terminal that it counts, and of how many epochs, also where --steps gives none" {
+	need_terminal
+	local how words
+	for how in "--steps 3:1 epoch" "--epochs 2:2 epochs"; do
+		words=$(declare -p MT CASE T ARGS RUN; declare -f dry; echo "PATH=$PATH; dry ${how%:*}")
+		python3 -c 'import pty, sys; sys.exit(pty.spawn(["bash", "-c", sys.argv[1]]) >> 8)' "$words" >"$T/rows"
+		grep -q "mt-run: counts the steps of ${how#*:}.$" "$T/rows" || { cat -v "$T/rows"; return 1; }
+		grep -q "^speed" "$T/rows"
+	done
+}
+
 @test "--dry-run shows backslashes of names as they are, and their control characters as ?" {
 	local odd
 	odd=$T/$(printf 'a\\n\\033[31m\033[31m')

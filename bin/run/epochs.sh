@@ -33,7 +33,7 @@ data_key() {
 
 # By the program mt-run, which ends both programs if this script is killed, the launcher ends, or USR1 comes
 count_data() {
-	[ ! -t 2 ] || tell "counts the steps of $(many "$epochs" epoch)"
+	[ ! -t 2 ] || tell "counts the steps of $(many "${epochs:-1}" epoch)"
 	file=$(mktemp "${TMPDIR:-/tmp}/mt-run.XXXXXX") || exit 74
 	# shellcheck disable=SC2094
 	exec 8>"$file" 6<"$file"
