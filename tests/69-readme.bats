@@ -99,6 +99,12 @@ new_user() {
 	[ -s answer ]
 }
 
+@test "the README's commands begin with bin/, and have no comments, which zsh takes for words when they are typed" {
+	awk '/^    / { print; next } { print "" }' "$TOP/README.md" | sed "/<<'END'$/,/^    END$/d" >"$T/commands"
+	grep -c "^    bin/mt-" "$T/commands"
+	no grep -E "^    mt-|&& mt-|[[:space:]]#" "$T/commands"
+}
+
 @test "the README's three commands of DPO work as written: pairs, reference, training from a loss of ln 2" {
 	new_user
 	python3 - >pairs.jsonl <<-'PY'
