@@ -62,7 +62,7 @@ static json_t *tensors_json(const struct model *m, int *rc)
 	size_t n = 0;
 	if (!list) *rc = no_memory();
 	for (size_t i = 0; list && i < m->n; i++)
-		if (!m->entries[i].used && !tensor_is_constant(m->entries[i].tensor)) list[n++] = &m->entries[i];
+		if (!m->entries[i].used && !tensor_is_constant(m->entries[i].tensor->name)) list[n++] = &m->entries[i];
 	if (n) qsort(list, n, sizeof *list, by_elem);
 	for (size_t i = 0; i < n; i++) json_add(rc, all, tensor_json(list[i], rc));
 	free(list);

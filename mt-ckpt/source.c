@@ -18,15 +18,16 @@ static bool is_step_name(const char *path)
 		(digits == 5 || path[digits - 6] == '/');
 }
 
+/* optim-m.safetensors, optim-m-00001-of-..., optim-m-node-... */
 static bool has_moments(int dirfd)
 {
-	char set[SET_NAME];
-	bool has = st_exists(dirfd, st_sets[ARRAY_M].name);
-	for (uint32_t nodes = 2; nodes <= MT_NODES && !has; nodes++)
-		for (uint32_t node = 0; node < nodes && !has; node++) {
-			parts_set(set, ARRAY_M, node, nodes);
-			has = st_exists(dirfd, set);
-		}
+	const char *set = st_sets[ARRAY_M].name;
+	size_t n = strlen(set);
+	DIR *d = dir_list(dirfd);
+	bool has = false;
+	for (struct dirent *e; d && (e = readdir(d));)
+		has |= !strncmp(e->d_name, set, n) && (e->d_name[n] == '.' || e->d_name[n] == '-');
+	if (d) closedir(d);
 	return has;
 }
 

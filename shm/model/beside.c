@@ -94,13 +94,13 @@ static bool ends_with(const char *s, const char *end)
 	return n >= k && !strcmp(s + n - k, end);
 }
 
-bool tensor_is_constant(const struct st_tensor *t)
+bool tensor_is_constant(const char *name)
 {
-	static const char *const masks[] = {".attention.bias", ".attention.masked_bias", ".attn.bias", ".attn.masked_bias"};
-	bool square = t->ndim == 4 && t->shape[0] == 1 && t->shape[1] == 1 && t->shape[2] == t->shape[3];
-	for (size_t i = 0; i < sizeof masks / sizeof *masks; i++)
-		if (ends_with(t->name, masks[i]) && (t->ndim == 0 || square)) return true;
-	return ends_with(t->name, "rotary_emb.inv_freq");
+	static const char *const ends[] = {"rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias", ".attn.bias",
+		".attn.masked_bias"};
+	bool is = false;
+	for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) is |= ends_with(name, ends[i]);
+	return is;
 }
 
 static int by_text(const void *a, const void *b) { return strcmp(*(const char *const *)a, *(const char *const *)b); }
@@ -179,7 +179,7 @@ static void judge(const struct st_files *f, struct mt_geometry *geo)
 	for (uint32_t i = 0; i < f->n; i++)
 		for (size_t j = 0; j < f->v[i].n; j++) {
 			const struct st_tensor *t = &f->v[i].tensors[j];
-			if (!t->listed || t->trained || is_head(t->name, head.tensor) || tensor_is_constant(t)) continue;
+			if (!t->listed || t->trained || is_head(t->name, head.tensor) || tensor_is_constant(t->name)) continue;
 			geo->carried++;
 			geo->carried_bytes += t->end - t->begin;
 		}

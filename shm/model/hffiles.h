@@ -55,7 +55,7 @@ struct st_file {
 
 /* beside.c: a constant that older files hold although the class computes it: frequencies of rope, causal masks of
  * GPT-NeoX and GPT-2. It is not carried. */
-bool tensor_is_constant(const struct st_tensor *);
+bool tensor_is_constant(const char *name);
 /* Parse the n bytes of a header; the file has size >= 8 + n bytes. Close f after an error, too. */
 int st_header(struct st_file *f, const char *text, uint64_t n, uint64_t size);
 void st_close(struct st_file *);
