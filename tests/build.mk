@@ -76,6 +76,7 @@ FUZZ_SRC_safetensors = $(filter-out %/main.c,$(SRC_mt-ckpt))
 FUZZ_SRC_runjson = $(FUZZ_SRC_safetensors)
 FUZZ_SRC_index = $(FUZZ_SRC_safetensors)
 FUZZ_SRC_wrapper = $(FUZZ_SRC_safetensors)
+FUZZ_SRC_quantized = $(FUZZ_SRC_safetensors)
 FUZZ_SRC_record = mt-step/record.c mt-step/pack.c mt-step/loss.c
 SECONDS ?= 10
 TARGET ?= $(FUZZ_TARGETS)
