@@ -1094,6 +1094,34 @@ kill_all() { # ARGS...; with HOW=idle when no update is under way
 }
 
 # bats test_tags=slow
+@test "mt-run, its keeper and mt-store are killed, stages live: --resume saves and goes on with the same bits" {
+	long_data
+	undisturbed --steps 400
+	start --steps 400
+	eventually trained 20
+	kill -9 $pid "$(keeper)" $(pgrep -f "^mt-store serve $RUN ")
+	fails_with 73 mt-run --run "$RUN-b" --model "$CASE/model" --data "$T/data" --out "$T/out" $ARGS --steps 400
+	run_it --steps 400 --resume
+	grep -q "mt-store were killed: the memory has step .*; saves it and goes on$" "$T/run.err"
+	same_as_undisturbed
+	all_gone
+}
+
+@test "the script reads JSON by a parser: values in any order, with blanks and escapes, among names that are alike" {
+	json() { MT_RUN_AS=json mt-run "$@"; }
+	printf '%s\n' '{"a" : {"step":9, "stage":"x"},"stages":[{"stage":"b","alive":true},{"alive" : false,"stage":"c"}]' \
+		'{"text": "\n\"step\": 3,\t\u00e9\\\u0007\nmore", "step": 1e-05, "l": [1, 2], "n": null, "step_b": 2}' \
+		>"$T/lines"
+	json a.step step stages.c.alive n <"$T/lines" >"$T/values"
+	printf '\t\t\t\n\t1e-5\t\tnull\n' | diff - "$T/values"
+	sed -i '1s/$/}/' "$T/lines"
+	json a.step step stages.c.alive stages.d.alive <"$T/lines" | head -1 >"$T/values"
+	printf '9\t\tfalse\t\n' | diff - "$T/values"
+	tail -1 "$T/lines" | json >"$T/values"
+	printf '%s\t%s\n' text '"step": 3, é\?' step 1e-5 l '[1, 2]' n null step_b 2 | diff - "$T/values"
+}
+
+# bats test_tags=slow
 @test "mt-run and all its stages are killed: the mt-optim that ends an update begins late, and is not the new run's" {
 	long_data
 	HOW=idle kill_all --steps 5000 --epochs 100

@@ -111,12 +111,10 @@ check_links() {
 find_tier_rate() {
 	tier_rate=$(IFS=,
 		for drive in $tier; do                  # anybody may have put a FIFO there, or a file without an end
-			file=$drive/mt-tier-bench.json
-			if [ -f "$file" ]; then head -c 4096 "$file" | head -n 1; else echo; fi
-		done | LC_ALL=C awk '
-			!match($0, /"sum": *[0-9.e+]+/) { none = 1 }
-			{ all += substr($0, RSTART + 6, RLENGTH - 6) }
-			END { if (!none && all) printf "%.6g", all / 1e9 }')
+			rates=$drive/mt-tier-bench.json
+			rate=$([ ! -f "$rates" ] || head -c 4096 "$rates" | head -n 1 | json sum)
+			echo "$rate"
+		done | LC_ALL=C awk '!($1 > 0) { none = 1 } { all += $1 } END { if (!none) printf "%.6g", all / 1e9 }')
 }
 
 check_device() {
@@ -158,8 +156,8 @@ choose_micro() {
 	micro=$began_with
 	if [ -z "$micro" ]; then
 		check_model
-		make_plan "$(json_number "$(mt-store stat --memory --json)" memory_available)" || die $code "$plan"
-		micro=$(json_number "$plan" rows)
+		make_plan "$(mt-store stat --memory --json | json memory_available)" || die $code "$plan"
+		micro=$(json_of "$plan" rows)
 	fi
 	chosen=1
 	step_options=$step_options--micro=$micro$nl

@@ -73,7 +73,7 @@ dry_run_elsewhere() {
 }
 
 find_plan() {
-	available=$(json_number "$(mt-store stat --memory --json)" memory_available) short='' remedy=''
+	available=$(mt-store stat --memory --json | json memory_available) short='' remedy=''
 	: "${available:=0}"
 	make_plan "$available" || [ $code = 71 ] || die $code "$plan"
 	if [ $code = 71 ]; then
@@ -87,9 +87,10 @@ find_plan() {
 
 report() {
 	shm=${MT_SHM_DIR:-/dev/shm}
-	# names by the environment, since awk's -v would turn their backslashes into other characters
+	# by the environment, since awk's -v would turn backslashes into other characters
 	model=$(printf %s "$config" | printable) shm=$(printf %s "$shm" | printable) \
-		LC_ALL=C awk -v count="$count" -v plan="$plan" -v short="$short" -v remedy="$remedy" -v json="$json" \
+		plan=$(printf '%s\n' "$plan" | json) count=$(printf '%s\n' "$count" | json) \
+		LC_ALL=C awk -v short="$short" -v remedy="$remedy" -v json="$json" \
 		-v dtype="$dtype" -v grad="$grad" -v state="$state" -v optim="$optim" -v device="$device" \
 		-v steps="$steps" -v began="$began" -v epochs="${epochs:-1}" -v batch="$batch" -v micro="$micro" \
 		-v seq="$seq" -v nodes="$node_count" -v net="$net" -v drop_unused="$drop_unused" -v kept="$(checkpoints_kept)" \
@@ -98,13 +99,14 @@ report() {
 		-v drives="$(printf %s "$tier" | tr -cd , | wc -c)" \
 		-v elsewhere="${node#0}" -v available="$available" -v shm_free="$(free_in "$shm")" \
 		-v disk_free="$(free_in "$out")" "$words$sizes"'
-		function of(text, name) {
-			return match(text, "\"" name "\": [0-9.e+-]+") ? \
-				substr(text, RSTART + length(name) + 4, RLENGTH - length(name) - 4) + 0 : ""
-		}
+		# plan and count have a line of name and value for each member
 		function words_of(text, name) {
-			return match(text, "\"" name "\": \"[^\"]*\"") ? \
-				substr(text, RSTART + length(name) + 5, RLENGTH - length(name) - 6) : ""
+			return match("\n" text, "\n" name "\t[^\n]*") ? \
+				substr(text, RSTART + length(name) + 1, RLENGTH - length(name) - 2) : ""
+		}
+		function of(text, name,    words) {
+			words = words_of(text, name)
+			return words ~ /^-?[0-9]/ ? words + 0 : ""
 		}
 		# lack: of memory, the only thing that other nodes than 0 print
 		function line(name, text, lack) {
@@ -117,6 +119,8 @@ report() {
 		BEGIN {
 			model = ENVIRON["model"]
 			shm = ENVIRON["shm"]
+			plan = ENVIRON["plan"]
+			count = ENVIRON["count"]
 			n = of(plan, "params")
 			line("model", (n ? human(n) " parameters, " : "") dtype ", gradients " grad \
 				(optim == "adamw" ? "" : ", optimizer " optim) \
@@ -207,7 +211,7 @@ report() {
 			return tier_free == "" ? disk : 0
 		}
 		function memory(    host, own, cores, shared, carried, disk, each, step, row, rate, faster) {
-			cores = device !~ /^cuda/ || plan ~ /"unified": true/     # memory is that of the host
+			cores = device !~ /^cuda/ || words_of(plan, "unified") == "true" # memory is that of the host
 			own = of(plan, "peak_bytes")
 			shared = of(plan, "host_bytes") - of(plan, "host_activation_bytes")
 			host = of(plan, "host_bytes") + (cores ? own : 0)

@@ -8,7 +8,7 @@ count_steps() { # --steps from --epochs
 	inputs=$(data_key)
 	count=$(sed -n "s/^$inputs //p" "$out/count" 2>/dev/null)
 	[ -n "$count" ] || count_data
-	steps=$(json_number "$count" steps)
+	steps=$(json_of "$count" steps)
 	[ "$steps" -le $MOST_STEPS ] || die 64 "--epochs $epochs makes $steps steps, and mt-step takes $MOST_STEPS at most"
 	step_options=$step_options--steps=$steps$nl
 }
@@ -62,5 +62,3 @@ end_by() { # SIGNAL
 	kill -s "$1" $$
 	case $1 in HUP) exit 129 ;; INT) exit 130 ;; TERM) exit 143 ;; esac # to a container's first process it does nothing
 }
-
-json_number() { printf '%s\n' "$1" | sed -n "s/.*\"$2\": \([0-9.e+-]*\).*/\1/p"; }      # JSON NAME: a number in it

@@ -62,11 +62,10 @@ lock_out() {
 # It was killed before the run was filled: nothing was trained in it, and its name is free again
 end_unborn_run() {
 	bytes=$(remove_half "$holder")
-	case $memory in
-	*'"state":"empty"'*)
-		bytes=$(printf '%s\n' "$memory" | sed -n 's/.*"bytes":\([0-9]*\),"state_bytes".*/\1/p')
-		mt-store rm "$holder" 2>/dev/null || return 0 ;;    # it has stages: mt-store is about to remove it
-	esac
+	if [ "$(json_of "$memory" state)" = empty ]; then
+		bytes=$(json_of "$memory" bytes)
+		mt-store rm "$holder" 2>/dev/null || return 0   # it has stages: mt-store is about to remove it
+	fi
 	[ "${bytes:-0}" = 0 ] || say "$out: its $who was killed while it made its run, whose $bytes bytes are removed"
 }
 
@@ -79,8 +78,8 @@ end_dead_run() {
 	[ "$host" = "$(uname -n)" ] && [ -n "$holder_id" ] || return 0
 	memory=$(mt-store stat "$holder" --json 2>/dev/null)
 	if [ "$holder_id" = $making ]; then end_unborn_run; return; fi
-	case $memory in *"\"run_id\":\"$holder_id\""*) ;; *) return 0 ;; esac
-	case $memory in *'"stage":"mt-store","pid":'[0-9]*',"alive":true,'*) return 0 ;; esac
+	[ "$(json_of "$memory" run_id)" = "$holder_id" ] || return 0
+	[ "$(json_of "$memory" stages.mt-store.alive)" != true ] || return 0
 	set +f
 	set -- "$out"/step-*/run.json
 	set -f
@@ -91,17 +90,15 @@ end_dead_run() {
 	*[!0-9]*) saved='there is no checkpoint' ;;
 	*) saved="the newest checkpoint is of step $(as_number "$saved")" ;;
 	esac
-	who="$out: its $who and mt-store were killed: the memory has step $(step_in_json "$memory"), $saved"
-	case $memory in
-	*'"state":"dirty"'*)
-		die 65 "$who; an update cannot be finished: mt-store rm $holder --force, then --resume" ;;
-	esac
+	who="$out: its $who and mt-store were killed: the memory has step $(json_of "$memory" step), $saved"
+	[ "$(json_of "$memory" state)" != dirty ] ||
+		die 65 "$who; an update cannot be finished: mt-store rm $holder --force, then --resume"
 	[ -n "$resume" ] || die 73 "$who: --resume saves it and goes on; without it: mt-store rm $holder --force"
 	say "$who; saves it and goes on"
 	mt-optim "$holder" 2>/dev/null 7>&- &
 	finisher=$!
 	mover=''
-	case $memory in *'"tier":{'*) mt-tier "$holder" 2>/dev/null 7>&- & mover=$! ;; esac
+	[ -z "$(json_of "$memory" tier)" ] || { mt-tier "$holder" 2>/dev/null 7>&- & mover=$!; }
 	(: | mt-store serve "$holder" --until-eof --dir "$out" 2>&1 >/dev/null 7>&-) |
 		sed '/^mt-store: .* (pid [0-9]*) has died$/d' >&2
 	mt-store ls "$holder" >/dev/null 2>&1
@@ -197,19 +194,18 @@ find_best() { # STEP
 		printf '%s ' "${file##*/step-}"
 	done)
 	set -f
-	best_step=$(LC_ALL=C awk -v saved="$saved" -v step="$1" -F '[{}:, "]+' '
+	best_step=$(json step eval_loss <"$metrics" 2>/dev/null | LC_ALL=C awk -v saved="$saved" -v step="$1" -F '\t' '
 		BEGIN {
 			for (i = split(saved, names, " "); i; i--) known[names[i] + 0]
 			known[step]
 			best = step
 		}
 		{
-			for (i = NF - 1; i > 1 && $i != "eval_loss"; i--);
-			if (i < 2 || $(i + 1) == "null" || !($3 + 0 in known) || (any++ && $(i + 1) + 0 >= lowest)) next
-			lowest = $(i + 1) + 0
-			best = $3
+			if ($2 == "" || $2 == "null" || !($1 + 0 in known) || (any++ && $2 + 0 >= lowest)) next
+			lowest = $2 + 0
+			best = $1
 		}
-		END { print best }' "$metrics" 2>/dev/null)
+		END { print best }')
 	: "${best_step:=$1}"
 }
 

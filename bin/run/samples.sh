@@ -70,14 +70,16 @@ keep_prompts() {
 # The samples of steps after the one that training continues from are made again. A cut line is that of a crash.
 cut_samples() {
 	[ -s "$out/samples.jsonl" ] || return 0
-	LC_ALL=C awk -F '[:,]' -v began="$began" '/}$/ && $2 + 0 <= began + 0' "$out/samples.jsonl" >"$tmp/samples"
+	json step <"$out/samples.jsonl" >"$tmp/steps"
+	LC_ALL=C awk -v began="$began" 'NR == FNR { kept[FNR] = $1 != "" && $1 <= began + 0; next } kept[FNR]' \
+		"$tmp/steps" "$out/samples.jsonl" >"$tmp/samples"
 	cat "$tmp/samples" 2>/dev/null >"$out/samples.jsonl" || say "$out/samples.jsonl: cannot be written"
 }
 
 begin_sampling() {
 	cut_samples
 	[ -n "$sample_every" ] || return 0
-	watch_metrics sample_steps +1
+	watch_metrics sample_steps +1 step loss
 	sampler=$watcher
 }
 
@@ -93,10 +95,8 @@ end_sampling() {
 sample_steps() {
 	sampler=self
 	to=$began                                   # what was due until here is done or skipped
-	while read -r line; do
-		step_in "$line"
-		case $line in *'"loss"'*) ;; *) continue ;; esac
-		if [ "$at" -le "$to" ] || [ $((at % sample_every)) != 0 ]; then continue; fi
+	while IFS=$tab read -r at loss; do
+		if [ -z "$loss" ] || [ "$at" -le "$to" ] || [ $((at % sample_every)) != 0 ]; then continue; fi
 		from=$(committed)
 		# the metrics of a training that was cut off may have steps that are trained again
 		if [ "${from:-0}" -ge "$at" ]; then take_sample; fi
@@ -107,7 +107,8 @@ last_sample() {
 	[ -n "$sample" ] || return 0
 	end_sampling
 	from=$(committed)
-	grep -qs "^{\"step\": $from, " "$out/samples.jsonl" || take_sample --threads="$cores"
+	{ [ -s "$out/samples.jsonl" ] && json step <"$out/samples.jsonl" | grep -qx "$from"; } ||
+		take_sample --threads="$cores"
 }
 
 # Run a program that ends with the sampling; after the training, also by a signal to mt-run
@@ -211,8 +212,7 @@ function escaped(c) {
 }'
 
 tell_samples() { # the first line of each
-	sed 's/\\\\/\x01/g; s/^{"step": \([0-9]*\).*"text": "\(\\n\)*/step \1: /; s/\\n.*//; s/"}$//; s/\\"/"/g
-		s/\\t/ /g; s/\\u..../?/g; s/\\./?/g; s/\x01/\\/g
-		s/^{"step": \([0-9]*\).*"tokens": \[\(.*\)\]}$/step \1: tokens \2/' "$tmp/samples" >"$tmp/first-lines"
+	json step text tokens <"$tmp/samples" |
+		awk -F '\t' '{ gsub(/[][]/, "", $3); print "step " $1 ": " ($3 == "" ? $2 : "tokens " $3) }' >"$tmp/first-lines"
 	while read -r first; do tell "$first"; done <"$tmp/first-lines"
 }

@@ -84,12 +84,15 @@ can_reread_metrics() {
 	[ -f "$metrics" ] || [ ! -e "$metrics" ]
 }
 
-# Let the function READER read the lines of the metrics, one a step, as they come; +1: all of the file's, 0: only new
+# Let the function READER read values of the metrics, a line a step, as they come; +1: all of the file's, 0: only new
 # ones. Sets watcher, for end_watching.
-watch_metrics() { # READER +1|0
+watch_metrics() { # READER +1|0 PATH...
+	reader=$1
 	(exec tail -n "$2" -F --pid=$$ "$metrics") 4>&- 5<&- 6<&- 7>&- >"$tmp/$1" 2>/dev/null &
 	echo $! >"$tmp/$1.tail.pid"
-	(exec 4>&- 5<&- 6<&- 7>&- <"$tmp/$1"; "$1") &  # not to a function: dash would keep copies of what is closed
+	shift 2
+	# not to a function: dash would keep copies of what is closed
+	(exec 4>&- 5<&- 6<&- 7>&- <"$tmp/$reader"; json "$@" | "$reader") &
 	watcher=$!
 }
 
@@ -108,24 +111,19 @@ end_watching() { # READER WATCHER
 	wait "$2"
 }
 
-step_in() { at=${1#*: } at=${at%%[,\}]*}; }       # LINE of the metrics: sets at
-
 # A process that tells what happens
 follow() {
 	can_reread_metrics || return 0
-	watch_metrics follow_lines 0
+	watch_metrics follow_lines 0 step eval_loss
 	follower=$watcher
 }
 
 follow_lines() {
 	set +f
 	told=" $(printf '%s ' "$out"/step-*)"
-	while read -r line; do
+	while IFS=$tab read -r at loss; do
 		if [ ! -t 2 ]; then tell_start; return; fi
-		step_in "$line"
-		loss=${line##*'"eval_loss": '}
-		if [ "$loss" != "$line" ] && { [ "$at" -gt "$began" ] || [ "$began" = 0 ]; }; then
-			loss=${loss%%[,\}]*}
+		if [ -n "$loss" ] && { [ "$at" -gt "$began" ] || [ "$began" = 0 ]; }; then
 			[ "$loss" = null ] || loss=$(LC_ALL=C printf %.4f "$loss")
 			tell "step $at: eval loss $loss"
 		fi
@@ -150,30 +148,30 @@ end_following() {
 trained_metrics() { # LAST-STEP WHICH: last (the last step; empty: none was trained) or words
 	file=/dev/null
 	if can_reread_metrics && [ -r "$metrics" ]; then file=$metrics; fi
-	LC_ALL=C awk -v began="$began" -v step="$1" -v which="$2" -F '[{}:, "]+' "$words"'
+	json step loss eval_loss processed tokens time_s skipped margin accuracy <"$file" |
+		LC_ALL=C awk -v began="$began" -v step="$1" -v which="$2" -F '\t' "$words"'
 		BEGIN {
 			split("loss margin accuracy", shown, " ")
+			split("2 8 9", column, " ")
 			split("%.4f %.4f %.2f", form, " ")
 		}
 		{
-			split("", v)
-			for (i = 2; i < NF; i += 2) v[$i] = $(i + 1)
-			if (("eval_loss" in v) && v["eval_loss"] != "null" && (best == "" || v["eval_loss"] + 0 < best + 0)) {
-				best = v["eval_loss"]
-				at = v["step"]
+			if ($3 != "" && $3 != "null" && (best == "" || $3 + 0 < best + 0)) {
+				best = $3
+				at = $1
 			}
-			if (!("loss" in v) || v["step"] + 0 <= (steps ? newest : began) + 0) next
+			if ($2 == "" || $1 + 0 <= (steps ? newest : began) + 0) next
 			steps++
 			for (i = 1; i <= 3; i++)
-				if (shown[i] in v && v[shown[i]] != "null") value[i, ++known[i]] = v[shown[i]]
-			newest = v["step"]
-			done = v["processed" in v ? "processed" : "tokens"]   # older versions of mt counted targets alone
+				if ((v = $column[i]) != "" && v != "null") value[i, ++known[i]] = v
+			newest = $1
+			done = $4 == "" ? $5 : $4               # older versions of mt counted targets alone
 			tokens += done
-			if (v["time_s"] != "null") {
+			if ($6 != "null") {
 				timed += done
-				time += v["time_s"]
+				time += $6
 			}
-			if (v["skipped"] == "true") skipped++
+			if ($7 == "true") skipped++
 		}
 		function mean(of, from, to,    sum, i) {
 			for (i = from; i <= to; i++) sum += value[of, i]
@@ -198,11 +196,10 @@ trained_metrics() { # LAST-STEP WHICH: last (the last step; empty: none was trai
 				if (best != "") printf "; best eval loss %.4f at step %d", best, at
 				print ""
 			}
-		}' <"$file"
+		}'
 }
 
-committed() { step_in_json "$(mt-store stat "$run" --json 2>/dev/null)"; }    # the run's last committed step
-step_in_json() { printf %s "$1" | sed -n 's/.*"step":\([0-9]*\),"step_tokens".*/\1/p' 2>/dev/null; }
+committed() { mt-store stat "$run" --json 2>/dev/null | json step; }    # the run's last committed step
 
 # Which step OUT/model has
 exported_step() {

@@ -59,6 +59,7 @@ int main(int argc, char **argv)
 	if (as) mt_open_standard_fds();
 	if (as && !strcmp(as, "supervise")) supervise(argc, argv);
 	if (as && !strcmp(as, "count")) count(argc, argv);
+	if (as && !strcmp(as, "json")) json(argc, argv);
 	if (as && !strcmp(as, "half")) half(argc, argv);
 	for (int i = 1; i < argc; i++) {
 		nodes |= !strcmp(argv[i], "--nodes");
