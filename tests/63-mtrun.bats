@@ -340,19 +340,21 @@ deaf() { trap '' USR1 USR2 ALRM CHLD; exec "$@"; }
 }
 
 # bats test_tags=slow
-@test "a checkpoint hangs when TERM comes: later ones give it up, and end the stage that hangs; --resume goes on" {
+@test "a checkpoint, or mt-step, hangs when TERM comes: later ones give it up, and end what hangs; --resume goes on" {
 	long_data
 	undisturbed --steps 400
-	start --steps 400 --ckpt-every 50
-	eventually compgen -G "$T/out/step-*"
-	pkill -STOP -f "^mt-ckpt serve $RUN "
-	local tries
-	for tries in 1 2 3 4 5 6 7 8; do
-		kill -TERM $pid 2>/dev/null || break
-		sleep 1.5                       # a signal that comes sooner is the same request
+	local who tries
+	for who in "mt-ckpt serve" mt-step; do
+		start --steps 400 --ckpt-every 50 --resume
+		eventually compgen -G "$T/out/step-*"
+		eventually pkill -STOP -f "^$who $RUN "
+		for tries in 1 2 3 4 5 6 7 8; do
+			kill -TERM $pid 2>/dev/null || break
+			sleep 1.5                       # a signal that comes sooner is the same request
+		done
+		exits 143 wait $pid
+		all_gone
 	done
-	exits 143 wait $pid
-	all_gone
 	run_it --steps 400 --resume --ckpt-every 50
 	same_as_undisturbed
 }

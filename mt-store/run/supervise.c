@@ -54,7 +54,7 @@ static const double ONE_REQUEST_S = 1, VERDICT_S = 1, REASON_S = 2, PEERS_S = 3,
 enum task { NONE, CREATE, FILL, AWAIT, TRAIN, SAMPLE, EXPORT, FOLLOW, CLOSE, END, STOP, TASKS };
 enum action {
 	NOTHING,
-	ASK,        /* USR1 to the task's program */
+	ASK,        /* USR1 to the task's program; a second later, to one that is still there, KILL */
 	DONE,       /* the task is over */
 	CUT,        /* mt-link is killed, which ends the run */
 	CUT_UNLESS, /* unless it is connected to node 0, which ends the run then */
@@ -108,6 +108,8 @@ static struct {
 
 	int signal; /* the first one */
 	double signalled, give_up;
+	pid_t asked; /* the program that it was last passed on to, and when first */
+	double asked_at;
 	int failed; /* the exit code of the first failure */
 	bool over, shim_gone;
 	double step_dies;
@@ -250,15 +252,24 @@ static void stage_ended(struct stage *st, int code)
 /* The program that a signal is passed on to */
 static pid_t worker(void)
 {
-	if (s.task == TRAIN) return s.pair_pid[STEP];
+	if (s.task == TRAIN) return s.pair_pid[s.pair_pid[STEP] ? STEP : FEED];
 	return s.task == END && s.memory ? mt_stage_pid(s.memory, MT_STORE) : s.program;
+}
+
+/* mt-store judges signals by itself: it may have a state to save */
+static void ask(pid_t pid)
+{
+	bool again = pid == s.asked && s.task != END && mt_now() - s.asked_at > ONE_REQUEST_S;
+	if (pid != s.asked) s.asked_at = mt_now();
+	s.asked = pid;
+	send(pid, again ? SIGKILL : SIGUSR1);
 }
 
 static void act(enum action a)
 {
 	switch (a) {
 	case NOTHING: break;
-	case ASK: send(worker(), SIGUSR1); break;
+	case ASK: ask(worker()); break;
 	case DONE: answer(1); break;
 	case CUT_UNLESS:
 		if (is_connected()) break;
@@ -334,7 +345,7 @@ static void train_turn(void)
 	int rc = s.pair_status[STEP], fed = s.pair_status[FEED];
 	bool again = false;
 	if (s.pair_pid[FEED] || s.pair_pid[STEP]) return;
-	if (s.cut_feed && fed == 128 + SIGALRM) fed = 0;
+	if (s.cut_feed && (fed == 128 + SIGALRM || s.signal)) fed = 0;
 	if (fed > 128) {
 		mt_say("mt-feed was killed by signal %d", fed - 128);
 		fed = MT_EX_PEER;
