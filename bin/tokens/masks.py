@@ -116,9 +116,10 @@ class Maker:
     # ---- chats
 
     def chat(self, chat):
-        marked = chat.start is None and re.search(r"\{%-?\s*generation\b", self.tokenizer.template(chat.tools))
         turns = Turns(self.render, *self.rendered(chat), self.known)
         chat = turns.chat
+        marked = chat.start is None and turns.marks is not None and re.search(
+            r"\{%-?\s*generation\b", self.tokenizer.template(chat.tools))
         self.count_tools(turns)
         found, hidden = self.answers(turns, marked)
         if marked:
@@ -152,8 +153,8 @@ class Maker:
         return found, hidden
 
     def count_tools(self, turns):
-        names = [tool.get("function", tool).get("name") for tool in turns.chat.tools or []]
-        if any(isinstance(name, str) and name not in turns.text for name in names):
+        tools = [tool.get("function", tool) for tool in turns.chat.tools or []]
+        if any(isinstance(tool, dict) and str(tool.get("name", "")) not in turns.text for tool in tools):
             self.notes.count("chat has tools that its template does not show",
                              "chats have tools that their template does not show")
 

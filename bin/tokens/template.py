@@ -10,8 +10,8 @@ import os
 
 from .errors import EX_CONFIG, Problem
 
-# text; [begin, end) of what {% generation %} marks; {place of a message: [begin, end) of what its turn in the loop
-# writes}; where the loop over the messages ends, or None
+# text; [begin, end) of what {% generation %} marks, or None; {place of a message: [begin, end) of what its turn in the
+# loop writes}; where the loop over the messages ends, or None
 Rendered = collections.namedtuple("Rendered", "text marks places end")
 
 
@@ -118,7 +118,8 @@ class Templates:
 
 
 def watch(node, extension, numbers):
-    """Make the loops below this node of a template's tree call note at each turn, and leave behind the last one."""
+    """Make the loops below this node of a template's tree call note at each turn, and leave behind the last one. Loops
+    in loops look ahead: they do not, since it would take most of the time."""
     from jinja2 import nodes
 
     def call(name, line, *values):
@@ -126,7 +127,8 @@ def watch(node, extension, numbers):
         return nodes.ExprStmt(hook).set_lineno(line, override=True)
 
     for part in node.iter_child_nodes():
-        watch(part, extension, numbers)
+        if not isinstance(part, nodes.For):
+            watch(part, extension, numbers)
     for _, value in node.iter_fields():
         for at in range(len(value) - 1, -1, -1) if isinstance(value, list) else ():
             part = value[at]

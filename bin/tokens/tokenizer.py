@@ -22,7 +22,7 @@ class Transformers:
         self.tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=trust)
         self.bos, self.eos = self.tokenizer.bos_token_id, self.tokenizer.eos_token_id
         self.bos_token, self.eos_token = self.tokenizer.bos_token, self.tokenizer.eos_token
-        self.templates, self.marks = {}, set(self.tokenizer.added_tokens_decoder)
+        self.templates, self.marks = {}, set(getattr(self.tokenizer, "added_tokens_decoder", ()))
 
     def text(self, text):
         return list(self.tokenizer(text)["input_ids"])
@@ -54,7 +54,7 @@ class Transformers:
         if source not in self.templates:
             self.templates[source] = Templates({"default": source}, self.tokenizer.special_tokens_map)
         made = self.templates[source].render(messages, tools, ask, variables)
-        return made if made.text == text else Rendered(text, [], {}, None)
+        return made if made.text == text else Rendered(text, None, {}, None)
 
 
 def columns(places):

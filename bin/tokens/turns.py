@@ -72,6 +72,14 @@ def whole(header, text):
     return length
 
 
+def place_of(header, text):
+    """(where the header begins in the text, how much of it is there in whole blocks): of several places the last of
+    those with the most; (-1, 0) if there is none."""
+    starts = [match.start() for match in re.finditer(re.escape(blocks(header)[0]), text)]
+    length, start = max(((whole(header, text[at:]), at) for at in starts), default=(0, -1))
+    return start, length
+
+
 class Known:
     """What is true of all chats of a template with the same variables."""
 
@@ -152,19 +160,19 @@ class Turns:
         text, own, others, _ = self.words(at)
         if others and others[-1] > own[-1].start():
             end = self.end_alone(at, own[-1][0])
-        skip = self.skip(at, text[:own[0].start()], self.text[begin:end or begin])
-        return HEADLESS if skip is None or end is None else (begin + skip, end)
+        skip = None if end is None else self.skip(at, text[:own[0].start()], self.text[begin:end])
+        return HEADLESS if skip is None else (begin + skip, end)
 
     # ---- the beginning
 
     def skip(self, at, before, turn):
         """How much of the turn's text the model is prompted with. before: what stands before the first word."""
         header, usual = self.header(at), self.question("header")
+        if usual and place_of(usual, before)[1]:
+            header = usual
         if not header:
             return None if header is None else 0
-        start = before.rfind(header)
-        if start < 0:
-            start = before.rfind(blocks(header)[0])
+        start, _ = place_of(header, before)
         if start < 0:                       # the turn goes on behind a tool's answer
             return 0 if not before or header != usual else None
         length = whole(header, turn[start:])
@@ -201,8 +209,7 @@ class Turns:
         shown = self.shown([QUESTION, ANSWER, QUESTION])
         text = shown.text[slice(*shown.places[1])] if shown and 1 in shown.places else ""
         before, found, behind = text.partition(ANSWER["content"])
-        plain = whole(header, before[max(before.rfind(blocks(header)[0]), 0):]) if header and found else 0
-        return {"header": header, "plain": plain if found else len(header or ""),
+        return {"header": header, "plain": place_of(header, before)[1] if header and found else len(header or ""),
                 "ends": bool(behind.strip()) or not found}
 
     # ---- the end
