@@ -51,7 +51,7 @@ struct driver {
 	double looked;      /* when peers were looked at last */
 
 	uint64_t rows[2]; /* of this mt-step's newest two txns, k's at k & 1; 0: another mt-step opened it */
-	bool scores;      /* evaluations are answered with log-probabilities, too */
+	uint32_t scores;  /* of an evaluation's batch messages */
 	double mark;      /* when the last step was done, for time_s */
 	uint64_t failed;  /* failed saves that have been reported */
 	bool save_failed;

@@ -61,7 +61,10 @@ int scores_out(struct stream *s)
 		void *block;
 		int rc = room_wait(s, head_unit(s), &block);
 		if (rc) return rc;
-		for (uint64_t i = 0; i < n; i++) ((double *)block)[i] = 0 - s->memory.scores[off + i];
+		for (uint64_t i = 0; i < n; i++) {
+			double loss = s->memory.scores[off + i];
+			((double *)block)[i] = 0 - (s->taken.msg.batch.scores == 2 ? loss : fabs(loss));
+		}
 		put(s, 0, (struct mt_msg){.kind = MT_MSG_SCORE, .score = {.off = off, .n = n}});
 		mt_ring_publish(s->grad, 1);
 		off += n;

@@ -108,7 +108,7 @@ static struct side side_of(const struct objective *o, uint32_t k)
 	struct side s = {.ref = o->document[k].ref};
 	for (uint32_t i = e.from; i < e.to; i++) {
 		if (o->targets[i] == MT_NO_TARGET) continue;
-		s.logp += 0 - o->losses[i]; /* as mt-score sums them, for ref */
+		s.logp += 0 - fabs(o->losses[i]); /* as mt-score sums them, for ref */
 		s.targets++;
 	}
 	return s;
@@ -150,7 +150,7 @@ static void pair_add(const struct objective *o, uint32_t k, float *scales, struc
 
 static void target_add(const struct objective *o, uint32_t i, float *scales, struct objective_sums *sums)
 {
-	double logp = 0 - o->losses[i], old = (double)o->old[i];
+	double logp = 0 - fabs(o->losses[i]), old = (double)o->old[i];
 	struct target t = objective_target(o->how, logp, old, (double)o->advantages[i]);
 	const double figures[MT_STEP_FIGURES] = {t.clipped, old - logp, 0, 0, 1};
 	sums->loss += t.loss;

@@ -43,7 +43,7 @@ struct objective {
 	uint32_t documents, seq;
 	const uint32_t *targets;
 	const float *advantages, *old;
-	const double *losses; /* minus the log-probability of the position's target */
+	const double *losses; /* as of OP_CROSS_ENTROPY */
 	double loss_scale;    /* by which the backward pass multiplies each scale */
 };
 

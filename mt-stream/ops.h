@@ -442,7 +442,9 @@ struct cross_entropy_args {
 	float scale;
 	int backward;
 	struct loss *loss; /* (1) */
-	double *losses;    /* (N) of each row, 0 without target, or NULL. Not NULL: logits are fp32, and not backward */
+	/* (N) of each row, 0 without target, or NULL. Not NULL: logits are fp32, and not backward; minus the loss (-0 for
+	 * 0) where no token is more likely than the target, and none before it as likely */
+	double *losses;
 	/* backward, if not 0: logits were scaled and capped by OP_CAP_LOGITS, and the gradient is wanted of what they were
 	 * before: times logit_scale (1 - (logit / cap)^2) */
 	float logit_scale, cap;

@@ -358,7 +358,7 @@ int plan_make(struct stream *s, bool *new_shape)
 	if (!s->sizes.chunk_tokens && (rc = sizes_select(s, rows, seq))) return rc;
 	s->micro = &s->planning.micro;
 	*new_shape = last->rows != rows || last->seq != seq || last->train != train ||
-		last->scores != s->taken.msg.batch.scores || last->packed != s->planning.packed ||
+		last->scores != !!s->taken.msg.batch.scores || last->packed != s->planning.packed ||
 		last->weighted != s->planning.weighted || last->objective != s->planning.objective;
 	if (!*new_shape) return 0;
 	if ((rc = plan_shape(s, rows, seq, train))) last->rows = 0;

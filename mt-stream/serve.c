@@ -28,7 +28,7 @@ static int batch_take(struct stream *s, const void *block)
 {
 	int rc = batch_fits(&s->taken.msg, mt_ring_block(s->batch));
 	if (rc) return rc;
-	if (s->taken.msg.batch.scores > (s->taken.msg.txn_kind == MT_EVAL))
+	if (s->taken.msg.batch.scores > (s->taken.msg.txn_kind == MT_EVAL ? 2 : 0))
 		return mt_fail(MT_EX_PEER, "log-probabilities of kind %u are asked for", s->taken.msg.batch.scores);
 	if (s->geo->flags & MT_POSITIONS && s->taken.msg.batch.seq > s->geo->max_position)
 		return mt_fail(MT_EX_PEER, "rows of %u tokens: the model has %u positions", s->taken.msg.batch.seq,

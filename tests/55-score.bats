@@ -65,6 +65,58 @@ scores() { # OUT [OPTIONS]: of $T/rec, in rows of 64
 	done
 }
 
+@test "greedy: is each token with loss the argmax? With context and where tokens are equally likely, too" {
+	make_run "$CASE/model" --dtype fp32
+	for i in 1 2 3 4; do printf '\4\0\0\0%b\0\0\0\1\0\0\0\2\0\0\0\3\0\0\0' "\\$i"; done |
+		mt-sample "$RUN" --temperature 0 --stop none --echo --max-tokens 90 >"$T/new"
+	PYTHONPATH=$GOLDEN python3 - "$T/new" "$T/rec" "$T/want" <<-'END'
+		import sys
+		from records import CONTEXT_ONLY, read_records, write_records
+		records, want = [], []
+		for ids in map(list, read_records(sys.argv[1])):
+		  for length in 30, 63:         # context, then the argmax; a row has 64 tokens
+		    asked = [i | CONTEXT_ONLY for i in ids[:4]] + ids[4:length]
+		    other = asked[:20] + [(asked[20] + 1) % 101] + asked[21:]
+		    forgiven = asked[:20] + [ids[20] | CONTEXT_ONLY] + asked[21:]
+		    records += [asked, ids[:length], other, forgiven, other[:20], asked[:4], asked[:-1] + [other[20]]]
+		    want += [True, None, False, True, True, True, asked[-1] == other[20]]
+		write_records(sys.argv[2], records)
+		with open(sys.argv[3], "w") as f:
+		  f.write(repr(want))
+	END
+	stream
+	for how in "" "--tokens" "--micro 1 --pack none"; do
+		scores "$T/lines" $how
+		python3 - "$T/lines" "$T/want" <<-'END'
+			import json, sys
+			lines, want = [json.loads(l) for l in open(sys.argv[1])], eval(open(sys.argv[2]).read())
+			assert len(lines) == len(want) == 56
+			assert all(w in (None, line["greedy"]) for line, w in zip(lines, want)), list(zip(lines, want))
+			assert all(list(l)[:4] == ["record", "logp", "targets", "greedy"] for l in lines)
+		END
+	done
+	end "$PID"
+	mt-store rm "$RUN"
+	# logits that are all the same: the first token is the argmax
+	PYTHONPATH=$GOLDEN python3 - "$CASE/model" "$T/flat" <<-'END'
+		import os, shutil, struct, sys, json
+		shutil.copytree(*sys.argv[1:])
+		path = sys.argv[2] + "/model.safetensors"
+		data = bytearray(open(path, "rb").read())
+		n = struct.unpack("<Q", data[:8])[0]
+		begin, end = json.loads(data[8:8 + n])["lm_head.weight"]["data_offsets"]
+		data[8 + n + begin:8 + n + end] = bytes(end - begin)
+		os.chmod(path, 0o600)
+		open(path, "wb").write(data)
+	END
+	make_run "$T/flat" --dtype fp32
+	stream
+	PYTHONPATH=$GOLDEN python3 -c 'import sys; from records import write_records
+write_records(sys.argv[1], [[5, 0, 0], [5, 0, 1], [5, 1, 0]])' "$T/rec"
+	scores "$T/lines"
+	[ "$(sed 's/.*"greedy": //' "$T/lines" | tr -d '\n')" = 'true}false}false}' ]
+}
+
 @test "the same bytes from two mt-streams, from any order of a device's queues, and with one replaced after kill -9" {
 	write_documents "$T/rec" 101
 	make_run "$CASE/model" --dtype bf16 --step-tokens 256
@@ -187,7 +239,8 @@ scores() { # OUT [OPTIONS]: of $T/rec, in rows of 64
 		assert all([l["record"] for l in lines] == list(range(1, 13)) for lines in (split, drop, cut, alone))
 		for n, s, d, c, a in zip(lengths, split, drop, cut, alone):
 		  assert s["targets"] == n - max(n // 3, 1) and len(s["tokens"]) == n, s
-		  assert (d["logp"] is None) == (n > 64) and d["targets"] == (s["targets"] if n <= 64 else 0)
+		  assert (d["logp"] is None) == (d["greedy"] is None) == (n > 64)
+		  assert d["targets"] == (s["targets"] if n <= 64 else 0)
 		  assert len(c["tokens"]) == min(n, 64)
 		  near = [abs(x - y) <= 1e-5 * abs(y) for x, y in zip(a["tokens"], s["tokens"]) if y is not None]
 		  assert all(near)

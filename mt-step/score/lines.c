@@ -13,6 +13,7 @@ static struct {
 	struct place of; /* the document whose line is open; record 0: none */
 	uint64_t targets;
 	double logp;
+	bool greedy;    /* each target is the most likely token */
 	double *tokens; /* with LINES_TOKENS and LINES_OLD, of each token: NAN without target */
 	size_t n, room;
 } line;
@@ -35,14 +36,16 @@ static void write_failed(void)
 	if (ferror(stdout)) mt_die(MT_EX_IO, "stdout: %s", strerror(errno));
 }
 
-/* Of a document that --long drop left out, logp is null */
-static void put_line(enum lines how, struct place of, uint64_t targets, double logp)
+/* Of a document that --long drop left out, logp and greedy are null */
+static void put_line(enum lines how, struct place of, uint64_t targets, double logp, bool greedy)
 {
 	printf("{\"record\": %llu, ", (unsigned long long)of.record);
 	if (of.document) printf("\"doc\": %u, ", of.document);
 	fputs("\"logp\": ", stdout);
 	put_number(logp);
-	printf(", \"targets\": %llu", (unsigned long long)targets);
+	printf(", \"targets\": %llu, \"greedy\": ", (unsigned long long)targets);
+	if (isfinite(logp)) fputs(greedy ? "true" : "false", stdout);
+	else fputs("null", stdout);
 	for (size_t i = 0; how == LINES_TOKENS && i < line.n; i++) {
 		fputs(i ? ", " : ", \"tokens\": [", stdout);
 		put_number(line.tokens[i]);
@@ -56,7 +59,7 @@ static void close_line(enum lines how)
 	if (!line.of.record) return;
 	if (how == LINES_REF || how == LINES_OLD)
 		join_document(how == LINES_REF ? GROUP_REF : GROUP_OLD, line.of.record, line.logp, line.tokens, line.n);
-	else if (how != LINES_SUM) put_line(how, line.of, line.targets, line.logp);
+	else if (how != LINES_SUM) put_line(how, line.of, line.targets, line.logp, line.greedy);
 	line.n = 0;
 }
 
@@ -65,10 +68,11 @@ static void open_line(enum lines how, struct place of)
 	uint64_t last = line.of.record;
 	close_line(how);
 	for (uint64_t dropped = last + 1; dropped < of.record && how <= LINES_TOKENS; dropped++)
-		put_line(how, (struct place){dropped, 0}, 0, NAN);
+		put_line(how, (struct place){dropped, 0}, 0, NAN, false);
 	line.of = of;
 	line.targets = 0;
 	line.logp = 0;
+	line.greedy = true;
 	sum.documents++;
 }
 
@@ -88,18 +92,20 @@ void lines_add(enum lines how, const struct part *p, const struct mt_txn *t)
 	bool tokens = how == LINES_TOKENS || how == LINES_OLD;
 	for (uint64_t i = 0; i < in->source.rows * in->seq; i++) {
 		bool target = in->targets[i] != MT_NO_TARGET;
+		double logp = 0 - fabs(p->logp[i]);
 		struct place of = p->places[i];
 		if (!of.record) continue;
 		bool begins = of.record != line.of.record || of.document != line.of.document;
 		if (begins) open_line(how, of);
 		if (begins && tokens) add_token(NAN); /* nothing predicts the first token */
 		if (target) {
-			line.logp += p->logp[i];
+			line.logp += logp;
+			line.greedy &= !signbit(p->logp[i]);
 			line.targets++;
 		}
 		/* what the row's next token is predicted with; a piece's last token predicts nothing */
 		bool last = (i + 1) % in->seq == 0 || in->starts[i + 1] != in->starts[i];
-		if (tokens && !last) add_token(target ? p->logp[i] : NAN);
+		if (tokens && !last) add_token(target ? logp : NAN);
 	}
 	for (uint32_t j = 0; j < t->micros; j++) {
 		sum.part += t->losses[j].nonfinite ? NAN : t->losses[j].sum;

@@ -182,7 +182,7 @@ int main(int argc, char **argv)
 	mt_must(record_open(&in, STDIN_FILENO, "stdin"));
 	if (join) in.whole = join_keep;
 	mt_must(packer_open(&packer, &in, o.pack, (uint32_t)o.seq, &vocab));
-	driver.scores = true;
+	driver.scores = 2;
 	while ((rows = part_read(&part, &packer)) > 0) score(&part, how, &packer);
 	mt_must((int)rows);
 	if (!packer.documents) mt_die(MT_EX_DATA, "stdin: no record at all");

@@ -9,7 +9,7 @@ struct part {
 	struct rows_source in;
 	uint64_t most;        /* rows of a full one */
 	struct place *places; /* (most, seq) the record and document of the token */
-	double *logp;         /* (most, seq) the log-probability of the target; 0 without one */
+	double *logp;         /* (most, seq) of the target, as a score message with scores 2 has it */
 };
 
 /* ---- part.c */

@@ -1,12 +1,21 @@
 /* head.c: cross-entropy over a chunk of rows of logits, and the scale and cap of logits before it */
 #include "cpu.h"
 
+#include <math.h>
 #include <string.h>
 
 struct job {
 	const struct cross_entropy_args *a;
 	double *losses; /* (n) */
 };
+
+/* Is the target the first of the largest logits? */
+static bool is_greedy(const float *x, int64_t target, int64_t vocab)
+{
+	for (int64_t i = 0; i < vocab; i++)
+		if (x[i] > x[target] || (x[i] == x[target] && i < target)) return false;
+	return true;
+}
 
 static void row_task(void *arg, int64_t row, int thread)
 {
@@ -22,7 +31,7 @@ static void row_task(void *arg, int64_t row, int thread)
 		loss = cpu_kernels()->cross_entropy_capped(x, a->targets[row], a->vocab, scale, a->cap);
 	else if (counts) loss = cpu_kernels()->cross_entropy(x, a->targets[row], a->vocab, scale, a->backward);
 	else if (a->backward) memset(x, 0, (size_t)a->vocab * sizeof *x);
-	s->losses[row] = (double)weight * loss;
+	s->losses[row] = counts && a->losses && is_greedy(x, a->targets[row], a->vocab) ? -loss : (double)weight * loss;
 	narrow_rows(a->as, a->logits, a->vocab, row, row + 1);
 }
 
@@ -33,7 +42,7 @@ void op_cross_entropy(struct pool *pool, const struct cross_entropy_args *a)
 	pool_run(pool, a->n, row_task, &s);
 	for (int64_t i = 0; i < a->n; i++)
 		if (a->targets[i] != UINT32_MAX) {
-			sum += s.losses[i];
+			sum += a->losses ? fabs(s.losses[i]) : s.losses[i];
 			a->loss->targets++;
 		}
 	a->loss->sum += sum;

@@ -142,7 +142,7 @@ static __device__ __forceinline__ struct seen row_seen(const T *x, int64_t vocab
 template <typename T, int CHANGED>
 static __global__ void __launch_bounds__(THREADS)
 	cross_entropy_kernel(T *logits, const uint32_t *targets, const float *weights, double *losses, int64_t vocab,
-		float scale, int backward, int aligned, float slope, float rate)
+		float scale, int backward, int marked, int aligned, float slope, float rate)
 {
 	DYNAMIC_SHARED(struct seen, parts);
 	int64_t row = blockIdx.x;
@@ -168,7 +168,13 @@ static __global__ void __launch_bounds__(THREADS)
 	__syncthreads();
 	s = parts[0];
 	for (int w = 1; w < THREADS / 32; w++) s = seen_both(s, parts[w]);
-	if (threadIdx.x == 0) losses[row] = (double)weight * (log((double)s.sum) + (double)s.high - (double)at_target);
+	double loss = log((double)s.sum) + (double)s.high - (double)at_target;
+	if (threadIdx.x == 0) losses[row] = (double)weight * loss;
+	if (marked && at_target == s.high && threadIdx.x < 32) {
+		int before = 0; /* is a token before the target as likely? */
+		for (int64_t i = threadIdx.x; i < (int64_t)target; i += 32) before |= get(x[i]) == s.high;
+		if (!__ballot_sync(FULL, before) && threadIdx.x == 0) losses[row] = -loss;
+	}
 	if (!backward) return;
 	scale *= weight;
 	float factor = (float)((double)scale / (double)s.sum);
@@ -187,14 +193,14 @@ static __global__ void __launch_bounds__(THREADS)
 
 /* *loss += the losses of rows with a target, in a fixed order: one block sums them in a tree */
 static __global__ void __launch_bounds__(THREADS)
-	loss_kernel(struct loss *loss, const double *losses, const uint32_t *targets, int64_t n)
+	loss_kernel(struct loss *loss, const double *losses, int marked, const uint32_t *targets, int64_t n)
 {
 	DYNAMIC_SHARED(struct loss, parts);
 	struct loss mine = {0, 0};
 
 	for (int64_t i = threadIdx.x; i < n; i += THREADS)
 		if (targets[i] != UINT32_MAX) {
-			mine.sum += losses[i];
+			mine.sum += marked ? fabs(losses[i]) : losses[i];
 			mine.targets++;
 		}
 	parts[threadIdx.x] = mine;
@@ -217,8 +223,8 @@ static void cross_entropy(const struct cuda_queue *q, const struct cross_entropy
 	/* access 16 bytes at once only if all rows start at multiples of 16 bytes */
 	int aligned = wide_rows(a->vocab, a->logits, NULL, NULL, NULL);
 	LAUNCH((cross_entropy_kernel<T, CHANGED>), a->n, THREADS, THREADS / 32 * sizeof(struct seen), q->stream,
-		(T *)a->logits, a->targets, a->weights, losses, a->vocab, a->scale, a->backward, aligned, a->logit_scale,
-		a->cap != 0 ? 1.0f / a->cap : 0);
+		(T *)a->logits, a->targets, a->weights, losses, a->vocab, a->scale, a->backward, a->losses != NULL, aligned,
+		a->logit_scale, a->cap != 0 ? 1.0f / a->cap : 0);
 }
 
 void cuda_cross_entropy(const struct cuda_queue *q, const struct cross_entropy_args *a)
@@ -226,7 +232,8 @@ void cuda_cross_entropy(const struct cuda_queue *q, const struct cross_entropy_a
 	double *losses = a->losses ? a->losses : (double *)q->work;
 	if (a->backward && a->logit_scale != 0) BY_ELEMENT(q, (cross_entropy<T, 1>(q, a, losses)));
 	else BY_BYTES(a->losses ? 4 : q->elem, (cross_entropy<T, 0>(q, a, losses)));
-	LAUNCH(loss_kernel, 1, THREADS, THREADS * sizeof(struct loss), q->stream, a->loss, losses, a->targets, a->n);
+	LAUNCH(loss_kernel, 1, THREADS, THREADS * sizeof(struct loss), q->stream, a->loss, losses, a->losses != NULL,
+		a->targets, a->n);
 }
 
 /* x = cap tanh(scale x / cap), or scale x where cap is 0 */

@@ -188,7 +188,8 @@ struct mt_msg {                 /* 64 bytes; fields of the txn first, then by ki
 	union {
 		struct { uint64_t version;     /* units must be at this version or later */
 			 uint32_t rows, seq; double loss_scale; uint32_t micros;
-			 uint32_t scores;      /* 1: an evaluation that is answered with log-probabilities, too */
+			 uint32_t scores;      /* 1: an evaluation that is answered with log-probabilities, too; 2: and
+						  with what their signs say */
 			 uint32_t weights;     /* 1: the block has weights, too */
 			 uint32_t documents; } batch;  /* of the micro; above 0: the block has an objective, too */
 		struct { double sum; uint64_t targets; uint32_t nonfinite, reserved;
@@ -216,7 +217,8 @@ struct mt_msg {                 /* 64 bytes; fields of the txn first, then by ki
  * A squares message has the fields of grad; its payload is a double for each block of MT_BLOCK of the n elements: the
  * sum of squares of the gradient there.
  * Payload of a score message: n doubles, for positions off .. off + n - 1 of the micro: the log-probability of the
- * position's target; 0 where there is none.
+ * position's target; 0 where there is none. With scores 2 it is positive, +0 included, where the target is the
+ * most likely token, of equally likely ones the first.
  * A figures message has none; documents.h says what its sums are. */
 
 struct mt_ringbuf {             /* 256 bytes in the rings region: one ring, single producer, single consumer */

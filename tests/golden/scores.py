@@ -19,7 +19,10 @@ def check(model, documents, lines):
     worst = 0
     for line, document in zip(lines, documents):
         tokens = torch.tensor([token & ~CONTEXT_ONLY for token in document])
-        logp = model(tokens[None]).logits[0, :-1].double().log_softmax(-1).gather(1, tokens[1:, None])[:, 0]
+        logits = model(tokens[None]).logits[0, :-1].double()
+        logp = logits.log_softmax(-1).gather(1, tokens[1:, None])[:, 0]
+        best = [x == y for x, y, d in zip(logits.argmax(-1), tokens[1:], document[1:]) if not d & CONTEXT_ONLY]
+        assert line["greedy"] == all(best), line["record"]
         want = [None] + [None if d & CONTEXT_ONLY else x for d, x in zip(document[1:], logp.tolist())]
         assert [x is None for x in want] == [x is None for x in line["tokens"]], line["record"]
         pairs = [(x, y) for x, y in zip(line["tokens"], want) if y is not None]

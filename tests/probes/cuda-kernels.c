@@ -296,7 +296,7 @@ static void cap_logits_operands(struct cap_logits_args *a) { a->logits = operand
 /* targets and loss may be variables on the stack */
 static void cross_entropy_operands(struct cross_entropy_args *a)
 {
-	a->logits = operand(a->logits, a->n * a->vocab);
+	if (!a->losses) a->logits = operand(a->logits, a->n * a->vocab); /* else fp32 */
 	a->targets = copied(a->targets, a->n * (int64_t)sizeof *a->targets, 1, 0);
 	if (a->weights) a->weights = copied(a->weights, a->n * (int64_t)sizeof *a->weights, 1, 0);
 	a->loss = copied(a->loss, sizeof *a->loss, 1, 0);

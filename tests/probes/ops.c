@@ -841,6 +841,51 @@ static void test_head(int64_t n, int64_t vocab, float scale, float cap, int none
 	say(good, "%s: loss %.9g for %.9g over %lld targets", name, s.losses[0], loss, (long long)s.count);
 }
 
+/* Losses of rows, of logits with many ties: those below 0 are of targets that are the first of the largest */
+static void test_greedy(int64_t n, int64_t vocab)
+{
+	float *logits = random_floats(n * vocab);
+	uint32_t *targets = keep((size_t)n * sizeof *targets);
+	double *losses = doubles(n), all = 0;
+	struct loss loss = {0};
+	int good = 1, greedy = 0;
+	for (int64_t i = 0; i < n * vocab; i++) logits[i] = roundf(2 * logits[i]) / 2;
+	for (int64_t r = 0; r < n; r++) {
+		int64_t target = (int64_t)(uniform() * (double)vocab);
+		for (int64_t i = 0; i < vocab && r % 3; i++) /* the first or the last of the largest */
+			if (logits[r * vocab + i] >= logits[r * vocab + target] + (r % 3 == 1 ? 0.25f : 0)) target = i;
+		targets[r] = r % 7 == 6 ? UINT32_MAX : (uint32_t)target;
+	}
+	op_cross_entropy(pools[1],
+		&(struct cross_entropy_args){.logits = logits,
+			.targets = targets,
+			.n = n,
+			.vocab = vocab,
+			.scale = 1,
+			.loss = &loss,
+			.losses = losses});
+	for (int64_t r = 0; r < n; r++) {
+		const float *x = logits + r * vocab;
+		double sum = 0;
+		int64_t first = 0;
+		for (int64_t i = 0; i < vocab; i++) {
+			sum += exp((double)x[i]);
+			if (x[i] > x[first]) first = i;
+		}
+		if (targets[r] == UINT32_MAX) {
+			good &= losses[r] == 0;
+			continue;
+		}
+		double want = log(sum) - (double)x[targets[r]];
+		good &= fabs(fabs(losses[r]) - want) < 1e-5 && !signbit(losses[r]) == (first != targets[r]);
+		greedy += first == targets[r];
+		all += fabs(losses[r]);
+	}
+	say(good && fabs(loss.sum - all) <= 1e-12 * all,
+		"cross-entropy %lld x %lld: %d losses are marked as of the likeliest", (long long)n, (long long)vocab, greedy);
+	forget();
+}
+
 /* ---- the rest ---- */
 
 static void test_not_a_number(void)
@@ -1071,6 +1116,7 @@ static void test_all(void)
 	test_head(7, 33, 1, 0, 0, 1);
 	test_head(20, 1000, 1, 0, 0, 1);
 	test_head(20, 1000, 0.5f, 3, 0, 1);
+	for (int64_t vocab = 1; vocab < 3000; vocab = 3 * vocab + 2) test_greedy(40, vocab);
 	test_not_a_number();
 	test_conversions();
 	if (!on_gpu) test_all_fused();
