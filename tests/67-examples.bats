@@ -388,6 +388,48 @@ service() {
 	exits 64 dpo "$T/model" "$T/pairs.jsonl" "$T/out" 2>"$T/err"
 }
 
+@test "harness.py: lm-evaluation-harness gets from mt what its HFLM computes: sums, greedy, rolling windows, texts" {
+	has lm_eval torch transformers || skip "needs lm_eval, torch and transformers"
+	byte_model "$T/model"
+	with_torch - "$EXAMPLES" "$T/model" <<-'PY'
+		import random, sys
+		sys.path.insert(0, sys.argv[1])
+		from harness import MT
+		from lm_eval.api.instance import Instance
+		from lm_eval.models.huggingface import HFLM
+		import torch
+		model = sys.argv[2]
+		theirs = HFLM(model, device="cpu", dtype="float32", batch_size=1, max_length=63)
+		ours = MT(model, 64, "fp32", ["--threads", "1"])
+		asked = lambda kind, *args: Instance(kind, {}, args, 0)
+		near = lambda a, b: abs(a - b) < 1e-5 * max(1, abs(b))
+		pairs = [("Who?", " I"), ("Who? ", "I"), ("", "naïve"), ("a" * 90, "b" * 20), ("x", "y" * 62)]
+		requests = [asked("loglikelihood", *pair) for pair in pairs]
+		draw, tokens = random.Random(1), []
+		for n in range(8):                  # half of them the argmax
+		    ids = [draw.randrange(256) for _ in range(5)]
+		    for _ in range(6 if n % 2 else 0):
+		        ids.append(int(theirs.model(torch.tensor([ids])).logits[0, -1].argmax()))
+		    tokens.append((("", ""), ids[:5], ids[5:] or [draw.randrange(256)]))
+		for a, b in ((ours.loglikelihood(requests), theirs.loglikelihood(requests)),
+		             (ours._loglikelihood_tokens(tokens), theirs._loglikelihood_tokens(tokens))):
+		    print(max(abs(x[0] - y[0]) for x, y in zip(a, b, strict=True)), a)
+		    assert all(near(x[0], y[0]) and x[1] is y[1] for x, y in zip(a, b, strict=True)), (a, b)
+		assert [greedy for _, greedy in a] == [False, True] * 4, a
+		requests = [asked("loglikelihood_rolling", text) for text in ("short", "naïve — 東京 " * 15)]
+		a, b = ours.loglikelihood_rolling(requests), theirs.loglikelihood_rolling(requests)
+		print(a, b)
+		assert all(map(near, a, b)) and len(a) == 2, (a, b)
+		texts = theirs.generate_until([asked("generate_until", "Who?", {"until": [], "max_gen_toks": 24})])
+		stop = texts[0][9:11]
+		requests = [asked("generate_until", prompt, {"until": until, "max_gen_toks": 24, "do_sample": False})
+		            for prompt in ("Who?", "Why") for until in ([], [stop])]
+		a, b = ours.generate_until(requests), theirs.generate_until(requests)
+		print(a)
+		assert a == b and a[0] == texts[0] != a[1], (a, b)
+	PY
+}
+
 @test "policy: rounds of sampling, judging by a script and --loss pg raise the mean reward" {
 	GROUP=16 policy "$CASE/model" "$T/out" 3 32 --dtype fp32 --lr 3e-2 --schedule constant --batch 16 --epochs 2 \
 		--threads 1 2>"$T/err" || { cat "$T/err"; return 1; }
