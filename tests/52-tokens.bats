@@ -214,6 +214,68 @@ form() { show "$MODELS/chatml" <"$MODELS/forms.rec" | sed -n "$1p"; }
 	tokens --plain "$MODELS/eos" "$MODELS/forms.jsonl" | cmp - "$MODELS/eos.rec"
 }
 
+@test "--no-eos adds no EOS to texts, completions and pairs, also where the tokenizer adds it; their own EOS stays" {
+	need_transformers
+	printf '%s\n' '{"text": "I am"}' '{"text": "I am</s>"}' '{"text": "I</s>am"}' \
+		'{"prompt": "Who", "completion": " I"}' '{"prompt": "Who", "chosen": " I", "rejected": " You"}' \
+		'{"messages": [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "I"}]}' >"$T/in"
+	local model how
+	for model in chatml eos; do
+		for how in --plain --transformers; do
+			tokens $how --no-eos "$MODELS/$model" "$T/in" >"$T/rec"
+			"$PYTHON" "$TOP/tests/lib/chats.py" show "$MODELS/$model" <"$T/rec" >"$T/shown"
+			diff - "$T/shown" <<-'EOF'
+			[[<s>I am]]
+			[[<s>I am</s>]]
+			[[<s>I</s>am]]
+			<s>Who[[ I]]
+			chosen: <s>Who[[ I]]
+			rejected: <s>Who[[ You]]
+			<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n[[I<|im_end|>\n]]
+			EOF
+		done
+		printf 'I</s>am\nI</s>\n' | tokens --plain --prompts "$MODELS/$model" >"$T/rec"
+		run show "$MODELS/$model" <"$T/rec"
+		[ "${lines[*]}" = '+<s>I</s>am +<s>I</s>' ]
+	done
+	echo '{"text": "abc"}' >"$T/in"
+	fails_with 64 mt-tokens --bytes --no-eos --prompts "$T/in"
+	fails_with 64 mt-tokens --bytes --no-eos --decode "$T/in"
+}
+
+@test "a template that writes the day: a line says so, and --date fixes it" {
+	need_transformers
+	cp -r "$MODELS/chatml" "$T/model"
+	local day=2024-02-29 how bad
+	{ printf '{%% if strftime_now is defined %%}{{ strftime_now("%%Y-%%m-%%d %%H") }}{%% endif %%}'
+		cat "$MODELS/chatml/chat_template.jinja"; } >"$T/model/chat_template.jinja"
+	for how in --plain --transformers; do
+		tokens $how --date $day "$T/model" "$MODELS/chats.jsonl" >"$T/rec$how"
+		no grep -q -e --date "$T/tokens.err"
+	done
+	cmp "$T/rec--plain" "$T/rec--transformers"
+	run show "$T/model" <"$T/rec--plain"
+	[[ ${lines[1]} == "-$day 00<|im_start|>system"* ]]
+	for i in $(seq 300); do cat "$MODELS/chats.jsonl"; done >"$T/many"
+	for how in --plain --transformers; do
+		tokens $how --jobs 2 "$T/model" "$T/many" >"$T/rec"
+		[ "$(grep -c "template writes today's date, .*: --date YYYY-MM-DD fixes it" "$T/tokens.err")" = 1 ]
+	done
+	tokens --plain "$MODELS/chatml" "$MODELS/chats.jsonl" >"$T/rec"
+	no grep -q -e --date "$T/tokens.err"
+	echo '{"messages": [{"role": "user", "content": "I am"}]}' >"$T/asks"
+	tokens --plain --prompts "$T/model" "$T/asks" >"$T/rec"
+	grep -q "template writes today's date, .*: --date" "$T/tokens.err"
+	tokens --plain --prompts --date $day "$T/model" "$T/asks" >"$T/rec"
+	no grep -q -e --date "$T/tokens.err"
+	for bad in 2024-02-30 2024-2-3 29.02.2024 20240229 today ''; do
+		fails_with 64 "$PYTHON" "$MT/mt-tokens" --date "$bad" "$T/model" "$T/many"
+		grep -q "expected a date, YYYY-MM-DD" "$T/fails.err"
+	done
+	fails_with 64 mt-tokens --bytes --date $day "$T/many"
+	fails_with 64 mt-tokens --decode --date $day "$T/model" "$T/many"
+}
+
 @test "tokenizers alone follows tokenizer_config.json: add_prefix_space; a token only transformers adds exits 78" {
 	need_transformers
 	cp -r "$MODELS/chatml" "$T/model"

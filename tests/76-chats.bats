@@ -707,9 +707,10 @@ CALLED='<|start|>user<|final|>q<|end|><|start|>assistant to=f<|call|><|start|>to
 		import os, sys
 		sys.path.insert(0, sys.argv[1])
 		from tokens.masks import Maker
+		from tokens.template import Clock
 		from tokens.tokenizer import Plain
 		for name in "thinks", "harmony", "endless":
-		    maker, written = Maker(Plain(os.path.join(sys.argv[2], name), False)), []
+		    maker, written = Maker(Plain(os.path.join(sys.argv[2], name), False, Clock())), []
 		    render = maker.tokenizer.render
 		    def counted(*args):
 		        made = render(*args)
@@ -883,7 +884,7 @@ CALLED='<|start|>user<|final|>q<|end|><|start|>assistant to=f<|call|><|start|>to
 	"$PYTHON" - "$TOP/bin" <<-'PY'
 		import sys
 		sys.path.insert(0, sys.argv[1])
-		from tokens.template import Templates
+		from tokens.template import Clock, Templates
 		body = "{{ m.content }}{% endfor %}"
 		for want, source in (
 		    ([(1, 3), (3, 5), (5, 8)], "s{% for m in messages %}" + body + "e"),
@@ -895,7 +896,7 @@ CALLED='<|start|>user<|final|>q<|end|><|start|>assistant to=f<|call|><|start|>to
 		    ([(0, 2), (2, 4), (4, 6)], "{% if true %}{% for m in messages if m.role %}" + body + "{% endif %}"),
 		    ([None] * 3, "{% macro f() %}{% for m in messages %}" + body + "{% endmacro %}{{ f() }}")):
 		    messages = [{"role": "user", "content": "%d." % at} for at in range(3)]
-		    made = Templates({"default": source}, {}).render(messages, None, False, {})
+		    made = Templates({"default": source}, {}, Clock()).render(messages, None, False, {})
 		    assert [made.places.get(at) for at in range(3)] == want, (source, made)
 	PY
 }

@@ -98,6 +98,7 @@ def convert(maker, vocabulary, options, where, first, lines):
             code, why = (e.code, e) if isinstance(e, Problem) else (EX_DATA, half_pair(line) or e)
             made.problem = code, "%s: %s" % (at, why)
             return made
+        say_day(options, made.notes)
         made.lines += 1
         wanted, pair = [document.targets() for document in documents], len(documents) > 1
         if not all(wanted):
@@ -117,6 +118,12 @@ def convert(maker, vocabulary, options, where, first, lines):
     return made
 
 
+def say_day(options, notes):
+    if options.clock.asked and not options.date:
+        notes.say("the chat template writes today's date, so another day makes other records: --date YYYY-MM-DD "
+                  "fixes it")
+
+
 def one_by_one(parts):
     for where, first, lines in parts:
         if where is None:
@@ -126,7 +133,7 @@ def one_by_one(parts):
 
 
 def encode(tokenizer, vocabulary, options, out, stdin):
-    maker, total, progress = Maker(tokenizer, options.pairs), Made(), Progress()
+    maker, total, progress = Maker(tokenizer, options.pairs, not options.no_eos), Made(), Progress()
 
     def job(*chunk):
         return convert(maker, vocabulary, options, *chunk)
@@ -210,6 +217,7 @@ def encode_prompts(tokenizer, vocabulary, options, out, stdin):
                 except Exception as e:      # of the line, a template or a tokenizer
                     raise Problem(getattr(e, "code", EX_DATA), "%s: %s" % (maker.notes.at, half_pair(line) or e))
                 vocabulary.check(ids, tokenizer)
+                say_day(options, maker.notes)
                 if ids:
                     out.write(record(Document(ids)))
                     written = True

@@ -42,7 +42,7 @@ def main():
             tokenizer, vocabulary = Bytes(), Vocabulary()
         else:
             check_model(options.model, options.files)
-            tokenizer = load(options.model, options.way, options.trust_remote_code)
+            tokenizer = load(options.model, options.way, options.trust_remote_code, options.clock)
             vocabulary = Vocabulary(options.model)
         how = decode if options.decode else encode_prompts if options.prompts else encode
         how(tokenizer, vocabulary, options, out, stdin)

@@ -27,8 +27,9 @@ def without(spans, others):
 class Maker:
     """Converts a line to Documents."""
 
-    def __init__(self, tokenizer, pairs=False):
-        self.tokenizer, self.pairs, self.notes, self.ready, self.known = tokenizer, pairs, Notes(), {}, Known()
+    def __init__(self, tokenizer, pairs=False, eos=True):
+        self.tokenizer, self.pairs, self.eos = tokenizer, pairs, eos
+        self.notes, self.ready, self.known = Notes(), {}, Known()
         sample = tokenizer.text("a")
         self.begins = tokenizer.bos is not None and sample[:1] == [tokenizer.bos]      # adds BOS itself
         self.ends = tokenizer.eos is not None and sample[-1:] == [tokenizer.eos]
@@ -67,19 +68,22 @@ class Maker:
     # ---- texts
 
     def once(self, ids):
-        """The ids of a text without a second BOS or EOS where the text has its own: (ids, how many left out before)."""
+        """The ids of a text without the tokenizer's EOS, and with one BOS where the text has its own: (ids, how many
+        left out before)."""
         bos, eos = self.tokenizer.bos, self.tokenizer.eos
         before = int(self.begins and ids[1:2] == [bos])
         if before:
             self.notes.count("text begins with BOS: the tokenizer adds no second one",
                              "texts begin with BOS: the tokenizer adds no second one")
-        behind = int(self.ends and len(ids) > 1 and ids[-2] == eos)
-        if behind or not self.ends and eos is not None and len(ids) > before and ids[-1] == eos:
+        ids = ids[before:len(ids) - self.ends]
+        if eos is not None and ids[-1:] == [eos]:
             self.notes.count("text ends in EOS: no second one is added", "texts end in EOS: no second one is added")
-        return (ids[before:len(ids) - behind] if before or behind else ids), before
+        return ids, before
 
     def with_end(self, ids):
         eos = self.tokenizer.eos
+        if not self.eos:
+            return ids
         if eos is None:
             if not isinstance(self.tokenizer, Bytes):
                 self.notes.say("the tokenizer has no EOS: nothing marks the end of a document")
@@ -100,8 +104,7 @@ class Maker:
             return self.tokenizer.placed(self.render(chat, True).text, False)[0]
         if not text:
             return []
-        ids = self.tokenizer.text(text)
-        return self.once(ids[:-1] if self.ends else ids)[0]
+        return self.once(self.tokenizer.text(text))[0]
 
     def pair(self, pair):
         ids, _, ends = self.tokenizer.placed(pair.prompt + pair.completion, True)

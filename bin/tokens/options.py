@@ -1,11 +1,13 @@
 """The command line."""
 
 import argparse
+import datetime
 import os
 import re
 import sys
 
 from .errors import EX_IO, EX_USAGE, Problem, say
+from .template import Clock
 
 VERSION = "0.1.0"
 DESCRIPTION = "converts texts and chats to records, with a model's tokenizer and chat template, or records to text."
@@ -65,6 +67,15 @@ def number_of(what):
     return number
 
 
+def day(text):
+    try:
+        if re.fullmatch("[0-9]{4}-[0-9]{2}-[0-9]{2}", text, re.ASCII):
+            return datetime.datetime.fromisoformat(text)
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError("'%s': expected a date, YYYY-MM-DD" % text)
+
+
 def parse():
     parser = Parser(prog="mt-tokens", description=DESCRIPTION, epilog=EPILOG,
                     formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -87,10 +98,14 @@ def parse():
                              "[[ ]], on a terminal in green")
     parser.add_argument("--bytes", action="store_true", help="no MODEL: a token is a byte; needs no package")
     parser.add_argument("--keep-empty", action="store_true", help="write documents without tokens to train on as well")
+    parser.add_argument("--no-eos", action="store_true",
+                        help="add no EOS to texts and completions, such as the choices that mt-score compares")
     parser.add_argument("--pairs", action="store_true",
                         help="read chosen and rejected also of lines that have a document of another form")
     parser.add_argument("--max-length", metavar="N", type=number_of("tokens"),
                         help="cut documents, of a pair each side, at their end to N tokens (default: whole)")
+    parser.add_argument("--date", metavar="YYYY-MM-DD", type=day,
+                        help="what a chat template takes for today (default: today)")
     parser.add_argument("--jobs", metavar="N", type=number_of_jobs, default=len(os.sched_getaffinity(0)),
                         help="processes (default: the cores); the output is the same for any number")
     parser.add_argument("--plain", dest="way", action="store_const", const="plain",
@@ -115,5 +130,10 @@ def parse():
         parser.error("--prompts makes records, --decode reads them")
     if options.show and (options.prompts or options.decode):
         parser.error("--show is for documents to train on, not with --prompts or --decode")
+    if options.no_eos and (options.prompts or options.decode):
+        parser.error("--no-eos is for documents, not for --prompts and --decode")
+    if options.date and (options.bytes or options.decode):
+        parser.error("--date is for a chat template, which --bytes and --decode have not")
+    options.clock = Clock(options.date)
     options.sep = "\n" if options.sep is None else options.sep
     return options

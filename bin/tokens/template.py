@@ -5,6 +5,7 @@ render shows where every message stands in the text, also where the template loo
 """
 
 import collections
+import datetime
 import json
 import os
 
@@ -34,11 +35,22 @@ def named_templates(model, config):
         {"default": source} if source else {}
 
 
+class Clock:
+    """The time that templates write: that of --date, or one time for all records."""
+
+    def __init__(self, date=None):
+        self.time, self.asked = date or datetime.datetime.now(), False
+
+    def now(self):
+        self.asked = True
+        return self.time
+
+
 class Templates:
     """The templates of a model: one, or several with names."""
 
-    def __init__(self, named, specials):
-        self.named, self.specials, self.compiled = named, specials, {}
+    def __init__(self, named, specials, clock):
+        self.named, self.specials, self.clock, self.compiled = named, specials, clock, {}
 
     def source(self, tools):
         source = self.named.get("default")
@@ -82,14 +94,10 @@ class Templates:
             return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators,
                               sort_keys=sort_keys)
 
-        def now(form):
-            import datetime
-            return datetime.datetime.now().strftime(form)
-
         env = jinja2.sandbox.ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[Generation, "jinja2.ext.loopcontrols"])
         env.filters["tojson"] = to_json
-        env.globals.update(raise_exception=complain, strftime_now=now)
+        env.globals.update(raise_exception=complain, strftime_now=lambda form: self.clock.now().strftime(form))
         tree = env.parse(source)
         watch(tree, Generation.identifier, iter(range(len(source))))
         return env.from_string(tree)

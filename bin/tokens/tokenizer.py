@@ -16,9 +16,11 @@ from .template import Rendered, Templates, named_templates
 class Transformers:
     """A tokenizer that transformers has loaded."""
 
-    def __init__(self, model, trust):
+    def __init__(self, model, trust, clock):
         os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
         from transformers import AutoTokenizer
+        from transformers.utils import chat_template_utils
+        chat_template_utils.datetime = self.clock = clock       # whose now() its strftime_now calls
         self.tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=trust)
         self.bos, self.eos = self.tokenizer.bos_token_id, self.tokenizer.eos_token_id
         self.bos_token, self.eos_token = self.tokenizer.bos_token, self.tokenizer.eos_token
@@ -52,7 +54,7 @@ class Transformers:
                                                   **variables)
         source = self.template(tools)
         if source not in self.templates:
-            self.templates[source] = Templates({"default": source}, self.tokenizer.special_tokens_map)
+            self.templates[source] = Templates({"default": source}, self.tokenizer.special_tokens_map, self.clock)
         made = self.templates[source].render(messages, tools, ask, variables)
         return made if made.text == text else Rendered(text, None, {}, None)
 
@@ -65,7 +67,7 @@ def columns(places):
 class Plain:
     """tokenizer.json and a chat template, read with tokenizers and jinja2 alone."""
 
-    def __init__(self, model, trust):       # trust is not needed: no code of the model is run
+    def __init__(self, model, trust, clock):    # trust is not needed: no code of the model is run
         from tokenizers import Tokenizer
         path = os.path.join(model, "tokenizer.json")
         if not os.path.isfile(path):
@@ -82,7 +84,7 @@ class Plain:
         self.bos_token, self.eos_token = self.specials.get("bos_token"), self.specials.get("eos_token")
         self.bos, self.eos = (token and self.tokenizer.token_to_id(token) for token in (self.bos_token, self.eos_token))
         self.marks = set(self.tokenizer.get_added_tokens_decoder())
-        templates = Templates(named_templates(model, self.config), self.specials)
+        templates = Templates(named_templates(model, self.config), self.specials, clock)
         self.template, self.render = templates.source, templates.render
 
     def as_configured(self, tokenizer):
@@ -134,7 +136,7 @@ class Bytes:
         raise Problem(EX_CONFIG, "--bytes has no chat template")
 
 
-def load(model, way, trust):
+def load(model, way, trust, clock):
     """way: plain, transformers, or None: plain where that is sure to give the ids of transformers, whose import takes
     seconds."""
     if os.path.sep in model and not os.path.isdir(model):
@@ -147,7 +149,7 @@ def load(model, way, trust):
         kinds = [Plain, Transformers] if is_sure(model) else [Transformers, Plain]
     for kind in kinds:
         try:
-            return kind(model, trust)
+            return kind(model, trust, clock)
         except ModuleNotFoundError as e:
             if (e.name or "").split(".")[0] not in ("transformers", "tokenizers", "jinja2"):
                 raise

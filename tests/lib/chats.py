@@ -184,6 +184,7 @@ def same(top, parts):
     sys.path.insert(0, parts)
     from tokens.alike import is_sure
     from tokens.masks import Maker
+    from tokens.template import Clock
     from tokens.tokenizer import Plain, Transformers
     made, count = {}, 0
     for line in sys.stdin:
@@ -191,7 +192,7 @@ def same(top, parts):
         model = os.path.join(top, name)
         if name not in made:
             assert is_sure(model), name
-            made[name] = Maker(Plain(model, False)), Maker(Transformers(model, False))
+            made[name] = [Maker(kind(model, False, Clock())) for kind in (Plain, Transformers)]
         plain, other = (maker.documents(json.loads(line)) for maker in made[name])
         assert plain == other, (name, line, plain, other)
         count += 1

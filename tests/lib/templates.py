@@ -78,8 +78,9 @@ def make(top, templates):
 class Model:
     def __init__(self, path):
         from tokens.masks import Maker
+        from tokens.template import Clock
         from tokens.tokenizer import Plain
-        self.tokenizer = Plain(path, False)
+        self.tokenizer = Plain(path, False, Clock())
         self.maker = Maker(self.tokenizer)
         self.is_marked = "generation %}" in self.tokenizer.template(None)
 
