@@ -137,7 +137,7 @@ WANT+='"arguments": {"a": 3}}</call>;]]'
 	refused tools "'tools' is not a list of objects" '{"tools": 3, "messages": ['"$QA"']}'
 }
 
-@test "nulls that Arrow puts into the structs of parquet files are left out at every depth; JSONL's own stay" {
+@test "nulls that Arrow puts into structs are left out at every depth, in parquet and in JSONL; JSONL's own stay" {
 	has pyarrow || skip "needs pyarrow (make venv)"
 	sed -z 's/\\\n//g' >"$T/in" <<-'EOF'
 	{"tools": [{"type": "function", "function": {"name": "f", \
@@ -153,6 +153,12 @@ WANT+='"arguments": {"a": 3}}</call>;]]'
 	import json, sys, pyarrow, pyarrow.parquet
 	rows = [json.loads(line) for line in open(sys.argv[1])]
 	pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), sys.argv[2])
+	def to_json(name, rows):        # as to_json of datasets
+	    with open(sys.argv[1] + name, "w") as f:
+	        f.writelines(json.dumps(row) + "\n" for row in pyarrow.Table.from_pylist(rows).to_pylist())
+	to_json(".jsonl", rows)
+	to_json(".prompts", [{"tools": row["tools"], "prompt": row["messages"][:1], "completion": row["messages"][1:]}
+	                     for row in rows])
 	# a map of names and values
 	a = pyarrow
 	call = a.struct([("name", a.string()), ("arguments", a.map_(a.string(), a.string()))])
@@ -165,10 +171,19 @@ WANT+='"arguments": {"a": 3}}</call>;]]'
 	"$PYTHON" "$TOP/tests/lib/chats.py" show "$MODELS/tools" <"$T/rec" | grep -qF '"arguments": {"a": "3"}}'
 	"$PYTHON" "$MT/mt-tokens" "$MODELS/tools" "$T/in" >"$T/want" 2>"$T/err"
 	"$PYTHON" "$MT/mt-tokens" "$MODELS/tools" "$T/in.parquet" 2>"$T/err" | cmp "$T/want" -
+	"$PYTHON" "$MT/mt-tokens" "$MODELS/tools" "$T/in.jsonl" 2>"$T/err" | cmp "$T/want" -
+	"$PYTHON" "$MT/mt-tokens" "$MODELS/tools" "$T/in.prompts" 2>"$T/err" |
+		"$PYTHON" "$TOP/tests/lib/chats.py" show "$MODELS/tools" >"$T/shown"
+	"$PYTHON" "$TOP/tests/lib/chats.py" show "$MODELS/tools" <"$T/want" | diff - "$T/shown"
 	gives tools '{user}q;{assistant}[[<call>{"name": "f", "arguments": {"a": {"b": [null, {"c": null}]}}}</call>;]]' \
 		<<-'EOF'
 	{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": null, \
 	"tool_calls": [{"function": {"name": "f", "arguments": "{\"a\": {\"b\": [null, {\"c\": null}]}}"}}]}]}
+	EOF
+	gives tools '{system}{"name": "f", "parameters": {"properties": {"a": {"enum": null}}}};{user}q;{assistant}[[a;]]' \
+		'{user}q;{assistant}[[<call>{"name": "f", "arguments": {"a": null}}</call>;]]' <<-EOF
+	{"tools": [{"name": "f", "parameters": {"properties": {"a": {"enum": null}}}}], "messages": [$QA]}
+	{"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": null, $CALL}]}
 	EOF
 }
 
@@ -260,14 +275,62 @@ WANT+='"arguments": {"a": 3}}</call>;]]'
 	refused chat "'chat_template_kwargs' is a number" '{"chat_template_kwargs": 3, "messages": ['"$QA"']}'
 }
 
-@test "keys of a chat that are not used are named once with their counts; those of texts are not" {
+@test "keys that are not used are named once with their counts, in every form" {
 	chats chat <<-EOF >"$T/shown"
 	{"messages": [$QA], "id": 1, "source": null}
 	{"messages": [$QA], "id": 2, "source": "x"}
 	{"messages": [$QA], "id": 3, "source": null}
-	{"text": "t", "meta": 3}
+	{"text": "t", "meta": 3, "label": 0, "tools": [], "system": "s"}
+	{"prompt": "q", "completion": "a", "score": 1, "label": true, "system": "s", "tools": null}
+	{"prompt": "q", "chosen": "a", "rejected": "b", "score": 2}
 	EOF
-	hears "^mt-tokens: keys that are not used: 'id' \(in 3 lines\), 'source' \(in 1 line\)$"
+	hears "^mt-tokens: keys that are not used: 'id' \(in 3 lines\), 'source' \(in 1 line\), 'meta' \(in 1 line\), \
+'label' \(in 2 lines\), 'tools' \(in 1 line\), 'system' \(in 1 line\), 'score' \(in 2 lines\)$"
+	for i in $(seq 25); do echo "{\"text\": \"t\", \"key$i\": 1}"; done | chats chat >"$T/shown"
+	hears "'key20' \(in 1 line\), and 5 more$"
+}
+
+@test "what says that an answer is bad exits 65 where it would be trained on all the same" {
+	local answer key
+	for answer in '"prompt": "q", "completion": "a"' '"text": "t"' \
+		'"prompt": [{"role": "user", "content": "q"}], "completion": [{"role": "assistant", "content": "a"}]'; do
+		for key in '"reward": 0.0' '"advantage": -1' '"advantage": [1, 2]' '"logprobs": [-1, -2, -3]'; do
+			refused chat "'$(cut -d'"' -f2 <<<"$key")' is not read here: leave it out, or" "{$answer, $key}"
+		done
+	done
+	for key in false 0 '"False"' 0.0; do
+		refused chat "'label' says that the completion is bad" '{"prompt": "q", "completion": "a", "label": '"$key"'}'
+	done
+	gives chat 'q[[a<|end|>]]' '[[t<|end|>]]' <<-'EOF'
+	{"prompt": "q", "completion": "a", "label": true, "reward": null}
+	{"text": "t", "label": false, "advantage": null, "logprobs": null}
+	EOF
+}
+
+@test "forms of other programs exit 65, and the filter of jq in the message makes lines that are read" {
+	need_cmd jq
+	# The line exits 65, and what the message's filter makes of it gives the records of WANT: filtered LINE WANT
+	filtered() {
+		refused chat "has neither text nor messages" "$1"
+		echo "$1" | jq -c "$(sed "s/.*jq -c '\(.*\)' FILE.*/\1/" "$T/err")" >"$T/made"
+		echo "$2" | "$PYTHON" "$MT/mt-tokens" "$MODELS/chat" >"$T/want" 2>"$T/want.err"
+		"$PYTHON" "$MT/mt-tokens" "$MODELS/chat" "$T/made" 2>"$T/err" | cmp "$T/want" -
+	}
+	filtered '{"input_ids": [65, 66, 67], "labels": [-100, 66, 67], "attention_mask": [1, 1, 1]}' \
+		'{"ids": [65, 66, 67], "trained": [false, true, true]}'
+	filtered '{"input_ids": [65, 66, 67], "attention_mask": [1, 1, 1]}' '{"ids": [65, 66, 67]}'
+	local pair='"preferred_output": [{"role": "assistant", "content": "a"}], '
+	pair+='"non_preferred_output": [{"role": "assistant", "content": "b"}]'
+	filtered '{"input": {"messages": [{"role": "user", "content": "q"}], "tools": []}, '"$pair}" \
+		'{"prompt": [{"role": "user", "content": "q"}], "chosen": "a", "rejected": "b"}'
+	filtered '{"id": "x", "conversation": ['"$QA"']}' '{"messages": ['"$QA"']}'
+	refused chat "has 'prompt' without 'completion'; its keys: prompt, response" '{"prompt": "q", "response": "a"}'
+	refused chat "has 'completion' without 'prompt'; its keys: question, completion" \
+		'{"question": "q", "completion": "a"}'
+	gives chat '[[t<|end|>]]' '{user}q;{assistant}[[a;]]' <<-EOF
+	{"prompt": null, "text": "t"}
+	{"messages": [$QA], "text": null, "ids": null, "instruction": null}
+	EOF
 }
 
 # ---- turns that are not to be trained on
@@ -467,6 +530,57 @@ rejected: s\n\nq: a[[ BAD<|end|>]]' <<-'EOF'
 	"$PYTHON" "$TOP/tests/lib/chats.py" pair "$MODELS/none" <"$T/texts" >"$T/want"
 	"$PYTHON" "$MT/mt-tokens" "$MODELS/none" "$T/texts" 2>"$T/err" | "$PYTHON" "$TOP/tests/lib/chats.py" count |
 		diff "$T/want" -
+}
+
+@test "pairs: what both answers begin with is no prompt if another key has text: it exits 65 and names the key" {
+	local key more
+	for key in question input context query user id; do
+		for more in '"chosen": "<think>\\na", "rejected": "<think>\\nb"' '"chosen": "four", "rejected": "five"' \
+			'"chosen": "x", "rejected": "y", "system": "s"' '"chosen": ['"$G"'], "rejected": ['"$B"']' \
+			'"chosen": ['"$G, $U, $G"'], "rejected": ['"$G, $U, $B"']'; do
+			case $key$more in *'[{'*'user'*) continue ;; esac
+			refused chat "there is no prompt, but text in '$key'" "{\"$key\": \"2+2?\", $more}"
+		done
+	done
+	refused chat "there is no prompt, but text in 'context'" '{"context": ['"$U"'], "chosen": "xa", "rejected": "xb"}'
+	code=0
+	echo '{"messages": ['"$U, $G"'], "chosen": "good", "rejected": "great"}' |
+		"$PYTHON" "$MT/mt-tokens" --pairs "$MODELS/chat" >"$T/rec" 2>"$T/err" || code=$?
+	[ "$code" = 65 ]
+	hears "there is no prompt, but text in 'messages'"
+	pairs chat 'chosen: q[[x<|end|>]]
+rejected: q[[y<|end|>]]
+chosen: q[[x<|end|>]]
+rejected: q[[y<|end|>]]
+chosen: {user}q;{assistant}[[good;]]
+rejected: {user}q;{assistant}[[BAD;]]' <<-EOF
+	{"question": "2+2?", "prompt": "q", "chosen": "x", "rejected": "y"}
+	{"question": " ", "score": 3, "context": [], "chosen": "qx", "rejected": "qy"}
+	{"source": "web", "chosen": [$U, $G], "rejected": [$U, $B]}
+	EOF
+}
+
+@test "if no line has tokens to train on, the message has the reasons that a success tells" {
+	local line options words
+	reasons() { # WORDS LINE [OPTIONS]: also where another line has some
+		local words=$1 line=$2 code=0
+		shift 2
+		echo "$line" | "$PYTHON" "$MT/mt-tokens" "$@" "$MODELS/chat" >"$T/rec" 2>"$T/err" || code=$?
+		[ "$code" = 65 ] && [ ! -s "$T/rec" ] && [ "$(wc -l <"$T/err")" = 1 ]
+		hears "no line has tokens to train on: .*; $words"
+		printf '%s\n' "$line" '{"ids": [1, 2]}' | "$PYTHON" "$MT/mt-tokens" "$@" "$MODELS/chat" >"$T/rec" 2>"$T/err"
+		hears "$words"
+	}
+	reasons "roles that are context, as all but assistant are: 'model' \(in 1 turn\)" \
+		'{"messages": ['"$U"', {"role": "model", "content": "a"}]}'
+	reasons "1 document is cut to --max-length" '{"messages": ['"$QA"']}' --max-length 3
+	reasons "1 turn of the assistant is context only: 'weight' says so" \
+		'{"messages": ['"$U"', {"role": "assistant", "content": "a", "weight": 0}]}'
+	reasons "2 turns of the assistant are context only: 'train' says so" \
+		'{"messages": ['"${G%\}}, \"train\": false}, $U, ${B%\}}, \"train\": false}"']}'
+	reasons "1 turn of the assistant is context only: 'masked' says so" \
+		'{"messages": ['"$U"', {"role": "assistant", "content": "a", "masked": true}]}'
+	reasons "keys that are not used: 'id' \(in 1 line\)" '{"messages": ['"$U"'], "id": 3}'
 }
 
 @test "--max-length cuts each side at its end; pairs without an answer on both sides are left out and counted" {

@@ -9,7 +9,7 @@ from .masks import Maker
 from .model import missing_end
 from .normalize import BESIDE, PROMPTS
 from .notes import Notes, many
-from .reading import chunks, open_file, parse, split_lines, text_of
+from .reading import chunks, is_of_arrow, open_file, parse, split_lines, text_of, without_nulls
 from .records import Document, record, records
 from .show import shown
 from .turns import common
@@ -51,7 +51,8 @@ def half_pair(line):
 def parsed(line):
     """A line's value, or why it is not JSON."""
     try:
-        return parse(line) if isinstance(line, bytes) else line
+        value = parse(line) if isinstance(line, bytes) else line
+        return without_nulls(value) if is_of_arrow(value) else value
     except (Problem, ValueError, RecursionError) as e:
         return e
 
@@ -159,8 +160,8 @@ def encode(tokenizer, vocabulary, options, out, stdin):
 def finish(total, model):
     lost = total.notes.losses()
     if total.left_out and not total.documents:
-        raise Problem(EX_DATA, "no line has tokens to train on: no record is written; the first is %s%s"
-                      % (total.first_left_out, lost))
+        raise Problem(EX_DATA, "no line has tokens to train on: no record is written; the first is %s%s%s" % (
+            total.first_left_out, lost, "".join("; " + line for line in total.notes.lines())))
     for line in [*total.notes.lines(), *(missing_end(model, total.notes.ends) if model else [])]:
         say(line)
     if total.left_out:

@@ -45,14 +45,34 @@ def refuse(name, head):
                       "prints it" % name)
 
 
+# Forms of other programs: keys that tell them, what they are, and a filter of jq that gives mt-tokens's keys
+OTHERS = (
+    (("input_ids", "labels"), "token ids stand in 'ids', and which of them have loss in 'trained'",
+     "{ids: .input_ids, trained: [.labels[] != -100]}"),
+    (("input_ids",), "token ids stand in 'ids', and which of them have loss in 'trained'", "{ids: .input_ids}"),
+    (("preferred_output", "non_preferred_output"), "pairs have 'prompt', 'chosen' and 'rejected'",
+     "{prompt: .input.messages, tools: .input.tools, chosen: .preferred_output, rejected: .non_preferred_output}"),
+)
+
+
+def its_keys(line):
+    return "its keys: %s" % (", ".join(list(line)[:8]) or "none")
+
+
 def what_it_holds(line):
     """For an object that is no document: where its documents may be, or its keys"""
     if "nbformat" in line:
         return "it is a Jupyter notebook"
+    for keys, what, jq in OTHERS:
+        if all(line.get(key) is not None for key in keys):
+            return "%s: jq -c '%s' FILE" % (what, jq)
     for key, value in line.items():
-        if isinstance(value, list) and value and isinstance(value[0], dict):
+        first = value[0] if isinstance(value, list) and value else None
+        if isinstance(first, dict) and ("role" in first or "from" in first):
+            return "if '%s' has the messages, jq -c '.messages = .[\"%s\"]' FILE names them so" % (key, key)
+        if isinstance(first, dict):
             return "if its documents are in '%s', jq -c '.[\"%s\"][]' FILE makes lines of them" % (key, key)
-    return "its keys: %s" % (", ".join(list(line)[:8]) or "none")
+    return its_keys(line)
 
 
 def refuse_packed(name, head):

@@ -7,7 +7,7 @@ import json
 import math
 
 from .errors import EX_DATA, Problem
-from .formats import what_it_holds
+from .formats import its_keys, what_it_holds
 
 # A model without a chat template gets the prompt of Stanford's Alpaca.
 ALPACA = ("Below is an instruction that describes a task%s. Write a response that appropriately completes the "
@@ -20,12 +20,15 @@ SHAREGPT = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "a
 # Roles that chat templates do not know: what an assistant calls, and what the tool answers
 CALLS = ("function_call", "tool_call")
 ANSWERS = ("function", "observation", "function_response", "tool_response")
+ROLES = ("system", "developer", "user", "assistant", "tool")
 
 # Keys of a turn that tell whether it is trained on: true and 1 are yes in the first, no in the second. Some may be a
 # weight of its tokens in the loss.
 WEIGHTS = ("weight", "loss_weight")
 TRAINED = ("weight", "train", "loss", "trainable", "training", "loss_mask", "loss_weight")
 MASKED = ("mask", "masked")
+# Keys that say how good an answer is. Where no form reads them, training would be on bad answers as on good ones.
+JUDGED = ("reward", "advantage", "logprobs")
 
 # What apply_chat_template takes besides variables of the template
 RESERVED = {"conversation", "messages", "tools", "documents", "chat_template", "add_generation_prompt",
@@ -140,9 +143,9 @@ def is_number(value):
 
 
 def weight_of(turn, what):
-    """The weight of the turn's tokens in the loss, by the keys that say so, which are taken out of it; 0: it is not to
-    be trained on."""
-    weight = 1
+    """(weight, key) of the turn's tokens in the loss, by the keys that say so, which are taken out of it. 0: it is not
+    to be trained on, as the key says."""
+    weight, zero = 1, None
     for key in (*TRAINED, *MASKED):
         value = turn.pop(key, None)
         if value is None:
@@ -154,8 +157,9 @@ def weight_of(turn, what):
             raise Problem(EX_DATA, "%s: %s is %s: expected %s" % (
                 what, key, json.dumps(value), "true or false" if key in MASKED else
                 "a number, or true or false" if key in WEIGHTS else "0 or 1, or true or false"))
-        weight *= value if key in TRAINED else not value
-    return weight
+        factor = value if key in TRAINED else not value
+        weight, zero = weight * factor, zero if factor else zero or key
+    return weight, zero
 
 
 def message_of(turn, what, notes):
@@ -171,7 +175,7 @@ def message_of(turn, what, notes):
         turn = {"role": SHAREGPT.get(role, role), "content": turn.pop("value", content), **turn}
         if turn["content"] is None and not turn.get("tool_calls") and not turn.get("function_call"):
             raise Problem(EX_DATA, "%s has no value" % what)
-    weight = weight_of(turn, what)
+    weight, zero = weight_of(turn, what)
     role = turn["role"]
     if role in CALLS:
         turn = {**turn, "role": "assistant", "content": None,
@@ -189,6 +193,10 @@ def message_of(turn, what, notes):
         turn["tool_calls"] = calls_of(turn["tool_calls"], "%s: tool_calls" % what)
     else:
         turn.pop("tool_calls", None)
+    if zero and turn["role"] == "assistant":
+        notes.lose("'%s' says so" % zero)
+    if turn["role"] not in ROLES:
+        notes.role(turn["role"])
     silent = not turn.get("content") if turn["role"] == "assistant" else turn.get("content") is None
     if silent and "tool_calls" not in turn and not any(
             turn.get(key) for key in ("reasoning_content", "reasoning", "thinking")):
@@ -347,6 +355,17 @@ def logprobs_of(logprobs, trained):
     return [value or 0 for value in logprobs]
 
 
+def refuse_judged(line):
+    """Ends for a line of text, or of a prompt and completion, that says how good it is."""
+    key = next((key for key in JUDGED if line.get(key) is not None), None)
+    if key:
+        raise Problem(EX_DATA, "'%s' is not read here: leave it out, or give 'weight', the weight of the line's tokens "
+                      "in the loss; 'ids' take advantage and logprobs" % key)
+    if "completion" in line and str(line.get("label")).lower() in ("false", "0", "0.0"):
+        raise Problem(EX_DATA, "'label' says that the completion is bad, and it would be trained on: leave such lines "
+                      "out, or make pairs of chosen and rejected")
+
+
 def line_weight(line):
     """The weight of all of a line's tokens in the loss."""
     weight = line.get("weight") if isinstance(line, dict) else None
@@ -356,25 +375,31 @@ def line_weight(line):
 
 
 def document(line, has_template, notes):
-    """The Text, Pair, Chat or Ids of a line: of several forms the first that fits. Keys of a chat that are of no use
-    are counted."""
+    """The Text, Pair, Chat or Ids of a line: of several forms the first that fits. Keys that are of no use are
+    counted."""
     if not isinstance(line, dict):
         raise Problem(EX_DATA, "is not an object")
     for key in ("messages", "conversations"):
         if line.get(key) is not None:
             notes.unused(line, {key} | BESIDE)
             return chat_of(line, *messages_of(line[key], key, notes))
-    if "prompt" in line or "completion" in line:
-        if isinstance(line.get("prompt"), list) and isinstance(line.get("completion"), list):
-            notes.unused(line, {"prompt", "completion"} | BESIDE)
+    if line.get("prompt") is not None or line.get("completion") is not None:
+        for key, other in ("prompt", "completion"), ("completion", "prompt"):
+            if line.get(key) is None:
+                raise Problem(EX_DATA, "has '%s' without '%s'; %s" % (other, key, its_keys(line)))
+        refuse_judged(line)
+        notes.unused(line, {"prompt", "completion"} | BESIDE)
+        if isinstance(line["prompt"], list) and isinstance(line["completion"], list):
             (prompt, _), (answer, weights) = (messages_of(line[key], key, notes) for key in ("prompt", "completion"))
             return answer_chat(line, prompt, answer, weights, "completion")
         return Pair(with_system(line, string(line, "prompt")), string(line, "completion"))
-    if "text" in line:
+    if line.get("text") is not None:
+        refuse_judged(line)
+        notes.unused(line, {"text", "weight"})
         return Text(string(line, "text"))
-    if "ids" in line:
+    if line.get("ids") is not None:
         return ids_of(line, notes)
-    if "instruction" in line and "output" in line:
+    if line.get("instruction") is not None and line.get("output") is not None:
         notes.unused(line, {"instruction", "input", "output"} | BESIDE)
         return instruction(line, has_template, notes)
     raise Problem(EX_DATA, "has neither text nor messages nor prompt and completion, nor the keys of ShareGPT or "

@@ -1,6 +1,9 @@
 """Remarks at the end about input that is not wrong: one line of each kind, with its count."""
 
 
+SHOWN = 20      # names in a line
+
+
 def many(n, noun):
     return "%d %s%s" % (n, noun, "" if n == 1 else "s")
 
@@ -8,7 +11,7 @@ def many(n, noun):
 class Notes:
     def __init__(self):
         self.at = None                      # the line that is being converted
-        self.once, self.counted, self.keys, self.lost, self.ends = {}, {}, {}, {}, {}
+        self.once, self.counted, self.keys, self.roles, self.lost, self.ends = {}, {}, {}, {}, {}, {}
         self.reasons = 0                    # why a document may have no tokens to train on: how many there were
 
     def say(self, message):
@@ -23,6 +26,10 @@ class Notes:
         """A turn of the assistant on which loss cannot be computed."""
         self.lost[reason] = self.lost.get(reason, 0) + 1
         self.reasons += 1
+
+    def role(self, role):
+        """A role that no form of mt-tokens knows."""
+        self.roles[role] = self.roles.get(role, 0) + 1
 
     def unused(self, line, used):
         for key, value in line.items():
@@ -42,7 +49,8 @@ class Notes:
         for sentence, (times, first) in other.counted.items():
             have, earlier = self.counted.get(sentence, (0, first))
             self.counted[sentence] = have + times, earlier
-        for mine, others in (self.keys, other.keys), (self.lost, other.lost), (self.ends, other.ends):
+        for mine, others in ((self.keys, other.keys), (self.roles, other.roles), (self.lost, other.lost),
+                             (self.ends, other.ends)):
             for key, times in others.items():
                 mine[key] = mine.get(key, 0) + times
 
@@ -51,9 +59,12 @@ class Notes:
         yield from self.once
         for (one, several), (times, first) in self.counted.items():
             yield "%d %s; the first is in %s" % (times, one if times == 1 else several, first)
-        if self.keys:
-            keys = ("'%s' (in %s)" % (key, many(times, "line")) for key, times in self.keys.items())
-            yield "keys that are not used: " + ", ".join(keys)
+        for what, noun, named in (("roles that are context, as all but assistant are", "turn", self.roles),
+                                  ("keys that are not used", "line", self.keys)):
+            if named:
+                yield "%s: %s" % (what, ", ".join(
+                    ["'%s' (in %s)" % (name, many(times, noun)) for name, times in list(named.items())[:SHOWN]]
+                    + ["and %d more" % (len(named) - SHOWN)] * (len(named) > SHOWN)))
 
     def losses(self):
         """For the closing line."""

@@ -8,6 +8,7 @@ from .normalize import (BESIDE, SHAREGPT, Chat, Pair, answer_chat, instruction, 
 
 SIDES = ("chosen", "rejected")
 CHATS = ("messages", "conversations")
+DOCUMENTS = ("text", "completion", "ids", "output")     # other forms that a line may have beside chosen and rejected
 
 
 def given(line, *keys):
@@ -68,19 +69,37 @@ def no_prompt():
     return Problem(EX_DATA, "'chosen' and 'rejected' have no common beginning, and there is no prompt")
 
 
-def texts(line, answers):
-    """Both sides as text, which no template renders."""
+def holds_text(value):
+    if isinstance(value, (list, dict)):
+        return any(map(holds_text, value.values() if isinstance(value, dict) else value))
+    return isinstance(value, str) and bool(value.strip())
+
+
+def refuse_other_text(line):
+    """What both answers begin with is taken for the prompt only if the prompt can be nowhere else: answers may begin
+    alike, with <think> or a word."""
+    key = next((key for key, value in line.items() if key not in {*SIDES, *DOCUMENTS} | BESIDE and holds_text(value)),
+               None)
+    if key:
+        raise Problem(EX_DATA, "there is no prompt, but text in '%s': jq -c '.prompt = .[\"%s\"]' FILE makes it the "
+                      "prompt, jq -c 'del(.[\"%s\"])' FILE leaves it out" % (key, key, key))
+
+
+def texts(line, source, answers, notes):
+    """Both sides as text, which no template renders. source: the line with all of its keys."""
+    notes.unused(line, {*SIDES, "prompt"} | BESIDE)
     if given(line, "prompt"):
         prompt = with_system(line, string(line, "prompt"))
         return [Pair(prompt, answer) for answer in answers]
+    refuse_other_text(source)
     at = common_texts(*answers)
     if not at:
         raise no_prompt()
     return [Pair(with_system(line, answer[:at]), answer[at:]) for answer in answers]
 
 
-def chats(line, answers, notes):
-    """Both sides as chats: (messages, weights) of each."""
+def chats(line, source, answers, notes):
+    """Both sides as chats."""
     used = given(line, *CHATS)[:1] or (["prompt"] if isinstance(line.get("prompt"), list) else [])
     whole = not any(isinstance(messages, str) or messages[0]["role"] == "assistant" for messages, _ in answers)
     if used:
@@ -91,6 +110,8 @@ def chats(line, answers, notes):
         raise Problem(EX_DATA, "'chosen' and 'rejected' are text and messages: expected two of a kind")
     else:
         prompt = answers[0][0][:common_messages(answers[0][0], answers[1][0])]
+        if not any(message["role"] == "user" for message in prompt):
+            refuse_other_text(source)
         if not prompt:
             raise no_prompt()
     notes.unused(line, {*SIDES, *used, *(["prompt"] if not used else [])} | BESIDE)
@@ -109,8 +130,8 @@ def instructions(line, answers, has_template, notes):
 
 def sides(line, has_template, notes):
     """The Pair or Chat of chosen, and that of rejected."""
-    line = {key: value for key, value in line.items()
-            if key not in CHATS or value is not None and not is_answered(value, key)}
+    source, line = line, {key: value for key, value in line.items()
+                          if key not in CHATS or value is not None and not is_answered(value, key)}
     if line_weight(line) != 1:
         raise Problem(EX_DATA, "has a weight, and chosen and rejected: answers that are compared take none")
     answers = [answer_of(line[key], key, notes) for key in SIDES]
@@ -120,5 +141,5 @@ def sides(line, has_template, notes):
             raise Problem(EX_DATA, "has an instruction, but 'chosen' and 'rejected' are not both text")
         return instructions(line, [answer for answer, _ in answers], has_template, notes)
     if are_texts and not given(line, *CHATS) and not isinstance(line.get("prompt"), list):
-        return texts(line, [answer for answer, _ in answers])
-    return chats(line, answers, notes)
+        return texts(line, source, [answer for answer, _ in answers], notes)
+    return chats(line, source, answers, notes)

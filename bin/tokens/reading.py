@@ -133,6 +133,30 @@ def without_nulls(value):
     return [without_nulls(item) for item in value] if isinstance(value, list) else value
 
 
+def nested(value, key=None):
+    """Every list and object in it, with the key that it stands under"""
+    if isinstance(value, (list, dict)):
+        yield key, value
+        for name, part in value.items() if isinstance(value, dict) else ((key, part) for part in value):
+            yield from nested(part, name)
+
+
+def is_of_arrow(line):
+    """Is it a row of Arrow that was written as JSON, such as by to_json of datasets? All objects of a list have the
+    same keys then. Nulls that others do not write show it: in several messages, or as a property of a tool."""
+    if not isinstance(line, dict):
+        return False
+    chats = "messages", "conversations", "prompt", "completion", "chosen", "rejected"
+    parts = list(nested({key: line.get(key) for key in (*chats, "tools", "functions")}))
+    objects = [(key, [item for item in part if isinstance(item, dict)])
+               for key, part in parts if isinstance(part, list)]
+    return (any(item is None for key, part in parts if key == "properties" and isinstance(part, dict)
+                for item in part.values()) or
+            any(item is None for key, several in objects if key in chats and len(several) > 1
+                for message in several for item in message.values())) and all(
+        list(item) == list(several[0]) for _, several in objects for item in several)
+
+
 def parquet_rows(name):
     if name == "stdin":
         raise Problem(EX_DATA, "stdin: a parquet file cannot be read from a pipe")
