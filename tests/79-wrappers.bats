@@ -84,6 +84,32 @@ whole() {
 @test "Qwen3_5ForConditionalGeneration trains as in PyTorch" { whole qwen3-5-wrapper; }
 @test "Mistral3ForConditionalGeneration with MLA trains as in PyTorch" { whole mistral4-wrapper; }
 
+@test "exports of what transformers 5 wrote have the text model's rope as transformers 4 reads it, too" {
+	local c
+	rope() { # CASE WANTED
+		make_run "$GOLDEN/$1/model" --dtype fp32
+		mt-ckpt export "$RUN" "$T/$1"
+		mt-store rm "$RUN"
+		jq -cS '.text_config | [.rope_theta, .rope_local_base_freq, .rope_scaling]' "$T/$1/config.json" >"$T/rope"
+		[ "$(cat "$T/rope")" = "$2" ]
+	}
+	rope gemma3-wrapper '[1000000,10000,{"factor":8,"rope_type":"linear"}]'
+	rope mistral3-wrapper '[10000,null,null]'
+	rope qwen3-vl '[10000,null,{"mrope_section":[2,1,1],"rope_type":"default"}]'
+	rope qwen3-5-wrapper '[10000,null,{"mrope_interleaved":true,"mrope_section":[1,1,0],"rope_type":"default"}]'
+	[ "$(jq -c .text_config.partial_rotary_factor "$T/qwen3-5-wrapper/config.json")" = 0.25 ]
+	need_transformers
+	"$PYTHON" - "$GOLDEN" "$T" gemma3-wrapper mistral3-wrapper qwen3-vl qwen3-5-wrapper <<-'END'
+		import sys
+		from transformers import AutoConfig
+		golden, out, *cases = sys.argv[1:]
+		for case in cases:
+		    was, now = (AutoConfig.from_pretrained(d).text_config.rope_parameters for d in (
+		        "%s/%s/model" % (golden, case), "%s/%s" % (out, case)))
+		    assert was == now, (case, was, now)
+	END
+}
+
 # bats test_tags=slow
 @test "each class trains as in PyTorch; transformers opens its exports, of both forms of names: same tensors, logits" {
 	need_torch

@@ -39,7 +39,7 @@ static const struct mt_layer *one_rope(const struct mt_geometry *g)
 /* rope_scaling as transformers 4 wants it. It warns of unknown keys; some classes refuse them. */
 static json_t *scaling_of(const json_t *parameters, const char *family, const char *type, int *rc)
 {
-	if (strcmp(type, "default") == 0) return json_null();
+	if (strcmp(type, "default") == 0 && !json_object_get(parameters, "mrope_section")) return json_null();
 	json_t *scaling = json_deep_copy(parameters);
 	bool longrope = strcmp(type, "longrope") == 0;
 	json_object_del(scaling, "rope_theta");
@@ -150,8 +150,15 @@ static void write_dtype(json_t *object, const char *name, bool both, int *rc)
 		if (both || json_object_get(object, keys[i])) json_put(rc, object, keys[i], json_string(name));
 }
 
-/* A wrapper's config.json stays in the form in which it was read, whichever version of transformers wrote it: both read
- * what they read before. Its parts have dtypes of their own. */
+static void write_ropes(json_t *root, const struct mt_geometry *geo, int *rc)
+{
+	if (one_rope(geo)) write_rope(root, geo->family, one_rope(geo), rc);
+	if (rope_is_by_type(geo->family)) write_ropes_by_type(root, geo->family, rc);
+}
+
+/* A wrapper's config.json stays in the form in which it was read: transformers 5 reads what transformers 4 wrote. In
+ * what transformers 5 wrote, the text model's rope is added as transformers 4 reads it. Parts have dtypes of their
+ * own. */
 static void write_wrapper(json_t *root, const struct mt_geometry *geo, const char *dtype, int *rc)
 {
 	static const char tie[] = "tie_word_embeddings";
@@ -159,6 +166,7 @@ static void write_wrapper(json_t *root, const struct mt_geometry *geo, const cha
 	json_t *v, *text = json_object_get(root, "text_config");
 	bool tied = geo->flags & MT_TIED;
 	json_object_foreach(root, key, v) if (json_is_object(v)) write_dtype(v, dtype, false, rc);
+	if (block(text, "rope_parameters")) write_ropes(text, geo, rc);
 	write_dtype(root, dtype, true, rc);
 	json_put(rc, root, "architectures", json_pack("[s]", family_class(geo->wrapper)));
 	json_put(rc, root, tie, json_boolean(tied));
@@ -167,8 +175,7 @@ static void write_wrapper(json_t *root, const struct mt_geometry *geo, const cha
 
 static void write_text_model(json_t *root, const struct mt_geometry *geo, const char *dtype, int *rc)
 {
-	if (one_rope(geo)) write_rope(root, geo->family, one_rope(geo), rc);
-	if (rope_is_by_type(geo->family)) write_ropes_by_type(root, geo->family, rc);
+	write_ropes(root, geo, rc);
 	/* older and newer classes have different names for it, and read only their own */
 	const char *experts = experts_key(geo->family);
 	if (experts && experts_of(geo) && !given(root, experts)) json_put(rc, root, experts, json_integer(experts_of(geo)));
