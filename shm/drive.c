@@ -233,11 +233,10 @@ int mt_tier_drop(const char *path)
 	/* the name says whose it is: never another directory */
 	const char *base = strrchr(path, '/') + 1;
 	size_t n = strlen(base);
-	int fd,
-		rc = strncmp(base, "mt.", 3) || n < 8 || strcmp(base + n - 5, ".tier")
-		? mt_fail(MT_EX_DATA, "%s is not a tier's directory", path)
-		: mt_tier_open_dir(path, &fd);
-	if (rc) return rc;
+	int fd, rc;
+	if (strncmp(base, "mt.", 3) || n < 8 || strcmp(base + n - 5, ".tier"))
+		return mt_fail(MT_EX_DATA, "%s is not a tier's directory", path);
+	if ((rc = mt_tier_open_dir(path, &fd))) return rc;
 	int err = empty_dir(fd);
 	if (!err && unlinkat(fd, MEMORY, 0) && errno != ENOENT) err = errno;
 	close(fd);

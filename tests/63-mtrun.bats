@@ -631,13 +631,19 @@ deaf() { trap '' USR1 USR2 ALRM CHLD; exec "$@"; }
 	[ "$(ls -d "$T"/out/*step-*)" = "$T/out/step-00000004" ]
 }
 
-@test "a killed mt-ckpt verify does not make --resume go on from an older checkpoint" {
+@test "an mt-ckpt verify that is killed or lacks descriptors does not make --resume go on from an older checkpoint" {
 	DATA=$CASE/data.bin
 	run_it --steps 4 --ckpt-every 2
-	replace <<<'case "$*" in "verify "*step-00000004) kill -9 $$ ;; esac'
+	replace <<<'case "$*" in "verify "*step-00000004*) kill -9 $$ ;; esac'
 	start --steps 8 --resume
 	exits 69 wait $pid
 	grep -q "^mt-run: $T/out/step-00000004: cannot be verified" "$T/run.err"
+	[ "$(newest)" = "$T/out/step-00000004" ]
+	no_asan
+	replace <<<"case \"\$*\" in \"verify \"*step-00000004*)
+		export LD_PRELOAD=$BUILD/fault/preload.so MT_FAULT=open:5+ ;; esac" # EMFILE: nothing of the disk
+	start --steps 8 --resume
+	exits 71 wait $pid
 	[ "$(newest)" = "$T/out/step-00000004" ]
 }
 
@@ -652,7 +658,7 @@ deaf() { trap '' USR1 USR2 ALRM CHLD; exec "$@"; }
 		if [ $how = flipped ]; then
 			printf '\377\377' | dd of="$T/out/step-00000006/model.safetensors" bs=1 seek=5000 conv=notrunc status=none
 		else
-			replace <<<"case \"\$*\" in \"verify \"*step-00000006)
+			replace <<<"case \"\$*\" in \"verify \"*step-00000006*)
 				export LD_PRELOAD=$BUILD/fault/preload.so MT_FAULT=pread:9+ ;; esac"
 		fi
 		: >"$T/run.err"

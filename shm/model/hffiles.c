@@ -27,10 +27,10 @@ const char *shown(const char *text)
 int fail_errno(const char *what)
 {
 	int e = errno;
-	int ex = e == ENOENT || e == ENOTDIR ? MT_EX_NOINPUT
-		: e == EACCES || e == EPERM      ? MT_EX_NOTYOURS
-		: e == ENOMEM                    ? MT_EX_NOMEM
-										 : MT_EX_IO;
+	int ex = e == ENOENT || e == ENOTDIR            ? MT_EX_NOINPUT
+		: e == EACCES || e == EPERM                 ? MT_EX_NOTYOURS
+		: e == ENOMEM || e == EMFILE || e == ENFILE ? MT_EX_NOMEM /* says nothing of the file */
+													: MT_EX_IO;
 	return mt_fail(ex, "%s: %s", shown(what), strerror(e));
 }
 
