@@ -11,6 +11,7 @@ import re
 SLOT = "zq%dx%dqz"                          # the words of a message by its place, numbered; letters need no escape
 SLOTS = re.compile(r"zq(\d+)x(\d+)qz")
 THOUGHTS = ("reasoning_content", "reasoning", "thinking")
+MOST = 1 << 10                              # entries of Known: each line may have other variables
 QUESTION = {"role": "user", "content": "a"}
 ANSWER = {"role": "assistant", "content": SLOT % (1, 0)}
 HIDDEN = "the chat template leaves out a part of them, such as their reasoning or a tool call"
@@ -89,6 +90,8 @@ class Known:
     def remember(self, chat, key, make):
         key = key, chat.tools is not None, json.dumps(chat.variables, sort_keys=True)
         if key not in self.made:
+            if len(self.made) == MOST:
+                self.made.clear()
             self.made[key] = make()
         return self.made[key]
 
