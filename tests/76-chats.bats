@@ -590,7 +590,7 @@ rejected: {user}q;{assistant}[[BAD;]]' <<-EOF
 	"$PYTHON" "$TOP/tests/lib/chats.py" show "$MODELS/none" <"$T/rec" >"$T/shown"
 	printf '%s\n' 'chosen: qq[[goo]]' 'rejected: qq[[B<|end|>]]' '[[hello]]' | diff - "$T/shown"
 	hears "^mt-tokens: 4 documents are cut to --max-length; the first is in .*in: line 1$"
-	hears "^mt-tokens: 1 of 3 lines is left out: it has no tokens to train on .*in: line 3$"
+	hears "^mt-tokens: 1 of 3 lines is left out: it has no tokens to train on; the first is .*in: line 3$"
 	hears "^mt-tokens: 2 documents, 14 tokens, 9 of them trained on; the longest has 9; 1 line skipped$"
 	"$PYTHON" "$MT/mt-tokens" --max-length 5 --keep-empty "$MODELS/none" "$T/in" 2>"$T/err" | cmp "$T/rec" -
 	for bad in 0 -1 x 1e3 ''; do fails_with 64 "$MT/mt-tokens" --bytes --max-length="$bad" "$T/in"; done
