@@ -169,12 +169,13 @@ static __global__ void __launch_bounds__(THREADS)
 	s = parts[0];
 	for (int w = 1; w < THREADS / 32; w++) s = seen_both(s, parts[w]);
 	double loss = log((double)s.sum) + (double)s.high - (double)at_target;
-	if (threadIdx.x == 0) losses[row] = (double)weight * loss;
-	if (marked && at_target == s.high && threadIdx.x < 32) {
-		int before = 0; /* is a token before the target as likely? */
+	int greedy = marked && at_target == s.high;
+	if (greedy && threadIdx.x < 32) { /* unless a token before it is as likely */
+		int before = 0;
 		for (int64_t i = threadIdx.x; i < (int64_t)target; i += 32) before |= get(x[i]) == s.high;
-		if (!__ballot_sync(FULL, before) && threadIdx.x == 0) losses[row] = -loss;
+		greedy = !__ballot_sync(FULL, before);
 	}
+	if (threadIdx.x == 0) losses[row] = greedy ? -loss : (double)weight * loss;
 	if (!backward) return;
 	scale *= weight;
 	float factor = (float)((double)scale / (double)s.sum);

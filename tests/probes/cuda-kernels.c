@@ -571,6 +571,7 @@ static void vocab(void)
 	test_head(300, 64, 1, 0, 0, 0);
 	test_head(4, 100, 1, 0, 1, 0);
 	test_head(3, 32003, 1, 0, 0, 0);
+	for (int64_t vocab = 1; vocab < 3000; vocab = 3 * vocab + 2) test_greedy(40, vocab);
 	test_head(7, 33, 0.25f, 0, 0, 0);
 	test_head(7, 64, 0.5f, 3, 0, 0);
 	test_head(3, 3000, 1, 30, 0, 0);
