@@ -60,6 +60,8 @@ void region_publish(struct map *); /* abi, with release: the region is whole */
 int region_open(const char *name, enum region, bool readonly, const uint8_t *run_id, struct map *);
 /* The same, and *fd is the mapping's descriptor, to be closed by the caller; -1 after an error */
 int region_open_keep(const char *name, enum region, bool readonly, const uint8_t *run_id, struct map *, int *fd);
+/* A half-made control region of this build, of `least` bytes at least */
+bool region_map_half(const char *control, uint64_t least, struct map *);
 void region_unmap(struct map *);
 int region_peek(const char *name, struct mt_header *); /* read its header without mapping it */
 bool region_at(const void *); /* does this process have a region mapped there? For signal handlers */

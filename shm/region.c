@@ -521,6 +521,21 @@ int region_open_keep(const char *name, enum region r, bool readonly, const uint8
 	return 0;
 }
 
+bool region_map_half(const char *control, uint64_t least, struct map *map)
+{
+	struct stat st;
+	int fd;
+	if (open_ours(control, O_RDWR, &fd, &st)) return false;
+	bool fits = (uint64_t)st.st_size >= least && map_fd(fd, (uint64_t)st.st_size, false, map) == 0;
+	close(fd);
+	if (!fits) return false;
+	const struct mt_header *h = map->p;
+	if (!memcmp(h->magic, magics[REGION_CONTROL], sizeof h->magic) && h->fingerprint == region_fingerprint() && !h->abi)
+		return true;
+	region_unmap(map);
+	return false;
+}
+
 int region_open(const char *name, enum region r, bool readonly, const uint8_t *run_id, struct map *map)
 {
 	int fd, rc = region_open_keep(name, r, readonly, run_id, map, &fd);

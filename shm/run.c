@@ -579,6 +579,21 @@ static int open_made(struct mt_run **run, const char *name)
 	}
 }
 
+/* The files on drives of a run that is half made, which cannot be opened. Its directories were named one by one. */
+static void remove_half_tier(const char *name)
+{
+	struct map map = {0};
+	if (!region_map_half(region_name(name, REGION_CONTROL, NULL).text, sizeof(struct mt_control), &map)) return;
+	struct mt_control *c = map.p;
+	struct mt_run run = {.control = c};
+	uint32_t named = 0;
+	bool fit = c->tier.dirs <= MT_TIER_DIRS && inside(map.size, c->tier.off_dirs, c->tier.dirs, 2 * MT_TIER_PATH);
+	while (fit && named < c->tier.dirs && *mt_tier_dir(&run, named)) named++;
+	c->tier.dirs = named;
+	if (fit && tier_valid(c)) tier_remove(&run);
+	region_unmap(&map);
+}
+
 int mt_run_remove(const char *name, bool force)
 {
 	struct mt_run *run = NULL;
@@ -598,7 +613,7 @@ int mt_run_remove(const char *name, bool force)
 		mt_run_set_state(run, MT_GONE);
 		tier_remove(run);
 		mt_run_close(run);
-	}
+	} else remove_half_tier(name);
 	struct removal r = {.run = name};
 	/* Also half-made runs and other ABI versions: by name alone. The control region is the last: if this process is
 	 * killed, it still says that the run is gone. */
@@ -625,6 +640,7 @@ int run_remove_half(const char *name, double wait_s, uint64_t *bytes)
 	if (rc == -MT_EX_BUSY) return mt_fail(MT_EX_BUSY, "run '%s' is being created", name);
 	if (rc) return rc == -MT_EX_NOINPUT ? 0 : rc;
 	t.bytes = 0;
+	remove_half_tier(name);
 	if (!(rc = each_file(add_size, &t)) && !(rc = each_file(remove_one, &r))) {
 		r.all = true; /* the control region is the last: its lock keeps others away */
 		rc = each_file(remove_one, &r);

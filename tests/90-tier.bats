@@ -25,6 +25,23 @@ serve() {
 at_work() { mt-store stat "$RUN" | grep -Eq '^mt-tier .*(idle|tile)'; }
 counters() { [ "$(tier words)" = "$1" ]; }
 
+@test "mt-store create is killed while it makes files: rm, and the next create of that name, remove them" {
+	need_tier
+	local how
+	for how in rm create; do
+		spawn create mt-store create "$RUN" --config "$CONFIGS/bench-97m.json" --tier "$DISK/a,$DISK/b" \
+			--tier-memory 0 --tier-tile 64K
+		eventually compgen -G "$DISK/b/mt.*.tier/*"
+		kill -9 "$PID"
+		wait "$PID" || true
+		mt-store ls "$RUN" | grep -q "half made"
+		[ $how = create ] || mt-store rm "$RUN"
+		[ $how = rm ] || make
+		mt-store rm "$RUN" --force || [ $how = rm ]
+		no compgen -G "$DISK/*/*"
+	done
+}
+
 # bats test_tags=slow
 @test "tiles come into their slots and go back to their files, for each type of state, order and number of slots" {
 	need_tier
