@@ -2,6 +2,7 @@
 # ends with the bits of an undisturbed run. tests/crash/crash.py describes how. Longer, by hand:
 #     tests/crash/crash.py --seconds 600
 #     tests/crash/crash.py --takeovers 2000
+# mt-run's own processes, and signals to it: tests/crash/runs.py --faults 300
 # bats file_tags=slow
 load helpers
 
@@ -55,6 +56,10 @@ setup_file() { export MT_CRASH_SEED=${MT_CRASH_SEED:-$RANDOM}; echo "# seed $MT_
 	for c in bf16 tied none tier; do
 		storm $c --how replace,fds,ns,lied,pause --faults "${MT_CRASH_FAULTS:-10}"
 	done
+}
+
+@test "mt-run's program, script, keeper and mt-store killed in any order, signals while a stage hangs: the same bits" {
+	python3 "$TOP/tests/crash/runs.py" --faults "${MT_CRASH_FAULTS:-12}" --seed "$MT_CRASH_SEED"
 }
 
 phase_is() { mt-store stat "$RUN" --json | grep -q "\"phase\": *\"$1\""; }

@@ -43,6 +43,20 @@ class Wrong(Exception):
     pass
 
 
+def processes(names):
+    """(PID, command line) of the processes that have one of these words in it"""
+    found = []
+    for path in glob.glob("/proc/[0-9]*/cmdline"):
+        try:
+            words = open(path, "rb").read().split(b"\0")
+            state = open(os.path.dirname(path) + "/stat").read().rsplit(")", 1)[1].split()[0]
+        except OSError:
+            continue
+        if state not in "ZX" and any(w in names for w in words):
+            found.append((int(path.split("/")[2]), b" ".join(words).decode(errors="replace")))
+    return found
+
+
 class Job:
     def __init__(self, where, name, damage=None):
         self.where, self.name = where, name
@@ -65,17 +79,7 @@ class Job:
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self.err, env=env, start_new_session=True)
 
     def processes(self):
-        """(PID, command line) of what belongs to the job"""
-        found = []
-        for path in glob.glob("/proc/[0-9]*/cmdline"):
-            try:
-                words = open(path, "rb").read().split(b"\0")
-                state = open(os.path.dirname(path) + "/stat").read().rsplit(")", 1)[1].split()[0]
-            except OSError:
-                continue
-            if state not in "ZX" and any(w == self.name.encode() or w in self.runs() for w in words):
-                found.append((int(path.split("/")[2]), b" ".join(words).decode(errors="replace")))
-        return found
+        return processes([self.name.encode()] + self.runs())
 
     def runs(self):
         return [("%s-%d" % (self.name, node)).encode() for node in (0, 1)]
@@ -256,4 +260,5 @@ def main():
         shutil.rmtree(where, ignore_errors=True)
 
 
-main()
+if __name__ == "__main__":
+    main()
