@@ -344,19 +344,22 @@ deaf() { trap '' USR1 USR2 ALRM CHLD; exec "$@"; }
 	long_data
 	undisturbed --steps 400
 	local who tries
-	for who in "mt-ckpt serve" mt-step; do
+	for who in "mt-ckpt serve $RUN " "mt-step $RUN .*--metrics="; do    # not mt-step --check
 		start --steps 400 --ckpt-every 50 --resume
 		eventually compgen -G "$T/out/step-*"
-		eventually pkill -STOP -f "^$who $RUN "
+		eventually pkill -STOP -f "^$who"
 		for tries in 1 2 3 4 5 6 7 8; do
 			kill -TERM $pid 2>/dev/null || break
 			sleep 1.5                       # a signal that comes sooner is the same request
 		done
 		exits 143 wait $pid
-		all_gone
+		no processes
+		# an update that waited for the checkpoint was given up
+		gone "$RUN" || grep -q "run '$RUN' stays; save and remove it: " "$T/run.err"
 	done
 	run_it --steps 400 --resume --ckpt-every 50
 	same_as_undisturbed
+	all_gone
 }
 
 @test "mt-store is killed when it has just removed the run: mt-run ends as usual" {

@@ -13,9 +13,9 @@ Half of the starts are by a caller that ignores USR1, ALRM and CHLD. A fault com
 made, when it is first served, at a random step, while a checkpoint is written, or at the export.
 
 mt-run must end in LIMIT seconds. If it, the keeper or a serving mt-store is alive then, nothing of the run may be left,
-unless a line says that it stays; else what is left must be ended by the next start. A training that makes no checkpoint between FAULTS faults is left
-alone for one start. Afterwards the metrics but for times, and the weights, are those of the undisturbed training, and no
-process, memory or directory is left. Anything else: exit 1, and the seed is printed.
+unless a line says that it stays; else what is left must be ended by the next start. A training that makes no checkpoint
+between FAULTS faults is left alone for one start. Afterwards the metrics but for times, and the weights, are those of
+the undisturbed training, and no process, memory or directory is left. Anything else: exit 1, and the seed is printed.
 """
 
 import argparse
@@ -88,9 +88,10 @@ class Training:
         self.err.seek(0)
         self.err.truncate()
         self.p = subprocess.Popen(
-            [os.path.join(BIN, "mt-run"), "--run", self.name, "--out", self.out, "--model", os.path.join(CASE, "model"),
-             "--data", os.path.join(CASE, "data.bin"), "--epochs", "9", "--steps", str(STEPS), "--batch", "4", "--micro",
-             "2", "--seq", "32", "--lr", "1e-3", "--threads", "1", "--ckpt-every", "5", "--resume"],
+            [os.path.join(BIN, "mt-run"), "--run", self.name, "--out", self.out,
+             "--model", os.path.join(CASE, "model"), "--data", os.path.join(CASE, "data.bin"), "--epochs", "9",
+             "--steps", str(STEPS), "--batch", "4", "--micro", "2", "--seq", "32",
+             "--lr", "1e-3", "--threads", "1", "--ckpt-every", "5", "--resume"],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self.err,
             env=dict(os.environ, TMPDIR=self.tmp), preexec_fn=deaf if ignoring else None)
 
@@ -111,7 +112,7 @@ class Training:
             found.setdefault("keeper" if program_of(child) == "mt-run" else "script", child)
         for child in children(found.get("keeper", 0)):
             found["store"] = child
-        if program_of(self.p.pid) != "mt-run":          # it checks its options, and what it has started is not the script
+        if program_of(self.p.pid) != "mt-run":          # it checks its options: its children are not the script
             found.pop("script", None)
         return found
 
@@ -205,6 +206,9 @@ def hang(training, rng, count):
     while training.p.poll() is None and time.monotonic() < end:
         kill(training.p.pid, signal.SIGTERM)
         until(lambda: training.p.poll() is not None, 1.2)   # a signal that comes sooner is the same request
+    for pid, line in training.processes():
+        if line.split()[0].endswith(stage):
+            kill(pid, signal.SIGCONT)   # of the script's checks, or what ended an earlier run
 
 
 def one_training(where, name, want, rng, hows, count):
@@ -243,6 +247,10 @@ def one_training(where, name, want, rng, hows, count):
         training.gone()
         if training.result() != want:
             raise Wrong("the metrics or weights differ from the undisturbed ones")
+        if os.listdir(training.tmp):    # of a killed mt-run, whose stages were alive at the last start: the next one's
+            training.start()
+            training.end((0,))
+            training.gone()
         if os.listdir(training.tmp):
             raise Wrong("left: %s" % os.listdir(training.tmp))
         count["trainings"] += 1
