@@ -543,6 +543,7 @@ rejected: s\n\nq: a[[ BAD<|end|>]]' <<-'EOF'
 		done
 	done
 	refused chat "there is no prompt, but text in 'context'" '{"context": ['"$U"'], "chosen": "xa", "rejected": "xb"}'
+	refused chat "there is no prompt, but text in 'q'" '{"prompt": "", "q": "q", "chosen": "a", "rejected": "b"}'
 	code=0
 	echo '{"messages": ['"$U, $G"'], "chosen": "good", "rejected": "great"}' |
 		"$PYTHON" "$MT/mt-tokens" --pairs "$MODELS/chat" >"$T/rec" 2>"$T/err" || code=$?

@@ -88,10 +88,11 @@ def refuse_other_text(line):
 def texts(line, source, answers, notes):
     """Both sides as text, which no template renders. source: the line with all of its keys."""
     notes.unused(line, {*SIDES, "prompt"} | BESIDE)
+    if not line.get("prompt"):
+        refuse_other_text(source)
     if given(line, "prompt"):
         prompt = with_system(line, string(line, "prompt"))
         return [Pair(prompt, answer) for answer in answers]
-    refuse_other_text(source)
     at = common_texts(*answers)
     if not at:
         raise no_prompt()
