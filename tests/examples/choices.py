@@ -2,7 +2,7 @@
 """Multiple choice: which answer does a model find likeliest? QUESTIONS has a JSON object a line:
 {"question": "2 + 2 =", "choices": [" 3", " 4"], "answer": 1}
 
-    choices.py expand QUESTIONS | mt-tokens MODEL - |
+    choices.py expand QUESTIONS | mt-tokens --no-eos MODEL - |
         mt-run --score --model MODEL --data - --seq 1024 | choices.py judge QUESTIONS
 
 expand writes a line of prompt and completion for each choice. judge reads the lines of mt-score, one for each choice,
