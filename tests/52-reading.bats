@@ -277,6 +277,134 @@ p.write_table(pyarrow.table({"text": pyarrow.array([], pyarrow.string())}), sys.
 	PY
 }
 
+# ---- parquet
+
+need_pyarrow() { has pyarrow || skip "needs pyarrow (make venv)"; }
+# Run Python with pyarrow as pa and its parquet as pq, and the parts of mt-tokens: arrow ARGS <PROGRAM
+arrow() { { echo 'import sys, pyarrow as pa, pyarrow.parquet as pq
+sys.path.insert(0, sys.argv.pop(1))'; cat; } | "$PYTHON" -B - "$MT" "$@"; }
+
+@test "of a parquet file only the columns that are used are read; the others are named" {
+	need_pyarrow
+	arrow "$T" <<-'PY'
+		size, names = 1 << 20, ("text", "image", "id")
+		table = pa.table({"text": ["aa", "bb"], "image": [b"x" * size, b"y" * size], "id": [3, 4]})
+		pq.write_table(table, sys.argv[1] + "/good", compression="none")
+		data = bytearray(open(sys.argv[1] + "/good", "rb").read())
+		for i in 1, 2:                  # whoever reads these columns fails
+		    at = pq.read_metadata(sys.argv[1] + "/good").row_group(0).column(i).data_page_offset
+		    data[at:at + 8] = b"\xff" * 8
+		open(sys.argv[1] + "/bad", "wb").write(data)
+		for name, columns in ("pairs", {"question": ["2+2?"], "chosen": ["xa"], "rejected": ["xb"]}), (
+		        "none", {"image": [b"x"], "question": ["q"]}):
+		    pq.write_table(pa.table(columns), sys.argv[1] + "/" + name)
+	PY
+	printf '{"text": "%s"}\n' aa bb | bytes >"$T/want"
+	bytes "$T/bad" | cmp "$T/want" -
+	grep -q "keys that are not used: 'image' (in 2 lines), 'id' (in 2 lines)" "$T/err"
+	refuses 65 "$T/pairs" "row 1: there is no prompt, but text in 'question'"
+	refuses 65 "$T/none" "row 1: has neither"
+	grep -q "its keys: image, question" "$T/err"
+}
+
+@test "times of parquet that Python does not have are text; text that is not UTF-8 exits 65, rows before it are read" {
+	need_pyarrow
+	arrow "$T" <<-'PY'
+		times = {"ns": pa.array([1700000000123456789] * 3, pa.timestamp("ns")),
+		         "year": pa.array([1 << 60] * 3, pa.timestamp("ms")), "date": pa.array([1 << 30] * 3, pa.date32()),
+		         "duration": pa.array([1 << 55] * 3, pa.duration("s")),
+		         "zone": pa.array([0] * 3, pa.timestamp("s", "UTC"))}
+		for name, column in times.items():
+		    pq.write_table(pa.table({"text": ["aa", "bb", "cc"], name: column, "meta": pa.StructArray.from_arrays(
+		        [column], ["at"])}), sys.argv[1] + "/" + name)
+		    pq.write_table(pa.table({"text": ["aa", "bb", "cc"], "tools": column}), sys.argv[1] + "/used-" + name)
+		ends = pa.py_buffer(b"\0\0\0\0\2\0\0\0\4\0\0\0\6\0\0\0")
+		bad = pa.StringArray.from_buffers(3, ends, pa.py_buffer(b"okokx\xfe"))
+		pq.write_table(pa.table({"text": bad}), sys.argv[1] + "/utf8")
+		pq.write_table(pa.table({"text": [b"aa"]}), sys.argv[1] + "/binary")
+	PY
+	local file
+	printf '{"text": "%s"}\n' aa bb cc | bytes >"$T/want"
+	for file in ns year date duration zone used-ns used-year used-date used-duration used-zone; do
+		bytes "$T/$file" | cmp "$T/want" - || { cat "$T/err"; return 1; }
+	done
+	refuses 65 "$T/utf8" "row 3: 'text' is not UTF-8: byte 0xfe"
+	printf '{"text": "ok"}\n{"text": "ok"}\n' | bytes | cmp - "$T/out"
+	refuses 65 "$T/binary" "row 1: 'text' is not a string"
+}
+
+@test "a damaged page of parquet exits 65 with the file and the row group; rows of groups before it are read" {
+	need_pyarrow
+	arrow "$T" <<-'PY'
+		table = pa.table({"text": ["%d is a number" % i for i in range(30)]})
+		name = sys.argv[1] + "/page"
+		for coding in True, False:
+		    pq.write_table(table, name, row_group_size=10, use_dictionary=coding)
+		    chunk = pq.read_metadata(name).row_group(1).column(0)
+		    data = bytearray(open(name, "rb").read())
+		    at = chunk.dictionary_page_offset or chunk.data_page_offset
+		    data[at:at + 4] = b"\xff" * 4
+		    open(name + str(int(coding)), "wb").write(data)
+	PY
+	for i in $(seq 0 9); do echo "{\"text\": \"$i is a number\"}"; done | bytes >"$T/want"
+	for i in 0 1; do
+		refuses 65 "$T/page$i" "damaged parquet file: row group 2: "
+		cmp "$T/want" "$T/out"
+	done
+}
+
+@test "a small parquet file that stands for gigabytes is read row by row; a row beyond the limit exits 65" {
+	need_pyarrow
+	arrow "$T/x" <<-'PY'
+		from tokens import arrow, errors
+		long, name = "x" * (4 << 20), sys.argv[1]
+		def used():
+		    with open("/proc/self/status") as f:
+		        return int(next(line for line in f if line.startswith("VmHWM")).split()[1]) >> 10
+		options = {"compression": "zstd", "dictionary_pagesize_limit": 1 << 30}
+		tables = pa.table({"text": pa.DictionaryArray.from_arrays([0] * 250, [long]).cast(pa.string())}), pa.table(
+		    {"messages": [[{"role": "user", "content": long[:1 << 20]}] * 4] * 200})
+		files = []
+		for i, table in enumerate(tables):
+		    files.append(name + str(i))
+		    pq.write_table(table, files[-1], **options)
+		del table, tables
+		pa.default_memory_pool().release_unused()
+		open("/proc/self/clear_refs", "w").write("5")           # VmHWM from now on
+		before = used()
+		for file in files:
+		    for row, _ in zip(arrow.parquet_rows(file), range(20)):
+		        assert len(row) > len(long)
+		assert used() - before < 300, (before, used())
+		arrow.LONGEST = 1 << 20
+		try:
+		    next(arrow.parquet_rows(files[0]))
+		except errors.Problem as e:
+		    assert "row 1 is longer than 1 GiB" in str(e), e
+		else:
+		    assert False
+	PY
+}
+
+@test "too little memory for a parquet file exits 71 and is not called damage" {
+	need_pyarrow
+	arrow "$T/big" <<-'PY'
+		import resource
+		from tokens import arrow, errors
+		pq.write_table(pa.table({"text": ["x" * (256 << 20)]}), sys.argv[1], compression="zstd", use_dictionary=False)
+		pa.default_memory_pool().release_unused()
+		with open("/proc/self/statm") as f:
+		    have = int(f.read().split()[0]) * resource.getpagesize()
+		resource.setrlimit(resource.RLIMIT_AS, (have + (64 << 20),) * 2)
+		try:
+		    next(arrow.parquet_rows(sys.argv[1]))
+		except errors.Problem as e:
+		    assert e.code == 71 and "big: row group 1: not enough memory" in str(e), (e.code, e)
+		else:
+		    assert False
+	PY
+}
+
 # ---- MODEL
 
 @test "an id outside the vocabulary of MODEL/config.json exits 65 with the line, the token's text and the remedy" {

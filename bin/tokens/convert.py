@@ -3,13 +3,14 @@
 import json
 import re
 
+from .arrow import is_of_arrow, without_nulls
 from .errors import EX_DATA, Problem, say
 from .formats import HEAD, refuse_other_than_records
 from .masks import Maker
 from .model import missing_end
 from .normalize import BESIDE, PROMPTS
 from .notes import Notes, many
-from .reading import chunks, is_of_arrow, open_file, parse, split_lines, text_of, without_nulls
+from .reading import chunks, open_file, parse, split_lines, text_of
 from .records import Document, record, records
 from .show import shown
 from .turns import common
@@ -51,7 +52,7 @@ def half_pair(line):
 def parsed(line):
     """A line's value, or why it is not JSON."""
     try:
-        value = parse(line) if isinstance(line, bytes) else line
+        value = parse(line)
         return without_nulls(value) if is_of_arrow(value) else value
     except (Problem, ValueError, RecursionError) as e:
         return e
@@ -81,7 +82,7 @@ def convert(maker, vocabulary, options, where, first, lines):
     values = [parsed(line) for line in lines]
     maker.prepare(values)
     for number, (line, value) in enumerate(zip(lines, values), first):
-        if isinstance(line, bytes) and not line.strip():
+        if not line.strip():
             continue
         made.notes.at = at = "%s %d" % (where, number)
         reasons = made.notes.reasons

@@ -296,6 +296,9 @@ def answer_chat(line, prompt, answer, weights, key):
 # ---- lines
 
 BESIDE = {"tools", "functions", "system", "history", "chat_template_kwargs", "weight"}
+# All keys that a form reads or refuses
+KEYS = BESIDE | {"messages", "conversations", "prompt", "completion", "chosen", "rejected", "text", "ids", "trained",
+                 "instruction", "input", "output", "label", *JUDGED}
 
 
 def string(line, key):

@@ -1,4 +1,4 @@
-"""Input -> what makes a document each: lines of JSON, elements of an array, objects, or rows of a parquet file."""
+"""Input -> the JSON that makes a document each: lines, elements of an array, objects, or rows of a parquet file."""
 
 import codecs
 import functools
@@ -7,7 +7,8 @@ import os
 import re
 
 from . import formats
-from .errors import EX_CONFIG, EX_DATA, EX_NOINPUT, Problem
+from .arrow import parquet_rows
+from .errors import EX_DATA, EX_NOINPUT, Problem
 from .model import is_model
 from .unpack import gunzip, unzstd
 from .values import LONGEST, elements, objects
@@ -123,56 +124,6 @@ def first_line(head):
     return "whole"
 
 
-def without_nulls(value):
-    """Arrow gives each object the keys of all rows' objects, those that its own row lacks with null. A map comes as
-    pairs, which nothing else does."""
-    if isinstance(value, list) and value and all(isinstance(item, tuple) for item in value):
-        value = dict(value)
-    if isinstance(value, dict):
-        return {key: without_nulls(item) for key, item in value.items() if item is not None}
-    return [without_nulls(item) for item in value] if isinstance(value, list) else value
-
-
-def nested(value, key=None):
-    """Every list and object in it, with the key that it stands under"""
-    if isinstance(value, (list, dict)):
-        yield key, value
-        for name, part in value.items() if isinstance(value, dict) else ((key, part) for part in value):
-            yield from nested(part, name)
-
-
-def is_of_arrow(line):
-    """Is it a row of Arrow that was written as JSON, such as by to_json of datasets? All objects of a list have the
-    same keys then. Nulls that others do not write show it: in several messages, or as a property of a tool."""
-    if not isinstance(line, dict):
-        return False
-    chats = "messages", "conversations", "prompt", "completion", "chosen", "rejected"
-    parts = list(nested({key: line.get(key) for key in (*chats, "tools", "functions")}))
-    objects = [(key, [item for item in part if isinstance(item, dict)])
-               for key, part in parts if isinstance(part, list)]
-    return (any(item is None for key, part in parts if key == "properties" and isinstance(part, dict)
-                for item in part.values()) or
-            any(item is None for key, several in objects if key in chats and len(several) > 1
-                for message in several for item in message.values())) and all(
-        list(item) == list(several[0]) for _, several in objects for item in several)
-
-
-def parquet_rows(name):
-    if name == "stdin":
-        raise Problem(EX_DATA, "stdin: a parquet file cannot be read from a pipe")
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError:
-        raise Problem(EX_CONFIG, "%s: needs pyarrow: pip install pyarrow" % name)
-    try:
-        for batch in parquet.ParquetFile(name).iter_batches(batch_size=CHUNK_LINES):
-            for row in batch.to_pylist():
-                yield without_nulls(row)
-    except pyarrow.ArrowException as e:
-        raise Problem(EX_DATA, "%s: damaged parquet file: %s" % (name, e))
-
-
 def read_documents(name, file):
     """What a file has (lines, elements, objects or rows), and an iterator over them"""
     if file.peek(4)[:4] == b"PAR1":
@@ -207,9 +158,9 @@ def file_chunks(name, file):
     empty, problem = True, None
     try:
         for line in lines:
-            empty = empty and isinstance(line, bytes) and not line.strip()
+            empty = empty and not line.strip()
             part.append(line)
-            size += len(line) if isinstance(line, bytes) else 1
+            size += len(line)
             if len(part) == CHUNK_LINES or size >= CHUNK_BYTES:
                 yield where, first, part
                 part, size, first = [], 0, first + len(part)
