@@ -1115,7 +1115,7 @@ kill_all() { # ARGS...; with HOW=idle when no update is under way
 	run_it --steps 400 --resume
 	grep -q "mt-store were killed: the memory has step .*; saves it and goes on$" "$T/run.err"
 	same_as_undisturbed
-	all_gone
+	eventually all_gone
 }
 
 @test "the script reads JSON by a parser: values in any order, with blanks and escapes, among names that are alike" {
