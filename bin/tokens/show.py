@@ -3,8 +3,8 @@
 import itertools
 import unicodedata
 
-from .masks import common
 from .records import CHOSEN, REJECTED
+from .turns import common
 
 MARKS = "[[", "]]"
 COLOUR = "\033[32m", "\033[0m"              # green, on a terminal
