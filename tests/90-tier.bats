@@ -352,6 +352,7 @@ counters() { [ "$(tier words)" = "$1" ]; }
 	"$BATS_TEST_DIRNAME/fault/tier.py" "$DISK" --seconds $seconds
 }
 
+at_its_files() { [ "$(ls -l "/proc/$PID/fd" | grep -c "$DISK/.*(deleted)")" -gt 2 ]; }
 @test "--bench prints read, written and their sum as JSON, writes it to DIR, and leaves nothing else" {
 	need_tier
 	mt-tier --bench "$DISK" --seconds 0.3 --bytes 24M --threads 2 >"$T/out" 2>"$T/err"
@@ -370,7 +371,7 @@ counters() { [ "$(tier words)" = "$1" ]; }
 	fails_with 64 mt-tier --bench "$DISK" "$RUN"
 	for signal in TERM KILL; do
 		spawn bench mt-tier --bench "$DISK" --bytes 24M
-		eventually test "$(ls -l /proc/$PID/fd | grep -c "$DISK/.*(deleted)")" -gt 2
+		eventually at_its_files
 		kill -$signal "$PID"
 		exits "$(kill -l $signal | awk '{ print 128 + $1 }')" wait "$PID"
 		[ "$(ls -A "$DISK")" = mt-tier-bench.json ]
