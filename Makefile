@@ -126,7 +126,7 @@ deps demo-deps:
 	@CC="$(CC)" tests/versions $(versions)
 
 # ---- tests. `make test`: set up, build, run all. `make check`: build, run what is not tagged slow.
-# SUITE="70 stream": these suites alone, whole. TIMES=FILE: the tests that took longest. VENV=: without Python's packages.
+# SUITE="70 stream": these suites alone, whole. TIMES=FILE: what took longest. VENV=: without Python's packages.
 # A second make builds, after deps, so that it finds what deps installed.
 suite_of = $(or $(wildcard tests/$(1)-*.bats tests/[0-9]*-$(1).bats),$(error no suite '$(1)' in tests/))
 SUITES ?= $(if $(SUITE),$(foreach s,$(SUITE),$(call suite_of,$(s))),$(sort $(wildcard tests/*.bats)))

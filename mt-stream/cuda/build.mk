@@ -1,17 +1,23 @@
 # Where nvcc, cuBLASLt's header and the static CUDA runtime are found, the cuda device is built in; programs start and
 # run without CUDA all the same. `make NVCC=`: never. What the toolkit itself lacks is looked for in Python's wheels
-# (nvidia/cu13). CUDA_TARGETS="80 90": machine code for these compute capabilities, and PTX of the newest; by default
-# for the GPUs that are here, or else 9.0. `make cuda-all` (CUDA_TARGETS=all): for all; 8.0's runs on 8.6 and 8.9, too.
+# (nvidia/cu13; `make nvcc` fetches them). CUDA_TARGETS="80 90": machine code for these compute capabilities, and PTX
+# of the newest; by default for the GPUs that are here, or else 9.0. `make cuda-all` (CUDA_TARGETS=all): for all; 8.0's
+# runs on 8.6 and 8.9, too.
 GPUS_HERE = $(shell nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d . | \
   grep -xE '[89][0-9]|1[0-9][0-9]' | sort -un)
 CUDA_TARGETS ?=
 override CUDA_TARGETS := $(patsubst all,80 90 100 120,$(or $(strip $(CUDA_TARGETS)),$(GPUS_HERE),90))
-.PHONY: cuda-all
+.PHONY: cuda-all nvcc
 cuda-all:
 	@$(MAKE) --no-print-directory all CUDA_TARGETS=all
+# for a machine without the toolkit: what the build needs of it, as Python's wheels (0.9 GB) in build/deps/nvcc
+NVCC_WHEELS = $(foreach p,cublas cuda-cccl cuda-crt cuda-nvcc cuda-runtime nvvm,'nvidia-$(p)==13.0.*')
+nvcc:
+	@python3 -m pip install -q --disable-pip-version-check --no-deps --only-binary :all: --upgrade \
+	  --target build/deps/nvcc $(NVCC_WHEELS)
 PYTHON_LIB = $(eval PYTHON_LIB := $(shell python3 -c 'import os, sys; print(*(p for p in sys.path if os.path.isdir(p) \
   and "-packages" in p or os.path.isdir(p + "/nvidia")))' 2>/dev/null))$(PYTHON_LIB)
-WHEELS = $(wildcard $(PYTHON_LIB:%=%/nvidia/cu13))
+WHEELS = $(wildcard $(patsubst %,%/nvidia/cu13,$(CURDIR)/build/deps/nvcc $(PYTHON_LIB)))
 first_of = $(firstword $(wildcard $(1)))
 NVCC ?= $(or $(call first_of,$(CUDA_HOME)/bin/nvcc),$(shell command -v nvcc),$(call first_of,/usr/local/cuda/bin/nvcc \
   $(WHEELS:%=%/bin/nvcc)))
