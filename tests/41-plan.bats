@@ -648,13 +648,15 @@ assert all(float(low) * y <= x <= float(high) * y for x, y in pairs), a' "$@"
 }
 
 @test "the table of a GH200 beside an H200 has the numbers that mt-plan prints" {
-	python3 "$TOP/tests/lib/plan_table.py" "$MT/mt-plan" "$CONFIGS" "$TOP/mt-stream/plan/README.md"
+	python3 "$TOP/tests/lib/plan_table.py" "$MT/mt-plan" "$CONFIGS" "$TOP/mt-stream/plan/results/README.md"
 	# a number that is off by two of its last digit is found
-	sed 's/| GH200 | 819 |/| GH200 | 821 |/' "$TOP/mt-stream/plan/README.md" >"$T/stale"
+	sed 's/| GH200 | 819 |/| GH200 | 821 |/' "$TOP/mt-stream/plan/results/README.md" >"$T/stale"
 	exits 1 python3 "$TOP/tests/lib/plan_table.py" "$MT/mt-plan" "$CONFIGS" "$T/stale" >"$T/found"
 	grep -q "^.llama-3.1-8b. .* GH200:" "$T/found"
 	# what the text below says of it
-	table() { sed -n "/^## A GH200 beside/,\$p" "$TOP/mt-stream/plan/README.md" | grep "^| .$1. .*$2.* | $3 |"; }
+	table() {
+		sed -n "/^## A GH200 beside/,\$p" "$TOP/mt-stream/plan/results/README.md" | grep "^| .$1. .*$2.* | $3 |"
+	}
 	python3 - "$(table qwen2.5-14b "micro 1 " GH200)" "$(table qwen2.5-14b "micro 1 " H200)" 1.37 \
 		"$(table qwen2.5-7b "micro 2 " GH200)" "$(table qwen2.5-7b "micro 2 " H200)" 1.13 <<-'PY'
 		import sys

@@ -1,5 +1,5 @@
-"""The table of mt-stream/plan/README.md that puts a GH200 beside an H200: `plan_table.py MT-PLAN CONFIGS README`
-compares its numbers with those of mt-plan, `... --print` prints the rows as they should be."""
+"""The table of mt-stream/plan/results/README.md that puts a GH200 beside an H200: `plan_table.py MT-PLAN CONFIGS
+README` compares its numbers with those of mt-plan, `... --print` prints the rows as they should be."""
 import json
 import re
 import subprocess
