@@ -82,7 +82,7 @@ assert fp32 > 1 and (bf16 > 1.5 * fp32 if "amx_bf16" in flags else bf16 > 0.8 * 
 	grep -q "^fp32  training  .*  $(of_result 'print("%.3g" % part("fp32")[1]["share"])')  " "$T/table"
 }
 
-@test "README.md and tests/bench/README.md have the recorded results: what make figures writes" {
+@test "README.md and tests/bench/results/README.md have the recorded results: what make figures writes" {
 	"$BENCH/figures" --check
 	# a number typed by hand shows, and so does a result that was added
 	mkdir "$T/repo" "$T/repo/tests"

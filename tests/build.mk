@@ -140,7 +140,7 @@ demo: demo-deps
 bench: deps
 	@$(MAKE) --no-print-directory all $(BENCHES) $(O)/probes/shm-ring
 	@MT="$(abspath $(B))" BUILD="$(abspath $(O))" tests/bench/run
-# the tables of results in README.md and tests/bench/README.md
+# the tables of results in README.md and tests/bench/results/README.md
 .PHONY: figures
 figures:
 	@tests/bench/figures
