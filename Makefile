@@ -125,7 +125,8 @@ deps demo-deps:
 	  *) install $$plain;; esac
 	@CC="$(CC)" tests/versions $(versions)
 
-# ---- tests. `make test`: set up, build, run all. `make check`: build, run what is not tagged slow.
+# ---- tests. `make test`: set up, build, run all but what is tagged nightly (NIGHTLY=1: that too, and all seeds).
+# `make check`: build, run what is tagged neither slow nor nightly. tests/titles lists the tests and their depths.
 # SUITE="70 stream": these suites alone, whole. TIMES=FILE: what took longest. VENV=: without Python's packages.
 # A second make builds, after deps, so that it finds what deps installed.
 suite_of = $(or $(wildcard tests/$(1)-*.bats tests/[0-9]*-$(1).bats),$(error no suite '$(1)' in tests/))
@@ -137,9 +138,9 @@ JOBS = $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(shell nproc))
 test: deps
 	@$(MAKE) --no-print-directory $(JOBS) all probes fuzzers
 	@$(if $(VENV),tests/venv $(VENV) || echo 'make test: tests that need torch or transformers are skipped' >&2)
-	@$(MAKE) --no-print-directory suites
+	@$(MAKE) --no-print-directory suites TAGS='$(if $(SUITE)$(NIGHTLY),,!nightly)'
 check: all probes fuzzers
-	@$(MAKE) --no-print-directory suites TAGS='$(if $(SUITE),,!slow)'
+	@$(MAKE) --no-print-directory suites TAGS='$(if $(SUITE),,!nightly,!slow)'
 suites:
 	@MT="$(abspath $(B))" BUILD="$(abspath $(O))" TAGS='$(TAGS)' tests/run $(SUITES)
 venv:

@@ -64,6 +64,7 @@ drawn() { # KIND...
 	drawn early early16 "early16 int8"
 }
 
+# bats test_tags=nightly
 @test "--update early, other state and rules: an update killed at any instruction is finished with the same bits" {
 	drawn "early bf16" "early int8" "early lion" "early16 sgd bf16"
 }
@@ -72,6 +73,7 @@ drawn() { # KIND...
 	resumes
 }
 
+# bats test_tags=nightly
 @test "bf16 state: an update killed at any instruction is finished with the same bits" {
 	resumes bf16
 }
@@ -84,14 +86,17 @@ drawn() { # KIND...
 	resumes none
 }
 
+# bats test_tags=nightly
 @test "--grad none, bf16 and int8 state: an update killed at any instruction is finished with the same bits" {
 	drawn "none bf16" "none int8"
 }
 
+# bats test_tags=nightly
 @test "lion: an update killed at any instruction is finished with the same bits, with every type of state" {
 	drawn lion "lion bf16" "lion int8" "lion none"
 }
 
+# bats test_tags=nightly
 @test "sgd: an update killed at any instruction is finished with the same bits, with every type of state" {
 	drawn sgd "sgd bf16" "sgd int8" "sgd none"
 }
@@ -123,11 +128,13 @@ killed_on_tier() { # KEY=VALUE...
 	drawn "" int8 "lion bf16"
 }
 
+# bats test_tags=nightly
 @test "a tier, --grad none: an update killed at any instruction is finished with the same bits" {
 	need_tier
 	drawn none "none int8"
 }
 
+# bats test_tags=nightly
 @test "a tier, --update early: an update killed at any instruction is finished with the same bits" {
 	need_tier
 	drawn early "early16 int8"

@@ -80,7 +80,7 @@ as_on_cpu() {
 	as_on_cpu bf16 3e-2 true lfm2
 }
 
-# bats test_tags=slow
+# bats test_tags=nightly
 @test "norms behind experts on the cuda device give the cpu device's gradients, in any order of streams" {
 	as_on_cpu fp32 1e-5 true afmoe gemma4-moe
 	as_on_cpu bf16 3e-2 true afmoe gemma4-moe
@@ -118,6 +118,7 @@ as_on_cpu() {
 }
 
 # (the emulator ends where memory is registered; and no bounce buffer, nor any other host memory, can be pinned)
+# bats test_tags=nightly
 @test "a GPU that uses the host's page tables copies without registering or bounce buffers, with the same bits" {
 	need_emulator
 	for model in qwen3 gemma4-e; do
@@ -339,15 +340,16 @@ trained() {
 
 # bats test_tags=slow
 @test "20 training steps on the cuda device match PyTorch's" { trained qwen3; }
+# bats test_tags=nightly
 @test "20 training steps on records with weights on the cuda device match PyTorch's" { trained llama-weights; }
 
-# bats test_tags=slow
+# bats test_tags=nightly
 @test "20 training steps of gated DeltaNet on the cuda device match PyTorch's" { trained qwen3-next; }
 
-# bats test_tags=slow
+# bats test_tags=nightly
 @test "20 training steps of multi-head latent attention on the cuda device match PyTorch's" { trained moonlight; }
 
-# bats test_tags=slow
+# bats test_tags=nightly
 @test "20 training steps of a mixture of experts on the cuda device match PyTorch's" { trained gpt-oss; }
 
 @test "a CUDA error exits 74 and names the call, the error and the unit" {
@@ -409,7 +411,7 @@ try_with() {
 	sed -n 's/.*: a micro-batch of .* needs \([0-9]*\) MiB of device memory, have .*/needs \1/p' "$T/stream.err"
 }
 
-# bats test_tags=slow
+# bats test_tags=nightly
 @test "for any GPU memory size an accepted plan works; else the smallest budget is reported before anything is sent" {
 	need_emulator
 	make_run qwen3 bf16 bf16
@@ -430,7 +432,7 @@ try_with() {
 	[ "$(try_with 200)" = "needs $((own / 1024 + 1))" ]
 }
 
-# bats test_tags=slow
+# bats test_tags=nightly
 @test "a replaced stream keeps the recorded chunks with less memory, or reports the least that it needs" {
 	need_emulator
 	make_run qwen3 bf16 bf16
@@ -520,7 +522,7 @@ try_with() {
 	[ "$(grep -c ^ok "$T/out")" -gt 300 ]
 }
 
-# bats test_tags=slow
+# bats test_tags=nightly
 @test "mutate removes barriers of a kernel: each removal is reported as a race, with both places in the source" {
 	need_emulator
 	[ "$BUILD" = "$TOP/build" ] || skip "needs the probes in build/"

@@ -52,6 +52,7 @@ torch_that() {
 
 no_stage_of() { ! pgrep -f "^$1 gpu" >/dev/null; }
 
+# bats test_tags=nightly
 @test "gpu-first: part one reports what is missing, and every kernel matches its definition" {
 	on_emulator
 	"$TOP/tests/gpu/first" --stream "$EMU" --limit 1300 --quick 1 >"$T/out" || { grep -v '^ok' "$T/out" >&2; return 1; }
@@ -250,6 +251,7 @@ clone() {
 		--only main,int8
 }
 
+# bats test_tags=nightly
 @test "gpu-bench: PyTorch's micro-batch is halved after AdamW's state is there, and later in a timed step" {
 	need_torch
 	cat >"$T/short.py" <<-'PY'
@@ -279,6 +281,7 @@ clone() {
 	[ "$(tail -1 "$T/torch.err")" = "[4, 4, 2, 2, 2, 2, 1, 1, 1]" ]
 }
 
+# bats test_tags=nightly
 @test "gpu-bench: after a failed first training all trainings run with MT_CUDNN=none" {
 	on_emulator
 	faulty 1 "export MT_EMU_FAIL=50"
@@ -289,6 +292,7 @@ clone() {
 	grep -q 'cudaErrorLaunchFailure' "$RESULTS/bench.json"
 }
 
+# bats test_tags=nightly
 @test "gpu-bench: a killed training keeps its finished steps; the next one continues from the run's step" {
 	on_emulator
 	# the second mt-stream dies when its training has done two of three steps
@@ -357,6 +361,7 @@ clone() {
 	grep -q '^FAILED operations .*FAILED rmsnorm' "$RESULTS/first.log"
 }
 
+# bats test_tags=nightly
 @test "gpu-first: a hanging command is killed at its part's limit with its children, and its run is removed" {
 	on_emulator
 	mkdir "$T/path"
@@ -378,6 +383,7 @@ clone() {
 	gone "gpu$pid-1-left"
 }
 
+# bats test_tags=nightly
 @test "gpu-check: cuDNN plans are made only for the checks of larger models" {
 	on_emulator
 	faulty 0 true

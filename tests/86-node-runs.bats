@@ -119,7 +119,7 @@ same_as_alone() {
 	done
 }
 
-# bats test_tags=slow
+# bats test_tags=nightly
 @test "USR1 to mpirun while the processes that it has started begin: all nodes exit 0, nothing is left" {
 	mkdir "$T/slow"
 	printf '#!/bin/sh\necho >>%s/called\nsleep 1\nexec /usr/bin/nproc "$@"\n' "$T" >"$T/slow/nproc"
@@ -132,7 +132,7 @@ same_as_alone() {
 	eventually all_gone
 }
 
-# bats test_tags=slow
+# bats test_tags=nightly
 @test "USR1 to mpirun while the processes that it has started make their pipes: all nodes exit 0, nothing is left" {
 	mkdir "$T/slow"
 	printf '#!/bin/sh\n: >>%s/called\nsleep 0.5\nexec /bin/rm "$@"\n' "$T" >"$T/slow/rm"
@@ -145,7 +145,7 @@ same_as_alone() {
 	eventually all_gone
 }
 
-# bats test_tags=slow
+# bats test_tags=nightly
 @test "mt-feed is killed, and USR1 comes when mt-step ends for it: 69, and the line says so" {
 	replace mt-step <<-EOF
 		case "\$*" in *--metrics*)
@@ -168,7 +168,7 @@ same_as_alone() {
 		<<<'[ "$OMPI_COMM_WORLD_RANK" = 0 ] || set -- "$@" --no-such-option'
 }
 
-# bats test_tags=slow
+# bats test_tags=nightly
 @test "mpirun is killed, and started again with --resume at once: it goes on" {
 	local i last=0
 	saved_after() { [ "$(newest_saved)" -gt "$1" ]; }
@@ -185,7 +185,7 @@ same_as_alone() {
 	eventually all_gone
 }
 
-# bats test_tags=slow
+# bats test_tags=nightly
 @test "mpirun is killed, and with it the shim that starts a mt-run, before that has begun: nothing goes on" {
 	mkdir -p "$T/bin/run"
 	ln -s "$MT"/mt-* "$T/bin"
@@ -205,7 +205,7 @@ same_as_alone() {
 	eventually all_gone
 }
 
-# bats test_tags=slow
+# bats test_tags=nightly
 @test "mpirun is killed before the mt-run that it started has begun: nothing goes on" {
 	replace mt-run <<-EOF
 		[ "\$OMPI_COMM_WORLD_RANK" != 0 ] || exit 0
@@ -229,7 +229,7 @@ same_as_alone() {
 	tail -1 "$T/out/metrics.jsonl" | grep -q '}$'
 }
 
-# bats test_tags=slow
+# bats test_tags=nightly
 @test "INT to mpirun while the mt-link of a node is stopped: all nodes end, nothing is left" {
 	local node
 	for node in 1 0; do
@@ -276,7 +276,7 @@ same_as_alone() {
 	done
 }
 
-# bats test_tags=slow
+# bats test_tags=nightly
 @test "mt-run is killed, as mpirun started it or the one that works: the run ends on all nodes, nothing is left" {
 	local node victim
 	for node in 0 1; do
@@ -299,7 +299,7 @@ same_as_alone() {
 	done
 }
 
-# bats test_tags=slow
+# bats test_tags=nightly
 @test "mt-run is killed while it waits for the mt-streams: its left-over processes print nothing about pipes or rings" {
 	local victim shim
 	replace mt-stream <<<'case $1 in *-1) : >>'"$T/called"'; exec sleep 30 ;; esac'
@@ -362,7 +362,7 @@ cut_off() {
 	no ls -d "$T"/out/.*tmp*
 }
 
-# bats test_tags=slow
+# bats test_tags=nightly
 @test "two nodes with a class for images: --resume from checkpoints alone ends with the checkpoint of one machine" {
 	local file ENDLESS="--model $T/in --data $GOLDEN/gemma3/data.bin --steps 1000000 --epochs 1000000"
 	python3 "$TOP/tests/lib/wrap.py" "$GOLDEN/gemma3/model" "$T/was" gemma3
@@ -447,7 +447,7 @@ cut_off() {
 	done
 }
 
-# bats test_tags=slow
+# bats test_tags=nightly
 @test "the last save fails: the runs of all nodes stay, and the lines' commands save and remove them" {
 	local at=$T/out/step-00000006 how="--model $CASE/model --data $CASE/data.bin --steps 6" node f
 	mkdir "$T/out"
@@ -624,7 +624,7 @@ dry() { # N ARGS...
 	grep -q "no launcher has started this process: mpirun -n NODES mt-run --nodes" "$T/fails.err"
 }
 
-# bats test_tags=slow
+# bats test_tags=nightly
 @test "a stage that exits on one node ends the run on all nodes with its exit code" {
 	local node
 	for node in 0 1; do
@@ -634,7 +634,7 @@ dry() { # N ARGS...
 	done
 }
 
-# bats test_tags=slow
+# bats test_tags=nightly
 @test "a node whose mt-stream does not come ends the run on all nodes with 69 and a line" {
 	replace mt-stream <<-'END'
 		[ "$OMPI_COMM_WORLD_RANK" = 0 ] || exec sleep 1000
@@ -660,7 +660,7 @@ dry() { # N ARGS...
 	gone "$RUN"
 }
 
-# bats test_tags=slow
+# bats test_tags=nightly
 @test "strangers, wrong bits, kills, stops and signals: every job of two nodes ends or trains" {
 	python3 "$TOP/tests/crash/nodes.py" --faults "${MT_NODE_FAULTS:-5}"
 }
