@@ -5,6 +5,7 @@ load helpers
 setup_file() {
 	export MODELS=$BATS_FILE_TMPDIR
 	has transformers jinja2 || return 0
+	serve_tokenizers
 	# one JSON object a line; a backslash at a line's end continues it
 	cat >"$MODELS/chats.jsonl" <<-EOF
 	{"messages": [{"role": "user", "content": "What is the capital of France?"}, \
@@ -22,8 +23,8 @@ setup_file() {
 	{"messages": [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "\n\nI"}]}
 	{"messages": [{"role": "assistant", "content": "are"}, {"role": "user", "content": "Who"}]}
 	EOF
-	"$PYTHON" - "$MODELS" "$MT/mt-tokens" <<-'PY'
-	import json, os, runpy, sys
+	"$PYTHON" - "$MODELS" <<-'PY'
+	import json, sys
 	from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 	from transformers import AutoTokenizer, PreTrainedTokenizerFast
 	CHATML = ("{% for m in messages %}"
@@ -59,19 +60,17 @@ setup_file() {
 	                                            return_assistant_tokens_mask=name == "marked")) for line in f]
 	    with open(sys.argv[1] + "/" + name + "/template.json", "w") as f:
 	        json.dump(chats, f)
-	# What mt-tokens makes with transformers, whose start takes seconds: each time in a copy of this process
-	for name, model, lines in (("chatml", "chatml", "mixed"), ("marked", "marked", "mixed"), ("last", "last", "mixed"),
-	                           ("forms", "chatml", "forms"), ("eos", "eos", "forms")):
-	    pid = os.fork()
-	    if not pid:
-	        os.chdir(sys.argv[1])
-	        for fd, end in (1, ".rec"), (2, ".err"):
-	            os.dup2(os.open(name + end, os.O_WRONLY | os.O_CREAT, 0o600), fd)
-	        sys.argv = [sys.argv[2], "--transformers", model, lines + ".jsonl"]
-	        runpy.run_path(sys.argv[0], run_name="__main__")
-	        sys.exit()
-	    assert os.waitpid(pid, 0)[1] == 0, name
 	PY
+	while read -r name model lines; do
+		"$PYTHON" "$MT/mt-tokens" --transformers "$MODELS/$model" "$MODELS/$lines.jsonl" \
+			>"$MODELS/$name.rec" 2>"$MODELS/$name.err"
+	done <<-'END'
+	chatml chatml mixed
+	marked marked mixed
+	last last mixed
+	forms chatml forms
+	eos eos forms
+	END
 	# Print a record's text, parts with loss marked +, context marked -: show MODEL <records
 	cat >"$MODELS/show.py" <<-'PY'
 	import struct, sys
@@ -326,6 +325,7 @@ form() { show "$MODELS/chatml" <"$MODELS/forms.rec" | sed -n "$1p"; }
 }
 
 @test "mt-tokens exits 0 when its reader has closed" {
+	local PYTHON=$REAL_PYTHON
 	need_transformers
 	yes '{"text": "What is the capital of France? The capital of France is Paris."}' | head -n 20000 >"$T/in"
 	tokens --plain "$MODELS/chatml" "$T/in" | head -c 8 >/dev/null
@@ -333,6 +333,7 @@ form() { show "$MODELS/chatml" <"$MODELS/forms.rec" | sed -n "$1p"; }
 }
 
 @test "a stdout that cannot be written exits 74" {
+	local PYTHON=$REAL_PYTHON
 	need_transformers
 	echo '{"text": "a"}' >"$T/in"
 	for out in /dev/full '&-'; do
@@ -344,6 +345,7 @@ form() { show "$MODELS/chatml" <"$MODELS/forms.rec" | sed -n "$1p"; }
 }
 
 @test "a missing model or FILE exits 66" {
+	local PYTHON=$REAL_PYTHON
 	need_transformers
 	fails_with 66 "$PYTHON" "$MT/mt-tokens" "$T/nowhere"
 	fails_with 66 "$PYTHON" "$MT/mt-tokens" --plain "$MODELS/chatml" "$T/nowhere"
@@ -356,6 +358,7 @@ form() { show "$MODELS/chatml" <"$MODELS/forms.rec" | sed -n "$1p"; }
 }
 
 @test "code in the model directory is not run, whatever stdin contains: exit 78; --trust-remote-code runs it" {
+	local PYTHON=$REAL_PYTHON
 	need_transformers
 	cp -r "$MODELS/chatml" "$T/model"
 	printf 'open("%s", "w")\nfrom transformers import PreTrainedTokenizerFast\n%s\n' \
@@ -401,6 +404,7 @@ assistant turn?); the first is $T/some: line 1" ]
 }
 
 @test "mt-tokens with closed fds writes no message into records; control characters do not reach the terminal" {
+	local PYTHON=$REAL_PYTHON
 	need_transformers
 	{ cat "$MODELS/chats.jsonl"; echo '{"messages": [{"role": "user", "content": "Who?"}]}'; } >"$T/in"
 	"$PYTHON" "$MT/mt-tokens" --plain "$MODELS/chatml" "$T/in" 2>/dev/null >"$T/want"
@@ -451,6 +455,7 @@ assistant turn?); the first is $T/some: line 1" ]
 documents() { seq -f '{"text": "document %.0f, naïve"}' "$1"; }
 
 @test "gzip and zstd files and pipes give the records of the plain lines; damaged ones exit 65" {
+	local PYTHON=$REAL_PYTHON
 	need_cmd zstd
 	documents 600 >"$T/in"
 	gzip -k "$T/in"
@@ -524,7 +529,7 @@ fails_with_output() { # CODE ARGS...: what came before the failure may have been
 	for how in --transformers --plain; do
 		tokens $how --jobs 1 "$MODELS/last" "$T/in" >"$T/one"
 		cp "$T/tokens.err" "$T/one.err"
-		tokens $how --jobs 3 "$MODELS/last" "$T/in" >"$T/three"
+		PYTHON=$REAL_PYTHON tokens $how --jobs 3 "$MODELS/last" "$T/in" >"$T/three"
 		cmp "$T/one" "$T/three"
 		cmp "$T/one.err" "$T/tokens.err"
 	done
@@ -592,4 +597,33 @@ fails_with_output() { # CODE ARGS...: what came before the failure may have been
 	fails_with 64 mt-tokens --bytes --sep x "$T/rec"
 	fails_with 64 mt-tokens
 	fails_with 64 mt-tokens --bytes --jobs 0 "$T/rec"
+}
+
+# ---- tests/lib/python-server.py
+
+@test "a program that served-python starts ends as it does by itself, and is killed with it" {
+	need_transformers
+	local python
+	for python in "$REAL_PYTHON" served-python; do
+		for end in 'sys.exit()' 'sys.exit(3)' 'sys.exit("x")' '1 / 0' 'os.kill(os.getpid(), 15)'; do
+			code=0
+			(cd "$T" && A=1 PYTHONPATH=/p "$python" - 'a b' '' <<-PY) || code=$?
+			import os, sys
+			print(sys.argv, os.getcwd(), os.environ["A"], "/p" in sys.path, sys.path[0], __name__, sys.stdin.read())
+			print(os.environ.get("TRANSFORMERS_VERBOSITY"), sorted(os.listdir("/proc/self/fd"))[:3], file=sys.stderr)
+			$end
+			PY
+			echo "$code"
+		done >"$T/${python##*/}" 2>"$T/${python##*/}.all"
+		grep -v '^ ' "$T/${python##*/}.all" >"$T/${python##*/}.messages"
+	done
+	cat "$T/served-python"
+	[ "$(grep -cE '^(0|3|1|143)$' "$T/served-python")" = 5 ]
+	cmp "$T/${REAL_PYTHON##*/}" "$T/served-python"
+	cmp "$T/${REAL_PYTHON##*/}.messages" "$T/served-python.messages"
+	echo 'import os, time; print(os.getpid(), flush=True); time.sleep(99)' >"$T/sleeps.py"
+	spawn sleeps served-python "$T/sleeps.py"
+	eventually test -s "$T/sleeps.out"
+	kill -9 "$PID"
+	eventually no kill -0 "$(cat "$T/sleeps.out")"
 }

@@ -5,6 +5,7 @@ load helpers
 setup_file() {
 	export MODELS=$BATS_FILE_TMPDIR
 	has transformers jinja2 || return 0
+	serve_tokenizers
 	"$PYTHON" "$TOP/tests/lib/chats.py" make "$MODELS"
 }
 
@@ -223,7 +224,7 @@ WANT+='"arguments": {"a": 3}}</call>;]]'
 	open("additional_chat_templates/tool_use.jinja", "w").write(tool_use)
 	PY
 	for how in --plain --transformers; do
-		"$PYTHON" "$MT/mt-tokens" $how "$T/named" "$T/in" 2>"$T/err" | cmp "$T/rec" -
+		"$REAL_PYTHON" "$MT/mt-tokens" $how "$T/named" "$T/in" 2>"$T/err" | cmp "$T/rec" -
 	done
 	rm "$T/named/chat_template.jinja"
 	code=0
@@ -983,7 +984,7 @@ CALLED='<|start|>user<|final|>q<|end|><|start|>assistant to=f<|call|><|start|>to
 	for how in --prompts --decode; do fails_with 64 "$PYTHON" "$MT/mt-tokens" --show 1 $how "$MODELS/chat" "$T/in"; done
 	fails_with 64 "$PYTHON" "$MT/mt-tokens" --show 0 "$MODELS/chat" "$T/in"
 	need_terminal
-	script -qec "'$PYTHON' '$MT/mt-tokens' --show 1 --plain '$MODELS/chat' '$T/in'" /dev/null >"$T/out" </dev/null
+	script -qec "'$REAL_PYTHON' '$MT/mt-tokens' --show 1 --plain '$MODELS/chat' '$T/in'" /dev/null >"$T/out" </dev/null
 	grep -q $'^\e\[32ma<|end|>' "$T/out"
 }
 
@@ -1033,7 +1034,7 @@ changed() {
 	mkdir "$T/fake"
 	echo 'import sys; sys.exit("imported")' >"$T/fake/transformers.py"
 	way() { # the message of the fake, or nothing
-		echo '{"text": "q"}' | PYTHONPATH=$T/fake "$PYTHON" "$MT/mt-tokens" "$@" "$T/model" 2>&1 >"$T/rec" |
+		echo '{"text": "q"}' | PYTHONPATH=$T/fake "$REAL_PYTHON" "$MT/mt-tokens" "$@" "$T/model" 2>&1 >"$T/rec" |
 			grep -x imported || true
 	}
 	local gpt2='c["tokenizer_class"] = "GPT2Tokenizer"

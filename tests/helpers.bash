@@ -23,7 +23,9 @@ unset PYTHONDONTWRITEBYTECODE
 VENV=$TOP/build/venv
 PYTHON=${MT_TEST_PYTHON:-python3}
 [ -n "${MT_TEST_PYTHON:-}" ] || [ ! -e "$VENV/requirements.txt" ] || PYTHON=$VENV/bin/python
-with_torch() { OMP_NUM_THREADS=1 PYTHONPATH=$VENV/torch${PYTHONPATH:+:$PYTHONPATH} "$PYTHON" "$@"; }
+REAL_PYTHON=$PYTHON
+[ ! -S "${PYTHON_SERVER:-}" ] || PYTHON=served-python
+with_torch() { OMP_NUM_THREADS=1 PYTHONPATH=$VENV/torch${PYTHONPATH:+:$PYTHONPATH} "$REAL_PYTHON" "$@"; }
 need_transformers() { has transformers jinja2 || skip "needs transformers (make venv)"; }
 need_torch() { has torch transformers || skip "needs torch and transformers (make venv)"; }
 has() { # PACKAGES...: looked for once a suite
@@ -31,6 +33,19 @@ has() { # PACKAGES...: looked for once a suite
 	[ -e "$known" ] ||
 		with_torch -c 'import sys, importlib.util as u; print(all(map(u.find_spec, sys.argv[1:])))' "$@" >"$known"
 	grep -qx True "$known"
+}
+# For setup_file: one Python imports the modules, and each "$PYTHON" of the suite's tests is a copy of it.
+# "$REAL_PYTHON" starts by itself: tests of closed fds, of signals and of what is imported use it, and a few others.
+serve_python() { # MODULE...
+	export PYTHON_SERVER=$BATS_FILE_TMPDIR/python
+	TRANSFORMERS_VERBOSITY=error "$REAL_PYTHON" "$TOP/tests/lib/python-server.py" "$PYTHON_SERVER" "$@" \
+		</dev/null >"$PYTHON_SERVER.log" 2>&1 3>&- &
+	eventually test -S "$PYTHON_SERVER"
+	PYTHON=served-python
+}
+serve_tokenizers() {
+	serve_python tokenizers jinja2.ext jinja2.sandbox transformers.models.auto.tokenization_auto \
+		transformers.utils.chat_template_utils
 }
 
 # Programs of another machine, which qemu runs (tests/arm64): no ptrace there, nor what /proc says of the CPU
