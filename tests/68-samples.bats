@@ -221,13 +221,15 @@ valid() {
 tokenizer_of_words() {
 	cp -r "$CASE/model" "$T/model"
 	"$PYTHON" - "$T/model" <<-'PY'
-		import sys
+		import json, sys
 		from tokenizers import Tokenizer, models, pre_tokenizers
-		from transformers import PreTrainedTokenizerFast
 		words = {"w%d" % i: i for i in range(100)} | {"<unk>": 100}
 		t = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
 		t.pre_tokenizer = pre_tokenizers.Whitespace()
-		PreTrainedTokenizerFast(tokenizer_object=t, unk_token="<unk>").save_pretrained(sys.argv[1])
+		t.add_special_tokens(["<unk>"])
+		t.save(sys.argv[1] + "/tokenizer.json")
+		with open(sys.argv[1] + "/tokenizer_config.json", "w") as f:
+		    json.dump({"tokenizer_class": "TokenizersBackend", "unk_token": "<unk>"}, f)
 	PY
 }
 
