@@ -4,6 +4,7 @@ load helpers
 
 setup_file() {
 	export FILES=$BATS_FILE_TMPDIR
+	! has pyarrow || serve_python pyarrow.parquet zstandard
 	python3 - "$FILES" <<-'PY'
 	import gzip, json, os, sys
 	os.chdir(sys.argv[1])
@@ -130,7 +131,7 @@ refuses() {
 	done
 	fails_with 65 "$MT/mt-tokens" --bytes
 	if has pyarrow; then
-		"$PYTHON" -c 'import pyarrow, pyarrow.parquet as p, sys
+		"$REAL_PYTHON" -c 'import pyarrow, pyarrow.parquet as p, sys
 p.write_table(pyarrow.table({"text": pyarrow.array([], pyarrow.string())}), sys.argv[1])' "$T/rows"
 		refuses 65 "$T/rows" 'is empty: it has no documents'
 	fi
@@ -219,7 +220,7 @@ p.write_table(pyarrow.table({"text": pyarrow.array([], pyarrow.string())}), sys.
 
 @test "a packed file that stands for gigabytes takes little memory" {
 	has zstandard || skip "needs zstandard (make venv)"
-	"$PYTHON" - "$T/blank.zst" "$MT/mt-tokens" <<-'PY'
+	"$REAL_PYTHON" - "$T/blank.zst" "$MT/mt-tokens" <<-'PY'
 	import resource, subprocess, sys, zstandard
 	packer = zstandard.ZstdCompressor().compressobj()
 	with open(sys.argv[1], "wb") as f:
@@ -256,7 +257,7 @@ p.write_table(pyarrow.table({"text": pyarrow.array([], pyarrow.string())}), sys.
 
 @test "zstd frames of all kinds are read, and wherever one is cut, it exits 65" {
 	has zstandard || skip "needs zstandard (make venv)"
-	"$PYTHON" -B - "$MT" <<-'PY'
+	"$REAL_PYTHON" -B - "$MT" <<-'PY'
 	import io, itertools, os, sys, zstandard
 	sys.path.insert(0, sys.argv[1])
 	from tokens import errors, unpack
@@ -282,9 +283,10 @@ p.write_table(pyarrow.table({"text": pyarrow.array([], pyarrow.string())}), sys.
 need_pyarrow() { has pyarrow || skip "needs pyarrow (make venv)"; }
 # Run Python with pyarrow as pa and its parquet as pq, and the parts of mt-tokens: arrow ARGS <PROGRAM
 arrow() { { echo 'import sys, pyarrow as pa, pyarrow.parquet as pq
-sys.path.insert(0, sys.argv.pop(1))'; cat; } | "$PYTHON" -B - "$MT" "$@"; }
+sys.path.insert(0, sys.argv.pop(1))'; cat; } | "$REAL_PYTHON" -B - "$MT" "$@"; }
 
 @test "of a parquet file only the columns that are used are read; the others are named" {
+	local PYTHON=$REAL_PYTHON
 	need_pyarrow
 	arrow "$T" <<-'PY'
 		size, names = 1 << 20, ("text", "image", "id")
