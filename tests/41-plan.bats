@@ -26,7 +26,7 @@ plan() {
 	grep -q "^mt-stream: --plan: $T/mt-plan: No such file" "$T/fails.err"
 }
 
-# bats test_tags=slow
+# bats test_tags=nightly
 @test "more memory never predicts a slower step, and no plan exceeds its memory" {
 	python3 - "$MT/mt-stream" "$CONFIGS" <<-'PY'
 		import json, subprocess, sys

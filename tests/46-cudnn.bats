@@ -140,6 +140,7 @@ calls_of() {
 	differ own documents 1e-2
 }
 
+# bats test_tags=nightly
 @test "long rows: one call per key-value head gives the bits of one call for all, in 1/kv_heads of the workspace" {
 	need_emulator
 	for PLAIN in plain ""; do
@@ -159,6 +160,7 @@ calls_of() {
 	done
 }
 
+# bats test_tags=nightly
 @test "layers with different heads: the backend computes those that it takes, our own kernels the others" {
 	need_emulator
 	for PLAIN in plain ""; do
@@ -192,6 +194,7 @@ calls_of() {
 	done
 }
 
+# bats test_tags=nightly
 @test "a backend that fails only on long rows is not used for them: each row length is tried before its first step" {
 	need_emulator
 	make_run qwen3
