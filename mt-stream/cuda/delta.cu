@@ -15,6 +15,8 @@
  * cores: there an fp32 number is the sum of two of bf16, which leaves 2^-17 of it; of the product of two such sums the
  * smallest part is left out. What comes from a tensor of bf16 is one, and so are S and d where o is computed, which is
  * rounded and goes into no state.
+ *
+ * nvcc takes long to compile unrolled loops, so in fp32, where speed matters less, few are, and scans have one size.
  */
 #include "async.h"
 #include "mma.h"
@@ -287,7 +289,7 @@ static __device__ __forceinline__ void tile_add(float c[4][4], const struct bf16
 
 /* The same by plain multiplications, of this lane's elements */
 template <int TX, int TY, int EX, int EY>
-static __device__ __forceinline__ void tile_add(float c[4][4], const float *x, const float *y)
+static __device__ __noinline__ void tile_add(float c[4][4], const float *x, const float *y)
 {
 	int row = ROW(0), column = COLUMN(0, 0);
 #pragma unroll 4
@@ -466,10 +468,11 @@ static __device__ __forceinline__ void factors_load(float *to, const struct delt
 #define VALUE(e) ((int)threadIdx.x % 32 / 4 + (e) / 2 * 8)
 #define TOKENS (TILE / 8)                                     /* pieces of a row of tokens */
 #define RINGS(T, KEYS) (PARTS(T) == 2 && KEYS == 128 ? 2 : 1) /* buffers for rows of q and k */
-/* Distances of rows in shared memory */
+#define LEAST_KEYS(T) (PARTS(T) == 2 ? 128 : 256)             /* KEYS of a scan whose keys have up to 128 elements */
+/* Distances of rows in shared memory. fp32: of SHARED_MOST, rows of 256 keys leave no more */
 #define ROWS_PITCH(T, KEYS) (KEYS + 16 / (int)sizeof(T))
-#define MATRIX_PITCH(T, KEYS) (TILE + (PARTS(T) == 2 ? 8 : KEYS == 128 ? 4 : 0))
-#define MATRIX(T, KEYS) (PARTS(T) * TILE * MATRIX_PITCH(T, KEYS))
+#define MATRIX_PITCH(T) (TILE + (PARTS(T) == 2 ? 8 : 0))
+#define MATRIX(T) (PARTS(T) * TILE * MATRIX_PITCH(T))
 
 /* Begin to copy TILE rows of WIDTH elements to shared memory, and zeros where there are no `rows` and `columns`. Each
  * PLANE columns are a tile. Not asynchronously unless `wide` (as of get_wide) */
@@ -533,14 +536,13 @@ static __device__ __forceinline__ int strip_tokens(const struct strip *s, int t)
 }
 
 /* T or P of the chunk */
-template <typename T, int KEYS>
+template <typename T>
 static __device__ __forceinline__ void copy_matrix(T *to, const float *from, const struct delta_args *a,
 	const struct room *r, const struct strip *s, int t)
 {
 	const int width = PARTS(T) * TILE;
-	copy_rows<width, TILE>(to, MATRIX_PITCH(T, KEYS),
-		(const T *)from + ((s->at + t) * a->value_heads + s->head) * width, (int)a->value_heads * width, s->tokens - t,
-		width, r->wide);
+	copy_rows<width, TILE>(to, MATRIX_PITCH(T), (const T *)from + ((s->at + t) * a->value_heads + s->head) * width,
+		(int)a->value_heads * width, s->tokens - t, width, r->wide);
 }
 
 /* The chunk's rows of q or k, of which `from` has the piece's */
@@ -583,32 +585,10 @@ static __device__ __forceinline__ void strip_multiply(float (*c)[4], const float
 		}
 }
 
-/* The same by plain multiplications. The loop is not unrolled: the kernels would be too long to compile */
-template <int TURNED, int X, int Y>
-static __device__ __forceinline__ void strip_multiply(float (*c)[4], const float (*x)[4], const float *y, int pitch,
-	int from, int end)
-{
-	y += threadIdx.x % 4 * 2 * (TURNED ? pitch : 1);
-#pragma unroll 1
-	for (int t = 0; t < 4; t++) {
-		float rows[2][4];
-#pragma unroll
-		for (int i = 0; i < 8; i++)
-			rows[i / 4][i % 4] = __shfl_sync(FULL, x[i / 4][i % 4], (int)threadIdx.x % 32 / 4 * 4 + t);
-#pragma unroll
-		for (int n = from; n < end; n++)
-#pragma unroll
-			for (int i = 0; i < 16; i++) {
-				int k = i / 8 * 8 + 2 * t + i / 4 % 2, column = n * 8 + i % 2;
-				c[n][i % 4] += rows[i / 8][i % 4 / 2 * 2 + i / 4 % 2] *
-					(TURNED ? y[column * pitch + k] : y[k * pitch + column]);
-			}
-	}
-}
-
-/* c += x y, 16 DEEP deep. LOWER: y, or y transposed if TURNED, has zeros above the diagonal */
-template <int N, int DEEP, int TURNED, int X, int Y, int LOWER, typename T>
-static __device__ __forceinline__ void strip_add(float (*c)[4], const float (*x)[4], const T *y, int pitch)
+/* c += x y, 16 DEEP deep. LOWER: y, or y transposed if TURNED, has zeros above the diagonal. fp32 leaves out elements
+ * of keys from `size` on, which are zeros: 128, or 256 where keys are longer than 128 */
+template <int N, int DEEP, int TURNED, int X, int Y, int LOWER>
+static __device__ __forceinline__ void strip_add(float (*c)[4], float (*x)[4], const struct bf16 *y, int pitch, int)
 {
 #pragma unroll
 	for (int k = 0; k < DEEP; k++)
@@ -616,23 +596,57 @@ static __device__ __forceinline__ void strip_add(float (*c)[4], const float (*x)
 			LOWER && TURNED ? 2 * k : 0, LOWER && !TURNED ? 2 * k + 2 : N);
 }
 
-/* c += x T', x P' (TURNED), x T or x P */
-template <typename T, int KEYS, int TURNED, int X, int Y>
-static __device__ __forceinline__ void strip_add_matrix(float (*c)[4], const float (*x)[4], const T *y)
+/* The same by plain multiplications. The loops over k and t are not unrolled: that would take long to compile.
+ * Registers have no index, so x is rotated by the two pieces of k. At the end x is as before. */
+template <int N, int DEEP, int TURNED, int X, int Y, int LOWER>
+static __device__ __forceinline__ void strip_add(float (*c)[4], float (*x)[4], const float *y, int pitch, int size)
 {
-	strip_add<TOKENS, TOKENS / 2, TURNED, X, Y, 1>(c, x, y, MATRIX_PITCH(T, KEYS));
+	y += threadIdx.x % 4 * 2 * (TURNED ? pitch : 1);
+#pragma unroll 1
+	for (int k = 0; k < DEEP; k++) {
+#pragma unroll 1
+		for (int t = 0; t < 4 && 16 * k < size; t++, y += 2 * (TURNED ? 1 : pitch)) {
+			float rows[2][4];
+#pragma unroll
+			for (int i = 0; i < 8; i++)
+				rows[i / 4][i % 4] = __shfl_sync(FULL, x[i / 4][i % 4], (int)threadIdx.x % 32 / 4 * 4 + t);
+#pragma unroll
+			for (int n = 0; n < N; n++)
+				if (LOWER ? (TURNED ? n >= 2 * k : n < 2 * k + 2) : n < 16 || 8 * n < size)
+#pragma unroll
+					for (int i = 0; i < 16; i++) {
+						int row = i / 8 * 8 + i / 4 % 2, column = n * 8 + i % 2;
+						c[n][i % 4] += rows[i / 8][i % 4 / 2 * 2 + i / 4 % 2] *
+							(TURNED ? y[column * pitch + row] : y[row * pitch + column]);
+					}
+		}
+		y += 8 * (TURNED ? 1 : pitch);
+		float first[2][4];
+		memcpy(first, x, sizeof first);
+#pragma unroll
+		for (int n = 0; n < 2 * DEEP; n++)
+#pragma unroll
+			for (int e = 0; e < 4; e++) x[n][e] = n + 2 < 2 * DEEP ? x[n + 2][e] : first[n + 2 - 2 * DEEP][e];
+	}
+}
+
+/* c += x T', x P' (TURNED), x T or x P */
+template <typename T, int TURNED, int X, int Y>
+static __device__ __forceinline__ void strip_add_matrix(float (*c)[4], float (*x)[4], const T *y)
+{
+	strip_add<TOKENS, TOKENS / 2, TURNED, X, Y, 1>(c, x, y, MATRIX_PITCH(T), TILE);
 }
 
 /* c (tokens) += s x', or s (keys) += c x: x has rows of q or k */
 template <typename T, int KEYS, int S>
-static __device__ __forceinline__ void strip_read(float (*c)[4], const float (*s)[4], const T *x)
+static __device__ __forceinline__ void strip_read(float (*c)[4], float (*s)[4], const T *x, int size)
 {
-	strip_add<TOKENS, KEYS / 16, 1, S, 1, 0>(c, s, x, ROWS_PITCH(T, KEYS));
+	strip_add<TOKENS, KEYS / 16, 1, S, 1, 0>(c, s, x, ROWS_PITCH(T, KEYS), size);
 }
 template <typename T, int KEYS>
-static __device__ __forceinline__ void strip_write(float (*s)[4], const float (*c)[4], const T *x)
+static __device__ __forceinline__ void strip_write(float (*s)[4], float (*c)[4], const T *x, int size)
 {
-	strip_add<KEYS / 8, TOKENS / 2, 0, 2, 1, 0>(s, c, x, ROWS_PITCH(T, KEYS));
+	strip_add<KEYS / 8, TOKENS / 2, 0, 2, 1, 0>(s, c, x, ROWS_PITCH(T, KEYS), size);
 }
 
 template <int N>
@@ -707,11 +721,12 @@ static __global__ void __launch_bounds__(SCAN_THREADS)
 	DYNAMIC_SHARED(float, f);
 	const int rings = RINGS(T, KEYS);
 	T *k = (T *)(f + FACTORS * TILE), *q = k + (rings - 1) * TILE * ROWS_PITCH(T, KEYS);
-	T *P = k + rings * TILE * ROWS_PITCH(T, KEYS), *inverse = P + FORWARD * MATRIX(T, KEYS);
+	T *P = k + rings * TILE * ROWS_PITCH(T, KEYS), *inverse = P + FORWARD * MATRIX(T);
 	struct strip at;
 	if (!strip_of(&at, &a, &r, &w)) return;
 	struct head_rows<T> h = head_rows_of<T>(&a, at.head, at.first);
 	int stride = (int)h.stride, values = (int)(a.value_heads * a.value_dim), keys = (int)a.key_dim;
+	int size = keys <= 128 ? 128 : 256;
 	int64_t value = at.head * a.value_dim + at.column;
 	float s[KEYS / 8][4];
 
@@ -728,9 +743,9 @@ static __global__ void __launch_bounds__(SCAN_THREADS)
 		copies_wait<0>();
 		__syncthreads();
 		copy_factors(f, &a, &r, &at, t);
-		if (CORRECT) copy_matrix<T, KEYS>(inverse, r.T, &a, &r, &at, t);
+		if (CORRECT) copy_matrix<T>(inverse, r.T, &a, &r, &at, t);
 		copies_commit();
-		if (FORWARD) copy_matrix<T, KEYS>(P, r.P, &a, &r, &at, t);
+		if (FORWARD) copy_matrix<T>(P, r.P, &a, &r, &at, t);
 		if (FORWARD && rings == 2) copy_keys<KEYS>(q, h.q, stride, &a, &r, &at, t);
 		if (!FORWARD && rings == 2 && t + TILE < at.tokens) copy_keys<KEYS>(q, h.k, stride, &a, &r, &at, t + TILE);
 		copies_commit();
@@ -739,7 +754,7 @@ static __global__ void __launch_bounds__(SCAN_THREADS)
 				at.columns);
 		if (KEYS == 128) strip_load<TOKENS>(v, h.v + (int64_t)t * stride + at.column, stride, length, at.columns);
 		strip_zero<TOKENS>(d);
-		if (CORRECT && has_state) strip_read<T, KEYS, 2>(d, s, k);
+		if (CORRECT && has_state) strip_read<T, KEYS, 2>(d, s, k, size);
 		copies_wait<1>();
 		__syncthreads();
 		if (KEYS > 128) strip_load<TOKENS>(v, h.v + (int64_t)t * stride + at.column, stride, length, at.columns);
@@ -752,7 +767,7 @@ static __global__ void __launch_bounds__(SCAN_THREADS)
 		if (CORRECT) {
 			float x[TOKENS][4];
 			strip_zero<TOKENS>(x);
-			strip_add_matrix<T, KEYS, 1, 2, 2>(x, d, inverse);
+			strip_add_matrix<T, 1, 2, 2>(x, d, inverse);
 			memcpy(d, x, sizeof d);
 		}
 		if (!FORWARD && !w.alone)
@@ -767,9 +782,9 @@ static __global__ void __launch_bounds__(SCAN_THREADS)
 			copies_wait<0>();
 			__syncthreads();
 			strip_zero<TOKENS>(o);
-			if (has_state) strip_read<T, KEYS, 1>(o, s, q);
+			if (has_state) strip_read<T, KEYS, 1>(o, s, q, size);
 			strip_scale(o, f + DECAY, 1);
-			strip_add_matrix<T, KEYS, 1, 1, 1>(o, d, P);
+			strip_add_matrix<T, 1, 1, 1>(o, d, P);
 			if (!CORRECT) {
 				float skip = get(((const T *)a.skip)[at.head]);
 				if (KEYS > 128)
@@ -796,7 +811,7 @@ static __global__ void __launch_bounds__(SCAN_THREADS)
 #pragma unroll
 				for (int e = 0; e < 4; e++) s[n][e] *= decay;
 			strip_scale(d, f + LEFT, 1);
-			strip_write<T, KEYS>(s, d, k);
+			strip_write<T, KEYS>(s, d, k, size);
 		}
 		if (rings == 2) {
 			T *other = q;
@@ -816,11 +831,12 @@ static __global__ void __launch_bounds__(SCAN_THREADS)
 	DYNAMIC_SHARED(float, f);
 	const int rings = RINGS(T, KEYS);
 	T *k = (T *)(f + FACTORS * TILE), *q = k + (rings - 1) * TILE * ROWS_PITCH(T, KEYS);
-	T *P = k + rings * TILE * ROWS_PITCH(T, KEYS), *inverse = P + MATRIX(T, KEYS);
+	T *P = k + rings * TILE * ROWS_PITCH(T, KEYS), *inverse = P + MATRIX(T);
 	struct strip at;
 	if (!strip_of(&at, &a, &r, &w)) return;
 	struct head_rows<T> h = head_rows_of<T>(&a, at.head, at.first);
 	int stride = (int)h.stride, values = (int)(a.value_heads * a.value_dim), keys = (int)a.key_dim;
+	int size = keys <= 128 ? 128 : 256;
 	int64_t value = at.head * a.value_dim + at.column;
 	float s[KEYS / 8][4]; /* dS */
 
@@ -837,8 +853,8 @@ static __global__ void __launch_bounds__(SCAN_THREADS)
 		copies_wait<0>();
 		__syncthreads();
 		copy_factors(f, &a, &r, &at, t);
-		copy_matrix<T, KEYS>(P, r.P, &a, &r, &at, t);
-		if (CORRECT) copy_matrix<T, KEYS>(inverse, r.T, &a, &r, &at, t);
+		copy_matrix<T>(P, r.P, &a, &r, &at, t);
+		if (CORRECT) copy_matrix<T>(inverse, r.T, &a, &r, &at, t);
 		copies_commit();
 		if (rings == 2 && (t > 0 || !at.begins)) copy_keys<KEYS>(q, h.q, stride, &a, &r, &at, t);
 		copies_commit();
@@ -848,17 +864,17 @@ static __global__ void __launch_bounds__(SCAN_THREADS)
 		if (KEYS == 128)
 			strip_load<TOKENS>(g, (const T *)a.d_o + (at.first + t) * values + value, values, length, at.columns);
 		strip_zero<TOKENS>(sum);
-		if (goes_on) strip_read<T, KEYS, 2>(sum, s, k);
+		if (goes_on) strip_read<T, KEYS, 2>(sum, s, k, size);
 		copies_wait<1>();
 		__syncthreads();
 		strip_scale(sum, f + LEFT, 1);
 		if (KEYS > 128)
 			strip_load<TOKENS>(g, (const T *)a.d_o + (at.first + t) * values + value, values, length, at.columns);
-		strip_add_matrix<T, KEYS, 0, 1, 2>(sum, g, P);
+		strip_add_matrix<T, 0, 1, 2>(sum, g, P);
 		if (CORRECT) {
 			float x[TOKENS][4];
 			strip_zero<TOKENS>(x);
-			strip_add_matrix<T, KEYS, 0, 2, 2>(x, sum, inverse);
+			strip_add_matrix<T, 0, 2, 2>(x, sum, inverse);
 			memcpy(sum, x, sizeof sum);
 		}
 		strip_store<TOKENS>(r.r + (at.at + t) * values + value, sum, values, length, at.columns);
@@ -879,7 +895,7 @@ static __global__ void __launch_bounds__(SCAN_THREADS)
 			for (int e = 0; e < 4; e++) s[n][e] *= decay;
 		if (CORRECT) {
 			strip_scale(sum, f + DECAY, -1);
-			strip_write<T, KEYS>(s, sum, k);
+			strip_write<T, KEYS>(s, sum, k, size);
 		}
 		if (rings == 1) {
 			__syncthreads();
@@ -893,7 +909,7 @@ static __global__ void __launch_bounds__(SCAN_THREADS)
 		if (KEYS > 128)
 			strip_load<TOKENS>(g, (const T *)a.d_o + (at.first + t) * values + value, values, length, at.columns);
 		strip_scale(g, f + DECAY, 1);
-		strip_write<T, KEYS>(s, g, q);
+		strip_write<T, KEYS>(s, g, q, size);
 	}
 	if (!at.begins)
 		strip_store<KEYS / 8>(kept_at(&a, &r, w.number - 1, at.group, at.head) + at.column, s, (int)a.value_dim, keys,
@@ -1165,7 +1181,7 @@ template <typename T, int KEYS>
 static size_t scan_shared(int matrices)
 {
 	return FACTORS * TILE * sizeof(float) +
-		(RINGS(T, KEYS) * TILE * ROWS_PITCH(T, KEYS) + matrices * MATRIX(T, KEYS)) * sizeof(T);
+		(RINGS(T, KEYS) * TILE * ROWS_PITCH(T, KEYS) + matrices * MATRIX(T)) * sizeof(T);
 }
 
 #define CHUNK_SHARED ((3 * ALL + 2 * TILE) * sizeof(float))
@@ -1223,7 +1239,7 @@ static void backward(const struct cuda_queue *q, const struct delta_args a)
 }
 
 #define BY_KEYS(q, a, direction, correct) \
-	((a)->key_dim <= 128 ? direction<T, 128, correct>(q, *(a)) : direction<T, 256, correct>(q, *(a)))
+	((a)->key_dim <= 128 ? direction<T, LEAST_KEYS(T), correct>(q, *(a)) : direction<T, 256, correct>(q, *(a)))
 #define BY_RULE(q, a, direction) \
 	BY_ELEMENT(q, ((a)->correct ? BY_KEYS(q, a, direction, 1) : BY_KEYS(q, a, direction, 0)))
 void cuda_delta_forward(const struct cuda_queue *q, const struct delta_args *a) { BY_RULE(q, a, forward); }
@@ -1233,8 +1249,8 @@ void cuda_delta_backward(const struct cuda_queue *q, const struct delta_args *a)
 	(const void *)delta_scan_kernel<type, keys, 0, correct>, (const void *)delta_scan_kernel<type, keys, 1, correct>, \
 		(const void *)delta_scan_back_kernel<type, keys, correct>
 #define KERNELS(type, correct) \
-	(const void *)delta_chunk_kernel<type, correct>, SCANS(type, 128, correct), SCANS(type, 256, correct), \
-		(const void *)delta_gradients_kernel<type, correct>
+	(const void *)delta_chunk_kernel<type, correct>, SCANS(type, LEAST_KEYS(type), correct), \
+		SCANS(type, 256, correct), (const void *)delta_gradients_kernel<type, correct>
 
 /* More than 48 KiB of shared memory a block must be requested before the launch */
 cudaError_t delta_prepare(void)
