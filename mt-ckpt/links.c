@@ -20,6 +20,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 #include "links.h"
+#include "mt/control.h"
 #include "os.h"
 #include "cli/cli.h"
 #include "mt/run.h"

@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include "load.h"
 #include "model/hfjson.h"
+#include "mt/control.h"
 #include "os.h"
 #include "say.h"
 #include "mt/choices.h"

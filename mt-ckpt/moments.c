@@ -3,6 +3,7 @@
 #include "load.h"
 #include "cli/cli.h"
 #include "model/int8.h"
+#include "mt/control.h"
 #include "mt/run.h"
 
 /* m or v of what the run has of a unit, and what to do with n fp32 values that belong to its elements from `at` on.

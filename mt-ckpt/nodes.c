@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include "ckpt.h"
 #include "cli/cli.h"
+#include "mt/control.h"
 #include "mt/run.h"
 #include "mt/snapshot.h"
 #include "mt/stage.h"

@@ -4,6 +4,7 @@
 
 #include "hf/hf.h"
 #include "mt/memory.h"
+#include "mt/step.h"
 
 struct run_json {               /* what a checkpoint holds beside its arrays */
 	enum mt_dtype dtype, state; /* of w, of m and v */

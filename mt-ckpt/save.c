@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 #include "ckpt.h"
+#include "mt/control.h"
 #include "mt/run.h"
 #include "mt/tier.h"
 #include "mt/txn.h"

@@ -18,6 +18,7 @@
 #include <unistd.h>
 #include "links.h"
 #include "cli/cli.h"
+#include "mt/control.h"
 #include "mt/ring.h"
 #include "mt/run.h"
 #include "mt/snapshot.h"

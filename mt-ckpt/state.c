@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include "ckpt.h"
+#include "mt/control.h"
 #include "os.h"
 #include "mt/choices.h"
 #include "mt/run.h"

@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "ckpt.h"
+#include "mt/control.h"
 #include "mt/run.h"
 #include "mt/tier.h"
 

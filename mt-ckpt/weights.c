@@ -3,6 +3,7 @@
 #include <math.h>
 #include "load.h"
 #include "cli/cli.h"
+#include "mt/control.h"
 #include "mt/run.h"
 
 /* The same of lo, which of exact tensors is on all nodes */

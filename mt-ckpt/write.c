@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include "ckpt.h"
 #include "cli/cli.h"
+#include "mt/control.h"
 #include "mt/run.h"
 #include "mt/stage.h"
 #include "mt/tier.h"

@@ -25,6 +25,7 @@
 #include "mt/ring.h"
 #include "mt/run.h"
 #include "mt/stage.h"
+#include "mt/step.h"
 #include "mt/txn.h"
 #include "mt/wait.h"
 #include "progress.h"

@@ -9,6 +9,7 @@
 #include "mt/documents.h"
 #include "mt/memory.h"
 #include "mt/stage.h"
+#include "mt/step.h"
 
 struct mt_geometry;
 

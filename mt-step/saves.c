@@ -1,4 +1,5 @@
 /* saves.c: mt-step requests snapshots, mt-optim takes them, mt-ckpt writes them; mt-step reports failures. */
+#include "mt/control.h"
 #include "mt/run.h"
 #include "mt/snapshot.h"
 #include "mt/stage.h"

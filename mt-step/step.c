@@ -6,6 +6,7 @@
 
 #include "count.h"
 #include "metrics.h"
+#include "mt/control.h"
 #include "mt/error.h"
 #include "mt/ring.h"
 #include "mt/run.h"

@@ -27,6 +27,7 @@
 
 #include "best.h"
 #include "metrics.h"
+#include "mt/control.h"
 #include "mt/error.h"
 #include "mt/run.h"
 #include "mt/stage.h"

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "lib.h"
+#include "mt/control.h"
 #include "mt/create.h"
 #include "mt/error.h"
 #include "mt/ring.h"

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 
+#include "mt/control.h"
 #include "mt/run.h"
 #include "mt/stage.h"
 #include "mt/tier.h"

@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "look.h"
+#include "mt/control.h"
 #include "mt/error.h"
 #include "mt/ring.h"
 #include "mt/run.h"

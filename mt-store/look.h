@@ -9,6 +9,7 @@
 #include "mt/memory.h"
 #include "mt/model.h"
 #include "mt/stage.h"
+#include "mt/step.h"
 #include "mt/tier.h"
 
 struct mt_run;

@@ -27,6 +27,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "mt/control.h"
 #include "mt/error.h"
 #include "mt/run.h"
 #include "mt/snapshot.h"

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "look.h"
+#include "mt/control.h"
 #include "mt/error.h"
 #include "mt/run.h"
 #include "mt/stage.h"

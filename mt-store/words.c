@@ -8,6 +8,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "mt/control.h"
 #include "mt/run.h"
 #include "store.h"
 

@@ -3,6 +3,7 @@
  * A unit's weights come into a slot after the last operation that reads what is there; compute waits until they are
  * there. So the weights of one unit come while the one before computes.
  */
+#include "mt/control.h"
 #include "mt/run.h"
 #include "mt/stage.h"
 #include "schedule.h"

@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 
+#include "mt/control.h"
 #include "mt/error.h"
 #include "mt/run.h"
 #include "schedule.h"

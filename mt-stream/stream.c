@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "mt/control.h"
 #include "mt/error.h"
 #include "mt/ring.h"
 #include "mt/run.h"

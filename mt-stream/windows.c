@@ -25,6 +25,7 @@
  * A norm behind the experts needs their whole sum before any window goes backward. So each block keeps that sum (N, H)
  * from the forward pass on, and before its windows go backward computes the sum's gradient.
  */
+#include "mt/control.h"
 #include "mt/run.h"
 #include "mt/stage.h"
 #include "schedule.h"

@@ -14,8 +14,10 @@
 #include <xxhash.h>
 
 #include "lib.h"
+#include "mt/control.h"
 #include "mt/error.h"
 #include "mt/run.h"
+#include "mt/tier.h"
 #include "os.h"
 #include "pool.h"
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "lib.h"
+#include "mt/control.h"
 #include "mt/error.h"
 #include "mt/run.h"
 

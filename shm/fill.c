@@ -1,6 +1,7 @@
 /* fill.c: filling a run with weights, by init or load: its begin and end, what a filled run starts with, and what a run
  * that is not filled says. */
 #include "lib.h"
+#include "mt/control.h"
 #include "mt/error.h"
 #include "mt/run.h"
 #include "mt/stage.h"

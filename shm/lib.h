@@ -4,8 +4,11 @@
 
 #include <sys/stat.h>
 
-#include "mt/control.h"
-#include "mt/tier.h"
+#include "mt/layout.h"
+#include "mt/memory.h"
+
+struct mt_control;
+struct mt_tile;
 
 enum region { REGION_CONTROL, REGION_RINGS, REGION_STORE, REGION_FILES, REGION_RING };
 

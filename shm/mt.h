@@ -28,6 +28,7 @@
 #include "mt/layout.h"
 #include "mt/memory.h"
 #include "mt/documents.h"
+#include "mt/step.h"
 #include "mt/control.h"
 #include "mt/create.h"
 #include "mt/run.h"

@@ -3,6 +3,7 @@
 #include <stddef.h>
 
 #include "lib.h"
+#include "mt/control.h"
 #include "mt/error.h"
 #include "mt/run.h"
 #include "mt/stage.h"

@@ -20,6 +20,7 @@
 
 #include "batch.h"
 #include "lib.h"
+#include "mt/control.h"
 #include "mt/error.h"
 #include "mt/ring.h"
 #include "mt/run.h"

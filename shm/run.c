@@ -10,10 +10,12 @@
 #include <unistd.h>
 
 #include "lib.h"
+#include "mt/control.h"
 #include "mt/create.h"
 #include "mt/error.h"
 #include "mt/run.h"
 #include "mt/stage.h"
+#include "mt/tier.h"
 #include "mt/txn.h"
 #include "mt/wait.h"
 #include "os.h"

@@ -20,6 +20,7 @@
  *
  * On other nodes than 0, "saved" and "failed" come from node 0 by mt-link, which ends the save there. */
 #include "lib.h"
+#include "mt/control.h"
 #include "mt/error.h"
 #include "mt/run.h"
 #include "mt/snapshot.h"

@@ -28,6 +28,7 @@
 #include <unistd.h>
 
 #include "lib.h"
+#include "mt/control.h"
 #include "mt/error.h"
 #include "mt/run.h"
 #include "mt/stage.h"

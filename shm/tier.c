@@ -4,9 +4,11 @@
 #include <xxhash.h>
 
 #include "lib.h"
+#include "mt/control.h"
 #include "mt/error.h"
 #include "mt/run.h"
 #include "mt/stage.h"
+#include "mt/tier.h"
 #include "mt/wait.h"
 
 bool mt_tier_any(const struct mt_run *run) { return run->control->tier.tiles != 0; }

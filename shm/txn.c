@@ -30,6 +30,7 @@
 #include <math.h>
 
 #include "lib.h"
+#include "mt/control.h"
 #include "mt/error.h"
 #include "mt/run.h"
 #include "mt/stage.h"

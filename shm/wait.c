@@ -28,6 +28,7 @@
 #include <unistd.h>
 
 #include "lib.h"
+#include "mt/control.h"
 #include "mt/wait.h"
 #include "os.h"
 #include "say.h"

@@ -10,6 +10,7 @@
 #include "mt/ring.h"
 #include "mt/run.h"
 #include "mt/stage.h"
+#include "mt/step.h"
 #include "mt/txn.h"
 #include "score.h"
 

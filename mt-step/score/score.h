@@ -3,6 +3,7 @@
 #define SCORE_H
 
 #include "driver.h"
+#include "mt/step.h"
 
 /* Rows of one evaluation, of the run's transactions: they are in memory until its answers have come */
 struct part {

@@ -8,6 +8,7 @@
 #include "cli/cli.h"
 #include "cuda.h"
 #include "gpu.h"
+#include "mt/control.h"
 #include "pool.h"
 #include "block.h"
 #include "mt/choices.h"

@@ -14,6 +14,7 @@
 #include "cli/cli.h"
 #include "cuda.h"
 #include "gpu.h"
+#include "mt/control.h"
 #include "mt/run.h"
 
 #ifndef REGISTER_MOST              /* smaller for the emulated GPU */

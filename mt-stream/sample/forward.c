@@ -13,6 +13,7 @@
 
 #include "layers.h"
 #include "cli/cli.h"
+#include "mt/control.h"
 #include "mt/error.h"
 #include "mt/run.h"
 #include "sample.h"

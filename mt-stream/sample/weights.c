@@ -6,6 +6,7 @@
  * read-only. That is also why it polls: to sleep on the doorbell it would have to write.
  */
 #include "cli/cli.h"
+#include "mt/control.h"
 #include "mt/error.h"
 #include "mt/run.h"
 #include "mt/stage.h"

@@ -3,8 +3,8 @@
 #define LIBMT_CONTROL_H
 
 #include "layout.h"
-#include "memory.h"
 #include "model.h"
+#include "step.h"
 
 /* clang-format off */
 
@@ -33,8 +33,6 @@ struct mt_nodes {
 	 * the same when node r's has found that file, one less when it has not. mt-link carries them. 0: not yet */
 	_Alignas(64) _Atomic uint64_t token[MT_NODES];
 };
-
-#define MT_TIER_PATH 512        /* bytes of a directory's path, NUL included */
 
 /* lo, m and v of the last units in files: see mt/tier.h. Each of the three counters is changed by one stage alone, from
  * q to q + 1; written <= updated <= loaded <= written + slots. */

@@ -6,11 +6,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "control.h"
+#include "layout.h"
+#include "memory.h"
 
 /* clang-format off */
 
 struct mt_run;                  /* a process's handle on a run */
+struct mt_control;
+struct mt_partition;
 
 enum {                          /* mt_run_open flags */
 	MT_RUN_CONTROL = 0,         /* the control region alone */

@@ -18,13 +18,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "control.h"
-
 /* clang-format off */
 
 struct mt_run;
 
 #define MT_TIER_DIRS   16       /* directories of a run at most */
+#define MT_TIER_PATH   512      /* bytes of a directory's path, NUL included */
 #define MT_TILE_PAGE   65536    /* arrays and the seal begin at multiples of it: kernels with such pages map them */
 #define MT_TILE_HEADER MT_TILE_PAGE
 #define MT_TILE_CHUNK  (1u << 20)    /* transfers and their checksums end at multiples of this in the file */

@@ -10,6 +10,8 @@
 /* clang-format off */
 
 struct mt_run;
+struct mt_txn;
+struct mt_figures;
 
 static inline uint64_t mt_word(uint32_t k, uint32_t attempt, enum mt_phase phase)
 { return (uint64_t)k << 32 | (uint64_t)(attempt & 0xffffff) << 8 | (uint64_t)phase; }

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "cli/cli.h"
+#include "mt/control.h"
 #include "mt/stage.h"
 #include "mt/wait.h"
 #include "tier.h"

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "mt/control.h"
 #include "mt/error.h"
 #include "mt/run.h"
 #include "mt/stage.h"

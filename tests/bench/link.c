@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "mt/control.h"
 #include "mt/create.h"
 #include "mt/error.h"
 #include "mt/ring.h"

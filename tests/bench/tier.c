@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "cli/cli.h"
+#include "mt/control.h"
 #include "mt/run.h"
 #include "mt/tier.h"
 #include "mt/wait.h"

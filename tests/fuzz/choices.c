@@ -2,6 +2,7 @@
 #include "fuzz.h"
 #include "lib.h"
 #include "mt/choices.h"
+#include "mt/control.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {

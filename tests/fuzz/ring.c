@@ -2,6 +2,7 @@
  * gives only blocks that lie in the region, and no more messages than fit. */
 #include "fuzz.h"
 #include "lib.h"
+#include "mt/control.h"
 #include "mt/ring.h"
 
 enum { SIZE = 1 << 14 };

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "mt/control.h"
 #include "mt/error.h"
 #include "mt/run.h"
 

@@ -1,6 +1,7 @@
 /* ckpt-common.h: pseudo-random state of a run, for tests of saving and loading. */
 #include "cli/cli.h"
 #include "model/int8.h"
+#include "mt/control.h"
 #include "mt/error.h"
 #include "mt/run.h"
 #include "splitmix.h"

@@ -17,6 +17,7 @@
 
 #include "cli/cli.h"
 #include "mt/choices.h"
+#include "mt/control.h"
 #include "mt/error.h"
 #include "mt/ring.h"
 #include "mt/run.h"

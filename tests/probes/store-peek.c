@@ -7,6 +7,7 @@
 #include <xxhash.h>
 
 #include "cli/cli.h"
+#include "mt/control.h"
 #include "mt/error.h"
 #include "mt/run.h"
 

@@ -31,6 +31,7 @@
 
 #include "batch.h"
 #include "cli/cli.h"
+#include "mt/control.h"
 #include "mt/create.h"
 #include "mt/documents.h"
 #include "mt/error.h"
