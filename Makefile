@@ -21,6 +21,10 @@ ALL_CFLAGS = -std=gnu17 -D_GNU_SOURCE $(WARN) -ffp-contract=off -fno-math-errno 
 # a program's files see its folder and libmt; tests see every program's
 INCLUDE = -Ishm $(if $(filter tests/%,$<),-Imt-ckpt -Imt-step -Imt-stream -Imt-optim,-I$(firstword $(subst /, ,$<)))
 
+# Compile through ccache, where it is installed and can write its cache; `make CCACHE=`: never. (CC may be a link to
+# ccache: ccache looks for the compiler behind it.)
+CCACHE := $(shell d=$$(ccache -k cache_dir 2>/dev/null) && mkdir -p "$$d" 2>/dev/null && [ -w "$$d" ] && echo ccache)
+
 # make V=1 shows the commands
 QUIET  = $(if $(V),,@echo '  make $@'; )
 
@@ -88,7 +92,7 @@ $(O)/libmt.so: $(LIB_SRC:%.c=$(O)/%.o) shm/libmt.map
 	  $(filter %.o,$^) $(LIBMT_LIBS)
 $(O)/%.o: %.c
 	@mkdir -p $(@D)
-	$(QUIET)$(CC) $(ALL_CFLAGS) -c -o $@ $<
+	$(QUIET)$(CCACHE) $(CC) $(ALL_CFLAGS) -c -o $@ $<
 
 include tests/gpu/build.mk tests/build.mk
 

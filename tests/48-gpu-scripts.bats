@@ -573,6 +573,29 @@ bare_toolkit() {
 	grep -q stream.c "$T/out"
 }
 
+@test "make compiles through ccache if it can write its cache, .cu files by their headers; not with CCACHE=" {
+	bare_toolkit
+	mkdir "$T/path"
+	printf '%s\n' '#!/bin/sh' '[ "$1" != -k ] || { echo "$CACHE"; exit; }' "echo \"\$CCACHE_DEPEND \$*\" >>'$T/calls'" \
+		'exec "$@"' >"$T/path/ccache"
+	chmod +x "$T/path/ccache"
+	compile() { # DIRECTORY-OF-THE-CACHE VARIABLES...
+		rm -rf "$T/build"
+		: >"$T/calls"
+		CACHE=$1 PATH=$T/path:$PATH make -C "$TOP" B="$T/bin" O="$T/build" NVCC="$T/cuda/bin/nvcc" \
+			PYTHON_LIB="$T/site" CUDNN_FRONTEND= "${@:2}" "$T/build/shm/error.o" "$T/build/mt-stream/cuda/rows.o"
+		[ -s "$T/build/shm/error.o" ]
+	}
+	compile "$T/cache"
+	grep -q "^ cc .* -c -o $T/build/shm/error.o" "$T/calls"
+	grep -q "^1 $T/cuda/bin/nvcc .*mt-stream/cuda/rows.cu" "$T/calls"
+	[ "$(wc -l <"$T/calls")" = 2 ]
+	compile "$T/cache" CCACHE=
+	[ ! -s "$T/calls" ]
+	compile "$T/calls/cache"
+	[ ! -s "$T/calls" ]
+}
+
 @test "make uses OpenBLAS if oneDNN's header is missing" {
 	make -C "$TOP" -n B="$T/bin" O="$T/build" NVCC= CC="cc -nostdinc" "$T/bin/mt-stream" >"$T/out"
 	grep -q -e "-o $T/bin/mt-stream .*-lopenblas" "$T/out"

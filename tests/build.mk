@@ -86,8 +86,8 @@ fuzz: fuzzers
 	@BUILD="$(abspath $(O))" tests/fuzz/run $(SECONDS) $(TARGET)
 $(FUZZ)/obj/%.o: %.c
 	@mkdir -p $(@D)
-	$(QUIET)$(or $(FUZZ_CC),$(CC)) -std=gnu17 -D_GNU_SOURCE -Ishm -Imt-ckpt -Imt-step -Imt-stream -Imt-optim -g -O1 \
-	  $(FUZZ_SAN) -MMD -MP -c -o $@ $<
+	$(QUIET)$(CCACHE) $(or $(FUZZ_CC),$(CC)) -std=gnu17 -D_GNU_SOURCE -Ishm -Imt-ckpt -Imt-step -Imt-stream \
+	  -Imt-optim -g -O1 $(FUZZ_SAN) -MMD -MP -c -o $@ $<
 define fuzzer
 $(FUZZ)/$(1): $(patsubst %.c,$(FUZZ)/obj/%.o,tests/fuzz/$(1).c $(if $(FUZZ_CC),,tests/fuzz/main.c) $(FUZZ_SRC_$(1)) \
   $(CLI_SRC) $(LIB_SRC))

@@ -59,11 +59,13 @@ $(if $(filter 0,$(MAKELEVEL)),$(if $(filter deps test demo clean,$(MAKECMDGOALS)
 endif
 $(O)/mt-stream/cuda/cudnn.o: mt-stream/cuda/cudnn.cc
 	@mkdir -p $(@D)
-	$(QUIET)$(CXX) -std=c++17 -O1 -fPIC $(WARN) -MMD -MP -isystem $(CUDNN_FRONTEND) -isystem $(CUDNN_H) \
-	  $(CUDA_INCLUDE) -c -o $@ $<
+	$(QUIET)$(CCACHE) $(CXX) -std=c++17 -O1 -fPIC $(WARN) -MMD -MP -isystem $(CUDNN_FRONTEND) \
+	  -isystem $(CUDNN_H) $(CUDA_INCLUDE) -c -o $@ $<
+# CCACHE_DEPEND: ccache compares the file and its headers. By default it compares the output of nvcc -E, which is for
+# one target: it would take an old object where only code for the host or for other targets has changed
 $(O)/%.o: %.cu
 	@mkdir -p $(@D)
-	$(QUIET)$(NVCC) -std=c++17 -O3 -Ishm --threads 2 \
+	$(QUIET)CCACHE_DEPEND=1 $(CCACHE) $(NVCC) -std=c++17 -O3 -Ishm --threads 2 \
 	  $(foreach t,$(CUDA_TARGETS),-gencode arch=compute_$(t),code=sm_$(t)) \
 	  -gencode arch=compute_$(CUDA_NEWEST),code=compute_$(CUDA_NEWEST) -MMD -MP -Xcompiler \
 	  -Wall,-Wextra,-fPIC,-fno-exceptions,-fno-threadsafe-statics \

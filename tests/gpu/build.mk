@@ -40,13 +40,13 @@ $(O)/emu/cuda/rows.o: EMU += -DNARROW_FIRST=1000
 EMU_OBJ = $(CUDA_SRC:mt-stream/%.cu=$(O)/emu/%.o) $(O)/emu/emu.o $(O)/emu/sdpa.o
 $(O)/emu/%.o: mt-stream/%.cu
 	@mkdir -p $(@D)
-	$(QUIET)$(CXX) -std=c++17 -x c++ $(EMU) $(WARN) -Wno-unknown-pragmas -MMD -MP $(CFLAGS) -c -o $@ $<
+	$(QUIET)$(CCACHE) $(CXX) -std=c++17 -x c++ $(EMU) $(WARN) -Wno-unknown-pragmas -MMD -MP $(CFLAGS) -c -o $@ $<
 $(O)/emu/%.o: tests/gpu/emu/%.cc
 	@mkdir -p $(@D)
-	$(QUIET)$(CXX) -std=c++17 $(EMU) $(WARN) -MMD -MP $(CFLAGS) -c -o $@ $<
+	$(QUIET)$(CCACHE) $(CXX) -std=c++17 $(EMU) $(WARN) -MMD -MP $(CFLAGS) -c -o $@ $<
 $(O)/emu/%.o: mt-stream/%.c
 	@mkdir -p $(@D)
-	$(QUIET)$(CC) $(ALL_CFLAGS) $(EMU) -DHAVE_CUDA -c -o $@ $<
+	$(QUIET)$(CCACHE) $(CC) $(ALL_CFLAGS) $(EMU) -DHAVE_CUDA -c -o $@ $<
 $(O)/probes/cuda-kernels: tests/probes/cuda-kernels.c $(EMU_OBJ)
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) $(EMU) $(LDFLAGS) -o $@ $< $(EMU_OBJ) -lstdc++ -lm
@@ -55,8 +55,8 @@ EMU_KERNELS = $(CUDA_SRC:mt-stream/%.cu=%.o)
 BANKS = cuda/attention.o cuda/attention-mma.o cuda/grouped-mma.o
 $(O)/emu/watched/%.o: mt-stream/%.cu
 	@mkdir -p $(@D)
-	$(QUIET)$(CXX) -std=c++17 -x c++ $(EMU) $(WARN) -Wno-unknown-pragmas -MMD -MP $(CFLAGS) -O1 -g -fsanitize=thread \
-	  -c -o $@ $<
+	$(QUIET)$(CCACHE) $(CXX) -std=c++17 -x c++ $(EMU) $(WARN) -Wno-unknown-pragmas -MMD -MP $(CFLAGS) -O1 -g \
+	  -fsanitize=thread -c -o $@ $<
 $(O)/probes/cuda-races: tests/probes/cuda-kernels.c $(EMU_KERNELS:%=$(O)/emu/watched/%) $(O)/emu/emu.o \
   $(O)/emu/races.o
 	@mkdir -p $(@D)
@@ -74,7 +74,7 @@ $(O)/emu/rates $(O)/emu/large: $(O)/emu/%: tests/gpu/%.c $(EMU_OBJ) $(GPU_GEMM:%
 	$(QUIET)$(CC) $(ALL_CFLAGS) $(EMU) $(LDFLAGS) $(EMU_LD) -o $@ $(filter-out %.h,$^) $(LIBMT_LIBS) -lstdc++ -ldl
 $(O)/emu/left-out/%.o: mt-stream/%.c tests/probes/left-out.h
 	@mkdir -p $(@D)
-	$(QUIET)$(CC) $(ALL_CFLAGS) $(EMU) -include tests/probes/left-out.h -c -o $@ $<
+	$(QUIET)$(CCACHE) $(CC) $(ALL_CFLAGS) $(EMU) -include tests/probes/left-out.h -c -o $@ $<
 $(O)/probes/cuda-chaos: tests/probes/stream-chaos.c tests/probes/stream-world.h $(EMU_OBJ) \
   $(CUDA_DEVICE:%=$(O)/emu/left-out/cuda/%) $(O)/emu/left-out/cuda/host.o \
   $(patsubst mt-stream/%.c,$(O)/emu/%.o,$(filter-out $(addprefix mt-stream/cuda/,host.c \
