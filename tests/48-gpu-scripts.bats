@@ -596,6 +596,37 @@ bare_toolkit() {
 	[ ! -s "$T/calls" ]
 }
 
+@test "make demo builds no more than it runs, and CUDA's files only if mt-stream has been built with them" {
+	need_cmd bible
+	need_cmd strace
+	bare_toolkit
+	local program
+	plan() { # what make demo would do, with this in $O/mt-stream/devices
+		mkdir -p "$T/build/mt-stream"
+		echo "$1" >"$T/build/mt-stream/devices"
+		make -C "$TOP" -n B="$T/bin" O="$T/build" NVCC="$T/cuda/bin/nvcc" PYTHON_LIB="$T/site" CUDNN_FRONTEND= demo
+	}
+	plan "cpu chaos cuda" >"$T/out"
+	grep -q 'cuda/rows' "$T/out"
+	plan "cpu chaos" >"$T/out"
+	no grep -q 'cuda/rows' "$T/out"
+	mkdir -p "$T/tree/bin" "$T/tree/tests"
+	cp "$TOP/tests/demo" "$T/tree/tests"
+	ln -s "$TOP/tests/configs" "$T/tree/tests"
+	ln -s "$TOP/bin/run" "$T/tree/bin"
+	for program in $(sed -n "s|.* -o $T/bin/\(mt-[a-z]*\) .*|\1|p" "$T/out"); do
+		cp "$MT/$program" "$T/tree/bin"
+		echo "$program" >>"$T/built"
+	done
+	(
+		PATH=${PATH#"$MT:$PROBES:"}
+		MT_DEMO_STEPS=5 strace -f -e trace=execve -o "$T/trace" "$T/tree/tests/demo" "$T/demo" >"$T/out" 2>&1
+	) || { cat "$T/out"; return 1; }
+	[ -s "$T/demo/run/samples.jsonl" ] && [ -s "$T/demo/run/model/model.safetensors" ]
+	sed -n 's|.*execve("[^"]*tree/bin/\(mt-[a-z]*\)".*|\1|p' "$T/trace" | grep -vx mt-plot | sort -u >"$T/ran"
+	sort "$T/built" | diff - "$T/ran"
+}
+
 @test "make uses OpenBLAS if oneDNN's header is missing" {
 	make -C "$TOP" -n B="$T/bin" O="$T/build" NVCC= CC="cc -nostdinc" "$T/bin/mt-stream" >"$T/out"
 	grep -q -e "-o $T/bin/mt-stream .*-lopenblas" "$T/out"

@@ -131,9 +131,11 @@ $(COMPILERS:%=warnings-%): warnings-%:
 
 # ---- demo: a byte-level llama of 0.9 M parameters learns the King James Bible on the CPU
 DEMO = build/demo
+# what it runs; without CUDA, which it does not use, if mt-stream was not built with it before
+DEMO_RUNS = $(addprefix $(B)/mt-,run store ckpt stream optim step feed sample)
 .PHONY: demo
 demo: demo-deps
-	@$(MAKE) --no-print-directory $(JOBS) all
+	@$(MAKE) --no-print-directory $(JOBS) $(DEMO_RUNS) $(shell grep -qs cuda $(O)/mt-stream/devices || echo NVCC=)
 	@tests/demo $(DEMO)
 
 .PHONY: bench
