@@ -34,9 +34,9 @@ struct grads {
 	int64_t stride[ROLES];
 };
 
-/* What a mixture of experts needs for a slice. E experts, K of a token, R = P K (ops.h). F, G are sized for whichever
- * needs more: R rows of an expert, or P rows of the shared expert. With windows, sums and routing (except dlogits) are
- * kept for every slice of the pass, one after another. */
+/* What a mixture of experts needs for a slice. E experts, K of a token, R = P K (ops/common.h). F, G are sized for
+ * whichever needs more: R rows of an expert, or P rows of the shared expert. With windows, sums and routing (except
+ * dlogits) are kept for every slice of the pass, one after another. */
 struct experts_scratch {
 	float *scores;           /* (P, E) */
 	void *dlogits;           /* (P, E); fp32 where the router is exact */

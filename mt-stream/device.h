@@ -14,7 +14,7 @@
  * Element types. Activations on the device are of the device's own element type (dev->elem bytes each: fp32 on cpu).
  * Operands are weights, and the matrices that GEMMs multiply: of the same type, or, on a cpu that computes in bf16, of
  * bf16 (dev->operand bytes each), to which OP_NARROW rounds activations. Statistics, gradients of weights and losses
- * are fp32 or wider on every device. ops.h explains the operations and the letters of shapes. Pointers are device
+ * are fp32 or wider on every device. ops/ explains the operations and the letters of shapes. Pointers are device
  * memory unless they say host.
  */
 #ifndef MT_STREAM_DEVICE_H
@@ -85,7 +85,7 @@ enum op_code {
 
 const char *op_name(enum op_code);
 
-/* An operation and its arguments, copied at launch. ops.h says what each computes. */
+/* An operation and its arguments, copied at launch. ops/ says what each computes. */
 struct op {
 	enum op_code code;
 	union {
@@ -256,10 +256,5 @@ void cpu_execute(struct pool *, const struct op *, const struct device *);
 /* If `next` only rounds what the operation writes, let the operation do so, row by row, while that is in a cache: it
  * then does both. The same bits, a pass over memory less. */
 bool cpu_fuse(struct op *, const struct op *next);
-/* op_attention_forward and op_attention_backward with operands of multiplications rounded to bf16 */
-void attention_bf16_forward(struct pool *, const struct attention_args *);
-void attention_bf16_backward(struct pool *, const struct attention_args *);
-/* This CPU can, and it is faster than fp32 */
-bool attention_bf16_is_fast(void);
 
 #endif

@@ -1,7 +1,9 @@
 /* activation.c: the inner function of the MLP, forward and backward, and the gradients of xIELU's slopes */
 #include "cpu.h"
+#include "ops/activation.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
 enum { GRAIN = 32768 }; /* floats of y that a task computes */

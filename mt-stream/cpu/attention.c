@@ -1,6 +1,7 @@
 /* attention.c: attention split into tasks. A forward task computes a group of queries of one head; a backward task one
  * document of one key-value head, and only it adds to that head's dk and dv. The sinks' gradient is a sum over rows. */
 #include "cpu.h"
+#include "ops/attention.h"
 
 struct job {
 	struct pool *pool;

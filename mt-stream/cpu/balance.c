@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "cpu.h"
+#include "mt/types.h"
+#include "ops/balance.h"
 
 /* ---- forward ---- */
 

@@ -3,6 +3,8 @@
 #include <string.h>
 
 #include "cpu.h"
+#include "mt/types.h"
+#include "ops/combine.h"
 #include "model/bf16.h"
 
 enum { ROWS = 16 }; /* of a task */

@@ -1,5 +1,6 @@
 /* conv.c: a short causal convolution with the norm of q and k heads, forward and backward */
 #include "cpu.h"
+#include "ops/conv.h"
 
 static void forward_rows(const void *args, int64_t first, int64_t end)
 {

@@ -7,9 +7,10 @@
 #ifndef MT_STREAM_CPU_H
 #define MT_STREAM_CPU_H
 
-#include "device.h"
-#include "ops.h"
+#include "ops/common.h"
 #include "pool.h"
+
+struct op;
 
 /* pool_scratch of a thread, or of the caller of pool_run. Growing it may end the process with 71. */
 void *op_scratch(struct pool *, int thread, size_t bytes);

@@ -1,5 +1,6 @@
 /* delta.c: the gated delta rule and Mamba 2; a task computes one value head of one document */
 #include "cpu.h"
+#include "ops/delta.h"
 
 struct job {
 	struct pool *pool;

@@ -1,5 +1,7 @@
 /* embed.c: the embedding, a gather of rows forward and a scatter backward */
 #include "cpu.h"
+#include "ops/embed.h"
+#include "ops/rows.h"
 
 #include <string.h>
 

@@ -1,5 +1,6 @@
 /* execute.c: runs one operation of the devices cpu and chaos, on operands of the type that was selected for the run */
 #include "cpu.h"
+#include "device.h"
 #include "mt/error.h"
 
 #include <string.h>

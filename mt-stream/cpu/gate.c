@@ -1,5 +1,6 @@
 /* gate.c: the gated norm of gated DeltaNet and Mamba 2, and the output gate of attention, forward and backward */
 #include "cpu.h"
+#include "ops/gate.h"
 
 ROWS_OPERATION(gated_norm_forward, gated_norm)
 ROWS_OPERATION(gate_forward, gate)

@@ -6,6 +6,7 @@
  * AVX512-BF16. Their sums are fp32.
  */
 #include "cpu.h"
+#include "ops/gemm.h"
 
 #include <stdio.h>
 #include <stdlib.h>

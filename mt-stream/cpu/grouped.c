@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "cpu.h"
+#include "ops/grouped.h"
 
 /* The GEMM of one expert, and the number of the first of its tiles among all */
 struct expert_gemm {

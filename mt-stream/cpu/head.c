@@ -1,7 +1,9 @@
 /* head.c: cross-entropy over a chunk of rows of logits, and the scale and cap of logits before it */
 #include "cpu.h"
+#include "ops/head.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
 struct job {

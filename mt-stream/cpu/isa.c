@@ -1,5 +1,6 @@
 /* isa.c: which set of kernels this CPU runs */
 #include "cpu.h"
+#include "ops/gemm.h"
 
 #include <stdatomic.h>
 #include <stdlib.h>

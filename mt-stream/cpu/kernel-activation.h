@@ -2,6 +2,7 @@
  * and inlined into separate loops by constant arguments: a form, and where gate and up stand.
  *
  * Functions that have a `slope` set it to the derivative; forward's loops do not use it, and the compiler drops it. */
+#include "ops/activation.h"
 
 /* gelu(x) = x Phi(x), Phi the normal distribution (arXiv 1606.08415); its derivative is Phi(x) + x Phi'(x) */
 INLINE vf gelu(vf x, vf *slope)

@@ -16,6 +16,7 @@
  * neighbours in the sum: (r, 2i) and (r, 2i + 1) of a, (2i, j) and (2i + 1, j) of b. Scores, softmax and all sums are
  * fp32. An array that is multiplied both ways has a copy for each: of pairs along a row, and of pairs of rows (stack).
  */
+#include "ops/attention.h"
 
 #if ATTENTION_BF16
 typedef int32_t operand;

@@ -1,6 +1,7 @@
 /* kernel-conv.h: a short causal convolution, silu, and the norm of q and k heads, forward and backward. Channels go in
  * groups, whole heads of q and k: a group's weights and its last gradients stay in the nearest cache while
  * all rows of a task pass. */
+#include "ops/conv.h"
 
 enum { CONV_GROUP = 512, CONV_WIDTH = 4 };
 #define CONV_NORM_EPS 1e-6f

@@ -19,6 +19,7 @@
  * All products are those of kernel-attention.h, with tiles of QT = 64 columns or rows of ld elements. A tile's rows
  * from n on, up to a multiple of VW, are zeros, unless no product reads them.
  */
+#include "ops/delta.h"
 
 /* ---- a chunk ---- */
 

@@ -1,4 +1,5 @@
 /* kernel-gate.h: the gated norm of heads or groups of channels, and the output gate, forward and backward */
+#include "ops/gate.h"
 
 /* A constant wherever it is used */
 enum gated_form { NORM_FIRST, GATE_FIRST, NO_NORM };

@@ -1,4 +1,6 @@
 /* kernel-mla.h: q, k and v of multi-head latent attention (arXiv 2405.04434), from its projections, and back */
+#include "ops/mla.h"
+#include "ops/rope.h"
 
 /* Elements of a token in qkv, and in kv */
 INLINE int64_t mla_row(const struct mla_args *a) { return a->heads * (2 * a->dim + a->dim_v); }

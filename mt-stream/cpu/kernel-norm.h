@@ -1,4 +1,5 @@
 /* kernel-norm.h: RMSNorm (arXiv 1910.07467) and LayerNorm (arXiv 1607.06450) over rows, and column sums */
+#include "ops/norm.h"
 
 /* The factor of a normed element. A constant wherever it is used, so that it costs nothing in the loops */
 enum weight { WEIGHT, ONE_AND_WEIGHT, NO_WEIGHT };

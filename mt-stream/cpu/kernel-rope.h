@@ -1,5 +1,6 @@
 /* kernel-rope.h: rotary positions (arXiv 2104.09864), with the RMSNorms of q, k and v that some families have before or
  * after them, and the factor of q that grows with the position */
+#include "ops/rope.h"
 
 /* x (2 half): (a, b) becomes (a cos - b sin, b cos + a sin); sign -1 turns the other way, which is the gradient */
 INLINE void rotate(float *x, const float *cosine, const float *sine, float sign, int64_t half)

@@ -1,5 +1,6 @@
 /* misc.c: copies and conversions of long arrays, split into tasks */
 #include "cpu.h"
+#include "device.h"
 
 #include <string.h>
 

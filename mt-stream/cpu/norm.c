@@ -1,5 +1,6 @@
 /* norm.c: RMSNorm and LayerNorm, forward and backward */
 #include "cpu.h"
+#include "ops/norm.h"
 
 static void forward_rows(const void *args, int64_t first, int64_t end)
 {

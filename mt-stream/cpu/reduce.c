@@ -1,7 +1,9 @@
 /* reduce.c: operations split into tasks; sums over rows (gradients of biases and of norms' weights), in blocks of rows.
  * Blocks are added in their order. */
 #include "cpu.h"
+#include "ops/rows.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 enum { LEAST_ROWS = 32, MOST_BLOCKS = 64, COLUMNS = 512 };

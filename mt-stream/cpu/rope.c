@@ -1,5 +1,6 @@
 /* rope.c: rotary positions and q's, k's and v's norms, forward and backward */
 #include "cpu.h"
+#include "ops/rope.h"
 
 static void forward_rows(const void *args, int64_t first, int64_t end)
 {

@@ -1,9 +1,11 @@
 /* route.c: which experts compute a token, with which weights, and in which rows. Scores are computed in fp64 and
  * rounded once, so a choice between two experts does not depend on the CPU. */
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
 #include "cpu.h"
+#include "ops/route.h"
 
 enum { TOKENS = 32 }; /* of a task */
 

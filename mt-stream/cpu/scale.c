@@ -1,5 +1,6 @@
 /* scale.c: sums with factors, element by element, and columns of matrices */
 #include "cpu.h"
+#include "ops/rows.h"
 
 #include <string.h>
 

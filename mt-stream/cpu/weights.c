@@ -2,6 +2,7 @@
  * embedding and experts' biases read them there. The weights of all other operations are few: these get copies in fp32.
  */
 #include "cpu.h"
+#include "device.h"
 
 enum { MOST = 3 }; /* arrays of an operation */
 

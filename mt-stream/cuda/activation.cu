@@ -1,5 +1,6 @@
 /* activation.cu: the MLP's inner functions, WIDE elements of the result a thread */
 #include "common.h"
+#include "../ops/activation.h"
 
 /* 1 / (1 + exp(-x)). T: the type that the result is rounded to; bf16 allows a faster approximation */
 template <typename T>

@@ -3,6 +3,7 @@
 #define MT_STREAM_CUDA_ATTENTION_H
 
 #include "common.h"
+#include "../ops/attention.h"
 
 /* first key that token t of its row (which starts at token `row`) sees */
 static __device__ __forceinline__ int64_t first_key(const struct attention_args *a, int64_t row, int64_t t)

@@ -1,5 +1,6 @@
 /* balance.cu: the auxiliary loss and the z-loss of routers. A warp has a token. All in fp64, as on the cpu. */
 #include "router.h"
+#include "../ops/balance.h"
 
 #ifndef BALANCE_BLOCKS
 #define BALANCE_BLOCKS 1024 /* warps that add up tokens, at most */

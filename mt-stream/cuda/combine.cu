@@ -1,5 +1,7 @@
 /* combine.cu: tokens' rows to experts, and experts' outputs back to tokens, a block a row */
 #include "common.h"
+#include "../ops/combine.h"
+#include "mt/types.h"
 
 /* ---- dispatch ---- */
 

@@ -4,6 +4,7 @@
  * another: the last tokens' x, and backward their gradients of u, stay in registers. Before a document's first token x
  * counts as zeros. */
 #include "common.h"
+#include "../ops/conv.h"
 
 #define BLOCK 128
 #define W 4    /* the most taps */

@@ -10,7 +10,6 @@
 #include "gemm.h"
 #include "host.h"
 #include "kernels.h"
-#include "ops.h"
 
 struct mt_control;
 

@@ -24,6 +24,7 @@
 
 #include "async.h"
 #include "mma.h"
+#include "../ops/delta.h"
 
 #define TILE DELTA_CHUNK
 /* Distances of rows in shared memory, so that the pairs of rows and the columns that a warp reads at once lie in

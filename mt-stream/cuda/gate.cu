@@ -1,5 +1,6 @@
 /* gate.cu: the gated norm of gated DeltaNet and of Mamba 2, and the output gate of attention */
 #include "common.h"
+#include "../ops/gate.h"
 
 /* silu(x) and its derivative */
 static __device__ __forceinline__ float silu(float x, float *slope)

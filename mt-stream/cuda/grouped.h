@@ -4,6 +4,7 @@
 #define MT_STREAM_CUDA_GROUPED_H
 
 #include "common.h"
+#include "../ops/grouped.h"
 
 struct expert_rows { /* rows row .. end - 1 of expert `expert` */
 	int64_t expert, row, end;

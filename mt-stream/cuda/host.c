@@ -15,7 +15,7 @@
 #include <unistd.h>
 
 #include "host.h"
-#include "ops.h"
+#include "ops/common.h"
 #include "pool.h"
 
 #ifndef BUFFER_BYTES /* smaller for the emulated GPU */

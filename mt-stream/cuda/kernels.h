@@ -2,14 +2,14 @@
  *
  * A launcher puts kernels on q->stream and returns; errors of a launch are found by cudaGetLastError. Elements of
  * activations and weights are bf16 (q->elem 2) or fp32 (q->elem 4); statistics, gradients of weights and losses are
- * fp32 or wider, and so is all arithmetic. What each operation computes, and the letters of the shapes, are in ops.h.
+ * fp32 or wider, and so is all arithmetic. What each operation computes, and the letters of the shapes, are in ../ops/.
  *
  * Every result is the same on every run: no atomics, sums in orders that the shapes alone decide.
  */
 #ifndef MT_STREAM_CUDA_KERNELS_H
 #define MT_STREAM_CUDA_KERNELS_H
 
-#include "../ops.h"
+#include "../ops/common.h"
 
 #ifdef MT_EMU
 #include "emu.h"

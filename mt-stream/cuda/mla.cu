@@ -4,6 +4,7 @@
  * Backward, pairs of kr are sums over all heads in their order: these items come first, as they take longest.
  */
 #include "common.h"
+#include "../ops/mla.h"
 
 /* WIDE pairs that turn, from pair i of a head on: where they lie in two times WIDE elements of its last rope_dim, how
  * many of each exist, and where their angles are. Neighbours: each pair's elements are beside each other. Else the

@@ -1,5 +1,7 @@
 /* norm.cu: norms of rows, a block a row: RMSNorm (arXiv 1910.07467), LayerNorm (arXiv 1607.06450) */
 #include "common.h"
+#include "../ops/norm.h"
+#include "../ops/rows.h"
 
 /* ---- forward ---- */
 

@@ -3,6 +3,7 @@
 #define MT_STREAM_CUDA_PLAIN_H
 
 #include "common.h"
+#include "../ops/gemm.h"
 
 #define PLAIN_TILE 32
 #define PLAIN_ACROSS (PLAIN_TILE + 1) /* pitch of a tile's row: no two rows begin in the same bank */

@@ -1,5 +1,7 @@
 /* rope.cu: rotary positions (arXiv 2104.09864), and the RMSNorms of q, k and v that some families have beside them */
 #include "common.h"
+#include "../ops/norm.h"
+#include "../ops/rope.h"
 
 /* ---- rotate_half over whole heads, with or without norms of each head before it ---- */
 
@@ -164,7 +166,7 @@ static __global__ void __launch_bounds__(THREADS) rope_backward_lanes(struct rop
 	add_heads(partial, sums, THREADS / lanes, 2 * r.dim);
 }
 
-/* ---- everything else that ops.h has ---- */
+/* ---- everything else that ops/rope.h has ---- */
 
 /* A head of up to 32 WIDE VECS elements: `lanes` neighbouring lanes compute it, elements (v lanes + lane) WIDE .. of it
  * each, for v < VECS. A key's head computes the value's head with it, where that changes (with_v). Where the last block

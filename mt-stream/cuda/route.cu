@@ -1,6 +1,7 @@
 /* route.cu: which experts compute a token, with which weights, and in which rows. As on the cpu, scores are computed in
  * fp64 and rounded once, so that equal logits choose equal experts. */
 #include "router.h"
+#include "../ops/route.h"
 
 /* ---- forward: a warp a token ---- */
 

@@ -1,5 +1,7 @@
 /* rows.cu: sums over partials, bias gradients, rounding, sums and factors element by element */
 #include "common.h"
+#include "../ops/gemm.h"
+#include "../ops/rows.h"
 
 /* ---- sums over partials ---- */
 

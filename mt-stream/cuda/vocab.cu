@@ -1,5 +1,7 @@
 /* vocab.cu: operations with a dimension of the vocabulary's size: embedding, cross-entropy; and the plain GEMM */
 #include "plain.h"
+#include "../ops/embed.h"
+#include "../ops/head.h"
 
 /* ---- embedding ---- */
 

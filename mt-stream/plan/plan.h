@@ -291,7 +291,7 @@ struct memory_layout {
 	uint32_t *span_starts;               /* (n) of models with spans */
 	struct loss *loss;
 	uint32_t *counted;                    /* (n), and */
-	double *sums;                         /* (2 E + 1): to train models with an auxiliary loss or a z-loss (ops.h) */
+	double *sums;                         /* (2 E + 1): training with an auxiliary loss or a z-loss (ops/balance.h) */
 	float *cos[MT_KINDS], *sin[MT_KINDS]; /* (seq, rope_dim / 2), by kind of layers */
 	void *embed_head_weights[2];          /* of embedding and head: the same memory, layer-major */
 	void **weights;                       /* [weight_slots] */

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "../../mt-stream/cuda/gemm.h"
+#include "../../mt-stream/ops.h"
 #include "cli/cli.h"
 #include "mt/error.h"
 #include "mt/run.h"

@@ -203,7 +203,7 @@ static void turn_defined(const struct turned *s, double *x, int64_t position)
 	}
 }
 
-/* row: q | k | v of token t: its heads from .. to - 1 become what rope makes of them; pre and rstd as ops.h has them,
+/* row: q | k | v of token t: its heads from .. to - 1 become what rope makes of them; pre and rstd as rope.h has them,
  * where these are all heads */
 static void turned_defined(const struct turned *s, int64_t t, double *row, double *pre, double *rstd, int64_t from,
 	int64_t to)

@@ -10,6 +10,8 @@
  * twentieth of the cycles.
  */
 #include "../../../mt-stream/cuda/kernels.h"
+#include "../../../mt-stream/ops/attention.h"
+#include "../../../mt-stream/ops/grouped.h"
 #include "watch.h"
 
 #include <map>

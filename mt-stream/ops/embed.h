@@ -1,0 +1,46 @@
+/* embed.h: the embedding, with or without learned positions */
+#ifndef MT_STREAM_OPS_EMBED_H
+#define MT_STREAM_OPS_EMBED_H
+
+#include "common.h"
+
+/* Learned positions: the row of a table that a token gets is that of its place in its row - starts, + offset. Both are
+ * in bounds, which serve.c has checked, as tokens are < V. */
+struct positions {
+	int64_t rows, offset, seq; /* of the table; before a document's first token; tokens of a row */
+	int64_t past;              /* cpu: the first token's place in its row, if not 0 (mt-sample) */
+	const uint32_t *starts;    /* (N): where in its row the token's document starts; NULL: at 0 */
+};
+
+static inline ON_DEVICE int64_t position_of(const struct positions *p, int64_t t)
+{
+	return p->past + t % p->seq - (p->starts ? p->starts[t] : 0) + p->offset;
+}
+
+/* x = scale w[tokens] + table[positions] */
+struct embed_forward_args {
+	void *x;                /* (N, H) */
+	const void *w;          /* (V, H) */
+	const uint32_t *tokens; /* (N) */
+	int64_t n, h;
+	float scale;       /* multiplies the rows of w */
+	const void *table; /* (at.rows, H), or NULL: zeros */
+	struct positions at;
+	int bf16; /* cpu: w and table are */
+};
+
+/* dw[t] += scale times the sum of dx over the tokens t; dtable[p] += that over the tokens at position p. Both are added
+ * in ascending order of tokens */
+struct embed_backward_args {
+	float *dw;              /* (V, H) */
+	float beta;             /* 0: dw and dtable are cleared first */
+	const void *dx;         /* (N, H) */
+	const uint32_t *tokens; /* (N) */
+	int64_t n, h, vocab;
+	int64_t pad; /* this row of dw gets no gradient (nn.Embedding's padding_idx); -1: none */
+	float scale;
+	float *dtable; /* (at.rows, H), or NULL: there is none */
+	struct positions at;
+};
+
+#endif

@@ -1,0 +1,47 @@
+/* gate.h: the gated norm, and the output gate */
+#ifndef MT_STREAM_OPS_GATE_H
+#define MT_STREAM_OPS_GATE_H
+
+#include "common.h"
+
+/* Head by head: y = w o rstd silu(z), rstd = 1 / sqrt(mean(o^2) + eps). With gate_first: y = w h rstd, h = o silu(z),
+ * rstd = 1 / sqrt(mean(h^2) + eps). Without w there is no norm: y = o silu(z).
+ * Backward: d_o and dz = gradients, dw = beta dw + gradient */
+struct gated_norm_args {
+	int64_t n, heads, dim;
+	float eps;
+	int gate_first;
+	int all_heads; /* w is (heads dim): each head has its own */
+	const void *o; /* (N, heads dim) */
+	const void *z; /* (N, heads dim), rows ld apart */
+	int64_t ld;
+	const void *w;  /* (dim), see all_heads; NULL: no norm */
+	void *y;        /* (N, heads dim); backward: forward's output again, which may be dy; NULL: not wanted */
+	const void *dy; /* (N, heads dim), backward */
+	void *d_o;      /* (N, heads dim), backward; may be dy if y is not. NULL: forward */
+	void *dz;       /* (N, heads dim), rows dz_ld apart, backward */
+	int64_t dz_ld;
+	float *dw; /* as w, backward */
+	float beta;
+};
+
+/* Elements of w */
+static inline ON_DEVICE int64_t gated_norm_weights(const struct gated_norm_args *a)
+{
+	return !a->w ? 0 : a->all_heads ? a->heads * a->dim : a->dim;
+}
+
+/* y = o sigmoid(gate). Backward: d_o = dy s, dgate = dy o s (1 - s), s = sigmoid(gate) */
+struct gate_args {
+	int64_t n, width;
+	const void *o;    /* (N, width) */
+	const void *gate; /* (N, width), rows ld apart */
+	int64_t ld;
+	void *y;        /* (N, width); forward: may be o; backward: as of gated_norm_args */
+	const void *dy; /* (N, width), backward */
+	void *d_o;      /* (N, width), backward; may be dy if y is not. NULL: forward */
+	void *dgate;    /* (N, width), rows dgate_ld apart, backward; may be gate */
+	int64_t dgate_ld;
+};
+
+#endif

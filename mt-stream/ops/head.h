@@ -1,0 +1,39 @@
+/* head.h: cross-entropy, and the scale and cap of logits before it */
+#ifndef MT_STREAM_OPS_HEAD_H
+#define MT_STREAM_OPS_HEAD_H
+
+#include "common.h"
+
+/* logits = cap tanh(scale logits / cap), or scale logits if cap is 0; in place */
+struct cap_logits_args {
+	void *logits; /* (N); fp32 where `fp32` is set */
+	int64_t n;
+	float scale, cap;
+	int fp32;
+};
+
+struct loss {
+	double sum;
+	int64_t targets;
+};
+
+/* loss += the rows' -log softmax(logits)[target] in fp64, times their weights, and the number of targets */
+struct cross_entropy_args {
+	/* (N, V); backward: becomes (softmax - onehot) scale weight, and 0 in rows without target or of weight 0 */
+	void *logits;
+	uint16_t *as;            /* cpu: the logits that they become, rounded to bf16 */
+	const uint32_t *targets; /* (N); UINT32_MAX: no target */
+	const float *weights;    /* (N); NULL: 1 each */
+	int64_t n, vocab;
+	float scale;
+	int backward;
+	struct loss *loss; /* (1) */
+	/* (N) of each row, 0 without target, or NULL. Not NULL: logits are fp32, and not backward; minus the loss (-0 for
+	 * 0) where no token is more likely than the target, and none before it as likely */
+	double *losses;
+	/* backward, if not 0: logits were scaled and capped by OP_CAP_LOGITS, and the gradient is wanted of what they were
+	 * before: times logit_scale (1 - (logit / cap)^2) */
+	float logit_scale, cap;
+};
+
+#endif

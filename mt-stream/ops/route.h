@@ -1,0 +1,36 @@
+/* route.h: a router's choice of experts */
+#ifndef MT_STREAM_OPS_ROUTE_H
+#define MT_STREAM_OPS_ROUTE_H
+
+#include "common.h"
+#include "mt/types.h"
+
+/* Forward: from logits to each token's experts and their weights, and the rows of experts. Scores are softmax or
+ * sigmoid of the logits; the best K experts by score + correction are chosen, of the best `groups_used` of `groups`
+ * groups (by the sum of their two best, or the best alone); equal ones by their number. Their weights are the scores;
+ * divided by their sum, which counts as `floor` at least, plus eps, if renormalise; times scale. MT_TOP_SOFTMAX,
+ * MT_TOP_SIGMOID: the best K by logit, weights are the softmax of theirs, or their sigmoids (not renormalised). Then
+ * times the expert's factor. Backward: from the gradient of the weights to that of the logits, and of the factors (not
+ * with MT_TOP_...). */
+struct route_args {
+	int64_t n, experts, per_token;
+	enum mt_score score;
+	int renormalise;
+	float floor, eps, scale;
+	int64_t groups, groups_used; /* groups 1 or less: no groups */
+	int by_best;                 /* a group's score is that of its best expert */
+	const void *correction;      /* (E), or NULL: zeros; exact: fp32 */
+	float *scores;               /* (N, E): forward reads logits and writes scores (MT_TOP_...: leaves them) */
+	float *weight;               /* (N, K), in the order of slots */
+	uint32_t *expert;            /* (N, K) */
+	uint32_t *slot;              /* (R): of each row; NULL: rows are not wanted */
+	uint32_t *row;               /* (N, K): of each slot */
+	uint32_t *first;             /* (E + 1) */
+	const float *dweight;        /* (N, K), backward */
+	void *dlogits;               /* (N, E), backward; exact: fp32 */
+	int exact;
+	const void *factor;   /* (E), or NULL: ones */
+	float *dfactor, beta; /* (E), backward; NULL: not wanted */
+};
+
+#endif
