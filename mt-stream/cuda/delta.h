@@ -239,7 +239,7 @@ static __device__ __forceinline__ void tile_add(float c[4][4], const struct bf16
 
 /* The same by plain multiplications, of this lane's elements */
 template <int TX, int TY, int EX, int EY>
-static __device__ __noinline__ void tile_add(float c[4][4], const float *x, const float *y)
+static __device__ __attribute__((noinline)) void tile_add(float c[4][4], const float *x, const float *y)
 {
 	int row = ROW(0), column = COLUMN(0, 0);
 #pragma unroll 4

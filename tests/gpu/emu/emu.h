@@ -114,7 +114,6 @@ struct float4 {
 #define __device__
 #define __host__
 #define __forceinline__ inline __attribute__((always_inline))
-#define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
 
 /* `bytes` of shared memory a block; run now where stream is NULL */
