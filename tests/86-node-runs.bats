@@ -652,6 +652,17 @@ dry() { # N ARGS...
 		<<<'case "$*" in *--node=1/2*) echo "mt-store: no room" >&2; exit 71 ;; esac'
 }
 
+@test "a socket that the launcher passes, as MPICH's does, is none of the script's descriptors: mt-link gets it" {
+	replace mt-link <<<'readlink "/proc/self/fd/$PMI_FD" >&2; exit 70'
+	mkdir "$T/launched"
+	printf '#!/bin/sh\nexec 9</dev/zero\nPMI_FD=9 exec "%s" "$@"\n' "$T/bin/mt-run" >"$T/launched/mt-run"
+	chmod +x "$T/launched/mt-run"
+	MT=$T/launched endless
+	exits 70 wait "$PID"
+	grep -qx /dev/zero "$T/nodes.err"
+	eventually all_gone
+}
+
 @test "one process under a launcher is a run on one machine" {
 	on_nodes 1 --model "$CASE/model" --data "$CASE/data.bin" --steps 3
 	wait "$PID"

@@ -117,9 +117,22 @@ static bool launcher_listens(void)
 
 /* ---- the shim */
 
+/* MPICH's launcher passes a socket, whose number may be one that the script uses */
+static void move_socket(void)
+{
+	const char *number = getenv("PMI_FD");
+	int fd = number ? atoi(number) : -1, high = fd > 2 ? fcntl(fd, F_DUPFD, 20) : -1;
+	char text[16];
+	if (high < 0) return;
+	close(fd);
+	snprintf(text, sizeof text, "%d", high);
+	setenv("PMI_FD", text, 1);
+}
+
 _Noreturn static void work(const char *script, char **argv, int pipe)
 {
 	setsid();
+	move_socket();
 	if (dup2(pipe, PIPE_OF_SCRIPT) < 0) mt_die(MT_EX_NOMEM, "its pipe: %s", strerror(errno));
 	node_release_signals();
 	execv(script, argv);

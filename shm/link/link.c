@@ -79,7 +79,8 @@ static _Noreturn void leave(struct link *l, int ex)
 	for (int i = 0; i < MT_STREAMS; i++) mt_run_close(l->proxy[i]);
 	mt_run_close(l->step);
 	mt_run_close(l->run);
-	_exit(ex); /* without MPI's own end, which would wait for nodes that are gone */
+	if (!ex) exit(0); /* MPICH parts from its launcher by atexit */
+	_exit(ex);        /* without MPI's own end, which would wait for nodes that are gone */
 }
 
 /* Print the line first: our parent may kill us before we have parted from the others. They hear of it from node 0. */
