@@ -38,9 +38,11 @@ unit_at() { echo $(($(region control 288) + 256 * $1)); }       # struct mt_unit
 # bats test_tags=slow
 @test "greedy tokens are the argmax of their logits, and their logits those of each prefix as a prompt" {
 	need_cmd python3
-	local dtype=fp32
+	local dtype=fp32 i=0 from=$((RANDOM % 3))           # every third family; nightly all of them
 	for case in $FAMILIES; do
 		if [ $dtype = fp32 ]; then dtype=bf16; else dtype=fp32; fi
+		i=$((i + 1))
+		[ "$NIGHTLY" ] || [ $((i % 3)) = "$from" ] || continue
 		make_run "$GOLDEN/$case/model" --dtype $dtype
 		vocab=$(vocab_of "$case")
 		tokens prompts "$T/p" 1 "$vocab" 1 5 20
