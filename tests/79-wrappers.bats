@@ -90,7 +90,9 @@ whole() {
 		make_run "$GOLDEN/$1/model" --dtype fp32
 		mt-ckpt export "$RUN" "$T/$1"
 		mt-store rm "$RUN"
-		jq -cS '.text_config | [.rope_theta, .rope_local_base_freq, .rope_scaling]' "$T/$1/config.json" >"$T/rope"
+		# (+ 0: jq 1.7 would print a number as the file writes it)
+		jq -cS '.text_config | [.rope_theta, .rope_local_base_freq, .rope_scaling] |
+			walk(if type == "number" then . + 0 else . end)' "$T/$1/config.json" >"$T/rope"
 		[ "$(cat "$T/rope")" = "$2" ]
 	}
 	rope gemma3-wrapper '[1000000,10000,{"factor":8,"rope_type":"linear"}]'
