@@ -184,3 +184,10 @@ old_names() {
 	# every probe's children end with it
 	no git -C "$TOP" grep -lE '[^_]fork\(\)' -- 'tests/probes/*.c'
 }
+
+@test "a suite of which bats runs a part has failed" {
+	printf '%s\n' '@test "one" {' 'true' '}' '@test "two" {' 'kill -9 $PPID' 'sleep 1' '}' >"$T/part.bats"
+	exits 1 "$TOP/tests/run" "$T/part.bats" >"$T/out"
+	cat "$T/out"
+	grep -q "^not ok $T/part.bats ended after [01] of 2 tests$" "$T/out"
+}
