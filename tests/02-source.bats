@@ -189,5 +189,5 @@ old_names() {
 	printf '%s\n' '@test "one" {' 'true' '}' '@test "two" {' 'kill -9 $PPID' 'sleep 1' '}' >"$T/part.bats"
 	exits 1 "$TOP/tests/run" "$T/part.bats" >"$T/out"
 	cat "$T/out"
-	grep -q "^not ok $T/part.bats ended after [01] of 2 tests$" "$T/out"
+	grep -q "^not ok $T/part.bats ended after [01] of 2 tests, bats with " "$T/out"
 }
