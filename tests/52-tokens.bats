@@ -1,5 +1,4 @@
 # mt-tokens turns JSON lines of texts and chats into records.
-# bats file_tags=slow
 load helpers
 
 setup_file() {
@@ -242,6 +241,7 @@ form() { show "$MODELS/chatml" <"$MODELS/forms.rec" | sed -n "$1p"; }
 	fails_with 64 mt-tokens --bytes --no-eos --decode "$T/in"
 }
 
+# bats test_tags=slow
 @test "a template that writes the day: a line says so, and --date fixes it" {
 	need_transformers
 	cp -r "$MODELS/chatml" "$T/model"
@@ -357,6 +357,7 @@ form() { show "$MODELS/chatml" <"$MODELS/forms.rec" | sed -n "$1p"; }
 	grep -q "pip install transformers" "$T/fails.err"
 }
 
+# bats test_tags=slow
 @test "code in the model directory is not run, whatever stdin contains: exit 78; --trust-remote-code runs it" {
 	local PYTHON=$REAL_PYTHON
 	need_transformers
@@ -454,6 +455,7 @@ assistant turn?); the first is $T/some: line 1" ]
 
 documents() { seq -f '{"text": "document %.0f, naïve"}' "$1"; }
 
+# bats test_tags=slow
 @test "gzip and zstd files and pipes give the records of the plain lines; damaged ones exit 65" {
 	local PYTHON=$REAL_PYTHON
 	need_cmd zstd
@@ -522,6 +524,7 @@ fails_with_output() { # CODE ARGS...: what came before the failure may have been
 	grep -q '^mt-tokens: 3000 documents, .* of them trained on; the longest has 21; 0 lines skipped$' "$T/in.1.err"
 }
 
+# bats test_tags=slow
 @test "with transformers and with tokenizers, 3 jobs give the bytes of one" {
 	need_transformers
 	{ cat "$MODELS/chats.jsonl"; echo '{"text": "Who are you?"}'; } >"$T/some"

@@ -1,5 +1,4 @@
 # What chats in the forms of people's files are trained on. The forms are those of bin/tokens/README.md.
-# bats file_tags=slow
 load helpers
 
 setup_file() {
