@@ -499,6 +499,7 @@ try_with() {
 	[ "$(grep -c ^ok "$T/out")" = 32 ]
 }
 
+# bats test_tags=nightly
 @test "the kernels of gated DeltaNet, Mamba 2 and gates match their definitions, with the same bits in any order" {
 	need_emulator
 	cuda-kernels delta documents steps >"$T/out" || { grep -v ^ok "$T/out" >&2; return 1; }
