@@ -3,7 +3,7 @@
     python-server.py SOCKET MODULE...     the probe served-python asks it
 
 A program has the arguments, environment, directory and fds 0 to 2 of the served-python that asks, and ends as it would
-in a Python of its own. If served-python is killed, so is the program; if the suite ends, the server.
+in a separate Python. If served-python is killed, so is the program; if the suite ends, the server.
 """
 import atexit
 import ctypes
