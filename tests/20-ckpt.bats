@@ -25,7 +25,7 @@ through() {
 	done
 }
 
-# bats test_tags=slow
+# bats test_tags=nightly
 @test "fp32 tensors pass through an fp32 run bit for bit, for every family" {
 	for family in "$GOLDEN"/*/model; do
 		through "$family" fp32 "$T/out"

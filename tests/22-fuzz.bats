@@ -5,6 +5,7 @@
 
 load helpers
 
+# bats test_tags=slow
 @test "fuzzing each parser and ring reader for a second finds no crash, hang or out-of-bounds read" {
 	targets=$(ls "$TOP/tests/fuzz/corpus")
 	for t in $targets; do [ -x "$BUILD/fuzz/$t" ] || skip "needs the targets: make fuzzers"; done

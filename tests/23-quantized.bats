@@ -30,6 +30,7 @@ like_transformers() {
 	! has torch transformers || with_torch "$TOP/tests/lib/quantize.py" transformers "$T/q"
 }
 
+# bats test_tags=slow
 @test "FP8 in full blocks is read as transformers reads it, with every type of scales" {
 	local scale
 	for scale in F32 BF16 F8_E8M0 U8; do
@@ -86,6 +87,7 @@ like_transformers() {
 	done
 }
 
+# bats test_tags=slow
 @test "FP8 of packed experts: in full blocks as transformers reads it, and in partial ones, of gate and up apart too" {
 	local form
 	for form in packed transposed; do
@@ -110,7 +112,7 @@ like_transformers() {
 	reads MXFP4
 }
 
-# bats test_tags=slow
+# bats test_tags=nightly
 @test "MXFP4 of many rows and columns is read in parts, by one thread or several" {
 	Q mxfp4 "$GOLDEN/gpt-oss/model" "$T/q" --hidden 8192
 	create "$RUN" --config "$T/q"
@@ -162,6 +164,7 @@ like_transformers() {
 
 # The projections of mistral3-wrapper's tower and of its text model are in FP8: exports have both as numbers, of the
 # tower in bf16, and transformers opens them with these.
+# bats test_tags=slow
 @test "FP8 outside of a class's text model is carried as bf16, and again from checkpoints" {
 	local form
 	for form in "blocks --block 5,7" "channel --scale BF16"; do

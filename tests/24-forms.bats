@@ -120,6 +120,7 @@ two_steps() {
 	done
 }
 
+# bats test_tags=nightly
 @test "large transposed experts are read and written in parts, by one thread or several" {
 	mkdir "$T/m" "$T/out"
 	sed 's/"hidden_size": 16/"hidden_size": 640/; s/"moe_intermediate_size": 6/"moe_intermediate_size": 424/' \

@@ -82,6 +82,7 @@ drawn() { # KIND...
 	resumes int8
 }
 
+# bats test_tags=nightly
 @test "--grad none: an update killed at any instruction is finished with the same bits" {
 	resumes none
 }
@@ -112,6 +113,7 @@ killed_on_tier() { # KEY=VALUE...
 	[ "$(tail -n 1 "$T/killed")" = "$want" ]
 }
 
+# bats test_tags=nightly
 @test "a tier: an update and mt-tier killed at random end with the bits of a run without a tier" {
 	need_tier
 	killed_on_tier slots=2

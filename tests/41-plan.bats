@@ -100,7 +100,7 @@ plan() {
 	grep -q "; 0 wrong$" "$T/out"
 }
 
-# bats test_tags=slow
+# bats test_tags=nightly
 @test "120 G parameters train on 141 GB of device memory and 1.5 TB of host memory" {
 	for micro in 1 4 8; do
 		plan llama-120b --device-memory 141000000000 --host-memory 1500000000000 --seq 4096 --micro $micro --grad none \

@@ -41,6 +41,7 @@ differ() {
 # Bytes of workspace: bytes_of SM CASE forward|backward
 bytes_of() { awk -v sm="sm_$1" -v name="$2" -v way="$3" '$3 == sm && $4 == name && $5 == way { print $6 }' "$T/plans"; }
 
+# bats test_tags=nightly
 @test "cuDNN makes deterministic plans for a described H200, with and without documents and windows" {
 	need_cudnn
 	"$PLANS" 90 >"$T/plans"
@@ -66,6 +67,7 @@ bytes_of() { awk -v sm="sm_$1" -v name="$2" -v way="$3" '$3 == sm && $4 == name 
 	no grep -vxE "cudaLibrary.*|cudaKernel.*|cudaLaunchKernel|$other" "$T/missing"
 }
 
+# bats test_tags=nightly
 @test "cuDNN's workspace grows as the planner predicts: with tokens squared, or with tokens" {
 	need_cudnn
 	"$PLANS" 80 100 row rows long group group-long >"$T/plans"

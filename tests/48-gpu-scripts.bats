@@ -64,6 +64,7 @@ no_stage_of() { ! pgrep -f "^$1 gpu" >/dev/null; }
 	[ -e /dev/nvidia0 ] || grep -q '^missing: a GPU (' "$T/out"
 }
 
+# bats test_tags=nightly
 @test "gpu-first: the other parts add their six files to one set of results, each by its own command" {
 	on_emulator
 	torch_that "while read -r n; do echo '{\"seconds\": [0.5, 0.5], \"peak_bytes\": 0}'; done"
@@ -97,6 +98,7 @@ clone() {
 	)
 }
 
+# bats test_tags=nightly
 @test "gpu-first: one part alone builds what is missing in a clean clone; the next command goes on from its results" {
 	need_emulator
 	need_checkout

@@ -1206,6 +1206,7 @@ kill_all() { # ARGS...; with HOW=idle when no update is under way
 	cmp "$DISK/out/model/model.safetensors" "$DISK/memory/model/model.safetensors"
 }
 
+# bats test_tags=nightly
 @test "mt-run and mt-tier killed: mt-store starts another mt-tier, saves the step; --resume ends with the same bits" {
 	need_tier
 	MODEL=$CONFIGS/demo.json

@@ -73,6 +73,7 @@ step_of() {
 	mt-store rm "$RUN"
 }
 
+# bats test_tags=slow
 @test "threads, recompute and the order of operations change no bit of a mixture of experts" {
 	for model in qwen2-moe glm4-moe gpt-oss gpt-oss-aux; do
 		step_of one $model "--threads 1 --recompute none"
@@ -127,6 +128,7 @@ windows_change_no_bit() { # MODEL DTYPE
 	done
 }
 
+# bats test_tags=nightly
 @test "windows of experts change no bit: one tensor an expert, and shared experts" {
 	for model in mixtral qwen2-moe glm4-moe mixtral-aux; do
 		windows_change_no_bit $model fp32
@@ -134,6 +136,7 @@ windows_change_no_bit() { # MODEL DTYPE
 	done
 }
 
+# bats test_tags=slow
 @test "windows of experts change no bit: one tensor of all experts, transposed with biases or not" {
 	for model in gpt-oss granitemoe; do
 		windows_change_no_bit $model fp32

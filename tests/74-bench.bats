@@ -157,7 +157,7 @@ assert all(r["peer"].startswith("mt-") and 0 < r["peer_value"] and 0 < r["value"
 	[ -z "$(ls "$T/tmp")" ]
 }
 
-# bats test_tags=slow
+# bats test_tags=nightly
 @test "a step on two nodes is compared with one machine, and nothing is left of the nodes" {
 	need_mpi
 	local shm=${MT_SHM_DIR:-/dev/shm}/$(mt_run_name)

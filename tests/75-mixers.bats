@@ -69,6 +69,7 @@ load lib/golden
 	transformers_agrees
 }
 
+# bats test_tags=slow
 @test "threads, recompute levels and delays of the chaos device change no bit of other mixers" {
 	for c in qwen3-5 qwen3-next lfm2 lfm2-bias deepseek-v3 moonlight granite-hybrid nemotron-h nemotron-h-moe \
 		falcon-h1 falcon-h1-norm afmoe gemma4-moe llama4-chunks llama4-plain gemma4-e; do
@@ -102,6 +103,7 @@ loss_alone() {
 		sed 's/.*"eval_loss": \([^,}]*\).*/\1/'
 }
 
+# bats test_tags=slow
 @test "packed documents do not see each other: their loss is that of each alone, in any order" {
 	tokens() { python3 "$TOP/tests/lib/tokens.py" "$@"; }
 	for c in qwen3-5 qwen3-next lfm2 moonlight granite-hybrid nemotron-h falcon-h1 llama4-chunks llama4-plain; do
@@ -131,6 +133,7 @@ loss_alone() {
 	done
 }
 
+# bats test_tags=slow
 @test "mt-sample continues a document of other mixers as a pass over all of it does" {
 	tokens() { python3 "$TOP/tests/lib/tokens.py" "$@"; }
 	for case in qwen3-5 qwen3-next lfm2 lfm2-bias deepseek-v3 moonlight granite-hybrid nemotron-h falcon-h1 \
@@ -145,6 +148,7 @@ loss_alone() {
 	done
 }
 
+# bats test_tags=nightly
 @test "Qwen3.5 to Falcon-H1 have their sizes, and plans for an H200, also of several nodes" {
 	for m in "qwen3.5-9b 8.95" "qwen3.5-27b 26.90" "qwen3.5-35b-a3b 34.66" "qwen3-next-80b 79.67" \
 		"glm-4.7-flash 29.94" "granite-4.0-h-small 32.21" "nemotron-3-nano-30b 31.58" "nemotron-nano-9b-v2 8.89" \

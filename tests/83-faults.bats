@@ -22,6 +22,7 @@ faults() {
 @test "export --replace with any failing call leaves the old export or the complete new one" { faults replace; }
 @test "verify with any failing call exits with one line" { faults verify; }
 @test "create, load, save and export killed before each call succeed when they run again" { faults kill; }
+# bats test_tags=nightly
 @test "int8 state: save, load and verify with any failing call exit with one line, or do all of their work" {
 	faults --state int8 save load verify
 }

@@ -351,6 +351,7 @@ cut_off() {
 	[ -e "$T/out/step-$(printf %08d "$AT")/optim-m-node-1-of-2.safetensors" ]
 }
 
+# bats test_tags=slow
 @test "two nodes with --ckpt-every, killed: --resume on two nodes ends with the bits of an undisturbed run" {
 	cut_off 1
 	endless --resume --until $((AT + 4))
@@ -412,6 +413,7 @@ cut_off() {
 	undisturbed $((AT + 4))
 }
 
+# bats test_tags=nightly
 @test "two nodes with --keep-best keep the best evaluated checkpoint and the newest" {
 	local best
 	ARGS=$(with "$ARGS" --lr 1)         # a rate that rises until the loss does, too
@@ -495,6 +497,7 @@ cut_off() {
 	all_gone
 }
 
+# bats test_tags=slow
 @test "OUT that another node does not see: the run ends with 78 and a line that says so" {
 	replace mt-ckpt <<-EOF
 		if [ "\$1 \$2" = "serve $RUN-1" ]; then
@@ -595,6 +598,7 @@ dry() { # N ARGS...
 	all_gone
 }
 
+# bats test_tags=nightly
 @test "options that mt-run does not have on several nodes are refused by node 0 with one line" {
 	refuses() { # CODE N ARGS...
 		local want=$1 n=$2 code=0

@@ -13,7 +13,7 @@ MODEL=$TOP/tests/model/run
 	[ "$(grep -c '^ok: without ' <<<"$output")" = 2 ]
 }
 
-# bats test_tags=slow
+# bats test_tags=nightly
 @test "files on drives: the protocol holds in all states of the model, and without a rule Spin finds an error" {
 	need_cmd spin
 	need_cmd cc
