@@ -341,8 +341,9 @@ ends() { # WORDS [NODE whose mt-link can say nothing]
 	grep -q "is on one machine" "$T/fails.err"
 	mt-store rm "$RUN"
 	make_run "$MODEL" --step-tokens 4K --node 0/2
-	fails_with 78 mt-link "$RUN"
-	grep -q "this run is node 0 of 2, MPI started this process as number 0 of 1" "$T/fails.err"
+	run mt-link "$RUN" # which may say first that MPI starts slowly
+	[ "$status" = 78 ]
+	[[ ${lines[-1]} = *"this run is node 0 of 2, MPI started this process as number 0 of 1"* ]]
 }
 
 @test "the keyed hash by which nodes know each other has the values of SipHash's authors" { link-siphash; }
@@ -433,6 +434,7 @@ nodes_meet() { # NAME
 }
 
 @test "mt-link's start does not bind itself to one core after another" {
+	[ -e /sys/devices/system/cpu ] || skip "needs /sys, which lists the cores"
 	make_run "$MODEL" --step-tokens 4K --node 0/2
 	HWLOC_COMPONENTS_VERBOSE=1 run mt-link "$RUN"
 	[ "$status" = 78 ]

@@ -229,6 +229,7 @@ static void start_mpi(struct link *l)
 	/* else hwloc binds this thread to each core in turn, and waits where another process keeps one busy. (Without
 	 * /sys hwloc finds nothing otherwise.) */
 	if (!access("/sys/devices/system/cpu", F_OK)) setenv("HWLOC_COMPONENTS", "-x86", 0);
+	else setenv("HWLOC_HIDE_ERRORS", "2", 0); /* it says on stderr that it looks elsewhere */
 	if (init_mpi(l)) link_refuse(l, MT_EX_PEER, "MPI does not start");
 	MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
 	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
