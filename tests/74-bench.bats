@@ -118,6 +118,14 @@ assert {r["model"] for r in rows} >= {"1 thread"}
 	of_result 'assert all(r["note"].endswith("No such file or directory") and r["value"] > 0 for r in rows)'
 }
 
+@test "without git, the result of an unpacked archive names no commit" {
+	mkdir "$T/programs"
+	(IFS=:; for dir in $PATH; do ln -s "$dir"/* "$T/programs" 2>"$T/err" || true; done)
+	rm -f "$T/programs/git"
+	PATH=$T/programs bench --quick --only peers >"$T/table"
+	of_result 'assert b["header"]["commit"] is None and b["header"]["changed"] is None'
+}
+
 @test "a power is fitted to points on a logarithmic scale, with its residual" {
 	TMPDIR=$T/tmp PYTHONPATH=$BENCH python3 - <<-'PY'
 		from scaling import fit
