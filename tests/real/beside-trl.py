@@ -107,7 +107,7 @@ def compare(o):
     update = {name: (p - first[name]).double().norm().item() for name, p in model.named_parameters()}
     final = math.hypot(*off.values()) / math.hypot(*update.values())
     tensor, name = max((off[name] / update[name], name) for name in off)
-    print("TRL, %s: %d steps, loss %.4f to %.4f; worst differences: loss %.2g, final weights %.2g; of one tensor %.2g (%s)"
+    print("TRL, %s: %d steps, loss %.4f to %.4f; worst: loss %.2g, final weights %.2g; of a tensor %.2g (%s)"
           % (o.kind, o.steps, theirs[0], theirs[-1], worst, final, tensor, name))
     sys.exit(worst > LOSS or final > FINAL or tensor > TENSOR)
 
