@@ -9,9 +9,9 @@
  * some a block has one half alone: a mixer, or an MLP. In some Mamba 2 is beside attention: both read norm1(x), and x2
  * is the sum of x and both.
  */
-#include <stddef.h>
+#include <stdlib.h>
 
-#include "layers.h"
+#include "layers/list.h"
 
 /* ---- where tensors are ---- */
 
@@ -62,124 +62,69 @@ void *walk_take(struct walk *w, uint64_t a, uint64_t b, uint64_t size)
 
 void *walk_take_fn(void *where, uint64_t count, uint64_t size) { return walk_take(where, count, 1, size); }
 
-/* ---- a block ---- */
-
-static const struct mixer *mixer_of(const struct mt_layer *l)
-{
-	return beside_attention(l)                         ? &attention_mixer
-		: l->mixer == MT_DELTA || l->mixer == MT_MAMBA ? &delta_mixer
-		: l->mixer == MT_CONV                          ? &conv_mixer
-		: l->mixer == MT_MLA                           ? &mla_mixer
-													   : &attention_mixer;
-}
-
-/* A mixer of a block: what it saves, its output projection, and the gradient of what that reads */
-struct branch {
-	const struct mixer *mixer;
-	struct saved s;
-	enum mt_role_tensor o, ob;
-	struct norm post;
-	int64_t width;
-	void *d_o;
-};
-
-/* The block's only one, or attention and Mamba 2; how many */
-static int branches_of(const struct chunk *c, const struct mt_layer *l, const struct saved *s, struct branch b[2])
-{
-	b[0] = (struct branch){mixer_of(l), *s, MT_T_O, MT_T_OB, post1, mixer_width(l), c->s.d_o};
-	if (!beside_attention(l)) return 1;
-	b[1] = (struct branch){&delta_mixer, *s, MT_T_MAMBA_O, MT_T_MAMBA_OB, no_norm, mamba_o_width(l), c->s.d_mamba};
-	b[1].s.qkv = s->mamba_qkv;
-	b[1].s.o = s->mamba_o;
-	return 2;
-}
-
-/* What mixers keep: those of one kind of layers, or of all kinds together (mt_layer_most) */
-static void mixer_take(struct saved *s, const struct kept *k, take_fn *take, void *where)
-{
-	const struct mt_layer *l = k->layer;
-	if (k->level < KEEP_ATTENTION) return;
-	s->o = take(where, k->n * (uint64_t)mixer_width(l), k->elem);
-	if (beside_attention(l)) s->mamba_o = take(where, k->n * (uint64_t)mamba_o_width(l), k->elem);
-	if (l->heads) s->lse = take(where, k->n * l->heads, sizeof(float));
-	if (k->level < KEEP_ALL_BUT_GATE_UP) return;
-	s->qkv = take(where, k->n * (uint64_t)proj_width(l), k->elem);
-	if (beside_attention(l)) s->mamba_qkv = take(where, k->n * (uint64_t)mamba_width(l), k->elem);
-	if (l->output_gate) s->gate = take(where, k->n * l->heads * l->head_dim, k->elem);
-	if (!has_norms(k->geo, l)) return;
-	s->pre = take(where, k->n * (uint64_t)pre_width(k->geo, l), k->elem);
-	s->qk_rstd = take(where, k->n * (uint64_t)rstd_width(k->geo, l), sizeof(float));
-}
-
 void block_take(struct saved *s, const struct kept *k, take_fn *take, void *where)
 {
+	const struct list *t = k->mixers;
 	*s = (struct saved){0};
-	mixer_take(s, k, take, where);
-	if (k->level >= KEEP_ALL_BUT_GATE_UP && has_mixer(k->layer) && has_mlp(k->layer))
-		s->x2 = take(where, k->n * k->geo->hidden, k->elem);
-	mlp_take(s, k, take, where);
-}
-
-/* (N, width) what its output projection reads */
-static const void *out_of(const struct chunk *c, uint32_t layer, const struct weights *w, const struct branch *b)
-{
-	return b->mixer->out ? b->mixer->out(c, layer, w, &b->s) : b->s.o;
-}
-
-/* y = x + what the mixers add */
-static void output_forward(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x,
-	const struct saved *s, void *y)
-{
-	struct branch b[2];
-	int n = branches_of(c, mt_layer_of(c->geo, layer), s, b);
-	for (int i = 0; i < n; i++)
-		residual_forward(c, y, out_of(c, layer, w, &b[i]), w, b[i].o, b[i].ob, b[i].post, i ? y : x, b[i].width);
-}
-
-void mixer_forward(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x, struct saved *s,
-	bool have_o)
-{
-	const struct mt_layer *l = mt_layer_of(c->geo, layer);
-	struct branch b[2];
-	if (!has_mixer(l)) return;
-	int n = branches_of(c, l, s, b);
-	for (int i = 0; i < n; i++) b[i].mixer->forward(c, layer, w, x, &b[i].s, have_o);
-	if (has_mlp(l)) output_forward(c, layer, w, x, s, s->x2);
-}
-
-/* dx, the gradient of x2, becomes in the scratch's d_o and d_mamba those of what the output projections read */
-static void output_backward(const struct chunk *c, uint32_t layer, const struct weights *w, const struct grads *g,
-	float beta, const struct saved *s, const void *dx)
-{
-	struct branch b[2];
-	int n = branches_of(c, mt_layer_of(c->geo, layer), s, b);
-	for (int i = 0; i < n; i++) {
-		const void *out = out_of(c, layer, w, &b[i]);
-		const void *dsub = residual_backward(c, dx, out, w, g, beta, b[i].o, b[i].ob, b[i].post, b[i].width);
-		linear_backward(c, b[i].d_o, g->t[b[i].o], g->t[b[i].ob], beta, dsub, out, w->t[b[i].o], b[i].width,
-			c->geo->hidden);
+	for (int v = 1; v < t->values; v++) {
+		const struct value *x = &t->v[v];
+		if (x->of != NONE || x->keep > (int)k->level || (v == last_of(t) && !has_mlp(t->l))) continue;
+		void *at = take(where, k->n * (uint64_t)x->width, x->fp32 ? sizeof(float) : k->elem);
+		*(v == last_of(t) ? &s->x2 : &s->v[v]) = at;
 	}
+	if (k->level >= KEEP_ALL) s->gu = take(where, k->n * (uint64_t)kept_width(t->l), k->elem);
 }
 
-/* And then dx that of x. Norms that MLP or mixers share add their gradients up. */
-static void mixer_backward(const struct chunk *c, uint32_t layer, const struct weights *w, const struct grads *g,
-	float beta, const void *x, const struct saved *s, void *dx)
+void blocks_take(struct saved v[MT_KINDS], const struct list *lists, uint32_t kinds, enum checkpoint level, uint64_t n,
+	uint64_t elem, struct walk *w)
 {
-	struct branch b[2];
-	int n = branches_of(c, mt_layer_of(c->geo, layer), s, b);
-	for (int i = 0; i < n; i++) {
-		struct chunk own = *c;
-		own.s.d_o = b[i].d_o;
-		b[i].mixer->backward(&own, layer, w, g, beta, i || c->geo->flags & MT_ONE_NORM ? 1 : beta, x, &b[i].s, dx);
+	struct walk most = *w;
+	for (uint32_t k = 0; k < kinds; k++) {
+		struct walk one = *w;
+		block_take(&v[k], &(struct kept){&lists[k], level, n, elem}, walk_take_fn, &one);
+		if (one.over || one.used > most.used) most = one;
 	}
+	*w = most;
 }
 
-void block_forward(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x, struct saved *s,
+static void *after(void *p, int64_t elements, size_t size) { return p ? (char *)p + (size_t)elements * size : NULL; }
+
+struct saved saved_after(const struct saved *s, const struct list *lists, uint32_t kind, int64_t from, size_t elem)
+{
+	const struct list *t = &lists[kind];
+	struct saved to = *s;
+	for (int v = 1; v < t->values; v++)
+		to.v[v] = after(s->v[v], from * t->v[v].width, t->v[v].fp32 ? sizeof(float) : elem);
+	to.x2 = after(s->x2, from * t->g->hidden, elem);
+	to.gu = after(s->gu, from * kept_width(t->l), elem);
+	return to;
+}
+
+struct list *lists_make(const struct mt_geometry *g, size_t elem)
+{
+	struct list *lists = calloc(MT_KINDS, sizeof *lists);
+	for (uint32_t k = 0; lists && k < g->n_kinds; k++) mixer_list(&lists[k], g, &g->kind[k], elem);
+	return lists;
+}
+
+uint64_t lists_arena(const struct list *lists, uint32_t kinds, uint64_t n, bool train)
+{
+	uint64_t most = 0;
+	for (const struct list *t = lists; t < lists + kinds; t++) {
+		most = larger(most, places_bytes(&t->forward, (int64_t)n));
+		if (train) most = larger(most, places_bytes(&t->backward, (int64_t)n));
+	}
+	return most;
+}
+
+/* ---- a block ---- */
+
+void block_forward(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x, const struct saved *s,
 	void *y)
 {
-	mixer_forward(c, layer, w, x, s, false);
-	if (has_mlp(mt_layer_of(c->geo, layer))) mlp_forward(c, layer, w, x, s, y);
-	else output_forward(c, layer, w, x, s, y);
+	bool mlp = has_mlp(mt_layer_of(c->geo, layer));
+	mixer_forward(c, layer, w, x, s, mlp ? s->x2 : y);
+	if (mlp) mlp_forward(c, layer, w, x, s, y);
 }
 
 /* Numbers that are not trained */
@@ -197,23 +142,22 @@ static void scalar_backward(const struct chunk *c, const struct weights *w, void
 
 /* From the gradient of what the block's own factor multiplies */
 void block_backward_rest(const struct chunk *c, uint32_t layer, const struct weights *w, const struct grads *g,
-	float beta, const void *x, struct saved *s, void *dx)
+	float beta, const void *x, const struct saved *s, void *dx)
 {
-	const struct mt_layer *l = mt_layer_of(c->geo, layer);
+	struct run mixers = mixers_backward_begin(c, layer, w, g, beta, x, s, dx);
 	bool parallel = c->geo->flags & MT_PARALLEL;
 	no_gradient(c, g, MT_T_SCALAR);
 	no_gradient(c, g, MT_T_XIELU_BETA);
 	no_gradient(c, g, MT_T_XIELU_EPS);
 	/* parallel: the mixer's gradients are taken from dx before the MLP adds to it */
-	if (parallel) output_backward(c, layer, w, g, beta, s, dx);
-	if (has_mlp(l)) mlp_backward(c, layer, w, g, beta, x, s, dx);
-	if (!has_mixer(l)) return;
-	if (!parallel) output_backward(c, layer, w, g, beta, s, dx);
-	mixer_backward(c, layer, w, g, beta, x, s, dx);
+	if (parallel) outputs_backward(&mixers);
+	if (has_mlp(mixers.l)) mlp_backward(c, layer, w, g, beta, x, s, dx);
+	if (!parallel) outputs_backward(&mixers);
+	mixers_backward(&mixers);
 }
 
 void block_backward(const struct chunk *c, uint32_t layer, const struct weights *w, const struct grads *g, float beta,
-	const void *x, struct saved *s, void *dx)
+	const void *x, const struct saved *s, void *dx)
 {
 	scalar_backward(c, w, dx);
 	block_backward_rest(c, layer, w, g, beta, x, s, dx);

@@ -62,43 +62,34 @@ struct ple_scratch {
 	float *rstd;        /* (P, L) */
 };
 
-struct scratch {    /* valid only within one call */
-	void *h;        /* (N, H)      a norm's output */
-	void *dh;       /* (N, H)      its gradient */
-	float *rstd;    /* (N)         its statistics */
-	float *mean;    /* (N)         LayerNorm's */
-	void *sub;      /* (N, H)      what attention or MLP adds to the residual, where it is not added as it is */
-	void *act;      /* (P, F)      the MLP's inner output or its gradient */
-	void *d_o;      /* (N, A)      gradient of attention's output */
-	void *d_mamba;  /* (N, mamba_o_width())  the same of Mamba 2 beside attention */
-	void *dqkv;     /* (N, proj_width()), or of Mamba 2 beside attention (N, mamba_width()) */
-	void *gu;       /* (P, G)      gate | up of blocks that do not keep it */
-	void *logits;   /* (N', V)     N' the tokens of a head chunk; fp32 where losses are asked for */
-	double *losses; /* (N')      of each token; NULL: only their sum is asked for */
+struct scratch {              /* valid only within one call */
+	void *arena;              /* what the lists of mixers place there (layers/place.c) */
+	void *h;                  /* (N, H)      a norm's output */
+	void *dh;                 /* (N, H)      its gradient */
+	float *rstd;              /* (N)         its statistics */
+	float *mean;              /* (N)         LayerNorm's */
+	void *sub;                /* (N, H)      what the MLP adds to the residual, where it is not added as it is */
+	void *act;                /* (P, F)      the MLP's inner output or its gradient */
+	void *gu;                 /* (P, G)      gate | up of blocks that do not keep it */
+	void *logits;             /* (N', V)     N' the tokens of a head chunk; fp32 where losses are asked for */
+	double *losses;           /* (N')      of each token; NULL: only their sum is asked for */
 	struct experts_scratch x; /* of a slice; models with experts only */
 	struct ple_scratch ple;
 	void *operand[2]; /* room for operands x and dy; NULL where activations are operands as they are */
 	void *attention;  /* work memory of the device's attention backend; NULL: none */
 	uint64_t attention_bytes;
-	void *mixed;  /* (N, mixed_width()) gated DeltaNet's convolution; then what the output projection reads, if not o */
-	void *dmixed; /* (N, dmixed_width()) the gradients of q | k of value heads | v */
 	float *delta; /* the delta rule's work memory */
 };
 
-struct saved {      /* what a block's backward needs from its forward, beside the block's input */
-	void *qkv;      /* (N, proj_width()): q | k | v after rope; of gated DeltaNet qkv | z | b | a; of a short
-	                 * convolution B | C | x */
-	void *gate;     /* (N, A) output_gate: before its sigmoid; backward writes its gradient here */
-	void *pre;      /* (N, pre_width())  q, k before their norms; qk-norm models only. MLA: latents before theirs */
-	float *qk_rstd; /* (N, rstd_width()) */
-	void *o;        /* (N, A)      the output of attention, of the delta rule or of the convolution */
-	void *mamba_o, *mamba_qkv; /* (N, mamba_o_width()), (N, mamba_width()) o and qkv of Mamba 2 beside attention */
-	float *lse;                /* (N, heads)  attention's log-sum-exps */
-	float *state;              /* (value_heads, key_dim, value_dim) mt-sample's; NULL to train */
-	void *x2;                  /* (N, H)      the second residual, of blocks with mixer and MLP */
-	void *sum;                 /* (N, H)      windows of experts with a norm behind them: what it reads; */
-	void *dsum;                /* (N, H)      its gradient, of the block that goes backward; NULL to sample */
-	void *gu;                  /* (N, kept_width())  gate | up; backward writes its gradient here. NULL: recomputed */
+enum { LIST_VALUES = 40 }; /* of a mixer's list, at most (layers/list.h) */
+
+struct saved {            /* what a block's backward needs from its forward, beside the block's input */
+	void *v[LIST_VALUES]; /* (N, width) each, of the mixer's list, but the last value. NULL: in the scratch's arena */
+	void *x2;             /* (N, H) the last one, of blocks with mixer and MLP: the second residual */
+	void *sum;            /* (N, H) windows of experts with a norm behind them: what it reads; */
+	void *dsum;           /* (N, H) its gradient, of the block that goes backward; NULL to sample */
+	void *gu;             /* (N, kept_width()) gate | up; backward writes its gradient here. NULL: recomputed */
+	float *state;         /* (value_heads, key_dim, value_dim) mt-sample's; NULL to train */
 };
 
 /* For the auxiliary loss and the z-loss of routers. Forward: each router adds to sums (OP_BALANCE_FORWARD); backward:
@@ -116,7 +107,8 @@ struct chunk { /* whole rows that go through a layer together */
 	int64_t n, seq, slice;
 	int in_out;                    /* weights of linear layers are (in, out): a block's in models with MT_IN_OUT */
 	int64_t before, slices_before; /* tokens and slices of the pass before the chunk, where experts come by windows */
-	int64_t past; /* tokens of its document before the chunk; their rows stand before saved->qkv. 0 to train */
+	int64_t past; /* tokens of its document before the chunk; their rows stand before those of saved. 0 to train */
+	const struct list *lists;                  /* of each kind of layers' mixers */
 	const uint32_t *tokens, *targets, *starts; /* (N) each */
 	const float *row_weights;                  /* (N) of targets in the loss; NULL: 1 each */
 	const uint32_t *host_starts;               /* host: as starts */
@@ -124,7 +116,7 @@ struct chunk { /* whole rows that go through a layer together */
 	const float *cos[MT_KINDS], *sin[MT_KINDS]; /* (positions, rope_dim / 2), by kind of layer */
 	void *ple; /* (N, L p): each block's own input; backward: of blocks that have gone, its gradient. NULL: none */
 	/* by kind of layers: k | v (N, 2 K) that other layers read, and the sum of their gradients; kv NULL: it stands
-	 * in saved->qkv already (mt-sample) */
+	 * in q | k | v already (mt-sample) */
 	void *kv[MT_KINDS], *dkv[MT_KINDS];
 	struct balance balance;
 	struct scratch s;
@@ -140,21 +132,23 @@ void ple_inputs_forward(const struct chunk *, const struct weights *, const void
 void ple_inputs_backward(const struct chunk *, const struct weights *, const struct grads *, float beta, const void *x,
 	void *dx);
 
-/* y (N, H) = block(x); *saved is filled. */
-void block_forward(const struct chunk *, uint32_t layer, const struct weights *, const void *x, struct saved *,
+/* y (N, H) = block(x); what *saved names is filled. */
+void block_forward(const struct chunk *, uint32_t layer, const struct weights *, const void *x, const struct saved *,
 	void *y);
-/* Its first half, to x2 if there is a second one; also recomputes *saved, except gu. o and lse are there already if
- * have_o. */
-void mixer_forward(const struct chunk *, uint32_t layer, const struct weights *, const void *x, struct saved *,
-	bool have_o);
+/* Its first half: y = x + what the mixers add */
+void mixer_forward(const struct chunk *, uint32_t layer, const struct weights *, const void *x, const struct saved *,
+	void *y);
+/* What a block that kept some level makes again, but for gate and up */
+void mixer_again(const struct chunk *, uint32_t layer, const struct weights *, const void *x, const struct saved *,
+	enum checkpoint level);
 /* Its second half: y = x2 + what the MLP adds */
 void mlp_forward(const struct chunk *, uint32_t layer, const struct weights *, const void *x, const struct saved *,
 	void *y);
 void block_backward(const struct chunk *, uint32_t layer, const struct weights *, const struct grads *, float beta,
-	const void *x, struct saved *, void *dx);
+	const void *x, const struct saved *, void *dx);
 
 /* A block whose experts come by windows, all chunks of a pass through one step before the next one begins. Forward:
- * mixer_forward, block_route; each window, in ascending order; mlp_forward gives y. Backward: the same *saved and
+ * mixer_forward to x2, block_route; each window, in ascending order; mlp_forward gives y. Backward: the same *saved and
  * block_backward_route; each window; block_backward_rest. A token's sum goes in the order of experts, so
  * the bits are those of block_forward and block_backward. */
 struct window {
@@ -170,7 +164,7 @@ void block_backward_route(const struct chunk *, uint32_t layer, const struct wei
 void block_window_backward(const struct chunk *, uint32_t layer, const struct weights *, const struct grads *,
 	float beta, const struct window *, const void *x, const struct saved *, const void *dx);
 void block_backward_rest(const struct chunk *, uint32_t layer, const struct weights *, const struct grads *, float beta,
-	const void *x, struct saved *, void *dx);
+	const void *x, const struct saved *, void *dx);
 
 /* Final norm, LM head and cross-entropy over N tokens (here a head chunk, not whole rows). Adds to *loss; with g, loss
  * is scaled and dx (N, H) is written. head is w's own or, tied, the embedding's. */
@@ -202,14 +196,23 @@ typedef void *take_fn(void *where, uint64_t count, uint64_t size);
 take_fn walk_take_fn; /* where: a struct walk */
 
 /* Arrays of *saved that a block of this kind keeps at a level, for n tokens, from take(where, count, bytes of an
- * element); the others are NULL. elem: bytes of the device's elements. Each half of the block takes its own. */
+ * element); the others are NULL. elem: bytes of the device's elements. */
 struct kept {
-	const struct mt_geometry *geo;
-	const struct mt_layer *layer;
+	const struct list *mixers;
 	enum checkpoint level;
 	uint64_t n, elem;
 };
 void block_take(struct saved *, const struct kept *, take_fn *take, void *where);
+/* Room for what a block of any kind keeps; the arrays of each kind, in the same memory */
+void blocks_take(struct saved[MT_KINDS], const struct list *, uint32_t kinds, enum checkpoint, uint64_t n,
+	uint64_t elem, struct walk *);
+/* Those of the tokens from `from` on */
+struct saved saved_after(const struct saved *, const struct list *, uint32_t kind, int64_t from, size_t elem);
+
+/* The lists of a geometry's kinds, of a device with elements of so many bytes: free() them. NULL: no memory */
+struct list *lists_make(const struct mt_geometry *, size_t elem);
+/* Bytes of the arena of n tokens that any of them needs; to train: of backward, too */
+uint64_t lists_arena(const struct list *, uint32_t kinds, uint64_t n, bool train);
 
 /* Every array of an experts_scratch for slices of `slice` tokens, likewise; `most`: as mt_layer_most; to train: also
  * the arrays of backward. With windows of experts, a pass has `pass` tokens in `slices` slices; else `slices` is 0. */
@@ -231,8 +234,9 @@ void ple_take(struct ple_scratch *, const struct ple_sizes *, take_fn *take, voi
 
 static inline uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-/* Elements of a token, of one kind of layers, or the most of several kinds (mt_layer_most): in saved->o; in saved->qkv;
- * in the scratch's mixed and dmixed */
+/* Elements of a token, of one kind of layers, or the most of several kinds (mt_layer_most): in what the mixer gives;
+ * in what it computes that from: q | k | v after rope; of gated DeltaNet qkv | z | b | a; of a short convolution
+ * B | C | x */
 static inline int64_t head_dim_v(const struct mt_layer *l) { return l->v_dim ? l->v_dim : l->head_dim; }
 static inline int64_t value_width(const struct mt_layer *l) { return l->heads * head_dim_v(l); }
 static inline bool beside_attention(const struct mt_layer *l) { return l->mamba_flags & MT_BESIDE_ATTENTION; }
@@ -259,7 +263,7 @@ static inline int64_t proj_width(const struct mt_layer *l)
 	uint64_t delta = beside_attention(l) ? 0 : (uint64_t)delta_width(l);
 	return (int64_t)larger(larger(attention, delta), 3ull * l->conv_dim);
 }
-/* The same of Mamba 2 beside attention, else 0: in saved->mamba_o; in saved->mamba_qkv */
+/* The same of Mamba 2 beside attention, else 0 */
 static inline int64_t mamba_o_width(const struct mt_layer *l)
 {
 	return beside_attention(l) ? (int64_t)l->value_heads * l->value_dim : 0;
@@ -276,17 +280,6 @@ static inline int64_t pair_width(const struct mt_layer *l)
 {
 	return l->kv_rank ? (int64_t)l->heads * (l->head_dim - l->rope_dim + l->v_dim) : 0;
 }
-static inline int64_t mixed_width(const struct mt_layer *l)
-{
-	uint64_t other = l->output_gate ? (uint64_t)l->heads * l->head_dim : (uint64_t)(rank_most(l) + pair_width(l));
-	return (int64_t)larger(other, (uint64_t)conv_width(l));
-}
-static inline int64_t dmixed_width(const struct mt_layer *l)
-{
-	uint64_t values = (uint64_t)l->value_heads * (2ull * l->key_dim + l->value_dim);
-	return (int64_t)larger(values, (uint64_t)(latent_width(l) + rank_most(l)));
-}
-
 static inline bool mlp_gated(const struct mt_layer *l) { return activation_gated((int)l->form); }
 static inline int64_t gate_up_width(const struct mt_layer *l) { return (mlp_gated(l) ? 2ll : 1ll) * l->ffn; }
 /* The MLP's inner size: of all its experts together; and of those that a token uses */
@@ -306,7 +299,7 @@ static inline uint32_t own_kv_heads(const struct mt_layer *l) { return l->kv_kin
 static inline int64_t kv_width(const struct mt_layer *l) { return 2ll * l->kv_heads * l->head_dim; }
 /* The blocks' inputs of their own, of all blocks */
 static inline int64_t ple_width(const struct mt_geometry *g) { return (int64_t)g->layers * g->ple_dim; }
-/* Elements of a token in saved->pre and in saved->qk_rstd */
+/* Elements of a token in what norms of q and k got, and in their statistics; MLA: in the latents */
 static inline int64_t pre_width(const struct mt_geometry *g, const struct mt_layer *l)
 {
 	if (l->kv_rank) return latent_width(l);

@@ -31,6 +31,7 @@ struct chunk chunk_of(struct stream *s, int64_t from, int64_t n)
 		.span_starts = at->span_starts ? at->span_starts + first : NULL,
 		.balance = balance_of(s, first),
 		.s = at->scratch,
+		.lists = s->lists,
 		.host_starts = s->taken.host + 2 * all + first,
 	};
 
@@ -65,37 +66,15 @@ bool is_offloaded(const struct stream *s, uint32_t layer)
 struct saved saved_at(const struct stream *s, uint32_t layer, int64_t from)
 {
 	const struct mt_geometry *g = s->geo;
-	const struct mt_layer *l = mt_layer_of(g, layer);
+	uint32_t kind = g->kind_of[layer];
 	const struct memory_layout *at = &s->micro->layout;
-	struct saved own = is_offloaded(s, layer) ? at->away[layer & 1] : at->saved[layer], v = at->chunk;
-	bool windows = s->micro->plan.expert_window;
-	if (windows && !own.qkv) {
-		own.qkv = v.qkv;
-		own.mamba_qkv = v.mamba_qkv;
-		own.gate = v.gate;
-		own.pre = v.pre;
-		own.qk_rstd = v.qk_rstd;
-		own.x2 = v.x2;
-	}
-	if (windows && !own.o) {
-		own.o = v.o;
-		own.mamba_o = v.mamba_o;
-		own.lse = v.lse;
-	}
-	if (own.qkv) {
-		v.qkv = elements_after(s->dev, own.qkv, from * proj_width(l));
-		v.mamba_qkv = elements_after(s->dev, own.mamba_qkv, from * mamba_width(l));
-		v.gate = elements_after(s->dev, own.gate, from * mixer_width(l));
-		v.pre = elements_after(s->dev, own.pre, from * pre_width(g, l));
-		v.qk_rstd = own.qk_rstd ? own.qk_rstd + from * rstd_width(g, l) : NULL;
-		v.x2 = elements_after(s->dev, own.x2, from * g->hidden);
-	}
-	if (own.o) {
-		v.o = elements_after(s->dev, own.o, from * mixer_width(l));
-		v.mamba_o = elements_after(s->dev, own.mamba_o, from * mamba_o_width(l));
-		v.lse = own.lse ? own.lse + from * l->heads : NULL;
-	}
-	v.gu = elements_after(s->dev, own.gu, from * kept_width(l));
+	const struct saved *own = is_offloaded(s, layer) ? &at->away[layer & 1][kind] : &at->saved[layer];
+	struct saved v = at->chunk[kind], kept = saved_after(own, s->lists, kind, from, s->dev->elem);
+	if (s->micro->plan.expert_window) v = saved_after(&v, s->lists, kind, from, s->dev->elem);
+	for (int i = 0; i < LIST_VALUES; i++)
+		if (kept.v[i]) v.v[i] = kept.v[i];
+	if (kept.x2) v.x2 = kept.x2;
+	v.gu = kept.gu;
 	int64_t pass = (int64_t)rows_of_pass(&s->micro->request, &s->micro->plan) * s->micro->request.seq;
 	v.sum = elements_after(s->dev, at->kept, (layer * pass + from) * g->hidden);
 	v.dsum = elements_after(s->dev, at->dsum, from * g->hidden);

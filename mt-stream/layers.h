@@ -1,5 +1,4 @@
-/* layers.h: what the layers share: block.c, attention.c, delta.c, conv.c, mla.c, mlp.c, experts.c, head.c; and
- * linear.c, of which they are made. */
+/* layers.h: what the layers share: layers/, block.c, mlp.c, experts.c, head.c; and linear.c, of which they are made. */
 #ifndef MT_STREAM_LAYERS_H
 #define MT_STREAM_LAYERS_H
 
@@ -79,10 +78,6 @@ void norm_backward(const struct chunk *, void *dx, int add_dx, const struct grad
 const void *input_of(const struct chunk *, const void *x, const struct weights *, struct norm);
 void input_backward(const struct chunk *, void *dx, const struct grads *, float beta, const void *x,
 	const struct weights *, struct norm);
-/* The same of a mixer's input, which is norm1(x) times scale */
-const void *scaled_input(const struct chunk *, const void *x, const struct weights *, float scale);
-void scaled_input_backward(const struct chunk *, void *dx, const struct grads *, float beta, const void *x,
-	const struct weights *, float scale);
 /* Where residual_apart: y = residual + what the scratch's sub holds, after the norm and the factor. The scratch's h is
  * lost */
 void residual_add(const struct chunk *, void *y, const struct weights *, struct norm post, const void *residual);
@@ -101,31 +96,8 @@ const void *residual_backward(const struct chunk *, const void *dy, const void *
 	const struct grads *, float beta, enum mt_role_tensor weight, enum mt_role_tensor bias, struct norm post,
 	int64_t in);
 
-/* y (N, out) = norm1(x) w', w of role MT_T_DQKV; dx += the gradient of x, from that of y in the scratch's dqkv */
-void in_projection_forward(const struct chunk *, void *y, const void *x, const struct weights *, int64_t out);
-void in_projection_backward(const struct chunk *, void *dx, const void *x, const struct weights *, const struct grads *,
-	float beta, float norm_beta, int64_t out);
-
-/* ---- attention.c, delta.c, conv.c, mla.c: mixers, which combine the tokens of a document ---- */
-
-struct mixer {
-	/* From x, the block's input: fills *saved but x2; o and lse are there already if have_o */
-	void (*forward)(const struct chunk *, uint32_t layer, const struct weights *, const void *x, struct saved *,
-		bool have_o);
-	/* (N, A): what the output projection reads, in the scratch's mixed, where it is not o itself; NULL: it is */
-	const void *(*out)(const struct chunk *, uint32_t layer, const struct weights *, const struct saved *);
-	/* From the gradient of that, in the scratch's d_o, to that of x, which is added to dx */
-	void (*backward)(const struct chunk *, uint32_t layer, const struct weights *, const struct grads *, float beta,
-		float norm_beta, const void *x, struct saved *, void *dx);
-};
-extern const struct mixer attention_mixer, delta_mixer, conv_mixer, mla_mixer;
-/* Softmax attention over saved->qkv */
-struct op attention_op(const struct chunk *, enum op_code, uint32_t layer, const struct weights *,
-	const struct saved *);
-
 /* ---- mlp.c ---- */
 
-void mlp_take(struct saved *, const struct kept *, take_fn *take, void *where);
 /* The slice that starts at token `from` */
 struct slice slice_of(const struct chunk *, uint32_t layer, int64_t from, const struct weights *, const void *x,
 	const struct saved *);

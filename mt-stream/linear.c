@@ -166,34 +166,3 @@ void input_backward(const struct chunk *c, void *dx, const struct grads *g, floa
 	if (c->geo->flags & MT_NO_PRE_NORM) scaled_add(c, dx, c->s.dh, dx, 1);
 	else norm_backward(c, dx, 1, g, beta, c->s.dh, x, w, norm);
 }
-
-const void *scaled_input(const struct chunk *c, const void *x, const struct weights *w, float scale)
-{
-	const void *in = input_of(c, x, w, norm1);
-	if (scale == 1) return in;
-	scaled_add(c, c->s.h, in, NULL, scale);
-	return c->s.h;
-}
-
-void scaled_input_backward(const struct chunk *c, void *dx, const struct grads *g, float beta, const void *x,
-	const struct weights *w, float scale)
-{
-	if (scale != 1) scaled_add(c, c->s.dh, c->s.dh, NULL, scale);
-	input_backward(c, dx, g, beta, x, w, norm1);
-}
-
-/* ---- what mixers beside attention begin with ---- */
-
-void in_projection_forward(const struct chunk *c, void *y, const void *x, const struct weights *w, int64_t out)
-{
-	linear_forward(c, y, scaled_input(c, x, w, c->geo->mamba_in_scale), w->t[MT_T_DQKV], w->t[MT_T_DQKVB], NULL,
-		c->geo->hidden, out);
-}
-
-void in_projection_backward(const struct chunk *c, void *dx, const void *x, const struct weights *w,
-	const struct grads *g, float beta, float norm_beta, int64_t out)
-{
-	linear_backward(c, c->s.dh, g->t[MT_T_DQKV], g->t[MT_T_DQKVB], beta, c->s.dqkv,
-		scaled_input(c, x, w, c->geo->mamba_in_scale), w->t[MT_T_DQKV], c->geo->hidden, out);
-	scaled_input_backward(c, dx, g, norm_beta, x, w, c->geo->mamba_in_scale);
-}

@@ -1,11 +1,6 @@
 /* mlp.c: the MLP, slice by slice, or the experts in its place. Forward and backward are pairs. */
 #include "layers.h"
 
-void mlp_take(struct saved *s, const struct kept *k, take_fn *take, void *where)
-{
-	if (k->level >= KEEP_ALL) s->gu = take(where, k->n * (uint64_t)kept_width(k->layer), k->elem);
-}
-
 /* Where the slice's routing and sums are, of all slices of a pass: by tokens and slices before it */
 static void experts_of_pass(struct slice *p, int64_t tokens, int64_t slices)
 {

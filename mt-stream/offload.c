@@ -17,8 +17,8 @@ static void offload_copy(struct stream *s, enum queue q, void *dev, void *host, 
 	launch(s, q, &(struct op){OP_COPY, .copy = {in ? dev : host, in ? host : dev, bytes}});
 }
 
-/* Copy number i between the device and the offload buffer. The buffer has all residuals first, then what blocks keep,
- * of which attention's output is the first array. */
+/* Copy number i between the device and the offload buffer. The buffer has all residuals first, then what blocks
+ * keep. */
 static void offload_copies(struct stream *s, enum queue q, const struct offload *f, uint32_t i)
 {
 	const struct micro *m = s->micro;
@@ -27,7 +27,7 @@ static void offload_copies(struct stream *s, enum queue q, const struct offload 
 	char *host = s->memory.offload_buffer;
 	trace_at(s->dev->trace, q, i + !residual, "activations");
 	if (residual) offload_copy(s, q, output(s, i, 0), host + i * m->residual_bytes, m->residual_bytes);
-	else offload_copy(s, q, m->layout.away[i & 1].o, host + residuals + i * m->away_bytes, m->away_bytes);
+	else offload_copy(s, q, m->layout.away_at[i & 1], host + residuals + i * m->away_bytes, m->away_bytes);
 }
 
 /* Compute launched so far has written number i: copy it out */

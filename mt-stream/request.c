@@ -65,6 +65,7 @@ static int request_make(struct stream *s, uint32_t rows, uint32_t seq, bool trai
 {
 	*req = (struct plan_request){
 		.geo = s->geo,
+		.lists = s->lists,
 		.dtype = (enum mt_dtype)s->control->dtype,
 		.grad = (enum mt_dtype)s->control->grad,
 		.state = (enum mt_dtype)s->control->state,

@@ -184,7 +184,7 @@ void recompute(struct stream *s, uint32_t u, const struct weights *w, struct at 
 	enum checkpoint level = checkpoint_of(&s->micro->plan, s->geo->layers, u - 1);
 	if (level >= KEEP_ALL_BUT_GATE_UP) return;
 	trace_at(s->dev->trace, Q_COMPUTE, u, "recompute");
-	mixer_forward(&at->c, u - 1, w, at->x, &at->v, level == KEEP_ATTENTION);
+	mixer_again(&at->c, u - 1, w, at->x, &at->v, level);
 	trace_at(s->dev->trace, Q_COMPUTE, u, "backward");
 }
 

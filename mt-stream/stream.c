@@ -145,6 +145,7 @@ static int stream_open(struct stream *s)
 	mt_stage_activity(s->run, MT_ACT_STARTING, 0);
 	if ((rc = rings_map(s))) return rc;
 	if (s->dev->attach && (rc = s->dev->attach(s->dev, s->run, MT_STREAM + s->index))) return rc;
+	if (!(s->lists = lists_make(s->geo, s->dev->elem))) return mt_fail(MT_EX_NOMEM, "no memory");
 	if ((rc = ring_open(s, "batch", &s->batch)) || (rc = ring_open(s, "grad", &s->grad)) || (rc = blocks_check(s)) ||
 		(rc = record_select(s, &requested.sizes)) || (rc = units_make(s)))
 		return rc;
@@ -176,6 +177,7 @@ static void stream_close(struct stream *s)
 	free(s->now.blocks);
 	balance_release(s);
 	free(s->taken.host);
+	free(s->lists);
 }
 
 /* Measured and predicted time of all micro-batches; waits for the optimizer and the ring do not count, unless compute

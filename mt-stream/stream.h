@@ -130,6 +130,7 @@ struct stream {
 	struct mt_run *run;
 	struct mt_control *control;
 	const struct mt_geometry *geo;
+	struct list *lists; /* of its kinds of layers */
 	struct device *dev;
 	int index;
 	struct mt_ring *batch, *grad;

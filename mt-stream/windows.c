@@ -164,7 +164,7 @@ int split_forward(struct stream *s, uint32_t u, struct weights *w)
 	bool few = s->now.n * l->experts_per_token < FEW_ROWS * (int64_t)l->experts;
 	for (uint32_t i = 0; i < 2 && !few; i++) window_load(s, u, i, false);
 	for (struct at at = {0}; next_chunk(s, u, &at);) {
-		mixer_forward(&at.c, u - 1, w, at.x, &at.v, false);
+		mixer_forward(&at.c, u - 1, w, at.x, &at.v, at.v.x2);
 		block_route(&at.c, u - 1, w, at.x, &at.v);
 	}
 	int rc = rows_fetch(s, u);

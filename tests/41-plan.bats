@@ -217,16 +217,16 @@ plan() {
 }
 
 @test "more host memory keeps what blocks would recompute, and a step is faster" {
-	# a 7B on 24 GB of device memory, with room for residuals alone, and for all that its blocks keep
+	# a 7B on 22 GB of device memory, with room for residuals alone, and for all that its blocks keep
 	for host in 120 180; do
-		plan qwen2.5-7b --profile RTX4090 --seq 2048 --micro 12 --micro-batches 22 --host-memory ${host}G --json \
-			>"$T/$host"
+		plan qwen2.5-7b --profile RTX4090 --device-memory 22G --seq 2048 --micro 12 --micro-batches 22 \
+			--host-memory ${host}G --json >"$T/$host"
 	done
 	python3 - "$T/120" "$T/180" <<-'PY'
 		import json, sys
 		less, more = (json.load(open(f)) for f in sys.argv[1:])
-		assert less["recompute_s"] > 0.1 * less["step_s"] and more["recompute_s"] < 1e-9, (less, more)
-		assert more["offloaded_blocks"] > 20 and more["keep_all"] == 28, more
+		assert less["recompute_s"] > 0.1 * less["step_s"] and more["recompute_s"] < 0.01 * more["step_s"], (less, more)
+		assert more["offloaded_blocks"] > 20 and more["keep_all"] >= 27, more
 		assert more["step_s"] < 0.92 * less["step_s"], (less["step_s"], more["step_s"])
 		assert more["host_bytes"] <= 180 << 30, more
 	PY

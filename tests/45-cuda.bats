@@ -276,7 +276,7 @@ lm_head_is_slow() {
 	make_run qwen3 bf16 bf16
 	ROWS=16 step_of plain "$EMU --device cuda"
 	own=$(own_of "$T/stream.err")
-	ROWS=16 step_of traced "$EMU --device cuda --device-memory $((own + 600))K --trace $T/trace.json"
+	ROWS=16 step_of traced "$EMU --device cuda --device-memory $((own + 540))K --trace $T/trace.json"
 	cmp "$T/plain" "$T/traced"
 	python3 "$TOP/tests/gpu/trace" "$T/trace.json" >"$T/account"
 	grep -q '^| recompute: GEMM ' "$T/account"

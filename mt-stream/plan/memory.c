@@ -1,6 +1,9 @@
 /* memory.c: where each array of a micro-batch lies in device memory. The same walk computes the size and hands out the
  * addresses, so that a plan takes exactly what it was counted to take.
  */
+#include <string.h>
+
+#include "layers/list.h"
 #include "mt/layout.h"
 #include "plan.h"
 
@@ -33,31 +36,39 @@ static struct sizes sizes_of(const struct plan_request *req, const struct plan *
 }
 
 /* What a block of this kind keeps at a level, of n tokens */
-static struct saved take_block(struct walk *w, const struct plan_request *req, const struct mt_layer *l,
-	enum checkpoint level, uint64_t n)
+static struct saved take_block(struct walk *w, const struct plan_request *req, uint32_t kind, enum checkpoint level,
+	uint64_t n)
 {
 	struct saved v;
-	block_take(&v, &(struct kept){req->geo, l, level, n, req->elem}, walk_take_fn, w);
+	block_take(&v, &(struct kept){&req->lists[kind], level, n, req->elem}, walk_take_fn, w);
 	return v;
+}
+
+static void take_any(struct walk *w, const struct plan_request *req, enum checkpoint level, uint64_t n,
+	struct saved v[MT_KINDS])
+{
+	blocks_take(v, req->lists, req->geo->n_kinds, level, n, req->elem, w);
 }
 
 static void take_saved(struct walk *w, const struct plan_request *req, const struct plan *plan, const struct sizes *z,
 	struct memory_layout *p)
 {
 	uint32_t layers = req->geo->layers;
-	p->chunk = (struct saved){0};
-	if (blocks_at(plan, layers, KEEP_ALL) < layers) p->scratch.gu = walk_take(w, z->slice, z->gu, z->elem);
+	memset(p->chunk, 0, sizeof p->chunk);
 	if (blocks_at(plan, layers, KEEP_ALL) + blocks_at(plan, layers, KEEP_ALL_BUT_GATE_UP) < layers)
-		p->chunk = take_block(w, req, z->most, KEEP_ALL_BUT_GATE_UP, z->saved);
+		take_any(w, req, KEEP_ALL_BUT_GATE_UP, z->saved, p->chunk);
 	for (uint32_t l = 0; l < layers; l++) {
 		enum checkpoint level = l < blocks_offloaded(plan, layers) ? KEEP_INPUT : checkpoint_of(plan, layers, l);
-		struct saved v = take_block(w, req, mt_layer_of(req->geo, l), level, z->pass);
+		struct saved v = take_block(w, req, req->geo->kind_of[l], level, z->pass);
 		if (p->saved) p->saved[l] = v;
 	}
 	bool sums = req->train && plan->expert_window && req->geo->flags & MT_POST_NORM;
 	p->kept = sums ? walk_take(w, layers * z->pass, z->h, z->elem) : NULL;
 	p->dsum = sums ? walk_take(w, z->pass, z->h, z->elem) : NULL;
-	for (int i = 0; i < 2; i++) p->away[i] = take_block(w, req, z->most, plan->offloaded, z->pass);
+	for (int i = 0; i < 2; i++) {
+		p->away_at[i] = w->base ? w->base + w->used : NULL;
+		take_any(w, req, plan->offloaded, z->pass, p->away[i]);
+	}
 }
 
 uint64_t memory_attention(const struct plan_request *req, const struct plan *plan)
@@ -106,43 +117,47 @@ static uint64_t delta_elems(const struct plan_request *req, const struct sizes *
 	return (uint64_t)delta_work_elems(&a, !req->profile.cores);
 }
 
+/* What is valid only within one call. Mixers, MLP and head have their arrays in the same memory, as only one of the
+ * three computes; but where mixer and MLP are parallel, the MLP computes between two parts of the mixer's backward
+ * pass. What windows of experts keep from one call to the next is apart. gu: some blocks do not keep gate and up. */
 static void take_scratch(struct walk *w, const struct plan_request *req, const struct plan *plan, const struct sizes *z,
-	struct scratch *t)
+	bool gu, struct scratch *t)
 {
+	uint64_t delta = delta_elems(req, z), arena = lists_arena(req->lists, req->geo->n_kinds, z->chunk, req->train);
+	bool windows = plan->expert_window;
+	struct walk mixers, mlp, head;
+	const struct experts_sizes experts = {.most = z->most,
+		.hidden = z->h,
+		.slice = z->slice,
+		.elem = z->elem,
+		.pass = z->pass,
+		.slices = windows ? slices_of_pass(req, plan) : 0,
+		.train = req->train,
+		.post_norm = req->geo->flags & MT_POST_NORM,
+		.dtype = req->dtype};
 	*t = (struct scratch){0};
-	t->h = walk_take(w, z->either, z->h, z->elem);
 	t->attention = plan->library_attention ? walk_take(w, t->attention_bytes = memory_attention(req, plan), 1, 1)
 										   : NULL;
-	t->rstd = walk_take(w, z->either, 1, sizeof(float));
-	t->mean = req->geo->flags & MT_LAYERNORM ? walk_take(w, z->either, 1, sizeof(float)) : NULL;
-	t->sub = residual_apart(req->geo) ? walk_take(w, z->chunk, z->h, z->elem) : NULL;
-	t->act = walk_take(w, z->slice, z->f, z->elem);
-	t->logits = walk_take(w, z->head, req->geo->vocab, needs_losses(req) ? sizeof(float) : z->elem);
-	t->losses = needs_losses(req) ? walk_take(w, z->head, 1, sizeof *t->losses) : NULL;
-	if (z->most->experts)
-		experts_take(&t->x,
-			&(struct experts_sizes){.most = z->most,
-				.hidden = z->h,
-				.slice = z->slice,
-				.elem = z->elem,
-				.pass = z->pass,
-				.slices = plan->expert_window ? slices_of_pass(req, plan) : 0,
-				.train = req->train,
-				.post_norm = req->geo->flags & MT_POST_NORM,
-				.dtype = req->dtype},
-			walk_take_fn, w);
-	if (req->ple) ple_take(&t->ple, &(struct ple_sizes){req->geo, z->slice, z->elem, req->train}, walk_take_fn, w);
-	uint64_t mixed = (uint64_t)mixed_width(z->most), dmixed = (uint64_t)dmixed_width(z->most);
-	uint64_t delta = delta_elems(req, z);
-	t->mixed = mixed ? walk_take(w, z->chunk, mixed, z->elem) : NULL;
 	t->delta = delta ? walk_take(w, delta, 1, sizeof(float)) : NULL;
 	take_operands(w, req, z, t);
-	if (!req->train) return;
-	t->dh = walk_take(w, z->either, z->h, z->elem);
-	t->d_o = walk_take(w, z->chunk, z->a, z->elem);
-	if (beside_attention(z->most)) t->d_mamba = walk_take(w, z->chunk, (uint64_t)mamba_o_width(z->most), z->elem);
-	t->dqkv = walk_take(w, z->chunk, z->proj, z->elem);
-	t->dmixed = dmixed ? walk_take(w, z->chunk, dmixed, z->elem) : NULL;
+	if (windows && z->most->experts) experts_take(&t->x, &experts, walk_take_fn, w);
+	mixers = *w;
+	t->arena = walk_take(&mixers, arena, 1, 1);
+	mlp = req->geo->flags & MT_PARALLEL ? mixers : *w;
+	t->h = walk_take(&mlp, z->either, z->h, z->elem);
+	t->rstd = walk_take(&mlp, z->either, 1, sizeof(float));
+	t->mean = req->geo->flags & MT_LAYERNORM ? walk_take(&mlp, z->either, 1, sizeof(float)) : NULL;
+	t->dh = req->train ? walk_take(&mlp, z->either, z->h, z->elem) : NULL;
+	head = mlp;
+	t->logits = walk_take(&head, z->head, req->geo->vocab, needs_losses(req) ? sizeof(float) : z->elem);
+	t->losses = needs_losses(req) ? walk_take(&head, z->head, 1, sizeof *t->losses) : NULL;
+	t->sub = residual_apart(req->geo) ? walk_take(&mlp, z->chunk, z->h, z->elem) : NULL;
+	t->act = walk_take(&mlp, z->slice, z->f, z->elem);
+	t->gu = gu ? walk_take(&mlp, z->slice, z->gu, z->elem) : NULL;
+	if (!windows && z->most->experts) experts_take(&t->x, &experts, walk_take_fn, &mlp);
+	if (req->ple) ple_take(&t->ple, &(struct ple_sizes){req->geo, z->slice, z->elem, req->train}, walk_take_fn, &mlp);
+	w->used = larger(larger(mixers.used, mlp.used), head.used);
+	w->over |= mixers.over || mlp.over || head.over;
 }
 
 /* Embedding and head share one slot; pass-major, each has its own */
@@ -248,7 +263,7 @@ uint64_t memory_lay(const struct plan_request *req, const struct plan *plan, str
 	p->dx = req->train ? walk_take(&w, z.pass, z.h, z.elem) : NULL;
 	take_ple(&w, req, plan, &z, p);
 	take_kv(&w, req, &z, p);
-	take_scratch(&w, req, plan, &z, &p->scratch);
+	take_scratch(&w, req, plan, &z, blocks_at(plan, req->geo->layers, KEEP_ALL) < req->geo->layers, &p->scratch);
 	take_saved(&w, req, plan, &z, p);
 	walk_take(&w, req->work, 1, 1);
 	return w.over ? UINT64_MAX : w.used;
@@ -265,16 +280,19 @@ void memory_increments(const struct plan_request *req, const struct plan *plan, 
 {
 	const struct mt_geometry *g = req->geo;
 	struct sizes z = sizes_of(req, plan);
-	struct walk w[3] = {{0}};
+	struct walk w[4] = {{0}};
+	struct scratch scratch;
+	struct saved any[MT_KINDS];
 	walk_take(&w[0], req->zero_copy ? 0 : slot_elems(req, plan) + req->exact, 1, req->operand);
-	walk_take(&w[1], z.slice, z.gu, z.elem);
-	take_block(&w[2], req, z.most, KEEP_ALL_BUT_GATE_UP, z.saved);
+	take_scratch(&w[1], req, plan, &z, true, &scratch);
+	take_scratch(&w[3], req, plan, &z, false, &scratch);
+	take_any(&w[2], req, KEEP_ALL_BUT_GATE_UP, z.saved, any);
 	inc->slot = w[0].used;
-	inc->no_gu = w[1].used;
+	inc->no_gu = w[1].used - w[3].used;
 	inc->no_chunk = w[2].used;
 	for (enum checkpoint level = KEEP_INPUT; level <= KEEP_ALL; level++) {
 		struct walk kind[MT_KINDS] = {{0}};
-		for (uint32_t k = 0; k < g->n_kinds; k++) take_block(&kind[k], req, &g->kind[k], level, z.pass);
+		for (uint32_t k = 0; k < g->n_kinds; k++) take_block(&kind[k], req, k, level, z.pass);
 		inc->kept[level][0] = 0;
 		for (uint32_t n = 0; n < g->layers; n++)
 			inc->kept[level][n + 1] = inc->kept[level][n] + kind[g->kind_of[g->layers - 1 - n]].used;
@@ -284,8 +302,9 @@ void memory_increments(const struct plan_request *req, const struct plan *plan, 
 uint64_t memory_away(const struct plan_request *req, const struct plan *plan)
 {
 	struct sizes z = sizes_of(req, plan);
+	struct saved any[MT_KINDS];
 	struct walk w = {0};
-	take_block(&w, req, z.most, plan->offloaded, z.pass);
+	take_any(&w, req, plan->offloaded, z.pass, any);
 	return w.used;
 }
 

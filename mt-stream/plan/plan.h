@@ -40,6 +40,7 @@ struct profile { /* what a machine does in a second */
 
 struct plan_request {
 	const struct mt_geometry *geo;
+	struct list *lists;               /* of its kinds of layers (block.h); NULL: request_sizes makes them */
 	enum mt_dtype dtype, grad, state; /* of weights, gradients, the optimizer's m and v */
 	enum mt_optim optim;
 	uint64_t embed, block, head;  /* elements of units: block: of the largest; head: with a tied embedding's */
@@ -308,10 +309,13 @@ struct memory_layout {
 	void *ple;                     /* computes. (n of a pass, L p): the inputs */
 	void *kv[MT_KINDS], *dkv[MT_KINDS]; /* (n of a pass, 2 K): k | v that other layers read, and their gradients */
 	struct scratch scratch;
-	struct saved *saved;  /* [layers], what each block keeps of all tokens of a pass; NULL: recomputed */
-	struct saved chunk;   /* what blocks recompute, of one chunk, or with windows of a pass; gu is in the scratch */
-	void *kept, *dsum;    /* to train by windows with a norm behind experts: (layers, n of a pass, H) and one block's */
-	struct saved away[2]; /* offloaded: what a block keeps, on its way out or in */
+	struct saved *saved; /* [layers], what each block keeps of all tokens of a pass; NULL: recomputed */
+	/* what blocks recompute, of one chunk, or with windows of a pass: by kind of layers, in the same memory; gu is in
+	 * the scratch */
+	struct saved chunk[MT_KINDS];
+	void *kept, *dsum; /* to train by windows with a norm behind experts: (layers, n of a pass, H) and one block's */
+	struct saved away[2][MT_KINDS]; /* offloaded: what a block keeps, on its way out or in, likewise */
+	void *away_at[2];
 };
 
 /* Bytes of device memory that the plan takes. With a layout and a base it also sets the addresses; the layout's arrays

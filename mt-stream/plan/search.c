@@ -12,6 +12,7 @@
 #include <stdio.h>
 
 #include "mt/error.h"
+#include "cli/cli.h"
 #include "mt/layout.h"
 #include "mt/tier.h"
 #include "plan.h"
@@ -33,6 +34,8 @@ static uint64_t idle_of(const struct mt_geometry *g, const struct mt_layer *l)
 void request_sizes(struct plan_request *req, const struct mt_unit *units, const struct mt_tensor *tensors)
 {
 	uint32_t n = req->geo->layers + 2, all = n + (req->geo->ple_dim ? 1 : 0);
+	if (!req->lists) req->lists = lists_make(req->geo, req->elem);
+	if (!req->lists) mt_bug(__FILE__, __LINE__, "memory for lists");
 	req->most = mt_layer_most(req->geo);
 	req->embed = units[0].elems;
 	req->ple = req->ple_beside = 0;

@@ -11,8 +11,8 @@
  */
 #include <stdlib.h>
 
-#include "layers.h"
 #include "cli/cli.h"
+#include "layers/list.h"
 #include "mt/control.h"
 #include "mt/error.h"
 #include "mt/run.h"
@@ -25,25 +25,25 @@ enum {
 	TAIL = DELTA_CHUNK - 1 + MT_CONV_WIDTH - 1 /* rows that gated DeltaNet reads again, at most */
 };
 
-/* Does each token read all before it, as in softmax attention, MLA's too? */
-static bool reads_all(const struct mt_layer *l) { return l->heads; }
-
 /* Rows that the cache of a layer has room for. If few are read, these move to its beginning when it is full. */
 static uint64_t tail_rows(uint32_t room) { return (uint64_t)least(room, TAIL + 2 * CHUNK); }
-static uint64_t cache_rows(const struct mt_layer *l, uint32_t room) { return reads_all(l) ? room : tail_rows(room); }
+static uint64_t cache_rows(enum past past, uint32_t room) { return past == PAST_ALL ? room : tail_rows(room); }
+
+/* Is the value in the cache? */
+static bool is_cached(const struct value *v) { return v->past == PAST_ALL || v->past == PAST_SOME; }
 
 static uint64_t state_elems(const struct mt_layer *l) { return (uint64_t)l->value_heads * l->key_dim * l->value_dim; }
 
-/* Elements in the cache of the layers before this one, behind which its own rows stand, then those of Mamba 2 beside
- * attention, and its state */
-static uint64_t cache_before(const struct mt_geometry *g, uint32_t layer, uint32_t room)
+/* Elements in the cache of the layers before this one. Of a layer: its values that later tokens read, then the state */
+static uint64_t cache_before(const struct forward *f, uint32_t layer, uint32_t room)
 {
 	uint64_t elems = 0;
 	for (uint32_t i = 0; i < layer; i++) {
-		const struct mt_layer *l = mt_layer_of(g, i);
-		if (l->kv_kind) continue;
-		elems += cache_rows(l, room) * (uint64_t)proj_width(l) + state_elems(l);
-		elems += tail_rows(room) * (uint64_t)mamba_width(l);
+		const struct list *t = &f->lists[f->geo->kind_of[i]];
+		if (t->l->kv_kind) continue;
+		for (const struct value *v = t->v; v < t->v + t->values; v++)
+			if (is_cached(v)) elems += cache_rows(v->past, room) * (uint64_t)v->width;
+		elems += state_elems(t->l);
 	}
 	return elems;
 }
@@ -109,30 +109,23 @@ static void lay_out(struct forward *f, struct walk *w, uint32_t room)
 {
 	const struct mt_geometry *g = f->geo;
 	const struct mt_layer most = mt_layer_most(g);
-	uint64_t n = (uint64_t)least(CHUNK, room), a = (uint64_t)mixer_width(&most);
-	uint64_t mixed = (uint64_t)mixed_width(&most);
-	bool norms = has_norms(g, &most);
+	uint64_t n = (uint64_t)least(CHUNK, room), conv = (uint64_t)conv_width(&most);
 	f->x = take(w, room, g->hidden);
 	f->y = take(w, room, g->hidden);
 	for (uint32_t k = 0; k < g->n_kinds; k++) {
 		f->cos[k] = take(w, room, g->kind[k].rope_dim / 2);
 		f->sin[k] = take(w, room, g->kind[k].rope_dim / 2);
 	}
-	f->qkv = take(w, cache_before(g, g->layers, room), 1);
+	f->qkv = take(w, cache_before(f, g->layers, room), 1);
 	f->slot = take(w, slot_elems(f), 1);
 	f->norm = take(w, g->hidden, 1);
 	f->norm_bias = g->flags & MT_NORM_BIAS ? take(w, g->hidden, 1) : NULL;
 	f->head_bias = g->flags & MT_HEAD_BIAS ? take(w, g->vocab, 1) : NULL;
 	f->ple = g->ple_dim ? take(w, room, (uint64_t)ple_width(g)) : NULL;
 	f->starts = (uint32_t *)take(w, n, 1);
-	f->saved.pre = norms ? take(w, n, (uint64_t)pre_width(g, &most)) : NULL;
-	f->saved.qk_rstd = norms ? take(w, n, (uint64_t)rstd_width(g, &most)) : NULL;
-	f->saved.o = take(w, n, a);
-	f->saved.mamba_o = take(w, n, (uint64_t)mamba_o_width(&most));
-	f->saved.lse = take(w, n, most.heads);
-	f->saved.gate = most.output_gate ? take(w, n, a) : NULL;
-	f->mixed_rows = mixed ? take(w, n + DELTA_CHUNK, mixed) : NULL;
-	f->saved.x2 = take(w, n, g->hidden);
+	f->conv_rows = conv ? take(w, n + DELTA_CHUNK, conv) : NULL;
+	blocks_take(f->saved, f->lists, g->n_kinds, KEEP_ALL_BUT_GATE_UP, n, sizeof(float), w);
+	f->scratch.arena = walk_take(w, lists_arena(f->lists, g->n_kinds, n, false), 1, 1);
 	f->scratch.h = take(w, n, g->hidden);
 	f->scratch.rstd = take(w, n, 1);
 	f->scratch.mean = g->flags & MT_LAYERNORM ? take(w, n, 1) : NULL;
@@ -176,6 +169,7 @@ int forward_open(struct forward *f, struct mt_run *run, int threads, enum mt_dty
 {
 	*f = (struct forward){.geo = mt_geometry(run), .dev = device_cpu(threads)};
 	if (!f->dev) return mt_fail(MT_EX_NOMEM, "no memory or no threads");
+	if (!(f->lists = lists_make(f->geo, sizeof(float)))) return mt_fail(MT_EX_NOMEM, "no memory");
 	f->weights = (struct weights_reader){.run = run, .dev = f->dev, .wait_s = wait_s};
 	if (compute != MT_BF16) return 0;
 	if (mt_control(run)->dtype != MT_BF16) return mt_fail(MT_EX_CONFIG, "--compute bf16: the run's weights are fp32");
@@ -186,6 +180,7 @@ void forward_close(struct forward *f)
 {
 	f->dev->release(f->dev, f->arena, f->arena_bytes);
 	f->dev->close(f->dev);
+	free(f->lists);
 }
 
 /* ---- units ---- */
@@ -221,6 +216,7 @@ static struct chunk chunk_of(const struct forward *f, int64_t from, int64_t n)
 		.starts = f->starts,
 		.host_starts = f->starts,
 		.s = f->scratch,
+		.lists = f->lists,
 	};
 	for (uint32_t k = 0; k < f->geo->n_kinds; k++) {
 		c.cos[k] = f->cos[k] + from * (f->geo->kind[k].rope_dim / 2);
@@ -322,24 +318,34 @@ static const int16_t *lo_launch(const struct forward *f, const struct mt_unit *u
 	return dst;
 }
 
-/* The row of a cache of `rows` rows from which on n more have room */
-static uint32_t make_room(const struct forward *f, float *cache, int64_t width, uint64_t rows, uint32_t row, int64_t n)
+/* Where the arrays of a layer's chunk are that later tokens read: in its cache, from row `tail` on, or that of the
+ * first token; and the delta rule's, behind rows that it makes again. moved: the rows before went to the cache's
+ * beginning. */
+static void past_at(const struct forward *f, uint32_t layer, int64_t from, uint32_t tail, uint32_t moved,
+	struct saved *s)
 {
-	if (row + (uint64_t)n <= rows) return row;
-	f->dev->launch(f->dev, Q_COMPUTE,
-		&(struct op){OP_COPY, .copy = {cache, cache + (row - TAIL) * width, TAIL * (size_t)width * sizeof *cache}});
-	return TAIL;
+	const struct list *t = &f->lists[f->geo->kind_of[layer]];
+	float *cache = f->qkv + cache_before(f, cache_of(f->geo, layer), f->room);
+	for (int i = 0; i < t->values; i++) {
+		const struct value *v = &t->v[i];
+		int64_t row = v->past == PAST_ALL ? from : tail;
+		if (v->past == PAST_CHUNK) s->v[i] = f->conv_rows + DELTA_CHUNK * v->width;
+		if (!is_cached(v)) continue;
+		if (v->past == PAST_SOME && moved)
+			f->dev->launch(f->dev, Q_COMPUTE,
+				&(struct op){OP_COPY,
+					.copy = {cache, cache + (moved - TAIL) * v->width, TAIL * (size_t)v->width * sizeof *cache}});
+		s->v[i] = cache + row * v->width;
+		cache += cache_rows(v->past, f->room) * (uint64_t)v->width;
+	}
+	s->state = t->l->value_heads ? cache : NULL;
 }
 
 static int block(struct forward *f, uint32_t u)
 {
 	const struct mt_unit *unit = mt_unit(f->weights.run, u);
-	const struct mt_layer *l = mt_layer_of(f->geo, u - 1);
 	int64_t h = f->geo->hidden;
-	float *cache = f->qkv + cache_before(f->geo, cache_of(f->geo, u - 1), f->room);
-	float *beside = cache + cache_rows(l, f->room) * (uint64_t)proj_width(l);
-	float *state = beside + tail_rows(f->room) * (uint64_t)mamba_width(l);
-	uint32_t row = reads_all(l) ? f->from : f->tail_row, tail = f->tail_row;
+	uint32_t tail = f->tail_row;
 	struct weights w = {0};
 	int rc = weights_wait(&f->weights, u);
 	if (rc) return rc;
@@ -349,16 +355,11 @@ static int block(struct forward *f, uint32_t u)
 	for (int64_t from = f->from, n; from < f->n; from += n) {
 		n = least(CHUNK, f->n - from);
 		struct chunk c = chunk_of(f, from, n);
-		struct saved s = f->saved;
-
-		row = make_room(f, cache, proj_width(l), cache_rows(l, f->room), row, n);
-		tail = make_room(f, beside, mamba_width(l), tail_rows(f->room), tail, n);
-		s.qkv = cache + row * proj_width(l);
-		s.mamba_qkv = beside + tail * mamba_width(l);
-		s.state = l->value_heads ? state : NULL;
-		if (f->mixed_rows) c.s.mixed = f->mixed_rows + (int64_t)DELTA_CHUNK * conv_width(l);
+		struct saved s = f->saved[f->geo->kind_of[u - 1]];
+		uint32_t moved = tail + (uint64_t)n > tail_rows(f->room) ? tail : 0;
+		if (moved) tail = TAIL;
+		past_at(f, u - 1, from, tail, moved, &s);
 		block_forward(&c, u - 1, &w, f->x + from * h, &s, f->y + from * h);
-		row += (uint32_t)n;
 		tail += (uint32_t)n;
 	}
 	f->tail_end = tail;

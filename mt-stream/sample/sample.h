@@ -34,7 +34,8 @@ struct forward {
 	struct weights_reader weights;
 	struct device *dev;
 	const struct mt_geometry *geo;
-	bool mixed; /* each unit may be of another step */
+	struct list *lists; /* of its kinds of layers */
+	bool mixed;         /* each unit may be of another step */
 	bool mixed_reported;
 	uint64_t fills, step; /* what the cache was computed with */
 	uint32_t cached;      /* tokens whose q | k | v the cache has; 0: none */
@@ -49,15 +50,15 @@ struct forward {
 	uint32_t room, positions;             /* rows of cos and sin that are filled */
 	float *x, *y;                         /* (room, H): a unit's input and output */
 	float *cos[MT_KINDS], *sin[MT_KINDS]; /* (room, rope_dim / 2), by kind of layers */
-	float *qkv;                           /* the cache: of each layer (rows, proj_width()), and its state */
+	float *qkv;                           /* the cache: of each layer values that later tokens read, and its state */
 	float *ple;                           /* (room, L p): the blocks' own inputs */
-	float *mixed_rows;       /* (DELTA_CHUNK + CHUNK, mixed_width()): the scratch's mixed, and rows before */
-	float *slot;             /* weights that are not read in place: of a block, or of a part of the head */
-	float *norm, *norm_bias; /* (H) each: the final norm's weight and bias, likewise */
-	float *head_bias;        /* (V) */
-	uint32_t *starts;        /* (CHUNK): zeros, one document */
-	struct saved saved;      /* of a chunk; all but qkv */
-	struct scratch scratch;  /* logits (V) */
+	float *conv_rows;                     /* (DELTA_CHUNK + CHUNK, conv_width()) */
+	float *slot;                          /* weights that are not read in place: of a block, or of a part of the head */
+	float *norm, *norm_bias;              /* (H) each: the final norm's weight and bias, likewise */
+	float *head_bias;                     /* (V) */
+	uint32_t *starts;                     /* (CHUNK): zeros, one document */
+	struct saved saved[MT_KINDS];         /* of a chunk; all but what is in the cache */
+	struct scratch scratch;               /* logits (V) */
 };
 
 /* compute: the type that GEMMs multiply. 0, 71 or 78: not bf16 here, or not with these weights */

@@ -173,7 +173,8 @@ static void overlap(struct memory_layout *p, const struct plan *plan)
 		if (p->outputs == 2) p->x[1] = (char *)p->x[0] + by;
 		break;
 	case 3:
-		if (plan->offloaded) away_shift(&p->away[1], &p->away[0], by);
+		for (int k = 0; plan->offloaded && k < MT_KINDS; k++) away_shift(&p->away[1][k], &p->away[0][k], by);
+		if (plan->offloaded) p->away_at[1] = (char *)p->away_at[0] + by;
 		break;
 	case 4:
 		if (plan->pass_rows) p->embed_head_grads[1] = p->embed_head_grads[0] + by;
@@ -271,6 +272,7 @@ static void stream_begin(struct stream *s, struct device *dev, const struct fixe
 	*s = (struct stream){.run = world.run,
 		.control = world.control,
 		.geo = mt_geometry(world.run),
+		.lists = lists_make(mt_geometry(world.run), dev->elem),
 		.dev = dev,
 		.sizes = {z->chunk_tokens, z->head_tokens, z->pass_rows},
 		.requested = {.profile = "cpu"}};
@@ -289,6 +291,7 @@ static void stream_end(struct stream *s)
 	s->dev->close(s->dev);
 	mt_ring_close(s->grad);
 	free(s->unit);
+	free(s->lists);
 	free(s->now.blocks);
 	free(s->taken.host);
 }

@@ -230,6 +230,7 @@ static void try(uint64_t seed)
 	least_of_host(&req, least);
 	req.memory = least + least / 2;
 	climb(&req, &req.host, (double)req.host_beside, 1e15, 1.5, 4096);
+	free(req.lists);
 	mt_layout_release(&l);
 }
 

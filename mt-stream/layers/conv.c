@@ -1,0 +1,58 @@
+/* conv.c: a short convolution between two gates, as LFM2 has it.
+ *
+ *     B | C | x = W norm(x)              o = C * convolution(B * x), each channel alone, inside the document
+ */
+#include "list.h"
+
+static struct op conv_op(const struct run *r, enum op_code code, const struct node *n)
+{
+	const struct chunk *c = r->c;
+	const struct mt_layer *l = r->l;
+	const void *bcx = value_at(r, n->in[0]);
+	return (struct op){code,
+		.conv = {.n = c->n,
+			.seq = c->seq,
+			.channels = l->conv_dim,
+			.width = l->conv_width,
+			.before = bcx,
+			.after = elements_after(c->dev, bcx, l->conv_dim),
+			.x = elements_after(c->dev, bcx, 2ll * l->conv_dim),
+			.ld = row_of(r, n->in[0]),
+			.w = r->w->t[MT_T_CONV],
+			.bias = r->w->t[MT_T_CONVB],
+			.starts = c->starts,
+			.past = c->past}};
+}
+
+static void conv_forward(struct run *r, const struct node *n)
+{
+	struct op op = conv_op(r, OP_CONV_FORWARD, n);
+	op.conv.y = value_at(r, n->out);
+	launch(r->c, &op);
+}
+
+static void conv_backward(struct run *r, const struct node *n)
+{
+	struct op op = conv_op(r, OP_CONV_BACKWARD, n);
+	struct conv_args *a = &op.conv;
+	a->dv = grad_at(r, n->out);
+	a->dbefore = grad_at(r, n->in[0]);
+	a->dafter = elements_after(r->c->dev, a->dbefore, a->channels);
+	a->dx = elements_after(r->c->dev, a->dbefore, 2 * a->channels);
+	a->dx_ld = a->ld;
+	a->dw = r->g->t[MT_T_CONV];
+	a->dbias = r->g->t[MT_T_CONVB];
+	a->beta = r->beta;
+	launch(r->c, &op);
+}
+
+static const struct node_kind conv_kind = {conv_forward, conv_backward, 1 << 0, {GRAD_OWN}};
+
+int conv_nodes(struct list *t, int x)
+{
+	int64_t d = t->l->conv_dim;
+	int bcx = linear(t, mixer_input(t, x, t->g->mamba_in_scale), MT_T_DQKV, MT_T_DQKVB, 0, 3 * d, 3 * d,
+		KEEP_ALL_BUT_GATE_UP);
+	t->v[bcx].past = PAST_SOME;
+	return node(t, (struct node){.kind = &conv_kind, .in = {bcx, NONE, NONE}}, d, KEEP_ATTENTION);
+}

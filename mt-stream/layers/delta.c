@@ -1,0 +1,210 @@
+/* delta.c: gated DeltaNet (arXiv 2412.06464), as Qwen3.5 and Qwen3-Next have it, and Mamba 2 (arXiv 2405.21060), as
+ * Granite 4 and Nemotron-H have it.
+ *
+ *     qkv | z | b | a = W norm(x)        a short convolution of qkv, silu, and norms of q and k
+ *     o = delta rule(q, k, v, a, b)      out projection of norm(o) silu(z), by head
+ *
+ * Mamba 2 has C and B of groups of heads for q and k, which have no norm, x for v, dt for a, and no b:
+ *
+ *     C | B | x | z | dt = W norm(x)     out projection of norm(o silu(z)), by group
+ *
+ * State and convolution begin at zero with each document.
+ */
+#include "list.h"
+
+static bool is_mamba(const struct mt_layer *l) { return l->mixer == MT_MAMBA; }
+
+/* ---- factors of C, B, x, z and dt, of Mamba 2 ---- */
+
+static void scale_parts(const struct run *r, void *x, int64_t row)
+{
+	const struct mt_layer *l = r->l;
+	int64_t keys = (int64_t)l->key_heads * l->key_dim, values = (int64_t)l->value_heads * l->value_dim, at = 0;
+	const int64_t widths[] = {keys, keys, values, values, l->value_heads};
+	for (int i = 0; i < 5; at += widths[i++])
+		scale_columns(r->c, elements_after(r->c->dev, x, at), widths[i], row, r->c->geo->mamba_scale[i]);
+}
+
+static void parts_forward(struct run *r, const struct node *n)
+{
+	scale_parts(r, value_at(r, n->out), row_of(r, n->out));
+}
+static void parts_backward(struct run *r, const struct node *n)
+{
+	scale_parts(r, grad_at(r, n->out), row_of(r, n->out));
+}
+
+static const struct node_kind parts_kind = {parts_forward, parts_backward, 0, {GRAD_OF_OUT}};
+
+/* ---- the convolution ---- */
+
+static struct op conv_op(const struct run *r, enum op_code code, const struct node *n)
+{
+	const struct chunk *c = r->c;
+	const struct mt_layer *l = r->l;
+	return (struct op){code,
+		.conv = {.n = c->n,
+			.seq = c->seq,
+			.channels = conv_width(l),
+			.width = l->conv_width,
+			.q_heads = l->key_heads,
+			.k_heads = l->key_heads,
+			.dim = l->key_dim,
+			.unnormed = is_mamba(l),
+			.silu = 1,
+			.x = value_at(r, n->in[0]),
+			.ld = row_of(r, n->in[0]),
+			.w = r->w->t[MT_T_CONV],
+			.bias = r->w->t[MT_T_CONVB],
+			.starts = c->starts}};
+}
+
+/* In a document's middle the open chunk's rows stand before its own (mt-sample) */
+static void conv_forward(struct run *r, const struct node *n)
+{
+	struct op op = conv_op(r, OP_CONV_FORWARD, n);
+	op.conv.y = value_at(r, n->out);
+	op.conv.past = r->c->past;
+	op.conv.redo = r->c->past % DELTA_CHUNK;
+	launch(r->c, &op);
+}
+
+/* Where q | k of value heads | v begin in the gradient of what the convolution gives */
+static void *dqkv_at(const struct run *r, int v, int part)
+{
+	int64_t keys = r->c->n * r->l->value_heads * r->l->key_dim;
+	return elements_after(r->c->dev, grad_at(r, v), part * keys);
+}
+
+static void conv_backward(struct run *r, const struct node *n)
+{
+	struct op op = conv_op(r, OP_CONV_BACKWARD, n);
+	struct conv_args *a = &op.conv;
+	a->value_heads = r->l->value_heads;
+	a->dq = dqkv_at(r, n->out, 0);
+	a->dk = dqkv_at(r, n->out, 1);
+	a->dv = dqkv_at(r, n->out, 2);
+	a->dx = grad_at(r, n->in[0]);
+	a->dx_ld = row_of(r, n->in[0]);
+	a->dw = r->g->t[MT_T_CONV];
+	a->dbias = r->g->t[MT_T_CONVB];
+	a->beta = r->beta;
+	launch(r->c, &op);
+}
+
+static const struct node_kind conv_kind = {conv_forward, conv_backward, 1 << 0, {GRAD_OWN}};
+
+/* ---- the delta rule ---- */
+
+static struct op delta_op(const struct run *r, enum op_code code, const struct node *n)
+{
+	const struct chunk *c = r->c;
+	const struct mt_layer *l = r->l;
+	const void *ba = value_at(r, n->in[1]);
+	return (struct op){code,
+		.delta = {.n = c->n,
+			.seq = c->seq,
+			.key_heads = l->key_heads,
+			.value_heads = l->value_heads,
+			.key_dim = l->key_dim,
+			.value_dim = l->value_dim,
+			.correct = !is_mamba(l),
+			.dt_min = l->dt_min,
+			.dt_max = l->dt_max,
+			.qkv = value_at(r, n->in[0]),
+			.a = elements_after(c->dev, ba, is_mamba(l) ? 0 : l->value_heads),
+			.b = is_mamba(l) ? NULL : ba,
+			.ld = row_of(r, n->in[1]),
+			.a_log = r->w->t[MT_T_A_LOG],
+			.dt_bias = r->w->t[MT_T_DT_BIAS],
+			.skip = r->w->t[MT_T_SKIP],
+			.starts = c->starts,
+			.host_starts = c->host_starts,
+			.o = value_at(r, n->out),
+			.work = c->s.delta,
+			.past = c->past,
+			.state = r->s->state}};
+}
+
+static void delta_forward(struct run *r, const struct node *n)
+{
+	struct op op = delta_op(r, OP_DELTA_FORWARD, n);
+	launch(r->c, &op);
+}
+
+static void delta_backward(struct run *r, const struct node *n)
+{
+	struct op op = delta_op(r, OP_DELTA_BACKWARD, n);
+	struct delta_args *a = &op.delta;
+	void *dba = grad_at(r, n->in[1]);
+	a->d_o = grad_at(r, n->out);
+	a->dq = dqkv_at(r, n->in[0], 0);
+	a->dk = dqkv_at(r, n->in[0], 1);
+	a->dv = dqkv_at(r, n->in[0], 2);
+	a->da = elements_after(r->c->dev, dba, a->b ? a->value_heads : 0);
+	a->db = a->b ? dba : NULL;
+	a->d_ld = a->ld;
+	a->da_log = r->g->t[MT_T_A_LOG];
+	a->ddt_bias = r->g->t[MT_T_DT_BIAS];
+	a->dskip = r->g->t[MT_T_SKIP];
+	a->beta = r->beta;
+	launch(r->c, &op);
+}
+
+static const struct node_kind delta_kind = {delta_forward, delta_backward, 1 << 0 | 1 << 1, {GRAD_OWN, GRAD_OWN}};
+
+/* ---- the gated norm ---- */
+
+static struct gated_norm_args gated_norm_args(const struct run *r, const struct node *n)
+{
+	const struct mt_layer *l = r->l;
+	int64_t heads = is_mamba(l) ? l->key_heads : l->value_heads;
+	return (struct gated_norm_args){.n = r->c->n,
+		.heads = heads,
+		.dim = (int64_t)l->value_heads * l->value_dim / heads,
+		.eps = r->c->geo->norm_eps,
+		.gate_first = is_mamba(l) && !(l->mamba_flags & MT_NORM_FIRST),
+		.all_heads = is_mamba(l),
+		.o = value_at(r, n->in[0]),
+		.z = value_at(r, n->in[1]),
+		.ld = row_of(r, n->in[1]),
+		.w = r->w->t[MT_T_DNORM]};
+}
+
+static void gated_norm_forward(struct run *r, const struct node *n)
+{
+	struct gated_norm_args a = gated_norm_args(r, n);
+	a.y = value_at(r, n->out);
+	launch(r->c, &(struct op){OP_GATED_NORM_FORWARD, .gated_norm = a});
+}
+
+static void gated_norm_backward(struct run *r, const struct node *n)
+{
+	struct gated_norm_args a = gated_norm_args(r, n);
+	a.dy = grad_at(r, n->out);
+	a.d_o = grad_at(r, n->in[0]);
+	a.dz = grad_at(r, n->in[1]);
+	a.dz_ld = a.ld;
+	a.dw = r->g->t[MT_T_DNORM];
+	a.beta = r->beta;
+	launch(r->c, &(struct op){OP_GATED_NORM_BACKWARD, .gated_norm = a});
+}
+
+static const struct node_kind gated_norm_kind = {gated_norm_forward, gated_norm_backward, 1 << 0 | 1 << 1,
+	{GRAD_OF_OUT, GRAD_OWN}};
+
+int delta_nodes(struct list *t, int x)
+{
+	const struct mt_layer *l = t->l;
+	int64_t wide = delta_width(l), qkv = conv_width(l), values = (int64_t)l->value_heads * l->value_dim;
+	int all = linear(t, mixer_input(t, x, t->g->mamba_in_scale), MT_T_DQKV, MT_T_DQKVB, 0, wide, wide,
+		KEEP_ALL_BUT_GATE_UP);
+	t->v[all].past = PAST_SOME;
+	if (is_mamba(l)) all = node_over(t, (struct node){.kind = &parts_kind, .in = {all, NONE, NONE}});
+	int conv = node(t, (struct node){.kind = &conv_kind, .in = {columns(t, all, 0, qkv), NONE, NONE}}, qkv, AGAIN);
+	t->v[conv].past = PAST_CHUNK;
+	t->v[conv].grad_width = l->value_heads * (2ll * l->key_dim + l->value_dim);
+	int ba = columns(t, all, qkv + values, wide - qkv - values), z = columns(t, all, qkv, values);
+	int o = node(t, (struct node){.kind = &delta_kind, .in = {conv, ba, NONE}}, values, KEEP_ATTENTION);
+	return node(t, (struct node){.kind = &gated_norm_kind, .in = {o, z, NONE}}, values, AGAIN);
+}

@@ -1,0 +1,257 @@
+/* list.c: builds a layer kind's list; and the nodes that all mixers have: norms, linear layers, sums. */
+#include "list.h"
+
+#include "cli/cli.h"
+
+#define LATENT_EPS 1e-6f /* whatever the other norms have */
+
+/* ---- building ---- */
+
+int value(struct list *t, int64_t width, int keep)
+{
+	MT_ASSERT(t->values < LIST_VALUES);
+	t->v[t->values] = (struct value){.width = width, .grad_width = width, .keep = keep, .of = NONE, .made = INPUT};
+	return t->values++;
+}
+
+int columns(struct list *t, int of, int64_t at, int64_t width)
+{
+	int v = value(t, width, t->v[of].keep);
+	t->v[v].of = of;
+	t->v[v].at = at;
+	t->v[v].made = VIEW;
+	return v;
+}
+
+int side(struct list *t, int64_t width, int keep)
+{
+	int v = value(t, width, keep);
+	t->v[v].fp32 = true;
+	return v;
+}
+
+int node_into(struct list *t, int v, struct node n)
+{
+	MT_ASSERT(t->nodes < NODES);
+	n.out = v;
+	t->v[v].made = t->nodes;
+	for (int i = 0; i < NODE_SIDES; i++)
+		if (n.side[i] > 0) t->v[n.side[i]].made = t->nodes;
+	t->node[t->nodes++] = n;
+	return v;
+}
+
+int node(struct list *t, struct node n, int64_t width, int keep) { return node_into(t, value(t, width, keep), n); }
+
+int node_over(struct list *t, struct node n)
+{
+	n.in_place = true;
+	return node_into(t, columns(t, n.in[0], 0, t->v[n.in[0]].width), n);
+}
+
+int root_of(const struct list *t, int v)
+{
+	while (t->v[v].of != NONE) v = t->v[v].of;
+	return v;
+}
+
+int grad_root_of(const struct list *t, int v)
+{
+	while (t->v[v].of != NONE && !t->v[v].apart) v = t->v[v].of;
+	return v;
+}
+
+int last_of(const struct list *t) { return t->nodes ? root_of(t, t->node[t->nodes - 1].out) : NONE; }
+
+/* ---- norms ---- */
+
+static struct op norm_op(const struct run *r, const struct node *n)
+{
+	const struct mt_geometry *g = r->c->geo;
+	bool latent = n->eps == LATENT_EPS, layer = !latent && g->flags & MT_LAYERNORM;
+	float *rstd = value_at(r, n->side[0]);
+	return (struct op){OP_NORM_FORWARD,
+		.norm_forward = {.y = value_at(r, n->out),
+			.rstd = rstd,
+			.x = value_at(r, n->in[0]),
+			.w = r->w->t[n->w],
+			.n = r->c->n,
+			.h = r->k.t->v[n->out].width,
+			.eps = latent ? LATENT_EPS : g->norm_eps,
+			.mean = layer ? rstd + r->c->n : NULL,
+			.b = r->w->t[n->b],
+			.one = !latent && g->flags & MT_NORM_ONE,
+			.ld = latent ? row_of(r, n->in[0]) : 0}};
+}
+
+static void norm_node_forward(struct run *r, const struct node *n)
+{
+	struct op op = norm_op(r, n);
+	launch(r->c, &op);
+}
+
+static void norm_node_backward(struct run *r, const struct node *n)
+{
+	const struct norm_forward_args f = norm_op(r, n).norm_forward;
+	float beta = r->normed[n->w] ? 1 : r->beta;
+	r->normed[n->w] = true;
+	LAUNCH(r->c, OP_NORM_BACKWARD, norm_backward, .dx = grad_at(r, n->in[0]), .add_dx = again(r, n->in[0]),
+		.dw = r->g->t[n->w], .beta = beta, .dy = grad_at(r, n->out), .x = f.x, .w = f.w, .rstd = f.rstd, .n = f.n,
+		.h = f.h, .mean = f.mean, .db = r->g->t[n->b], .one = f.one, .ld = f.ld);
+}
+
+static const struct node_kind norm_kind = {norm_node_forward, norm_node_backward, 1 << 0 | READS_SIDES, {GRAD_OWN}};
+
+static int norm(struct list *t, int x, struct norm norm, float eps)
+{
+	struct node n = {.kind = &norm_kind, .in = {x, NONE, NONE}, .w = norm.w, .b = norm.b, .eps = eps};
+	n.side[0] = side(t, t->g->flags & MT_LAYERNORM ? 2 : 1, AGAIN);
+	return node(t, n, t->v[x].width, AGAIN);
+}
+
+int latent_norm(struct list *t, int x, enum mt_role_tensor w) { return norm(t, x, (struct norm){w, 0}, LATENT_EPS); }
+
+/* ---- factors ---- */
+
+static void scale_forward(struct run *r, const struct node *n)
+{
+	scaled_add(r->c, value_at(r, n->out), value_at(r, n->in[0]), NULL, n->scale);
+}
+
+static void scale_backward(struct run *r, const struct node *n)
+{
+	void *d = grad_at(r, n->in[0]);
+	if (!again(r, n->in[0])) scaled_add(r->c, d, grad_at(r, n->out), NULL, n->scale);
+	else scaled_add(r->c, d, grad_at(r, n->out), d, n->scale);
+}
+
+/* x itself, whose gradient is added to that of x when it is whole */
+static void apart_forward(struct run *r, const struct node *n)
+{
+	(void)r;
+	(void)n;
+}
+static void apart_backward(struct run *r, const struct node *n)
+{
+	void *d = grad_at(r, n->in[0]);
+	again(r, n->in[0]);
+	scaled_add(r->c, d, grad_at(r, n->out), d, 1);
+}
+
+static const struct node_kind apart_kind = {apart_forward, apart_backward, 0, {GRAD_OWN}};
+
+static int apart(struct list *t, int x)
+{
+	int v = columns(t, x, 0, t->v[x].width);
+	t->v[v].apart = true;
+	return node_into(t, v, (struct node){.kind = &apart_kind, .in = {x, NONE, NONE}});
+}
+
+static const struct node_kind scale_kind = {scale_forward, scale_backward, 0, {GRAD_OF_OUT}};
+
+int mixer_input(struct list *t, int x, float by)
+{
+	bool plain = t->g->flags & MT_NO_PRE_NORM;
+	int in = plain ? apart(t, x) : norm(t, x, norm1, 0);
+	struct node n = {.kind = &scale_kind, .in = {in, NONE, NONE}, .scale = by};
+	if (by == 1) return in;
+	return plain ? node(t, n, t->v[x].width, AGAIN) : node_over(t, n);
+}
+
+/* ---- linear layers ---- */
+
+static void linear_node_forward(struct run *r, const struct node *n)
+{
+	const struct chunk *c = r->c;
+	int64_t in = r->k.t->v[n->in[0]].width;
+	linear_forward_rows(c, value_at(r, n->out), row_of(r, n->out), value_at(r, n->in[0]),
+		operands_after(c->dev, r->w->t[n->w], n->row * in), operands_after(c->dev, r->w->t[n->b], n->row),
+		n->in[1] == NONE ? NULL : value_at(r, n->in[1]), in, n->cols);
+}
+
+static void linear_node_backward(struct run *r, const struct node *n)
+{
+	const struct chunk *c = r->c;
+	int64_t in = r->k.t->v[n->in[0]].width;
+	struct operand dy = operand_of(c, OPERAND_DY, grad_at(r, n->out), 0, c->n, row_of(r, n->out)),
+				   x = operand_of(c, OPERAND_X, value_at(r, n->in[0]), 0, c->n, in);
+	float *db = r->g->t[n->b] ? r->g->t[n->b] + n->row : NULL;
+	if (n->in[1] != NONE) again(r, n->in[1]);
+	linear_backward_input(c, grad_at(r, n->in[0]), (float)again(r, n->in[0]), &dy,
+		operands_after(c->dev, r->w->t[n->w], n->row * in), in, n->cols);
+	linear_backward_weights(c, r->g->t[n->w] + n->row * in, db, r->beta, &dy, &x, in, n->cols);
+}
+
+static const struct node_kind linear_kind = {linear_node_forward, linear_node_backward, 1 << 0,
+	{GRAD_OWN, GRAD_OF_OUT}};
+
+static struct node linear_node(int x, enum mt_role_tensor w, enum mt_role_tensor b, int64_t row, int64_t cols)
+{
+	return (struct node){.kind = &linear_kind, .in = {x, NONE, NONE}, .w = w, .b = b, .row = row, .cols = cols};
+}
+
+int linear(struct list *t, int x, enum mt_role_tensor w, enum mt_role_tensor b, int64_t row, int64_t cols,
+	int64_t width, int keep)
+{
+	return node(t, linear_node(x, w, b, row, cols), width, keep);
+}
+
+void linear_into(struct list *t, int v, int x, enum mt_role_tensor w, int64_t cols)
+{
+	node_into(t, v, linear_node(x, w, 0, 0, cols));
+}
+
+/* ---- residuals ---- */
+
+static void add_forward(struct run *r, const struct node *n)
+{
+	scaled_add(r->c, value_at(r, n->out), value_at(r, n->in[1]), value_at(r, n->in[0]), n->scale);
+}
+
+/* The residual's gradient is the sum's */
+static void add_backward(struct run *r, const struct node *n)
+{
+	again(r, n->in[0]);
+	again(r, n->in[1]);
+	if (n->scale != 1) scaled_add(r->c, grad_at(r, n->in[1]), grad_at(r, n->out), NULL, n->scale);
+}
+
+static const struct node_kind add_kind = {add_forward, add_backward, 0, {GRAD_OF_OUT, GRAD_OF_OUT}};
+static const struct node_kind add_scaled_kind = {add_forward, add_backward, 0, {GRAD_OF_OUT, GRAD_OWN}};
+
+/* residual + scale norm(o w' + b), o what the output projection reads */
+static int output(struct list *t, int residual, int o, enum mt_role_tensor w, enum mt_role_tensor b, struct norm post,
+	float scale)
+{
+	int64_t h = t->g->hidden;
+	struct node n = linear_node(o, w, b, 0, h);
+	if (!residual_apart(t->g)) {
+		n.in[1] = residual;
+		return node(t, n, h, KEEP_ALL_BUT_GATE_UP);
+	}
+	int z = node(t, n, h, AGAIN);
+	if (t->g->flags & MT_POST_NORM) z = norm(t, z, post, 0);
+	n = (struct node){.kind = scale == 1 ? &add_kind : &add_scaled_kind, .in = {residual, z, NONE}, .scale = scale};
+	return residual == 0 ? node(t, n, h, KEEP_ALL_BUT_GATE_UP) : node_over(t, n);
+}
+
+/* ---- a layer's mixers ---- */
+
+void mixer_list(struct list *t, const struct mt_geometry *g, const struct mt_layer *l, size_t elem)
+{
+	bool beside = beside_attention(l), recurrent = l->mixer == MT_DELTA || l->mixer == MT_MAMBA;
+	*t = (struct list){.g = g, .l = l};
+	int x = value(t, g->hidden, AGAIN), o = NONE, mamba = NONE;
+	if (has_mixer(l)) {
+		if (beside) mamba = delta_nodes(t, x); /* first, so that attention's gradients are */
+		o = beside                ? attention_nodes(t, x)
+			: recurrent           ? delta_nodes(t, x)
+			: l->mixer == MT_CONV ? conv_nodes(t, x)
+			: l->mixer == MT_MLA  ? mla_nodes(t, x)
+								  : attention_nodes(t, x);
+		t->outs = t->nodes;
+		x = output(t, x, o, MT_T_O, MT_T_OB, post1, g->residual_scale);
+		if (beside) output(t, x, mamba, MT_T_MAMBA_O, MT_T_MAMBA_OB, no_norm, g->mamba_out_scale);
+	}
+	list_place(t, elem);
+}

@@ -1,0 +1,134 @@
+/* place.c: where the arrays of a list lie that a block does not keep: values, from the node that makes one to its last
+ * reader, and gradients, from the first node that writes one to the node that made the value. Those that are not there
+ * at the same time may have the same memory.
+ */
+#include "list.h"
+
+#include <string.h>
+
+enum { ARRAYS = 2 * LIST_VALUES }; /* values, then their gradients */
+#define ALIGN 256
+
+struct survey {
+	struct walk_state k; /* first */
+	struct list *t;
+	int now, from[ARRAYS], to[ARRAYS]; /* steps; from 0: not needed */
+};
+
+static void touch(struct survey *s, int array)
+{
+	if (!s->from[array]) s->from[array] = s->now;
+	s->to[array] = s->now;
+}
+
+/* A value that a block keeps, x and the last one have other memory */
+static void touch_value(struct survey *s, int v)
+{
+	const struct list *t = s->t;
+	if (v == NONE) return;
+	v = root_of(t, v);
+	if (v != 0 && t->v[v].keep == AGAIN && v != last_of(t)) touch(s, v);
+}
+
+static void touch_grad(struct survey *s, int v)
+{
+	int root = s->t->grad_of[grad_root_of(s->t, v)];
+	if (root == 0) return;
+	if (s->t->grad_over[root]) touch_value(s, root);
+	else touch(s, LIST_VALUES + root);
+}
+
+static void touch_sides(struct survey *s, const struct node *n)
+{
+	for (int i = 0; i < NODE_SIDES; i++)
+		if (n->side[i]) touch_value(s, n->side[i]);
+}
+
+/* Where the gradient of an input lies, if this node is the first to write it */
+static void grad_place(struct survey *s, const struct node *n, int i)
+{
+	struct list *t = s->t;
+	int root = grad_root_of(t, n->in[i]), out = grad_root_of(t, n->out);
+	if (s->k.begun[root]) return;
+	s->k.begun[root] = true;
+	if (root == out) return;
+	if (n->kind->grad[i] == GRAD_OF_OUT) t->grad_of[root] = t->grad_of[out];
+	t->grad_over[root] = n->kind->grad[i] == GRAD_OVER_INPUT;
+}
+
+static void survey_step(struct walk_state *k, const struct node *n, bool backward)
+{
+	struct survey *s = (struct survey *)k;
+	s->now++;
+	for (int i = 0; i < NODE_INPUTS; i++) {
+		if (n->in[i] == NONE) continue;
+		if (!backward || n->kind->reads & 1u << i) touch_value(s, n->in[i]);
+		if (!backward) continue;
+		grad_place(s, n, i);
+		touch_grad(s, n->in[i]);
+	}
+	if (!backward || n->kind->reads & READS_OUT) touch_value(s, n->out);
+	if (!backward || n->kind->reads & READS_SIDES) touch_sides(s, n);
+	if (backward) touch_grad(s, n->out);
+}
+
+static int64_t bytes_of(const struct list *t, int array, size_t elem)
+{
+	const struct value *v = &t->v[array % LIST_VALUES];
+	return array < LIST_VALUES ? v->width * (int64_t)(v->fp32 ? sizeof(float) : elem) : v->grad_width * (int64_t)elem;
+}
+
+/* The largest first, each at the first place where those of its time leave room */
+static void places_make(const struct survey *s, struct places *p, size_t elem)
+{
+	int64_t at[ARRAYS], end;
+	int order[ARRAYS], n = 0;
+	memset(p, 0, sizeof *p);
+	for (int a = 0; a < ARRAYS; a++) {
+		if (!s->from[a]) continue;
+		int i = n++;
+		for (; i > 0 && bytes_of(s->t, order[i - 1], elem) < bytes_of(s->t, a, elem); i--) order[i] = order[i - 1];
+		order[i] = a;
+	}
+	for (int i = 0; i < n; i++) {
+		int a = order[i];
+		at[i] = 0;
+		for (int j = 0; j < i; j++) {
+			int b = order[j];
+			bool meet = s->from[a] <= s->to[b] && s->from[b] <= s->to[a];
+			end = at[j] + bytes_of(s->t, b, elem);
+			if (!meet || at[i] >= end || at[i] + bytes_of(s->t, a, elem) <= at[j]) continue;
+			at[i] = end;
+			j = -1;
+		}
+		p->bytes = (int64_t)larger((uint64_t)p->bytes, (uint64_t)(at[i] + bytes_of(s->t, a, elem)));
+	}
+	for (int i = 0; i < n; i++) {
+		struct place *to = order[i] < LIST_VALUES ? &p->value[order[i]] : &p->grad[order[i] - LIST_VALUES];
+		to->before = at[i];
+		for (int j = 0; j < n; j++) to->rank += at[j] < at[i];
+	}
+	p->arrays = n;
+}
+
+void list_place(struct list *t, size_t elem)
+{
+	struct survey forward = {.t = t}, backward = {.t = t};
+	for (int v = 0; v < LIST_VALUES; v++) t->grad_of[v] = v;
+	if (!t->nodes) return;
+	t->grad_of[last_of(t)] = 0;
+	forward.k.step = backward.k.step = survey_step;
+	walk_begin(&forward.k, t, KEEP_INPUT);
+	walk_forward(&forward.k);
+	places_make(&forward, &t->forward, elem);
+	walk_begin(&backward.k, t, KEEP_ALL_BUT_GATE_UP);
+	walk_backward(&backward.k, t->nodes, 0);
+	places_make(&backward, &t->backward, elem);
+}
+
+static uint64_t aligned(int64_t bytes) { return ((uint64_t)bytes + ALIGN - 1) / ALIGN * ALIGN; }
+
+/* A gap before each array, so that aligning one does not move it into the next */
+uint64_t place_of(const struct place *p, int64_t n) { return aligned(p->before * n) + (uint64_t)p->rank * ALIGN; }
+
+uint64_t places_bytes(const struct places *p, int64_t n) { return aligned(p->bytes * n) + (uint64_t)p->arrays * ALIGN; }
