@@ -64,15 +64,15 @@ void *walk_take_fn(void *where, uint64_t count, uint64_t size) { return walk_tak
 
 void block_take(struct saved *s, const struct kept *k, take_fn *take, void *where)
 {
-	const struct list *t = k->mixers;
+	const struct list *t = k->list;
 	*s = (struct saved){0};
 	for (int v = 1; v < t->values; v++) {
 		const struct value *x = &t->v[v];
-		if (x->of != NONE || x->keep > (int)k->level || (v == last_of(t) && !has_mlp(t->l))) continue;
+		if (x->of != NONE || x->keep > (int)k->level) continue;
 		void *at = take(where, k->n * (uint64_t)x->width, x->fp32 ? sizeof(float) : k->elem);
-		*(v == last_of(t) ? &s->x2 : &s->v[v]) = at;
+		*(v == t->x2 ? &s->x2 : &s->v[v]) = at;
 	}
-	if (k->level >= KEEP_ALL) s->gu = take(where, k->n * (uint64_t)kept_width(t->l), k->elem);
+	if (k->level >= KEEP_ALL && t->l->experts) s->gu = take(where, k->n * (uint64_t)kept_width(t->l), k->elem);
 }
 
 void blocks_take(struct saved v[MT_KINDS], const struct list *lists, uint32_t kinds, enum checkpoint level, uint64_t n,
@@ -103,17 +103,16 @@ struct saved saved_after(const struct saved *s, const struct list *lists, uint32
 struct list *lists_make(const struct mt_geometry *g, size_t elem)
 {
 	struct list *lists = calloc(MT_KINDS, sizeof *lists);
-	for (uint32_t k = 0; lists && k < g->n_kinds; k++) mixer_list(&lists[k], g, &g->kind[k], elem);
+	for (uint32_t k = 0; lists && k < g->n_kinds; k++) list_make(&lists[k], g, &g->kind[k], elem);
 	return lists;
 }
 
-uint64_t lists_arena(const struct list *lists, uint32_t kinds, uint64_t n, bool train)
+uint64_t lists_arena(const struct list *lists, uint32_t kinds, int half, uint64_t n, bool gate_up, bool train)
 {
 	uint64_t most = 0;
-	for (const struct list *t = lists; t < lists + kinds; t++) {
-		most = larger(most, places_bytes(&t->forward, (int64_t)n));
-		if (train) most = larger(most, places_bytes(&t->backward, (int64_t)n));
-	}
+	for (const struct list *t = lists; t < lists + kinds; t++)
+		for (int backward = 0; backward <= train; backward++)
+			most = larger(most, places_bytes(&t->at[half][half == MLP && !gate_up][backward], (int64_t)n));
 	return most;
 }
 
@@ -133,9 +132,10 @@ static void no_gradient(const struct chunk *c, const struct grads *g, enum mt_ro
 	if (g->t[role]) launch(c, &(struct op){OP_ZERO, .zero = {g->t[role], sizeof(float)}});
 }
 
-static void scalar_backward(const struct chunk *c, const struct weights *w, void *dx)
+/* Behind experts; else it is a node */
+static void scalar_backward(const struct chunk *c, uint32_t layer, const struct weights *w, void *dx)
 {
-	if (w->t[MT_T_SCALAR])
+	if (w->t[MT_T_SCALAR] && mt_layer_of(c->geo, layer)->experts)
 		LAUNCH(c, OP_SCALED_ADD, scaled_add, .y = dx, .x = dx, .n = c->n * c->geo->hidden, .scale = 1,
 			.factor = w->t[MT_T_SCALAR]);
 }
@@ -159,7 +159,7 @@ void block_backward_rest(const struct chunk *c, uint32_t layer, const struct wei
 void block_backward(const struct chunk *c, uint32_t layer, const struct weights *w, const struct grads *g, float beta,
 	const void *x, const struct saved *s, void *dx)
 {
-	scalar_backward(c, w, dx);
+	scalar_backward(c, layer, w, dx);
 	block_backward_rest(c, layer, w, g, beta, x, s, dx);
 }
 
@@ -198,7 +198,7 @@ void block_window_forward(const struct chunk *c, uint32_t layer, const struct we
 void block_backward_route(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x,
 	const struct saved *s, void *dx)
 {
-	scalar_backward(c, w, dx);
+	scalar_backward(c, layer, w, dx);
 	for (int64_t from = 0; from < c->n; from += c->slice) {
 		struct slice p = slice_of(c, layer, from, w, x, s);
 		experts_route_backward(&p, elements_after(c->dev, dx, from * c->geo->hidden));

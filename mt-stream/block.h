@@ -56,20 +56,17 @@ struct experts_scratch {
 
 /* Of a slice, in models whose blocks have inputs of their own. p: ple_dim, L p: of all blocks */
 struct ple_scratch {
-	void *gu, *act;     /* (P, 2 p): gate | the block's input; (P, p) */
-	void *y, *sub;      /* (P, H) backward: the MLP's output; what is added to it, before its norm */
 	void *all, *normed; /* (P, L p) the part of all blocks' inputs that is made of the embeddings; its norm */
 	float *rstd;        /* (P, L) */
 };
 
 struct scratch {              /* valid only within one call */
-	void *arena;              /* what the lists of mixers place there (layers/place.c) */
+	void *arena[2];           /* what lists place there (layers/place.c): of a chunk's mixers, of a slice's MLP */
 	void *h;                  /* (N, H)      a norm's output */
 	void *dh;                 /* (N, H)      its gradient */
 	float *rstd;              /* (N)         its statistics */
 	float *mean;              /* (N)         LayerNorm's */
-	void *sub;                /* (N, H)      what the MLP adds to the residual, where it is not added as it is */
-	void *act;                /* (P, F)      the MLP's inner output or its gradient */
+	void *sub;                /* (P, H)      what experts add to the residual, where it is not added as it is */
 	void *gu;                 /* (P, G)      gate | up of blocks that do not keep it */
 	void *logits;             /* (N', V)     N' the tokens of a head chunk; fp32 where losses are asked for */
 	double *losses;           /* (N')      of each token; NULL: only their sum is asked for */
@@ -81,15 +78,15 @@ struct scratch {              /* valid only within one call */
 	float *delta; /* the delta rule's work memory */
 };
 
-enum { LIST_VALUES = 40 }; /* of a mixer's list, at most (layers/list.h) */
+enum { LIST_VALUES = 56 }; /* of a block's list, at most (layers/list.h) */
 
 struct saved {            /* what a block's backward needs from its forward, beside the block's input */
-	void *v[LIST_VALUES]; /* (N, width) each, of the mixer's list, but the last value. NULL: in the scratch's arena */
-	void *x2;             /* (N, H) the last one, of blocks with mixer and MLP: the second residual */
+	void *v[LIST_VALUES]; /* (N, width) each, of the block's list, but x2. NULL: in the scratch's arena */
+	void *x2;             /* (N, H) of blocks with mixer and MLP: the second residual */
 	void *sum;            /* (N, H) windows of experts with a norm behind them: what it reads; */
 	void *dsum;           /* (N, H) its gradient, of the block that goes backward; NULL to sample */
-	void *gu;             /* (N, kept_width()) gate | up; backward writes its gradient here. NULL: recomputed */
-	float *state;         /* (value_heads, key_dim, value_dim) mt-sample's; NULL to train */
+	void *gu;     /* (N, kept_width()) experts' gate | up; backward writes its gradient here. NULL: recomputed */
+	float *state; /* (value_heads, key_dim, value_dim) mt-sample's; NULL to train */
 };
 
 /* For the auxiliary loss and the z-loss of routers. Forward: each router adds to sums (OP_BALANCE_FORWARD); backward:
@@ -108,7 +105,7 @@ struct chunk { /* whole rows that go through a layer together */
 	int in_out;                    /* weights of linear layers are (in, out): a block's in models with MT_IN_OUT */
 	int64_t before, slices_before; /* tokens and slices of the pass before the chunk, where experts come by windows */
 	int64_t past; /* tokens of its document before the chunk; their rows stand before those of saved. 0 to train */
-	const struct list *lists;                  /* of each kind of layers' mixers */
+	const struct list *lists;                  /* of each kind of layers */
 	const uint32_t *tokens, *targets, *starts; /* (N) each */
 	const float *row_weights;                  /* (N) of targets in the loss; NULL: 1 each */
 	const uint32_t *host_starts;               /* host: as starts */
@@ -141,9 +138,12 @@ void mixer_forward(const struct chunk *, uint32_t layer, const struct weights *,
 /* What a block that kept some level makes again, but for gate and up */
 void mixer_again(const struct chunk *, uint32_t layer, const struct weights *, const void *x, const struct saved *,
 	enum checkpoint level);
-/* Its second half: y = x2 + what the MLP adds */
+/* Its second half: y = x2 + what the MLP adds. Backward: dx, the gradient of y, becomes that of x2 (of x, where mixer
+ * and MLP are parallel) */
 void mlp_forward(const struct chunk *, uint32_t layer, const struct weights *, const void *x, const struct saved *,
 	void *y);
+void mlp_backward(const struct chunk *, uint32_t layer, const struct weights *, const struct grads *, float beta,
+	const void *x, const struct saved *, void *dx);
 void block_backward(const struct chunk *, uint32_t layer, const struct weights *, const struct grads *, float beta,
 	const void *x, const struct saved *, void *dx);
 
@@ -198,7 +198,7 @@ take_fn walk_take_fn; /* where: a struct walk */
 /* Arrays of *saved that a block of this kind keeps at a level, for n tokens, from take(where, count, bytes of an
  * element); the others are NULL. elem: bytes of the device's elements. */
 struct kept {
-	const struct list *mixers;
+	const struct list *list;
 	enum checkpoint level;
 	uint64_t n, elem;
 };
@@ -211,8 +211,9 @@ struct saved saved_after(const struct saved *, const struct list *, uint32_t kin
 
 /* The lists of a geometry's kinds, of a device with elements of so many bytes: free() them. NULL: no memory */
 struct list *lists_make(const struct mt_geometry *, size_t elem);
-/* Bytes of the arena of n tokens that any of them needs; to train: of backward, too */
-uint64_t lists_arena(const struct list *, uint32_t kinds, uint64_t n, bool train);
+/* Bytes of the arena that any of them needs for n tokens: of mixers (0), or of MLPs (1); gate_up: those of gate and up,
+ * too; to train: of backward, too */
+uint64_t lists_arena(const struct list *, uint32_t kinds, int half, uint64_t n, bool gate_up, bool train);
 
 /* Every array of an experts_scratch for slices of `slice` tokens, likewise; `most`: as mt_layer_most; to train: also
  * the arrays of backward. With windows of experts, a pass has `pass` tokens in `slices` slices; else `slices` is 0. */
@@ -228,7 +229,6 @@ void experts_take(struct experts_scratch *, const struct experts_sizes *, take_f
 struct ple_sizes {
 	const struct mt_geometry *geo;
 	uint64_t slice, elem;
-	bool train;
 };
 void ple_take(struct ple_scratch *, const struct ple_sizes *, take_fn *take, void *where);
 

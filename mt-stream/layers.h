@@ -1,4 +1,5 @@
-/* layers.h: what the layers share: layers/, block.c, mlp.c, experts.c, head.c; and linear.c, of which they are made. */
+/* layers.h: what the layers share: layers/, block.c, slices.c, experts.c, head.c; and linear.c, of which they are
+ * made. */
 #ifndef MT_STREAM_LAYERS_H
 #define MT_STREAM_LAYERS_H
 
@@ -86,32 +87,11 @@ void residual_add(const struct chunk *, void *y, const struct weights *, struct 
 const void *residual_sub_backward(const struct chunk *, const void *dy, const struct weights *, const struct grads *,
 	float beta, struct norm post);
 
-/* y = residual + x w' + b, the sum of which a norm or a factor may apply to what is added. The scratch's h is lost
- * then, and sub holds x w' + b. */
-void residual_forward(const struct chunk *, void *y, const void *x, const struct weights *, enum mt_role_tensor weight,
-	enum mt_role_tensor bias, struct norm post, const void *residual, int64_t in);
-/* The gradient of x w' + b above, from that of y: y's own, or one in the scratch's dh. With a norm x w' + b is
- * recomputed; the scratch's h is lost then. */
-const void *residual_backward(const struct chunk *, const void *dy, const void *x, const struct weights *,
-	const struct grads *, float beta, enum mt_role_tensor weight, enum mt_role_tensor bias, struct norm post,
-	int64_t in);
+/* ---- slices.c ---- */
 
-/* ---- mlp.c ---- */
-
-/* The slice that starts at token `from` */
+/* The slice that starts at token `from`, of a block with experts */
 struct slice slice_of(const struct chunk *, uint32_t layer, int64_t from, const struct weights *, const void *x,
 	const struct saved *);
-/* dx: the gradient of y becomes that of x2 (of x, where attention and MLP are parallel), through the residual
- * connection and through the MLP */
-void mlp_backward(const struct chunk *, uint32_t layer, const struct weights *, const struct grads *, float beta,
-	const void *x, const struct saved *, void *dx);
-
-/* ---- ple.c: what a block's input of its own adds behind the MLP ---- */
-
-/* y (P, H) += it */
-void ple_forward(const struct slice *, uint32_t layer, void *y);
-/* From the gradient of that sum in dy to that of y. The block's input becomes its gradient; the scratch's sub stays */
-void ple_backward(const struct slice *, uint32_t layer, const struct grads *, float beta, const void *y, void *dy);
 
 /* ---- router.c ---- */
 

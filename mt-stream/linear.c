@@ -103,17 +103,6 @@ static float residual_scale(const struct chunk *c, struct norm post)
 	return post.w == post1.w ? g->residual_scale : post.w == post2.w ? g->mlp_scale : g->mamba_out_scale;
 }
 
-void residual_forward(const struct chunk *c, void *y, const void *x, const struct weights *w,
-	enum mt_role_tensor weight, enum mt_role_tensor bias, struct norm post, const void *residual, int64_t in)
-{
-	if (!residual_apart(c->geo)) {
-		linear_forward(c, y, x, w->t[weight], w->t[bias], residual, in, c->geo->hidden);
-		return;
-	}
-	linear_forward(c, c->s.sub, x, w->t[weight], w->t[bias], NULL, in, c->geo->hidden);
-	residual_add(c, y, w, post, residual);
-}
-
 void residual_add(const struct chunk *c, void *y, const struct weights *w, struct norm post, const void *residual)
 {
 	const void *add = c->s.sub;
@@ -122,15 +111,6 @@ void residual_add(const struct chunk *c, void *y, const struct weights *w, struc
 		add = c->s.h;
 	}
 	scaled_add(c, y, add, residual, residual_scale(c, post));
-}
-
-const void *residual_backward(const struct chunk *c, const void *dy, const void *x, const struct weights *w,
-	const struct grads *g, float beta, enum mt_role_tensor weight, enum mt_role_tensor bias, struct norm post,
-	int64_t in)
-{
-	if (c->geo->flags & MT_POST_NORM)
-		linear_forward(c, c->s.sub, x, w->t[weight], w->t[bias], NULL, in, c->geo->hidden);
-	return residual_sub_backward(c, dy, w, g, beta, post);
 }
 
 const void *residual_sub_backward(const struct chunk *c, const void *dy, const struct weights *w, const struct grads *g,

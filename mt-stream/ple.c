@@ -1,7 +1,7 @@
 /* ple.c: an input of its own for each block ("per-layer embeddings"). With p elements for each of L blocks:
  *
  *     inputs (N, L p) = (sqrt(p) table[tokens] + norm(x W' / sqrt(H))) / sqrt(2)       x the embeddings; norms over p
- *     behind block l's MLP   y += norm(W2 (act(W1 y) * inputs_l))
+ *     behind block l's MLP   y += norm(W2 (act(W1 y) * inputs_l))      layers/mlp.c
  *
  * All blocks' inputs are made once for a pass. The gradient of a block's input takes its place when the block has gone
  * backward, as nobody reads it any more. Forward and backward are pairs.
@@ -12,15 +12,10 @@
 
 void ple_take(struct ple_scratch *s, const struct ple_sizes *z, take_fn *take, void *where)
 {
-	uint64_t n = z->slice, p = z->geo->ple_dim, all = (uint64_t)ple_width(z->geo);
-	s->gu = take(where, n * 2 * p, z->elem);
-	s->act = take(where, n * p, z->elem);
+	uint64_t n = z->slice, all = (uint64_t)ple_width(z->geo);
 	s->all = take(where, n * all, z->elem);
 	s->normed = take(where, n * all, z->elem);
 	s->rstd = take(where, n * z->geo->layers, sizeof(float));
-	if (!z->train) return;
-	s->y = take(where, n * z->geo->hidden, z->elem);
-	s->sub = take(where, n * z->geo->hidden, z->elem);
 }
 
 /* ---- all inputs ---- */
@@ -87,54 +82,4 @@ void ple_inputs_backward(const struct chunk *all, const struct weights *w, const
 			.tokens = c->tokens, .n = c->n, .h = ple_width(g), .vocab = g->ple_vocab, .pad = g->pad_token,
 			.scale = (float)table_scale(g));
 	}
-}
-
-/* ---- a block's ---- */
-
-/* Where the block's input is, of each token of the slice; from a token to the next one there are ple_width() */
-static void *input_at(const struct chunk *c, uint32_t layer)
-{
-	return elements_after(c->dev, c->ple, (int64_t)layer * c->geo->ple_dim);
-}
-
-/* gu = W1 y | the input; act = the inner output */
-static void inner_forward(const struct slice *s, uint32_t layer, const void *y)
-{
-	const struct chunk *c = &s->c;
-	int64_t p = c->geo->ple_dim;
-	linear_forward_rows(c, c->s.ple.gu, 2 * p, y, s->w->t[MT_T_PLE_GATE], NULL, NULL, c->geo->hidden, p);
-	LAUNCH(c, OP_COLUMNS, columns, .dst = elements_after(c->dev, c->s.ple.gu, p), .src = input_at(c, layer), .n = c->n,
-		.width = p, .dst_ld = 2 * p, .src_ld = ple_width(c->geo));
-	LAUNCH(c, OP_ACTIVATION_FORWARD, activation, .y = c->s.ple.act, .gu = c->s.ple.gu, .n = c->n, .f = p,
-		.form = (enum mt_ffn)s->l->form);
-}
-
-void ple_forward(const struct slice *s, uint32_t layer, void *y)
-{
-	const struct chunk *c = &s->c;
-	inner_forward(s, layer, y);
-	linear_forward(c, c->s.sub, c->s.ple.act, s->w->t[MT_T_PLE_OUT], NULL, NULL, c->geo->ple_dim, c->geo->hidden);
-	residual_add(c, y, s->w, ple_post, y);
-}
-
-void ple_backward(const struct slice *s, uint32_t layer, const struct grads *g, float beta, const void *y, void *dy)
-{
-	struct chunk own = s->c, *c = &own;
-	int64_t p = c->geo->ple_dim, h = c->geo->hidden;
-	void *gu = c->s.ple.gu, *act = c->s.ple.act;
-	c->s.sub = c->s.ple.sub;
-	inner_forward(s, layer, y);
-	linear_forward(c, c->s.sub, act, s->w->t[MT_T_PLE_OUT], NULL, NULL, p, h);
-	const void *dsub = residual_sub_backward(c, dy, s->w, g, beta, ple_post);
-	struct operand d = operand_of(c, OPERAND_DY, dsub, 0, c->n, h);
-	linear_backward_input(c, act, 0, &d, s->w->t[MT_T_PLE_OUT], p, h);
-	LAUNCH(c, OP_ACTIVATION_BACKWARD, activation, .dgu = gu, .y = act, .dy = act, .gu = gu, .n = c->n, .f = p,
-		.form = (enum mt_ffn)s->l->form);
-	struct operand inner = operand_of(c, OPERAND_X, act, 0, c->n, p);
-	linear_backward_weights(c, g->t[MT_T_PLE_OUT], NULL, beta, &d, &inner, p, h);
-	LAUNCH(c, OP_COLUMNS, columns, .dst = input_at(c, layer), .src = elements_after(c->dev, gu, p), .n = c->n,
-		.width = p, .dst_ld = ple_width(c->geo), .src_ld = 2 * p);
-	struct operand dgate = operand_of(c, OPERAND_DY, gu, 0, c->n, 2 * p), in = operand_of(c, OPERAND_X, y, 0, c->n, h);
-	linear_backward_input(c, dy, 1, &dgate, s->w->t[MT_T_PLE_GATE], h, p);
-	linear_backward_weights(c, g->t[MT_T_PLE_GATE], NULL, beta, &dgate, &in, h, p);
 }

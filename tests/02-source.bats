@@ -89,8 +89,8 @@ assert spans and not missing, missing' "$TOP/tests/README.md"
 @test "mt-stream's top level has only the driver's files; all others are in layers/, plan/, cpu/ and cuda/" {
 	files mt-stream | grep -E '^mt-stream/[^/]+$' | grep -vE \
 		'/((README|FAMILIES|LOSSES)\.md|build\.mk|mt-stream\.1|(device|ops|layers)\.h)$' |
-		grep -vE '/(arrive|balance|chunks|experts|head|leave|linear|mlp|offload|parts)\.c$' |
-		grep -vE '/(ple|record|request|router|windows)\.c$' |
+		grep -vE '/(arrive|balance|chunks|experts|head|leave|linear|offload|parts)\.c$' |
+		grep -vE '/(ple|record|request|router|slices|windows)\.c$' |
 		grep -vE '/(block|objective|split|stream|serve|wait|schedule|trace)\.[ch]$' \
 		>"$T/found" || true
 	none "$T/found"

@@ -989,7 +989,7 @@ works_or_says() {
 	step_of all "10 24 1" --device cuda
 	grep -q "keep: 8 all" "$T/stream.all.err"
 	own=$(own_of "$T/stream.all.err")
-	step_of little "10 24 1" --device cuda --device-memory $((own + 700))K
+	step_of little "10 24 1" --device cuda --device-memory $((own + 560))K
 	same all little
 	grep -q "keep: 0 all.*residuals offloaded" "$T/stream.little.err"
 	fails_with 78 mt-stream "$RUN" --device cuda --chunk-tokens 7

@@ -68,7 +68,10 @@ static void rope_backward(struct run *r, const struct node *n)
 	launch(r->c, &op);
 }
 
-static const struct node_kind rope_kind = {rope_forward, rope_backward, READS_SIDES, {GRAD_OF_OUT}};
+static const struct node_kind rope_kind = {.forward = rope_forward,
+	.backward = rope_backward,
+	.reads = READS_SIDES,
+	.grad = {GRAD_OF_OUT}};
 
 static int rope(struct list *t, int qkv)
 {
@@ -117,7 +120,9 @@ static void share_backward(struct run *r, const struct node *n)
 	launch(r->c, &(struct op){OP_COLUMNS, .columns = a});
 }
 
-static const struct node_kind share_kind = {share_forward, share_backward, 0, {GRAD_OF_OUT}};
+static const struct node_kind share_kind = {.forward = share_forward,
+	.backward = share_backward,
+	.grad = {GRAD_OF_OUT}};
 
 /* Does this kind read k and v of another one, or another one those of this? */
 static bool shares(const struct list *t)
@@ -191,8 +196,10 @@ static void attend_backward(struct run *r, const struct node *n)
 			.sinks = a->sinks, .o = a->o, .d_o = a->d_o, .lse = a->lse, .n = a->n, .heads = a->heads, .dim = a->dim);
 }
 
-static const struct node_kind attend_kind = {attend_forward, attend_backward, 1 << 0 | READS_OUT | READS_SIDES,
-	{GRAD_OWN}};
+static const struct node_kind attend_kind = {.forward = attend_forward,
+	.backward = attend_backward,
+	.reads = 1 << 0 | READS_OUT | READS_SIDES,
+	.grad = {GRAD_OWN}};
 
 int attend(struct list *t, int qkv)
 {
@@ -231,8 +238,10 @@ static void gate_backward(struct run *r, const struct node *n)
 	launch(r->c, &(struct op){OP_GATE_BACKWARD, .gate = a});
 }
 
-static const struct node_kind gate_kind = {gate_forward, gate_backward, 1 << 0 | 1 << 1,
-	{GRAD_OF_OUT, GRAD_OVER_INPUT}};
+static const struct node_kind gate_kind = {.forward = gate_forward,
+	.backward = gate_backward,
+	.reads = 1 << 0 | 1 << 1,
+	.grad = {GRAD_OF_OUT, GRAD_OVER_INPUT}};
 
 int attention_nodes(struct list *t, int x)
 {

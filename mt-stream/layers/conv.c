@@ -46,7 +46,10 @@ static void conv_backward(struct run *r, const struct node *n)
 	launch(r->c, &op);
 }
 
-static const struct node_kind conv_kind = {conv_forward, conv_backward, 1 << 0, {GRAD_OWN}};
+static const struct node_kind conv_kind = {.forward = conv_forward,
+	.backward = conv_backward,
+	.reads = 1 << 0,
+	.grad = {GRAD_OWN}};
 
 int conv_nodes(struct list *t, int x)
 {

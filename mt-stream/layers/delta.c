@@ -34,7 +34,9 @@ static void parts_backward(struct run *r, const struct node *n)
 	scale_parts(r, grad_at(r, n->out), row_of(r, n->out));
 }
 
-static const struct node_kind parts_kind = {parts_forward, parts_backward, 0, {GRAD_OF_OUT}};
+static const struct node_kind parts_kind = {.forward = parts_forward,
+	.backward = parts_backward,
+	.grad = {GRAD_OF_OUT}};
 
 /* ---- the convolution ---- */
 
@@ -92,7 +94,10 @@ static void conv_backward(struct run *r, const struct node *n)
 	launch(r->c, &op);
 }
 
-static const struct node_kind conv_kind = {conv_forward, conv_backward, 1 << 0, {GRAD_OWN}};
+static const struct node_kind conv_kind = {.forward = conv_forward,
+	.backward = conv_backward,
+	.reads = 1 << 0,
+	.grad = {GRAD_OWN}};
 
 /* ---- the delta rule ---- */
 
@@ -151,7 +156,10 @@ static void delta_backward(struct run *r, const struct node *n)
 	launch(r->c, &op);
 }
 
-static const struct node_kind delta_kind = {delta_forward, delta_backward, 1 << 0 | 1 << 1, {GRAD_OWN, GRAD_OWN}};
+static const struct node_kind delta_kind = {.forward = delta_forward,
+	.backward = delta_backward,
+	.reads = 1 << 0 | 1 << 1,
+	.grad = {GRAD_OWN, GRAD_OWN}};
 
 /* ---- the gated norm ---- */
 
@@ -190,8 +198,10 @@ static void gated_norm_backward(struct run *r, const struct node *n)
 	launch(r->c, &(struct op){OP_GATED_NORM_BACKWARD, .gated_norm = a});
 }
 
-static const struct node_kind gated_norm_kind = {gated_norm_forward, gated_norm_backward, 1 << 0 | 1 << 1,
-	{GRAD_OF_OUT, GRAD_OWN}};
+static const struct node_kind gated_norm_kind = {.forward = gated_norm_forward,
+	.backward = gated_norm_backward,
+	.reads = 1 << 0 | 1 << 1,
+	.grad = {GRAD_OF_OUT, GRAD_OWN}};
 
 int delta_nodes(struct list *t, int x)
 {

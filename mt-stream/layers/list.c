@@ -61,8 +61,6 @@ int grad_root_of(const struct list *t, int v)
 	return v;
 }
 
-int last_of(const struct list *t) { return t->nodes ? root_of(t, t->node[t->nodes - 1].out) : NONE; }
-
 /* ---- norms ---- */
 
 static struct op norm_op(const struct run *r, const struct node *n)
@@ -100,16 +98,42 @@ static void norm_node_backward(struct run *r, const struct node *n)
 		.h = f.h, .mean = f.mean, .db = r->g->t[n->b], .one = f.one, .ld = f.ld);
 }
 
-static const struct node_kind norm_kind = {norm_node_forward, norm_node_backward, 1 << 0 | READS_SIDES, {GRAD_OWN}};
+static const struct node_kind norm_kind = {.forward = norm_node_forward,
+	.backward = norm_node_backward,
+	.reads = 1 << 0 | READS_SIDES};
 
-static int norm(struct list *t, int x, struct norm norm, float eps)
+static int norm_of(struct list *t, int x, struct norm norm, float eps)
 {
 	struct node n = {.kind = &norm_kind, .in = {x, NONE, NONE}, .w = norm.w, .b = norm.b, .eps = eps};
 	n.side[0] = side(t, t->g->flags & MT_LAYERNORM ? 2 : 1, AGAIN);
 	return node(t, n, t->v[x].width, AGAIN);
 }
 
-int latent_norm(struct list *t, int x, enum mt_role_tensor w) { return norm(t, x, (struct norm){w, 0}, LATENT_EPS); }
+int norm(struct list *t, int x, struct norm norm) { return norm_of(t, x, norm, 0); }
+
+int latent_norm(struct list *t, int x, enum mt_role_tensor w) { return norm_of(t, x, (struct norm){w, 0}, LATENT_EPS); }
+
+/* x itself, whose gradient is added to that of x when it is whole */
+static void apart_forward(struct run *r, const struct node *n)
+{
+	(void)r;
+	(void)n;
+}
+static void apart_backward(struct run *r, const struct node *n)
+{
+	void *d = grad_at(r, n->in[0]);
+	scaled_add(r->c, d, grad_at(r, n->out), d, 1);
+}
+
+static const struct node_kind apart_kind = {.forward = apart_forward, .backward = apart_backward};
+
+int pre_norm(struct list *t, int x, struct norm n)
+{
+	if (!(t->g->flags & MT_NO_PRE_NORM)) return norm(t, x, n);
+	int v = columns(t, x, 0, t->v[x].width);
+	t->v[v].apart = true;
+	return node_into(t, v, (struct node){.kind = &apart_kind, .in = {x, NONE, NONE}});
+}
 
 /* ---- factors ---- */
 
@@ -125,34 +149,14 @@ static void scale_backward(struct run *r, const struct node *n)
 	else scaled_add(r->c, d, grad_at(r, n->out), d, n->scale);
 }
 
-/* x itself, whose gradient is added to that of x when it is whole */
-static void apart_forward(struct run *r, const struct node *n)
-{
-	(void)r;
-	(void)n;
-}
-static void apart_backward(struct run *r, const struct node *n)
-{
-	void *d = grad_at(r, n->in[0]);
-	again(r, n->in[0]);
-	scaled_add(r->c, d, grad_at(r, n->out), d, 1);
-}
-
-static const struct node_kind apart_kind = {apart_forward, apart_backward, 0, {GRAD_OWN}};
-
-static int apart(struct list *t, int x)
-{
-	int v = columns(t, x, 0, t->v[x].width);
-	t->v[v].apart = true;
-	return node_into(t, v, (struct node){.kind = &apart_kind, .in = {x, NONE, NONE}});
-}
-
-static const struct node_kind scale_kind = {scale_forward, scale_backward, 0, {GRAD_OF_OUT}};
+static const struct node_kind scale_kind = {.forward = scale_forward,
+	.backward = scale_backward,
+	.grad = {GRAD_OF_OUT}};
 
 int mixer_input(struct list *t, int x, float by)
 {
 	bool plain = t->g->flags & MT_NO_PRE_NORM;
-	int in = plain ? apart(t, x) : norm(t, x, norm1, 0);
+	int in = pre_norm(t, x, norm1);
 	struct node n = {.kind = &scale_kind, .in = {in, NONE, NONE}, .scale = by};
 	if (by == 1) return in;
 	return plain ? node(t, n, t->v[x].width, AGAIN) : node_over(t, n);
@@ -169,36 +173,57 @@ static void linear_node_forward(struct run *r, const struct node *n)
 		n->in[1] == NONE ? NULL : value_at(r, n->in[1]), in, n->cols);
 }
 
-static void linear_node_backward(struct run *r, const struct node *n)
+static void linear_input_backward(struct run *r, const struct node *n)
 {
 	const struct chunk *c = r->c;
 	int64_t in = r->k.t->v[n->in[0]].width;
-	struct operand dy = operand_of(c, OPERAND_DY, grad_at(r, n->out), 0, c->n, row_of(r, n->out)),
-				   x = operand_of(c, OPERAND_X, value_at(r, n->in[0]), 0, c->n, in);
-	float *db = r->g->t[n->b] ? r->g->t[n->b] + n->row : NULL;
-	if (n->in[1] != NONE) again(r, n->in[1]);
-	linear_backward_input(c, grad_at(r, n->in[0]), (float)again(r, n->in[0]), &dy,
+	r->dy = operand_of(c, OPERAND_DY, grad_at(r, n->out), 0, c->n, row_of(r, n->out));
+	linear_backward_input(c, grad_at(r, n->in[0]), (float)again(r, n->in[0]), &r->dy,
 		operands_after(c->dev, r->w->t[n->w], n->row * in), in, n->cols);
-	linear_backward_weights(c, r->g->t[n->w] + n->row * in, db, r->beta, &dy, &x, in, n->cols);
 }
 
-static const struct node_kind linear_kind = {linear_node_forward, linear_node_backward, 1 << 0,
-	{GRAD_OWN, GRAD_OF_OUT}};
-
-static struct node linear_node(int x, enum mt_role_tensor w, enum mt_role_tensor b, int64_t row, int64_t cols)
+static void linear_weights_backward(struct run *r, const struct node *n)
 {
-	return (struct node){.kind = &linear_kind, .in = {x, NONE, NONE}, .w = w, .b = b, .row = row, .cols = cols};
+	const struct chunk *c = r->c;
+	int64_t in = r->k.t->v[n->in[0]].width;
+	struct operand x = operand_of(c, OPERAND_X, value_at(r, n->in[0]), 0, c->n, in);
+	float *db = r->g->t[n->b] ? r->g->t[n->b] + n->row : NULL;
+	linear_backward_weights(c, r->g->t[n->w] + n->row * in, db, r->beta, &r->dy, &x, in, n->cols);
+}
+
+static void linear_node_backward(struct run *r, const struct node *n)
+{
+	linear_input_backward(r, n);
+	linear_weights_backward(r, n);
+}
+
+static const struct node_kind linear_kind = {.forward = linear_node_forward,
+	.backward = linear_node_backward,
+	.reads = 1 << 0,
+	.grad = {GRAD_OWN, GRAD_OF_OUT}};
+/* Its input is given again: until then the input's gradient is there */
+static const struct node_kind linear_late_kind = {.forward = linear_node_forward,
+	.backward = linear_input_backward,
+	.late = linear_weights_backward,
+	.grad = {GRAD_OVER_INPUT, GRAD_OF_OUT}};
+
+static struct node linear_node(const struct list *t, int x, enum mt_role_tensor w, enum mt_role_tensor b, int64_t row,
+	int64_t cols)
+{
+	int made = t->v[x].made;
+	const struct node_kind *kind = made >= 0 && t->node[made].kind->gives ? &linear_late_kind : &linear_kind;
+	return (struct node){.kind = kind, .in = {x, NONE, NONE}, .w = w, .b = b, .row = row, .cols = cols};
 }
 
 int linear(struct list *t, int x, enum mt_role_tensor w, enum mt_role_tensor b, int64_t row, int64_t cols,
 	int64_t width, int keep)
 {
-	return node(t, linear_node(x, w, b, row, cols), width, keep);
+	return node(t, linear_node(t, x, w, b, row, cols), width, keep);
 }
 
 void linear_into(struct list *t, int v, int x, enum mt_role_tensor w, int64_t cols)
 {
-	node_into(t, v, linear_node(x, w, 0, 0, cols));
+	node_into(t, v, linear_node(t, x, w, 0, 0, cols));
 }
 
 /* ---- residuals ---- */
@@ -211,47 +236,84 @@ static void add_forward(struct run *r, const struct node *n)
 /* The residual's gradient is the sum's */
 static void add_backward(struct run *r, const struct node *n)
 {
-	again(r, n->in[0]);
-	again(r, n->in[1]);
 	if (n->scale != 1) scaled_add(r->c, grad_at(r, n->in[1]), grad_at(r, n->out), NULL, n->scale);
 }
 
-static const struct node_kind add_kind = {add_forward, add_backward, 0, {GRAD_OF_OUT, GRAD_OF_OUT}};
-static const struct node_kind add_scaled_kind = {add_forward, add_backward, 0, {GRAD_OF_OUT, GRAD_OWN}};
+static const struct node_kind add_kind = {.forward = add_forward,
+	.backward = add_backward,
+	.grad = {GRAD_OF_OUT, GRAD_OF_OUT}};
+static const struct node_kind add_scaled_kind = {.forward = add_forward,
+	.backward = add_backward,
+	.grad = {GRAD_OF_OUT, GRAD_OWN}};
 
-/* residual + scale norm(o w' + b), o what the output projection reads */
-static int output(struct list *t, int residual, int o, enum mt_role_tensor w, enum mt_role_tensor b, struct norm post,
-	float scale)
+int output_projection(struct list *t, int residual, int o, enum mt_role_tensor w, enum mt_role_tensor b,
+	struct norm post, float scale)
 {
 	int64_t h = t->g->hidden;
-	struct node n = linear_node(o, w, b, 0, h);
+	struct node n = linear_node(t, o, w, b, 0, h);
 	if (!residual_apart(t->g)) {
 		n.in[1] = residual;
-		return node(t, n, h, KEEP_ALL_BUT_GATE_UP);
+		return node(t, n, h, AGAIN);
 	}
 	int z = node(t, n, h, AGAIN);
-	if (t->g->flags & MT_POST_NORM) z = norm(t, z, post, 0);
+	if (t->g->flags & MT_POST_NORM) z = norm(t, z, post);
 	n = (struct node){.kind = scale == 1 ? &add_kind : &add_scaled_kind, .in = {residual, z, NONE}, .scale = scale};
-	return residual == 0 ? node(t, n, h, KEEP_ALL_BUT_GATE_UP) : node_over(t, n);
+	return node(t, n, h, AGAIN);
 }
 
-/* ---- a layer's mixers ---- */
+/* ---- a number of the block's own ---- */
 
-void mixer_list(struct list *t, const struct mt_geometry *g, const struct mt_layer *l, size_t elem)
+static void number_forward(struct run *r, const struct node *n)
 {
-	bool beside = beside_attention(l), recurrent = l->mixer == MT_DELTA || l->mixer == MT_MAMBA;
-	*t = (struct list){.g = g, .l = l};
-	int x = value(t, g->hidden, AGAIN), o = NONE, mamba = NONE;
-	if (has_mixer(l)) {
-		if (beside) mamba = delta_nodes(t, x); /* first, so that attention's gradients are */
-		o = beside                ? attention_nodes(t, x)
-			: recurrent           ? delta_nodes(t, x)
-			: l->mixer == MT_CONV ? conv_nodes(t, x)
-			: l->mixer == MT_MLA  ? mla_nodes(t, x)
-								  : attention_nodes(t, x);
-		t->outs = t->nodes;
-		x = output(t, x, o, MT_T_O, MT_T_OB, post1, g->residual_scale);
-		if (beside) output(t, x, mamba, MT_T_MAMBA_O, MT_T_MAMBA_OB, no_norm, g->mamba_out_scale);
+	void *y = value_at(r, n->out);
+	LAUNCH(r->c, OP_SCALED_ADD, scaled_add, .y = y, .x = y, .n = r->c->n * r->c->geo->hidden, .scale = 1,
+		.factor = r->w->t[MT_T_SCALAR]);
+}
+
+static void number_backward(struct run *r, const struct node *n)
+{
+	void *d = grad_at(r, n->out);
+	LAUNCH(r->c, OP_SCALED_ADD, scaled_add, .y = d, .x = d, .n = r->c->n * r->c->geo->hidden, .scale = 1,
+		.factor = r->w->t[MT_T_SCALAR]);
+}
+
+static const struct node_kind number_kind = {.forward = number_forward,
+	.backward = number_backward,
+	.grad = {GRAD_OF_OUT}};
+
+/* ---- a block ---- */
+
+/* Attention and Mamba 2 beside it, or the only mixer */
+static int mixers(struct list *t, int x)
+{
+	const struct mt_layer *l = t->l;
+	int mamba = beside_attention(l) ? delta_nodes(t, x) : NONE; /* first, so that attention's gradients are */
+	bool recurrent = mamba == NONE && (l->mixer == MT_DELTA || l->mixer == MT_MAMBA);
+	int o = recurrent         ? delta_nodes(t, x)
+		: l->mixer == MT_CONV ? conv_nodes(t, x)
+		: l->mixer == MT_MLA  ? mla_nodes(t, x)
+							  : attention_nodes(t, x);
+	t->outs = t->nodes;
+	x = output_projection(t, x, o, MT_T_O, MT_T_OB, post1, t->g->residual_scale);
+	if (mamba == NONE) return x;
+	return output_projection(t, x, mamba, MT_T_MAMBA_O, MT_T_MAMBA_OB, no_norm, t->g->mamba_out_scale);
+}
+
+void list_make(struct list *t, const struct mt_geometry *g, const struct mt_layer *l, size_t elem)
+{
+	*t = (struct list){.g = g, .l = l, .x2 = NONE, .y = NONE};
+	int x = value(t, g->hidden, AGAIN), x2 = has_mixer(l) ? mixers(t, x) : x;
+	t->mlp = t->nodes;
+	if (!has_mlp(l)) t->y = root_of(t, x2);
+	else if (x2 != x) {
+		t->x2 = root_of(t, x2);
+		t->v[t->x2].keep = KEEP_ALL_BUT_GATE_UP;
+	}
+	if (l->ffn && !l->experts) {
+		int y = mlp_nodes(t, g->flags & MT_PARALLEL ? x : x2, x2);
+		if (g->ple_dim) y = own_input_nodes(t, y);
+		if (g->flags & MT_LAYER_SCALAR) y = node_over(t, (struct node){.kind = &number_kind, .in = {y, NONE, NONE}});
+		t->y = root_of(t, y);
 	}
 	list_place(t, elem);
 }

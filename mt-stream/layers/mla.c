@@ -24,7 +24,9 @@ static void latents(const struct run *r, enum op_code code, const struct node *n
 static void latents_forward(struct run *r, const struct node *n) { latents(r, OP_MLA_FORWARD, n, value_at); }
 static void latents_backward(struct run *r, const struct node *n) { latents(r, OP_MLA_BACKWARD, n, grad_at); }
 
-static const struct node_kind latents_kind = {latents_forward, latents_backward, 0, {GRAD_OF_OUT}};
+static const struct node_kind latents_kind = {.forward = latents_forward,
+	.backward = latents_backward,
+	.grad = {GRAD_OF_OUT}};
 
 int mla_nodes(struct list *t, int x)
 {

@@ -12,6 +12,7 @@ enum { ARRAYS = 2 * LIST_VALUES }; /* values, then their gradients */
 struct survey {
 	struct walk_state k; /* first */
 	struct list *t;
+	int level;                         /* what a block keeps at it lies elsewhere */
 	int now, from[ARRAYS], to[ARRAYS]; /* steps; from 0: not needed */
 };
 
@@ -21,13 +22,12 @@ static void touch(struct survey *s, int array)
 	s->to[array] = s->now;
 }
 
-/* A value that a block keeps, x and the last one have other memory */
 static void touch_value(struct survey *s, int v)
 {
 	const struct list *t = s->t;
 	if (v == NONE) return;
 	v = root_of(t, v);
-	if (v != 0 && t->v[v].keep == AGAIN && v != last_of(t)) touch(s, v);
+	if (v != 0 && v != t->x2 && v != t->y && t->v[v].keep > s->level) touch(s, v);
 }
 
 static void touch_grad(struct survey *s, int v)
@@ -56,20 +56,26 @@ static void grad_place(struct survey *s, const struct node *n, int i)
 	t->grad_over[root] = n->kind->grad[i] == GRAD_OVER_INPUT;
 }
 
-static void survey_step(struct walk_state *k, const struct node *n, bool backward)
+static void survey_step(struct walk_state *k, const struct node *n, enum step step)
 {
 	struct survey *s = (struct survey *)k;
 	s->now++;
+	if (step == LATE) {
+		touch_value(s, n->in[0]);
+		touch_grad(s, n->out);
+		return;
+	}
 	for (int i = 0; i < NODE_INPUTS; i++) {
 		if (n->in[i] == NONE) continue;
-		if (!backward || n->kind->reads & 1u << i) touch_value(s, n->in[i]);
-		if (!backward) continue;
+		if (step == FORWARD || n->kind->reads & 1u << i) touch_value(s, n->in[i]);
+		if (step == FORWARD) continue;
 		grad_place(s, n, i);
 		touch_grad(s, n->in[i]);
 	}
-	if (!backward || n->kind->reads & READS_OUT) touch_value(s, n->out);
-	if (!backward || n->kind->reads & READS_SIDES) touch_sides(s, n);
-	if (backward) touch_grad(s, n->out);
+	if (step == FORWARD || n->kind->reads & READS_OUT) touch_value(s, n->out);
+	if (step == FORWARD || n->kind->reads & READS_SIDES) touch_sides(s, n);
+	if (step == BACKWARD) touch_grad(s, n->out);
+	if (step == BACKWARD && n->kind->gives) touch_value(s, n->out);
 }
 
 static int64_t bytes_of(const struct list *t, int array, size_t elem)
@@ -113,17 +119,20 @@ static void places_make(const struct survey *s, struct places *p, size_t elem)
 
 void list_place(struct list *t, size_t elem)
 {
-	struct survey forward = {.t = t}, backward = {.t = t};
 	for (int v = 0; v < LIST_VALUES; v++) t->grad_of[v] = v;
-	if (!t->nodes) return;
-	t->grad_of[last_of(t)] = 0;
-	forward.k.step = backward.k.step = survey_step;
-	walk_begin(&forward.k, t, KEEP_INPUT);
-	walk_forward(&forward.k);
-	places_make(&forward, &t->forward, elem);
-	walk_begin(&backward.k, t, KEEP_ALL_BUT_GATE_UP);
-	walk_backward(&backward.k, t->nodes, 0);
-	places_make(&backward, &t->backward, elem);
+	if (t->y != NONE) t->grad_of[t->y] = 0;
+	if (t->x2 != NONE) t->grad_of[t->x2] = 0;
+	for (int half = 0; half < HALVES; half++)
+		for (int kept = 0; kept < (half == MLP ? 2 : 1); kept++)
+			for (int backward = 0; backward < 2; backward++) {
+				int from = half == MLP ? t->mlp : 0, to = half == MLP ? t->nodes : t->mlp;
+				struct survey s = {.t = t, .level = kept ? KEEP_ALL : KEEP_ALL_BUT_GATE_UP};
+				s.k.step = survey_step;
+				walk_begin(&s.k, t, s.level);
+				if (backward) walk_backward(&s.k, from, to);
+				else walk_forward(&s.k, from, to);
+				places_make(&s, &t->at[half][kept][backward], elem);
+			}
 }
 
 static uint64_t aligned(int64_t bytes) { return ((uint64_t)bytes + ALIGN - 1) / ALIGN * ALIGN; }

@@ -123,9 +123,10 @@ static uint64_t delta_elems(const struct plan_request *req, const struct sizes *
 static void take_scratch(struct walk *w, const struct plan_request *req, const struct plan *plan, const struct sizes *z,
 	bool gu, struct scratch *t)
 {
-	uint64_t delta = delta_elems(req, z), arena = lists_arena(req->lists, req->geo->n_kinds, z->chunk, req->train);
+	uint64_t delta = delta_elems(req, z), n = larger(z->head, z->most->experts || req->ple ? z->slice : 0);
+	uint32_t kinds = req->geo->n_kinds;
 	bool windows = plan->expert_window;
-	struct walk mixers, mlp, head;
+	struct walk mixers, mlp, both, head; /* both: experts and head */
 	const struct experts_sizes experts = {.most = z->most,
 		.hidden = z->h,
 		.slice = z->slice,
@@ -142,22 +143,24 @@ static void take_scratch(struct walk *w, const struct plan_request *req, const s
 	take_operands(w, req, z, t);
 	if (windows && z->most->experts) experts_take(&t->x, &experts, walk_take_fn, w);
 	mixers = *w;
-	t->arena = walk_take(&mixers, arena, 1, 1);
+	t->arena[MIXER] = walk_take(&mixers, lists_arena(req->lists, kinds, MIXER, z->chunk, false, req->train), 1, 1);
 	mlp = req->geo->flags & MT_PARALLEL ? mixers : *w;
-	t->h = walk_take(&mlp, z->either, z->h, z->elem);
-	t->rstd = walk_take(&mlp, z->either, 1, sizeof(float));
-	t->mean = req->geo->flags & MT_LAYERNORM ? walk_take(&mlp, z->either, 1, sizeof(float)) : NULL;
-	t->dh = req->train ? walk_take(&mlp, z->either, z->h, z->elem) : NULL;
-	head = mlp;
+	both = z->most->experts ? mlp : *w;
+	t->arena[MLP] = walk_take(&mlp, lists_arena(req->lists, kinds, MLP, z->slice, gu, req->train), 1, 1);
+	t->h = walk_take(&both, n, z->h, z->elem);
+	t->rstd = walk_take(&both, n, 1, sizeof(float));
+	t->mean = req->geo->flags & MT_LAYERNORM ? walk_take(&both, n, 1, sizeof(float)) : NULL;
+	t->dh = req->train ? walk_take(&both, n, z->h, z->elem) : NULL;
+	head = both;
 	t->logits = walk_take(&head, z->head, req->geo->vocab, needs_losses(req) ? sizeof(float) : z->elem);
 	t->losses = needs_losses(req) ? walk_take(&head, z->head, 1, sizeof *t->losses) : NULL;
-	t->sub = residual_apart(req->geo) ? walk_take(&mlp, z->chunk, z->h, z->elem) : NULL;
-	t->act = walk_take(&mlp, z->slice, z->f, z->elem);
-	t->gu = gu ? walk_take(&mlp, z->slice, z->gu, z->elem) : NULL;
-	if (!windows && z->most->experts) experts_take(&t->x, &experts, walk_take_fn, &mlp);
-	if (req->ple) ple_take(&t->ple, &(struct ple_sizes){req->geo, z->slice, z->elem, req->train}, walk_take_fn, &mlp);
-	w->used = larger(larger(mixers.used, mlp.used), head.used);
-	w->over |= mixers.over || mlp.over || head.over;
+	if (z->most->experts) {
+		t->sub = residual_apart(req->geo) ? walk_take(&both, z->slice, z->h, z->elem) : NULL;
+		if (!windows) experts_take(&t->x, &experts, walk_take_fn, &both);
+	}
+	if (req->ple) ple_take(&t->ple, &(struct ple_sizes){req->geo, z->slice, z->elem}, walk_take_fn, &both);
+	w->used = larger(larger(mixers.used, mlp.used), larger(both.used, head.used));
+	w->over |= mixers.over || mlp.over || both.over || head.over;
 }
 
 /* Embedding and head share one slot; pass-major, each has its own */

@@ -125,15 +125,14 @@ static void lay_out(struct forward *f, struct walk *w, uint32_t room)
 	f->starts = (uint32_t *)take(w, n, 1);
 	f->conv_rows = conv ? take(w, n + DELTA_CHUNK, conv) : NULL;
 	blocks_take(f->saved, f->lists, g->n_kinds, KEEP_ALL_BUT_GATE_UP, n, sizeof(float), w);
-	f->scratch.arena = walk_take(w, lists_arena(f->lists, g->n_kinds, n, false), 1, 1);
+	for (int half = 0; half < HALVES; half++)
+		f->scratch.arena[half] = walk_take(w, lists_arena(f->lists, g->n_kinds, half, n, true, false), 1, 1);
 	f->scratch.h = take(w, n, g->hidden);
 	f->scratch.rstd = take(w, n, 1);
 	f->scratch.mean = g->flags & MT_LAYERNORM ? take(w, n, 1) : NULL;
 	f->scratch.sub = residual_apart(g) ? take(w, n, g->hidden) : NULL;
-	f->scratch.act = take(w, n, most.ffn);
-	f->scratch.gu = take(w, n, (uint64_t)gate_up_width(&most));
 	f->scratch.logits = take(w, g->vocab, 1);
-	if (g->ple_dim) ple_take(&f->scratch.ple, &(struct ple_sizes){g, n, sizeof(float), false}, walk_take_fn, w);
+	if (g->ple_dim) ple_take(&f->scratch.ple, &(struct ple_sizes){g, n, sizeof(float)}, walk_take_fn, w);
 	if (f->dev->operand != f->dev->elem)
 		f->scratch.operand[OPERAND_X] = walk_take(w, n, widest_operand(g, &most), f->dev->operand);
 	if (most.experts)
