@@ -34,6 +34,10 @@ in_huge_tmpfs() {
 
 # Of larger pages, as some arm64 kernels have, mt-store says nothing: huge ones have 512 MiB there
 small_pages() { [ "$(getconf PAGESIZE)" = 4096 ] || skip "needs pages of 4 KiB"; }
+need_huge() { # MIB, which the kernel has free in pieces of 2 MiB and more
+	[ "$(awk '{ for (i = 14; i <= NF; i++) n += $i * 2 ^ (i - 13) } END { print n + 0 }' /proc/buddyinfo)" -gt "$1" ] ||
+		skip "needs $1 MiB of memory in pieces of 2 MiB"
+}
 
 # A run of 1.2 GiB of state
 large() {
@@ -78,6 +82,7 @@ large() {
 # bats test_tags=slow
 @test "a store uses huge pages on a tmpfs with huge=advise and small pages without it, and stat shows which" {
 	small_pages
+	need_huge 600
 	need_cmd python3
 	cat >"$T/look" <<-'END'
 		mt-store create "$1" --config "$2/demo.json" --step-tokens 1K 2>/dev/null || exit 1
@@ -107,6 +112,7 @@ large() {
 # bats test_tags=slow
 @test "create warns when a large store gets small pages and says how to mount huge ones; with huge pages it is silent" {
 	small_pages
+	need_huge 3000
 	[ "$(awk '/^MemAvailable/ { print int($2 / 1024) }' /proc/meminfo)" -gt 4000 ] || skip "needs 4 GB of memory"
 	large in_tmpfs
 	[ "$(wc -l <"$T/large.err")" = 2 ]
