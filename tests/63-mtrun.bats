@@ -672,9 +672,10 @@ deaf() { trap '' USR1 USR2 ALRM CHLD; exec "$@"; }
 	done
 }
 
-@test "an empty directory of an mt-run that was killed when it had just made it is deleted by the next" {
-	mkdir -p "$T/tmp/mt-run.killed" "$T/tmp/mt-run.livesX" "$T/tmp/mt-run.filled/some"
-	touch -d "2 minutes ago" "$T/tmp/mt-run.killed" "$T/tmp/mt-run.filled"
+@test "what an mt-run that was killed had just made is deleted by the next: a directory, a file, the first pipe" {
+	mkdir -p "$T/tmp/mt-run.killed" "$T/tmp/mt-run.livesX" "$T/tmp/mt-run.filled/some" "$T/tmp/mt-run.piped1"
+	mkfifo "$T/tmp/mt-run.piped1/requests"
+	touch -d "2 minutes ago" "$T/tmp/mt-run.killed" "$T/tmp/mt-run.filled" "$T/tmp/mt-run.empty1"
 	DATA=$CASE/data.bin TMPDIR=$T/tmp run_it --steps 1
 	[ "$(ls "$T/tmp" | tr '\n' ' ')" = "mt-run.filled mt-run.livesX " ]
 }

@@ -258,14 +258,14 @@ no_room() {
 }
 
 # Files of the processes of this mt-run. A directory that nobody holds a lock on is that of a killed one; so is one that
-# stays empty.
+# stays empty, and such a file.
 make_tmp() {
 	set +f
 	for old in "${TMPDIR:-/tmp}"/mt-run.*; do
-		if [ -p "$old/answers" ]; then flock -n "$old" rm -rf "$old" 2>/dev/null; fi
+		if [ -p "$old/requests" ]; then flock -n "$old" rm -rf "$old" 2>/dev/null; fi
 	done
 	set -f
-	find "${TMPDIR:-/tmp}/" -maxdepth 1 -type d -name 'mt-run.??????' -empty -mmin +1 -delete 2>/dev/null
+	find "${TMPDIR:-/tmp}/" -maxdepth 1 -name 'mt-run.??????' -empty -mmin +1 -delete 2>/dev/null
 	tmp=$(mktemp -d "${TMPDIR:-/tmp}/mt-run.XXXXXX") || leave 74
 	exec 5<"$tmp"
 	flock -s 5 2>/dev/null
