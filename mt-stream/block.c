@@ -135,9 +135,7 @@ static void no_gradient(const struct chunk *c, const struct grads *g, enum mt_ro
 /* Behind experts; else it is a node */
 static void scalar_backward(const struct chunk *c, uint32_t layer, const struct weights *w, void *dx)
 {
-	if (w->t[MT_T_SCALAR] && mt_layer_of(c->geo, layer)->experts)
-		LAUNCH(c, OP_SCALED_ADD, scaled_add, .y = dx, .x = dx, .n = c->n * c->geo->hidden, .scale = 1,
-			.factor = w->t[MT_T_SCALAR]);
+	if (mt_layer_of(c->geo, layer)->experts) scalar_times(c, w, dx);
 }
 
 /* From the gradient of what the block's own factor multiplies */

@@ -94,14 +94,14 @@ void scale_columns(const struct chunk *c, void *x, int64_t width, int64_t ld, fl
 			.ld = ld);
 }
 
-/* ---- residuals ---- */
-
-/* The factor on what is added behind a norm of this role */
-static float residual_scale(const struct chunk *c, struct norm post)
+void scalar_times(const struct chunk *c, const struct weights *w, void *x)
 {
-	const struct mt_geometry *g = c->geo;
-	return post.w == post1.w ? g->residual_scale : post.w == post2.w ? g->mlp_scale : g->mamba_out_scale;
+	if (w->t[MT_T_SCALAR])
+		LAUNCH(c, OP_SCALED_ADD, scaled_add, .y = x, .x = x, .n = c->n * c->geo->hidden, .scale = 1,
+			.factor = w->t[MT_T_SCALAR]);
 }
+
+/* ---- residuals ---- */
 
 void residual_add(const struct chunk *c, void *y, const struct weights *w, struct norm post, const void *residual)
 {
@@ -110,13 +110,13 @@ void residual_add(const struct chunk *c, void *y, const struct weights *w, struc
 		norm_forward(c, c->s.h, c->s.sub, w, post);
 		add = c->s.h;
 	}
-	scaled_add(c, y, add, residual, residual_scale(c, post));
+	scaled_add(c, y, add, residual, c->geo->mlp_scale);
 }
 
 const void *residual_sub_backward(const struct chunk *c, const void *dy, const struct weights *w, const struct grads *g,
 	float beta, struct norm post)
 {
-	float scale = residual_scale(c, post);
+	float scale = c->geo->mlp_scale;
 	if (!residual_apart(c->geo)) return dy;
 	if (!(c->geo->flags & MT_POST_NORM)) {
 		scaled_add(c, c->s.dh, dy, NULL, scale);

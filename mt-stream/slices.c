@@ -41,7 +41,7 @@ struct slice slice_of(const struct chunk *c, uint32_t layer, int64_t from, const
 		p.dsum = elements_after(c->dev, s->dsum, from * c->geo->hidden);
 		if (!(l->expert_flags & MT_OWN_NORMS)) p.c.s.sub = p.sum;
 	}
-	if (l->experts && c->s.x.sum) experts_of_pass(&p, c->before + from, c->slices_before + from / c->slice);
+	if (c->s.x.sum) experts_of_pass(&p, c->before + from, c->slices_before + from / c->slice);
 	return p;
 }
 
@@ -56,9 +56,7 @@ void mlp_forward(const struct chunk *c, uint32_t layer, const struct weights *w,
 		struct slice p = slice_of(c, layer, from, w, x, s);
 		void *out = elements_after(c->dev, y, from * c->geo->hidden);
 		(c->s.x.sum ? experts_forward_end : experts_forward)(&p, out);
-		if (w->t[MT_T_SCALAR])
-			LAUNCH(&p.c, OP_SCALED_ADD, scaled_add, .y = out, .x = out, .n = p.c.n * c->geo->hidden, .scale = 1,
-				.factor = w->t[MT_T_SCALAR]);
+		scalar_times(&p.c, w, out);
 	}
 }
 

@@ -144,9 +144,7 @@ static void scale_forward(struct run *r, const struct node *n)
 
 static void scale_backward(struct run *r, const struct node *n)
 {
-	void *d = grad_at(r, n->in[0]);
-	if (!again(r, n->in[0])) scaled_add(r->c, d, grad_at(r, n->out), NULL, n->scale);
-	else scaled_add(r->c, d, grad_at(r, n->out), d, n->scale);
+	scaled_add(r->c, grad_at(r, n->in[0]), grad_at(r, n->out), NULL, n->scale);
 }
 
 static const struct node_kind scale_kind = {.forward = scale_forward,
@@ -263,19 +261,9 @@ int output_projection(struct list *t, int residual, int o, enum mt_role_tensor w
 
 /* ---- a number of the block's own ---- */
 
-static void number_forward(struct run *r, const struct node *n)
-{
-	void *y = value_at(r, n->out);
-	LAUNCH(r->c, OP_SCALED_ADD, scaled_add, .y = y, .x = y, .n = r->c->n * r->c->geo->hidden, .scale = 1,
-		.factor = r->w->t[MT_T_SCALAR]);
-}
+static void number_forward(struct run *r, const struct node *n) { scalar_times(r->c, r->w, value_at(r, n->out)); }
 
-static void number_backward(struct run *r, const struct node *n)
-{
-	void *d = grad_at(r, n->out);
-	LAUNCH(r->c, OP_SCALED_ADD, scaled_add, .y = d, .x = d, .n = r->c->n * r->c->geo->hidden, .scale = 1,
-		.factor = r->w->t[MT_T_SCALAR]);
-}
+static void number_backward(struct run *r, const struct node *n) { scalar_times(r->c, r->w, grad_at(r, n->out)); }
 
 static const struct node_kind number_kind = {.forward = number_forward,
 	.backward = number_backward,

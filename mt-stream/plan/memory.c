@@ -9,7 +9,7 @@
 
 struct sizes {
 	const struct mt_layer *most; /* the request's */
-	uint64_t h, a, proj, f, gu, elem, pass, chunk, slice, head, either;
+	uint64_t h, a, proj, f, gu, elem, pass, chunk, slice, head;
 	uint64_t saved; /* tokens of which a block has what it recomputes: windows go through all chunks of a pass */
 };
 
@@ -31,7 +31,6 @@ static struct sizes sizes_of(const struct plan_request *req, const struct plan *
 		.head = tokens_of_head(req, plan),
 	};
 	z.saved = plan->expert_window ? z.pass : z.chunk;
-	z.either = z.chunk > z.head ? z.chunk : z.head;
 	return z;
 }
 
