@@ -125,13 +125,15 @@ all_are_there() {
 	[ "$answer" = 0 ]
 }
 
-# The last save has failed, and mt-store has kept the run for that
+# The last save has failed, and mt-store has kept the run for that. A second after one node has failed, mpirun kills the
+# mt-run of the others: each waits until they have told it, too.
 tell_how_to_save() {
 	[ -n "$unsaved" ] || return 0
 	when='when all other nodes have'
 	[ "$node" = 0 ] || when='before node 0'
 	save="mt-ckpt save --part $run$(quoted "$shared/step-$(printf %08d "$unsaved")")"
 	say "save it $when: $save; remove it when node 0 has saved: mt-store rm $run --force"
+	sleep 5
 }
 
 # Is all of a checkpoint written from here?
