@@ -69,10 +69,9 @@ void block_take(struct saved *s, const struct kept *k, take_fn *take, void *wher
 	for (int v = 1; v < t->values; v++) {
 		const struct value *x = &t->v[v];
 		if (x->of != NONE || x->keep > (int)k->level) continue;
-		void *at = take(where, k->n * (uint64_t)x->width, x->fp32 ? sizeof(float) : k->elem);
+		void *at = take(where, k->n * (uint64_t)token_width(x), x->fp32 ? sizeof(float) : k->elem);
 		*(v == t->x2 ? &s->x2 : &s->v[v]) = at;
 	}
-	if (k->level >= KEEP_ALL && t->l->experts) s->gu = take(where, k->n * (uint64_t)kept_width(t->l), k->elem);
 }
 
 void blocks_take(struct saved v[MT_KINDS], const struct list *lists, uint32_t kinds, enum checkpoint level, uint64_t n,
@@ -87,6 +86,12 @@ void blocks_take(struct saved v[MT_KINDS], const struct list *lists, uint32_t ki
 	*w = most;
 }
 
+void keep_sum(struct saved *s, const struct list *lists, uint32_t kind, void *sum)
+{
+	const struct list *t = &lists[kind];
+	if (t->sum != NONE) s->v[root_of(t, t->sum)] = sum;
+}
+
 static void *after(void *p, int64_t elements, size_t size) { return p ? (char *)p + (size_t)elements * size : NULL; }
 
 struct saved saved_after(const struct saved *s, const struct list *lists, uint32_t kind, int64_t from, size_t elem)
@@ -94,9 +99,9 @@ struct saved saved_after(const struct saved *s, const struct list *lists, uint32
 	const struct list *t = &lists[kind];
 	struct saved to = *s;
 	for (int v = 1; v < t->values; v++)
-		to.v[v] = after(s->v[v], from * t->v[v].width, t->v[v].fp32 ? sizeof(float) : elem);
+		to.v[v] = after(s->v[v], from * token_width(&t->v[v]), t->v[v].fp32 ? sizeof(float) : elem);
 	to.x2 = after(s->x2, from * t->g->hidden, elem);
-	to.gu = after(s->gu, from * kept_width(t->l), elem);
+	to.dsum = after(s->dsum, from * t->g->hidden, elem);
 	return to;
 }
 
@@ -107,12 +112,22 @@ struct list *lists_make(const struct mt_geometry *g, size_t elem)
 	return lists;
 }
 
-uint64_t lists_arena(const struct list *lists, uint32_t kinds, int half, uint64_t n, bool gate_up, bool train)
+/* Is the list gone through for this in such a plan? */
+static bool is_called(const struct list *t, enum call call, const struct arena_sizes *z)
+{
+	bool by_windows = z->windows && t->routing != NONE;
+	bool backward = call >= ROUTE_BACKWARD || call == MIXER_BACKWARD || call == MLP_BACKWARD;
+	if (backward && !z->train) return false;
+	return z->half == MIXER ? call < MLP_FORWARD : call >= MLP_FORWARD && (call >= ROUTE_FORWARD) == by_windows;
+}
+
+uint64_t lists_arena(const struct list *lists, uint32_t kinds, const struct arena_sizes *z)
 {
 	uint64_t most = 0;
 	for (const struct list *t = lists; t < lists + kinds; t++)
-		for (int backward = 0; backward <= train; backward++)
-			most = larger(most, places_bytes(&t->at[half][half == MLP && !gate_up][backward], (int64_t)n));
+		for (int call = 0; call < CALLS; call++)
+			if (is_called(t, (enum call)call, z))
+				most = larger(most, places_bytes(&t->at[call][z->half == MLP && !z->gate_up], z->n));
 	return most;
 }
 
@@ -124,90 +139,4 @@ void block_forward(const struct chunk *c, uint32_t layer, const struct weights *
 	bool mlp = has_mlp(mt_layer_of(c->geo, layer));
 	mixer_forward(c, layer, w, x, s, mlp ? s->x2 : y);
 	if (mlp) mlp_forward(c, layer, w, x, s, y);
-}
-
-/* Numbers that are not trained */
-static void no_gradient(const struct chunk *c, const struct grads *g, enum mt_role_tensor role)
-{
-	if (g->t[role]) launch(c, &(struct op){OP_ZERO, .zero = {g->t[role], sizeof(float)}});
-}
-
-/* Behind experts; else it is a node */
-static void scalar_backward(const struct chunk *c, uint32_t layer, const struct weights *w, void *dx)
-{
-	if (mt_layer_of(c->geo, layer)->experts) scalar_times(c, w, dx);
-}
-
-/* From the gradient of what the block's own factor multiplies */
-void block_backward_rest(const struct chunk *c, uint32_t layer, const struct weights *w, const struct grads *g,
-	float beta, const void *x, const struct saved *s, void *dx)
-{
-	struct run mixers = mixers_backward_begin(c, layer, w, g, beta, x, s, dx);
-	bool parallel = c->geo->flags & MT_PARALLEL;
-	no_gradient(c, g, MT_T_SCALAR);
-	no_gradient(c, g, MT_T_XIELU_BETA);
-	no_gradient(c, g, MT_T_XIELU_EPS);
-	/* parallel: the mixer's gradients are taken from dx before the MLP adds to it */
-	if (parallel) outputs_backward(&mixers);
-	if (has_mlp(mixers.l)) mlp_backward(c, layer, w, g, beta, x, s, dx);
-	if (!parallel) outputs_backward(&mixers);
-	mixers_backward(&mixers);
-}
-
-void block_backward(const struct chunk *c, uint32_t layer, const struct weights *w, const struct grads *g, float beta,
-	const void *x, const struct saved *s, void *dx)
-{
-	scalar_backward(c, layer, w, dx);
-	block_backward_rest(c, layer, w, g, beta, x, s, dx);
-}
-
-/* ---- a block whose experts come by windows ---- */
-
-void block_route(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x, const struct saved *s)
-{
-	for (int64_t from = 0; from < c->n; from += c->slice) {
-		struct slice p = slice_of(c, layer, from, w, x, s);
-		experts_route(&p);
-	}
-}
-
-/* The window's experts and rows of the slice that starts at token `from` */
-static struct slice window_slice(const struct chunk *c, uint32_t layer, int64_t from, const struct weights *w,
-	const struct window *win, const void *x, const struct saved *s)
-{
-	struct slice p = slice_of(c, layer, from, w, x, s);
-	const uint32_t *rows = win->rows + from / c->slice * (p.l->experts + 1);
-	p.from = win->from;
-	p.to = win->to;
-	p.begin = rows[p.from];
-	p.rows = (int64_t)rows[p.to] - p.begin;
-	return p;
-}
-
-void block_window_forward(const struct chunk *c, uint32_t layer, const struct weights *w, const struct window *win,
-	const void *x, const struct saved *s)
-{
-	for (int64_t from = 0; from < c->n; from += c->slice) {
-		struct slice p = window_slice(c, layer, from, w, win, x, s);
-		experts_window_forward(&p);
-	}
-}
-
-void block_backward_route(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x,
-	const struct saved *s, void *dx)
-{
-	scalar_backward(c, layer, w, dx);
-	for (int64_t from = 0; from < c->n; from += c->slice) {
-		struct slice p = slice_of(c, layer, from, w, x, s);
-		experts_route_backward(&p, elements_after(c->dev, dx, from * c->geo->hidden));
-	}
-}
-
-void block_window_backward(const struct chunk *c, uint32_t layer, const struct weights *w, const struct grads *g,
-	float beta, const struct window *win, const void *x, const struct saved *s, const void *dx)
-{
-	for (int64_t from = 0; from < c->n; from += c->slice, beta = 1) {
-		struct slice p = window_slice(c, layer, from, w, win, x, s);
-		experts_window_backward(&p, g, beta, elements_after(c->dev, dx, from * c->geo->hidden));
-	}
 }

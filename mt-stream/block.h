@@ -34,24 +34,17 @@ struct grads {
 	int64_t stride[ROLES];
 };
 
-/* What a mixture of experts needs for a slice. E experts, K of a token, R = P K (ops/common.h). F, G are sized for
- * whichever needs more: R rows of an expert, or P rows of the shared expert. With windows, sums and routing (except
- * dlogits) are kept for every slice of the pass, one after another. */
-struct experts_scratch {
+/* Where a slice's tokens go, of a mixture of experts: E experts, K of a token, R = P K (ops/common.h). With windows it
+ * is kept for every slice of the pass, one after another. */
+struct routing {
 	float *scores;           /* (P, E) */
-	void *dlogits;           /* (P, E); fp32 where the router is exact */
 	float *weight, *dweight; /* (P, K) */
 	uint32_t *expert, *row;  /* (P, K) */
 	uint32_t *slot;          /* (R) */
 	uint32_t *first;         /* (E + 1) */
 	float *sum;              /* (P, H): what the windows so far give; NULL: all experts are there at once */
-	float *shared, *dshared; /* (P, 2): the shared expert's score and weight; the gradient of its weight */
-	/* an exact router: its weight and correction (E, H), (E), and its input (P, H), in fp32. NULL: another router, or
-	 * activations are fp32 */
-	float *router, *correction, *wide;
-	void *dgate;           /* (P)  the gradient of its logit */
-	void *x, *y;           /* (R, H) experts' inputs, outputs; backward: gradients of inputs, of outputs */
-	void *gu, *act, *dact; /* (R, G), (R, F) x 2; with a norm behind the experts, the shared expert's gu follows */
+	/* an exact router's weight and correction (E, H), (E), in fp32. NULL: another router */
+	float *router, *correction;
 };
 
 /* Of a slice, in models whose blocks have inputs of their own. p: ple_dim, L p: of all blocks */
@@ -60,17 +53,15 @@ struct ple_scratch {
 	float *rstd;        /* (P, L) */
 };
 
-struct scratch {              /* valid only within one call */
-	void *arena[2];           /* what lists place there (layers/place.c): of a chunk's mixers, of a slice's MLP */
-	void *h;                  /* (N, H)      a norm's output */
-	void *dh;                 /* (N, H)      its gradient */
-	float *rstd;              /* (N)         its statistics */
-	float *mean;              /* (N)         LayerNorm's */
-	void *sub;                /* (P, H)      what experts add to the residual, where it is not added as it is */
-	void *gu;                 /* (P, G)      gate | up of blocks that do not keep it */
-	void *logits;             /* (N', V)     N' the tokens of a head chunk; fp32 where losses are asked for */
-	double *losses;           /* (N')      of each token; NULL: only their sum is asked for */
-	struct experts_scratch x; /* of a slice; models with experts only */
+struct scratch {            /* valid only within one call */
+	void *arena[2];         /* what lists place there (layers/place.c): of a chunk's mixers, of a slice's MLP */
+	void *h;                /* (N, H)      a norm's output, of the head and of the blocks' own inputs */
+	void *dh;               /* (N, H)      its gradient */
+	float *rstd;            /* (N)         its statistics */
+	float *mean;            /* (N)         LayerNorm's */
+	void *logits;           /* (N', V)     N' the tokens of a head chunk; fp32 where losses are asked for */
+	double *losses;         /* (N')      of each token; NULL: only their sum is asked for */
+	struct routing routing; /* of a slice; models with experts only */
 	struct ple_scratch ple;
 	void *operand[2]; /* room for operands x and dy; NULL where activations are operands as they are */
 	void *attention;  /* work memory of the device's attention backend; NULL: none */
@@ -83,10 +74,8 @@ enum { LIST_VALUES = 56 }; /* of a block's list, at most (layers/list.h) */
 struct saved {            /* what a block's backward needs from its forward, beside the block's input */
 	void *v[LIST_VALUES]; /* (N, width) each, of the block's list, but x2. NULL: in the scratch's arena */
 	void *x2;             /* (N, H) of blocks with mixer and MLP: the second residual */
-	void *sum;            /* (N, H) windows of experts with a norm behind them: what it reads; */
-	void *dsum;           /* (N, H) its gradient, of the block that goes backward; NULL to sample */
-	void *gu;     /* (N, kept_width()) experts' gate | up; backward writes its gradient here. NULL: recomputed */
-	float *state; /* (value_heads, key_dim, value_dim) mt-sample's; NULL to train */
+	void *dsum;           /* (N, H) windows of experts with a norm behind them: the gradient of what it reads */
+	float *state;         /* (value_heads, key_dim, value_dim) mt-sample's; NULL to train */
 };
 
 /* For the auxiliary loss and the z-loss of routers. Forward: each router adds to sums (OP_BALANCE_FORWARD); backward:
@@ -138,19 +127,17 @@ void mixer_forward(const struct chunk *, uint32_t layer, const struct weights *,
 /* What a block that kept some level makes again, but for gate and up */
 void mixer_again(const struct chunk *, uint32_t layer, const struct weights *, const void *x, const struct saved *,
 	enum checkpoint level);
-/* Its second half: y = x2 + what the MLP adds. Backward: dx, the gradient of y, becomes that of x2 (of x, where mixer
- * and MLP are parallel) */
+/* Its second half: y = x2 + what the MLP adds */
 void mlp_forward(const struct chunk *, uint32_t layer, const struct weights *, const void *x, const struct saved *,
 	void *y);
-void mlp_backward(const struct chunk *, uint32_t layer, const struct weights *, const struct grads *, float beta,
-	const void *x, const struct saved *, void *dx);
+/* dx, the gradient of y, becomes that of x */
 void block_backward(const struct chunk *, uint32_t layer, const struct weights *, const struct grads *, float beta,
 	const void *x, const struct saved *, void *dx);
 
 /* A block whose experts come by windows, all chunks of a pass through one step before the next one begins. Forward:
  * mixer_forward to x2, block_route; each window, in ascending order; mlp_forward gives y. Backward: the same *saved and
- * block_backward_route; each window; block_backward_rest. A token's sum goes in the order of experts, so
- * the bits are those of block_forward and block_backward. */
+ * block_backward_route; each window; block_backward. A token's sum goes in the order of experts, so the bits are those
+ * of a block whose experts are there at once. */
 struct window {
 	uint32_t from, to;    /* experts; of their roles w and g have expert `from`'s tensors */
 	const uint32_t *rows; /* host: as `first`, of the chunk's slices, E + 1 of each */
@@ -162,9 +149,7 @@ void block_window_forward(const struct chunk *, uint32_t layer, const struct wei
 void block_backward_route(const struct chunk *, uint32_t layer, const struct weights *, const void *x,
 	const struct saved *, void *dx);
 void block_window_backward(const struct chunk *, uint32_t layer, const struct weights *, const struct grads *,
-	float beta, const struct window *, const void *x, const struct saved *, const void *dx);
-void block_backward_rest(const struct chunk *, uint32_t layer, const struct weights *, const struct grads *, float beta,
-	const void *x, const struct saved *, void *dx);
+	float beta, const struct window *, const void *x, const struct saved *, void *dx);
 
 /* Final norm, LM head and cross-entropy over N tokens (here a head chunk, not whole rows). Adds to *loss; with g, loss
  * is scaled and dx (N, H) is written. head is w's own or, tied, the embedding's. */
@@ -206,24 +191,30 @@ void block_take(struct saved *, const struct kept *, take_fn *take, void *where)
 /* Room for what a block of any kind keeps; the arrays of each kind, in the same memory */
 void blocks_take(struct saved[MT_KINDS], const struct list *, uint32_t kinds, enum checkpoint, uint64_t n,
 	uint64_t elem, struct walk *);
+/* What a norm behind experts reads, where they come by windows, lies at `sum`. NULL: no windows */
+void keep_sum(struct saved *, const struct list *, uint32_t kind, void *sum);
 /* Those of the tokens from `from` on */
 struct saved saved_after(const struct saved *, const struct list *, uint32_t kind, int64_t from, size_t elem);
 
 /* The lists of a geometry's kinds, of a device with elements of so many bytes: free() them. NULL: no memory */
 struct list *lists_make(const struct mt_geometry *, size_t elem);
-/* Bytes of the arena that any of them needs for n tokens: of mixers (0), or of MLPs (1); gate_up: those of gate and up,
- * too; to train: of backward, too */
-uint64_t lists_arena(const struct list *, uint32_t kinds, int half, uint64_t n, bool gate_up, bool train);
+/* Bytes of an arena that any of them needs */
+struct arena_sizes {
+	int half; /* of mixers (0), or of MLPs (1) */
+	int64_t n;
+	bool gate_up, train, windows; /* also for gate and up; also backward; experts come by windows */
+};
+uint64_t lists_arena(const struct list *, uint32_t kinds, const struct arena_sizes *);
 
-/* Every array of an experts_scratch for slices of `slice` tokens, likewise; `most`: as mt_layer_most; to train: also
- * the arrays of backward. With windows of experts, a pass has `pass` tokens in `slices` slices; else `slices` is 0. */
-struct experts_sizes {
+/* Every array of a routing for slices of `slice` tokens, likewise; `most`: as mt_layer_most; to train: also the arrays
+ * of backward. With windows of experts, a pass has `pass` tokens in `slices` slices; else `slices` is 0. */
+struct routing_sizes {
 	const struct mt_layer *most;
-	uint64_t hidden, slice, elem, pass, slices;
-	bool train, post_norm;
+	uint64_t hidden, slice, pass, slices;
+	bool train;
 	enum mt_dtype dtype; /* of the run's weights */
 };
-void experts_take(struct experts_scratch *, const struct experts_sizes *, take_fn *take, void *where);
+void routing_take(struct routing *, const struct routing_sizes *, take_fn *take, void *where);
 
 /* The same of a ple_scratch for slices of `slice` tokens */
 struct ple_sizes {
@@ -291,9 +282,6 @@ static inline int64_t active_ffn(const struct mt_layer *l)
 {
 	return l->ffn + (int64_t)l->experts_per_token * l->expert_ffn + l->shared_ffn;
 }
-/* Elements of a token in saved->gu. With experts: gate | up of those that it is sent to, then the shared expert's. By
- * slices: the first slice's tokens sorted by expert, their shared expert's, then the next slice's */
-static inline int64_t kept_width(const struct mt_layer *l) { return (mlp_gated(l) ? 2ll : 1ll) * active_ffn(l); }
 /* Heads of k whose projection the layer has */
 static inline uint32_t own_kv_heads(const struct mt_layer *l) { return l->kv_kind ? 0 : l->kv_heads; }
 static inline int64_t kv_width(const struct mt_layer *l) { return 2ll * l->kv_heads * l->head_dim; }

@@ -22,7 +22,7 @@ $(eval $(call kept,$(O)/mt-stream/gemm-library,$(GEMM_LIBS)))
 PLAN_ONLY = $(addprefix mt-stream/plan/,plan.c dry.c show.c)
 SRC_mt-stream = $(filter-out mt-stream/sample/% $(PLAN_ONLY),$(wildcard mt-stream/*.c mt-stream/*/*.c))
 LAYERS = $(wildcard mt-stream/layers/*.c) \
-  $(addprefix mt-stream/,block.c slices.c ple.c experts.c router.c head.c linear.c)
+  $(addprefix mt-stream/,block.c ple.c head.c linear.c)
 SRC_mt-plan = $(wildcard mt-stream/plan/*.c) mt-stream/split.c $(LAYERS) $(CPU_OPS)
 # mt-sample: the layers and the cpu device of mt-stream, and mt-feed's records
 SRC_mt-sample = $(wildcard mt-stream/sample/*.c) $(CPU_OPS) $(LAYERS) mt-stream/trace.c \

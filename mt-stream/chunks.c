@@ -62,7 +62,7 @@ bool is_offloaded(const struct stream *s, uint32_t layer)
 }
 
 /* A block's activations for the chunk at `from`. Those that the block keeps have separate memory; those that it
- * recomputes share one chunk's memory, or with windows of experts one pass's. gu NULL: recomputed in the scratch. */
+ * recomputes share one chunk's memory, or with windows of experts one pass's. */
 struct saved saved_at(const struct stream *s, uint32_t layer, int64_t from)
 {
 	const struct mt_geometry *g = s->geo;
@@ -74,9 +74,8 @@ struct saved saved_at(const struct stream *s, uint32_t layer, int64_t from)
 	for (int i = 0; i < LIST_VALUES; i++)
 		if (kept.v[i]) v.v[i] = kept.v[i];
 	if (kept.x2) v.x2 = kept.x2;
-	v.gu = kept.gu;
 	int64_t pass = (int64_t)rows_of_pass(&s->micro->request, &s->micro->plan) * s->micro->request.seq;
-	v.sum = elements_after(s->dev, at->kept, (layer * pass + from) * g->hidden);
+	keep_sum(&v, s->lists, kind, elements_after(s->dev, at->kept, (layer * pass + from) * g->hidden));
 	v.dsum = elements_after(s->dev, at->dsum, from * g->hidden);
 	return v;
 }

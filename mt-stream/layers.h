@@ -1,5 +1,4 @@
-/* layers.h: what the layers share: layers/, block.c, slices.c, experts.c, head.c; and linear.c, of which they are
- * made. */
+/* layers.h: what the layers share: layers/, block.c, head.c; and linear.c, of which they are made. */
 #ifndef MT_STREAM_LAYERS_H
 #define MT_STREAM_LAYERS_H
 
@@ -21,26 +20,6 @@ static const struct norm ple_post = {MT_T_PLE_POST, 0};
 /* MT_OWN_NORMS */
 static const struct norm router_norm = {MT_T_ROUTER_NORM, 0}, shared_post = {MT_T_SHARED_POST, 0},
 						 experts_norm = {MT_T_XNORM, 0}, experts_post = {MT_T_XPOST, 0};
-
-/* A slice of the MLP, as a chunk */
-struct slice {
-	struct chunk c;
-	const struct mt_layer *l;
-	const struct weights *w;
-	const void *in;   /* (P, H) what the MLP reads, before its norm: the second residual, or the block's input */
-	const void *x2;   /* (P, H) the second residual */
-	bool kept;        /* does the block keep gate | up? else the scratch has it: */
-	bool have_gu;     /* experts: it has been computed */
-	void *gu;         /* (P, G) gate | up; of experts (R, G) */
-	struct norm norm; /* before the MLP */
-	struct norm post; /* after it */
-	/* (P, H) windows, with a norm behind the experts: what it reads, kept; its gradient. MT_OWN_NORMS:
-	 * sum is there without windows too, within one call */
-	void *sum, *dsum;
-	/* experts [from, to), those of w; their rows: begin .. begin + rows - 1 */
-	uint32_t from, to;
-	int64_t begin, rows;
-};
 
 /* ---- linear.c ---- */
 
@@ -78,50 +57,5 @@ void scalar_times(const struct chunk *, const struct weights *, void *x);
 void norm_forward(const struct chunk *, void *y, const void *x, const struct weights *, struct norm);
 void norm_backward(const struct chunk *, void *dx, int add_dx, const struct grads *, float beta, const void *dy,
 	const void *x, const struct weights *, struct norm);
-const void *input_of(const struct chunk *, const void *x, const struct weights *, struct norm);
-void input_backward(const struct chunk *, void *dx, const struct grads *, float beta, const void *x,
-	const struct weights *, struct norm);
-/* Where residual_apart: y = residual + what the scratch's sub holds, after the norm and the factor. The scratch's h is
- * lost */
-void residual_add(const struct chunk *, void *y, const struct weights *, struct norm post, const void *residual);
-/* From the gradient of y to that of sub: dy itself, or the scratch's dh. With a norm sub must be there, and the
- * scratch's h is lost */
-const void *residual_sub_backward(const struct chunk *, const void *dy, const struct weights *, const struct grads *,
-	float beta, struct norm post);
-
-/* ---- slices.c ---- */
-
-/* The slice that starts at token `from`, of a block with experts */
-struct slice slice_of(const struct chunk *, uint32_t layer, int64_t from, const struct weights *, const void *x,
-	const struct saved *);
-
-/* ---- router.c ---- */
-
-/* logits (P, out) in fp32 = h w' + b */
-void logits_forward(const struct slice *, float *logits, const void *h, const void *w, const void *b, int64_t out);
-/* dh (P, H) += dlogits (P, out) w (MT_OWN_NORMS: =); dw (out, H) += dlogits' h; db */
-void logits_backward(const struct slice *, float *dw, float *db, float beta, const void *dlogits, const void *h,
-	const void *w, int64_t out);
-/* Slots of the tokens of h, and their weights, into the scratch */
-void route(const struct slice *, const void *h);
-/* From the gradients of the slots' weights to those of the logits, and of the experts' factors; then those of the
- * router's weights and of h */
-void route_backward(const struct slice *, const struct grads *, float beta);
-void router_backward(const struct slice *, const struct grads *, float beta, const void *h);
-
-/* ---- experts.c ---- */
-
-/* out (P, H) = x2 + what the experts add */
-void experts_forward(const struct slice *, void *out);
-/* dx (P, H), the gradient of out: the gradient of the input is added */
-void experts_backward(const struct slice *, const struct grads *, float beta, void *dx);
-/* The same by windows: routing, in the backward pass also the gradient of what a norm behind the experts read; then
- * each window, in ascending order, whose gradients are the window's alone; then all the rest */
-void experts_route(const struct slice *);
-void experts_route_backward(const struct slice *, const void *dx);
-void experts_window_forward(const struct slice *);
-void experts_forward_end(const struct slice *, void *out);
-void experts_window_backward(const struct slice *, const struct grads *, float beta, const void *dx);
-void experts_backward_end(const struct slice *, const struct grads *, float beta, void *dx);
 
 #endif

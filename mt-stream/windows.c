@@ -46,7 +46,7 @@ static int rows_fetch(struct stream *s, uint32_t u)
 	size_t n = slices_of_pass(&s->micro->request, &s->micro->plan) * (s->unit[u].split.experts + 1);
 	launch(s, Q_COMPUTE,
 		&(struct op){OP_COPY,
-			.copy = {rows_of_unit(s, u), s->micro->layout.scratch.x.first, n * sizeof *s->memory.rows}});
+			.copy = {rows_of_unit(s, u), s->micro->layout.scratch.routing.first, n * sizeof *s->memory.rows}});
 	return event_sync(s, event_record(s, Q_COMPUTE));
 }
 
@@ -232,7 +232,7 @@ void rest_backward(struct stream *s, uint32_t u, float *gs)
 	grads_at(s, u, gs, &g);
 	grads_clear_gaps(s, u, gs);
 	for (struct at at = {0}; next_chunk(s, u, &at);)
-		block_backward_rest(&at.c, u - 1, &s->now.weights, &g, beta_at(s, at.from), at.x, &at.v, dx_at(s, at.from));
+		block_backward(&at.c, u - 1, &s->now.weights, &g, beta_at(s, at.from), at.x, &at.v, dx_at(s, at.from));
 	if (s->now.slot) s->now.slot->last_read = event_record(s, Q_COMPUTE);
 	boundaries_put(s, u, gs, &e, 0);
 }

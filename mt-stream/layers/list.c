@@ -151,18 +151,22 @@ static const struct node_kind scale_kind = {.forward = scale_forward,
 	.backward = scale_backward,
 	.grad = {GRAD_OF_OUT}};
 
+int scaled(struct list *t, int x, float by)
+{
+	return node_over(t, (struct node){.kind = &scale_kind, .in = {x, NONE, NONE}, .scale = by});
+}
+
 int mixer_input(struct list *t, int x, float by)
 {
-	bool plain = t->g->flags & MT_NO_PRE_NORM;
 	int in = pre_norm(t, x, norm1);
-	struct node n = {.kind = &scale_kind, .in = {in, NONE, NONE}, .scale = by};
 	if (by == 1) return in;
-	return plain ? node(t, n, t->v[x].width, AGAIN) : node_over(t, n);
+	if (!(t->g->flags & MT_NO_PRE_NORM)) return scaled(t, in, by);
+	return node(t, (struct node){.kind = &scale_kind, .in = {in, NONE, NONE}, .scale = by}, t->v[x].width, AGAIN);
 }
 
 /* ---- linear layers ---- */
 
-static void linear_node_forward(struct run *r, const struct node *n)
+void linear_node_forward(struct run *r, const struct node *n)
 {
 	const struct chunk *c = r->c;
 	int64_t in = r->k.t->v[n->in[0]].width;
@@ -171,7 +175,7 @@ static void linear_node_forward(struct run *r, const struct node *n)
 		n->in[1] == NONE ? NULL : value_at(r, n->in[1]), in, n->cols);
 }
 
-static void linear_input_backward(struct run *r, const struct node *n)
+void linear_input_backward(struct run *r, const struct node *n)
 {
 	const struct chunk *c = r->c;
 	int64_t in = r->k.t->v[n->in[0]].width;
@@ -180,7 +184,7 @@ static void linear_input_backward(struct run *r, const struct node *n)
 		operands_after(c->dev, r->w->t[n->w], n->row * in), in, n->cols);
 }
 
-static void linear_weights_backward(struct run *r, const struct node *n)
+void linear_weights_backward(struct run *r, const struct node *n)
 {
 	const struct chunk *c = r->c;
 	int64_t in = r->k.t->v[n->in[0]].width;
@@ -244,6 +248,18 @@ static const struct node_kind add_scaled_kind = {.forward = add_forward,
 	.backward = add_backward,
 	.grad = {GRAD_OF_OUT, GRAD_OWN}};
 
+int sum_node(struct list *t, int x, int z, float scale)
+{
+	struct node n = {.kind = scale == 1 ? &add_kind : &add_scaled_kind, .in = {x, z, NONE}, .scale = scale};
+	return node(t, n, t->g->hidden, AGAIN);
+}
+
+int residual_sum(struct list *t, int residual, int z, struct norm post, float scale)
+{
+	if (t->g->flags & MT_POST_NORM) z = norm(t, z, post);
+	return sum_node(t, residual, z, scale);
+}
+
 int output_projection(struct list *t, int residual, int o, enum mt_role_tensor w, enum mt_role_tensor b,
 	struct norm post, float scale)
 {
@@ -253,10 +269,7 @@ int output_projection(struct list *t, int residual, int o, enum mt_role_tensor w
 		n.in[1] = residual;
 		return node(t, n, h, AGAIN);
 	}
-	int z = node(t, n, h, AGAIN);
-	if (t->g->flags & MT_POST_NORM) z = norm(t, z, post);
-	n = (struct node){.kind = scale == 1 ? &add_kind : &add_scaled_kind, .in = {residual, z, NONE}, .scale = scale};
-	return node(t, n, h, AGAIN);
+	return residual_sum(t, residual, node(t, n, h, AGAIN), post, scale);
 }
 
 /* ---- a number of the block's own ---- */
@@ -267,6 +280,7 @@ static void number_backward(struct run *r, const struct node *n) { scalar_times(
 
 static const struct node_kind number_kind = {.forward = number_forward,
 	.backward = number_backward,
+	.once = true,
 	.grad = {GRAD_OF_OUT}};
 
 /* ---- a block ---- */
@@ -289,19 +303,20 @@ static int mixers(struct list *t, int x)
 
 void list_make(struct list *t, const struct mt_geometry *g, const struct mt_layer *l, size_t elem)
 {
-	*t = (struct list){.g = g, .l = l, .x2 = NONE, .y = NONE};
-	int x = value(t, g->hidden, AGAIN), x2 = has_mixer(l) ? mixers(t, x) : x;
+	*t = (struct list){.g = g, .l = l, .elem = elem, .x2 = NONE, .y = NONE};
+	t->routing = t->dispatch = t->combine = t->sum = NONE;
+	int x = value(t, g->hidden, AGAIN), x2 = has_mixer(l) ? mixers(t, x) : x, in = g->flags & MT_PARALLEL ? x : x2,
+		y = x2;
 	t->mlp = t->nodes;
-	if (!has_mlp(l)) t->y = root_of(t, x2);
-	else if (x2 != x) {
-		t->x2 = root_of(t, x2);
-		t->v[t->x2].keep = KEEP_ALL_BUT_GATE_UP;
-	}
-	if (l->ffn && !l->experts) {
-		int y = mlp_nodes(t, g->flags & MT_PARALLEL ? x : x2, x2);
-		if (g->ple_dim) y = own_input_nodes(t, y);
+	if (has_mlp(l)) {
+		if (x2 != x) {
+			t->x2 = root_of(t, x2);
+			t->v[t->x2].keep = KEEP_ALL_BUT_GATE_UP;
+		}
+		y = l->experts ? experts_nodes(t, in, x2) : mlp_nodes(t, in, x2);
+		if (g->ple_dim && !l->experts) y = own_input_nodes(t, y);
 		if (g->flags & MT_LAYER_SCALAR) y = node_over(t, (struct node){.kind = &number_kind, .in = {y, NONE, NONE}});
-		t->y = root_of(t, y);
 	}
-	list_place(t, elem);
+	t->y = root_of(t, y);
+	list_place(t);
 }

@@ -6,7 +6,8 @@
  *
  * A list depends on the geometry and the kind of layer alone, and is never changed. Value 0 is the block's input x. Its
  * first half are the mixers, which a chunk goes through at once, and which end in x2; its second half is the MLP, which
- * reads x2 or x and goes slice by slice. Mixtures of experts are in no list yet (experts.c).
+ * reads x2 or x and goes slice by slice. A mixture of experts is an MLP some of whose values have several rows a token,
+ * and whose experts may come by windows: then its nodes are done in several calls.
  *
  * Two rules decide bits. Of several readers of a value, the last one in the list is the first to write its gradient,
  * and the others add to it. Output projections are behind all else, since a residual's gradient lies where its sum's
@@ -19,6 +20,20 @@
 
 enum { NODES = 36, NODE_INPUTS = 3, NODE_SIDES = 2, NONE = -1 };
 enum half { MIXER, MLP, HALVES };
+/* What a list is gone through for. The last six: where experts come by windows (block.h) */
+enum call {
+	MIXER_FORWARD,
+	MIXER_BACKWARD,
+	MLP_FORWARD,
+	MLP_BACKWARD,
+	ROUTE_FORWARD,
+	WINDOW_FORWARD,
+	END_FORWARD,
+	ROUTE_BACKWARD,
+	WINDOW_BACKWARD,
+	END_BACKWARD,
+	CALLS
+};
 /* value.made, beside the number of a node */
 enum { INPUT = -1, VIEW = -2 };
 /* value.keep, beside a checkpoint level: kept by none, made again where it is needed */
@@ -28,7 +43,8 @@ enum { AGAIN = KEEP_ALL + 1 };
 enum past { PAST_NONE, PAST_ALL, PAST_SOME, PAST_CHUNK };
 
 struct value {
-	int64_t width, grad_width; /* elements of a token; of its gradient, where that is not the same */
+	int64_t width, grad_width; /* elements of a row; of its gradient, where that is not the same */
+	int slots;                 /* rows a token, expert by expert; 0: one, and they stand token by token */
 	bool fp32;                 /* else of the device's elements */
 	int keep;                  /* from which checkpoint level on */
 	int of;                    /* columns of this value, from `at` on; NONE: memory of its own */
@@ -50,7 +66,8 @@ struct node_kind {
 	void (*backward)(struct run *, const struct node *);
 	/* of a node whose first input's maker gives that again: what is done then, with the input */
 	void (*late)(struct run *, const struct node *);
-	bool gives;     /* backward gives the node's value again, where its gradient was */
+	bool gives;     /* backward gives the node's value again */
+	bool once;      /* backward changes dx itself: with windows in the first call alone */
 	unsigned reads; /* values that backward reads: 1 << input; READS_OUT, READS_SIDES */
 	enum grad_place grad[NODE_INPUTS];
 };
@@ -83,14 +100,17 @@ struct list {
 	struct value v[LIST_VALUES];
 	struct node node[NODES];
 	int values, nodes;
+	size_t elem;   /* bytes of the device's elements */
 	int outs, mlp; /* the first node of the mixers' output projections; of the MLP */
 	int x2, y;     /* what the halves give; NONE */
+	/* With experts: the value that says where tokens go; the node that gives experts their rows, and the one that sums
+	 * what they give; the value that a norm behind them reads, which windows keep. NONE: there is none */
+	int routing, dispatch, combine, sum;
 	/* place.c: whose gradient's memory a value's gradient has: its own, another value's, or 0: dx; and whether its own
 	 * is the value's memory */
 	int grad_of[LIST_VALUES];
 	bool grad_over[LIST_VALUES];
-	/* by half; whether gate and up are kept elsewhere; whether to go backward */
-	struct places at[HALVES][2][2];
+	struct places at[CALLS][2]; /* 1: gate and up are kept elsewhere */
 };
 
 /* ---- list.c: to build one ---- */
@@ -104,12 +124,13 @@ int node(struct list *, struct node, int64_t width, int keep);
 int node_into(struct list *, int v, struct node);
 /* A node whose value is in the place of its first input */
 int node_over(struct list *, struct node);
-/* Statistics in fp32, which a node leaves beside its value */
+/* Statistics in fp32, which a node leaves beside its value, or room for its backward pass */
 int side(struct list *, int64_t width, int keep);
 int norm(struct list *, int x, struct norm);
 /* norm(x), or x itself in models without norms before */
 int pre_norm(struct list *, int x, struct norm);
-/* norm1(x) times a factor */
+/* x times a factor, in its place; norm1(x) times one */
+int scaled(struct list *, int x, float by);
 int mixer_input(struct list *, int x, float scale);
 /* x (N, in) w' + b: `cols` columns of `width`, of w the rows from `row` on */
 int linear(struct list *, int x, enum mt_role_tensor w, enum mt_role_tensor b, int64_t row, int64_t cols, int64_t width,
@@ -121,14 +142,31 @@ int output_projection(struct list *, int residual, int o, enum mt_role_tensor w,
 	struct norm post, float scale);
 int attend(struct list *, int qkv);
 
+/* Elements of a token */
+static inline int64_t token_width(const struct value *v) { return v->width * (v->slots ? v->slots : 1); }
 /* What a value is made from in the end: it, or the value whose columns it is */
 int root_of(const struct list *, int v), grad_root_of(const struct list *, int v);
 
 /* The mixers' own nodes: what each output projection reads */
 int attention_nodes(struct list *, int x), mla_nodes(struct list *, int x), conv_nodes(struct list *, int x),
 	delta_nodes(struct list *, int x);
-/* The MLP's, from what it reads; then what the block's own input adds to y */
-int mlp_nodes(struct list *, int in, int residual), own_input_nodes(struct list *, int y);
+/* The MLP's, or the experts', from what it reads; then what the block's own input adds to y */
+int mlp_nodes(struct list *, int in, int residual), experts_nodes(struct list *, int in, int residual),
+	own_input_nodes(struct list *, int y);
+/* act(gu) of an MLP with that inner size */
+int inner(struct list *, int gu, int64_t width, enum mt_role_tensor slope, enum mt_role_tensor negative);
+/* The routing of h's tokens; the shared expert's score and weight, of which that and its gradient are (N) each */
+int routing_node(struct list *, int h), shared_weight_node(struct list *, int h);
+struct shared_weight {
+	float *weight, *dweight;
+};
+struct shared_weight shared_weight_at(const struct run *, int v);
+/* x + scale z; residual + scale norm(z) */
+int sum_node(struct list *, int x, int z, float scale),
+	residual_sum(struct list *, int residual, int z, struct norm post, float scale);
+/* What a linear layer's node does */
+void linear_node_forward(struct run *, const struct node *), linear_input_backward(struct run *, const struct node *),
+	linear_weights_backward(struct run *, const struct node *);
 
 /* ---- walk.c ---- */
 
@@ -136,16 +174,16 @@ enum step { FORWARD, BACKWARD, LATE };
 /* Which values and gradients are there */
 struct walk_state {
 	const struct list *t;
+	enum call call;
 	bool have[LIST_VALUES], begun[LIST_VALUES];
 	void (*step)(struct walk_state *, const struct node *, enum step);
 };
-/* Nothing is there but x, x2 and what a block keeps at a level */
-void walk_begin(struct walk_state *, const struct list *, int level);
+/* What a call finds: x, x2 and what a block keeps at a level; of the routing, what earlier calls have left */
+void walk_begin(struct walk_state *, const struct list *, enum call, int level);
+/* All that a call does */
+void walk_call(struct walk_state *);
 /* Of the mixers' values, what is not there of what a block keeps at KEEP_ALL_BUT_GATE_UP */
 void walk_again(struct walk_state *);
-/* Nodes from, ..., to - 1 forward; to - 1, ..., from backward */
-void walk_forward(struct walk_state *, int from, int to);
-void walk_backward(struct walk_state *, int from, int to);
 
 /* One chunk through a list */
 struct run {
@@ -163,29 +201,23 @@ struct run {
 	const struct places *at;
 	struct operand dy;  /* of a linear layer, for its late step */
 	bool normed[ROLES]; /* the gradient of a norm's weight is begun */
+	/* experts [from, to), whose roles w and g have the first one's tensors, and their rows */
+	uint32_t from, to;
+	int64_t begin, rows;
 };
 void *value_at(const struct run *, int v);
 void *grad_at(const struct run *, int v);
-/* From a token's row of it to the next one's */
+/* From a row of it to the next one's */
 int64_t row_of(const struct run *, int v);
+/* Of a value with rows of experts, those of this call: its first row, and how many; else all */
+void *rows_at(const struct run *, const void *, int v);
+int64_t rows_in(const struct run *, int v);
 /* Is the value's gradient there already, so that one adds to it? From now on it is */
 int again(struct run *, int v);
 
-/* The mixers backward: their output projections, then all else */
-struct run mixers_backward_begin(const struct chunk *, uint32_t layer, const struct weights *, const struct grads *,
-	float beta, const void *x, const struct saved *, void *dx);
-void outputs_backward(struct run *);
-void mixers_backward(struct run *);
-
-/* The MLP of a block without experts, slice by slice */
-void mlp_list_forward(const struct chunk *, uint32_t layer, const struct weights *, const void *x, const struct saved *,
-	void *y);
-void mlp_list_backward(const struct chunk *, uint32_t layer, const struct weights *, const struct grads *, float beta,
-	const void *x, const struct saved *, void *dx);
-
 /* ---- place.c ---- */
 
-void list_place(struct list *, size_t elem);
+void list_place(struct list *);
 /* Of n tokens */
 uint64_t places_bytes(const struct places *, int64_t n);
 uint64_t place_of(const struct place *, int64_t n);

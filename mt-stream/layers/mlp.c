@@ -22,30 +22,39 @@ static const struct node_kind gate_factor_kind = {.forward = gate_factor_forward
 
 /* ---- the inner function ---- */
 
+static bool interleaved(const struct run *r, const struct node *n)
+{
+	bool of_experts = r->k.t->v[n->out].slots;
+	return of_experts && (r->l->expert_flags & (MT_TRANSPOSED | MT_GATE_FIRST)) == MT_TRANSPOSED;
+}
+
 static struct activation_args inner_args(const struct run *r, const struct node *n)
 {
-	return (struct activation_args){.y = value_at(r, n->out),
-		.gu = value_at(r, n->in[0]),
-		.n = r->c->n,
+	return (struct activation_args){.y = rows_at(r, value_at(r, n->out), n->out),
+		.gu = rows_at(r, value_at(r, n->in[0]), n->in[0]),
+		.n = rows_in(r, n->out),
 		.f = r->k.t->v[n->out].width,
 		.form = (enum mt_ffn)r->l->form,
+		.interleaved = interleaved(r, n),
 		.slope = {r->w->t[n->w], r->w->t[n->b]}};
 }
 
 static void inner_forward(struct run *r, const struct node *n)
 {
-	launch(r->c, &(struct op){OP_ACTIVATION_FORWARD, .activation = inner_args(r, n)});
+	struct op op = {OP_ACTIVATION_FORWARD, .activation = inner_args(r, n)};
+	if (op.activation.n) launch(r->c, &op);
 }
 
 static void inner_backward(struct run *r, const struct node *n)
 {
-	struct activation_args a = inner_args(r, n);
-	a.dy = grad_at(r, n->out);
-	a.dgu = grad_at(r, n->in[0]);
-	a.dslope[0] = r->g->t[n->w];
-	a.dslope[1] = r->g->t[n->b];
-	a.beta = r->beta;
-	launch(r->c, &(struct op){OP_ACTIVATION_BACKWARD, .activation = a});
+	struct op op = {OP_ACTIVATION_BACKWARD, .activation = inner_args(r, n)};
+	struct activation_args *a = &op.activation;
+	a->dy = rows_at(r, grad_at(r, n->out), n->out);
+	a->dgu = rows_at(r, grad_at(r, n->in[0]), n->in[0]);
+	a->dslope[0] = r->g->t[n->w];
+	a->dslope[1] = r->g->t[n->b];
+	a->beta = r->beta;
+	if (a->n) launch(r->c, &op);
 }
 
 static const struct node_kind inner_kind = {.forward = inner_forward,
@@ -54,10 +63,12 @@ static const struct node_kind inner_kind = {.forward = inner_forward,
 	.reads = 1 << 0,
 	.grad = {GRAD_OVER_INPUT}};
 
-static int inner(struct list *t, int gu, int64_t width, enum mt_role_tensor slope, enum mt_role_tensor negative)
+int inner(struct list *t, int gu, int64_t width, enum mt_role_tensor slope, enum mt_role_tensor negative)
 {
 	struct node n = {.kind = &inner_kind, .in = {gu, NONE, NONE}, .w = slope, .b = negative};
-	return node(t, n, width, AGAIN);
+	int act = node(t, n, width, AGAIN);
+	t->v[act].slots = t->v[gu].slots;
+	return act;
 }
 
 int mlp_nodes(struct list *t, int in, int residual)

@@ -22,18 +22,24 @@ static void touch(struct survey *s, int array)
 	s->to[array] = s->now;
 }
 
+/* What a norm behind the experts reads, and its gradient */
+static bool kept_by_windows(const struct survey *s, int root)
+{
+	return s->k.call >= ROUTE_FORWARD && s->t->sum != NONE && root == root_of(s->t, s->t->sum);
+}
+
 static void touch_value(struct survey *s, int v)
 {
 	const struct list *t = s->t;
 	if (v == NONE) return;
 	v = root_of(t, v);
-	if (v != 0 && v != t->x2 && v != t->y && t->v[v].keep > s->level) touch(s, v);
+	if (v != 0 && v != t->x2 && v != t->y && t->v[v].keep > s->level && !kept_by_windows(s, v)) touch(s, v);
 }
 
 static void touch_grad(struct survey *s, int v)
 {
 	int root = s->t->grad_of[grad_root_of(s->t, v)];
-	if (root == 0) return;
+	if (root == 0 || kept_by_windows(s, root)) return;
 	if (s->t->grad_over[root]) touch_value(s, root);
 	else touch(s, LIST_VALUES + root);
 }
@@ -44,14 +50,14 @@ static void touch_sides(struct survey *s, const struct node *n)
 		if (n->side[i]) touch_value(s, n->side[i]);
 }
 
-/* Where the gradient of an input lies, if this node is the first to write it */
+/* Where the gradient of an input lies, if this node is the first to write it. Windows of experts change no place. */
 static void grad_place(struct survey *s, const struct node *n, int i)
 {
 	struct list *t = s->t;
 	int root = grad_root_of(t, n->in[i]), out = grad_root_of(t, n->out);
 	if (s->k.begun[root]) return;
 	s->k.begun[root] = true;
-	if (root == out) return;
+	if (root == out || s->k.call >= ROUTE_FORWARD) return;
 	if (n->kind->grad[i] == GRAD_OF_OUT) t->grad_of[root] = t->grad_of[out];
 	t->grad_over[root] = n->kind->grad[i] == GRAD_OVER_INPUT;
 }
@@ -62,6 +68,7 @@ static void survey_step(struct walk_state *k, const struct node *n, enum step st
 	s->now++;
 	if (step == LATE) {
 		touch_value(s, n->in[0]);
+		touch_grad(s, n->in[0]);
 		touch_grad(s, n->out);
 		return;
 	}
@@ -78,14 +85,16 @@ static void survey_step(struct walk_state *k, const struct node *n, enum step st
 	if (step == BACKWARD && n->kind->gives) touch_value(s, n->out);
 }
 
-static int64_t bytes_of(const struct list *t, int array, size_t elem)
+static int64_t bytes_of(const struct list *t, int array)
 {
 	const struct value *v = &t->v[array % LIST_VALUES];
-	return array < LIST_VALUES ? v->width * (int64_t)(v->fp32 ? sizeof(float) : elem) : v->grad_width * (int64_t)elem;
+	int64_t slots = v->slots ? v->slots : 1;
+	return array < LIST_VALUES ? token_width(v) * (int64_t)(v->fp32 ? sizeof(float) : t->elem)
+							   : v->grad_width * slots * (int64_t)t->elem;
 }
 
 /* The largest first, each at the first place where those of its time leave room */
-static void places_make(const struct survey *s, struct places *p, size_t elem)
+static void places_make(const struct survey *s, struct places *p)
 {
 	int64_t at[ARRAYS], end;
 	int order[ARRAYS], n = 0;
@@ -93,7 +102,7 @@ static void places_make(const struct survey *s, struct places *p, size_t elem)
 	for (int a = 0; a < ARRAYS; a++) {
 		if (!s->from[a]) continue;
 		int i = n++;
-		for (; i > 0 && bytes_of(s->t, order[i - 1], elem) < bytes_of(s->t, a, elem); i--) order[i] = order[i - 1];
+		for (; i > 0 && bytes_of(s->t, order[i - 1]) < bytes_of(s->t, a); i--) order[i] = order[i - 1];
 		order[i] = a;
 	}
 	for (int i = 0; i < n; i++) {
@@ -102,12 +111,12 @@ static void places_make(const struct survey *s, struct places *p, size_t elem)
 		for (int j = 0; j < i; j++) {
 			int b = order[j];
 			bool meet = s->from[a] <= s->to[b] && s->from[b] <= s->to[a];
-			end = at[j] + bytes_of(s->t, b, elem);
-			if (!meet || at[i] >= end || at[i] + bytes_of(s->t, a, elem) <= at[j]) continue;
+			end = at[j] + bytes_of(s->t, b);
+			if (!meet || at[i] >= end || at[i] + bytes_of(s->t, a) <= at[j]) continue;
 			at[i] = end;
 			j = -1;
 		}
-		p->bytes = (int64_t)larger((uint64_t)p->bytes, (uint64_t)(at[i] + bytes_of(s->t, a, elem)));
+		p->bytes = (int64_t)larger((uint64_t)p->bytes, (uint64_t)(at[i] + bytes_of(s->t, a)));
 	}
 	for (int i = 0; i < n; i++) {
 		struct place *to = order[i] < LIST_VALUES ? &p->value[order[i]] : &p->grad[order[i] - LIST_VALUES];
@@ -117,22 +126,19 @@ static void places_make(const struct survey *s, struct places *p, size_t elem)
 	p->arrays = n;
 }
 
-void list_place(struct list *t, size_t elem)
+void list_place(struct list *t)
 {
 	for (int v = 0; v < LIST_VALUES; v++) t->grad_of[v] = v;
 	if (t->y != NONE) t->grad_of[t->y] = 0;
 	if (t->x2 != NONE) t->grad_of[t->x2] = 0;
-	for (int half = 0; half < HALVES; half++)
-		for (int kept = 0; kept < (half == MLP ? 2 : 1); kept++)
-			for (int backward = 0; backward < 2; backward++) {
-				int from = half == MLP ? t->mlp : 0, to = half == MLP ? t->nodes : t->mlp;
-				struct survey s = {.t = t, .level = kept ? KEEP_ALL : KEEP_ALL_BUT_GATE_UP};
-				s.k.step = survey_step;
-				walk_begin(&s.k, t, s.level);
-				if (backward) walk_backward(&s.k, from, to);
-				else walk_forward(&s.k, from, to);
-				places_make(&s, &t->at[half][kept][backward], elem);
-			}
+	for (int call = 0; call < (t->routing == NONE ? ROUTE_FORWARD : CALLS); call++)
+		for (int kept = 0; kept < (call < MLP_FORWARD ? 1 : 2); kept++) {
+			struct survey s = {.t = t, .level = kept ? KEEP_ALL : KEEP_ALL_BUT_GATE_UP};
+			s.k.step = survey_step;
+			walk_begin(&s.k, t, (enum call)call, s.level);
+			walk_call(&s.k);
+			places_make(&s, &t->at[call][kept]);
+		}
 }
 
 static uint64_t aligned(int64_t bytes) { return ((uint64_t)bytes + ALIGN - 1) / ALIGN * ALIGN; }

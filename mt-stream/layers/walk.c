@@ -1,5 +1,12 @@
 /* walk.c: goes through a list: forward; backward, from its end on, where what a node reads and is not there is made
- * again; and launches what each node does.
+ * again; and launches what each node does. Where experts come by windows, several calls share the nodes:
+ *
+ *     ROUTE     forward    what the routing needs, and it
+ *               backward   the same; from the gradient of y to that of what a norm behind the experts read
+ *     WINDOW    forward    from the rows of the window's experts to their part of the sum
+ *               backward   the same nodes
+ *     END       forward    all else, from the sum on
+ *               backward   all else
  */
 #include "list.h"
 
@@ -33,16 +40,22 @@ static void step_forward(struct walk_state *k, const struct node *n)
 	made(k, n);
 }
 
-void walk_begin(struct walk_state *k, const struct list *t, int level)
+void walk_begin(struct walk_state *k, const struct list *t, enum call call, int level)
 {
 	k->t = t;
+	k->call = call;
 	memset(k->begun, 0, sizeof k->begun);
+	if (call == END_FORWARD && level == KEEP_ALL) level = KEEP_ALL_BUT_GATE_UP; /* it makes the shared expert's */
 	for (int v = 0; v < t->values; v++) k->have[v] = v == 0 || t->v[v].keep <= level;
 	for (const struct node *n = t->node; n < t->node + t->nodes; n++)
 		if (n->in_place) k->have[n->in[0]] = false;
+	if (call <= ROUTE_FORWARD) return;
+	if (call != ROUTE_BACKWARD) made(k, &t->node[t->v[t->routing].made]);
+	if (call == END_FORWARD) k->have[t->node[t->combine].in[1]] = true;
+	else if (call > END_FORWARD && t->sum != NONE) made(k, &t->node[t->v[t->sum].made]);
 }
 
-void walk_forward(struct walk_state *k, int from, int to)
+static void walk_forward(struct walk_state *k, int from, int to)
 {
 	for (int i = from; i < to; i++) step_forward(k, &k->t->node[i]);
 }
@@ -52,7 +65,7 @@ void walk_again(struct walk_state *k)
 	const struct list *t = k->t;
 	struct walk_state all;
 	bool need[NODES] = {0};
-	walk_begin(&all, t, KEEP_ALL_BUT_GATE_UP);
+	walk_begin(&all, t, k->call, KEEP_ALL_BUT_GATE_UP);
 	for (int v = 1; v < t->values; v++)
 		if (t->v[v].made >= 0 && all.have[v] && !k->have[v]) need[t->v[v].made] = true;
 	for (int i = t->mlp; i-- > 0;)
@@ -85,15 +98,78 @@ static void step_backward(struct walk_state *k, const struct node *n)
 		if (n->in[j] != NONE && n->kind->grad[j] == GRAD_OVER_INPUT) k->have[n->in[j]] = false;
 }
 
-void walk_backward(struct walk_state *k, int from, int to)
+/* Nodes to - 1, ..., from */
+static void walk_backward(struct walk_state *k, int from, int to)
 {
 	const struct node *all = k->t->node;
 	for (int i = to; i-- > from;) {
+		if (all[i].kind->once && k->call > ROUTE_BACKWARD) continue;
 		step_backward(k, &all[i]);
 		if (!all[i].kind->gives) continue;
 		k->have[all[i].out] = true;
-		for (int j = i + 1; j < to; j++)
+		for (int j = i + 1; j < k->t->nodes; j++)
 			if (all[j].kind->late && all[j].in[0] == all[i].out) k->step(k, &all[j], LATE);
+	}
+}
+
+/* Is the value made from the experts' sum? */
+static bool is_of_sum(const struct list *t, int v)
+{
+	int by = v == NONE ? NONE : maker(t, v);
+	if (by <= t->combine) return by == t->combine;
+	for (int j = 0; j < NODE_INPUTS; j++)
+		if (is_of_sum(t, t->node[by].in[j])) return true;
+	return false;
+}
+
+/* From the gradient of y to that of the experts' sum. A norm's, and a change of dx itself, are made by the first call
+ * alone; what is not kept, by each window's */
+static void sum_backward(struct walk_state *k)
+{
+	const struct list *t = k->t;
+	bool first = k->call == ROUTE_BACKWARD;
+	for (int i = t->nodes; i-- > t->combine + 1;) {
+		const struct node *n = &t->node[i];
+		if (is_of_sum(t, n->out) && (n->kind->once ? first : first == (t->sum != NONE))) step_backward(k, n);
+	}
+}
+
+static void window_forward(struct walk_state *k)
+{
+	ensure(k, k->t->node[k->t->dispatch].in[0]);
+	walk_forward(k, k->t->dispatch, k->t->combine + 1);
+}
+
+/* All but the windows' nodes, of which the first one's input gets the sums */
+static void end_backward(struct walk_state *k)
+{
+	const struct list *t = k->t;
+	walk_backward(k, t->combine + 1, t->nodes);
+	k->step(k, &t->node[t->dispatch], BACKWARD);
+	walk_backward(k, t->mlp, t->dispatch);
+}
+
+void walk_call(struct walk_state *k)
+{
+	const struct list *t = k->t;
+	switch (k->call) {
+	case MIXER_FORWARD: walk_forward(k, 0, t->mlp); break;
+	case MIXER_BACKWARD: walk_backward(k, 0, t->mlp); break;
+	case MLP_FORWARD: walk_forward(k, t->mlp, t->nodes); break;
+	case MLP_BACKWARD: walk_backward(k, t->mlp, t->nodes); break;
+	case ROUTE_FORWARD: ensure(k, t->routing); break;
+	case WINDOW_FORWARD: window_forward(k); break;
+	case END_FORWARD: ensure(k, t->node[t->nodes - 1].out); break;
+	case ROUTE_BACKWARD:
+		ensure(k, t->routing);
+		sum_backward(k);
+		break;
+	case WINDOW_BACKWARD:
+		sum_backward(k);
+		walk_backward(k, t->dispatch, t->combine + 1);
+		break;
+	case END_BACKWARD: end_backward(k); break;
+	case CALLS: break;
 	}
 }
 
@@ -131,13 +207,22 @@ void *grad_at(const struct run *r, int v)
 {
 	const struct list *t = r->k.t;
 	int own = grad_root_of(t, v), root = t->grad_of[own];
+	bool kept = r->s->dsum && t->sum != NONE && root == root_of(t, t->sum);
 	void *d = root == 0      ? r->dx
+		: kept               ? r->s->dsum
 		: t->grad_over[root] ? array_at(r, root)
 							 : r->arena + place_of(&r->at->grad[root], r->c->n);
 	return elements_after(r->c->dev, d, columns_before(t, v) - columns_before(t, own));
 }
 
 int64_t row_of(const struct run *r, int v) { return r->k.t->v[root_of(r->k.t, v)].width; }
+
+void *rows_at(const struct run *r, const void *x, int v)
+{
+	return elements_after(r->c->dev, x, r->k.t->v[v].slots ? r->begin * row_of(r, v) : 0);
+}
+
+int64_t rows_in(const struct run *r, int v) { return r->k.t->v[v].slots ? r->rows : r->c->n; }
 
 /* Of the residual stream, a gradient is there from the beginning */
 int again(struct run *r, int v)
@@ -147,16 +232,17 @@ int again(struct run *r, int v)
 	return was;
 }
 
-static const struct list *list_of(const struct chunk *c, uint32_t layer) { return &c->lists[c->geo->kind_of[layer]]; }
-
-static struct run run_of(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x,
-	const struct saved *s, enum half half, int level, bool backward)
+/* A chunk, or a slice of one, for a call */
+static struct run run_of(const struct run *of, enum call call, int level)
 {
-	const struct list *t = list_of(c, layer);
-	struct run r = {.c = c, .layer = layer, .l = t->l, .w = w, .x = x, .s = s, .arena = c->s.arena[half]};
-	r.at = &t->at[half][level == KEEP_ALL][backward];
+	struct run r = *of;
+	const struct chunk *c = r.c;
+	const struct list *t = &c->lists[c->geo->kind_of[r.layer]];
+	r.l = t->l;
+	r.arena = c->s.arena[call >= MLP_FORWARD];
+	r.at = &t->at[call][level == KEEP_ALL];
 	r.k.step = launch_step;
-	walk_begin(&r.k, t, level);
+	walk_begin(&r.k, t, call, level);
 	/* what other calls have left there is read by none */
 	LAUNCH(c, OP_DISCARD, discard, .dst = r.arena, .bytes = places_bytes(r.at, c->n));
 	return r;
@@ -165,34 +251,19 @@ static struct run run_of(const struct chunk *c, uint32_t layer, const struct wei
 void mixer_forward(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x, const struct saved *s,
 	void *y)
 {
-	struct run r = run_of(c, layer, w, x, s, MIXER, KEEP_INPUT, false);
-	r.y = y;
-	walk_forward(&r.k, 0, r.k.t->mlp);
+	struct run r = run_of(&(struct run){.c = c, .layer = layer, .w = w, .x = x, .s = s, .y = y}, MIXER_FORWARD,
+		KEEP_INPUT);
+	walk_call(&r.k);
 }
 
 void mixer_again(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x, const struct saved *s,
 	enum checkpoint level)
 {
-	struct run r = run_of(c, layer, w, x, s, MIXER, level, false);
+	struct run r = run_of(&(struct run){.c = c, .layer = layer, .w = w, .x = x, .s = s}, MIXER_FORWARD, level);
 	walk_again(&r.k);
 }
 
-struct run mixers_backward_begin(const struct chunk *c, uint32_t layer, const struct weights *w, const struct grads *g,
-	float beta, const void *x, const struct saved *s, void *dx)
-{
-	struct run r = run_of(c, layer, w, x, s, MIXER, KEEP_ALL_BUT_GATE_UP, true);
-	r.g = g;
-	r.beta = beta;
-	r.dx = dx;
-	r.normed[MT_T_NORM1] = c->geo->flags & MT_ONE_NORM; /* the MLP has read it, too */
-	return r;
-}
-
-void outputs_backward(struct run *r) { walk_backward(&r->k, r->k.t->outs, r->k.t->mlp); }
-
-void mixers_backward(struct run *r) { walk_backward(&r->k, 0, r->k.t->outs); }
-
-/* ---- a slice ---- */
+/* ---- the MLP, slice by slice ---- */
 
 /* The tokens from `from` on of a chunk, as one */
 static struct chunk slice_at(const struct chunk *c, int64_t from)
@@ -200,12 +271,22 @@ static struct chunk slice_at(const struct chunk *c, int64_t from)
 	struct chunk slice = *c;
 	slice.n = c->n - from < c->slice ? c->n - from : c->slice;
 	slice.ple = elements_after(c->dev, c->ple, from * ple_width(c->geo));
+	if (c->balance.sums) slice.balance.counted += from;
 	return slice;
 }
 
-static void *rows_after(const struct chunk *c, const void *x, int64_t from)
+/* Where the slice's routing and sums are, of all slices of a pass: by tokens and slices before it */
+static void routing_of_pass(struct routing *x, const struct mt_layer *l, int64_t hidden, int64_t tokens, int64_t slices)
 {
-	return elements_after(c->dev, x, from * c->geo->hidden);
+	int64_t slots = tokens * l->experts_per_token;
+	x->scores += tokens * l->experts;
+	x->weight += slots;
+	x->expert += slots;
+	x->row += slots;
+	x->slot += slots;
+	if (x->dweight) x->dweight += slots;
+	x->first += slices * (l->experts + 1);
+	x->sum += tokens * hidden;
 }
 
 /* Has the block kept gate and up? */
@@ -216,30 +297,99 @@ static int level_of(const struct list *t, const struct saved *s)
 	return KEEP_ALL_BUT_GATE_UP;
 }
 
-void mlp_list_forward(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x,
-	const struct saved *s, void *y)
+static void slices_call(const struct run *all, enum call call, const struct window *win)
 {
+	const struct chunk *c = all->c;
+	uint32_t kind = c->geo->kind_of[all->layer];
+	const struct mt_layer *l = &c->geo->kind[kind];
+	int64_t h = c->geo->hidden;
 	for (int64_t from = 0; from < c->n; from += c->slice) {
 		struct chunk slice = slice_at(c, from);
-		struct saved saved = saved_after(s, c->lists, c->geo->kind_of[layer], from, c->dev->elem);
-		struct run r = run_of(&slice, layer, w, rows_after(c, x, from), &saved, MLP, level_of(list_of(c, layer), s),
-			false);
-		r.y = rows_after(c, y, from);
-		walk_forward(&r.k, r.k.t->mlp, r.k.t->nodes);
+		struct saved s = saved_after(all->s, c->lists, kind, from, c->dev->elem);
+		struct run of = *all, r;
+		if (slice.s.routing.sum)
+			routing_of_pass(&slice.s.routing, l, h, c->before + from, c->slices_before + from / c->slice);
+		of.c = &slice;
+		of.s = &s;
+		of.x = elements_after(c->dev, all->x, from * h);
+		of.y = elements_after(c->dev, all->y, from * h);
+		of.dx = elements_after(c->dev, all->dx, from * h);
+		of.to = win ? win->to : l->experts;
+		of.rows = slice.n * l->experts_per_token;
+		if (win) {
+			const uint32_t *rows = win->rows + from / c->slice * (l->experts + 1);
+			of.from = win->from;
+			of.begin = rows[win->from];
+			of.rows = (int64_t)rows[win->to] - of.begin;
+		}
+		if (from) of.beta = 1;
+		/* the first one begins the sums, and gradients begin also for experts without rows */
+		if (win && !of.rows && of.from && (call == WINDOW_FORWARD || of.beta != 0)) continue;
+		r = run_of(&of, call, level_of(&c->lists[kind], all->s));
+		walk_call(&r.k);
 	}
 }
 
-void mlp_list_backward(const struct chunk *c, uint32_t layer, const struct weights *w, const struct grads *g,
-	float beta, const void *x, const struct saved *s, void *dx)
+/* Do the block's experts come by windows? */
+static bool by_windows(const struct chunk *c, uint32_t layer)
 {
-	for (int64_t from = 0; from < c->n; from += c->slice, beta = 1) {
-		struct chunk slice = slice_at(c, from);
-		struct saved saved = saved_after(s, c->lists, c->geo->kind_of[layer], from, c->dev->elem);
-		struct run r = run_of(&slice, layer, w, rows_after(c, x, from), &saved, MLP, level_of(list_of(c, layer), s),
-			true);
-		r.g = g;
-		r.beta = beta;
-		r.dx = rows_after(c, dx, from);
-		walk_backward(&r.k, r.k.t->mlp, r.k.t->nodes);
-	}
+	return c->s.routing.sum && mt_layer_of(c->geo, layer)->experts;
+}
+
+void mlp_forward(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x, const struct saved *s,
+	void *y)
+{
+	slices_call(&(struct run){.c = c, .layer = layer, .w = w, .x = x, .s = s, .y = y},
+		by_windows(c, layer) ? END_FORWARD : MLP_FORWARD, NULL);
+}
+
+void block_route(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x, const struct saved *s)
+{
+	slices_call(&(struct run){.c = c, .layer = layer, .w = w, .x = x, .s = s}, ROUTE_FORWARD, NULL);
+}
+
+void block_window_forward(const struct chunk *c, uint32_t layer, const struct weights *w, const struct window *win,
+	const void *x, const struct saved *s)
+{
+	slices_call(&(struct run){.c = c, .layer = layer, .w = w, .x = x, .s = s}, WINDOW_FORWARD, win);
+}
+
+void block_backward_route(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x,
+	const struct saved *s, void *dx)
+{
+	static const struct grads none;
+	slices_call(&(struct run){.c = c, .layer = layer, .w = w, .g = &none, .x = x, .s = s, .dx = dx}, ROUTE_BACKWARD,
+		NULL);
+}
+
+void block_window_backward(const struct chunk *c, uint32_t layer, const struct weights *w, const struct grads *g,
+	float beta, const struct window *win, const void *x, const struct saved *s, void *dx)
+{
+	slices_call(&(struct run){.c = c, .layer = layer, .w = w, .g = g, .beta = beta, .x = x, .s = s, .dx = dx},
+		WINDOW_BACKWARD, win);
+}
+
+/* ---- a block backward ---- */
+
+/* Numbers that are not trained */
+static void no_gradient(const struct chunk *c, const struct grads *g, enum mt_role_tensor role)
+{
+	if (g->t[role]) launch(c, &(struct op){OP_ZERO, .zero = {g->t[role], sizeof(float)}});
+}
+
+void block_backward(const struct chunk *c, uint32_t layer, const struct weights *w, const struct grads *g, float beta,
+	const void *x, const struct saved *s, void *dx)
+{
+	const struct run all = {.c = c, .layer = layer, .w = w, .g = g, .beta = beta, .x = x, .s = s, .dx = dx};
+	struct run mixers = run_of(&all, MIXER_BACKWARD, KEEP_ALL_BUT_GATE_UP);
+	const struct list *t = mixers.k.t;
+	bool parallel = c->geo->flags & MT_PARALLEL;
+	mixers.normed[MT_T_NORM1] = c->geo->flags & MT_ONE_NORM; /* the MLP has read it, too */
+	no_gradient(c, g, MT_T_SCALAR);
+	no_gradient(c, g, MT_T_XIELU_BETA);
+	no_gradient(c, g, MT_T_XIELU_EPS);
+	/* parallel: the mixer's gradients are taken from dx before the MLP adds to it */
+	if (parallel) walk_backward(&mixers.k, t->outs, t->mlp);
+	if (has_mlp(mixers.l)) slices_call(&all, by_windows(c, layer) ? END_BACKWARD : MLP_BACKWARD, NULL);
+	walk_backward(&mixers.k, 0, parallel ? t->outs : t->mlp);
 }

@@ -122,44 +122,41 @@ static uint64_t delta_elems(const struct plan_request *req, const struct sizes *
 static void take_scratch(struct walk *w, const struct plan_request *req, const struct plan *plan, const struct sizes *z,
 	bool gu, struct scratch *t)
 {
-	uint64_t delta = delta_elems(req, z), n = larger(z->head, z->most->experts || req->ple ? z->slice : 0);
+	uint64_t delta = delta_elems(req, z), n = larger(z->head, req->ple ? z->slice : 0);
 	uint32_t kinds = req->geo->n_kinds;
 	bool windows = plan->expert_window;
-	struct walk mixers, mlp, both, head; /* both: experts and head */
-	const struct experts_sizes experts = {.most = z->most,
+	struct walk mixers, mlp, head, ple;
+	const struct routing_sizes routing = {.most = z->most,
 		.hidden = z->h,
 		.slice = z->slice,
-		.elem = z->elem,
 		.pass = z->pass,
 		.slices = windows ? slices_of_pass(req, plan) : 0,
 		.train = req->train,
-		.post_norm = req->geo->flags & MT_POST_NORM,
 		.dtype = req->dtype};
+	struct arena_sizes arena = {.half = MIXER, .n = (int64_t)z->chunk, .train = req->train};
 	*t = (struct scratch){0};
 	t->attention = plan->library_attention ? walk_take(w, t->attention_bytes = memory_attention(req, plan), 1, 1)
 										   : NULL;
 	t->delta = delta ? walk_take(w, delta, 1, sizeof(float)) : NULL;
 	take_operands(w, req, z, t);
-	if (windows && z->most->experts) experts_take(&t->x, &experts, walk_take_fn, w);
+	if (windows && z->most->experts) routing_take(&t->routing, &routing, walk_take_fn, w);
 	mixers = *w;
-	t->arena[MIXER] = walk_take(&mixers, lists_arena(req->lists, kinds, MIXER, z->chunk, false, req->train), 1, 1);
+	t->arena[MIXER] = walk_take(&mixers, lists_arena(req->lists, kinds, &arena), 1, 1);
 	mlp = req->geo->flags & MT_PARALLEL ? mixers : *w;
-	both = z->most->experts ? mlp : *w;
-	t->arena[MLP] = walk_take(&mlp, lists_arena(req->lists, kinds, MLP, z->slice, gu, req->train), 1, 1);
-	t->h = walk_take(&both, n, z->h, z->elem);
-	t->rstd = walk_take(&both, n, 1, sizeof(float));
-	t->mean = req->geo->flags & MT_LAYERNORM ? walk_take(&both, n, 1, sizeof(float)) : NULL;
-	t->dh = req->train ? walk_take(&both, n, z->h, z->elem) : NULL;
-	head = both;
+	arena = (struct arena_sizes){MLP, (int64_t)z->slice, gu, req->train, windows};
+	t->arena[MLP] = walk_take(&mlp, lists_arena(req->lists, kinds, &arena), 1, 1);
+	if (!windows && z->most->experts) routing_take(&t->routing, &routing, walk_take_fn, &mlp);
+	head = *w;
+	t->h = walk_take(&head, n, z->h, z->elem);
+	t->rstd = walk_take(&head, n, 1, sizeof(float));
+	t->mean = req->geo->flags & MT_LAYERNORM ? walk_take(&head, n, 1, sizeof(float)) : NULL;
+	t->dh = req->train ? walk_take(&head, n, z->h, z->elem) : NULL;
+	ple = head;
+	if (req->ple) ple_take(&t->ple, &(struct ple_sizes){req->geo, z->slice, z->elem}, walk_take_fn, &ple);
 	t->logits = walk_take(&head, z->head, req->geo->vocab, needs_losses(req) ? sizeof(float) : z->elem);
 	t->losses = needs_losses(req) ? walk_take(&head, z->head, 1, sizeof *t->losses) : NULL;
-	if (z->most->experts) {
-		t->sub = residual_apart(req->geo) ? walk_take(&both, z->slice, z->h, z->elem) : NULL;
-		if (!windows) experts_take(&t->x, &experts, walk_take_fn, &both);
-	}
-	if (req->ple) ple_take(&t->ple, &(struct ple_sizes){req->geo, z->slice, z->elem}, walk_take_fn, &both);
-	w->used = larger(larger(mixers.used, mlp.used), larger(both.used, head.used));
-	w->over |= mixers.over || mlp.over || both.over || head.over;
+	w->used = larger(larger(mixers.used, mlp.used), larger(ple.used, head.used));
+	w->over |= mixers.over || mlp.over || ple.over || head.over;
 }
 
 /* Embedding and head share one slot; pass-major, each has its own */

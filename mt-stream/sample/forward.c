@@ -126,22 +126,21 @@ static void lay_out(struct forward *f, struct walk *w, uint32_t room)
 	f->conv_rows = conv ? take(w, n + DELTA_CHUNK, conv) : NULL;
 	blocks_take(f->saved, f->lists, g->n_kinds, KEEP_ALL_BUT_GATE_UP, n, sizeof(float), w);
 	for (int half = 0; half < HALVES; half++)
-		f->scratch.arena[half] = walk_take(w, lists_arena(f->lists, g->n_kinds, half, n, true, false), 1, 1);
+		f->scratch.arena[half] = walk_take(w,
+			lists_arena(f->lists, g->n_kinds, &(struct arena_sizes){.half = half, .n = (int64_t)n, .gate_up = true}), 1,
+			1);
 	f->scratch.h = take(w, n, g->hidden);
 	f->scratch.rstd = take(w, n, 1);
 	f->scratch.mean = g->flags & MT_LAYERNORM ? take(w, n, 1) : NULL;
-	f->scratch.sub = residual_apart(g) ? take(w, n, g->hidden) : NULL;
 	f->scratch.logits = take(w, g->vocab, 1);
 	if (g->ple_dim) ple_take(&f->scratch.ple, &(struct ple_sizes){g, n, sizeof(float)}, walk_take_fn, w);
 	if (f->dev->operand != f->dev->elem)
 		f->scratch.operand[OPERAND_X] = walk_take(w, n, widest_operand(g, &most), f->dev->operand);
 	if (most.experts)
-		experts_take(&f->scratch.x,
-			&(struct experts_sizes){.most = &most,
+		routing_take(&f->scratch.routing,
+			&(struct routing_sizes){.most = &most,
 				.hidden = g->hidden,
 				.slice = n,
-				.elem = sizeof(float),
-				.post_norm = g->flags & MT_POST_NORM,
 				.dtype = (enum mt_dtype)mt_control(f->weights.run)->dtype},
 			walk_take_fn, w);
 }
