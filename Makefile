@@ -1,5 +1,5 @@
 # mt: build, set-up, tests. `make demo` and `make test` need nothing but make and a package manager.
-# Rules of one folder are in its build.mk: bin, mt-stream, mt-stream/cuda, tests, tests/gpu.
+# Rules of one folder are in its build.mk: bin, mt-stream, mt-stream/device/cuda, tests, tests/gpu.
 
 CC     ?= cc
 CFLAGS ?= -O2 -g
@@ -57,7 +57,7 @@ SRC_mt-optim  = $(wildcard mt-optim/*.c)
 XXH_DISPATCH := $(shell printf '$(hash)include <xxh_x86dispatch.h>\nint main(void) { return !XXH3_64bits("", 0); }' | \
   $(CC) -o /dev/null -xc - -lxxhash 2>/dev/null && echo -DXXH_DISPATCH)
 $(SRC_mt-ckpt:%.c=$(O)/%.o): FILE_CFLAGS = -O3 $(XXH_DISPATCH)
-# (as in mt-stream/cpu, variables in debug info would take half of the time to compile)
+# (as in mt-stream/device/cpu, variables in debug info would take half of the time to compile)
 $(patsubst %.c,$(O)/%.o,$(wildcard mt-optim/update-*.c)): FILE_CFLAGS = -g1
 SRC_mt-run    = $(wildcard mt-store/run/*.c)
 SRC_mt-step   = $(wildcard mt-step/*.c)
@@ -69,7 +69,7 @@ LIBS_mt-top   = -lncursesw
 # on a machine with a GPU, what `make gpu-deps` has packed elsewhere
 $(if $(filter gpu-%,$(MAKECMDGOALS)),$(shell tests/gpu/deps --unpack build/gpu-deps.tar.gz))
 
-include mt-stream/build.mk mt-stream/cuda/build.mk shm/link/build.mk shm/tier/build.mk
+include mt-stream/build.mk mt-stream/device/cuda/build.mk shm/link/build.mk shm/tier/build.mk
 
 .PHONY: all lib clean FORCE
 all: $(PROGRAMS:%=$(B)/%) lib

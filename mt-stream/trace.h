@@ -2,7 +2,7 @@
 #ifndef MT_STREAM_TRACE_H
 #define MT_STREAM_TRACE_H
 
-#include "device.h"
+#include "device/device.h"
 
 struct span { /* an operation; the device enters its times, in seconds of mt_now() */
 	double from, to;

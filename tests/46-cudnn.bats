@@ -52,7 +52,7 @@ bytes_of() { awk -v sm="sm_$1" -v name="$2" -v way="$3" '$3 == sm && $4 == name 
 }
 
 @test "cudnn-frontend finds every function of the CUDA runtime that its compiled code may ask for" {
-	local object=$BUILD/mt-stream/cuda/cudnn.o
+	local object=$BUILD/mt-stream/device/cuda/cudnn.o
 	[ -e "$object" ] || skip "built without nvcc or cudnn-frontend's headers"
 	need_cmd nm
 	need_cmd strings

@@ -216,8 +216,9 @@ need_cublaslt_h() {
 @test "NVIDIA's cuBLASLt accepts every GEMM description and preference without a GPU" {
 	need_emulator
 	need_cublaslt_h
-	cc -std=gnu17 -D_GNU_SOURCE -Wall -Wextra -Werror -I"$TOP/shm" -isystem "$CUDA/include" -o "$T/settings" \
-		"$TOP/tests/gpu/settings.c" "$BUILD/libcli.a" "$BUILD/libmt.a" -ljansson -lnuma -lxxhash -lpthread -lm -ldl
+	cc -std=gnu17 -D_GNU_SOURCE -Wall -Wextra -Werror -I"$TOP/shm" -I"$TOP/mt-stream" -isystem "$CUDA/include" \
+		-o "$T/settings" "$TOP/tests/gpu/settings.c" "$BUILD/libcli.a" "$BUILD/libmt.a" \
+		-ljansson -lnuma -lxxhash -lpthread -lm -ldl
 	code=0
 	"$T/settings" >"$T/out" 2>"$T/err" || code=$?
 	[ "$code" != 78 ] || skip "no libcublasLt"

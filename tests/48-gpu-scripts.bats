@@ -525,7 +525,7 @@ bare_toolkit() {
 @test "make finds cuBLASLt's header and CUDA's static runtime in toolkit or Python's wheels; else it names them" {
 	bare_toolkit
 	make -C "$TOP" -n B="$T/bin" O="$T/build" NVCC="$T/cuda/bin/nvcc" PYTHON_LIB="$T/site" CUDNN_FRONTEND= all >"$T/out"
-	grep -q -e "-isystem $T/cuda/include -isystem $T/site/nvidia/cu13/include .*mt-stream/cuda/gemm.c" "$T/out"
+	grep -q -e "-isystem $T/cuda/include -isystem $T/site/nvidia/cu13/include .*mt-stream/device/cuda/gemm.c" "$T/out"
 	grep -q -e "-o $T/bin/mt-stream .* $T/site/nvidia/cu13/lib/libcudart_static.a" "$T/out"
 	make -C "$TOP" --no-print-directory NVCC="$T/cuda/bin/nvcc" PYTHON_LIB="$T/site" gpu-have >"$T/out"
 	grep -q "^cublasLt.h $T/site/nvidia/cu13/include/cublasLt.h$" "$T/out"
@@ -585,12 +585,12 @@ bare_toolkit() {
 		rm -rf "$T/build"
 		: >"$T/calls"
 		CACHE=$1 PATH=$T/path:$PATH make -C "$TOP" B="$T/bin" O="$T/build" NVCC="$T/cuda/bin/nvcc" \
-			PYTHON_LIB="$T/site" CUDNN_FRONTEND= "${@:2}" "$T/build/shm/error.o" "$T/build/mt-stream/cuda/rows.o"
+			PYTHON_LIB="$T/site" CUDNN_FRONTEND= "${@:2}" "$T/build/shm/error.o" "$T/build/mt-stream/device/cuda/rows.o"
 		[ -s "$T/build/shm/error.o" ]
 	}
 	compile "$T/cache"
 	grep -q "^ cc .* -c -o $T/build/shm/error.o" "$T/calls"
-	grep -q "^1 $T/cuda/bin/nvcc .*mt-stream/cuda/rows.cu" "$T/calls"
+	grep -q "^1 $T/cuda/bin/nvcc .*mt-stream/device/cuda/rows.cu" "$T/calls"
 	[ "$(wc -l <"$T/calls")" = 2 ]
 	compile "$T/cache" CCACHE=
 	[ ! -s "$T/calls" ]

@@ -6,7 +6,7 @@ load helpers
 
 SASS=$TOP/tests/gpu/sass
 
-need_objects() { [ -f "$BUILD/mt-stream/cuda/rows.o" ] || skip "needs nvcc: kernels were not compiled"; }
+need_objects() { [ -f "$BUILD/mt-stream/device/cuda/rows.o" ] || skip "needs nvcc: kernels were not compiled"; }
 
 # Run sass: its exit code in $CODE, its output in $T/out; skip if the disassembler is missing
 sass() {
@@ -17,9 +17,9 @@ sass() {
 
 @test "memory-bound kernels load and store 128 bits at once, loops of tensor cores are as short as before, no spills" {
 	need_objects
-	sass "$BUILD/mt-stream/cuda" sm_90
+	sass "$BUILD/mt-stream/device/cuda" sm_90
 	# make gpu-build compiles only for the installed GPU
-	grep -q ' sm_90 ' "$T/out" || sass "$BUILD/mt-stream/cuda"
+	grep -q ' sm_90 ' "$T/out" || sass "$BUILD/mt-stream/device/cuda"
 	grep -v '^ok' "$T/out" >&2 || true
 	[ "$CODE" = 0 ]
 	[ "$(grep -c '^ok' "$T/out")" -gt 40 ]
@@ -57,7 +57,7 @@ sass() {
 		}
 	END
 	nvcc -arch=sm_90 -c -o "$T/k.o" "$T/k.cu"
-	for f in "$TOP"/mt-stream/cuda/*.cu; do
+	for f in "$TOP"/mt-stream/device/cuda/*.cu; do
 		cp "$T/k.o" "$T/$(basename "$f" .cu).o"
 	done
 	sass "$T" sm_90

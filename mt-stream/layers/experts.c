@@ -142,7 +142,7 @@ static void grouped_input_backward(struct run *r, const struct node *n)
 			.stride = r->w->stride[n->w]);
 }
 
-/* dw_e (out, in) += dy' x; db_e (out) += column sums of dy. The first window of a chunk begins gradients also of experts
+/* dw_e (out, in) += dy' x; db_e (out) += column sums of dy. A unit's first chunk begins gradients also of experts
  * without rows. */
 static void grouped_weights_backward(struct run *r, const struct node *n)
 {

@@ -42,9 +42,9 @@
 /* What kernels reach, by compute capability. Of the GEMM rate: GEMMs of a model's shapes; a library's attention; our
  * kernels in bf16: attention for heads of up to 64, 128, 256 and 512, and for those of 192 with 128 of v; GEMMs of
  * experts; the delta rule. 9.0 was measured on an H100, where experts' GEMMs and attention reached two thirds of what
- * their machine code made us expect, attention's backward pass 0.83, the delta rule 0.28 (../cuda/results/README.md).
- * The rest is computed from machine code, times this. Our attention has at most nine tenths of a library's rate, which
- * is known better. */
+ * their machine code made us expect, attention's backward pass 0.83, the delta rule 0.28
+ * (../device/cuda/results/README.md). The rest is computed from machine code, times this. Our attention has at most
+ * nine tenths of a library's rate, which is known better. */
 static const struct shares {
 	int capability;
 	double gemm, library_forward, library_backward;
@@ -253,10 +253,10 @@ static int64_t gated_values(const struct mt_layer *l) { return (int64_t)l->value
 static int64_t gated_heads(const struct mt_layer *l) { return l->output_gate ? l->heads * l->head_dim : 0; }
 static int64_t q_and_k(const struct mt_layer *l) { return ((int64_t)l->heads + l->kv_heads) * l->head_dim; }
 
-/* Elements that what is neither GEMM nor attention loads and stores of a token and block, forward and backward: norms,
- * rope, SwiGLU, the rows of experts. Counted in ../cuda/results/README.md; on a GPU, some count more often, as their
- * kernels do not reach device memory's bandwidth: measured, as is all of convolutions, their gated norms, norms of q
- * and k, and gates of attention's output. */
+/* Elements that what is neither GEMM nor attention loads and stores of a token and block, forward and backward:
+ * norms, rope, SwiGLU, the rows of experts. Counted in ../device/cuda/results/README.md; on a GPU, some count more
+ * often, as their kernels do not reach device memory's bandwidth: measured, as is all of convolutions, their gated
+ * norms, norms of q and k, and gates of attention's output. */
 static void elements(const struct plan_request *req, double *forward, double *backward)
 {
 	const struct mt_geometry *g = req->geo;

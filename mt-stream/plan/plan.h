@@ -16,9 +16,9 @@
 #ifndef MT_STREAM_PLAN_H
 #define MT_STREAM_PLAN_H
 
-#include "block.h"
+#include "layers/block.h"
 #include "mt/layout.h"
-#include "split.h"
+#include "schedule/split.h"
 
 enum recompute { RECOMPUTE_AUTO, RECOMPUTE_FULL, RECOMPUTE_NONE };
 

@@ -2,7 +2,7 @@
 #ifndef MT_SAMPLE_H
 #define MT_SAMPLE_H
 
-#include "block.h"
+#include "layers/block.h"
 
 /* ---- weights.c: weights out of a run that may be training. Nothing is written into the run. ---- */
 

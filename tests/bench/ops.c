@@ -4,8 +4,8 @@
  *
  * usage: ops [THREADS] [RUNS]
  */
-#include "../../mt-stream/device.h"
-#include "../../mt-stream/ops.h"
+#include "../../mt-stream/device/device.h"
+#include "../../mt-stream/ops/ops.h"
 #include "peak.h"
 
 #include <dirent.h>

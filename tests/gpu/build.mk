@@ -1,7 +1,7 @@
 # Tests and benchmarks of the cuda device: on an emulated GPU, on a GPU, or with neither.
 UPDATE_OBJ = $(patsubst %.c,$(O)/%.o,$(wildcard mt-optim/update*.c))
 
-GPU_GEMM = cuda/gemm.o cuda/gpu.o
+GPU_GEMM = device/cuda/gemm.o device/cuda/gpu.o
 
 ifdef CUDA_OBJ
 $(O)/gpu/cuda-kernels: tests/probes/cuda-kernels.c $(CUDA_OBJ) $(GPU_GEMM:%=$(O)/mt-stream/%) $(OUR_LIBS)
@@ -30,13 +30,13 @@ PROBES += $(O)/probes/cuda-kernels $(O)/probes/cuda-races $(O)/probes/cuda-banks
   $(O)/emu/mt-stream $(O)/emu/mt-plan $(O)/emu/libcublasLt.so.13 $(O)/emu/rates $(O)/emu/large
 endif
 # sizes that small models go round and across
-EMU = -DMT_EMU -DMOST_BLOCKS=24 -DBALANCE_BLOCKS=24 -Itests/gpu/emu -Ishm
+EMU = -DMT_EMU -DMOST_BLOCKS=24 -DBALANCE_BLOCKS=24 -Itests/gpu/emu -Ishm -Imt-stream
 CUDA_DEVICE = device.o events.o memory.o execute.o
-$(CUDA_DEVICE:%=$(O)/emu/cuda/%) $(CUDA_DEVICE:%=$(O)/emu/left-out/cuda/%): EMU += -DEVENTS=16 -DREGISTER_MOST=16384u
-$(O)/emu/cuda/host.o $(O)/emu/left-out/cuda/host.o: EMU += -DBUFFER_BYTES=1000 -DTASK_BYTES=300
-$(O)/emu/cuda/backend.o: EMU += -DROWS_BYTES=153600u -DHEADS_BYTES=102400u -DSHORTEST=8
-$(O)/emu/cuda/backend-check.o: EMU += -DSHORT=96 -DSAMPLES=24 -DSAMPLE=4 -DSTAGE=10000
-$(O)/emu/cuda/rows.o: EMU += -DNARROW_FIRST=1000
+$(foreach d,emu emu/left-out,$(CUDA_DEVICE:%=$(O)/$d/device/cuda/%)): EMU += -DEVENTS=16 -DREGISTER_MOST=16384u
+$(O)/emu/device/cuda/host.o $(O)/emu/left-out/device/cuda/host.o: EMU += -DBUFFER_BYTES=1000 -DTASK_BYTES=300
+$(O)/emu/device/cuda/backend.o: EMU += -DROWS_BYTES=153600u -DHEADS_BYTES=102400u -DSHORTEST=8
+$(O)/emu/device/cuda/backend-check.o: EMU += -DSHORT=96 -DSAMPLES=24 -DSAMPLE=4 -DSTAGE=10000
+$(O)/emu/device/cuda/rows.o: EMU += -DNARROW_FIRST=1000
 EMU_OBJ = $(CUDA_SRC:mt-stream/%.cu=$(O)/emu/%.o) $(O)/emu/emu.o $(O)/emu/sdpa.o
 $(O)/emu/%.o: mt-stream/%.cu
 	@mkdir -p $(@D)
@@ -52,7 +52,7 @@ $(O)/probes/cuda-kernels: tests/probes/cuda-kernels.c $(EMU_OBJ)
 	$(QUIET)$(CC) $(ALL_CFLAGS) $(EMU) $(LDFLAGS) -o $@ $< $(EMU_OBJ) -lstdc++ -lm
 # Kernels that report their accesses (emu/watch.h): all to emu/races.cc, some to emu/banks.cc
 EMU_KERNELS = $(CUDA_SRC:mt-stream/%.cu=%.o)
-BANKS = cuda/attention.o cuda/attention-mma.o cuda/grouped-mma.o
+BANKS = $(addprefix device/cuda/,attention.o attention-mma.o grouped-mma.o)
 $(O)/emu/watched/%.o: mt-stream/%.cu
 	@mkdir -p $(@D)
 	$(QUIET)$(CCACHE) $(CXX) -std=c++17 -x c++ $(EMU) $(WARN) -Wno-unknown-pragmas -MMD -MP $(CFLAGS) -O1 -g \
@@ -67,7 +67,7 @@ $(O)/probes/cuda-banks: $(BANKS:%=$(O)/emu/watched/%) $(O)/emu/banks.o $(filter-
 $(O)/emu/mt-stream: $(EMU_OBJ) $(patsubst mt-stream/%.c,$(O)/emu/%.o,$(CUDA_C) mt-stream/stream.c) \
   $(patsubst %.c,$(O)/%.o,$(filter-out $(CUDA_C) mt-stream/stream.c,$(SRC_mt-stream))) $(OUR_LIBS)
 	$(QUIET)$(CC) $(CFLAGS) $(LDFLAGS) $(EMU_LD) -o $@ $^ $(GEMM_LIBS) $(LIBMT_LIBS) -lstdc++ -ldl
-$(O)/emu/mt-plan: $(EMU_OBJ) $(O)/emu/cuda/gpu.o $(O)/emu/plan/plan.o \
+$(O)/emu/mt-plan: $(EMU_OBJ) $(O)/emu/device/cuda/gpu.o $(O)/emu/plan/plan.o \
   $(patsubst %.c,$(O)/%.o,$(filter-out %/gpu.c %/plan.c,$(SRC_mt-plan))) $(OUR_LIBS)
 	$(QUIET)$(CC) $(CFLAGS) $(LDFLAGS) $(EMU_LD) -o $@ $^ $(GEMM_LIBS) $(LIBMT_LIBS) -lstdc++ -ldl
 $(O)/emu/rates $(O)/emu/large: $(O)/emu/%: tests/gpu/%.c $(EMU_OBJ) $(GPU_GEMM:%=$(O)/emu/%) $(UPDATE_OBJ) $(OUR_LIBS)
@@ -76,8 +76,8 @@ $(O)/emu/left-out/%.o: mt-stream/%.c tests/probes/left-out.h
 	@mkdir -p $(@D)
 	$(QUIET)$(CCACHE) $(CC) $(ALL_CFLAGS) $(EMU) -include tests/probes/left-out.h -c -o $@ $<
 $(O)/probes/cuda-chaos: tests/probes/stream-chaos.c tests/probes/stream-world.h $(EMU_OBJ) \
-  $(CUDA_DEVICE:%=$(O)/emu/left-out/cuda/%) $(O)/emu/left-out/cuda/host.o \
-  $(patsubst mt-stream/%.c,$(O)/emu/%.o,$(filter-out $(addprefix mt-stream/cuda/,host.c \
+  $(CUDA_DEVICE:%=$(O)/emu/left-out/device/cuda/%) $(O)/emu/left-out/device/cuda/host.o \
+  $(patsubst mt-stream/%.c,$(O)/emu/%.o,$(filter-out $(addprefix mt-stream/device/cuda/,host.c \
   $(CUDA_DEVICE:.o=.c)),$(CUDA_C))) \
   $(filter-out $(CHAOS_SRC:%.c=$(O)/%.o) %/serve.o %/stream.o,$(patsubst %.c,$(O)/%.o, \
   $(filter-out $(CUDA_C),$(SRC_mt-stream)))) $(OUR_LIBS)

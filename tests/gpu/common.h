@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../mt-stream/cuda/gemm.h"
-#include "../../mt-stream/ops.h"
+#include "../../mt-stream/device/cuda/gemm.h"
+#include "../../mt-stream/ops/ops.h"
 #include "cli/cli.h"
 #include "mt/error.h"
 #include "mt/run.h"

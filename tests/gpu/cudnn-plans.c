@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../../mt-stream/cuda/sdpa.h"
+#include "../../mt-stream/device/cuda/sdpa.h"
 
 static const struct {
 	int sm, sms, shared;

@@ -3,7 +3,7 @@
  *
  * usage: kernels [TOKENS] [NAME...]   tokens, whole rows of SEQ (65536); delta, experts, norm: those alone
  */
-#include "../../mt-stream/cuda/kernels.h"
+#include "../../mt-stream/device/cuda/kernels.h"
 #include "common.h"
 
 #define SEVERAL 7

@@ -1,8 +1,8 @@
 /* settings.c: does NVIDIA's cuBLASLt accept cuda/gemm.c's descriptions of GEMM and its preferences? Descriptions are in
  * host memory, so this needs the library and no GPU. cuda/gemm.c is compiled in for its own functions.
  */
-#include "../../mt-stream/cuda/gemm.c"
-#include "../../mt-stream/cuda/gpu.c"
+#include "../../mt-stream/device/cuda/gemm.c"
+#include "../../mt-stream/device/cuda/gpu.c"
 
 /* cuda/gemm.c and cuda/gpu.c need these functions of a GPU, and do not call them here */
 void cuda_gemm_plain(const struct cuda_queue *q, const struct gemm_args *c) { (void)q, (void)c; }

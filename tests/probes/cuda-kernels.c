@@ -11,8 +11,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "../../mt-stream/ops.h"
-#include "../../mt-stream/cuda/kernels.h"
+#include "../../mt-stream/ops/ops.h"
+#include "../../mt-stream/device/cuda/kernels.h"
 #include "model/bf16.h"
 #include "mt/layout.h"
 

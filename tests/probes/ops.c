@@ -6,8 +6,8 @@
  *
  *     ops [attention | experts | balance | delta]   all cases, or those of attention, ops-experts.h, ... alone
  */
-#include "../../mt-stream/device.h"
-#include "../../mt-stream/ops.h"
+#include "../../mt-stream/device/device.h"
+#include "../../mt-stream/ops/ops.h"
 #include "pool.h"
 
 #include <math.h>

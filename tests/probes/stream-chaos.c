@@ -66,12 +66,12 @@ static struct event sooner(struct event e)
 #define mt_version(run, u) (site_is(SITE("mt_version"), LEFT_OUT) ? UINT64_MAX : (mt_version)(run, u))
 #define mt_stage_activity(run, activity, unit) boundary(s, activity)
 static void boundary(struct stream *, enum mt_activity);
-#include "../../mt-stream/arrive.c"
-#include "../../mt-stream/chunks.c"
-#include "../../mt-stream/offload.c"
-#include "../../mt-stream/windows.c"
-#include "../../mt-stream/schedule.c"
-#include "../../mt-stream/leave.c"
+#include "../../mt-stream/schedule/arrive.c"
+#include "../../mt-stream/schedule/chunks.c"
+#include "../../mt-stream/schedule/offload.c"
+#include "../../mt-stream/schedule/windows.c"
+#include "../../mt-stream/schedule/schedule.c"
+#include "../../mt-stream/schedule/leave.c"
 #undef queue_wait
 #undef event_sync
 #undef event_record
@@ -82,7 +82,7 @@ static void boundary(struct stream *, enum mt_activity);
 #define mt_txn_word(run, k) world_txn_word(s)
 #define mt_wait(run, seen, ms) ((void)(seen), world_wait())
 #define mt_wait_on(run, seen, ms, on) ((void)(seen), (void)(on), world_wait())
-#include "../../mt-stream/wait.c"
+#include "../../mt-stream/schedule/wait.c"
 
 #define plan_search(req, result) draw_plan(req, result)
 #define memory_lay(req, plan, layout, base) lay(req, plan, layout, base)

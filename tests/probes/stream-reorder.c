@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 #include "cli/cli.h"
-#include "../../mt-stream/device.h"
+#include "../../mt-stream/device/device.h"
 
 #define N 64
 #define BYTES (N * sizeof(float))

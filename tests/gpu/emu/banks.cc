@@ -9,7 +9,7 @@
  * cycles without conflicts, the most ways, and a checksum of the results. Exit code 1: conflicts take more than a
  * twentieth of the cycles.
  */
-#include "../../../mt-stream/cuda/kernels.h"
+#include "../../../mt-stream/device/cuda/kernels.h"
 #include "../../../mt-stream/ops/attention.h"
 #include "../../../mt-stream/ops/grouped.h"
 #include "watch.h"

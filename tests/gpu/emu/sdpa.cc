@@ -23,7 +23,7 @@
 
 #include <vector>
 
-#include "../../../mt-stream/cuda/sdpa.h"
+#include "../../../mt-stream/device/cuda/sdpa.h"
 
 #define FAULTY 98
 

@@ -1,0 +1,293 @@
+/* vocab.cu: operations with a dimension of the vocabulary's size: embedding, cross-entropy; and the plain GEMM */
+#include "plain.h"
+#include "ops/embed.h"
+#include "ops/head.h"
+
+/* ---- embedding ---- */
+
+template <typename T>
+static __global__ void __launch_bounds__(THREADS) embed_forward_kernel(T *x, const T *w, const uint32_t *tokens,
+	int64_t h, float scale, const T *table, struct positions at, int wide)
+{
+	int64_t t = blockIdx.x;
+	const T *from = w + (int64_t)tokens[t] * h, *row = table ? table + position_of(&at, t) * h : NULL;
+	float v[WIDE], p[WIDE];
+
+	for (int64_t i = threadIdx.x * WIDE; i < h; i += THREADS * WIDE) {
+		get_wide(v, from + i, h - i, wide);
+#pragma unroll
+		for (int j = 0; j < WIDE; j++) v[j] *= scale;
+		if (row) get_wide(p, row + i, h - i, wide);
+#pragma unroll
+		for (int j = 0; row && j < WIDE; j++) v[j] += p[j];
+		put_wide(x + t * h + i, v, h - i, wide);
+	}
+}
+
+void cuda_embed_forward(const struct cuda_queue *q, const struct embed_forward_args *a)
+{
+	int wide = wide_rows(a->h, a->x, a->w, a->table, NULL);
+	BY_ELEMENT(q,
+		LAUNCH(embed_forward_kernel<T>, a->n, THREADS, 0, q->stream, (T *)a->x, (const T *)a->w, a->tokens, a->h,
+			a->scale, (const T *)a->table, a->at, wide));
+}
+
+/* The row that token t's gradient is added to: of its token, or without tokens of its position */
+static __device__ __forceinline__ uint32_t row_of(const uint32_t *tokens, const struct positions *places, int64_t t)
+{
+	return tokens ? tokens[t] : (uint32_t)position_of(places, t);
+}
+
+/* found (THREADS / 32 words of shared memory): a bit for each of THREADS tokens from `at` on, set if it has this row */
+static __device__ __forceinline__ void find_tokens(uint32_t *found, const uint32_t *tokens,
+	const struct positions *places, int64_t at, int64_t end, uint32_t row)
+{
+	int64_t t = at + threadIdx.x;
+	uint32_t votes = __ballot_sync(FULL, t < end && row_of(tokens, places, t) == row);
+	if (threadIdx.x % 32 == 0) found[threadIdx.x / 32] = votes;
+	__syncthreads();
+}
+
+/* A block computes some columns of a row's gradient: starting at the first token that has this row, it finds the others
+ * in ascending order and adds their rows of dx. Blocks of later tokens end when they find an earlier one. */
+template <typename T>
+static __global__ void __launch_bounds__(THREADS) embed_backward_kernel(float *dw, const T *dx, const uint32_t *tokens,
+	struct positions places, int64_t n, int64_t h, int64_t pad, int64_t column_blocks, float scale, int wide)
+{
+	DYNAMIC_SHARED(uint32_t, found); /* two sets, used in turn */
+	int64_t first = blockIdx.x / column_blocks, column = (blockIdx.x % column_blocks * THREADS + threadIdx.x) * WIDE;
+	uint32_t row = row_of(tokens, &places, first);
+	float sum[WIDE], v[WIDE];
+	int turn = 0;
+
+	if ((int64_t)row == pad) return;
+	for (int64_t at = 0; at < first; at += THREADS, turn ^= 1) {
+		uint32_t *f = found + turn * (THREADS / 32), any = 0;
+		find_tokens(f, tokens, &places, at, first, row);
+		for (int k = 0; k < THREADS / 32; k++) any |= f[k];
+		if (any) return;
+	}
+	float *to = dw + (int64_t)row * h + column;
+	if (column < h) get_wide(sum, to, h - column, wide);
+	for (int64_t at = first; at < n; at += THREADS, turn ^= 1) {
+		uint32_t *f = found + turn * (THREADS / 32);
+		find_tokens(f, tokens, &places, at, n, row);
+		for (int k = 0; k < THREADS / 32; k++)
+			for (uint32_t bits = f[k]; bits; bits &= bits - 1) {
+				int64_t t = at + 32 * k + __ffs(bits) - 1;
+				if (column >= h) continue;
+				get_wide(v, dx + t * h + column, h - column, wide);
+				for (int j = 0; j < WIDE; j++) sum[j] += scale * v[j];
+			}
+	}
+	if (column < h) put_wide(to, sum, h - column, wide);
+}
+
+/* dw (rows, H): of tokens, or without them of positions */
+static void table_backward(const struct cuda_queue *q, const struct embed_backward_args *a, float *dw, int64_t rows,
+	const uint32_t *tokens, int64_t pad, float scale)
+{
+	int64_t columns = div_up(a->h, THREADS * WIDE);
+	int wide = wide_rows(a->h, a->dx, dw, NULL, NULL);
+	if (a->beta == 0) cudaMemsetAsync(dw, 0, (size_t)(rows * a->h) * sizeof *dw, q->stream);
+	BY_ELEMENT(q,
+		LAUNCH(embed_backward_kernel<T>, a->n * columns, THREADS, 2 * (THREADS / 32) * sizeof(uint32_t), q->stream, dw,
+			(const T *)a->dx, tokens, a->at, a->n, a->h, pad, columns, scale, wide));
+}
+
+void cuda_embed_backward(const struct cuda_queue *q, const struct embed_backward_args *a)
+{
+	table_backward(q, a, a->dw, a->vocab, a->tokens, a->pad, a->scale);
+	if (a->dtable) table_backward(q, a, a->dtable, a->at.rows, NULL, -1, 1);
+}
+
+/* ---- cross-entropy: a block a row ---- */
+
+/* softmax's denominator over the logits read so far: sum of exp(x - high) */
+struct seen {
+	float high, sum;
+};
+
+static __device__ __forceinline__ float finite_or_0(float x) { return x == -INFINITY ? 0 : x; }
+
+static __device__ __forceinline__ struct seen seen_both(struct seen a, struct seen b)
+{
+	float high = b.high > a.high ? b.high : a.high, base = finite_or_0(high);
+	struct seen both = {high, a.sum * expf(a.high - base) + b.sum * expf(b.high - base)};
+	return both;
+}
+
+/* The maximum ignores a NaN among the logits, but the sum does not: so the loss is NaN, as it must be. */
+template <typename T>
+static __device__ __forceinline__ struct seen row_seen(const T *x, int64_t vocab, int aligned)
+{
+	struct seen s = {-INFINITY, 0};
+	float v[WIDE];
+	for (int64_t i = threadIdx.x * WIDE; i < vocab; i += THREADS * WIDE) {
+		struct seen here = {-INFINITY, 0};
+		get_wide(v, x + i, vocab - i, aligned && vocab - i >= WIDE);
+#pragma unroll
+		for (int j = 0; j < WIDE; j++)
+			if (i + j < vocab && v[j] > here.high) here.high = v[j];
+		if (here.high < s.high) here.high = s.high;
+		float base = finite_or_0(here.high);
+#pragma unroll
+		for (int j = 0; j < WIDE; j++) here.sum += i + j < vocab ? expf(v[j] - base) : 0;
+		s.sum = s.sum * expf(s.high - base) + here.sum;
+		s.high = here.high;
+	}
+	return s;
+}
+
+/* CHANGED: logits were scaled and capped before; the gradient is that of what they were, times
+ * slope (1 - (x rate)^2) */
+template <typename T, int CHANGED>
+static __global__ void __launch_bounds__(THREADS)
+	cross_entropy_kernel(T *logits, const uint32_t *targets, const float *weights, double *losses, int64_t vocab,
+		float scale, int backward, int marked, int aligned, float slope, float rate)
+{
+	DYNAMIC_SHARED(struct seen, parts);
+	int64_t row = blockIdx.x;
+	T *x = logits + row * vocab;
+	uint32_t target = targets[row];
+	float v[WIDE], weight = weights ? weights[row] : 1.0f;
+
+	if (target == UINT32_MAX || weight == 0) {
+		for (int j = 0; j < WIDE; j++) v[j] = 0;
+		for (int64_t i = threadIdx.x * WIDE; backward && i < vocab; i += THREADS * WIDE)
+			put_wide(x + i, v, vocab - i, aligned && vocab - i >= WIDE);
+		if (threadIdx.x == 0) losses[row] = 0;
+		return;
+	}
+	struct seen s = row_seen(x, vocab, aligned);
+#pragma unroll
+	for (int lanes = 16; lanes; lanes /= 2) {
+		struct seen other = {__shfl_xor_sync(FULL, s.high, lanes), __shfl_xor_sync(FULL, s.sum, lanes)};
+		s = threadIdx.x & lanes ? seen_both(other, s) : seen_both(s, other);
+	}
+	if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = s;
+	float at_target = get(x[target]);
+	__syncthreads();
+	s = parts[0];
+	for (int w = 1; w < THREADS / 32; w++) s = seen_both(s, parts[w]);
+	double loss = log((double)s.sum) + (double)s.high - (double)at_target;
+	int greedy = marked && at_target == s.high;
+	if (greedy && threadIdx.x < 32) { /* unless a token before it is as likely */
+		int before = 0;
+		for (int64_t i = threadIdx.x; i < (int64_t)target; i += 32) before |= get(x[i]) == s.high;
+		greedy = !__ballot_sync(FULL, before);
+	}
+	if (threadIdx.x == 0) losses[row] = greedy ? -loss : (double)weight * loss;
+	if (!backward) return;
+	scale *= weight;
+	float factor = (float)((double)scale / (double)s.sum);
+	for (int64_t i = threadIdx.x * WIDE; i < vocab; i += THREADS * WIDE) {
+		int wide = aligned && vocab - i >= WIDE;
+		get_wide(v, x + i, vocab - i, wide);
+#pragma unroll
+		for (int j = 0; j < WIDE; j++) {
+			float t = v[j] * rate, change = CHANGED ? slope * (1.0f - t * t) : 1.0f;
+			v[j] = expf(v[j] - s.high) * factor - (i + j == target ? scale : 0);
+			if (CHANGED) v[j] *= change;
+		}
+		put_wide(x + i, v, vocab - i, wide);
+	}
+}
+
+/* *loss += the losses of rows with a target, in a fixed order: one block sums them in a tree */
+static __global__ void __launch_bounds__(THREADS)
+	loss_kernel(struct loss *loss, const double *losses, int marked, const uint32_t *targets, int64_t n)
+{
+	DYNAMIC_SHARED(struct loss, parts);
+	struct loss mine = {0, 0};
+
+	for (int64_t i = threadIdx.x; i < n; i += THREADS)
+		if (targets[i] != UINT32_MAX) {
+			mine.sum += marked ? fabs(losses[i]) : losses[i];
+			mine.targets++;
+		}
+	parts[threadIdx.x] = mine;
+	for (int half = THREADS / 2; half; half /= 2) {
+		__syncthreads();
+		if ((int)threadIdx.x < half) {
+			parts[threadIdx.x].sum += parts[threadIdx.x + half].sum;
+			parts[threadIdx.x].targets += parts[threadIdx.x + half].targets;
+		}
+	}
+	if (threadIdx.x == 0) {
+		loss->sum += parts[0].sum;
+		loss->targets += parts[0].targets;
+	}
+}
+
+template <typename T, int CHANGED>
+static void cross_entropy(const struct cuda_queue *q, const struct cross_entropy_args *a, double *losses)
+{
+	/* access 16 bytes at once only if all rows start at multiples of 16 bytes */
+	int aligned = wide_rows(a->vocab, a->logits, NULL, NULL, NULL);
+	LAUNCH((cross_entropy_kernel<T, CHANGED>), a->n, THREADS, THREADS / 32 * sizeof(struct seen), q->stream,
+		(T *)a->logits, a->targets, a->weights, losses, a->vocab, a->scale, a->backward, a->losses != NULL, aligned,
+		a->logit_scale, a->cap != 0 ? 1.0f / a->cap : 0);
+}
+
+void cuda_cross_entropy(const struct cuda_queue *q, const struct cross_entropy_args *a)
+{
+	double *losses = a->losses ? a->losses : (double *)q->work;
+	if (a->backward && a->logit_scale != 0) BY_ELEMENT(q, (cross_entropy<T, 1>(q, a, losses)));
+	else BY_BYTES(a->losses ? 4 : q->elem, (cross_entropy<T, 0>(q, a, losses)));
+	LAUNCH(loss_kernel, 1, THREADS, THREADS * sizeof(struct loss), q->stream, a->loss, losses, a->losses != NULL,
+		a->targets, a->n);
+}
+
+/* x = cap tanh(scale x / cap), or scale x where cap is 0 */
+template <typename T>
+static __global__ void __launch_bounds__(THREADS)
+	cap_logits_kernel(T *x, int64_t n, float scale, float cap, int aligned)
+{
+	int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * WIDE;
+	int wide = aligned && n - i >= WIDE;
+	float v[WIDE], rate = cap != 0 ? scale / cap : scale;
+	if (i >= n) return;
+	get_wide(v, x + i, n - i, wide);
+#pragma unroll
+	for (int j = 0; j < WIDE; j++) v[j] = cap != 0 ? cap * tanhf(rate * v[j]) : rate * v[j];
+	put_wide(x + i, v, n - i, wide);
+}
+
+void cuda_cap_logits(const struct cuda_queue *q, const struct cap_logits_args *a)
+{
+	int aligned = wide_rows(WIDE, a->logits, NULL, NULL, NULL);
+	BY_BYTES(a->fp32 ? 4 : q->elem,
+		LAUNCH(cap_logits_kernel<T>, div_up(a->n, THREADS * WIDE), THREADS, 0, q->stream, (T *)a->logits, a->n,
+			a->scale, a->cap, aligned));
+}
+
+/* ---- the plain GEMM ---- */
+
+template <typename T, typename C>
+static __global__ void __launch_bounds__(THREADS) gemm_kernel(struct gemm_args g, int64_t column_tiles)
+{
+	DYNAMIC_SHARED(float, tiles);
+
+	plain_tile<T, C>(&g, blockIdx.x / column_tiles * PLAIN_TILE, blockIdx.x % column_tiles * PLAIN_TILE, tiles);
+}
+
+void cuda_gemm_plain(const struct cuda_queue *q, const struct gemm_args *product)
+{
+	const struct gemm_args g = *product;
+	int64_t columns = div_up(g.n, PLAIN_TILE), blocks = columns * div_up(g.m, PLAIN_TILE);
+	if (q->elem == 4 || g.exact)
+		LAUNCH((gemm_kernel<float, float>), blocks, THREADS, PLAIN_SHARED, q->stream, g, columns);
+	else if (g.fp32) LAUNCH((gemm_kernel<struct bf16, float>), blocks, THREADS, PLAIN_SHARED, q->stream, g, columns);
+	else LAUNCH((gemm_kernel<struct bf16, struct bf16>), blocks, THREADS, PLAIN_SHARED, q->stream, g, columns);
+}
+
+/* ---- work ---- */
+
+size_t cuda_work_bytes(int64_t n, int64_t heads)
+{
+	size_t least_bytes = 64u << 20, attention = (size_t)(n * heads) * sizeof(float),
+		   losses = (size_t)n * sizeof(double);
+	size_t most = attention > losses ? attention : losses;
+	return most > least_bytes ? most : least_bytes;
+}

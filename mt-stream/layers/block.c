@@ -1,0 +1,142 @@
+/* block.c: a decoder block: the order of its norms and residuals. Forward and backward are pairs.
+ *
+ *     pre-norm (llama)   x2 = x + attention(norm1(x))          y = x2 + mlp(norm2(x2))
+ *     post-norm          x2 = x + post1(attention(x))          y = x2 + post2(mlp(x2))
+ *     both (sandwich)    x2 = x + post1(attention(norm1(x)))   y = x2 + post2(mlp(norm2(x2)))
+ *     parallel           x2 = x + attention(norm1(x))          y = x2 + mlp(norm2(x)), or norm1
+ *
+ * In some families what is added is multiplied by a constant, and the whole output by a number of the block's own. In
+ * some a block has one half alone: a mixer, or an MLP. In some Mamba 2 is beside attention: both read norm1(x), and x2
+ * is the sum of x and both.
+ */
+#include <stdlib.h>
+
+#include "list.h"
+
+/* ---- where tensors are ---- */
+
+int64_t expert_stride(const struct mt_tensor *t, const struct mt_tensor *end)
+{
+	if (t->experts) return (int64_t)(t->n / t->experts);
+	for (const struct mt_tensor *next = t + 1; next < end; next++)
+		if (next->role == t->role) return (int64_t)(next->off - t->off);
+	return 0;
+}
+
+void weights_enter(struct weights *w, const struct device *dev, const struct mt_tensor *first, uint32_t n,
+	const void *base, const int16_t *lo)
+{
+	const struct mt_tensor *exact = NULL; /* the first one */
+	for (const struct mt_tensor *t = first; t < first + n; t++) {
+		if (t->expert) continue;
+		if (t->exact && !exact) exact = t;
+		if (t->exact && lo) w->lo[t->role] = lo + (t->off - exact->off);
+		w->t[t->role] = operands_after(dev, base, (int64_t)t->off);
+		if (t->role >= MT_T_XGATE && t->role <= MT_T_XDOWNB) w->stride[t->role] = expert_stride(t, first + n);
+	}
+}
+
+void grads_enter(struct grads *g, const struct mt_tensor *first, uint32_t n, float *base)
+{
+	for (const struct mt_tensor *t = first; t < first + n; t++) {
+		if (t->expert) continue;
+		g->t[t->role] = base + t->off;
+		if (t->role >= MT_T_XGATE && t->role <= MT_T_XDOWNB) g->stride[t->role] = expert_stride(t, first + n);
+	}
+}
+
+/* ---- memory ---- */
+
+void *walk_take(struct walk *w, uint64_t a, uint64_t b, uint64_t size)
+{
+	uint64_t bytes, end;
+	void *p = w->base ? w->base + w->used : NULL;
+	if (__builtin_mul_overflow(a, b, &bytes) || __builtin_mul_overflow(bytes, size, &bytes) ||
+		__builtin_add_overflow(bytes, 4095, &bytes) || __builtin_add_overflow(w->used, bytes & ~4095ull, &end)) {
+		w->over = true;
+		return NULL;
+	}
+	w->used = end;
+	return p;
+}
+
+void *walk_take_fn(void *where, uint64_t count, uint64_t size) { return walk_take(where, count, 1, size); }
+
+void block_take(struct saved *s, const struct kept *k, take_fn *take, void *where)
+{
+	const struct list *t = k->list;
+	*s = (struct saved){0};
+	for (int v = 1; v < t->values; v++) {
+		const struct value *x = &t->v[v];
+		if (x->of != NONE || x->keep > (int)k->level) continue;
+		void *at = take(where, k->n * (uint64_t)token_width(x), x->fp32 ? sizeof(float) : k->elem);
+		*(v == t->x2 ? &s->x2 : &s->v[v]) = at;
+	}
+}
+
+void blocks_take(struct saved v[MT_KINDS], const struct list *lists, uint32_t kinds, enum checkpoint level, uint64_t n,
+	uint64_t elem, struct walk *w)
+{
+	struct walk most = *w;
+	for (uint32_t k = 0; k < kinds; k++) {
+		struct walk one = *w;
+		block_take(&v[k], &(struct kept){&lists[k], level, n, elem}, walk_take_fn, &one);
+		if (one.over || one.used > most.used) most = one;
+	}
+	*w = most;
+}
+
+void keep_sum(struct saved *s, const struct list *lists, uint32_t kind, void *sum)
+{
+	const struct list *t = &lists[kind];
+	if (t->sum != NONE) s->v[root_of(t, t->sum)] = sum;
+}
+
+static void *after(void *p, int64_t elements, size_t size) { return p ? (char *)p + (size_t)elements * size : NULL; }
+
+struct saved saved_after(const struct saved *s, const struct list *lists, uint32_t kind, int64_t from, size_t elem)
+{
+	const struct list *t = &lists[kind];
+	struct saved to = *s;
+	for (int v = 1; v < t->values; v++)
+		to.v[v] = after(s->v[v], from * token_width(&t->v[v]), t->v[v].fp32 ? sizeof(float) : elem);
+	to.x2 = after(s->x2, from * t->g->hidden, elem);
+	to.dsum = after(s->dsum, from * t->g->hidden, elem);
+	return to;
+}
+
+struct list *lists_make(const struct mt_geometry *g, size_t elem)
+{
+	struct list *lists = calloc(MT_KINDS, sizeof *lists);
+	for (uint32_t k = 0; lists && k < g->n_kinds; k++) list_make(&lists[k], g, &g->kind[k], elem);
+	return lists;
+}
+
+/* Is the list gone through for this in such a plan? */
+static bool is_called(const struct list *t, enum call call, const struct arena_sizes *z)
+{
+	bool by_windows = z->windows && t->routing != NONE;
+	bool backward = call >= ROUTE_BACKWARD || call == MIXER_BACKWARD || call == MLP_BACKWARD;
+	if (backward && !z->train) return false;
+	return z->half == MIXER ? call < MLP_FORWARD : call >= MLP_FORWARD && (call >= ROUTE_FORWARD) == by_windows;
+}
+
+uint64_t lists_arena(const struct list *lists, uint32_t kinds, const struct arena_sizes *z)
+{
+	uint64_t most = 0;
+	for (const struct list *t = lists; t < lists + kinds; t++)
+		for (int call = 0; call < CALLS; call++)
+			if (is_called(t, (enum call)call, z))
+				most = larger(most, places_bytes(&t->at[call][z->half == MLP && !z->gate_up], z->n));
+	return most;
+}
+
+/* ---- a block ---- */
+
+void block_forward(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x, const struct saved *s,
+	void *y)
+{
+	bool mlp = has_mlp(mt_layer_of(c->geo, layer));
+	mixer_forward(c, layer, w, x, s, mlp ? s->x2 : y);
+	if (mlp) mlp_forward(c, layer, w, x, s, y);
+}
