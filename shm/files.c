@@ -37,9 +37,7 @@ int mt_files_put(struct mt_run *run, const struct mt_file *files, const void *co
 		memcpy((uint8_t *)map.p + at, data[i], files[i].bytes);
 		at += round_up(files[i].bytes, 64);
 	}
-	region_publish(&map);
-	region_unmap(&map);
-	return 0;
+	return region_join(run, name, &map);
 }
 
 int mt_files_each(const struct mt_run *run, int (*fn)(const char *name, const void *data, size_t bytes, void *arg),

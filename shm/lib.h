@@ -60,6 +60,8 @@ int region_create(const char *name, enum region, uint64_t size, const struct ran
 	const uint8_t run_id[16], const char *numa, struct map *, int *maker, const volatile int *stop);
 void region_made(int maker);       /* -1: nothing */
 void region_publish(struct map *); /* abi, with release: the region is whole */
+/* The same of one that a run gets after its creation. 66: the run was removed; so is the region */
+int region_join(struct mt_run *, const char *name, struct map *);
 int region_open(const char *name, enum region, bool readonly, const uint8_t *run_id, struct map *);
 /* The same, and *fd is the mapping's descriptor, to be closed by the caller; -1 after an error */
 int region_open_keep(const char *name, enum region, bool readonly, const uint8_t *run_id, struct map *, int *fd);

@@ -266,10 +266,9 @@ int mt_ring_make(struct mt_run *run, const char *name, const char *like)
 	struct mt_rings *rings = map.p;
 	rings->n = 1;
 	rings->ring[0] = shape;
-	region_publish(&map);
-	region_unmap(&map);
-	mt_wake(run);
-	return 0;
+	rc = region_join(run, region.text, &map);
+	if (!rc) mt_wake(run);
+	return rc;
 }
 
 int mt_ring_map(struct mt_run *run, const char *spec)

@@ -531,6 +531,16 @@ static int add_size(const char *run, const char *rest, const char *file, const s
 	return 0;
 }
 
+/* A removal first says that the run is gone, then looks for its regions: it finds this one, or is seen here */
+int region_join(struct mt_run *run, const char *name, struct map *map)
+{
+	region_publish(map);
+	region_unmap(map);
+	if (mt_run_state(run) != MT_GONE) return 0;
+	(void)region_unlink(name);
+	return mt_fail(MT_EX_NOINPUT, "run '%s' was removed", run->name);
+}
+
 struct removal {
 	const char *run;
 	bool all; /* also the control region */

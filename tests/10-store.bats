@@ -429,6 +429,21 @@ takes() {
 	fails_with 76 mt-store stat "$RUN"
 }
 
+@test "a ring or a file that a run gets while it is removed: exit 66, and nothing is left" {
+	mkfifo "$T/go"
+	for what in ring file; do
+		demo "$RUN"
+		spawn poke sh -c 'exec shm-poke "$0" $1 <"$2" >"$3"' "$RUN" $what "$T/go" "$T/poke"
+		exec 8>"$T/go"
+		eventually grep -q ready "$T/poke"
+		mt-store rm "$RUN"
+		exec 8>&-
+		exits 66 wait $PID
+		gone "$RUN"
+		grep -q "run '$RUN' was removed" "$T/poke.err"
+	done
+}
+
 @test "a half-made run exits 76 and can be listed and removed" {
 	: >"$(regions_of "$RUN").control"
 	fails_with 76 mt-store stat "$RUN"

@@ -9,6 +9,7 @@
  *     shm-poke RUN choices cycle|outside        a choice table with a cycle, or with an offset outside it
  *     shm-poke RUN layout unit|tensor|geometry|types   a table that does not match the geometry
  *     shm-poke RUN half U           unit U as mt-optim --update early leaves it before the commit
+ *     shm-poke RUN ring|file        at the end of stdin, give the run a ring of its own, or a file to keep
  *     shm-poke RUN watch            until SIGTERM: versions and the step never go back, rings stay valid; prints how
  *                                   many changes it saw
  */
@@ -85,6 +86,16 @@ static void watch(struct mt_run *run)
 	printf("%llu changes\n", (unsigned long long)changes);
 }
 
+static void give(struct mt_run *run, bool ring)
+{
+	const struct mt_file file = {.name = "tokenizer.json", .bytes = 4};
+	const void *data = "none";
+	puts("ready");
+	fflush(stdout);
+	while (getchar() != EOF) continue;
+	mt_must(ring ? mt_ring_make(run, "own", "batch.0") : mt_files_put(run, &file, &data, 1));
+}
+
 int main(int argc, char **argv)
 {
 	struct mt_run *run;
@@ -110,6 +121,7 @@ int main(int argc, char **argv)
 	else if (!strcmp(what, "choices")) choices(run, !strcmp(argv[3], "cycle"));
 	else if (!strcmp(what, "layout")) layout(run, argv[3]);
 	else if (!strcmp(what, "watch")) watch(run);
+	else if (!strcmp(what, "ring") || !strcmp(what, "file")) give(run, *what == 'r');
 	else mt_die(MT_EX_USAGE, "%s: no such thing to poke", what);
 	mt_run_close(run);
 	return 0;
