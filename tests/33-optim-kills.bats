@@ -113,7 +113,6 @@ killed_on_tier() { # KEY=VALUE...
 	[ "$(tail -n 1 "$T/killed")" = "$want" ]
 }
 
-# bats test_tags=nightly
 @test "a tier: an update and mt-tier killed at random end with the bits of a run without a tier" {
 	need_tier
 	killed_on_tier slots=2
@@ -125,6 +124,7 @@ killed_on_tier() { # KEY=VALUE...
 	killed_on_tier slots=3 early=1 clips=0 state=int8 grad=bf16
 }
 
+# bats test_tags=nightly
 @test "a tier: an update killed at any instruction is finished with the same bits, in slots that have other tiles" {
 	need_tier
 	drawn "" int8 "lion bf16"
