@@ -206,6 +206,10 @@ struct arena_sizes {
 };
 uint64_t lists_arena(const struct list *, uint32_t kinds, const struct arena_sizes *);
 
+/* Elements of a token in the largest operands of their GEMMs: what a layer reads, and the gradient of what it gives; in
+ * most[0] and most[1], if these are not larger */
+void lists_operands(const struct list *, uint32_t kinds, int half, uint64_t most[2]);
+
 /* Every array of a routing for slices of `slice` tokens, likewise; `most`: as mt_layer_most; to train: also the arrays
  * of backward. With windows of experts, a pass has `pass` tokens in `slices` slices; else `slices` is 0. */
 struct routing_sizes {
@@ -260,13 +264,12 @@ static inline int64_t mamba_o_width(const struct mt_layer *l)
 	return beside_attention(l) ? (int64_t)l->value_heads * l->value_dim : 0;
 }
 static inline int64_t mamba_width(const struct mt_layer *l) { return beside_attention(l) ? delta_width(l) : 0; }
-/* MLA, else 0: elements of a token in its latents and in the part of k that all heads share; in the larger latent; in
- * what kv's latent becomes: for each head the other part of k, and v */
+/* MLA, else 0: elements of a token in its latents and in the part of k that all heads share; in what kv's latent
+ * becomes: for each head the other part of k, and v */
 static inline int64_t latent_width(const struct mt_layer *l)
 {
 	return l->kv_rank ? (int64_t)l->q_rank + l->kv_rank + l->rope_dim : 0;
 }
-static inline int64_t rank_most(const struct mt_layer *l) { return (int64_t)larger(l->q_rank, l->kv_rank); }
 static inline int64_t pair_width(const struct mt_layer *l)
 {
 	return l->kv_rank ? (int64_t)l->heads * (l->head_dim - l->rope_dim + l->v_dim) : 0;

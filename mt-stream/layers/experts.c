@@ -204,14 +204,17 @@ static void down_late(struct run *r, const struct node *n)
 }
 
 static const struct node_kind gate_up_kind = {.forward = grouped_forward,
+	.multiplies = true,
 	.backward = grouped_backward,
 	.reads = 1 << 0,
 	.grad = {GRAD_OVER_INPUT}};
 /* Its input is read once more */
 static const struct node_kind gate_up_apart_kind = {.forward = grouped_forward,
+	.multiplies = true,
 	.backward = grouped_backward,
 	.reads = 1 << 0};
 static const struct node_kind down_kind = {.forward = grouped_forward,
+	.multiplies = true,
 	.backward = down_backward,
 	.late = down_late,
 	.reads = 1 << 2};
@@ -261,6 +264,7 @@ static void shared_down_late(struct run *r, const struct node *n)
 }
 
 static const struct node_kind shared_down_kind = {.forward = linear_node_forward,
+	.multiplies = true,
 	.backward = linear_input_backward,
 	.late = shared_down_late,
 	.reads = 1 << 2,

@@ -200,11 +200,13 @@ static void linear_node_backward(struct run *r, const struct node *n)
 }
 
 static const struct node_kind linear_kind = {.forward = linear_node_forward,
+	.multiplies = true,
 	.backward = linear_node_backward,
 	.reads = 1 << 0,
 	.grad = {GRAD_OWN, GRAD_OF_OUT}};
 /* Its input is given again: until then the input's gradient is there */
 static const struct node_kind linear_late_kind = {.forward = linear_node_forward,
+	.multiplies = true,
 	.backward = linear_input_backward,
 	.late = linear_weights_backward,
 	.grad = {GRAD_OVER_INPUT, GRAD_OF_OUT}};

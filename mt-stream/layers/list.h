@@ -66,9 +66,10 @@ struct node_kind {
 	void (*backward)(struct run *, const struct node *);
 	/* of a node whose first input's maker gives that again: what is done then, with the input */
 	void (*late)(struct run *, const struct node *);
-	bool gives;     /* backward gives the node's value again */
-	bool once;      /* backward changes dx itself: with windows in the first call alone */
-	unsigned reads; /* values that backward reads: 1 << input; READS_OUT, READS_SIDES */
+	bool gives;      /* backward gives the node's value again */
+	bool multiplies; /* GEMMs read its first input, and the gradient of its value */
+	bool once;       /* backward changes dx itself: with windows in the first call alone */
+	unsigned reads;  /* values that backward reads: 1 << input; READS_OUT, READS_SIDES */
 	enum grad_place grad[NODE_INPUTS];
 };
 enum { READS_OUT = 1 << NODE_INPUTS, READS_SIDES = 2 << NODE_INPUTS };
@@ -79,7 +80,7 @@ struct node {
 	int side[NODE_SIDES]; /* what it leaves for its backward pass, beside `out` */
 	bool in_place;        /* out is where its first input was */
 	enum mt_role_tensor w, b;
-	int64_t row, cols; /* of w: from this row on, so many */
+	int64_t row, cols; /* of w, of each expert's: from this row on, so many */
 	float scale, eps;
 };
 

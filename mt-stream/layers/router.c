@@ -196,6 +196,7 @@ static void route_backward(struct run *r, const struct node *n)
 }
 
 static const struct node_kind route_kind = {.forward = route_forward,
+	.multiplies = true,
 	.backward = route_backward,
 	.reads = 1 << 0 | READS_OUT | READS_SIDES};
 
@@ -203,6 +204,7 @@ int routing_node(struct list *t, int h)
 {
 	bool exact = t->l->expert_flags & (MT_CORRECTION | MT_EXACT_ROUTER);
 	struct node n = {.kind = &route_kind, .in = {h, NONE, NONE}, .w = MT_T_ROUTER, .b = MT_T_ROUTERB};
+	n.cols = t->l->experts;
 	n.side[DLOGITS] = side(t, t->l->experts, AGAIN);
 	if (exact && t->elem != sizeof(float)) n.side[WIDE] = side(t, t->g->hidden, AGAIN);
 	return t->routing = node(t, n, 0, AGAIN);
@@ -249,6 +251,7 @@ static void gate_backward(struct run *r, const struct node *n)
 }
 
 static const struct node_kind gate_kind = {.forward = gate_forward,
+	.multiplies = true,
 	.backward = gate_backward,
 	.reads = 1 << 0 | READS_OUT | READS_SIDES};
 

@@ -9,7 +9,7 @@
 
 struct sizes {
 	const struct mt_layer *most; /* the request's */
-	uint64_t h, a, proj, f, gu, elem, pass, chunk, slice, head;
+	uint64_t h, elem, pass, chunk, slice, head;
 	uint64_t saved; /* tokens of which a block has what it recomputes: windows go through all chunks of a pass */
 };
 
@@ -20,10 +20,6 @@ static struct sizes sizes_of(const struct plan_request *req, const struct plan *
 	struct sizes z = {
 		.most = most,
 		.h = g->hidden,
-		.a = (uint64_t)mixer_width(most),
-		.proj = larger((uint64_t)proj_width(most), (uint64_t)mamba_width(most)),
-		.f = most->ffn,
-		.gu = (uint64_t)gate_up_width(most),
 		.elem = req->elem,
 		.pass = (uint64_t)rows_of_pass(req, plan) * req->seq,
 		.chunk = (uint64_t)rows_of_chunk(req, plan) * req->seq,
@@ -89,18 +85,15 @@ uint64_t memory_attention(const struct plan_request *req, const struct plan *pla
  * it writes */
 static void take_operands(struct walk *w, const struct plan_request *req, const struct sizes *z, struct scratch *t)
 {
-	const struct mt_layer *l = z->most;
-	uint64_t slots = z->slice * l->experts_per_token, gated = mlp_gated(l) ? 2 : 1;
-	uint64_t inner = larger(slots * l->expert_ffn, z->slice * l->shared_ffn);
-	uint64_t a = larger(z->a, (uint64_t)mamba_o_width(l));
-	uint64_t x = larger(larger(z->chunk * larger(larger(z->h, a), (uint64_t)rank_most(l)), z->slice * z->f),
-		z->head * z->h);
-	uint64_t dy = larger(z->chunk * larger(larger(z->proj, z->h), (uint64_t)latent_width(l)), z->slice * z->gu);
-	dy = larger(dy, z->slice * larger(2ull * req->geo->ple_dim, (uint64_t)ple_width(req->geo)));
+	uint64_t mixers[2] = {0}, mlp[2] = {0}, head[2] = {z->h, req->geo->vocab}, x, dy;
 	if (req->operand == req->elem) return;
-	dy = larger(larger(dy, z->head * req->geo->vocab), larger(gated * inner, z->slice * l->experts));
-	t->operand[0] = walk_take(w, larger(x, larger(slots * z->h, inner)), 1, req->operand);
-	if (req->train) t->operand[1] = walk_take(w, larger(dy, slots * z->h), 1, req->operand);
+	if (req->ple) mlp[0] = z->h, mlp[1] = (uint64_t)ple_width(req->geo);
+	lists_operands(req->lists, req->geo->n_kinds, MIXER, mixers);
+	lists_operands(req->lists, req->geo->n_kinds, MLP, mlp);
+	x = larger(larger(z->chunk * mixers[0], z->slice * mlp[0]), z->head * head[0]);
+	dy = larger(larger(z->chunk * mixers[1], z->slice * mlp[1]), z->head * head[1]);
+	t->operand[0] = walk_take(w, x, 1, req->operand);
+	if (req->train) t->operand[1] = walk_take(w, dy, 1, req->operand);
 }
 
 /* Elements of the delta rule's work memory. On cores, the forward pass needs none. */

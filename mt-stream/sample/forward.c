@@ -96,20 +96,11 @@ static uint64_t slot_elems(const struct forward *f)
 	return most;
 }
 
-/* Elements of a token in what GEMMs read, at most */
-static uint64_t widest_operand(const struct mt_geometry *g, const struct mt_layer *most)
-{
-	uint64_t a = larger((uint64_t)mixer_width(most), (uint64_t)mamba_o_width(most));
-	uint64_t experts = most->experts_per_token * (uint64_t)larger(g->hidden, most->expert_ffn);
-	return larger(larger(larger(larger(g->hidden, a), 2ull * g->ple_dim), larger(most->ffn, (uint64_t)rank_most(most))),
-		larger(experts, most->shared_ffn));
-}
-
 static void lay_out(struct forward *f, struct walk *w, uint32_t room)
 {
 	const struct mt_geometry *g = f->geo;
 	const struct mt_layer most = mt_layer_most(g);
-	uint64_t n = (uint64_t)least(CHUNK, room), conv = (uint64_t)conv_width(&most);
+	uint64_t n = (uint64_t)least(CHUNK, room), conv = (uint64_t)conv_width(&most), widest[2] = {g->hidden};
 	f->x = take(w, room, g->hidden);
 	f->y = take(w, room, g->hidden);
 	for (uint32_t k = 0; k < g->n_kinds; k++) {
@@ -125,17 +116,17 @@ static void lay_out(struct forward *f, struct walk *w, uint32_t room)
 	f->starts = (uint32_t *)take(w, n, 1);
 	f->conv_rows = conv ? take(w, n + DELTA_CHUNK, conv) : NULL;
 	blocks_take(f->saved, f->lists, g->n_kinds, KEEP_ALL_BUT_GATE_UP, n, sizeof(float), w);
-	for (int half = 0; half < HALVES; half++)
-		f->scratch.arena[half] = walk_take(w,
-			lists_arena(f->lists, g->n_kinds, &(struct arena_sizes){.half = half, .n = (int64_t)n, .gate_up = true}), 1,
-			1);
+	for (int half = 0; half < HALVES; half++) {
+		const struct arena_sizes arena = {.half = half, .n = (int64_t)n, .gate_up = true};
+		f->scratch.arena[half] = walk_take(w, lists_arena(f->lists, g->n_kinds, &arena), 1, 1);
+		lists_operands(f->lists, g->n_kinds, half, widest);
+	}
 	f->scratch.h = take(w, n, g->hidden);
 	f->scratch.rstd = take(w, n, 1);
 	f->scratch.mean = g->flags & MT_LAYERNORM ? take(w, n, 1) : NULL;
 	f->scratch.logits = take(w, g->vocab, 1);
 	if (g->ple_dim) ple_take(&f->scratch.ple, &(struct ple_sizes){g, n, sizeof(float)}, walk_take_fn, w);
-	if (f->dev->operand != f->dev->elem)
-		f->scratch.operand[OPERAND_X] = walk_take(w, n, widest_operand(g, &most), f->dev->operand);
+	if (f->dev->operand != f->dev->elem) f->scratch.operand[OPERAND_X] = walk_take(w, n, widest[0], f->dev->operand);
 	if (most.experts)
 		routing_take(&f->scratch.routing,
 			&(struct routing_sizes){.most = &most,
