@@ -55,7 +55,7 @@ static const char *const op_names[] = {
 	[OP_GRADS_OUT] = "gradients out",
 	[OP_NARROW] = "narrow",
 	[OP_GEMM] = "GEMM",
-	OPS(NAME) EXPERT_OPS(NAME) BALANCE_OPS(NAME) MIXER_OPS(NAME)[OP_GRADS_FINAL] = "gradients final",
+	OPS(NAME)[OP_GRADS_FINAL] = "gradients final",
 };
 
 const char *op_name(enum op_code code) { return op_names[code]; }

@@ -159,13 +159,35 @@ static void writes(struct written *w, void *p, int64_t n, size_t size)
 static struct written written_by(const struct op *o, size_t elem, size_t operand)
 {
 	struct written w = {0};
-#define WRITES(op_code, args, when, array, elements, bytes) \
-	if (o->code == OP_##op_code) { \
-		const __typeof__(o->args) *a = &o->args; \
-		if (when) writes(&w, array, (int64_t)(elements), bytes); \
+	const enum op_code code = o->code;
+	const size_t weight = operand;
+#define WRITES(bytes, field, elements, when) \
+	if (when) writes(&w, (void *)(uintptr_t)a->field, elements, bytes);
+#define WRITES_OF(op_code, op, args, name) \
+	case OP_##op_code: { \
+		const struct args##_args *a = &o->args; \
+		args##_arrays(WRITES) break; \
 	}
-	WRITTEN(WRITES)
-#undef WRITES
+	switch (code) {
+	case OP_NONE:
+	case OP_ZERO:
+	case OP_DISCARD:
+	case OP_GRADS_FINAL: break;
+	case OP_COPY: writes(&w, o->copy.dst, (int64_t)o->copy.bytes, 1); break;
+	case OP_WEIGHTS_IN: writes(&w, o->weights_in.dst, o->weights_in.n, operand); break;
+	case OP_GRADS_OUT: writes(&w, o->grads_out.dst, o->grads_out.n, mt_dtype_bytes(o->grads_out.to)); break;
+	case OP_NARROW: writes(&w, o->narrow.dst, o->narrow.n, operand); break;
+	case OP_GEMM: {
+		const struct gemm_args *a = &o->gemm;
+		if (a->beta == 0 && a->ldc == a->n && a->add != a->c) writes(&w, a->c, a->m * a->n, elem);
+		break;
+	}
+		OPS(WRITES_OF)
+	}
+	if (code == OP_GROUPED_GEMM && !o->grouped_gemm.sum) { /* rows from `begin` on; between gradients are others' */
+		const struct grouped_gemm_args *a = &o->grouped_gemm;
+		writes(&w, (char *)a->c + (size_t)(a->begin * a->n) * elem, a->rows * a->n, elem);
+	}
 	return w;
 }
 

@@ -35,54 +35,6 @@ struct event {
 	uint64_t at;
 }; /* {0}: has always completed */
 
-enum op_code {
-	OP_NONE,
-	OP_COPY,
-	OP_ZERO,
-	OP_DISCARD,
-	OP_WEIGHTS_IN,
-	OP_GRADS_OUT,
-	OP_NARROW,
-	OP_GEMM,
-	OP_BIAS_BACKWARD,
-	OP_EMBED_FORWARD,
-	OP_EMBED_BACKWARD,
-	OP_NORM_FORWARD,
-	OP_NORM_BACKWARD,
-	OP_ROPE_FORWARD,
-	OP_ROPE_BACKWARD,
-	OP_ATTENTION_FORWARD,
-	OP_ATTENTION_BACKWARD,
-	OP_ACTIVATION_FORWARD,
-	OP_ACTIVATION_BACKWARD,
-	OP_SINKS_BACKWARD,
-	OP_SCALED_ADD,
-	OP_CAP_LOGITS,
-	OP_CROSS_ENTROPY,
-	OP_JOIN,
-	OP_ROUTE_FORWARD,
-	OP_ROUTE_BACKWARD,
-	OP_DISPATCH,
-	OP_GROUPED_GEMM,
-	OP_GROUPED_BIAS_BACKWARD,
-	OP_COMBINE,
-	OP_COMBINE_BACKWARD,
-	OP_BALANCE_FORWARD,
-	OP_BALANCE_BACKWARD,
-	OP_CONV_FORWARD,
-	OP_CONV_BACKWARD,
-	OP_DELTA_FORWARD,
-	OP_DELTA_BACKWARD,
-	OP_GATED_NORM_FORWARD,
-	OP_GATED_NORM_BACKWARD,
-	OP_GATE_FORWARD,
-	OP_GATE_BACKWARD,
-	OP_COLUMNS,
-	OP_MLA_FORWARD,
-	OP_MLA_BACKWARD,
-	OP_GRADS_FINAL,
-};
-
 const char *op_name(enum op_code);
 
 /* An operation and its arguments, copied at launch. ops/ says what each computes. */
@@ -127,32 +79,9 @@ struct op {
 			int64_t n;
 		} narrow;
 		struct gemm_args gemm;
-		struct bias_backward_args bias_backward;
-		struct embed_forward_args embed_forward;
-		struct embed_backward_args embed_backward;
-		struct norm_forward_args norm_forward;
-		struct norm_backward_args norm_backward;
-		struct rope_args rope;
-		struct attention_args attention;
-		struct activation_args activation;
-		struct sinks_backward_args sinks_backward;
-		struct scaled_add_args scaled_add;
-		struct cap_logits_args cap_logits;
-		struct cross_entropy_args cross_entropy;
-		struct join_args join;
-		struct route_args route;
-		struct dispatch_args dispatch;
-		struct grouped_gemm_args grouped_gemm;
-		struct grouped_bias_backward_args grouped_bias_backward;
-		struct combine_args combine;
-		struct combine_backward_args combine_backward;
-		struct balance_args balance;
-		struct conv_args conv;
-		struct delta_args delta;
-		struct gated_norm_args gated_norm;
-		struct mla_args mla;
-		struct gate_args gate;
-		struct columns_args columns;
+#define MEMBER(args) struct args##_args args;
+		OP_ARGS(MEMBER)
+#undef MEMBER
 	};
 };
 

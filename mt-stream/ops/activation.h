@@ -28,4 +28,16 @@ static inline int64_t activation_width(const struct activation_args *a)
 	return activation_gated(a->form) ? 2 * a->f : a->f;
 }
 
+/* clang-format off */
+#define activation_arrays(A) \
+	A(elem, y, a->n * a->f, code == OP_ACTIVATION_FORWARD || a->y != a->dy) \
+	A(elem, gu, a->n * activation_width(a), 0) \
+	A(elem, dy, a->n * a->f, 0) \
+	A(elem, dgu, a->n * activation_width(a), code == OP_ACTIVATION_BACKWARD && a->dgu != a->gu) \
+	A(weight, slope[0], 1, 0) \
+	A(weight, slope[1], 1, 0) \
+	A(4, dslope[0], 1, code == OP_ACTIVATION_BACKWARD && a->form == MT_XIELU && a->beta == 0) \
+	A(4, dslope[1], 1, code == OP_ACTIVATION_BACKWARD && a->form == MT_XIELU && a->beta == 0)
+/* clang-format on */
+
 #endif

@@ -54,4 +54,19 @@ void attention_bf16_backward(struct pool *, const struct attention_args *);
 /* This CPU can, and it is faster than fp32 */
 bool attention_bf16_is_fast(void);
 
+/* clang-format off */
+#define attention_arrays(A) \
+	A(elem, qkv, a->n * attention_row(a), 0) \
+	A(elem, o, a->n * a->heads * attention_dim_v(a), code == OP_ATTENTION_FORWARD) \
+	A(4, lse, a->n * a->heads, code == OP_ATTENTION_FORWARD) \
+	A(elem, d_o, a->n * a->heads * attention_dim_v(a), 0) \
+	A(elem, dqkv, a->n * attention_row(a), code == OP_ATTENTION_BACKWARD) \
+	A(weight, sinks, a->heads, 0)
+#define sinks_backward_arrays(A) \
+	A(4, dsinks, a->heads, a->beta == 0) \
+	A(weight, sinks, a->heads, 0) \
+	A(elem, o, a->n * a->heads * a->dim, 0) \
+	A(elem, d_o, a->n * a->heads * a->dim, 0)
+/* clang-format on */
+
 #endif

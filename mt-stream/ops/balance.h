@@ -18,4 +18,11 @@ struct balance_args {
 	int exact;
 };
 
+/* clang-format off */
+#define balance_arrays(A) \
+	A(4, logits, a->n * a->experts, 0) \
+	A(8, sums, 2 * a->experts + 1, 0) \
+	A(a->exact ? 4 : elem, dlogits, a->n * a->experts, 0)
+/* clang-format on */
+
 #endif

@@ -48,4 +48,21 @@ struct combine_backward_args {
 	int bf16;               /* cpu: bias is */
 };
 
+/* clang-format off */
+#define dispatch_arrays(A) \
+	A(elem, y, a->rows * a->h, 1) \
+	A(elem, x, a->rows / a->per_token * a->h, 0)
+#define combine_arrays(A) \
+	A(a->partial ? 4 : elem, y, a->n * a->h, a->y != a->add && a->y != a->sum) \
+	A(elem, add, a->n * a->h, 0) \
+	A(elem, x, a->n * a->per_token * a->h, 0) \
+	A(4, sum, a->n * a->h, 0)
+#define combine_backward_arrays(A) \
+	A(4, dweight, a->rows, !a->slot) \
+	A(elem, y, a->rows * a->f, 0) \
+	A(elem, dy, a->rows * a->f, 0) \
+	A(elem, dgu, a->rows * a->g, 0) \
+	A(elem, d_o, a->rows * a->h, 0)
+/* clang-format on */
+
 #endif

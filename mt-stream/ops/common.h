@@ -51,9 +51,7 @@ static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 	f(SINKS_BACKWARD, sinks_backward, sinks_backward, "sinks backward") \
 	f(SCALED_ADD, scaled_add, scaled_add, "scaled add") \
 	f(CAP_LOGITS, cap_logits, cap_logits, "cap logits") \
-	f(CROSS_ENTROPY, cross_entropy, cross_entropy, "cross-entropy")
-/* Those of a mixture of experts */
-#define EXPERT_OPS(f) \
+	f(CROSS_ENTROPY, cross_entropy, cross_entropy, "cross-entropy") \
 	f(JOIN, join, join, "join") \
 	f(ROUTE_FORWARD, route_forward, route, "route forward") \
 	f(ROUTE_BACKWARD, route_backward, route, "route backward") \
@@ -61,13 +59,9 @@ static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 	f(GROUPED_GEMM, grouped_gemm, grouped_gemm, "grouped GEMM") \
 	f(GROUPED_BIAS_BACKWARD, grouped_bias_backward, grouped_bias_backward, "grouped bias backward") \
 	f(COMBINE, combine, combine, "combine") \
-	f(COMBINE_BACKWARD, combine_backward, combine_backward, "combine backward")
-/* Those of the auxiliary loss and the z-loss */
-#define BALANCE_OPS(f) \
+	f(COMBINE_BACKWARD, combine_backward, combine_backward, "combine backward") \
 	f(BALANCE_FORWARD, balance_forward, balance, "balance forward") \
-	f(BALANCE_BACKWARD, balance_backward, balance, "balance backward")
-/* Those of mixers beside attention, and of gates */
-#define MIXER_OPS(f) \
+	f(BALANCE_BACKWARD, balance_backward, balance, "balance backward") \
 	f(CONV_FORWARD, conv_forward, conv, "convolution forward") \
 	f(CONV_BACKWARD, conv_backward, conv, "convolution backward") \
 	f(DELTA_FORWARD, delta_forward, delta, "delta rule forward") \
@@ -79,7 +73,34 @@ static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 	f(COLUMNS, columns, columns, "columns") \
 	f(MLA_FORWARD, mla_forward, mla, "latents forward") \
 	f(MLA_BACKWARD, mla_backward, mla, "latents backward")
+/* Their arguments */
+#define OP_ARGS(f) \
+	f(bias_backward) f(embed_forward) f(embed_backward) f(norm_forward) f(norm_backward) f(rope) f(attention) \
+	f(activation) f(sinks_backward) f(scaled_add) f(cap_logits) f(cross_entropy) f(join) f(route) f(dispatch) \
+	f(grouped_gemm) f(grouped_bias_backward) f(combine) f(combine_backward) f(balance) f(conv) f(delta) \
+	f(gated_norm) f(gate) f(columns) f(mla)
 /* clang-format on */
+
+/* Beside each one's arguments, ARGS_arrays(A) has a row for each array of numbers: A(bytes, field, n, written).
+ * bytes of an element: elem of the device's own; operand of what GEMMs and the embedding read; weight of operands that
+ * a cpu widens first; 4 of fp32 and indices; 8. From its first element to its last one are n. written: the operation
+ * writes all of it, and reads nothing of it. `a` are the arguments, `code` the operation. From these rows follow what
+ * device chaos overwrites, which weights a cpu widens, and in which types tests give kernels their arrays. */
+
+/* Codes in the order of traces; what the others do is in device/device.h */
+#define OP_CODE(code, op, args, name) OP_##code,
+enum op_code {
+	OP_NONE,
+	OP_COPY,
+	OP_ZERO,
+	OP_DISCARD,
+	OP_WEIGHTS_IN,
+	OP_GRADS_OUT,
+	OP_NARROW,
+	OP_GEMM,
+	OPS(OP_CODE) OP_GRADS_FINAL,
+};
+#undef OP_CODE
 
 /* The functions of the cpu device */
 struct pool; /* pool.h */
@@ -88,8 +109,5 @@ struct gemm_args;
 	struct args##_args; \
 	void op_##op(struct pool *, const struct args##_args *);
 OPS(OP_PROTOTYPE)
-EXPERT_OPS(OP_PROTOTYPE)
-BALANCE_OPS(OP_PROTOTYPE)
-MIXER_OPS(OP_PROTOTYPE)
 
 #endif

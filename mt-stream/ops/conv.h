@@ -37,4 +37,22 @@ struct conv_args {
 	float beta;
 };
 
+/* clang-format off */
+#define conv_arrays(A) \
+	A(elem, x, a->n * a->ld, 0) \
+	A(elem, before, a->n * a->ld, 0) \
+	A(elem, after, a->n * a->ld, 0) \
+	A(weight, w, a->channels * a->width, 0) \
+	A(weight, bias, a->channels, 0) \
+	A(elem, y, a->n * a->channels, code == OP_CONV_FORWARD && !a->past) \
+	A(elem, dq, a->n * a->value_heads * a->dim, 0) \
+	A(elem, dk, a->n * a->value_heads * a->dim, 0) \
+	A(elem, dv, a->n * (a->channels - (a->q_heads + a->k_heads) * a->dim), 0) \
+	A(elem, dx, a->n * a->dx_ld, code == OP_CONV_BACKWARD && a->dx_ld == a->channels) \
+	A(elem, dbefore, a->n * a->dx_ld, 0) \
+	A(elem, dafter, a->n * a->dx_ld, 0) \
+	A(4, dw, a->channels * a->width, code == OP_CONV_BACKWARD && a->beta == 0) \
+	A(4, dbias, a->channels, code == OP_CONV_BACKWARD && a->beta == 0)
+/* clang-format on */
+
 #endif

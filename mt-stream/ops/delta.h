@@ -83,4 +83,25 @@ static inline int64_t delta_work_elems(const struct delta_args *a, int gpu)
 	return all + (g.most * (g.waves - 1) + 2 * chunks) * state + g.most * g.waves * 2 * (delta_wave(&g) + 2);
 }
 
+/* clang-format off */
+#define delta_arrays(A) \
+	A(elem, qkv, a->n * (2 * a->key_heads * a->key_dim + a->value_heads * a->value_dim), 0) \
+	A(elem, a, (a->n - 1) * a->ld + a->value_heads, 0) \
+	A(elem, b, (a->n - 1) * a->ld + a->value_heads, 0) \
+	A(weight, a_log, a->value_heads, 0) \
+	A(weight, dt_bias, a->value_heads, 0) \
+	A(weight, skip, a->value_heads, 0) \
+	A(elem, o, a->n * a->value_heads * a->value_dim, code == OP_DELTA_FORWARD) \
+	A(elem, d_o, a->n * a->value_heads * a->value_dim, 0) \
+	A(elem, dq, a->n * a->value_heads * a->key_dim, code == OP_DELTA_BACKWARD) \
+	A(elem, dk, a->n * a->value_heads * a->key_dim, code == OP_DELTA_BACKWARD) \
+	A(elem, dv, a->n * a->value_heads * a->value_dim, code == OP_DELTA_BACKWARD) \
+	A(elem, da, (a->n - 1) * a->d_ld + a->value_heads, 0) \
+	A(elem, db, (a->n - 1) * a->d_ld + a->value_heads, 0) \
+	A(4, da_log, a->value_heads, code == OP_DELTA_BACKWARD && a->beta == 0) \
+	A(4, ddt_bias, a->value_heads, code == OP_DELTA_BACKWARD && a->beta == 0) \
+	A(4, dskip, a->value_heads, code == OP_DELTA_BACKWARD && a->beta == 0 && !a->correct) \
+	A(4, work, delta_work_elems(a, 0), code == OP_DELTA_BACKWARD)
+/* clang-format on */
+
 #endif

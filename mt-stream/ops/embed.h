@@ -43,4 +43,14 @@ struct embed_backward_args {
 	struct positions at;
 };
 
+/* clang-format off */
+#define embed_forward_arrays(A) \
+	A(elem, x, a->n * a->h, 1) \
+	A(operand, table, a->at.rows * a->h, 0)
+#define embed_backward_arrays(A) \
+	A(4, dw, a->vocab * a->h, a->beta == 0) \
+	A(elem, dx, a->n * a->h, 0) \
+	A(4, dtable, a->at.rows * a->h, a->beta == 0)
+/* clang-format on */
+
 #endif

@@ -44,4 +44,25 @@ struct gate_args {
 	int64_t dgate_ld;
 };
 
+/* clang-format off */
+#define gated_norm_arrays(A) \
+	A(elem, o, a->n * a->heads * a->dim, 0) \
+	A(elem, z, (a->n - 1) * a->ld + a->heads * a->dim, 0) \
+	A(weight, w, gated_norm_weights(a), 0) \
+	A(elem, y, a->n * a->heads * a->dim, code == OP_GATED_NORM_FORWARD || a->y != a->dy) \
+	A(elem, dy, a->n * a->heads * a->dim, 0) \
+	A(elem, d_o, a->n * a->heads * a->dim, code == OP_GATED_NORM_BACKWARD && a->d_o != a->dy) \
+	A(elem, dz, (a->n - 1) * a->dz_ld + a->heads * a->dim, \
+		code == OP_GATED_NORM_BACKWARD && a->dz_ld == a->heads * a->dim) \
+	A(4, dw, gated_norm_weights(a), code == OP_GATED_NORM_BACKWARD && a->beta == 0)
+#define gate_arrays(A) \
+	A(elem, o, a->n * a->width, 0) \
+	A(elem, gate, (a->n - 1) * a->ld + a->width, 0) \
+	A(elem, y, a->n * a->width, a->y != (code == OP_GATE_FORWARD ? a->o : a->dy)) \
+	A(elem, dy, a->n * a->width, 0) \
+	A(elem, d_o, a->n * a->width, code == OP_GATE_BACKWARD && a->d_o != a->dy) \
+	A(elem, dgate, (a->n - 1) * a->dgate_ld + a->width, \
+		code == OP_GATE_BACKWARD && a->dgate != a->gate && a->dgate_ld == a->width)
+/* clang-format on */
+
 #endif

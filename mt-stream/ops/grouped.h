@@ -64,4 +64,15 @@ struct grouped_bias_backward_args {
 	int64_t experts, n;
 };
 
+/* clang-format off */
+#define grouped_gemm_arrays(A) \
+	A(operand, a, a->rows * a->lda, 0) \
+	A(operand, b, a->sum ? a->rows * a->ldb : a->experts * a->stride, 0) \
+	A(operand, bias, a->experts * a->bias_stride, 0) \
+	A(a->sum ? 4 : elem, c, a->sum ? a->k * a->n : a->rows * a->ldc, a->sum && a->beta == 0)
+#define grouped_bias_backward_arrays(A) \
+	A(4, db, a->n, a->beta == 0) \
+	A(elem, dy, a->first[a->experts] * a->n, 0)
+/* clang-format on */
+
 #endif

@@ -36,4 +36,12 @@ struct cross_entropy_args {
 	float logit_scale, cap;
 };
 
+/* clang-format off */
+#define cap_logits_arrays(A) \
+	A(a->fp32 ? 4 : elem, logits, a->n, 0)
+#define cross_entropy_arrays(A) \
+	A(a->losses ? 4 : elem, logits, a->n * a->vocab, 0) \
+	A(8, losses, a->n, 1)
+/* clang-format on */
+
 #endif

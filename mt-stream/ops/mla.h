@@ -23,4 +23,11 @@ struct mla_args {
 	int64_t ld;
 };
 
+/* clang-format off */
+#define mla_arrays(A) \
+	A(elem, qkv, a->n * a->heads * (2 * a->dim + a->dim_v), 0) \
+	A(elem, kv, a->n * a->heads * (a->dim - a->rope_dim + a->dim_v), code == OP_MLA_BACKWARD) \
+	A(elem, kr, a->n * a->ld, 0)
+/* clang-format on */
+
 #endif

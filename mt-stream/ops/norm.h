@@ -37,4 +37,23 @@ struct norm_backward_args {
 	int64_t ld; /* as above, of x and dx */
 };
 
+/* clang-format off */
+#define norm_forward_arrays(A) \
+	A(elem, y, a->n * a->h, 1) \
+	A(4, rstd, a->n, 1) \
+	A(4, mean, a->n, 1) \
+	A(elem, x, a->n * (a->ld ? a->ld : a->h), 0) \
+	A(weight, w, a->h, 0) \
+	A(weight, b, a->h, 0)
+#define norm_backward_arrays(A) \
+	A(elem, dx, a->n * (a->ld ? a->ld : a->h), !a->add_dx && !a->ld && a->dx != a->dy) \
+	A(4, dw, a->h, a->beta == 0 && a->w) \
+	A(4, db, a->h, a->beta == 0 && a->mean) \
+	A(elem, dy, a->n * a->h, 0) \
+	A(elem, x, a->n * (a->ld ? a->ld : a->h), 0) \
+	A(weight, w, a->h, 0) \
+	A(4, rstd, a->n, 0) \
+	A(4, mean, a->n, 0)
+/* clang-format on */
+
 #endif

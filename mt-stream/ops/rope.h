@@ -52,4 +52,15 @@ static inline int rope_is_nothing(const struct rope_args *a)
 	return !a->rope_dim && !rope_norms(a) && !a->k_is_v && a->temperature == 0;
 }
 
+/* clang-format off */
+#define rope_arrays(A) \
+	A(elem, qkv, a->n * rope_row(a), 0) \
+	A(weight, qnorm, rope_q_weights(a), 0) \
+	A(weight, knorm, rope_k_weights(a), 0) \
+	A(elem, pre, a->n * rope_normed(a) * a->dim, code == OP_ROPE_FORWARD && rope_norms(a)) \
+	A(4, rstd, a->n * (a->row_norm ? 2 : rope_normed(a)), code == OP_ROPE_FORWARD && rope_norms(a)) \
+	A(4, dqnorm, rope_q_weights(a), code == OP_ROPE_BACKWARD && a->qnorm && a->beta == 0) \
+	A(4, dknorm, rope_k_weights(a), code == OP_ROPE_BACKWARD && a->qnorm && a->beta == 0)
+/* clang-format on */
+
 #endif

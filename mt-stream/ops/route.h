@@ -33,4 +33,19 @@ struct route_args {
 	float *dfactor, beta; /* (E), backward; NULL: not wanted */
 };
 
+/* clang-format off */
+#define route_arrays(A) \
+	A(4, scores, a->n * a->experts, 0) \
+	A(a->exact ? 4 : weight, correction, a->experts, 0) \
+	A(a->exact ? 4 : weight, factor, a->experts, 0) \
+	A(4, weight, a->n * a->per_token, code == OP_ROUTE_FORWARD) \
+	A(4, expert, a->n * a->per_token, code == OP_ROUTE_FORWARD) \
+	A(4, row, a->n * a->per_token, code == OP_ROUTE_FORWARD && a->slot) \
+	A(4, slot, a->n * a->per_token, code == OP_ROUTE_FORWARD) \
+	A(4, first, a->experts + 1, code == OP_ROUTE_FORWARD && a->slot) \
+	A(4, dweight, a->n * a->per_token, 0) \
+	A(a->exact ? 4 : elem, dlogits, a->n * a->experts, code == OP_ROUTE_BACKWARD) \
+	A(4, dfactor, a->experts, code == OP_ROUTE_BACKWARD && a->beta == 0)
+/* clang-format on */
+
 #endif

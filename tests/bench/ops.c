@@ -72,7 +72,6 @@ static void run_gemm(const void *args) { op_gemm(pool, args); }
 #define RUN(code, op, args, name) \
 	static __attribute__((unused)) void run_##op(const void *args_of) { op_##op(pool, args_of); }
 OPS(RUN)
-MIXER_OPS(RUN)
 
 /* Forward y = x w', dgrad dx = dy w, wgrad dw = dy' x, of each: CPU time a thread, GFLOP/s, share of the peak */
 static void bench_linear(const char *name, int64_t rows, int64_t in, int64_t out)

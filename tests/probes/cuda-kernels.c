@@ -111,7 +111,7 @@ static void *copied(const void *x, int64_t n, int elem, size_t off)
 
 /* Where the operation finds x: fp32 as it is, unless it has to lie straight; bf16 rounded, and off alignment where x
  * is */
-static void *operand(const void *x, int64_t n)
+static void *as_operand(const void *x, int64_t n)
 {
 	if (!x || (queue.elem == 4 && !straight)) return (void *)x;
 	return copied(x, n, queue.elem, straight ? 0 : 10 * ((uintptr_t)x / 4 % 4));
@@ -181,249 +181,79 @@ void op_gemm(struct pool *p, const struct gemm_args *g)
 	/* weight gradients are fp32; the library's algorithm depends on alignment */
 	c.fp32 = g->trans_a || g->fp32;
 	straight = 1;
-	c.a = operand(g->a, (g->trans_a ? g->k : g->m) * g->lda);
-	c.b = operand(g->b, (g->trans_b ? g->n : g->k) * g->ldb);
-	c.bias = operand(g->bias, g->n);
-	c.add = c.fp32 && queue.elem == 2 ? g->add : operand(g->add, g->m * g->ldc);
-	c.c = c.fp32 && queue.elem == 2 ? g->c : operand(g->c, g->m * g->ldc);
+	c.a = as_operand(g->a, (g->trans_a ? g->k : g->m) * g->lda);
+	c.b = as_operand(g->b, (g->trans_b ? g->n : g->k) * g->ldb);
+	c.bias = as_operand(g->bias, g->n);
+	c.add = c.fp32 && queue.elem == 2 ? g->add : as_operand(g->add, g->m * g->ldc);
+	c.c = c.fp32 && queue.elem == 2 ? g->c : as_operand(g->c, g->m * g->ldc);
 #ifndef MT_EMU
 	must_not(gemms_run(library, &queue, &c));
 #else
 	int apart = c.bias && g->fp32 && queue.elem == 2; /* as gemm.c has it */
 	if (apart) c.bias = NULL;
 	cuda_gemm_plain(&queue, &c);
-	c.bias = operand(g->bias, g->n);
+	c.bias = as_operand(g->bias, g->n);
 	if (apart) cuda_add_bias(&queue, &c);
 #endif
 	end();
 }
 
-/* What each has of the elements' type, forward and backward */
-
-static void bias_backward_operands(struct bias_backward_args *a) { a->dy = operand(a->dy, a->m * a->ld); }
-
-static void embed_forward_operands(struct embed_forward_args *a)
+/* What the arrays' rows in ops/ do not say */
+static void first_operands(enum op_code code, void *args)
 {
-	int64_t vocab = 0;
-	for (int64_t i = 0; i < a->n; i++) vocab = a->tokens[i] >= vocab ? a->tokens[i] + 1 : vocab;
-	a->x = operand(a->x, a->n * a->h);
-	a->w = operand(a->w, vocab * a->h);
-	a->table = operand(a->table, a->at.rows * a->h);
+	straight = code == OP_ATTENTION_FORWARD || code == OP_ATTENTION_BACKWARD || code == OP_SINKS_BACKWARD;
+	if (code == OP_EMBED_FORWARD) {
+		struct embed_forward_args *a = args;
+		int64_t vocab = 0;
+		for (int64_t i = 0; i < a->n; i++) vocab = a->tokens[i] >= vocab ? a->tokens[i] + 1 : vocab;
+		a->w = as_operand(a->w, vocab * a->h);
+	} else if (code == OP_CROSS_ENTROPY) { /* targets and loss may be variables on the stack */
+		struct cross_entropy_args *a = args;
+		a->targets = copied(a->targets, a->n * (int64_t)sizeof *a->targets, 1, 0);
+		if (a->weights) a->weights = copied(a->weights, a->n * (int64_t)sizeof *a->weights, 1, 0);
+		a->loss = copied(a->loss, sizeof *a->loss, 1, 0);
+	} else if (code == OP_ROUTE_FORWARD || code == OP_ROUTE_BACKWARD) {
+		((struct route_args *)args)->exact = exact;
+	} else if (code == OP_COMBINE_BACKWARD) {
+		struct combine_backward_args *a = args;
+		int64_t experts = 0;
+		for (int64_t i = 0; a->bias && i < a->rows; i++) experts = a->expert[i] >= experts ? a->expert[i] + 1 : experts;
+		a->bias = as_operand(a->bias, experts * a->bias_stride);
+	} else if (code == OP_DELTA_FORWARD || code == OP_DELTA_BACKWARD) { /* b is in a's rows, behind a; so are their */
+		struct delta_args *a = args;                                    /* gradients */
+		a->a = as_operand(a->a, (a->n - 1) * a->ld + 2 * a->value_heads);
+		a->da = as_operand(a->da, (a->n - 1) * a->d_ld + 2 * a->value_heads);
+		if (a->correct) a->b = (const char *)a->a + a->value_heads * queue.elem;
+		if (a->correct && a->da) a->db = (char *)a->da + a->value_heads * queue.elem;
+		a->work = work_of(a);
+	}
 }
 
-static void embed_backward_operands(struct embed_backward_args *a) { a->dx = operand(a->dx, a->n * a->h); }
-
-static void norm_forward_operands(struct norm_forward_args *a)
+/* A copy already */
+static int is_copy(const void *x)
 {
-	a->y = operand(a->y, a->n * a->h);
-	a->x = operand(a->x, a->n * (a->ld ? a->ld : a->h));
-	a->w = operand(a->w, a->h);
-	a->b = operand(a->b, a->h);
+	for (int i = 0; i < operands_n; i++)
+		if ((const char *)x >= (const char *)operands[i].copy &&
+			(const char *)x < (const char *)operands[i].copy + operands[i].n * operands[i].elem)
+			return 1;
+	return 0;
 }
 
-static void norm_backward_operands(struct norm_backward_args *a)
-{
-	int64_t ld = a->ld ? a->ld : a->h;
-	a->dx = operand(a->dx, a->n * ld);
-	a->dy = operand(a->dy, a->n * a->h);
-	a->x = operand(a->x, a->n * ld);
-	a->w = operand(a->w, a->h);
-}
-
-static void rope_operands(struct rope_args *a)
-{
-	int64_t normed = a->heads + (a->v_norm ? 2 : 1) * a->kv_heads;
-	a->qnorm = operand(a->qnorm, (a->row_norm ? a->heads : 1) * a->dim);
-	a->knorm = operand(a->knorm, (a->row_norm ? a->kv_heads : 1) * a->dim);
-	a->qkv = operand(a->qkv, a->n * rope_row(a));
-	a->pre = operand(a->pre, a->n * normed * a->dim);
-}
-
-static void mla_operands(struct mla_args *a)
-{
-	a->qkv = operand(a->qkv, a->n * a->heads * (2 * a->dim + a->dim_v));
-	a->kv = operand(a->kv, a->n * a->heads * (a->dim - a->rope_dim + a->dim_v));
-	a->kr = operand(a->kr, a->n * a->ld);
-}
-
-static void attention_operands(struct attention_args *a)
-{
-	int64_t out = a->n * a->heads * attention_dim_v(a), wide = a->n * attention_row(a);
-	straight = 1;
-	a->qkv = operand(a->qkv, wide);
-	a->o = operand(a->o, out);
-	a->d_o = operand(a->d_o, out);
-	a->dqkv = operand(a->dqkv, wide);
-	a->sinks = operand(a->sinks, a->heads);
-}
-
-static void sinks_backward_operands(struct sinks_backward_args *a)
-{
-	int64_t out = a->n * a->heads * a->dim;
-	straight = 1;
-	a->sinks = operand(a->sinks, a->heads);
-	a->o = operand(a->o, out);
-	a->d_o = operand(a->d_o, out);
-}
-
-static void activation_operands(struct activation_args *a)
-{
-	int64_t outputs = a->n * a->f, inputs = (activation_gated(a->form) ? 2 : 1) * outputs;
-	a->y = operand(a->y, outputs);
-	a->dy = operand(a->dy, outputs);
-	a->gu = operand(a->gu, inputs);
-	a->dgu = operand(a->dgu, inputs);
-	for (int i = 0; i < 2; i++) a->slope[i] = operand(a->slope[i], 1);
-}
-
-static void scaled_add_operands(struct scaled_add_args *a)
-{
-	int64_t n = a->width ? (a->n / a->width - 1) * a->ld + a->width : a->n;
-	a->y = operand(a->y, n);
-	a->x = operand(a->x, n);
-	a->add = operand(a->add, n);
-	a->factor = operand(a->factor, 1);
-}
-
-static void columns_operands(struct columns_args *a)
-{
-	a->dst = operand(a->dst, (a->n - 1) * a->dst_ld + a->width);
-	a->src = operand(a->src, (a->n - 1) * a->src_ld + a->width);
-}
-
-static void cap_logits_operands(struct cap_logits_args *a) { a->logits = operand(a->logits, a->n); }
-
-/* targets and loss may be variables on the stack */
-static void cross_entropy_operands(struct cross_entropy_args *a)
-{
-	if (!a->losses) a->logits = operand(a->logits, a->n * a->vocab); /* else fp32 */
-	a->targets = copied(a->targets, a->n * (int64_t)sizeof *a->targets, 1, 0);
-	if (a->weights) a->weights = copied(a->weights, a->n * (int64_t)sizeof *a->weights, 1, 0);
-	a->loss = copied(a->loss, sizeof *a->loss, 1, 0);
-}
-
-static void join_operands(struct join_args *a) { (void)a; }
-
-static void route_operands(struct route_args *a)
-{
-	a->exact = exact;
-	if (exact) return;
-	a->correction = operand(a->correction, a->experts);
-	a->factor = operand(a->factor, a->experts);
-	a->dlogits = operand(a->dlogits, a->n * a->experts);
-}
-
-static void dispatch_operands(struct dispatch_args *a)
-{
-	a->y = operand(a->y, a->rows * a->h);
-	a->x = operand(a->x, a->rows / a->per_token * a->h);
-}
-
-static void grouped_gemm_operands(struct grouped_gemm_args *a)
-{
-	a->a = operand(a->a, a->rows * a->lda);
-	a->b = operand(a->b, a->sum ? a->rows * a->ldb : a->experts * a->stride);
-	a->bias = operand(a->bias, a->experts * a->bias_stride);
-	if (!a->sum) a->c = operand(a->c, a->rows * a->ldc);
-}
-
-static void grouped_bias_backward_operands(struct grouped_bias_backward_args *a)
-{
-	a->dy = operand(a->dy, a->first[a->experts] * a->n);
-}
-
-static void combine_operands(struct combine_args *a)
-{
-	a->x = operand(a->x, a->n * a->per_token * a->h);
-	a->add = operand(a->add, a->n * a->h);
-	if (!a->partial) a->y = operand(a->y, a->n * a->h);
-}
-
-static void combine_backward_operands(struct combine_backward_args *a)
-{
-	int64_t experts = 0;
-	for (int64_t i = 0; a->bias && i < a->rows; i++) experts = a->expert[i] >= experts ? a->expert[i] + 1 : experts;
-	a->y = operand(a->y, a->rows * a->f);
-	a->dy = operand(a->dy, a->rows * a->f);
-	a->dgu = operand(a->dgu, a->rows * a->g);
-	a->bias = operand(a->bias, experts * a->bias_stride);
-	a->d_o = operand(a->d_o, a->rows * a->h);
-}
-
-static void balance_operands(struct balance_args *a) { a->dlogits = operand(a->dlogits, a->n * a->experts); }
-
-static void conv_operands(struct conv_args *a)
-{
-	int64_t keys = a->n * a->value_heads * a->dim;
-	a->x = operand(a->x, a->n * a->ld);
-	a->w = operand(a->w, a->channels * a->width);
-	a->bias = operand(a->bias, a->channels);
-	a->before = operand(a->before, a->n * a->ld);
-	a->after = operand(a->after, a->n * a->ld);
-	a->y = operand(a->y, a->n * a->channels);
-	a->dq = operand(a->dq, keys);
-	a->dk = operand(a->dk, keys);
-	a->dv = operand(a->dv, a->n * (a->channels - (a->q_heads + a->k_heads) * a->dim));
-	a->dx = operand(a->dx, a->n * a->dx_ld);
-	a->dbefore = operand(a->dbefore, a->n * a->dx_ld);
-	a->dafter = operand(a->dafter, a->n * a->dx_ld);
-}
-
-/* b is in a's rows, behind a; so are their gradients */
-static void delta_operands(struct delta_args *a)
-{
-	int64_t heads = a->value_heads, keys = a->n * heads * a->key_dim, values = a->n * heads * a->value_dim;
-	a->qkv = operand(a->qkv, a->n * 2 * a->key_heads * a->key_dim + values);
-	a->a = operand(a->a, (a->n - 1) * a->ld + 2 * heads);
-	a->da = operand(a->da, (a->n - 1) * a->d_ld + 2 * heads);
-	if (a->correct) a->b = (const char *)a->a + heads * queue.elem;
-	if (a->correct && a->da) a->db = (char *)a->da + heads * queue.elem;
-	a->a_log = operand(a->a_log, heads);
-	a->dt_bias = operand(a->dt_bias, heads);
-	a->skip = operand(a->skip, heads);
-	a->o = operand(a->o, values);
-	a->d_o = operand(a->d_o, values);
-	a->dq = operand(a->dq, keys);
-	a->dk = operand(a->dk, keys);
-	a->dv = operand(a->dv, values);
-	a->work = work_of(a);
-}
-
-static void gated_norm_operands(struct gated_norm_args *a)
-{
-	int64_t width = a->heads * a->dim;
-	a->o = operand(a->o, a->n * width);
-	a->z = operand(a->z, (a->n - 1) * a->ld + width);
-	a->w = operand(a->w, gated_norm_weights(a));
-	a->y = operand(a->y, a->n * width);
-	a->dy = operand(a->dy, a->n * width);
-	a->d_o = operand(a->d_o, a->n * width);
-	a->dz = operand(a->dz, (a->n - 1) * a->dz_ld + width);
-}
-
-static void gate_operands(struct gate_args *a)
-{
-	a->o = operand(a->o, a->n * a->width);
-	a->gate = operand(a->gate, (a->n - 1) * a->ld + a->width);
-	a->y = operand(a->y, a->n * a->width);
-	a->dy = operand(a->dy, a->n * a->width);
-	a->d_o = operand(a->d_o, a->n * a->width);
-	a->dgate = operand(a->dgate, (a->n - 1) * a->dgate_ld + a->width);
-}
-
-#define OPERATION(code, op, args, name) \
-	void op_##op(struct pool *p, const struct args##_args *a) \
+#define OPERAND(bytes, field, n, written) \
+	if ((bytes) == elem && !is_copy(a->field)) a->field = as_operand(a->field, n);
+#define OPERATION(number, op, args, name) \
+	void op_##op(struct pool *p, const struct args##_args *given) \
 	{ \
-		struct args##_args c = *a; \
+		enum { elem = 1, operand = 1, weight = 1 }; \
+		const enum op_code code = OP_##number; \
+		struct args##_args c = *given, *a = &c; \
 		begin(p); \
-		args##_operands(&c); \
-		cuda_##op(&queue, &c); \
+		first_operands(code, a); \
+		args##_arrays(OPERAND)(void) code; \
+		cuda_##op(&queue, a); \
 		end(); \
 	}
 OPS(OPERATION)
-EXPERT_OPS(OPERATION)
-BALANCE_OPS(OPERATION)
-MIXER_OPS(OPERATION)
 
 bool cpu_fuse(struct op *o, const struct op *next) { return o && next && false; }
 const char *gemm_lacks_bf16(void) { return "operands have the elements' type"; }

@@ -53,9 +53,6 @@ static void execute_op(struct pool *p, const struct op *o, bool bf16)
 		op_gemm(p, &o->gemm);
 		break;
 		OPS(RUN)
-		EXPERT_OPS(RUN)
-		BALANCE_OPS(RUN)
-		MIXER_OPS(RUN)
 	}
 }
 

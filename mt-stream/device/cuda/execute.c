@@ -184,10 +184,7 @@ static void op_run(struct cuda *c, struct cuda_stream *s, const struct op *o)
 	case OP_GEMM:
 		rc = gemms_run(c->gemms, q, &o->gemm);
 		break;
-		BALANCE_OPS(RUN)
 		OPS(RUN)
-		EXPERT_OPS(RUN)
-		MIXER_OPS(RUN)
 	}
 	if (rc) error_keep(c, -rc, mt_errmsg());
 }

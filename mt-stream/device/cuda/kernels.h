@@ -32,10 +32,7 @@ struct cuda_queue {
 size_t cuda_work_bytes(int64_t n, int64_t heads);
 
 #define CUDA_PROTOTYPE(code, op, args, name) void cuda_##op(const struct cuda_queue *, const struct args##_args *);
-BALANCE_OPS(CUDA_PROTOTYPE)
 OPS(CUDA_PROTOTYPE)
-EXPERT_OPS(CUDA_PROTOTYPE)
-MIXER_OPS(CUDA_PROTOTYPE)
 /* GEMM without tensor cores, for shapes that cuBLASLt does not take */
 void cuda_gemm_plain(const struct cuda_queue *, const struct gemm_args *);
 /* the product's c (m, n), fp32, += its bias (n) on every row */
