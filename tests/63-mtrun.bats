@@ -292,6 +292,22 @@ slept_more() { [ "$(slept)" -ge $(($1 + 10)) ]; }
 	mt-ckpt verify "$(newest)"
 }
 
+# bats test_tags=slow
+@test "the keeper is killed before its mt-store has come to the run: another one waits for that, and training goes on" {
+	long_data
+	export LD_PRELOAD=$PROBES/so-late-serve.so
+	start --steps 50000 --epochs 100
+	unset LD_PRELOAD
+	eventually pgrep -f "^mt-store serve $RUN "
+	kill -9 "$(keeper)"
+	eventually grep -q 'mt-store is at work already' "$T/run.err"
+	eventually slept_more "$(slept)"
+	kill -TERM $pid
+	exits 143 wait $pid
+	all_gone
+	mt-ckpt verify "$(newest)"
+}
+
 # mt-run while mt-store create works, and is stopped: its pid in $create
 create_stopped() {
 	MODEL=$CONFIGS/bench-97m.json DATA=$CASE/data.bin start --steps 5

@@ -8,7 +8,8 @@
  *     create is killed                   the keeper removes what it has made; mt-run ends
  *     the keeper dies while create works create dies with it; mt-run removes what it has made, and ends
  *     mt-store is killed                 the keeper starts another one, unless the run is gone
- *     the keeper is killed later         mt-store goes on; mt-run starts another keeper, which waits for its end
+ *     the keeper is killed later         mt-store goes on; mt-run starts another keeper, which waits for its end, also
+ *                                        if it comes to the run later than one which that keeper starts
  *     mt-run and the keeper are killed   mt-store sees the pipe's end
  */
 #include <errno.h>
@@ -67,6 +68,8 @@ static int serve(const struct keeper *k)
 	for (int i = 0; i < MOST_STARTS; i++) {
 		if (!await_server(k->run)) return 0;
 		int code = wait_for(child_start(argv, &streams));
+		/* that of a keeper which was killed has come to the run since, or has ended it */
+		if (code == MT_EX_BUSY && (!is_there(k->run, &server) || server)) continue;
 		if (code < 128) return code;
 		if (is_there(k->run, &server)) mt_say("mt-store was killed by signal %d", code - 128); /* not at its end */
 	}
