@@ -12,10 +12,11 @@ HOW is any of
 Half of the starts are by a caller that ignores USR1, ALRM and CHLD. A fault comes at a random moment, while the run is
 made, when it is first served, at a random step, while a checkpoint is written, or at the export.
 
-mt-run must end in LIMIT seconds. If it, the keeper or a serving mt-store is alive then, nothing of the run may be left,
-unless a line says that it stays; else what is left must be ended by the next start. A training that makes no checkpoint
-between FAULTS faults is left alone for one start. Afterwards the metrics but for times, and the weights, are those of
-the undisturbed training, and no process, memory or directory is left. Anything else: exit 1, and the seed is printed.
+mt-run must end in LIMIT seconds. If its program and script, the keeper or a serving mt-store is alive then, nothing of
+the run may be left, unless a line says that it stays; else what is left must be ended by the next start. A training
+that makes no checkpoint between FAULTS faults is left alone for one start. Afterwards the metrics but for times, and
+the weights, are those of the undisturbed training, and no process, memory or directory is left. Anything else: exit 1,
+and the seed is printed.
 """
 
 import argparse
@@ -151,7 +152,9 @@ class Training:
         except subprocess.TimeoutExpired:
             raise Wrong("mt-run does not end:\n%s" % "\n".join(line for _, line in self.processes()))
         if code not in code_ok:
-            raise Wrong("mt-run -> %d" % code)
+            here = "\n".join("%d %s" % p for p in self.processes())
+            stat = subprocess.run([os.path.join(BIN, "mt-store"), "stat", self.name], capture_output=True, text=True)
+            raise Wrong("mt-run -> %d; there are:\n%s\n%s%s" % (code, here, stat.stdout, stat.stderr))
         if code > 0 and not self.lines():
             raise Wrong("mt-run -> %d, without a line" % code)
         return code
@@ -189,6 +192,8 @@ def order(training, rng, count):
     lives = set(roles) - set(victims)
     if "store" in lives and not serves:
         lives.remove("store")
+    if "script" in victims:
+        lives.discard("program")            # it leaves the run to the keeper and mt-store
     script = roles.get("script")
     if not until(lambda: not script or program_of(script) == "", LIMIT):
         if "program" in victims:
