@@ -107,10 +107,9 @@ static int start(char *const argv[], pid_t *pid)
 	return rc ? mt_fail(MT_EX_IO, "%s cannot be started: %s", argv[0], strerror(rc)) : 0;
 }
 
-/* Is a program of this name, started once, still there? pid 0: it is to be started; -1: it cannot be */
-static bool replaced(char *program, const char *name, pid_t *pid)
+/* Is a program, started once, still there? pid 0: it is to be started; -1: it cannot be */
+static bool replaced(char *const argv[], pid_t *pid)
 {
-	char *argv[] = {program, (char *)name, NULL};
 	if (!*pid && start(argv, pid)) *pid = -1;
 	return *pid > 0 && waitpid(*pid, NULL, WNOHANG) == 0;
 }
@@ -121,7 +120,8 @@ static bool tier_missing(struct mt_run *run, const char *name, struct owner_end 
 {
 	if (!mt_tier_any(run) || (mt_run_quiet(run) && mt_tier_settled(run) == 0) || mt_stage_alive(run, MT_TIER))
 		return false;
-	return !(e->replaceable[MT_TIER] && mt_run_state(run) == MT_FILLED && replaced("mt-tier", name, &e->tier));
+	char *argv[] = {"mt-tier", (char *)name, NULL};
+	return !(e->replaceable[MT_TIER] && mt_run_state(run) == MT_FILLED && replaced(argv, &e->tier));
 }
 
 /* An update that has begun is finished by mt-optim. Of that, too, another one is started. */
@@ -132,13 +132,24 @@ static bool update_at_work(struct mt_run *run, const char *name, struct owner_en
 	if (!e->replaceable[MT_OPTIM] || mt_run_state(run) != MT_FILLED || mt_nodes(run) > 1 ||
 		mt_stage_alive(run, MT_STEP))
 		return false;
-	return replaced("mt-optim", name, &e->optim);
+	char *argv[] = {"mt-optim", (char *)name, NULL};
+	return replaced(argv, &e->optim);
+}
+
+/* A snapshot that is whole is saved by a mt-ckpt alone, and an update may wait for that. */
+static void replace_saver(struct mt_run *run, const char *name, struct owner_end *e)
+{
+	char *argv[] = {"mt-ckpt", "serve", (char *)name, "--dir", (char *)e->dir, NULL};
+	if (mt_snap_busy(mt_snap(run)) && !mt_stage_alive(run, MT_CKPT) && !mt_run_quiet(run) && e->replaceable[MT_CKPT] &&
+		mt_nodes(run) == 1)
+		replaced(argv, &e->saver);
 }
 
 /* What has begun is finished. Without mt-tier, mt-optim and mt-ckpt would wait for ever. */
 static bool state_at_work(struct mt_run *run, const char *name, struct owner_end *e)
 {
 	if (tier_missing(run, name, e)) return false;
+	replace_saver(run, name, e);
 	return update_at_work(run, name, e) || saver_at_work(run) || (mt_tier_any(run) && mt_tier_settled(run));
 }
 

@@ -76,7 +76,7 @@ static void look(struct mt_run *run, struct watched watched[MT_SLOTS], struct ow
 			forget(w);
 			*w = (struct watched){.word = word, .fd = -1};
 			int pid = mt_stage_pid(run, slot);
-			if ((slot == MT_OPTIM || slot == MT_TIER) && pid)
+			if ((slot == MT_OPTIM || slot == MT_TIER || slot == MT_CKPT) && pid)
 				end->replaceable[slot] = mt_stage_pid_here(run, slot) && is_program(pid, mt_stage_name(slot));
 			/* of another PID namespace: its death is seen at the next tick */
 			if (pid && mt_stage_pid_here(run, slot)) w->fd = (int)syscall(SYS_pidfd_open, pid, 0);
@@ -129,7 +129,7 @@ static bool begin_end(struct mt_run *run, const char *name, const char *dir, con
 int store_serve(const char *name, const struct store_options *o)
 {
 	struct mt_run *run = NULL;
-	struct owner_end end = {.owned = o->until_eof};
+	struct owner_end end = {.owned = o->until_eof, .dir = o->dir};
 	bool ending = false, ended = false;
 	struct watched watched[MT_SLOTS];
 	for (int slot = 0; slot < MT_SLOTS; slot++) watched[slot] = (struct watched){.fd = -1};

@@ -30,8 +30,9 @@ struct owner_end {
 	bool failed;                /* the owner has said that a stage has failed, and kills mt-step */
 	bool unsaved;               /* of several nodes: the owner has said that the last save has failed */
 	bool in_order;              /* the owner has announced its end */
-	bool replaceable[MT_SLOTS]; /* the last holder of mt-optim's or mt-tier's slot is that, not a user's program */
-	int optim, tier; /* pids of those that were started to finish an update; 0: none, -1: it cannot be started */
+	const char *dir;            /* where steps are saved */
+	bool replaceable[MT_SLOTS]; /* the last holder of mt-optim's, mt-tier's or mt-ckpt's slot is that, not a user's */
+	int optim, tier, saver; /* pids of those that were started to finish an update; 0: none, -1: it cannot be started */
 };
 int owner_check(const struct store_options *); /* 0, or 64: this stdin cannot show the owner's end */
 /* Is stdin at its end? Also reads the owner's lines */

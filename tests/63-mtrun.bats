@@ -1135,6 +1135,32 @@ kill_all() { # ARGS...; with HOW=idle when no update is under way
 	eventually all_gone
 }
 
+# bats test_tags=slow
+@test "mt-run and mt-ckpt are killed, also mt-store, and an update waits for the snapshot: it is saved, the same bits" {
+	local ckpt how
+	stopped_in_a_save() {                           # whose snapshot is whole: only a mt-ckpt can finish it
+		kill -STOP $ckpt
+		mt-store stat "$RUN" | grep -q '^snapshot: sealed' || { kill -CONT $ckpt; return 1; }
+	}
+	update_waits() { mt-store stat "$RUN" | grep -q '^mt-optim .* waits for the save'; }
+	long_data
+	undisturbed --steps 400 --ckpt-every 1
+	for how in mt-store ''; do
+		start --steps 400 --ckpt-every 1
+		eventually trained 20
+		ckpt=$(pgrep -f "^mt-ckpt serve $RUN ")
+		eventually stopped_in_a_save
+		eventually update_waits
+		kill -9 $pid ${how:+"$(keeper)" $(pgrep -f "^mt-store serve $RUN ")} $ckpt
+		wait $pid || true
+		[ -n "$how" ] || eventually all_gone
+		run_it --steps 400 --ckpt-every 1 --resume
+		same_as_undisturbed
+		eventually all_gone
+		rm -r "$T/out" "$T/m"
+	done
+}
+
 @test "the script reads JSON by a parser: values in any order, with blanks and escapes, among names that are alike" {
 	json() { MT_RUN_AS=json mt-run "$@"; }
 	printf '%s\n' '{"a" : {"step":9, "stage":"x"},"stages":[{"stage":"b","alive":true},{"alive" : false,"stage":"c"}]' \
