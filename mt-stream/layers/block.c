@@ -136,10 +136,10 @@ void lists_operands(const struct list *lists, uint32_t kinds, int half, uint64_t
 	for (const struct list *t = lists; t < lists + kinds; t++)
 		for (int i = half == MIXER ? 0 : t->mlp; i < (half == MIXER ? t->mlp : t->nodes); i++) {
 			const struct node *n = &t->node[i];
-			uint64_t rows = t->v[n->out].slots ? (uint64_t)t->v[n->out].slots : 1;
+			const struct value *out = &t->v[root_of(t, n->out)];
 			if (!n->kind->multiplies) continue;
 			most[0] = larger(most[0], (uint64_t)token_width(&t->v[n->in[0]]));
-			most[1] = larger(most[1], rows * larger((uint64_t)n->cols, (uint64_t)t->v[root_of(t, n->out)].width));
+			most[1] = larger(most[1], larger((uint64_t)n->cols, (uint64_t)token_width(out)));
 		}
 }
 

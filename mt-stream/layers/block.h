@@ -275,7 +275,8 @@ static inline int64_t pair_width(const struct mt_layer *l)
 	return l->kv_rank ? (int64_t)l->heads * (l->head_dim - l->rope_dim + l->v_dim) : 0;
 }
 static inline bool mlp_gated(const struct mt_layer *l) { return activation_gated((int)l->form); }
-static inline int64_t gate_up_width(const struct mt_layer *l) { return (mlp_gated(l) ? 2ll : 1ll) * l->ffn; }
+/* Elements of a row of gate | up, of an MLP with that inner size */
+static inline int64_t gate_up_width(const struct mt_layer *l, int64_t ffn) { return mlp_gated(l) ? 2 * ffn : ffn; }
 /* The MLP's inner size: of all its experts together; and of those that a token uses */
 static inline int64_t whole_ffn(const struct mt_layer *l)
 {

@@ -172,24 +172,18 @@ static void down_backward(struct run *r, const struct node *n)
 	grouped_input_backward(r, n);
 }
 
-/* The gradient of gate | up, which act was made of */
-static void *gate_up_grad(const struct run *r, const struct node *n)
+/* gate | up, of which down's input was made */
+static int gate_up_of(const struct run *r, const struct node *down)
 {
 	const struct list *t = r->k.t;
-	int gu = t->node[t->v[n->in[0]].made].in[0];
-	return rows_at(r, grad_at(r, gu), gu);
-}
-
-static int64_t gate_up_row(const struct run *r, const struct node *n)
-{
-	return (mlp_gated(r->l) ? 2 : 1) * width_of(r, n->in[0]);
+	return t->node[t->v[down->in[0]].made].in[0];
 }
 
 /* The gradients of slots' weights, and what is multiplied by these; then the weights' gradients */
 static void down_late(struct run *r, const struct node *n)
 {
 	const struct routing *x = &r->c->s.routing;
-	int act = n->in[0], y = n->out;
+	int act = n->in[0], y = n->out, gu = gate_up_of(r, n);
 	int64_t bias_stride = r->w->stride[n->b];
 	const void *bias = r->w->t[n->b];
 	if (bias) /* experts have their own numbers here: the first one's would be there */
@@ -197,8 +191,9 @@ static void down_late(struct run *r, const struct node *n)
 	if (r->rows && !weighs_input(r))
 		LAUNCH(r->c, OP_COMBINE_BACKWARD, combine_backward, .dweight = x->dweight, .weight = x->weight,
 			.slot = x->slot + r->begin, .y = rows_at(r, value_at(r, act), act), .dy = rows_at(r, grad_at(r, act), act),
-			.dgu = gate_up_grad(r, n), .rows = r->rows, .f = width_of(r, act), .g = gate_up_row(r, n), .bias = bias,
-			.bias_stride = bias_stride, .h = width_of(r, y), .d_o = rows_at(r, grad_at(r, y), y), .expert = x->expert);
+			.dgu = rows_at(r, grad_at(r, gu), gu), .rows = r->rows, .f = width_of(r, act), .g = width_of(r, gu),
+			.bias = bias, .bias_stride = bias_stride, .h = width_of(r, y), .d_o = rows_at(r, grad_at(r, y), y),
+			.expert = x->expert);
 	r->dy = rows_operand(r, OPERAND_DY, grad_at(r, y), y);
 	grouped_weights_backward(r, n);
 }
@@ -241,7 +236,7 @@ static int rows_nodes(struct list *t, int h, int residual)
 			.in = {x, NONE, NONE},
 			.w = gated ? MT_T_XGATE : MT_T_XUP,
 			.b = gated ? MT_T_XGATEB : MT_T_XUPB},
-		(gated ? 2 : 1) * (int64_t)l->expert_ffn, KEEP_ALL);
+		gate_up_width(l, l->expert_ffn), KEEP_ALL);
 	int y = rows_node(t,
 		(struct node){.kind = &down_kind,
 			.in = {inner(t, gu, l->expert_ffn, 0, 0), NONE, t->routing},
@@ -257,9 +252,9 @@ static int rows_nodes(struct list *t, int h, int residual)
 static void shared_down_late(struct run *r, const struct node *n)
 {
 	struct shared_weight s = shared_weight_at(r, n->in[2]);
-	LAUNCH(r->c, OP_COMBINE_BACKWARD, combine_backward, .dweight = s.dweight, .weight = s.weight,
-		.y = value_at(r, n->in[0]), .dy = grad_at(r, n->in[0]), .dgu = gate_up_grad(r, n), .rows = r->c->n,
-		.f = width_of(r, n->in[0]), .g = gate_up_row(r, n));
+	int act = n->in[0], gu = gate_up_of(r, n);
+	LAUNCH(r->c, OP_COMBINE_BACKWARD, combine_backward, .dweight = s.dweight, .weight = s.weight, .y = value_at(r, act),
+		.dy = grad_at(r, act), .dgu = grad_at(r, gu), .rows = r->c->n, .f = width_of(r, act), .g = width_of(r, gu));
 	linear_weights_backward(r, n);
 }
 
@@ -278,22 +273,14 @@ static void shared_sum_forward(struct run *r, const struct node *n)
 		.per_token = 1, .h = r->c->geo->hidden);
 }
 
-static void shared_sum_backward(struct run *r, const struct node *n)
-{
-	(void)r;
-	(void)n;
-}
-
-static const struct node_kind shared_sum_kind = {.forward = shared_sum_forward,
-	.backward = shared_sum_backward,
-	.grad = {GRAD_OF_OUT, GRAD_OF_OUT}};
+static const struct node_kind shared_sum_kind = {.forward = shared_sum_forward, .grad = {GRAD_OF_OUT, GRAD_OF_OUT}};
 
 /* What the shared expert gives; `weight`: by which it is multiplied, or NONE */
 static int shared_nodes(struct list *t, int h, int weight)
 {
 	const struct mt_layer *l = t->l;
 	bool gated = mlp_gated(l);
-	int64_t wide = (gated ? 2 : 1) * (int64_t)l->shared_ffn;
+	int64_t wide = gate_up_width(l, l->shared_ffn);
 	int gu = linear(t, h, gated ? MT_T_SGATE : MT_T_SUP, 0, 0, wide, wide, KEEP_ALL);
 	int act = inner(t, gu, l->shared_ffn, 0, 0);
 	if (weight == NONE) return linear(t, act, MT_T_SDOWN, 0, 0, t->g->hidden, t->g->hidden, AGAIN);
@@ -322,19 +309,19 @@ static int own_norms_nodes(struct list *t, int x)
 	return sum_node(t, norm(t, t->sum, experts_post), y, 1);
 }
 
-int experts_nodes(struct list *t, int x, int residual)
+static int plain_nodes(struct list *t, int x, int residual)
 {
-	bool apart = residual_apart(t->g);
-	int sum;
-	if (t->l->expert_flags & MT_OWN_NORMS) {
-		sum = own_norms_nodes(t, x);
-		return residual_sum(t, residual, sum, post2, t->g->mlp_scale);
-	}
 	int h = pre_norm(t, x, t->g->flags & MT_ONE_NORM ? norm1 : norm2);
 	routing_node(t, h);
-	sum = rows_nodes(t, h, apart ? NONE : residual);
+	int sum = rows_nodes(t, h, residual);
 	if (t->l->shared_ffn) sum = shared_sum(t, h, sum);
-	if (!apart) return sum;
 	if (t->g->flags & MT_POST_NORM) t->sum = sum;
-	return residual_sum(t, residual, sum, post2, t->g->mlp_scale);
+	return sum;
+}
+
+int experts_nodes(struct list *t, int x, int residual)
+{
+	bool own = t->l->expert_flags & MT_OWN_NORMS, apart = own || residual_apart(t->g);
+	int sum = own ? own_norms_nodes(t, x) : plain_nodes(t, x, apart ? NONE : residual);
+	return apart ? residual_sum(t, residual, sum, post2, t->g->mlp_scale) : sum;
 }

@@ -1,4 +1,4 @@
-/* layers.h: what the layers share: layers/, block.c, head.c; and linear.c, of which they are made. */
+/* layers.h: what lists, head and the blocks' own inputs share; and linear.c, of which they are made. */
 #ifndef MT_STREAM_LAYERS_H
 #define MT_STREAM_LAYERS_H
 
@@ -52,8 +52,6 @@ void linear_backward(const struct chunk *, void *dx, float *dw, float *db, float
 void scaled_add(const struct chunk *, void *y, const void *x, const void *add, float scale);
 /* x (N, width), rows ld apart, times scale */
 void scale_columns(const struct chunk *, void *x, int64_t width, int64_t ld, float scale);
-/* x (N, H), or its gradient, times the block's own number, if it has one */
-void scalar_times(const struct chunk *, const struct weights *, void *x);
 void norm_forward(const struct chunk *, void *y, const void *x, const struct weights *, struct norm);
 void norm_backward(const struct chunk *, void *dx, int add_dx, const struct grads *, float beta, const void *dy,
 	const void *x, const struct weights *, struct norm);

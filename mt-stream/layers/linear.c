@@ -93,10 +93,3 @@ void scale_columns(const struct chunk *c, void *x, int64_t width, int64_t ld, fl
 		LAUNCH(c, OP_SCALED_ADD, scaled_add, .y = x, .x = x, .n = c->n * width, .scale = scale, .width = width,
 			.ld = ld);
 }
-
-void scalar_times(const struct chunk *c, const struct weights *w, void *x)
-{
-	if (w->t[MT_T_SCALAR])
-		LAUNCH(c, OP_SCALED_ADD, scaled_add, .y = x, .x = x, .n = c->n * c->geo->hidden, .scale = 1,
-			.factor = w->t[MT_T_SCALAR]);
-}

@@ -61,6 +61,8 @@ int grad_root_of(const struct list *t, int v)
 	return v;
 }
 
+bool is_sum(const struct list *t, int root) { return t->sum != NONE && root == root_of(t, t->sum); }
+
 /* ---- norms ---- */
 
 static struct op norm_op(const struct run *r, const struct node *n)
@@ -114,18 +116,13 @@ int norm(struct list *t, int x, struct norm norm) { return norm_of(t, x, norm, 0
 int latent_norm(struct list *t, int x, enum mt_role_tensor w) { return norm_of(t, x, (struct norm){w, 0}, LATENT_EPS); }
 
 /* x itself, whose gradient is added to that of x when it is whole */
-static void apart_forward(struct run *r, const struct node *n)
-{
-	(void)r;
-	(void)n;
-}
 static void apart_backward(struct run *r, const struct node *n)
 {
 	void *d = grad_at(r, n->in[0]);
 	scaled_add(r->c, d, grad_at(r, n->out), d, 1);
 }
 
-static const struct node_kind apart_kind = {.forward = apart_forward, .backward = apart_backward};
+static const struct node_kind apart_kind = {.backward = apart_backward};
 
 int pre_norm(struct list *t, int x, struct norm n)
 {
@@ -276,9 +273,15 @@ int output_projection(struct list *t, int residual, int o, enum mt_role_tensor w
 
 /* ---- a number of the block's own ---- */
 
-static void number_forward(struct run *r, const struct node *n) { scalar_times(r->c, r->w, value_at(r, n->out)); }
+static void number_times(const struct run *r, const struct node *n, void *x)
+{
+	LAUNCH(r->c, OP_SCALED_ADD, scaled_add, .y = x, .x = x, .n = r->c->n * r->k.t->v[n->out].width, .scale = 1,
+		.factor = r->w->t[MT_T_SCALAR]);
+}
 
-static void number_backward(struct run *r, const struct node *n) { scalar_times(r->c, r->w, grad_at(r, n->out)); }
+static void number_forward(struct run *r, const struct node *n) { number_times(r, n, value_at(r, n->out)); }
+
+static void number_backward(struct run *r, const struct node *n) { number_times(r, n, grad_at(r, n->out)); }
 
 static const struct node_kind number_kind = {.forward = number_forward,
 	.backward = number_backward,

@@ -62,6 +62,7 @@ struct node;
 enum grad_place { GRAD_OWN, GRAD_OF_OUT, GRAD_OVER_INPUT };
 
 struct node_kind {
+	/* NULL: there is nothing to do */
 	void (*forward)(struct run *, const struct node *);
 	void (*backward)(struct run *, const struct node *);
 	/* of a node whose first input's maker gives that again: what is done then, with the input */
@@ -143,10 +144,13 @@ int output_projection(struct list *, int residual, int o, enum mt_role_tensor w,
 	struct norm post, float scale);
 int attend(struct list *, int qkv);
 
-/* Elements of a token */
-static inline int64_t token_width(const struct value *v) { return v->width * (v->slots ? v->slots : 1); }
+/* Rows of a token, and its elements */
+static inline int64_t token_rows(const struct value *v) { return v->slots ? v->slots : 1; }
+static inline int64_t token_width(const struct value *v) { return v->width * token_rows(v); }
 /* What a value is made from in the end: it, or the value whose columns it is */
 int root_of(const struct list *, int v), grad_root_of(const struct list *, int v);
+/* Is it what a norm behind experts reads? */
+bool is_sum(const struct list *, int root);
 
 /* The mixers' own nodes: what each output projection reads */
 int attention_nodes(struct list *, int x), mla_nodes(struct list *, int x), conv_nodes(struct list *, int x),

@@ -74,7 +74,7 @@ int inner(struct list *t, int gu, int64_t width, enum mt_role_tensor slope, enum
 int mlp_nodes(struct list *t, int in, int residual)
 {
 	const struct mt_layer *l = t->l;
-	int64_t wide = gate_up_width(l);
+	int64_t wide = gate_up_width(l, l->ffn);
 	bool gated = mlp_gated(l);
 	int gu = linear(t, pre_norm(t, in, t->g->flags & MT_ONE_NORM ? norm1 : norm2), gated ? MT_T_GATE : MT_T_UP,
 		gated ? MT_T_GATEB : MT_T_UPB, 0, wide, wide, KEEP_ALL);

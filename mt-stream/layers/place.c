@@ -25,7 +25,7 @@ static void touch(struct survey *s, int array)
 /* What a norm behind the experts reads, and its gradient */
 static bool kept_by_windows(const struct survey *s, int root)
 {
-	return s->k.call >= ROUTE_FORWARD && s->t->sum != NONE && root == root_of(s->t, s->t->sum);
+	return s->k.call >= ROUTE_FORWARD && is_sum(s->t, root);
 }
 
 static void touch_value(struct survey *s, int v)
@@ -88,9 +88,8 @@ static void survey_step(struct walk_state *k, const struct node *n, enum step st
 static int64_t bytes_of(const struct list *t, int array)
 {
 	const struct value *v = &t->v[array % LIST_VALUES];
-	int64_t slots = v->slots ? v->slots : 1;
 	return array < LIST_VALUES ? token_width(v) * (int64_t)(v->fp32 ? sizeof(float) : t->elem)
-							   : v->grad_width * slots * (int64_t)t->elem;
+							   : v->grad_width * token_rows(v) * (int64_t)t->elem;
 }
 
 /* The largest first, each at the first place where those of its time leave room */

@@ -178,7 +178,10 @@ void walk_call(struct walk_state *k)
 static void launch_step(struct walk_state *k, const struct node *n, enum step step)
 {
 	struct run *r = (struct run *)k; /* its first member */
-	(step == FORWARD ? n->kind->forward : step == BACKWARD ? n->kind->backward : n->kind->late)(r, n);
+	void (*run)(struct run *, const struct node *) = step == FORWARD ? n->kind->forward
+		: step == BACKWARD                                           ? n->kind->backward
+																	 : n->kind->late;
+	if (run) run(r, n);
 }
 
 static int64_t columns_before(const struct list *t, int v)
@@ -207,7 +210,7 @@ void *grad_at(const struct run *r, int v)
 {
 	const struct list *t = r->k.t;
 	int own = grad_root_of(t, v), root = t->grad_of[own];
-	bool kept = r->s->dsum && t->sum != NONE && root == root_of(t, t->sum);
+	bool kept = r->s->dsum && is_sum(t, root);
 	void *d = root == 0      ? r->dx
 		: kept               ? r->s->dsum
 		: t->grad_over[root] ? array_at(r, root)

@@ -81,11 +81,13 @@ static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 	f(gated_norm) f(gate) f(columns) f(mla)
 /* clang-format on */
 
-/* Beside each one's arguments, ARGS_arrays(A) has a row for each array of numbers: A(bytes, field, n, written).
- * bytes of an element: elem of the device's own; operand of what GEMMs and the embedding read; weight of operands that
- * a cpu widens first; 4 of fp32 and indices; 8. From its first element to its last one are n. written: the operation
- * writes all of it, and reads nothing of it. `a` are the arguments, `code` the operation. From these rows follow what
- * device chaos overwrites, which weights a cpu widens, and in which types tests give kernels their arrays. */
+/* Beside each one's arguments, ARGS_arrays(A) has a row for each array of elements, operands or weights, and for
+ * each that is written whole: A(bytes, field, n, written). bytes of an element: elem of the device's own; operand of
+ * what GEMMs and the embedding read; weight of operands that a cpu widens first; 4 of fp32 and indices; 8. From its
+ * first element to its last one are n. written: the operation writes all of it, and reads nothing of it. `a` are the
+ * arguments, `code` the operation. Without a row are the embedding's w and combine_backward's bias, whose sizes are
+ * not among the arguments. From these rows follow what device chaos overwrites, which weights a cpu widens, and in
+ * which types tests give kernels their arrays. */
 
 /* Codes in the order of traces; what the others do is in device/device.h */
 #define OP_CODE(code, op, args, name) OP_##code,

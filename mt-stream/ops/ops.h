@@ -1,5 +1,5 @@
-/* ops.h: all operations of a layer. A file that needs few of them includes their headers instead:
- * an edit of the others then does not rebuild it. */
+/* ops.h: all operations of a layer. A file that needs few of them includes their headers instead: an edit of the others
+ * then does not rebuild it. */
 #ifndef MT_STREAM_OPS_H
 #define MT_STREAM_OPS_H
 

@@ -85,13 +85,12 @@ uint64_t memory_attention(const struct plan_request *req, const struct plan *pla
  * it writes */
 static void take_operands(struct walk *w, const struct plan_request *req, const struct sizes *z, struct scratch *t)
 {
-	uint64_t mixers[2] = {0}, mlp[2] = {0}, head[2] = {z->h, req->geo->vocab}, x, dy;
+	uint64_t mixers[2] = {0}, mlp[2] = {z->h, (uint64_t)ple_width(req->geo)}, x, dy; /* with the blocks' own inputs */
 	if (req->operand == req->elem) return;
-	if (req->ple) mlp[0] = z->h, mlp[1] = (uint64_t)ple_width(req->geo);
 	lists_operands(req->lists, req->geo->n_kinds, MIXER, mixers);
 	lists_operands(req->lists, req->geo->n_kinds, MLP, mlp);
-	x = larger(larger(z->chunk * mixers[0], z->slice * mlp[0]), z->head * head[0]);
-	dy = larger(larger(z->chunk * mixers[1], z->slice * mlp[1]), z->head * head[1]);
+	x = larger(larger(z->chunk * mixers[0], z->slice * mlp[0]), z->head * z->h);
+	dy = larger(larger(z->chunk * mixers[1], z->slice * mlp[1]), z->head * req->geo->vocab);
 	t->operand[0] = walk_take(w, x, 1, req->operand);
 	if (req->train) t->operand[1] = walk_take(w, dy, 1, req->operand);
 }
