@@ -5,6 +5,7 @@
  * uses such a run. */
 #include <stdlib.h>
 #include <sys/mman.h>
+#include "cli/cli.h"
 #include "load.h"
 #include "model/hfjson.h"
 #include "mt/control.h"
@@ -189,8 +190,9 @@ static int set_choices(struct mt_run *run, json_t *choices)
 	json_object_foreach(choices, key, value)
 	{
 		uint8_t bytes[MT_CHOICE_VALUE] = {0};
-		hex_decode(json_string_value(value), bytes);
-		if (rc == 0) rc = mt_choice_enter(run, key, bytes, json_string_length(value) / 2);
+		size_t n = json_string_length(value) / 2;
+		if (rc == 0) rc = mt_parse_hex(json_string_value(value), bytes, n);
+		if (rc == 0) rc = mt_choice_enter(run, key, bytes, n);
 	}
 	return rc;
 }

@@ -11,6 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "ckpt.h"
+#include "cli/cli.h"
 #include "mt/tier.h"
 #include "mt/version.h"
 #include "say.h"
@@ -83,11 +84,6 @@ json_t *json_hex(const uint8_t *bytes, size_t n)
 	char text[2 * MT_CHOICE_VALUE + 1] = "";
 	for (size_t i = 0; i < n && i < MT_CHOICE_VALUE; i++) snprintf(text + 2 * i, 3, "%02x", bytes[i]);
 	return json_string(text);
-}
-
-void hex_decode(const char *digits, uint8_t *bytes)
-{
-	for (; *digits; digits += 2) sscanf(digits, "%2hhx", bytes++);
 }
 
 static json_t *integer(uint64_t x) { return json_integer((json_int_t)x); }
@@ -217,11 +213,6 @@ static void refuse(struct reader *r, const char *key, const char *what)
 	if (r->rc == 0) r->rc = mt_fail(MT_EX_DATA, NAME ": %s %s", key, what);
 }
 
-static bool is_hex(const char *s, size_t digits)
-{
-	return s && strlen(s) == digits && strspn(s, "0123456789abcdef") == digits;
-}
-
 static uint64_t get_count(struct reader *r, const json_t *obj, const char *key, uint64_t max)
 {
 	const json_t *v = json_object_get(obj, key);
@@ -235,7 +226,8 @@ static uint64_t get_count(struct reader *r, const json_t *obj, const char *key, 
 static uint64_t get_hash(struct reader *r, const json_t *v, const char *key)
 {
 	const char *s = json_string_value(v);
-	if (is_hex(s, 16)) return strtoull(s, NULL, 16);
+	uint8_t bytes[8];
+	if (!mt_parse_hex(s, bytes, sizeof bytes)) return strtoull(s, NULL, 16);
 	refuse(r, key, "is not 16 hexadecimal digits");
 	return 0;
 }
@@ -285,9 +277,10 @@ static void get_choices(struct reader *r, const json_t *v, struct run_json *out)
 		return refuse(r, "choices", "is not an object of at most 1024 entries");
 	json_object_foreach((json_t *)v, key, value)
 	{
-		size_t digits = json_string_length(value);
-		if (!*key || strlen(key) >= MT_CHOICE_KEY || digits > 2 * MT_CHOICE_VALUE || digits % 2 ||
-			!is_hex(json_string_value(value), digits))
+		uint8_t bytes[MT_CHOICE_VALUE];
+		size_t n = json_string_length(value) / 2;
+		if (!*key || strlen(key) >= MT_CHOICE_KEY || n > sizeof bytes ||
+			mt_parse_hex(json_string_value(value), bytes, n))
 			return refuse(r, "choices", "has an entry that is not short hexadecimal bytes");
 	}
 	out->choices = (json_t *)v;
@@ -381,8 +374,7 @@ static void get_tier(struct reader *r, const json_t *v, struct run_json *out)
 	t->first = (uint32_t)get_count(r, v, "first", UINT32_MAX);
 	t->order = order && !strcmp(order, orders[MT_BACKWARD_ORDER]) ? MT_BACKWARD_ORDER : MT_FORWARD_ORDER;
 	if (!order || strcmp(order, orders[t->order])) refuse(r, "order", "is neither forward nor backward");
-	if (is_hex(id, 2 * sizeof t->run)) hex_decode(id, t->run);
-	else refuse(r, "tier", "has no run_id of 32 hexadecimal digits");
+	if (mt_parse_hex(id, t->run, sizeof t->run)) refuse(r, "tier", "has no run_id of 32 hexadecimal digits");
 	t->files = json_object_get(v, "files");
 	if (!json_object_size(t->files) || !t->tile_elems || t->tile_elems % MT_TILE_ALIGN)
 		return refuse(r, "tier", "has no tiles");
@@ -419,8 +411,7 @@ int run_json_parse(json_t *root, struct run_json *out, json_t **files)
 	*files = json_object_get(root, "files");
 	get_dtype(&r, root, out);
 	get_nodes(&r, root, out);
-	if (is_hex(id, 2 * sizeof out->run_id)) hex_decode(id, out->run_id);
-	else refuse(&r, "run_id", "is not 32 hexadecimal digits");
+	if (mt_parse_hex(id, out->run_id, sizeof out->run_id)) refuse(&r, "run_id", "is not 32 hexadecimal digits");
 	out->step = get_count(&r, root, "step", STEP_MAX);
 	out->t = get_count(&r, root, "t", out->step);
 	if (json_is_object(position)) get_keys(&r, position, KEYS(position_keys), &out->position);

@@ -40,7 +40,6 @@ int part_json_write(struct out_dir *, uint64_t step, uint32_t node);
 int part_json_take(struct out_dir *to, int from, uint64_t step, uint32_t node);
 json_t *json_hash(uint64_t x);                    /* a text of 16 hexadecimal digits */
 json_t *json_hex(const uint8_t *bytes, size_t n); /* a text of 2 n hexadecimal digits, n <= MT_CHOICE_VALUE */
-void hex_decode(const char *digits, uint8_t *);   /* an even number of valid digits -> bytes */
 /* Verify the checksums of all its files, of one only, or of all without one; 65 names file and chunk. */
 int run_json_verify(int dirfd, json_t *files, const char *only, const char *without);
 int run_json_lengths(int dirfd, json_t *files); /* 74: a file is missing or has another length */

@@ -193,7 +193,7 @@ enum { DYING_S = 2 }; /* a creator that was killed counts as alive until the ker
 static int clear_half(const char *run)
 {
 	uint64_t bytes;
-	int rc = run_remove_half(run, DYING_S, &bytes);
+	int rc = run_remove_half(run, NULL, DYING_S, &bytes);
 	if (bytes)
 		mt_say("run '%s': a mt-store create that was killed had made %llu bytes of it, which are removed", run,
 			(unsigned long long)bytes);
@@ -219,6 +219,8 @@ int store_create(const char *run, const struct store_options *o)
 	if (rc == 0 && o->tier && !given) rc = mt_fail(MT_EX_NOMEM, "no memory for --tier");
 	if (rc == 0) rc = parse_tier(o, given, dirs, &create);
 	if (rc == 0) rc = parse_update(o, &create);
+	if (rc == 0 && o->id && mt_parse_hex(o->id, create.id, sizeof create.id))
+		rc = mt_fail(MT_EX_USAGE, "--id: '%s' is not 32 hexadecimal digits", o->id);
 	if (rc == 0) rc = mt_config_read(o->config, &geo, &text);
 	if (rc) {
 		free(given);

@@ -52,6 +52,7 @@ enum option {
 	O_TIER_TILE,
 	O_TIER_SLOTS,
 	O_UPDATE,
+	O_ID,
 	O_COUNT
 };
 
@@ -114,6 +115,8 @@ static const struct mt_opt options[] = {
 		"create --tier: tiles that are in memory at once (default 4 a directory)", &seen[O_TIER_SLOTS]},
 	[O_UPDATE] = {"update", OPT_STR, &given.update, "WHEN",
 		"create --tier: late (default), or early, for a run of mt-optim --update early", &seen[O_UPDATE]},
+	[O_ID] = {"id", OPT_STR, &given.id, "DIGITS",
+		"create: 32 hexadecimal digits that tell the run from others of its name (default random)", &seen[O_ID]},
 	[O_COUNT] = {.name = NULL},
 };
 
@@ -127,7 +130,7 @@ static const struct verb {
 	{"create", store_create,
 		1 << O_CONFIG | 1 << O_DTYPE | 1 << O_GRAD | 1 << O_STATE | 1 << O_OPTIM | 1 << O_STEP_TOKENS | 1 << O_NUMA |
 			1 << O_NODE | 1 << O_STREAMS | 1 << O_TIER | 1 << O_TIER_MEMORY | 1 << O_TIER_TILE | 1 << O_TIER_SLOTS |
-			1 << O_UPDATE,
+			1 << O_UPDATE | 1 << O_ID,
 		1 << O_CONFIG, false, false},
 	{"init", store_init, 1 << O_SEED, 1 << O_SEED, false, false},
 	{"serve", store_serve, 1 << O_UNTIL_EOF | 1 << O_DIR, 0, false, false},
@@ -142,7 +145,7 @@ static const struct mt_program program = {
 	.usage = "mt-store create RUN --config FILE|DIR [--dtype bf16|fp32] [--grad fp32|bf16|none] "
 			 "[--state fp32|bf16|int8|none] [--optim adamw|lion|sgd] [--step-tokens N] [--numa POLICY] [--node R/N] "
 			 "[--streams N] [--tier DIR[,DIR...]] [--tier-memory BYTES] [--tier-tile ELEMS] [--tier-slots N] "
-			 "[--update late|early]\n"
+			 "[--update late|early] [--id DIGITS]\n"
 			 "mt-store init RUN --seed N\n"
 			 "mt-store serve RUN [--until-eof --dir DIR]\n"
 			 "mt-store stat RUN [--json|--prometheus]\n"

@@ -56,7 +56,7 @@ int mt_fill_claim(struct mt_run *run)
 	enum mt_state before = mt_run_state(run);
 	mt_fill_begin(run);
 	if ((rc = mt_run_idle(run))) mt_fill_end(run, before); /* a stage came between the look and the state */
-	return rc;
+	return rc || mt_run_state(run) != MT_GONE ? rc : run_state_error(run, MT_GONE);
 }
 
 /* The count is odd only while the state is filling, whenever a filler dies: to savers, a filled run with an odd count

@@ -79,9 +79,10 @@ enum region_making {
 /* Become the maker of a run whose own maker is dead, or that has no control region, which is then made, empty: *maker
  * holds the creation lock until region_made. -75 it has one that lives; -66 it is whole, or gone by now */
 int region_seize(const char *control, int *maker);
-/* run.c: Remove what a mt-store create that was killed has left of a run, which nobody can use; sets its bytes. Waits
- * for a create that is being killed, or at work. 0: nothing of the kind is left; 75: somebody still makes the run */
-int run_remove_half(const char *run, double wait_s, uint64_t *bytes);
+/* run.c: Remove what a mt-store create that was killed has left of a run, which nobody can use: half made, or of this
+ * id (NULL: none), empty and without stages; sets its bytes. Waits for a create that is being killed, or at work. 0:
+ * nothing half made is left; 75: somebody still makes the run */
+int run_remove_half(const char *run, const uint8_t id[16], double wait_s, uint64_t *bytes);
 /* A file of the region directory: a regular one of this user's, or one that is left alone */
 enum region_owner { REGION_ABSENT, REGION_OURS, REGION_NOT_OURS } region_owner(const char *name, struct stat *);
 int region_not_ours(const char *name, const struct stat *); /* the error for such a file: 77, or 65 */

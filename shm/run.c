@@ -124,10 +124,13 @@ static void say_smaller(void *arg, uint64_t have, char *buf, size_t n)
 static int create_regions(const struct mt_create *opt, struct mt_control *c, const struct mt_layout *l,
 	struct map map[3], int *maker)
 {
+	static const uint8_t none[16];
 	uint8_t id[16];
+	memcpy(id, opt->id, sizeof id);
 	c->piece_elems = piece_elems(l);
 	uint64_t control = control_layout(c, l), rings = rings_lay(c, NULL);
-	if (getrandom(id, sizeof id, 0) != sizeof id) return mt_fail(MT_EX_IO, "getrandom: %s", strerror(errno));
+	if (!memcmp(id, none, sizeof id) && getrandom(id, sizeof id, 0) != sizeof id)
+		return mt_fail(MT_EX_IO, "getrandom: %s", strerror(errno));
 	struct range *parts;
 	uint32_t n;
 	int rc = nodes_ranges(l, c->nodes.node, c->nodes.nodes, &parts, &n);
@@ -638,7 +641,19 @@ int mt_run_remove(const char *name, bool force)
 	return rc;
 }
 
-int run_remove_half(const char *name, double wait_s, uint64_t *bytes)
+/* A run that is whole, of this id and empty: nobody but its killed creator knows of it */
+static int remove_unborn(const char *name, const uint8_t id[16])
+{
+	struct mt_run *run;
+	int rc = mt_run_open(&run, name, MT_RUN_CONTROL | MT_RUN_READONLY);
+	if (rc) return rc;
+	const struct mt_header *h = &mt_control(run)->h;
+	bool unborn = !memcmp(h->run_id, id, 16) && mt_run_state(run) == MT_EMPTY;
+	mt_run_close(run);
+	return unborn ? mt_run_remove(name, false) : -MT_EX_NOINPUT;
+}
+
+int run_remove_half(const char *name, const uint8_t id[16], double wait_s, uint64_t *bytes)
 {
 	struct removal r = {.run = name};
 	struct total t = {.run = name, .holes = true};
@@ -650,6 +665,7 @@ int run_remove_half(const char *name, double wait_s, uint64_t *bytes)
 	while ((rc = region_seize(region_name(name, REGION_CONTROL, NULL).text, &maker)) == -MT_EX_BUSY && mt_now() < until)
 		mt_nap(20);
 	if (rc == -MT_EX_BUSY) return mt_fail(MT_EX_BUSY, "run '%s' is being created", name);
+	if (rc == -MT_EX_NOINPUT && id && !remove_unborn(name, id)) *bytes = t.bytes;
 	if (rc) return rc == -MT_EX_NOINPUT ? 0 : rc;
 	t.bytes = 0;
 	remove_half_tier(name);
@@ -747,8 +763,12 @@ enum mt_state mt_run_state(const struct mt_run *run)
 
 void mt_run_set_state(struct mt_run *run, enum mt_state s)
 {
-	/* release: what was filled stands before anyone reads that it is */
-	atomic_store_explicit(&run->control->h.state, (uint32_t)s, memory_order_release);
+	_Atomic uint32_t *state = &run->control->h.state;
+	uint32_t was = atomic_load_explicit(state, memory_order_relaxed);
+	/* release: what was filled stands before anyone reads that it is. A run that was removed meanwhile stays gone */
+	while (was != MT_GONE &&
+		!atomic_compare_exchange_weak_explicit(state, &was, (uint32_t)s, memory_order_release, memory_order_relaxed))
+		continue;
 	mt_wake(run);
 }
 

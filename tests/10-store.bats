@@ -429,9 +429,9 @@ takes() {
 	fails_with 76 mt-store stat "$RUN"
 }
 
-@test "a ring or a file that a run gets while it is removed: exit 66, and nothing is left" {
+@test "a ring, a file or weights that a run gets while it is removed: exit 66, and nothing is left" {
 	mkfifo "$T/go"
-	for what in ring file; do
+	for what in ring file fill; do
 		demo "$RUN"
 		spawn poke sh -c 'exec shm-poke "$0" $1 <"$2" >"$3"' "$RUN" $what "$T/go" "$T/poke"
 		exec 8>"$T/go"

@@ -295,7 +295,7 @@ slept_more() { [ "$(slept)" -ge $(($1 + 10)) ]; }
 # bats test_tags=slow
 @test "the keeper is killed before its mt-store has come to the run: another one waits for that, and training goes on" {
 	long_data
-	export LD_PRELOAD=$PROBES/so-late-serve.so
+	export LD_PRELOAD=$PROBES/so-late.so
 	start --steps 50000 --epochs 100
 	unset LD_PRELOAD
 	eventually pgrep -f "^mt-store serve $RUN "
@@ -327,6 +327,36 @@ create_stopped() {
 		all_gone
 		grep -qx "mt-run: mt-store create was killed by signal 9" "$T/run.err"
 		[ ! -e "$T/out" ]
+	done
+}
+
+state_is() { [ "$(mt-store stat "$RUN" --json | value state)" = "$1" ]; }
+
+# bats test_tags=slow
+@test "processes of mt-run are killed when its run is whole and mt-store create has not ended: the run is removed" {
+	local case create
+	for case in keeper create "create keeper" all; do
+		export LD_PRELOAD=$PROBES/so-late.so
+		DATA=$CASE/data.bin start --steps 5
+		unset LD_PRELOAD
+		eventually state_is empty
+		keeper=$(keeper)
+		create=$(pgrep -P "$keeper" -x mt-store)
+		case $case in
+		keeper) kill -9 "$keeper" ;;
+		create) kill -9 "$create" ;;
+		"create keeper") kill -9 "$create" "$keeper" ;;
+		all) kill -9 "$pid" $(pgrep -P "$pid") "$create" ;;
+		esac
+		if [ "$case" = all ]; then
+			exits 137 wait $pid
+			DATA=$CASE/data.bin run_it --steps 5
+			grep -q 'was killed while it made its run, whose [0-9]* bytes are removed' "$T/run.err"
+		else
+			exits 69 wait $pid
+			[ ! -e "$T/out" ]
+		fi
+		all_gone
 	done
 }
 
@@ -1062,16 +1092,6 @@ kill_all() { # ARGS...; with HOW=idle when no update is under way
 	RUN=$RUN-b DATA=$CASE/data.bin MODEL=$CASE/model run_it --steps 2
 	grep -q "(pid $dead .*) was killed while it made its run, whose [0-9]* bytes are removed$" "$T/run.err"
 	gone "$RUN"
-	rm -r "$T/out"
-	# the same, just after create has ended
-	create_stopped
-	script=$(pgrep -P $pid -x mt-run | grep -v "$(keeper)")
-	kill -9 $script $pid "$(keeper)" "$create"
-	eventually no processes
-	mt-store create "$RUN" --config "$CONFIGS/demo.json" 2>/dev/null
-	DATA=$CASE/data.bin MODEL=$CASE/model run_it --steps 2
-	all_gone
-	[ "$(grep -c "was killed while it made its run" "$T/run.err")" = 2 ]
 	# a run of that name that somebody else has made stays
 	mt-store create "$RUN" --config "$CONFIGS/demo.json" 2>/dev/null
 	DATA=$CASE/data.bin MODEL=$CASE/model exits 73 run_it --steps 4 --resume
@@ -1144,9 +1164,9 @@ kill_all() { # ARGS...; with HOW=idle when no update is under way
 	}
 	update_waits() { mt-store stat "$RUN" | grep -q '^mt-optim .* waits for the save'; }
 	long_data
-	undisturbed --steps 400 --ckpt-every 1
+	undisturbed --steps 1500 --ckpt-every 1
 	for how in mt-store ''; do
-		start --steps 400 --ckpt-every 1
+		start --steps 1500 --ckpt-every 1
 		eventually trained 20
 		ckpt=$(pgrep -f "^mt-ckpt serve $RUN ")
 		eventually stopped_in_a_save
@@ -1154,7 +1174,7 @@ kill_all() { # ARGS...; with HOW=idle when no update is under way
 		kill -9 $pid ${how:+"$(keeper)" $(pgrep -f "^mt-store serve $RUN ")} $ckpt
 		wait $pid || true
 		[ -n "$how" ] || eventually all_gone
-		run_it --steps 400 --ckpt-every 1 --resume
+		run_it --steps 1500 --ckpt-every 1 --resume
 		same_as_undisturbed
 		eventually all_gone
 		rm -r "$T/out" "$T/m"

@@ -2,8 +2,8 @@
 # open ends: mt-run or a stage.
 # shellcheck shell=sh disable=SC2034,SC2086,SC2154   # mt-run sets and uses the variables; lists have an entry a line
 
-tmp='' made='' lock_line='' run_id=''           # made: OUT is new
-making=making                                   # run_id while the run is made
+tmp='' made='' lock_line=''                     # made: OUT is new
+run_id=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \n')   # of the run that this mt-run will make
 newest='' looked=''                             # newest: the checkpoint to go on from; looked: it has been looked for
 
 lives() { grep -qs '^State:[[:space:]]*[^ZX[:space:]]' "/proc/$1/status"; }     # PID: is running, not a zombie
@@ -59,16 +59,6 @@ lock_out() {
 	[ "$(stat -Lc %d:%i /dev/fd/7)" = "$(stat -c %d:%i "$out/.lock" 2>/dev/null)" ]
 }
 
-# It was killed before the run was filled: nothing was trained in it, and its name is free again
-end_unborn_run() {
-	bytes=$(remove_half "$holder")
-	if [ "$(json_of "$memory" state)" = empty ]; then
-		bytes=$(json_of "$memory" bytes)
-		mt-store rm "$holder" 2>/dev/null || return 0   # it has stages: mt-store is about to remove it
-	fi
-	[ "${bytes:-0}" = 0 ] || say "$out: its $who was killed while it made its run, whose $bytes bytes are removed"
-}
-
 # The mt-run that had OUT was killed, and with it mt-store, which would have ended its run: the memory stays. Another
 # mt-store does it now, and a mt-optim finishes an update that has begun, a mt-ckpt a save that this may wait for. By
 # now, a run of that name may be another OUT's.
@@ -76,8 +66,10 @@ end_dead_run() {
 	ended=''
 	read_holder
 	[ "$host" = "$(uname -n)" ] && [ -n "$holder_id" ] || return 0
+	bytes=0
+	case $since in *', ends') ;; *) bytes=$(remove_unborn "$holder" "$holder_id") ;; esac
+	[ "${bytes:-0}" = 0 ] || say "$out: its $who was killed while it made its run, whose $bytes bytes are removed"
 	memory=$(mt-store stat "$holder" --json 2>/dev/null)
-	if [ "$holder_id" = $making ]; then end_unborn_run; return; fi
 	[ "$(json_of "$memory" run_id)" = "$holder_id" ] || return 0
 	[ "$(json_of "$memory" stages.mt-store.alive)" != true ] || return 0
 	set +f

@@ -19,6 +19,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "cli/cli.h"
 #include "lib.h"
 #include "mt/error.h"
 #include "mt/run.h"
@@ -76,19 +77,20 @@ static int serve(const struct keeper *k)
 	return MT_EX_PEER;
 }
 
-/* What is still there then, the next create of this name removes */
-static uint64_t remove_half(const char *run)
+/* What is half made then, the next create of this name removes */
+static uint64_t remove_unborn(const char *run, const char *digits)
 {
+	uint8_t id[16];
 	uint64_t bytes;
-	(void)run_remove_half(run, DYING_S, &bytes);
+	(void)run_remove_half(run, mt_parse_hex(digits, id, sizeof id) ? NULL : id, DYING_S, &bytes);
 	return bytes;
 }
 
-/* RUN: prints the bytes that it had */
-void half(int argc, char **argv)
+/* RUN ID: prints the bytes that it had */
+void unborn(int argc, char **argv)
 {
-	if (argc != 2) mt_die(MT_EX_USAGE, "half: for the script alone");
-	printf("%llu\n", (unsigned long long)remove_half(argv[1]));
+	if (argc != 3) mt_die(MT_EX_USAGE, "unborn: for the script alone");
+	printf("%llu\n", (unsigned long long)remove_unborn(argv[1], argv[2]));
 	exit(0);
 }
 
@@ -102,7 +104,7 @@ _Noreturn static void keep(const struct keeper *k, char *const create[], const c
 	if (create) {
 		const struct streams streams = {.in_file = "", .out_file = "", .err_file = errors, .ends_with_us = true};
 		unsigned char code = (unsigned char)wait_for(child_start(create, &streams));
-		if (code > 128) remove_half(k->run);
+		if (code > 128) remove_unborn(k->run, k->id);
 		ssize_t w = write(report, &code, 1);
 		(void)w;
 		if (code) _exit(0);
@@ -131,7 +133,7 @@ int keeper_created(struct keeper *k)
 	unsigned char code;
 	if (read(k->report, &code, 1) != 1) {
 		code = 128 + SIGKILL;
-		remove_half(k->run);
+		remove_unborn(k->run, k->id);
 	}
 	close(k->report);
 	k->report = -1;

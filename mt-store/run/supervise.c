@@ -633,24 +633,24 @@ static void read_signals(int fd)
 		if (info.ssi_signo != SIGCHLD) asked_to_end((int)info.ssi_signo);
 }
 
-/* RUN DIR TMP SCRIPT NODE NODES RESTART SILENT; NODES 0: one machine */
+/* RUN ID DIR TMP SCRIPT NODE NODES RESTART SILENT; NODES 0: one machine */
 void supervise(int argc, char **argv)
 {
 	static char name[32];
 	static const int own[] = {FD_REQUESTS, FD_ANSWERS, FD_STDIN, FD_SHIM};
-	if (argc != 9) mt_die(MT_EX_USAGE, "supervise: for the script alone");
+	if (argc != 10) mt_die(MT_EX_USAGE, "supervise: for the script alone");
 	s.run = argv[1];
-	s.tmp = argv[3];
-	s.script = atoi(argv[4]);
-	s.node = atoi(argv[5]);
-	s.nodes = atoi(argv[6]);
-	s.restart = atoi(argv[7]);
-	s.silent = atoi(argv[8]);
+	s.tmp = argv[4];
+	s.script = atoi(argv[5]);
+	s.node = atoi(argv[6]);
+	s.nodes = atoi(argv[7]);
+	s.restart = atoi(argv[8]);
+	s.silent = atoi(argv[9]);
 	if (s.node) {
 		snprintf(name, sizeof name, "mt-run: node %d", s.node);
 		mt_program_name = name; /* of all that is said */
 	}
-	s.keeper = (struct keeper){.run = s.run, .dir = argv[2], .owner = {-1, -1}, .report = -1};
+	s.keeper = (struct keeper){.run = s.run, .id = argv[2], .dir = argv[3], .owner = {-1, -1}, .report = -1};
 	for (int i = 0; i < 3 + (s.nodes > 0); i++) fcntl(own[i], F_SETFD, FD_CLOEXEC);
 	int signals = hear_signals(), status;
 	for (;;) {

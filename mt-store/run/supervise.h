@@ -35,7 +35,7 @@ int child_code(int status); /* its exit code, or 128 and the signal */
 /* ---- keeper.c: the process that makes the run and keeps it served, also when mt-run has died */
 
 struct keeper {
-	const char *run, *dir;
+	const char *run, *id, *dir;
 	pid_t pid;
 	int owner[2]; /* mt-store's stdin, and the end that nobody else has; -1: closed, in order */
 	int report;   /* the exit code of create comes from here; -1: it has come */
@@ -53,6 +53,6 @@ void keeper_end(struct keeper *);                          /* the run's owner en
 _Noreturn void supervise(int argc, char **argv);
 _Noreturn void count(int argc, char **argv);
 _Noreturn void json(int argc, char **argv);
-_Noreturn void half(int argc, char **argv);
+_Noreturn void unborn(int argc, char **argv);
 
 #endif

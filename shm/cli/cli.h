@@ -4,6 +4,7 @@
 #define MT_CLI_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "os.h"
@@ -54,6 +55,8 @@ int mt_must(int rc);
 _Noreturn void mt_bug(const char *file, int line, const char *what);
 /* 4096, 64K, 10G, 1.5T. 0 or -MT_EX_USAGE */
 int mt_parse_size(const char *s, uint64_t *out);
+/* n bytes of 2 n hexadecimal digits, a to f small. 0 or -MT_EX_USAGE, also for NULL */
+int mt_parse_hex(const char *s, uint8_t *bytes, size_t n);
 
 /* The number of the first HUP, INT, TERM or USR1 that was not ignored at exec, or 0. USR1 lets scripts stop a program
  * for which the others are ignored. A second signal within a second is the same request; a later one kills the program

@@ -67,6 +67,13 @@ int mt_parse_size(const char *s, uint64_t *out)
 	return 0;
 }
 
+int mt_parse_hex(const char *s, uint8_t *bytes, size_t n)
+{
+	if (!s || strlen(s) != 2 * n || strspn(s, "0123456789abcdef") != 2 * n) return -MT_EX_USAGE;
+	for (size_t i = 0; i < n; i++) sscanf(s + 2 * i, "%2hhx", bytes + i);
+	return 0;
+}
+
 static bool parse_u64(const char *s, uint64_t *out)
 {
 	char *end;

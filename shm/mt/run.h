@@ -51,7 +51,7 @@ struct mt_part mt_part(const struct mt_run *, uint32_t unit);
 uint64_t mt_store_memory(const struct mt_run *); /* bytes of the store region that this node has */
 uint64_t mt_run_bytes(const struct mt_run *); /* of all regions */
 enum mt_state mt_run_state(const struct mt_run *);
-void mt_run_set_state(struct mt_run *, enum mt_state);   /* release, rings the doorbell */
+void mt_run_set_state(struct mt_run *, enum mt_state);   /* release, rings the doorbell; gone is for good */
 /* 0; 65: the store is dirty, or of an earlier boot, and only a load helps. For stages, wherever they wait */
 int mt_run_dirty(const struct mt_run *);
 /* 0; 78: it was created with --state none, of weights alone. For what updates or saves state */

@@ -9,7 +9,8 @@
  *     shm-poke RUN choices cycle|outside        a choice table with a cycle, or with an offset outside it
  *     shm-poke RUN layout unit|tensor|geometry|types   a table that does not match the geometry
  *     shm-poke RUN half U           unit U as mt-optim --update early leaves it before the commit
- *     shm-poke RUN ring|file        at the end of stdin, give the run a ring of its own, or a file to keep
+ *     shm-poke RUN ring|file|fill   at the end of stdin, give the run a ring of its own, or a file to keep, or begin to
+ *                                   fill it
  *     shm-poke RUN watch            until SIGTERM: versions and the step never go back, rings stay valid; prints how
  *                                   many changes it saw
  */
@@ -86,14 +87,16 @@ static void watch(struct mt_run *run)
 	printf("%llu changes\n", (unsigned long long)changes);
 }
 
-static void give(struct mt_run *run, bool ring)
+static void give(struct mt_run *run, const char *what)
 {
 	const struct mt_file file = {.name = "tokenizer.json", .bytes = 4};
 	const void *data = "none";
 	puts("ready");
 	fflush(stdout);
 	while (getchar() != EOF) continue;
-	mt_must(ring ? mt_ring_make(run, "own", "batch.0") : mt_files_put(run, &file, &data, 1));
+	if (!strcmp(what, "ring")) mt_must(mt_ring_make(run, "own", "batch.0"));
+	else if (!strcmp(what, "file")) mt_must(mt_files_put(run, &file, &data, 1));
+	else mt_must(mt_fill_claim(run));
 }
 
 int main(int argc, char **argv)
@@ -121,7 +124,7 @@ int main(int argc, char **argv)
 	else if (!strcmp(what, "choices")) choices(run, !strcmp(argv[3], "cycle"));
 	else if (!strcmp(what, "layout")) layout(run, argv[3]);
 	else if (!strcmp(what, "watch")) watch(run);
-	else if (!strcmp(what, "ring") || !strcmp(what, "file")) give(run, *what == 'r');
+	else if (!strcmp(what, "ring") || !strcmp(what, "file") || !strcmp(what, "fill")) give(run, what);
 	else mt_die(MT_EX_USAGE, "%s: no such thing to poke", what);
 	mt_run_close(run);
 	return 0;
