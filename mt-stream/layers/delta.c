@@ -120,6 +120,7 @@ static struct op delta_op(const struct run *r, enum op_code code, const struct n
 			.a = elements_after(c->dev, ba, is_mamba(l) ? 0 : l->value_heads),
 			.b = is_mamba(l) ? NULL : ba,
 			.ld = row_of(r, n->in[1]),
+			.b_ld = row_of(r, n->in[1]),
 			.a_log = r->w->t[MT_T_A_LOG],
 			.dt_bias = r->w->t[MT_T_DT_BIAS],
 			.skip = r->w->t[MT_T_SKIP],
@@ -148,7 +149,7 @@ static void delta_backward(struct run *r, const struct node *n)
 	a->dv = dqkv_at(r, n->in[0], 2);
 	a->da = elements_after(r->c->dev, dba, a->b ? a->value_heads : 0);
 	a->db = a->b ? dba : NULL;
-	a->d_ld = a->ld;
+	a->d_ld = a->db_ld = a->ld;
 	a->da_log = r->g->t[MT_T_A_LOG];
 	a->ddt_bias = r->g->t[MT_T_DT_BIAS];
 	a->dskip = r->g->t[MT_T_SKIP];

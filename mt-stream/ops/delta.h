@@ -1,4 +1,4 @@
-/* delta.h: the gated delta rule and Mamba 2 */
+/* delta.h: the gated delta rule, with one gate a head or one for each channel, and Mamba 2 */
 #ifndef MT_STREAM_OPS_DELTA_H
 #define MT_STREAM_OPS_DELTA_H
 
@@ -11,6 +11,8 @@
  *     d_t = dt_t v_t,  o_t = S_t' q_t + skip v_t,  dt = softplus(a + dt_bias), but within dt_min .. dt_max,
  *     g = -exp(A_log) dt         a dt that is not between dt_min and dt_max gives a and dt_bias no gradient
  * There q, k, v are C, B and x, key heads are groups, and DK is the state's size.
+ * Kimi delta attention (`channels`, arXiv 2510.26692) has a gate for each channel of the key, so a and dt_bias have DK
+ * elements a head, and e^g_t is a diagonal matrix.
  * It is computed by chunks of DELTA_CHUNK tokens, counted from the document's start.
  * Backward recomputes all it needs from q, k, v, a and b. da_log = beta da_log + gradient; ddt_bias, dskip likewise. */
 enum {
@@ -20,11 +22,12 @@ enum {
 struct delta_args {
 	int64_t n, seq, key_heads, value_heads, key_dim, value_dim; /* DK, DV: at most 256 */
 	int correct;                                                /* 1: gated DeltaNet; 0: Mamba 2 */
+	int channels;                                               /* 1: Kimi delta attention; wants correct */
 	float dt_min, dt_max;                                       /* Mamba 2; 0 and infinity: no limits */
 	const void *qkv;   /* (N, 2 HK DK + HV DV): q | k | v, as conv leaves them */
-	const void *a, *b; /* (N, HV) each, rows ld apart; Mamba 2: without b */
-	int64_t ld;
-	const void *a_log, *dt_bias; /* (HV) */
+	const void *a, *b; /* (N, HV) each, rows ld and b_ld apart; a of `channels`: (N, HV, DK); Mamba 2: without b */
+	int64_t ld, b_ld;
+	const void *a_log, *dt_bias; /* (HV); dt_bias of `channels`: (HV, DK) */
 	const void *skip;            /* (HV), Mamba 2; else NULL */
 	const uint32_t *starts;      /* (N): where in its row the token's document starts */
 	const uint32_t *host_starts; /* host: the same as starts; valid until the micro-batch ends */
@@ -37,9 +40,9 @@ struct delta_args {
 	const void *d_o; /* (N, HV, DV), backward */
 	void *dq, *dk;   /* (N, HV, DK), backward; dq NULL: forward */
 	void *dv;        /* (N, HV, DV), backward */
-	void *da, *db;   /* (N, HV), rows d_ld apart, backward; Mamba 2: without db */
-	int64_t d_ld;
-	float *da_log, *ddt_bias, *dskip; /* (HV), backward */
+	void *da, *db;   /* as a and b, rows d_ld and db_ld apart, backward; Mamba 2: without db */
+	int64_t d_ld, db_ld;
+	float *da_log, *ddt_bias, *dskip; /* as a_log, dt_bias and skip, backward */
 	float beta;
 	float *work; /* (delta_work_elems()): of backward; of a GPU, forward's, too */
 };
@@ -47,8 +50,16 @@ struct delta_args {
 /* States of all heads that backward keeps. A document that starts at token `begin` has those before its segments from
  * state begin / DELTA_SEGMENT on: no two documents share one. */
 static inline ON_DEVICE int64_t delta_kept(const struct delta_args *a) { return (a->n - 1) / DELTA_SEGMENT; }
-/* Numbers of a token and value head that backward keeps: the gradient of g; Mamba 2: also that of d's dt, and skip's */
-static inline ON_DEVICE int64_t delta_token(const struct delta_args *a) { return a->correct ? 1 : 3; }
+/* Gates of a token */
+static inline ON_DEVICE int64_t delta_gates_of(const struct delta_args *a)
+{
+	return a->channels ? a->value_heads * a->key_dim : a->value_heads;
+}
+/* Numbers of a token and value head that backward keeps: the gradients of g; Mamba 2: also that of d's dt, and skip's */
+static inline ON_DEVICE int64_t delta_token(const struct delta_args *a)
+{
+	return a->channels ? a->key_dim : a->correct ? 1 : 3;
+}
 /* A GPU computes groups of rows side by side: as many as have DELTA_STRIPS warps, each with 16 columns of a state. Of a
  * group it computes DELTA_SEGMENT tokens at a time, a wave. */
 enum { DELTA_STRIPS = 1024 };
@@ -86,20 +97,20 @@ static inline int64_t delta_work_elems(const struct delta_args *a, int gpu)
 /* clang-format off */
 #define delta_arrays(A) \
 	A(elem, qkv, a->n * (2 * a->key_heads * a->key_dim + a->value_heads * a->value_dim), 0) \
-	A(elem, a, (a->n - 1) * a->ld + a->value_heads, 0) \
-	A(elem, b, (a->n - 1) * a->ld + a->value_heads, 0) \
+	A(elem, a, (a->n - 1) * a->ld + delta_gates_of(a), 0) \
+	A(elem, b, (a->n - 1) * a->b_ld + a->value_heads, 0) \
 	A(weight, a_log, a->value_heads, 0) \
-	A(weight, dt_bias, a->value_heads, 0) \
+	A(weight, dt_bias, delta_gates_of(a), 0) \
 	A(weight, skip, a->value_heads, 0) \
 	A(elem, o, a->n * a->value_heads * a->value_dim, code == OP_DELTA_FORWARD) \
 	A(elem, d_o, a->n * a->value_heads * a->value_dim, 0) \
 	A(elem, dq, a->n * a->value_heads * a->key_dim, code == OP_DELTA_BACKWARD) \
 	A(elem, dk, a->n * a->value_heads * a->key_dim, code == OP_DELTA_BACKWARD) \
 	A(elem, dv, a->n * a->value_heads * a->value_dim, code == OP_DELTA_BACKWARD) \
-	A(elem, da, (a->n - 1) * a->d_ld + a->value_heads, 0) \
-	A(elem, db, (a->n - 1) * a->d_ld + a->value_heads, 0) \
+	A(elem, da, (a->n - 1) * a->d_ld + delta_gates_of(a), code == OP_DELTA_BACKWARD && a->d_ld == delta_gates_of(a)) \
+	A(elem, db, (a->n - 1) * a->db_ld + a->value_heads, 0) \
 	A(4, da_log, a->value_heads, code == OP_DELTA_BACKWARD && a->beta == 0) \
-	A(4, ddt_bias, a->value_heads, code == OP_DELTA_BACKWARD && a->beta == 0) \
+	A(4, ddt_bias, delta_gates_of(a), code == OP_DELTA_BACKWARD && a->beta == 0) \
 	A(4, dskip, a->value_heads, code == OP_DELTA_BACKWARD && a->beta == 0 && !a->correct) \
 	A(4, work, delta_work_elems(a, 0), code == OP_DELTA_BACKWARD)
 /* clang-format on */

@@ -11,6 +11,7 @@ struct gated_norm_args {
 	int64_t n, heads, dim;
 	float eps;
 	int gate_first;
+	int sigmoid;   /* sigmoid(z) in place of silu(z) */
 	int all_heads; /* w is (heads dim): each head has its own */
 	const void *o; /* (N, heads dim) */
 	const void *z; /* (N, heads dim), rows ld apart */

@@ -259,6 +259,7 @@ static void bench_mixer(void)
 		.a = (const float *)conv.x + WIDE - HV,
 		.b = (const float *)conv.x + WIDE - 2 * HV,
 		.ld = WIDE,
+		.b_ld = WIDE,
 		.a_log = floats(HV),
 		.dt_bias = floats(HV),
 		.starts = conv.starts,
@@ -269,6 +270,7 @@ static void bench_mixer(void)
 		.da = floats(N * HV),
 		.db = floats(N * HV),
 		.d_ld = HV,
+		.db_ld = HV,
 		.da_log = floats(HV),
 		.ddt_bias = floats(HV),
 		.dskip = floats(HV)};

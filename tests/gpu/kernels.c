@@ -93,6 +93,7 @@ static void delta_net(void)
 		.a = bf16(N * hv),
 		.b = bf16(N * hv),
 		.ld = hv,
+		.b_ld = hv,
 		.a_log = bf16(hv),
 		.dt_bias = bf16(hv),
 		.starts = starts,

@@ -233,7 +233,7 @@ static void run_delta(void *ctx, struct pool *pool, float **out)
 	struct delta_case *s = ctx;
 	struct delta_args a = s->a;
 	int64_t heads = a.value_heads;
-	a.ld = a.d_ld = 2 * heads + 1;
+	a.ld = a.b_ld = a.d_ld = a.db_ld = 2 * heads + 1;
 	float *gates = keep((size_t)(a.n * a.ld) * sizeof *gates);
 	gates_of(&a, apart(s->gates, a.n, 2 * heads, a.ld), gates);
 	a.qkv = again(s->qkv, a.n * channels_of(&a));
@@ -442,7 +442,7 @@ static struct mixer_out mixer_run(const struct conv_case *c, const struct delta_
 	a.y = r.y;
 	op_conv_forward(pools[pool], &a);
 	d.qkv = r.y;
-	d.ld = d.d_ld = 2 * heads;
+	d.ld = d.b_ld = d.d_ld = d.db_ld = 2 * heads;
 	gates_of(&d, s->gates + first * d.ld, r.dgates);
 	if (!d.correct) memset(r.dgates, 0, (size_t)(n * d.ld) * sizeof *r.dgates);
 	d.o = r.o;
@@ -550,7 +550,7 @@ static void test_mixer_past(const int64_t *ends, struct shape of, struct decay d
 		.y = y};
 	struct delta_args d = s.a;
 	d.qkv = y;
-	d.ld = 2 * heads;
+	d.ld = d.b_ld = 2 * heads;
 	gates_of(&d, s.gates, NULL);
 	d.o = o;
 	op_conv_forward(pools[0], &a);

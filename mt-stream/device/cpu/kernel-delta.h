@@ -109,7 +109,7 @@ static void delta_gates(const struct delta_tile *t, const struct delta_args *a, 
 	float rate = -expf(((const float *)a->a_log)[head]), bias = ((const float *)a->dt_bias)[head];
 	for (int64_t i = 0; i < round_up(t->n, VW); i++) {
 		t->g[i] = i < t->n ? x[i * a->ld] + bias : 0;
-		t->beta[i] = b && i < t->n ? b[(first + i) * a->ld + head] : 0;
+		t->beta[i] = b && i < t->n ? b[(first + i) * a->b_ld + head] : 0;
 	}
 	for (int64_t i = 0; i < t->n; i += VW) {
 		vf soft = v_softplus(v_load(t->g + i));
@@ -404,7 +404,7 @@ static void delta_back_values(const struct delta_tile *t, const struct delta_arg
 			v_put(dv + j, t->dv - j, x);
 		}
 		if (a->correct) {
-			((float *)a->db)[(first + i) * a->d_ld + head] = (1 - t->beta[i]) * dot(r, t->v + i * t->ldv, t->ldv);
+			((float *)a->db)[(first + i) * a->db_ld + head] = (1 - t->beta[i]) * dot(r, t->v + i * t->ldv, t->ldv);
 		} else {
 			*delta_kept_token(a, 1, first + i, head) = head_dot(r, delta_v(a, first + i, head), t->dv);
 			*delta_kept_token(a, 2, first + i, head) = head_dot(d_o, delta_v(a, first + i, head), t->dv);

@@ -354,7 +354,7 @@ static __global__ void __launch_bounds__(THREADS) delta_chunk_kernel(struct delt
 		float x = 0, b = 0, rate = expf(get(((const T *)a.a_log)[head]));
 		if (i < c.n) {
 			x = get(((const T *)a.a)[(c.first + i) * a.ld + head]) + get(((const T *)a.dt_bias)[head]);
-			if (CORRECT) b = get(((const T *)a.b)[(c.first + i) * a.ld + head]);
+			if (CORRECT) b = get(((const T *)a.b)[(c.first + i) * a.b_ld + head]);
 			else b = step_of(&a, softplus(x));
 		}
 		g[i] = i < c.n ? -rate * (CORRECT ? softplus(x) : b) : 0;
@@ -907,7 +907,7 @@ static __device__ __forceinline__ void chunk_pairs(T *dP, T *dA, T *u, T *v, con
 			int row = ROW(e);
 			int64_t t = c->first + row, at = t * a->value_heads + head;
 			if (row != COLUMN(n, e) || row >= c->n) continue;
-			if (CORRECT) put((T *)a->db + t * a->d_ld + head, (1.0f - s->f[BETA * TILE + row]) * b[n][e]);
+			if (CORRECT) put((T *)a->db + t * a->db_ld + head, (1.0f - s->f[BETA * TILE + row]) * b[n][e]);
 			if (!CORRECT) r->dd[at] = b[n][e];
 			if (!CORRECT) r->dskip[at] = kk[n][e];
 		}
