@@ -1,6 +1,6 @@
-/* ops-delta.h: the cases of ops.c for gated DeltaNet and Mamba 2 (convolution, delta rule, gated norm) and for output
- * gates: beside their definitions, token by token, in double precision; documents alone and beside others; passes with
- * a past. Included by ops.c. */
+/* ops-delta.h: the cases of ops.c for gated DeltaNet, Kimi delta attention and Mamba 2 (convolution, delta rule, gated
+ * norm) and for output gates: beside their definitions, token by token, in double precision; documents alone and beside
+ * others; passes with a past. Included by ops.c. */
 
 /* Numbers that a device's elements have */
 static float *random_elements(int64_t n) { return random_operand(n, n && slack > 0); }
@@ -203,7 +203,7 @@ static void test_conv(int64_t rows, int64_t seq, const int64_t *lengths, struct 
 
 struct delta_case {
 	struct delta_args a;
-	const float *qkv, *gates, *d_o, *da_log, *ddt_bias, *dskip; /* gates (N, 2 HV): a | b */
+	const float *qkv, *gates, *d_o, *da_log, *ddt_bias, *dskip; /* gates (N, gates_wide()): a | b */
 };
 
 static int64_t channels_of(const struct delta_args *a)
@@ -219,26 +219,42 @@ static float *work_of(const struct delta_args *a)
 	return work;
 }
 
+static int64_t gates_wide(const struct delta_args *a) { return delta_gates_of(a) + a->value_heads; }
+
 /* b and its gradient behind a and its, or neither in Mamba 2 */
 static void gates_of(struct delta_args *a, const float *gates, float *dgates)
 {
 	a->a = gates;
-	a->b = a->correct ? gates + a->value_heads : NULL;
+	a->b = a->correct ? gates + delta_gates_of(a) : NULL;
 	a->da = dgates;
-	a->db = a->correct && dgates ? dgates + a->value_heads : NULL;
+	a->db = a->correct && dgates ? dgates + delta_gates_of(a) : NULL;
+}
+
+/* `width` columns of x's rows (N, ld) as rows of their own */
+static float *columns_of(const float *x, int64_t n, int64_t width, int64_t ld)
+{
+	float *y = keep((size_t)(n * width) * sizeof *y);
+	together(y, x, n, width, ld);
+	return y;
 }
 
 static void run_delta(void *ctx, struct pool *pool, float **out)
 {
 	struct delta_case *s = ctx;
 	struct delta_args a = s->a;
-	int64_t heads = a.value_heads;
-	a.ld = a.b_ld = a.d_ld = a.db_ld = 2 * heads + 1;
-	float *gates = keep((size_t)(a.n * a.ld) * sizeof *gates);
-	gates_of(&a, apart(s->gates, a.n, 2 * heads, a.ld), gates);
+	int64_t heads = a.value_heads, gates = delta_gates_of(&a), wide = gates_wide(&a);
+	a.ld = a.b_ld = a.d_ld = a.db_ld = wide + 1;
+	float *dgates = keep((size_t)(a.n * a.ld) * sizeof *dgates), *db = NULL;
+	gates_of(&a, apart(s->gates, a.n, wide, a.ld), dgates);
+	if (a.channels) { /* b's rows are elsewhere */
+		a.b_ld = heads + 2;
+		a.db_ld = heads + 3;
+		a.b = apart(columns_of(s->gates + gates, a.n, heads, wide), a.n, heads, a.b_ld);
+		a.db = db = keep((size_t)(a.n * a.db_ld) * sizeof *db);
+	}
 	a.qkv = again(s->qkv, a.n * channels_of(&a));
 	a.a_log = again(s->a.a_log, heads);
-	a.dt_bias = again(s->a.dt_bias, heads);
+	a.dt_bias = again(s->a.dt_bias, gates);
 	if (!a.correct) a.skip = again(s->a.skip, heads);
 	a.o = out[0];
 	op_delta_forward(pool, &a);
@@ -246,7 +262,7 @@ static void run_delta(void *ctx, struct pool *pool, float **out)
 	a.dq = out[1];
 	a.dk = out[2];
 	a.dv = out[3];
-	memcpy(out[6], s->ddt_bias, (size_t)heads * sizeof(float));
+	memcpy(out[6], s->ddt_bias, (size_t)gates * sizeof(float));
 	memcpy(out[7], s->da_log, (size_t)heads * sizeof(float));
 	a.ddt_bias = out[6];
 	a.da_log = out[7];
@@ -254,9 +270,11 @@ static void run_delta(void *ctx, struct pool *pool, float **out)
 	a.beta = 1;
 	a.work = work_of(&a);
 	op_delta_backward(pool, &a);
-	together(out[4], gates, a.n, 2 * heads, a.ld);
+	together(out[4], dgates, a.n, wide, a.d_ld);
+	for (int64_t t = 0; db && t < a.n; t++)
+		memcpy(out[4] + t * wide + gates, db + t * a.db_ld, (size_t)heads * sizeof *db);
 	a.ddt_bias = out[5];
-	a.da_log = out[5] + heads;
+	a.da_log = out[5] + gates;
 	if (!a.correct) a.dskip = out[8];
 	a.beta = 0;
 	memset(a.work, 0xff, (size_t)delta_work_elems(&a, on_gpu) * sizeof(float));
@@ -329,16 +347,86 @@ static void delta_defined(const struct delta_case *s, int64_t begin, int64_t n, 
 	}
 }
 
+/* The same of Kimi delta attention */
+static void channels_defined(const struct delta_case *s, int64_t begin, int64_t n, int64_t h, double *S, double *dS,
+	double *const out[10])
+{
+	const struct delta_args *a = &s->a;
+	int64_t DK = a->key_dim, DV = a->value_dim, heads = a->value_heads, key = h / (heads / a->key_heads);
+	int64_t wide = channels_of(a), size = DK * DV, gates = gates_wide(a);
+	double m[256], d[256], dd[256], rate = exp((double)((const float *)a->a_log)[h]);
+	for (int64_t i = 0; i < size; i++) S[i] = dS[i] = 0;
+	for (int64_t pass = 0; pass < 2 * n; pass++) {
+		int64_t back = pass >= n, i = back ? 2 * n - 1 - pass : pass, t = begin + i;
+		const float *q = s->qkv + t * wide + key * DK, *k = q + a->key_heads * DK;
+		const float *v = s->qkv + t * wide + 2 * a->key_heads * DK + h * DV;
+		const float *d_o = s->d_o + (t * heads + h) * DV, *bias = (const float *)a->dt_bias + h * DK;
+		double beta = sigmoid_of((double)s->gates[t * gates + heads * DK + h]), dbeta = 0, x[256], g[256];
+		double *S0 = S + i * size, *S1 = S0 + size;
+		for (int64_t r = 0; r < DK; r++) {
+			x[r] = (double)s->gates[t * gates + h * DK + r] + (double)bias[r];
+			g[r] = -rate * (x[r] > 20 ? x[r] : log1p(exp(x[r])));
+		}
+		for (int64_t c = 0; c < DV; c++) {
+			m[c] = 0;
+			for (int64_t r = 0; r < DK; r++) m[c] += exp(g[r]) * S0[r * DV + c] * (double)k[r];
+			d[c] = beta * ((double)v[c] - m[c]);
+		}
+		for (int64_t r = 0; !back && r < DK; r++)
+			for (int64_t c = 0; c < DV; c++) {
+				S1[r * DV + c] = exp(g[r]) * S0[r * DV + c] + (double)k[r] * d[c];
+				out[0][(t * heads + h) * DV + c] += S1[r * DV + c] * (double)q[r];
+			}
+		if (!back) continue;
+		double *dq = out[1] + (t * heads + h) * DK, *dk = out[2] + (t * heads + h) * DK;
+		for (int64_t c = 0; c < DV; c++) {
+			dd[c] = 0;
+			for (int64_t r = 0; r < DK; r++) {
+				dS[r * DV + c] += (double)q[r] * (double)d_o[c];
+				dd[c] += dS[r * DV + c] * (double)k[r];
+			}
+			out[3][(t * heads + h) * DV + c] = beta * dd[c];
+			dbeta += dd[c] * ((double)v[c] - m[c]);
+		}
+		for (int64_t r = 0; r < DK; r++) {
+			double keeps = exp(g[r]), dg = 0;
+			for (int64_t c = 0; c < DV; c++) {
+				double *at = dS + r * DV + c, begun = keeps * S0[r * DV + c];
+				dq[r] += S1[r * DV + c] * (double)d_o[c];
+				dk[r] += *at * d[c] - begun * beta * dd[c];
+				*at -= (double)k[r] * beta * dd[c];
+				dg += *at * begun;
+				*at *= keeps;
+			}
+			double da = -dg * rate * sigmoid_of(x[r]);
+			out[4][t * gates + h * DK + r] = da;
+			out[5][h * DK + r] += da;
+			out[5][heads * DK + h] += dg * g[r];
+		}
+		out[4][t * gates + heads * DK + h] = dbeta * beta * (1 - beta);
+	}
+}
+
+enum rule { GATED, STEPS, CHANNELS }; /* gated DeltaNet, Mamba 2, Kimi delta attention */
+
 static const struct decay {
 	const char *name;
 	double least, most, b;
-	int same_keys, steps;  /* steps: Mamba 2, whose dt are between dt_min and dt_max */
-	double dt_min, dt_max; /* both 0: no limits */
-} slow = {", slow decay", 0.001, 0.01, 0, 0, 0, 0, 0}, common = {"", 0.2, 2, 0, 0, 0, 0, 0},
-  wide_decay = {", any decay", 0.01, 16, 0, 0, 0, 0, 0}, fast = {", fast decay", 50, 400, 0, 0, 0, 0, 0},
-  alike = {", keys alike", 0.2, 2, 0.5, 1, 0, 0, 0}, quiet = {", beta near 0", 0.2, 2, -4, 0, 0, 0, 0},
-  steps = {", steps", 0.2, 2, 0, 0, 1, 0, 0}, slow_steps = {", slow steps", 0.001, 0.01, 0, 0, 1, 0, 0},
-  fast_steps = {", fast steps", 50, 400, 0, 0, 1, 0, 0}, limited = {", limited steps", 0.02, 0.2, 0, 0, 1, 0.25, 1.5};
+	int same_keys;
+	enum rule rule;
+	double dt_min, dt_max; /* Mamba 2: limits of dt; both 0: none */
+} slow = {", slow decay", 0.001, 0.01, 0, 0, GATED, 0, 0}, common = {"", 0.2, 2, 0, 0, GATED, 0, 0},
+  wide_decay = {", any decay", 0.01, 16, 0, 0, GATED, 0, 0}, fast = {", fast decay", 50, 400, 0, 0, GATED, 0, 0},
+  alike = {", keys alike", 0.2, 2, 0.5, 1, GATED, 0, 0}, quiet = {", beta near 0", 0.2, 2, -4, 0, GATED, 0, 0},
+  steps = {", steps", 0.2, 2, 0, 0, STEPS, 0, 0}, slow_steps = {", slow steps", 0.001, 0.01, 0, 0, STEPS, 0, 0},
+  fast_steps = {", fast steps", 50, 400, 0, 0, STEPS, 0, 0},
+  limited = {", limited steps", 0.02, 0.2, 0, 0, STEPS, 0.25, 1.5},
+  by_channel = {", gates of channels", 0.2, 2, 0, 0, CHANNELS, 0, 0},
+  slow_by_channel = {", slow gates of channels", 0.001, 0.01, 0, 0, CHANNELS, 0, 0},
+  any_by_channel = {", any gates of channels", 0.01, 16, 0, 0, CHANNELS, 0, 0},
+  fast_by_channel = {", fast gates of channels", 20, 50, 0, 0, CHANNELS, 0, 0},
+  alike_by_channel = {", gates of channels, keys alike", 0.2, 2, 0.5, 1, CHANNELS, 0, 0},
+  quiet_by_channel = {", gates of channels, beta near 0", 0.2, 2, -4, 0, CHANNELS, 0, 0};
 
 /* q, k, v as the convolution leaves them; a, b; parameters whose decay lies between least and most */
 static struct delta_case delta_case_of(int64_t n, int64_t seq, const int64_t *lengths, struct shape of,
@@ -350,38 +438,39 @@ static struct delta_case delta_case_of(int64_t n, int64_t seq, const int64_t *le
 							   .value_heads = of.value_heads,
 							   .key_dim = of.key_dim,
 							   .value_dim = of.value_dim,
-							   .correct = !decay.steps,
+							   .correct = decay.rule != STEPS,
+							   .channels = decay.rule == CHANNELS,
 							   .dt_min = (float)decay.dt_min,
 							   .dt_max = decay.dt_max > 0 ? (float)decay.dt_max : INFINITY,
 							   .starts = documents_of(n, seq, lengths)}};
-	int64_t wide = channels_of(&s.a), heads = of.value_heads;
-	float *qkv = random_floats(n * wide), *gates = random_floats(n * 2 * heads), *a_log = random_floats(heads);
+	int64_t wide = channels_of(&s.a), heads = of.value_heads, gates = gates_wide(&s.a);
+	float *qkv = random_floats(n * wide), *a_b = random_floats(n * gates), *a_log = random_floats(heads);
 	for (int64_t t = 0; t < n; t++) {
-		for (int64_t h = 0; !decay.steps && h < 2 * of.key_heads; h++) {
+		for (int64_t h = 0; decay.rule != STEPS && h < 2 * of.key_heads; h++) {
 			float *x = qkv + t * wide + h * of.key_dim;
 			double sum = 1e-6, scale = h < of.key_heads ? sqrt((double)of.key_dim) : 1;
 			for (int64_t i = 0; i < of.key_dim; i++) sum += (double)x[i] * (double)x[i];
 			for (int64_t i = 0; i < of.key_dim; i++) x[i] = (float)((double)x[i] / (sqrt(sum) * scale));
 		}
 		if (decay.same_keys) memcpy(qkv + t * wide, qkv, (size_t)(2 * of.key_heads * of.key_dim) * sizeof *qkv);
-		for (int64_t h = 0; h < heads; h++) gates[(t * 2 + 1) * heads + h] += (float)decay.b;
+		for (int64_t h = 0; h < heads; h++) a_b[(t + 1) * gates - heads + h] += (float)decay.b;
 	}
 	for (int64_t h = 0; h < heads; h++)
 		a_log[h] = (float)(log(decay.least) + uniform() * (log(decay.most) - log(decay.least)));
 	if (slack > 0) {
 		round_to_bf16(qkv, n * wide);
-		round_to_bf16(gates, n * 2 * heads);
+		round_to_bf16(a_b, n * gates);
 		round_to_bf16(a_log, heads);
 	}
 	s.qkv = qkv;
-	s.gates = gates;
+	s.gates = a_b;
 	s.a.a_log = a_log;
-	s.a.dt_bias = random_elements(heads);
+	s.a.dt_bias = random_elements(delta_gates_of(&s.a));
 	s.a.host_starts = s.a.starts;
 	s.d_o = random_elements(n * heads * of.value_dim);
 	s.da_log = random_floats(heads);
-	s.ddt_bias = random_floats(heads);
-	if (!decay.steps) return s;
+	s.ddt_bias = random_floats(delta_gates_of(&s.a));
+	if (decay.rule != STEPS) return s;
 	s.a.skip = random_elements(heads);
 	s.dskip = random_floats(heads);
 	return s;
@@ -391,16 +480,18 @@ static void test_delta(int64_t rows, int64_t seq, const int64_t *lengths, struct
 {
 	int64_t n = rows * seq, heads = of.value_heads, keys = n * heads * of.key_dim, values = n * heads * of.value_dim;
 	struct delta_case s = delta_case_of(n, seq, lengths, of, decay);
+	int64_t gates = delta_gates_of(&s.a), wide = gates_wide(&s.a);
 	double *S = doubles((n + 1) * of.key_dim * of.value_dim), *dS = doubles(of.key_dim * of.value_dim);
-	double *out[10] = {doubles(values), doubles(keys), doubles(keys), doubles(values), doubles(n * 2 * heads),
-		doubles(2 * heads), doubles(heads), doubles(heads), doubles(heads), doubles(heads)};
+	double *out[10] = {doubles(values), doubles(keys), doubles(keys), doubles(values), doubles(n * wide), doubles(wide),
+		doubles(gates), doubles(heads), doubles(heads), doubles(heads)};
 	for (int64_t t = 0, end; t < n; t = end) {
 		for (end = t + 1; end < n && end % seq && s.a.starts[end] != end % seq;) end++;
-		for (int64_t h = 0; h < heads; h++) delta_defined(&s, t, end - t, h, S, dS, out);
+		for (int64_t h = 0; h < heads; h++)
+			(s.a.channels ? channels_defined : delta_defined)(&s, t, end - t, h, S, dS, out);
 	}
+	for (int64_t i = 0; i < gates; i++) out[6][i] = out[5][i] + (double)s.ddt_bias[i];
 	for (int64_t h = 0; h < heads; h++) {
-		out[6][h] = out[5][h] + (double)s.ddt_bias[h];
-		out[7][h] = out[5][heads + h] + (double)s.da_log[h];
+		out[7][h] = out[5][gates + h] + (double)s.da_log[h];
 		if (!s.a.correct) out[9][h] = out[8][h] + (double)s.dskip[h];
 	}
 	char name[120];
@@ -410,9 +501,9 @@ static void test_delta(int64_t rows, int64_t seq, const int64_t *lengths, struct
 	check(name,
 		(struct part[]){{"o", NULL, out[0], values, 2e-6}, {"dq", NULL, out[1], keys, 2e-6},
 			{"dk", NULL, out[2], keys, 2e-6}, {"dv", NULL, out[3], values, 2e-6},
-			{"da, db", NULL, out[4], n * 2 * heads, 4e-6},
-			{"ddt_bias, da_log", NULL, out[5], 2 * heads, IN_FP32(slack > 0 ? 1e-4 : 1e-5)},
-			{"ddt_bias added", NULL, out[6], heads, IN_FP32(slack > 0 ? 1e-4 : 1e-5)},
+			{"da, db", NULL, out[4], n * wide, 4e-6},
+			{"ddt_bias, da_log", NULL, out[5], wide, IN_FP32(slack > 0 ? 1e-4 : 1e-5)},
+			{"ddt_bias added", NULL, out[6], gates, IN_FP32(slack > 0 ? 1e-4 : 1e-5)},
 			{"da_log added", NULL, out[7], heads, IN_FP32(slack > 0 ? 1e-4 : 1e-5)},
 			{"dskip", NULL, out[8], heads, IN_FP32(1e-5)}, {"dskip added", NULL, out[9], heads, IN_FP32(1e-5)}},
 		s.a.correct ? 8 : 10, run_delta, &s);
@@ -429,9 +520,9 @@ static struct mixer_out mixer_run(const struct conv_case *c, const struct delta_
 	int64_t seq, const uint32_t *starts, int pool)
 {
 	int64_t channels = c->a.channels, heads = s->a.value_heads, keys = heads * s->a.key_dim;
-	int64_t values = heads * s->a.value_dim;
+	int64_t values = heads * s->a.value_dim, gates = gates_wide(&s->a);
 	struct mixer_out r = {random_floats(n * channels), random_floats(n * values), random_floats(n * keys),
-		random_floats(n * keys), random_floats(n * values), random_floats(n * 2 * heads), random_floats(n * channels)};
+		random_floats(n * keys), random_floats(n * values), random_floats(n * gates), random_floats(n * channels)};
 	struct conv_args a = c->a;
 	struct delta_args d = s->a;
 	a.n = d.n = n;
@@ -442,7 +533,7 @@ static struct mixer_out mixer_run(const struct conv_case *c, const struct delta_
 	a.y = r.y;
 	op_conv_forward(pools[pool], &a);
 	d.qkv = r.y;
-	d.ld = d.b_ld = d.d_ld = d.db_ld = 2 * heads;
+	d.ld = d.b_ld = d.d_ld = d.db_ld = gates;
 	gates_of(&d, s->gates + first * d.ld, r.dgates);
 	if (!d.correct) memset(r.dgates, 0, (size_t)(n * d.ld) * sizeof *r.dgates);
 	d.o = r.o;
@@ -452,7 +543,7 @@ static struct mixer_out mixer_run(const struct conv_case *c, const struct delta_
 	d.dk = r.dk;
 	d.dv = r.dv;
 	d.da_log = random_floats(heads);
-	d.ddt_bias = random_floats(heads);
+	d.ddt_bias = random_floats(delta_gates_of(&d));
 	d.dskip = random_floats(heads);
 	d.work = work_of(&d);
 	op_delta_backward(pools[pool], &d);
@@ -485,7 +576,7 @@ static void test_mixer_isolation(int64_t rows, int64_t seq, const int64_t *lengt
 							  .q_heads = of.key_heads,
 							  .k_heads = of.key_heads,
 							  .dim = of.key_dim,
-							  .unnormed = decay.steps,
+							  .unnormed = decay.rule == STEPS,
 							  .silu = 1,
 							  .value_heads = heads,
 							  .w = random_floats(channels * 4),
@@ -506,7 +597,7 @@ static void test_mixer_isolation(int64_t rows, int64_t seq, const int64_t *lengt
 			struct mixer_out one = mixer_run(&c, &s, t, l, l, keep((size_t)l * 4), 0);
 			same &= same_rows(one.y, all.y, t, l, channels) && same_rows(one.o, all.o, t, l, values) &&
 				same_rows(one.dq, all.dq, t, l, keys) && same_rows(one.dk, all.dk, t, l, keys) &&
-				same_rows(one.dv, all.dv, t, l, values) && same_rows(one.dgates, all.dgates, t, l, 2 * heads) &&
+				same_rows(one.dv, all.dv, t, l, values) && same_rows(one.dgates, all.dgates, t, l, gates_wide(&s.a)) &&
 				same_rows(one.dx, all.dx, t, l, channels) && all_finite(one.o, l * values) &&
 				all_finite(one.dx, l * channels);
 			while (kept_n > held) free(kept[--kept_n]);
@@ -541,7 +632,7 @@ static void test_mixer_past(const int64_t *ends, struct shape of, struct decay d
 		.q_heads = of.key_heads,
 		.k_heads = of.key_heads,
 		.dim = of.key_dim,
-		.unnormed = decay.steps,
+		.unnormed = decay.rule == STEPS,
 		.silu = 1,
 		.x = x,
 		.ld = channels,
@@ -550,7 +641,7 @@ static void test_mixer_past(const int64_t *ends, struct shape of, struct decay d
 		.y = y};
 	struct delta_args d = s.a;
 	d.qkv = y;
-	d.ld = d.b_ld = 2 * heads;
+	d.ld = d.b_ld = gates_wide(&d);
 	gates_of(&d, s.gates, NULL);
 	d.o = o;
 	op_conv_forward(pools[0], &a);
@@ -591,7 +682,7 @@ struct gated_case {
 static float *beside(int alias, const float *dy, int64_t n) { return alias ? (float *)dy : random_floats(n); }
 
 /* Forms of the gated norm */
-enum { GATE_FIRST = 1, NO_NORM = 2, ALL_HEADS = 4 };
+enum { GATE_FIRST = 1, NO_NORM = 2, ALL_HEADS = 4, SIGMOID = 8 };
 
 static int64_t gated_weights(const struct gated_case *s) { return s->form & ALL_HEADS ? s->heads * s->dim : s->dim; }
 
@@ -604,6 +695,7 @@ static void run_gated_norm(void *ctx, struct pool *pool, float **out)
 		.dim = s->dim,
 		.eps = 1e-3f,
 		.gate_first = s->form & GATE_FIRST,
+		.sigmoid = s->form & SIGMOID,
 		.all_heads = s->form & ALL_HEADS,
 		.o = again(s->o, n),
 		.z = apart(s->z, s->n, width, width + 9),
@@ -639,6 +731,10 @@ static void gated_norm_defined(const struct gated_case *s, int64_t at, const flo
 	for (int pass = 0; pass < 3; pass++)
 		for (int64_t i = at; i < at + s->dim; i++) {
 			double z = (double)s->z[i], g = sigmoid_of(z), gate = z * g, slope = g * (1 + z * (1 - g));
+			if (s->form & SIGMOID) {
+				gate = g;
+				slope = g * (1 - g);
+			}
 			double o = (double)s->o[i], x = s->form & GATE_FIRST ? o * gate : o,
 				   after = s->form & GATE_FIRST ? 1 : gate;
 			double r = 1 / sqrt(sum / n + (double)1e-3f), weight = (double)w[i - at], d = (double)s->dy[i], in;
@@ -675,9 +771,9 @@ static void test_gated_norm(int64_t n, int64_t heads, int64_t dim, int alias, in
 	}
 	for (int64_t i = 0; i < weights; i++) added[i] = dw[i] + (double)s.dw[i];
 	char name[120];
-	snprintf(name, sizeof name, "gated norm of %lld x %lld heads of %lld%s%s%s%s", (long long)n, (long long)heads,
+	snprintf(name, sizeof name, "gated norm of %lld x %lld heads of %lld%s%s%s%s%s", (long long)n, (long long)heads,
 		(long long)dim, yes(form & GATE_FIRST, ", gate first"), yes(form & NO_NORM, ", no norm"),
-		yes(form & ALL_HEADS, ", all heads' weights"),
+		yes(form & ALL_HEADS, ", all heads' weights"), yes(form & SIGMOID, ", sigmoid"),
 		alias == 1       ? ", y is dy"
 			: alias == 2 ? ", d_o is dy"
 						 : "");
@@ -825,6 +921,38 @@ static void test_steps(void)
 	test_mixer_isolation(1, 2400, longer, few, limited);
 }
 
+/* Kimi delta attention */
+static void test_channels(void)
+{
+	static const int64_t one[] = {0}, mixed[] = {1, 2, 3, 63, 64, 65, 130, 0}, two[] = {900, 0};
+	static const int64_t long_ones[] = {1025, 2, 1500, 0}, by_one[] = {1, 1, 1, 2, 63, 64, 65, 130, 1, 1, 0};
+	static const int64_t other[] = {64, 130, 1, 65, 63, 2, 64, 1, 0}, longer[] = {70, 1100, 64, 1026, 0};
+	const struct shape small = {4, 4, 16, 8}, odd = {3, 3, 20, 33}, few = {brief ? 1 : 2, brief ? 1 : 2, 16, 8};
+	for (int alias = 0; alias < 3; alias++) {
+		test_gated_norm(70, 3, 20, alias, SIGMOID);
+		test_gated_norm(33, 2, 128, alias, SIGMOID);
+		test_gated_norm(37, 2, 50, alias, SIGMOID | GATE_FIRST | ALL_HEADS);
+		test_gated_norm(37, 1, 50, alias, SIGMOID | NO_NORM);
+	}
+	test_delta(1, 328, mixed, (struct shape){2, 2, 16, 8}, any_by_channel);
+	test_delta(2, 150, mixed, odd, by_channel);
+	test_delta(1, 70, one, (struct shape){2, 2, 7, 50}, by_channel);
+	test_delta(1, 150, one, (struct shape){1, 2, 16, 8}, by_channel);
+	test_delta(1, 1, one, small, by_channel);
+	test_delta(1, 200, one, (struct shape){2, 2, 128, 128}, by_channel);
+	test_delta(1, 70, one, (struct shape){1, 1, 256, 200}, by_channel);
+	test_delta(1, 1100, two, (struct shape){2, 2, 8, 12}, by_channel);
+	test_delta(1, 300, one, small, slow_by_channel);
+	test_delta(1, 100, one, small, fast_by_channel);
+	test_delta(1, 150, one, small, alike_by_channel);
+	test_delta(1, 150, one, small, quiet_by_channel);
+	test_delta(1, 2600, long_ones, few, by_channel);
+	test_delta(2, 1100, one, (struct shape){1, 1, 8, 12}, brief ? by_channel : slow_by_channel);
+	test_mixer_isolation(1, 400, by_one, small, by_channel);
+	test_mixer_isolation(2, 195, other, odd, by_channel);
+	test_mixer_isolation(1, 2400, longer, few, any_by_channel);
+}
+
 /* What the cpu alone computes */
 static void test_mixer_pasts(void)
 {
@@ -837,4 +965,7 @@ static void test_mixer_pasts(void)
 	test_mixer_past(ends, (struct shape){2, 4, 16, 8}, slow_steps);
 	test_mixer_past(others, (struct shape){1, 3, 20, 33}, limited);
 	test_mixer_past(chunks, (struct shape){1, 1, 64, 128}, steps);
+	test_mixer_past(ends, (struct shape){4, 4, 16, 8}, slow_by_channel);
+	test_mixer_past(others, (struct shape){3, 3, 20, 33}, by_channel);
+	test_mixer_past(chunks, (struct shape){1, 1, 64, 128}, any_by_channel);
 }

@@ -1149,6 +1149,7 @@ static void test_all(void)
 	test_deltas();
 	test_documents();
 	test_steps();
+	test_channels();
 	test_mixer_pasts();
 }
 
@@ -1160,7 +1161,7 @@ int main(int argc, char **argv)
 	if (!strcmp(only, "experts")) test_experts();
 	else if (!strcmp(only, "attention")) test_attentions(), test_attention_of_bf16();
 	else if (!strcmp(only, "balance")) test_balance();
-	else if (!strcmp(only, "delta")) test_deltas(), test_documents(), test_steps(), test_mixer_pasts();
+	else if (!strcmp(only, "delta")) test_deltas(), test_documents(), test_steps(), test_channels(), test_mixer_pasts();
 	else test_all();
 	for (int i = 0; i < POOLS; i++) pool_free(pools[i]);
 	return failures != 0;

@@ -133,8 +133,8 @@ struct kernels {
 	size_t (*delta_scratch)(const struct delta_args *, int64_t states);
 	void (*delta_forward)(const struct delta_args *, const struct queries *, int64_t head, float *scratch);
 	void (*delta_backward)(const struct delta_args *, const struct queries *, int64_t head, float *scratch);
-	/* tokens first .. end - 1, from what delta_backward left in work; the gradients of a_log, dt_bias and skip, (HV)
-	 * each, one after another, += */
+	/* tokens first .. end - 1, from what delta_backward left in work; the gradients of a_log, dt_bias and skip, one
+	 * after another, += */
 	void (*delta_gates_backward)(const struct delta_args *, float *sum, int64_t first, int64_t end);
 };
 extern const struct kernels cpu_kernels_plain;

@@ -1,4 +1,5 @@
-/* delta.c: the gated delta rule and Mamba 2; a task computes one value head of one document */
+/* delta.c: the gated delta rule, with one gate a head or one for each channel, and Mamba 2; a task computes one value
+ * head of one document */
 #include "cpu.h"
 #include "ops/delta.h"
 
@@ -47,6 +48,6 @@ void op_delta_backward(struct pool *pool, const struct delta_args *a)
 	w.scratch = cpu_kernels()->delta_scratch(a, div_up(least(longest, DELTA_SEGMENT), DELTA_CHUNK));
 	pool_run(pool, count * a->value_heads, backward_task, &w);
 	sum_rows_each(pool, a->n, gates_rows, a,
-		(struct sums[]){{a->da_log, a->value_heads}, {a->ddt_bias, a->value_heads}, {a->dskip, a->value_heads}},
+		(struct sums[]){{a->da_log, a->value_heads}, {a->ddt_bias, delta_gates_of(a)}, {a->dskip, a->value_heads}},
 		a->correct ? 2 : 3, a->beta);
 }

@@ -12,14 +12,25 @@ INLINE enum gated_form gated_form_of(const struct gated_norm_args *a)
 struct gated_head {
 	int64_t at, dim; /* its place in o, y and their gradients */
 	const float *o, *z, *w;
+	int sigmoid;
 	vf r; /* 1 / the root of the mean square of what is normed */
 };
 
-/* What is normed: o, or o silu(z), whose slope silu'(z) is; gate: silu(z) */
+/* silu(z), or sigmoid(z), and its slope */
+INLINE vf gate_of(int sigmoid, vf z, vf *slope)
+{
+	if (!sigmoid) return silu(z, slope);
+	const vf one = v_set(1);
+	vf s = one / (one + v_exp(-z));
+	*slope = s * (one - s);
+	return s;
+}
+
+/* What is normed: o, or o silu(z), whose slope silu'(z) is; gate: silu(z). With sigmoid: sigmoid(z) */
 INLINE vf gated_in(enum gated_form form, const struct gated_head *h, int64_t i, vf *gate, vf *slope)
 {
 	vf o = v_get(h->o + i, h->dim - i);
-	*gate = silu(v_get(h->z + i, h->dim - i), slope);
+	*gate = gate_of(h->sigmoid, v_get(h->z + i, h->dim - i), slope);
 	return form == NORM_FIRST ? o : o * *gate;
 }
 
@@ -27,7 +38,7 @@ INLINE struct gated_head gated_head_at(enum gated_form form, const struct gated_
 {
 	int64_t at = (t * a->heads + head) * a->dim;
 	struct gated_head h = {at, a->dim, (const float *)a->o + at, (const float *)a->z + t * a->ld + head * a->dim,
-		form == NO_NORM ? NULL : (const float *)a->w + (a->all_heads ? head * a->dim : 0), v_set(1)};
+		form == NO_NORM ? NULL : (const float *)a->w + (a->all_heads ? head * a->dim : 0), a->sigmoid, v_set(1)};
 	if (form == NORM_FIRST) h.r = v_set(rstd_of(0, h.o, 0, a->dim, a->eps));
 	if (form != GATE_FIRST) return h;
 	vf sum[4] = {{0}}, gate, slope;
@@ -80,7 +91,7 @@ INLINE vf gated_norm_mean(enum gated_form form, const struct gated_head *h, cons
 /* Norm first: with g = dy w silu(z), n = o rstd:  d_o = rstd (g - n mean(n g)),  dz = dy w n silu'(z),
  * dw += dy n silu(z).
  * Gate first: with g = dy w, n = o silu(z) rstd, dh = rstd (g - n mean(n g)):  d_o = dh silu(z),  dz = dh o silu'(z),
- * dw += dy n. No norm: dh = dy */
+ * dw += dy n. No norm: dh = dy. With sigmoid: sigmoid(z) in place of silu(z) */
 INLINE void gated_norm_rows_back(enum gated_form form, const struct gated_norm_args *a, float *dw, int64_t first,
 	int64_t end)
 {

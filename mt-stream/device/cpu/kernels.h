@@ -12,6 +12,7 @@
 #include "kernel-conv.h"
 #include "kernel-gate.h"
 #include "kernel-delta.h"
+#include "kernel-kda.h"
 
 #define KERNELS(set) \
 	const struct kernels set = { \
@@ -43,8 +44,8 @@
 		.gated_norm_backward = gated_norm_backward, \
 		.gate_forward = gate_forward, \
 		.gate_backward = gate_backward, \
-		.delta_scratch = delta_scratch, \
-		.delta_forward = delta_forward, \
-		.delta_backward = delta_backward, \
-		.delta_gates_backward = delta_gates_backward, \
+		.delta_scratch = delta_rule_scratch, \
+		.delta_forward = delta_rule_forward, \
+		.delta_backward = delta_rule_backward, \
+		.delta_gates_backward = delta_rule_gates_backward, \
 	}

@@ -221,6 +221,24 @@ INLINE void v_transpose(vf *x)
 #endif
 }
 
+/* Lane i of the result: the sum of x[i]'s lanes. x is overwritten */
+#define SUMS_STEP(x, s) \
+	for (int i_ = 0; i_ < VW; i_ += 2 * (s)) \
+		x[i_] = __builtin_shufflevector(x[i_], x[i_ + (s)], LANES(LANE_LOW, s)) + \
+			__builtin_shufflevector(x[i_], x[i_ + (s)], LANES(LANE_HIGH, s));
+INLINE vf v_sums(vf *x)
+{
+	SUMS_STEP(x, 1)
+	SUMS_STEP(x, 2)
+#if VW > 4
+	SUMS_STEP(x, 4)
+#endif
+#if VW > 8
+	SUMS_STEP(x, 8)
+#endif
+	return x[0];
+}
+
 INLINE int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
 #endif
