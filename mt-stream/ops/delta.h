@@ -81,14 +81,42 @@ static inline ON_DEVICE int64_t delta_wave(const struct delta_groups *g)
 	int64_t tokens = g->tokens < (int64_t)DELTA_SEGMENT ? g->tokens : (int64_t)DELTA_SEGMENT;
 	return (tokens + 2 * DELTA_CHUNK - 1) / DELTA_CHUNK * DELTA_CHUNK;
 }
+/* Kimi delta attention on a GPU: a slice is as many columns of a head's state as a block computes backward, which keeps
+ * the state before each DELTA_SPAN tokens of a wave, and in one such span the state of each token. */
+enum { DELTA_SPAN = 32 };
+static inline ON_DEVICE int64_t delta_slices(const struct delta_args *a)
+{
+	int64_t columns = a->key_dim > 128 ? 64 : 128;
+	return (a->value_dim + columns - 1) / columns;
+}
+/* Tokens of a group in a wave, spans in it but the first, and tokens of a span, at most */
+struct delta_spans {
+	int64_t tokens, marks, span;
+};
+static inline ON_DEVICE struct delta_spans delta_spans_of(const struct delta_groups *g)
+{
+	int64_t tokens = g->tokens < (int64_t)DELTA_SEGMENT ? g->tokens : (int64_t)DELTA_SEGMENT;
+	struct delta_spans s = {tokens, (tokens - 1) / DELTA_SPAN,
+		tokens < (int64_t)DELTA_SPAN ? tokens : (int64_t)DELTA_SPAN};
+	return s;
+}
+/* Elements of a token's and head's dq, dk, gradients of g, and that of beta: sums over a slice's columns */
+static inline ON_DEVICE int64_t delta_sums(const struct delta_args *a) { return 3 * a->key_dim + 1; }
 /* Elements of `work`: delta_token() arrays (N, HV), and these states (.., HV, DK, DV). A GPU has states between waves
  * instead; of the tokens of a wave (.., HV, 64) twice (Mamba 2: once), (.., HV, 4), and (.., HV, DV) twice; of their
- * chunks two states; and for each wave where chunks and documents begin. */
+ * chunks two states; and for each wave where chunks and documents begin. Kimi delta attention on a GPU has states
+ * between waves, those of a wave's spans and of a span's tokens, and with several slices the sums of each for the
+ * tokens of a wave. */
 static inline int64_t delta_work_elems(const struct delta_args *a, int gpu)
 {
 	int64_t state = a->value_heads * a->key_dim * a->value_dim, all = delta_token(a) * a->n * a->value_heads;
 	if (!gpu) return delta_kept(a) * state + all;
 	struct delta_groups g = delta_groups_of(a);
+	if (a->channels) {
+		struct delta_spans s = delta_spans_of(&g);
+		int64_t slices = delta_slices(a), sums = slices > 1 ? slices * delta_sums(a) : 0;
+		return all + g.most * ((g.waves - 1 + s.marks + s.span) * state + s.tokens * a->value_heads * sums);
+	}
 	int64_t tokens = g.most * delta_wave(&g), chunks = tokens / DELTA_CHUNK;
 	all += tokens * a->value_heads * ((a->correct ? 2 : 1) * DELTA_CHUNK + 4 + 2 * a->value_dim);
 	return all + (g.most * (g.waves - 1) + 2 * chunks) * state + g.most * g.waves * 2 * (delta_wave(&g) + 2);

@@ -198,6 +198,14 @@ void op_gemm(struct pool *p, const struct gemm_args *g)
 	end();
 }
 
+/* a (N, gates) in rows of ld, whose next `heads` elements may be b */
+static void behind(const void **a, const void **b, int64_t n, int64_t ld, int64_t heads, int64_t gates)
+{
+	int inside = *b == (const float *)*a + gates;
+	*a = as_operand(*a, (n - 1) * ld + gates + inside * heads);
+	if (*a && inside) *b = (const char *)*a + gates * queue.elem;
+}
+
 /* What the arrays' rows in ops/ do not say */
 static void first_operands(enum op_code code, void *args)
 {
@@ -219,12 +227,10 @@ static void first_operands(enum op_code code, void *args)
 		int64_t experts = 0;
 		for (int64_t i = 0; a->bias && i < a->rows; i++) experts = a->expert[i] >= experts ? a->expert[i] + 1 : experts;
 		a->bias = as_operand(a->bias, experts * a->bias_stride);
-	} else if (code == OP_DELTA_FORWARD || code == OP_DELTA_BACKWARD) { /* b is in a's rows, behind a; so are their */
-		struct delta_args *a = args;                                    /* gradients */
-		a->a = as_operand(a->a, (a->n - 1) * a->ld + 2 * a->value_heads);
-		a->da = as_operand(a->da, (a->n - 1) * a->d_ld + 2 * a->value_heads);
-		if (a->correct) a->b = (const char *)a->a + a->value_heads * queue.elem;
-		if (a->correct && a->da) a->db = (char *)a->da + a->value_heads * queue.elem;
+	} else if (code == OP_DELTA_FORWARD || code == OP_DELTA_BACKWARD) { /* b may be in a's rows, behind a; and so may */
+		struct delta_args *a = args;                                    /* their gradients */
+		behind(&a->a, &a->b, a->n, a->ld, a->value_heads, delta_gates_of(a));
+		behind((const void **)&a->da, (const void **)&a->db, a->n, a->d_ld, a->value_heads, delta_gates_of(a));
 		a->work = work_of(a);
 	}
 }
@@ -462,7 +468,7 @@ static const struct {
 } topics[] = {{"vocab", vocab}, {"rows", rows}, {"norm", norms}, {"rope", rope}, {"mla", test_latents},
 	{"attention", attention}, {"activation", activation}, {"route", route}, {"grouped", test_grouped_gemms},
 	{"combine", test_rows_of_experts}, {"balance", balance}, {"delta", test_deltas}, {"documents", test_documents},
-	{"steps", test_steps}};
+	{"steps", test_steps}, {"channels", test_channels}};
 
 static int is_wanted(const char *topic, char **wanted)
 {

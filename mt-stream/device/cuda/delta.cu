@@ -113,12 +113,14 @@ void delta_gates(const struct cuda_queue *q, const struct delta_args *a, const s
 
 void cuda_delta_forward(const struct cuda_queue *q, const struct delta_args *a)
 {
-	if (a->correct) BY_KEYS(q, a, forward, 1);
+	if (a->channels) kda_forward(q, a);
+	else if (a->correct) BY_KEYS(q, a, forward, 1);
 	else mamba_forward(q, a);
 }
 void cuda_delta_backward(const struct cuda_queue *q, const struct delta_args *a)
 {
-	if (a->correct) BY_KEYS(q, a, backward, 1);
+	if (a->channels) kda_backward(q, a);
+	else if (a->correct) BY_KEYS(q, a, backward, 1);
 	else mamba_backward(q, a);
 }
 
@@ -127,5 +129,6 @@ cudaError_t delta_prepare(void)
 {
 	const void *kernels[] = {KERNELS(float, 1), KERNELS(struct bf16, 1)};
 	cudaError_t e = kernels_prepare(kernels, sizeof kernels / sizeof *kernels);
-	return e ? e : mamba_prepare();
+	if (!e) e = mamba_prepare();
+	return e ? e : kda_prepare();
 }

@@ -23,8 +23,8 @@
 #define MT_STREAM_CUDA_DELTA_H
 
 #include "async.h"
+#include "kda.h"
 #include "mma.h"
-#include "ops/delta.h"
 
 #define TILE DELTA_CHUNK
 /* Distances of rows in shared memory, so that the pairs of rows and the columns that a warp reads at once lie in
@@ -291,8 +291,6 @@ decay_tile(float *to, const float *g)
 	}
 }
 
-/* torch.nn.functional.softplus */
-static __device__ __forceinline__ float softplus(float x) { return x > 20 ? x : log1pf(expf(x)); }
 /* Mamba 2's dt, from softplus; NaN stays NaN */
 static __device__ __forceinline__ float step_of(const struct delta_args *a, float soft)
 {

@@ -1,13 +1,13 @@
-/* gate.cu: the gated norm of gated DeltaNet and of Mamba 2, and the output gate of attention */
+/* gate.cu: the gated norm of the delta rule and of Mamba 2, and the output gate of attention */
 #include "common.h"
 #include "ops/gate.h"
 
-/* silu(x) and its derivative */
-static __device__ __forceinline__ float silu(float x, float *slope)
+/* silu(x), or sigmoid(x), and its derivative */
+static __device__ __forceinline__ float gate_of(const struct gated_norm_args *a, float x, float *slope)
 {
 	float denominator = 1.0f + expf(-x), s = 1.0f / denominator;
-	*slope = s * (1.0f + x * (1.0f - s));
-	return x / denominator;
+	*slope = a->sigmoid ? s * (1.0f - s) : s * (1.0f + x * (1.0f - s));
+	return a->sigmoid ? s : x / denominator;
 }
 
 /* ---- the gated norm of heads that share w, the norm first: `lanes` neighbouring lanes compute a head, WIDE elements
@@ -39,7 +39,7 @@ static __global__ void __launch_bounds__(THREADS)
 		get_wide(g, z + i, a.dim - i, wide);
 		get_wide(w, (const T *)a.w + i, a.dim - i, wide);
 #pragma unroll
-		for (int j = 0; j < WIDE; j++) v[j] = w[j] * (v[j] * r) * silu(g[j], &slope);
+		for (int j = 0; j < WIDE; j++) v[j] = w[j] * (v[j] * r) * gate_of(&a, g[j], &slope);
 		put_wide((T *)a.y + item * a.dim + i, v, a.dim - i, wide);
 	}
 }
@@ -70,7 +70,7 @@ static __global__ void __launch_bounds__(THREADS)
 			get_wide(d, dy + i, a.dim - i, wide);
 #pragma unroll
 			for (int j = 0; j < WIDE; j++) {
-				float gate = silu(g[j], &slope);
+				float gate = gate_of(&a, g[j], &slope);
 				dot += d[j] * w[j] * gate * (v[j] * r);
 				dw[k][j] += d[j] * (v[j] * r) * gate;
 			}
@@ -83,7 +83,7 @@ static __global__ void __launch_bounds__(THREADS)
 			get_wide(d, dy + i, a.dim - i, wide);
 #pragma unroll
 			for (int j = 0; j < WIDE; j++) {
-				float gate = silu(g[j], &slope), normed = v[j] * r;
+				float gate = gate_of(&a, g[j], &slope), normed = v[j] * r;
 				dz[j] = d[j] * w[j] * normed * slope;
 				y[j] = w[j] * normed * gate;
 				d[j] = r * (d[j] * w[j] * gate - normed * mean);
@@ -128,7 +128,7 @@ static void heads_backward(const struct cuda_queue *q, const struct gated_norm_a
 
 /* ---- all other gated norms: a block computes a head ---- */
 
-/* WIDE elements of a head: what is normed, x, the gate, silu(z), and silu'(z); o may be x */
+/* WIDE elements of a head: what is normed, x, the gate, silu(z) or sigmoid(z), and its derivative; o may be x */
 template <typename T>
 static __device__ __forceinline__ void gated_get(float x[WIDE], float o[WIDE], float gate[WIDE], float slope[WIDE],
 	const struct gated_norm_args *a, const T *from, const T *z, int64_t left, int wide)
@@ -137,7 +137,7 @@ static __device__ __forceinline__ void gated_get(float x[WIDE], float o[WIDE], f
 	get_wide(gate, z, left, wide);
 #pragma unroll
 	for (int j = 0; j < WIDE; j++) {
-		gate[j] = silu(gate[j], &slope[j]);
+		gate[j] = gate_of(a, gate[j], &slope[j]);
 		x[j] = a->gate_first || !a->w ? o[j] * gate[j] : o[j];
 	}
 }
