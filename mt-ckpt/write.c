@@ -88,7 +88,8 @@ static int begin_set(struct writer *w, enum array a, uint64_t limit)
 	uint32_t type = a == ARRAY_W ? w->dtype : a == ARRAY_LO ? MT_NONE : mt_control(w->run)->state;
 	enum st_dtype dtype = type == MT_BF16 ? ST_BF16 : type == MT_INT8 ? ST_U8 : st_sets[a].dtype;
 	uint64_t router = mt_control(w->run)->router_dtype != MT_BF16;
-	uint64_t exact_roles = a == ARRAY_W ? 1ull << MT_T_CORRECTION | router << MT_T_ROUTER : 0;
+	uint64_t fp32 = 1ull << MT_T_CORRECTION | 1ull << MT_T_DT_BIAS | router << MT_T_ROUTER;
+	uint64_t exact_roles = a == ARRAY_W ? fp32 : 0;
 	int rc;
 	snprintf(w->set_name[a], SET_NAME, "%s", st_sets[a].name);
 	if (a == ARRAY_W) {

@@ -543,6 +543,7 @@ self_attention.dense.weight ln_mlp.weight ln_mlp.bias mlp.dense_h_to_4h.weight m
 		llama-120b 119822659584
 		glm-4.7-flash 29943393920
 		moonlight-16b-a3b 15960110208
+		kimi-linear-48b-a3b 49122681728
 		deepseek-v2-lite 15706484224
 		deepseek-v2 235741434880
 		llama-4-scout 107769861120
@@ -1405,6 +1406,35 @@ END
 	grep -q "layers.2.feed_forward.expert_bias unit 3 .* shape 4 1 .* decay 0" "$T/layout"
 	config lfm2_moe '"num_experts": 4'
 	refused 78 "layer_types is missing"
+}
+
+@test "Kimi Linear: which layers are what, sizes, and keys that are refused" {
+	heads='"num_key_value_heads": 4'
+	config kimi_linear "$heads" '"pad_token_id": null' '"num_hidden_layers": 10' # the class's rule
+	store-layout "$T/config.json" >"$T/layout"
+	grep -q "^kind_of 0111211121$" "$T/layout"
+	grep -q "layers.0.self_attn.f_b_proj.weight unit 1 .* shape 4096 128 " "$T/layout"
+	grep -q "layers.0.self_attn.A_log unit 1 .* shape 32 1 " "$T/layout"
+	grep -q "layers.4.self_attn.kv_a_proj_with_mqa.weight unit 5 .* shape 576 32 " "$T/layout"
+	grep -q "layers.4.self_attn.q_proj.weight unit 5 .* shape 768 32 " "$T/layout" # no latent of q
+	linear='"head_dim": 16, "num_heads": 2, "short_conv_kernel_size": 4'
+	config kimi_linear "$heads" '"pad_token_id": null' '"num_hidden_layers": 3' \
+		"\"linear_attn_config\": {\"full_attn_layers\": [2], \"kda_layers\": [3, 1], $linear}"
+	store-layout "$T/config.json" | grep -q "^kind_of 012$"
+	config kimi_linear "$heads" '"pad_token_id": null' '"num_hidden_layers": 3' \
+		"\"linear_attn_config\": {\"full_attn_layers\": [2], \"kda_layers\": [3], $linear}"
+	refused 78 "linear_attn_config does not say what layer 1 is"
+	config kimi_linear "$heads" '"pad_token_id": null' '"num_hidden_layers": 3' \
+		"\"linear_attn_config\": {\"full_attn_layers\": [2], \"kda_layers\": [4, 1], $linear}"
+	refused 78 "kda_layers names layer 4, of 3, or twice"
+	config kimi_linear "$heads" '"pad_token_id": null' '"mla_use_nope": false'
+	refused 78 "mla_use_nope false is not supported"
+	config kimi_linear "$heads" '"pad_token_id": null' '"moe_router_activation_func": "softmax"'
+	refused 78 "moe_router_activation_func 'softmax' is not supported, only sigmoid"
+	config kimi_linear "$heads" '"pad_token_id": null' '"moe_layer_freq": 2'
+	refused 78 "moe_layer_freq is not supported, only 1"
+	config kimi_linear "$heads" '"pad_token_id": null' '"tie_word_embeddings": true' # its class ties nothing
+	refused 78 "tie_word_embeddings true is not supported"
 }
 
 @test "MLA: the class's defaults, with and without a latent of q, the factor of scores, and keys that are refused" {

@@ -10,7 +10,7 @@ FAMILIES="mixtral qwen2-moe qwen3-moe olmoe granitemoe glm4-moe dots1 solar-open
 @test "every form of a family's files fills a run with the same bits, and is exported as it was read" {
 	local c form forms
 	# granitemoe's gate_up_proj is square: down_proj's shape says whether both are transposed
-	for c in $FAMILIES; do
+	for c in $FAMILIES kimi-linear; do
 		forms="single new,packed transposed"
 		[[ ! $c =~ mixtral|granite|sarvam ]] ||
 			forms="new packed transposed single new,single new,packed new,transposed"

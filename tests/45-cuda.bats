@@ -64,8 +64,8 @@ as_on_cpu() {
 
 # bats test_tags=slow
 @test "gated DeltaNet on the cuda device gives the cpu device's gradients, in any order of streams" {
-	as_on_cpu fp32 1e-5 true qwen3-5 ${NIGHTLY:+qwen3-5-moe}
-	as_on_cpu bf16 3e-2 true qwen3-next ${NIGHTLY:+qwen3-5}
+	as_on_cpu fp32 1e-5 true qwen3-5 kimi-linear ${NIGHTLY:+qwen3-5-moe}
+	as_on_cpu bf16 3e-2 true qwen3-next ${NIGHTLY:+qwen3-5 kimi-linear}
 }
 
 # bats test_tags=slow
@@ -500,10 +500,10 @@ try_with() {
 }
 
 # bats test_tags=nightly
-@test "the kernels of gated DeltaNet, Mamba 2 and gates match their definitions, with the same bits in any order" {
+@test "the kernels of delta rules, Mamba 2 and gates match their definitions, with the same bits in any order" {
 	need_emulator
-	cuda-kernels delta documents steps >"$T/out" || { grep -v ^ok "$T/out" >&2; return 1; }
-	[ "$(grep -c ^ok "$T/out")" = 160 ]
+	cuda-kernels delta documents steps channels >"$T/out" || { grep -v ^ok "$T/out" >&2; return 1; }
+	[ "$(grep -c ^ok "$T/out")" = 218 ]
 }
 
 @test "bank conflicts take at most a twentieth of the cycles of shared memory, in attention and in grouped GEMMs" {

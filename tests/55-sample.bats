@@ -6,7 +6,7 @@ VOCAB=101
 FAMILIES="llama2 llama3 llama3-v4 llama-bias llama-linear qwen2 qwen2-window qwen3 qwen3-v4 mistral mistral-v4"
 FAMILIES="$FAMILIES gemma2 gemma4 exaone4 granite cohere2 apertus phi exaone falcon-40b neox olmo-tied"
 FAMILIES="$FAMILIES gpt2 gpt-bigcode opt mixtral qwen2-moe granitemoe glm4-moe gpt-oss minimax-m2 exaone-moe sarvam-moe"
-FAMILIES="$FAMILIES qwen3-5 qwen3-next lfm2 lfm2-moe deepseek-v3 moonlight granite-hybrid-moe nemotron-h"
+FAMILIES="$FAMILIES qwen3-5 qwen3-next lfm2 lfm2-moe deepseek-v3 moonlight kimi-linear granite-hybrid-moe nemotron-h"
 FAMILIES="$FAMILIES afmoe gemma4-moe falcon-h1 falcon-h1-norm llama4-chunks llama4-plain gemma4-e"
 
 tokens() { python3 "$TOP/tests/lib/tokens.py" "$@"; }

@@ -20,6 +20,8 @@ load lib/golden
 
 @test "deepseek-v3 in fp32: losses, norms, gradients and weights match PyTorch's" { golden deepseek-v3; }
 @test "deepseek-v3 in bf16: results differ from PyTorch's only by rounding" { golden deepseek-v3 --bf16; }
+@test "kimi-linear in fp32: losses, norms, gradients and weights match PyTorch's" { golden kimi-linear; }
+@test "kimi-linear in bf16: results differ from PyTorch's only by rounding" { golden kimi-linear --bf16; }
 @test "deepseek-v2 in fp32: losses, norms, gradients and weights match PyTorch's" { golden deepseek-v2; }
 @test "deepseek-v2 in bf16: results differ from PyTorch's only by rounding" { golden deepseek-v2 --bf16; }
 @test "deepseek-v2-groups in fp32: losses, norms, gradients and weights match PyTorch's" { golden deepseek-v2-groups; }
@@ -55,7 +57,7 @@ load lib/golden
 @test "models with other mixers are exported as they were loaded: names, shapes, values, and the same geometry" {
 	same_export qwen3-5 qwen3-5-moe qwen3-next lfm2 lfm2-bias lfm2-moe deepseek-v2 deepseek-v3 moonlight glm4-moe-lite \
 		granite-hybrid granite-hybrid-moe nemotron-h nemotron-h-moe falcon-h1 falcon-h1-norm afmoe gemma4-moe \
-		deepseek-v2-groups llama4-chunks llama4-plain gemma4-e
+		deepseek-v2-groups llama4-chunks llama4-plain gemma4-e kimi-linear
 }
 
 # bats test_tags=slow
@@ -63,7 +65,7 @@ load lib/golden
 	need_torch
 	for c in qwen3-5 qwen3-5-moe qwen3-next lfm2 lfm2-bias lfm2-moe deepseek-v2 deepseek-v3 moonlight glm4-moe-lite \
 		granite-hybrid granite-hybrid-moe nemotron-h nemotron-h-moe falcon-h1 falcon-h1-norm afmoe gemma4-moe \
-		deepseek-v2-groups llama4-chunks llama4-plain gemma4-e; do
+		deepseek-v2-groups llama4-chunks llama4-plain gemma4-e kimi-linear; do
 		loss_on "$GOLDEN/$c/data.bin" "$c" --until 2 --eval-every 2
 	done
 	transformers_agrees
@@ -72,7 +74,7 @@ load lib/golden
 # bats test_tags=slow
 @test "threads, recompute levels and delays of the chaos device change no bit of other mixers" {
 	for c in qwen3-5 qwen3-next lfm2 lfm2-bias deepseek-v3 moonlight granite-hybrid nemotron-h nemotron-h-moe \
-		falcon-h1 falcon-h1-norm afmoe gemma4-moe llama4-chunks llama4-plain gemma4-e; do
+		falcon-h1 falcon-h1-norm afmoe gemma4-moe llama4-chunks llama4-plain gemma4-e kimi-linear; do
 		two_steps one $c "--device cpu --threads 1 --recompute none"
 		for options in "cpu --recompute full" "cpu --recompute none --threads 3" "chaos:5 --recompute none" \
 			"chaos:6 --recompute full" chaos:7 chaos:8 chaos:9; do
@@ -84,7 +86,7 @@ load lib/golden
 
 @test "windows of experts change no bit of layers with other mixers" {
 	for c in qwen3-5-moe qwen3-next lfm2-moe deepseek-v2 glm4-moe-lite granite-hybrid-moe nemotron-h-moe afmoe \
-		gemma4-moe llama4-chunks llama4-plain; do
+		gemma4-moe llama4-chunks llama4-plain kimi-linear; do
 		two_steps whole $c "--expert-window 99 --threads 1"
 		two_steps one $c "--expert-window 1 --recompute none"
 		cmp "$T/whole" "$T/one"
@@ -106,7 +108,8 @@ loss_alone() {
 # bats test_tags=slow
 @test "packed documents do not see each other: their loss is that of each alone, in any order" {
 	tokens() { python3 "$TOP/tests/lib/tokens.py" "$@"; }
-	for c in qwen3-5 qwen3-next lfm2 moonlight granite-hybrid nemotron-h falcon-h1 llama4-chunks llama4-plain; do
+	for c in qwen3-5 qwen3-next lfm2 moonlight granite-hybrid nemotron-h falcon-h1 llama4-chunks llama4-plain \
+		kimi-linear; do
 		step=0
 		make_run "$GOLDEN/$c/model" --dtype fp32
 		start_stages
@@ -137,7 +140,7 @@ loss_alone() {
 @test "mt-sample continues a document of other mixers as a pass over all of it does" {
 	tokens() { python3 "$TOP/tests/lib/tokens.py" "$@"; }
 	for case in qwen3-5 qwen3-next lfm2 lfm2-bias deepseek-v3 moonlight granite-hybrid nemotron-h falcon-h1 \
-		falcon-h1-norm llama4-chunks llama4-plain; do
+		falcon-h1-norm llama4-chunks llama4-plain kimi-linear; do
 		make_run "$GOLDEN/$case/model" --dtype bf16
 		tokens prompts "$T/p" 1 53 1 63 64 120 600 1500
 		mt-sample "$RUN" --compute fp32 --temperature 0 --max-tokens 70 --stop none --logits "$T/l" <"$T/p" >"$T/o"

@@ -254,6 +254,7 @@ static int layer_same(const struct mt_layer *run, const struct mt_layer *dir, ui
 	SAME(mamba_flags, "a bias or a norm of its mixer");
 	SAME(dt_min, "the least time step");
 	SAME(dt_max, "the largest time step");
+	SAME(gate_rank, "the form of its gates");
 	SAME(output_gate, "attn_output_gate");
 	SAME(rope_scaling, "the rope's attention factor");
 	SAME(experts, "the number of experts");

@@ -127,7 +127,7 @@ static bool dtype_fits(enum st_dtype has, const struct mt_tensor *want, enum st_
 	return has == dtype || (dtype == ST_BF16 && want->exact && has == ST_F32);
 }
 
-static bool shape_fits(const struct st_tensor *t, const struct mt_tensor *want, uint64_t needed[3])
+static bool shape_fits(const struct st_tensor *t, const struct mt_tensor *want, uint64_t needed[4])
 {
 	mt_tensor_dims(want, needed);
 	return t->ndim == want->ndim && memcmp(t->shape, needed, want->ndim * sizeof *needed) == 0;
@@ -140,7 +140,7 @@ static int match(const struct model *m, struct st_entry *e, const struct mt_tens
 	if (!dtype_fits(t->dtype, want, dtype))
 		return mt_fail(MT_EX_DATA, "%s: tensor '%s': dtype %s is not one that can be loaded here", e->file->name,
 			shown(t->name), t->dtype_name);
-	uint64_t needed[3];
+	uint64_t needed[4];
 	if (!shape_fits(t, want, needed)) {
 		char has[220], needs[64];
 		shape_text(has, sizeof has, t->shape, t->ndim);
@@ -175,7 +175,7 @@ static int missing(const struct model *m, const char *name)
 double model_misfit(const struct model *m, const struct mt_tensor *table, uint32_t n)
 {
 	double all = 0, experts = 0, other = 0, shapes = 0;
-	uint64_t needed[3];
+	uint64_t needed[4];
 	for (uint32_t i = 0; i < n; i++) {
 		bool expert = table[i].role >= MT_T_XGATE && table[i].role <= MT_T_XDOWNB;
 		const struct st_entry *e = find_as(m, table[i].name);

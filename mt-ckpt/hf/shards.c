@@ -39,7 +39,7 @@ static json_t *entry(const struct shards *s, uint32_t tensor, int *rc)
 				: s->dtype == ST_U8    ? "U8"
 									   : "I16"));
 	json_t *shape = json_array();
-	uint64_t dims[3];
+	uint64_t dims[4];
 	mt_tensor_dims(t, dims);
 	for (uint32_t d = 0; d < t->ndim; d++) json_add(rc, shape, json_integer((json_int_t)dims[d]));
 	json_put(rc, o, "shape", shape);

@@ -230,8 +230,8 @@ void ple_take(struct ple_scratch *, const struct ple_sizes *, take_fn *take, voi
 static inline uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 /* Elements of a token, of one kind of layers, or the most of several kinds (mt_layer_most): in what the mixer gives;
- * in what it computes that from: q | k | v after rope; of gated DeltaNet qkv | z | b | a; of a short convolution
- * B | C | x */
+ * in what it computes that from: q | k | v after rope; of gated DeltaNet qkv | z | b | a (Kimi: not as one); of a
+ * short convolution B | C | x */
 static inline int64_t head_dim_v(const struct mt_layer *l) { return l->v_dim ? l->v_dim : l->head_dim; }
 static inline int64_t value_width(const struct mt_layer *l) { return l->heads * head_dim_v(l); }
 static inline bool beside_attention(const struct mt_layer *l) { return l->mamba_flags & MT_BESIDE_ATTENTION; }
@@ -249,7 +249,8 @@ static inline int64_t conv_width(const struct mt_layer *l)
 }
 static inline int64_t delta_width(const struct mt_layer *l)
 {
-	return conv_width(l) + (int64_t)l->value_heads * (l->value_dim + (l->mixer == MT_MAMBA ? 1ll : 2ll));
+	int64_t gates = l->mixer == MT_MAMBA ? 1 : l->gate_rank ? 1ll + l->key_dim : 2;
+	return conv_width(l) + (int64_t)l->value_heads * (l->value_dim + gates);
 }
 static inline int64_t proj_width(const struct mt_layer *l)
 {

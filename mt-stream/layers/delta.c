@@ -4,6 +4,11 @@
  *     qkv | z | b | a = W norm(x)        a short convolution of qkv, silu, and norms of q and k
  *     o = delta rule(q, k, v, a, b)      out projection of norm(o) silu(z), by head
  *
+ * Kimi delta attention (arXiv 2510.26692) has gates of each channel of the keys, f, in place of a; they and z are made
+ * of latents:
+ *
+ *     qkv, b, f', z' = W norm(x) each        f = W f', z = W z'        out projection of norm(o) sigmoid(z)
+ *
  * Mamba 2 has C and B of groups of heads for q and k, which have no norm, x for v, dt for a, and no b:
  *
  *     C | B | x | z | dt = W norm(x)     out projection of norm(o silu(z)), by group
@@ -105,7 +110,6 @@ static struct op delta_op(const struct run *r, enum op_code code, const struct n
 {
 	const struct chunk *c = r->c;
 	const struct mt_layer *l = r->l;
-	const void *ba = value_at(r, n->in[1]);
 	return (struct op){code,
 		.delta = {.n = c->n,
 			.seq = c->seq,
@@ -114,15 +118,17 @@ static struct op delta_op(const struct run *r, enum op_code code, const struct n
 			.key_dim = l->key_dim,
 			.value_dim = l->value_dim,
 			.correct = !is_mamba(l),
+			.channels = l->gate_rank != 0,
 			.dt_min = l->dt_min,
 			.dt_max = l->dt_max,
 			.qkv = value_at(r, n->in[0]),
-			.a = elements_after(c->dev, ba, is_mamba(l) ? 0 : l->value_heads),
-			.b = is_mamba(l) ? NULL : ba,
+			.a = value_at(r, n->in[1]),
+			.b = is_mamba(l) ? NULL : value_at(r, n->in[2]),
 			.ld = row_of(r, n->in[1]),
-			.b_ld = row_of(r, n->in[1]),
+			.b_ld = is_mamba(l) ? 0 : row_of(r, n->in[2]),
 			.a_log = r->w->t[MT_T_A_LOG],
 			.dt_bias = r->w->t[MT_T_DT_BIAS],
+			.dt_lo = r->w->lo[MT_T_DT_BIAS],
 			.skip = r->w->t[MT_T_SKIP],
 			.starts = c->starts,
 			.host_starts = c->host_starts,
@@ -142,14 +148,14 @@ static void delta_backward(struct run *r, const struct node *n)
 {
 	struct op op = delta_op(r, OP_DELTA_BACKWARD, n);
 	struct delta_args *a = &op.delta;
-	void *dba = grad_at(r, n->in[1]);
 	a->d_o = grad_at(r, n->out);
 	a->dq = dqkv_at(r, n->in[0], 0);
 	a->dk = dqkv_at(r, n->in[0], 1);
 	a->dv = dqkv_at(r, n->in[0], 2);
-	a->da = elements_after(r->c->dev, dba, a->b ? a->value_heads : 0);
-	a->db = a->b ? dba : NULL;
-	a->d_ld = a->db_ld = a->ld;
+	a->da = grad_at(r, n->in[1]);
+	a->db = a->b ? grad_at(r, n->in[2]) : NULL;
+	a->d_ld = a->ld;
+	a->db_ld = a->b_ld;
 	a->da_log = r->g->t[MT_T_A_LOG];
 	a->ddt_bias = r->g->t[MT_T_DT_BIAS];
 	a->dskip = r->g->t[MT_T_SKIP];
@@ -159,8 +165,8 @@ static void delta_backward(struct run *r, const struct node *n)
 
 static const struct node_kind delta_kind = {.forward = delta_forward,
 	.backward = delta_backward,
-	.reads = 1 << 0 | 1 << 1,
-	.grad = {GRAD_OWN, GRAD_OWN}};
+	.reads = 1 << 0 | 1 << 1 | 1 << 2,
+	.grad = {GRAD_OWN, GRAD_OWN, GRAD_OWN}};
 
 /* ---- the gated norm ---- */
 
@@ -173,6 +179,7 @@ static struct gated_norm_args gated_norm_args(const struct run *r, const struct 
 		.dim = (int64_t)l->value_heads * l->value_dim / heads,
 		.eps = r->c->geo->norm_eps,
 		.gate_first = is_mamba(l) && !(l->mamba_flags & MT_NORM_FIRST),
+		.sigmoid = l->gate_rank != 0,
 		.all_heads = is_mamba(l),
 		.o = value_at(r, n->in[0]),
 		.z = value_at(r, n->in[1]),
@@ -204,18 +211,50 @@ static const struct node_kind gated_norm_kind = {.forward = gated_norm_forward,
 	.reads = 1 << 0 | 1 << 1,
 	.grad = {GRAD_OF_OUT, GRAD_OWN}};
 
+/* q | k | v behind the convolution */
+static int conv_node(struct list *t, int qkv)
+{
+	const struct mt_layer *l = t->l;
+	int conv = node(t, (struct node){.kind = &conv_kind, .in = {qkv, NONE, NONE}}, conv_width(l), AGAIN);
+	t->v[conv].past = PAST_CHUNK;
+	t->v[conv].grad_width = l->value_heads * (2ll * l->key_dim + l->value_dim);
+	return conv;
+}
+
+static int rule_nodes(struct list *t, int conv, int a, int b, int z)
+{
+	int64_t values = (int64_t)t->l->value_heads * t->l->value_dim;
+	int o = node(t, (struct node){.kind = &delta_kind, .in = {conv, a, b}}, values, KEEP_ATTENTION);
+	return node(t, (struct node){.kind = &gated_norm_kind, .in = {o, z, NONE}}, values, AGAIN);
+}
+
+static int kimi_nodes(struct list *t, int x)
+{
+	const struct mt_layer *l = t->l;
+	int64_t values = (int64_t)l->value_heads * l->value_dim, gates = (int64_t)l->value_heads * l->key_dim;
+	int64_t rank = l->gate_rank, qkv_wide = conv_width(l);
+	int in = mixer_input(t, x, 1);
+	int qkv = linear(t, in, MT_T_Q, 0, 0, qkv_wide, qkv_wide, KEEP_ALL_BUT_GATE_UP), conv = conv_node(t, qkv);
+	int b = linear(t, in, MT_T_DB, 0, 0, l->value_heads, l->value_heads, KEEP_ALL_BUT_GATE_UP);
+	int of_f = linear(t, in, MT_T_DA, 0, 0, rank, rank, KEEP_ALL_BUT_GATE_UP);
+	int f = linear(t, of_f, MT_T_QUP, 0, 0, gates, gates, AGAIN);
+	int of_z = linear(t, in, MT_T_DZ, 0, 0, rank, rank, KEEP_ALL_BUT_GATE_UP);
+	int z = linear(t, of_z, MT_T_KVUP, 0, 0, values, values, AGAIN);
+	t->v[qkv].past = t->v[b].past = t->v[f].past = PAST_SOME;
+	return rule_nodes(t, conv, f, b, z);
+}
+
 int delta_nodes(struct list *t, int x)
 {
 	const struct mt_layer *l = t->l;
 	int64_t wide = delta_width(l), qkv = conv_width(l), values = (int64_t)l->value_heads * l->value_dim;
+	int64_t a = wide - l->value_heads;
+	if (l->gate_rank) return kimi_nodes(t, x);
 	int all = linear(t, mixer_input(t, x, t->g->mamba_in_scale), MT_T_DQKV, MT_T_DQKVB, 0, wide, wide,
 		KEEP_ALL_BUT_GATE_UP);
 	t->v[all].past = PAST_SOME;
 	if (is_mamba(l)) all = node_over(t, (struct node){.kind = &parts_kind, .in = {all, NONE, NONE}});
-	int conv = node(t, (struct node){.kind = &conv_kind, .in = {columns(t, all, 0, qkv), NONE, NONE}}, qkv, AGAIN);
-	t->v[conv].past = PAST_CHUNK;
-	t->v[conv].grad_width = l->value_heads * (2ll * l->key_dim + l->value_dim);
-	int ba = columns(t, all, qkv + values, wide - qkv - values), z = columns(t, all, qkv, values);
-	int o = node(t, (struct node){.kind = &delta_kind, .in = {conv, ba, NONE}}, values, KEEP_ATTENTION);
-	return node(t, (struct node){.kind = &gated_norm_kind, .in = {o, z, NONE}}, values, AGAIN);
+	int conv = conv_node(t, columns(t, all, 0, qkv));
+	int b = is_mamba(l) ? NONE : columns(t, all, qkv + values, l->value_heads);
+	return rule_nodes(t, conv, columns(t, all, a, l->value_heads), b, columns(t, all, qkv, values));
 }

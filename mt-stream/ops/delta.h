@@ -28,6 +28,7 @@ struct delta_args {
 	const void *a, *b; /* (N, HV) each, rows ld and b_ld apart; a of `channels`: (N, HV, DK); Mamba 2: without b */
 	int64_t ld, b_ld;
 	const void *a_log, *dt_bias; /* (HV); dt_bias of `channels`: (HV, DK) */
+	const int16_t *dt_lo;        /* as dt_bias, whose low halves these are (mt_tensor.exact); NULL: it has none */
 	const void *skip;            /* (HV), Mamba 2; else NULL */
 	const uint32_t *starts;      /* (N): where in its row the token's document starts */
 	const uint32_t *host_starts; /* host: the same as starts; valid until the micro-batch ends */
@@ -55,7 +56,7 @@ static inline ON_DEVICE int64_t delta_gates_of(const struct delta_args *a)
 {
 	return a->channels ? a->value_heads * a->key_dim : a->value_heads;
 }
-/* Numbers of a token and value head that backward keeps: the gradients of g; Mamba 2: also that of d's dt, and skip's */
+/* Numbers of a token and value head that backward keeps: the gradients of g; Mamba 2: also those of d's dt, of skip */
 static inline ON_DEVICE int64_t delta_token(const struct delta_args *a)
 {
 	return a->channels ? a->key_dim : a->correct ? 1 : 3;
@@ -129,6 +130,7 @@ static inline int64_t delta_work_elems(const struct delta_args *a, int gpu)
 	A(elem, b, (a->n - 1) * a->b_ld + a->value_heads, 0) \
 	A(weight, a_log, a->value_heads, 0) \
 	A(weight, dt_bias, delta_gates_of(a), 0) \
+	A(2, dt_lo, delta_gates_of(a), 0) \
 	A(weight, skip, a->value_heads, 0) \
 	A(elem, o, a->n * a->value_heads * a->value_dim, code == OP_DELTA_FORWARD) \
 	A(elem, d_o, a->n * a->value_heads * a->value_dim, 0) \

@@ -194,20 +194,23 @@ static void attention_add(const struct plan_request *req, const struct plan *pla
 }
 
 /* Operations of the delta rule, forward, of a token: k k', q k', k S, q S, P d, and (1 + A)^-1 r and k' d, by chunks;
- * of Mamba 2 only q k', q S, P d and k' d. Backward has three times as many. */
+ * of Mamba 2 only q k', q S, P d and k' d; with gates of channels k S, q S and k' d, token by token. Backward has three
+ * times as many. */
 static double delta_flops(const struct mt_layer *l)
 {
 	double dk = l->key_dim, dv = l->value_dim;
 	if (l->mixer == MT_MAMBA) return 2.0 * l->value_heads * (DELTA_CHUNK * dk + 2 * dk * dv + DELTA_CHUNK * dv);
+	if (l->gate_rank) return 2.0 * l->value_heads * 3 * dk * dv;
 	return 2.0 * l->value_heads * (2 * DELTA_CHUNK * dk + 3 * dk * dv + 1.5 * DELTA_CHUNK * dv);
 }
 
 static void delta_add(const struct plan_request *req, const struct mt_layer *l, double layers, struct attention *sum)
 {
 	const struct profile *p = &req->profile;
-	double rate = p->cores      ? p->flops * p->fp32 * CORES_DELTA / cores_shared(req)
-		: req->dtype == MT_BF16 ? p->flops * shares_of(p)->delta
-								: p->flops * p->fp32 * PLAIN_DELTA;
+	bool tensor_cores = req->dtype == MT_BF16 && !l->gate_rank;
+	double rate = p->cores ? p->flops * p->fp32 * CORES_DELTA / cores_shared(req)
+		: tensor_cores     ? p->flops * shares_of(p)->delta
+						   : p->flops * p->fp32 * PLAIN_DELTA;
 	double flops = layers * req->seq * delta_flops(l);
 	sum->flops += flops;
 	sum->forward += flops / rate;

@@ -610,7 +610,8 @@ void read_latents(struct reader *r, struct model *m)
 {
 	const struct family *family = family_find(m->geo.family);
 	struct mt_layer *k = &m->base;
-	bool direct = json_is_null(json_object_get(r->root, "q_lora_rank"));
+	const json_t *rank = json_object_get(r->root, "q_lora_rank");
+	bool direct = rank ? json_is_null(rank) : !family->latent[0];
 	uint32_t nope = key_u32(r, "qk_nope_head_dim", family->latent[2], 1, 512);
 	k->mixer = MT_MLA;
 	k->q_rank = direct ? 0 : key_u32(r, "q_lora_rank", family->latent[0], 1, 1 << 20);
@@ -618,7 +619,7 @@ void read_latents(struct reader *r, struct model *m)
 	k->v_dim = key_u32(r, "v_head_dim", family->latent[3], 1, 512);
 	k->rope_dim = k->head_dim;
 	k->head_dim += nope;
-	if (is_given(json_object_get(r->root, "head_dim"))) {
+	if (!family->any_head_dim && is_given(json_object_get(r->root, "head_dim"))) {
 		uint32_t dim = key_u32(r, "head_dim", 0, 1, INT32_MAX);
 		if (dim != k->rope_dim && dim != k->head_dim)
 			REFUSE(r, MT_EX_CONFIG, "head_dim %u is not qk_rope_head_dim %u or, with qk_nope_head_dim, %u", dim,
@@ -629,6 +630,50 @@ void read_latents(struct reader *r, struct model *m)
 		REFUSE(r, MT_EX_CONFIG, "num_key_value_heads %u is not num_attention_heads %u", k->kv_heads, k->heads);
 	check_heads(r, k);
 	m->geo.attention_scale = (float)(1 / sqrt(k->head_dim));
+}
+
+/* Which layers have delta attention, where layer_types does not say it: those that linear_attn_config lists, from 1 on,
+ * or all but each fourth one and the first */
+static void read_kimi_layers(struct reader *r, const json_t *linear, struct model *m)
+{
+	static const char *const lists[] = {"full_attn_layers", "kda_layers"};
+	const json_t *list[2] = {json_object_get(linear, lists[0]), json_object_get(linear, lists[1])};
+	uint32_t layers = m->geo.layers;
+	bool known[1024] = {0};
+	m->mixed = true;
+	memset(m->mixes, 0, sizeof m->mixes);
+	if (is_given(json_object_get(r->root, "layer_types"))) return;
+	for (uint32_t i = 0; i < layers; i++) m->mixes[i] = i == 0 || i % 4;
+	if (!list[0] || !list[1]) return;
+	for (int k = 0; k < 2; k++)
+		for (size_t i = 0; i < json_array_size(list[k]); i++) {
+			json_int_t layer = json_integer_value(json_array_get(list[k], i));
+			if (layer < 1 || layer > (json_int_t)layers || known[layer - 1])
+				return REFUSE(r, MT_EX_CONFIG, "%s names layer %lld, of %u, or twice", lists[k], (long long)layer,
+					layers);
+			known[layer - 1] = true;
+			m->mixes[layer - 1] = k;
+		}
+	for (uint32_t i = 0; i < layers; i++)
+		if (!known[i]) return REFUSE(r, MT_EX_CONFIG, "linear_attn_config does not say what layer %u is", i + 1);
+}
+
+/* Kimi Linear: MLA without rope, and delta attention with a gate for each channel */
+void read_kimi_delta(struct reader *r, struct model *m)
+{
+	const json_t *linear = key_object(r, "linear_attn_config");
+	struct reader own = {.root = linear ? linear : r->root, .outer = r->outer, .rc = r->rc};
+	struct mt_layer *d = &m->mixer;
+	d->mixer = MT_DELTA;
+	d->key_heads = d->value_heads = key_u32(&own, linear ? "num_heads" : "linear_num_heads", 32, 1, 1 << 14);
+	d->key_dim = d->value_dim = key_u32(&own, linear ? "head_dim" : "linear_head_dim", 128, 1, MT_DELTA_DIM);
+	d->conv_width = key_u32(&own, linear ? "short_conv_kernel_size" : "linear_conv_kernel_dim", 4, 1, MT_CONV_WIDTH);
+	d->gate_rank = d->key_dim;
+	r->rc = own.rc;
+	if (!key_bool(r, r->root, "mla_use_nope", true)) REFUSE(r, MT_EX_CONFIG, "mla_use_nope false is not supported");
+	read_kimi_layers(r, linear, m);
+	read_latents(r, m);
+	m->no_rope = true;
 }
 
 /* As nn.Embedding: a negative padding_idx counts from the vocabulary's end. -1: none */

@@ -74,6 +74,7 @@ struct model {
 	struct mt_layer mixer;   /* gated DeltaNet, Mamba 2 or a convolution, of layers that have it instead of attention */
 	struct mt_layer experts; /* the MLP of layers with experts */
 	bool sparse[1024];       /* does this layer have them? */
+	bool mixed, mixes[1024]; /* the family's own keys say which layers have `mixer` */
 	bool no_rope;            /* a key says that no layer has rope */
 	uint32_t kv_shared;      /* so many last layers read other layers' k and v; */
 	bool kv_shared_wide;     /* their MLP is twice as wide */
@@ -146,6 +147,7 @@ struct family {
 	bool neighbours;               /* of MLA: always, else by the key rope_interleave */
 	uint32_t latent[4];            /* MLA: defaults of q_lora_rank, kv_lora_rank, qk_nope_head_dim, v_head_dim; the
 	                                * size head_dim is its qk_rope_head_dim; 0: softmax attention */
+	bool any_head_dim;             /* its class does not read head_dim */
 	bool alpha;                    /* rope_type dynamic has a fixed alpha */
 	bool longrope;                 /* older names of rope_type longrope are "su" and "yarn", and no others are used */
 	bool type_only;                /* its class in transformers 4 wants `type` in rope_scaling, and refuses rope_type */
@@ -219,6 +221,7 @@ void read_delta(struct reader *, struct model *);
 void read_conv(struct reader *, struct model *);
 void read_lfm2(struct reader *, struct model *);
 void read_latents(struct reader *, struct model *);
+void read_kimi_delta(struct reader *, struct model *);
 void read_granite_hybrid(struct reader *, struct model *);
 void read_nemotron_h(struct reader *, struct model *);
 void read_falcon_h1(struct reader *, struct model *);
@@ -231,6 +234,7 @@ void read_delta_experts(struct reader *, struct model *);
 void read_lfm2_experts(struct reader *, struct model *);
 void read_mla(struct reader *, struct model *);
 void read_deepseek_v2(struct reader *, struct model *);
+void read_kimi(struct reader *, struct model *);
 void read_llama4(struct reader *, struct model *);
 /* If layer i has experts, give them to its kind, which has been made of m->base */
 void set_experts(const struct model *, uint32_t i, struct mt_layer *);

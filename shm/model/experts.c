@@ -94,6 +94,9 @@ static const struct experts_family {
 		1, true, MT_SIGMOID, MT_CORRECTION, "norm_topk_prob", true, .floor = 1e-20f,
 		.scale_key = "routed_scaling_factor", .scale = 2.5f, .alias = "num_local_experts", .groups = 1,
 		.dense = DENSE_FIRST, .first = 1},
+	{"kimi_linear", "num_experts", "num_experts_per_tok", 256, 8, "moe_intermediate_size", 1024, "n_shared_experts", 1,
+		true, MT_SIGMOID, MT_CORRECTION, "norm_topk_prob", true, .floor = 1e-20f, .scale_key = "routed_scaling_factor",
+		.scale = 2.446f, .alias = "num_local_experts", .groups = 1, .dense = DENSE_TYPES, .first = 1},
 	{"ernie4_5_moe", "moe_num_experts", "moe_k", 64, 6, "moe_intermediate_size", 1536, "moe_num_shared_experts", 2,
 		true, .flags = MT_RENORMALISE | MT_CORRECTION, .floor_key = "moe_norm_min", .floor = 1e-12f, .aux = 0.001f,
 		.alias = "num_experts", .per_token_alias = "num_experts_per_tok", .dense = DENSE_RANGE},
@@ -278,6 +281,17 @@ void read_mla(struct reader *r, struct model *m)
 {
 	read_latents(r, m);
 	read_experts(r, m);
+}
+
+void read_kimi(struct reader *r, struct model *m)
+{
+	const char *function = key_string(r, r->root, "moe_router_activation_func");
+	read_kimi_delta(r, m);
+	read_experts(r, m);
+	if (function && strcmp(function, "sigmoid") != 0)
+		REFUSE(r, MT_EX_CONFIG, "moe_router_activation_func '%.40s' is not supported, only sigmoid", function);
+	if (key_u32(r, "moe_layer_freq", 1, 1, INT32_MAX) != 1)
+		REFUSE(r, MT_EX_CONFIG, "moe_layer_freq is not supported, only 1");
 }
 
 /* Groups count by topk_method alone */

@@ -131,8 +131,10 @@ static void read_full_layers(struct reader *r, uint32_t layers, uint8_t *has)
 static void set_mixer(const struct model *m, struct mt_layer *k)
 {
 	k->mixer = m->mixer.mixer;
-	if (!(m->mixer.mamba_flags & MT_BESIDE_ATTENTION))
+	if (!(m->mixer.mamba_flags & MT_BESIDE_ATTENTION)) {
 		k->heads = k->kv_heads = k->head_dim = k->window = k->output_gate = 0;
+		k->q_rank = k->kv_rank = k->v_dim = k->rope_dim = 0;
+	}
 	k->key_heads = m->mixer.key_heads;
 	k->value_heads = m->mixer.value_heads;
 	k->key_dim = m->mixer.key_dim;
@@ -142,6 +144,7 @@ static void set_mixer(const struct model *m, struct mt_layer *k)
 	k->mamba_flags = m->mixer.mamba_flags;
 	k->dt_min = m->mixer.dt_min;
 	k->dt_max = m->mixer.dt_max;
+	k->gate_rank = m->mixer.gate_rank;
 }
 
 /* Of a layer that is one half alone, the other half */
@@ -261,11 +264,11 @@ void read_layers(struct reader *r, const struct family *family, struct model *m)
 	for (uint32_t i = 0; i < m->geo.layers; i++)
 		if (span && has[i] & HAS_ROPE) has[i] |= HAS_SPAN;
 	uint32_t tokens = read_windows(r, family, m->geo.layers, has);
-	if (family->delta) read_interval(r, m->geo.layers, has);
+	if (family->delta && !m->mixed) read_interval(r, m->geo.layers, has);
 	if (family->conv) read_full_layers(r, m->geo.layers, has);
 	bool all = (family->mamba || family->beside) && !is_given(json_object_get(r->root, "layer_types"));
 	for (uint32_t i = 0; i < m->geo.layers; i++)
-		if (m->halves[i] == 'M' || all) has[i] |= HAS_MIXER;
+		if (m->halves[i] == 'M' || all || (m->mixed && m->mixes[i])) has[i] |= HAS_MIXER;
 	bool nope = m->no_rope || family->nope == NOPE_FULL || (family->nope == NOPE_BESIDE_WINDOWS && tokens);
 
 	for (uint32_t i = 0; i < m->geo.layers; i++) {

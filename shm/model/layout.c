@@ -29,7 +29,7 @@
 #define MLA PART(9)
 #define SOFTMAX PART(10)  /* attention or MLA */
 #define Q_LATENT PART(11) /* of MLA */
-#define Q_DIRECT PART(12)
+#define KIMI PART(12)     /* delta attention with gates of channels */
 #define MAMBA PART(13)
 #define MIXER PART(14)   /* the layer has one */
 #define CHANNEL PART(15) /* it has an MLP or experts */
@@ -62,10 +62,12 @@ enum size {
 	KV_DOWN_ROWS,
 	KV_UP_ROWS,
 	D_QKV_ROWS,
+	D_KEY_ROWS,
 	D_VALUE_ROWS,
 	D_HEADS,
 	D_DIM,
 	D_WIDTH,
+	GATE_RANK,
 	C_DIM,
 	C_PROJ_ROWS,
 	M_PROJ_ROWS,
@@ -87,7 +89,7 @@ static const struct entry {
 	const char *name;     /* inside its block, * for an expert's number; the whole name for units 0 and L + 1 */
 	enum size rows, cols; /* (rows, cols); (rows) if cols is NONE; () if both are */
 	uint64_t needs;       /* a model has it that has all of these, */
-	uint32_t without;     /* and none of these flags */
+	uint64_t without;     /* and none of these */
 } block_tensors[] = {
 	{MT_T_NORM1, true, "input_layernorm.weight", HIDDEN, NONE, MIXER, MT_NO_PRE_NORM | MT_NORM_PLAIN},
 	{MT_T_NORM1B, true, "input_layernorm.bias", HIDDEN, NONE, MIXER | MT_NORM_BIAS, MT_NO_PRE_NORM},
@@ -100,8 +102,8 @@ static const struct entry {
 	{MT_T_QNORM, true, "self_attn.q_norm.weight", Q_NORM, NONE, ATTENTION | MT_QK_NORM, MT_QK_NORM_PLAIN},
 	{MT_T_KNORM, true, "self_attn.k_norm.weight", K_NORM, NONE, ATTENTION | OWN_KV | MT_QK_NORM, MT_QK_NORM_PLAIN},
 	/* MLA; two of one role, of which a model has one: the one above it must be there, too */
-	{MT_T_Q, true, "self_attn.q_proj.weight", Q_ROWS, HIDDEN, MLA | Q_DIRECT, 0},
-	{MT_T_K, false, "self_attn.kv_a_proj_with_mqa.weight", KV_DOWN_ROWS, HIDDEN, MLA | Q_DIRECT, 0},
+	{MT_T_Q, true, "self_attn.q_proj.weight", Q_ROWS, HIDDEN, MLA, Q_LATENT},
+	{MT_T_K, false, "self_attn.kv_a_proj_with_mqa.weight", KV_DOWN_ROWS, HIDDEN, MLA, Q_LATENT},
 	{MT_T_Q, true, "self_attn.q_a_proj.weight", Q_RANK, HIDDEN, MLA | Q_LATENT, 0},
 	{MT_T_K, false, "self_attn.kv_a_proj_with_mqa.weight", KV_DOWN_ROWS, HIDDEN, MLA | Q_LATENT, 0},
 	{MT_T_QB, true, "self_attn.q_a_proj.bias", Q_RANK, NONE, MLA | Q_LATENT | MT_QKV_BIAS, 0},
@@ -110,6 +112,11 @@ static const struct entry {
 	{MT_T_KNORM, true, "self_attn.kv_a_layernorm.weight", KV_RANK, NONE, MLA, 0},
 	{MT_T_QUP, true, "self_attn.q_b_proj.weight", Q_ROWS, Q_RANK, MLA | Q_LATENT, 0},
 	{MT_T_KVUP, true, "self_attn.kv_b_proj.weight", KV_UP_ROWS, KV_RANK, MLA, 0},
+	{MT_T_Q, true, "self_attn.q_proj.weight", D_KEY_ROWS, HIDDEN, KIMI, 0},
+	{MT_T_K, false, "self_attn.k_proj.weight", D_KEY_ROWS, HIDDEN, KIMI, 0},
+	{MT_T_V, false, "self_attn.v_proj.weight", D_VALUE_ROWS, HIDDEN, KIMI, 0},
+	{MT_T_QUP, true, "self_attn.f_b_proj.weight", D_KEY_ROWS, GATE_RANK, KIMI, 0},
+	{MT_T_KVUP, true, "self_attn.g_b_proj.weight", D_VALUE_ROWS, GATE_RANK, KIMI, 0},
 	{MT_T_SINKS, true, "self_attn.sinks", HEADS, NONE, ATTENTION | MT_SINKS, 0},
 	{MT_T_OGATE, true, "self_attn.gate_proj.weight", Q_ROWS, HIDDEN, ATTENTION | OWN_GATE, 0},
 	{MT_T_DQKV, true, "linear_attn.in_proj_qkv.weight", D_QKV_ROWS, HIDDEN, DELTA, 0},
@@ -120,6 +127,15 @@ static const struct entry {
 	{MT_T_DT_BIAS, true, "linear_attn.dt_bias", D_HEADS, NONE, DELTA, 0},
 	{MT_T_A_LOG, true, "linear_attn.A_log", D_HEADS, NONE, DELTA, 0},
 	{MT_T_DNORM, true, "linear_attn.norm.weight", D_DIM, NONE, DELTA, 0},
+	{MT_T_DZ, true, "self_attn.g_a_proj.weight", GATE_RANK, HIDDEN, KIMI, 0},
+	{MT_T_DB, true, "self_attn.b_proj.weight", D_HEADS, HIDDEN, KIMI, 0},
+	{MT_T_DA, true, "self_attn.f_a_proj.weight", GATE_RANK, HIDDEN, KIMI, 0},
+	{MT_T_CONV, true, "self_attn.q_conv1d.weight", D_KEY_ROWS, D_WIDTH, KIMI, 0},
+	{MT_T_CONVK, false, "self_attn.k_conv1d.weight", D_KEY_ROWS, D_WIDTH, KIMI, 0},
+	{MT_T_CONVV, false, "self_attn.v_conv1d.weight", D_VALUE_ROWS, D_WIDTH, KIMI, 0},
+	{MT_T_DT_BIAS, true, "self_attn.dt_bias", D_KEY_ROWS, NONE, KIMI, 0},
+	{MT_T_A_LOG, true, "self_attn.A_log", D_HEADS, NONE, KIMI, 0},
+	{MT_T_DNORM, true, "self_attn.o_norm.weight", D_DIM, NONE, KIMI, 0},
 	{MT_T_DQKV, true, "mamba.in_proj.weight", M_PROJ_ROWS, HIDDEN, MAMBA, 0},
 	{MT_T_DQKVB, true, "mamba.in_proj.bias", M_PROJ_ROWS, NONE, MAMBA | IN_BIAS, 0},
 	{MT_T_CONV, true, "mamba.conv1d.weight", D_QKV_ROWS, D_WIDTH, MAMBA, 0},
@@ -134,6 +150,7 @@ static const struct entry {
 	{MT_T_CONVB, true, "conv.conv.bias", C_DIM, NONE, CONV | CONV_BIAS, 0},
 	{MT_T_O, true, "self_attn.o_proj.weight", HIDDEN, O_COLS, SOFTMAX, 0},
 	{MT_T_O, true, "linear_attn.out_proj.weight", HIDDEN, D_VALUE_ROWS, DELTA, 0},
+	{MT_T_O, true, "self_attn.o_proj.weight", HIDDEN, D_VALUE_ROWS, KIMI, 0},
 	{MT_T_O, true, "mamba.out_proj.weight", HIDDEN, D_VALUE_ROWS, MAMBA | ALONE, 0},
 	{MT_T_O, true, "conv.out_proj.weight", HIDDEN, C_DIM, CONV, 0},
 	{MT_T_OB, true, "self_attn.o_proj.bias", HIDDEN, NONE, SOFTMAX | MT_O_BIAS, 0},
@@ -279,6 +296,15 @@ static const struct names {
 			{MT_T_XUP, "block_sparse_moe.experts.*.w3.weight"}, {MT_T_XDOWN, "block_sparse_moe.experts.*.w2.weight"}}},
 	[MT_NAMES_MINIMAX] = {"model.layers", .base = MT_NAMES_MIXTRAL,
 		.other = {{MT_T_CORRECTION, "block_sparse_moe.e_score_correction_bias"}}},
+	[MT_NAMES_KIMI] = {"model.layers", .base = MT_NAMES_MIXTRAL, .experts = "block_sparse_moe.experts.",
+		.other = {{MT_T_CORRECTION, "block_sparse_moe.gate.e_score_correction_bias"},
+			{MT_T_SGATE, "block_sparse_moe.shared_experts.gate_proj.weight"},
+			{MT_T_SUP, "block_sparse_moe.shared_experts.up_proj.weight"},
+			{MT_T_SDOWN, "block_sparse_moe.shared_experts.down_proj.weight"}}},
+	/* transformers 5.24 writes the MLP of dense layers with the module of those with experts */
+	[MT_NAMES_KIMI_5] = {"model.layers", .base = MT_NAMES_KIMI, .experts = "block_sparse_moe.experts.",
+		.other = {{MT_T_GATE, "block_sparse_moe.gate_proj.weight"}, {MT_T_UP, "block_sparse_moe.up_proj.weight"},
+			{MT_T_DOWN, "block_sparse_moe.down_proj.weight"}}},
 	[MT_NAMES_EXAONE_MOE] = {"model.layers", .other = {{MT_T_CORRECTION, "mlp.e_score_correction_bias"}}},
 	[MT_NAMES_SARVAM] = {"model.layers",
 		.other = {{MT_T_EMBED, "model.word_embeddings.weight"}, {MT_T_Q, "attention.query_key_value.weight"},
@@ -353,6 +379,7 @@ static const struct {
 	{MT_NAMES_SARVAM, MT_NAMES_LLAMA},
 	{MT_NAMES_GRANITE_MOE, MT_NAMES_GRANITE_MOE_5},
 	{MT_NAMES_ERNIE_MOE, MT_NAMES_ERNIE_MOE_5},
+	{MT_NAMES_KIMI, MT_NAMES_KIMI_5},
 };
 
 static const char *name_of(const struct mt_geometry *geo, const struct entry *e)
@@ -386,11 +413,11 @@ static bool has(const struct mt_geometry *geo, const struct mt_layer *k, const s
 		is |= (k->experts && k->shared_ffn ? SHARED : 0) | (gated(k) ? GATED : 0);
 		is |= (k->form == MT_XIELU ? XIELU : 0) | (k->k_is_v || k->kv_kind ? 0 : OWN_V) | (k->kv_kind ? 0 : OWN_KV);
 		is |= geo->ple_dim ? PLE : 0;
-		is |= mixers[k->mixer] | (k->mamba_flags & MT_CONV_BIAS ? CONV_BIAS : 0);
+		is |= (k->gate_rank ? MIXER | KIMI : mixers[k->mixer]) | (k->mamba_flags & MT_CONV_BIAS ? CONV_BIAS : 0);
 		is |= k->mamba_flags & MT_BESIDE_ATTENTION ? mixers[MT_ATTENTION] | BESIDE : ALONE;
 		is |= (k->mamba_flags & MT_GATE_ALONE ? 0 : GATED_NORM) | (k->mamba_flags & MT_IN_BIAS ? IN_BIAS : 0);
 		is |= k->mamba_flags & MT_OUT_BIAS ? OUT_BIAS : 0;
-		is |= k->q_rank ? Q_LATENT : Q_DIRECT;
+		is |= k->q_rank ? Q_LATENT : 0;
 		is |= k->output_gate == MT_GATE_APART ? OWN_GATE : 0;
 	}
 	return (is & e->needs) == e->needs && !(is & e->without);
@@ -417,10 +444,12 @@ static uint64_t size_of(const struct mt_geometry *geo, const struct mt_layer *k,
 	case KV_DOWN_ROWS: return (uint64_t)k->kv_rank + k->rope_dim;
 	case KV_UP_ROWS: return (uint64_t)k->heads * (k->head_dim - k->rope_dim + k->v_dim);
 	case D_QKV_ROWS: return 2ull * k->key_heads * k->key_dim + size_of(geo, k, D_VALUE_ROWS);
+	case D_KEY_ROWS: return (uint64_t)k->key_heads * k->key_dim;
 	case D_VALUE_ROWS: return (uint64_t)k->value_heads * k->value_dim;
 	case D_HEADS: return k->value_heads;
 	case D_DIM: return k->value_dim;
 	case D_WIDTH: return k->conv_width;
+	case GATE_RANK: return k->gate_rank;
 	case C_DIM: return k->conv_dim;
 	case C_PROJ_ROWS: return 3ull * k->conv_dim;
 	case M_PROJ_ROWS: return size_of(geo, k, D_QKV_ROWS) + size_of(geo, k, D_VALUE_ROWS) + k->value_heads;
@@ -480,6 +509,8 @@ static void extend(struct mt_tensor *t, struct shape size, uint32_t experts, boo
 	}
 }
 
+static bool is_conv(uint32_t role) { return role == MT_T_CONV || role == MT_T_CONVK || role == MT_T_CONVV; }
+
 static int count(struct mt_tensor *t)
 {
 	if (__builtin_mul_overflow(t->shape[0], t->shape[1], &t->n) ||
@@ -516,10 +547,13 @@ static int add_tensor(struct mt_layout *l, struct place *p, const struct entry *
 		t->off = p->at;
 	}
 	extend(t, shape_of(&l->geo, p->k, e), p->experts, is_transposed(&l->geo, p->k, e));
-	if (t->role == MT_T_CONV) t->ndim = 3; /* in files its middle one is 1 */
+	if (is_conv(t->role)) t->ndim = 3; /* in files its middle one is 1 */
+	if (t->role == MT_T_A_LOG && p->k->gate_rank) t->ndim = 4;
 	t->decay = t->ndim >= 2 && t->role != MT_T_CORRECTION;
-	t->exact = p->k && p->k->expert_flags & (MT_CORRECTION | MT_EXACT_ROUTER) &&
-		(t->role == MT_T_ROUTER || t->role == MT_T_CORRECTION);
+	bool router = t->role == MT_T_ROUTER || t->role == MT_T_CORRECTION;
+	t->exact = p->k &&
+		((router && p->k->expert_flags & (MT_CORRECTION | MT_EXACT_ROUTER)) ||
+			(t->role == MT_T_DT_BIAS && p->k->gate_rank));
 	int rc = count(t);
 	if (rc) return rc;
 	p->at += t->n - before; /* both at most 2^34 times a few */
@@ -673,7 +707,7 @@ void mt_tensor_piece(const struct mt_geometry *geo, const struct mt_tensor *t, u
 	*at = from;
 	*n = t->n - from;
 	/* first: of transposed experts, each element is a piece */
-	if (t->ndim == 3 && t->role != MT_T_CONV) return expert_piece(geo, t, from, at, n);
+	if (t->ndim == 3 && !is_conv(t->role)) return expert_piece(geo, t, from, at, n);
 	const struct cut c = cut_of(geo, t);
 	if (!c.heads) return;
 	for (uint64_t i = 0; i < c.parts; i++) head += c.rows[i] * t->shape[1];
@@ -934,6 +968,7 @@ struct mt_layer mt_layer_most(const struct mt_geometry *g)
 		MOST(q_rank);
 		MOST(kv_rank);
 		MOST(v_dim);
+		MOST(gate_rank);
 		MOST(span);
 		most.mamba_flags |= g->kind[i].mamba_flags;
 		if (g->kind[i].mixer == MT_MAMBA) most.mixer = MT_MAMBA;

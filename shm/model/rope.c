@@ -329,7 +329,7 @@ static void rope_table(struct reader *r, struct model *m, const struct rope *rop
 void rope_fill(struct reader *r, const struct family *family, struct model *m, enum rope_of of, struct mt_layer *k)
 {
 	k->rope_scaling = 1;
-	if (of == ROPE_NONE) return;
+	if (of == ROPE_NONE) return; /* MLA's k has the part without positions, too: its angles are 0 */
 	struct rope rope = m->rope[of];
 	if (rope.unclear)
 		return REFUSE(r, MT_EX_CONFIG, "rope_theta %g without rope_parameters of sliding_attention is not supported",

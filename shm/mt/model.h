@@ -110,7 +110,9 @@ struct mt_layer {                /* what all layers of a kind have in common */
 	uint32_t span;              /* a document is cut into spans of so many tokens, and a token attends to those of its
 								 * own; 0: it is not cut. Llama 4 calls them chunks */
 	uint32_t kv_kind;           /* not 0: k and v are those of the last layer of kind kv_kind - 1 */
-	uint32_t reserved[3];
+	uint32_t gate_rank;         /* MT_DELTA: not 0: Kimi delta attention (arXiv 2510.26692): each channel of a key has
+								 * a gate; gates and z, of which sigmoid is taken, are made of latents of this size */
+	uint32_t reserved[2];
 };
 
 struct mt_geometry {            /* a model family as a table; no code knows a family by name but config.c */
@@ -185,21 +187,25 @@ enum mt_role_tensor {           /* what a tensor is; a unit's tensors stand in t
 								 * which has MT_T_Q's role. MT_GATE_IN_Q: q is (2 heads D, hidden), gate's rows first */
 	MT_T_QB, MT_T_KB, MT_T_VB,  /* (heads D) (kv D) x 2: one slab */
 	MT_T_QNORM, MT_T_KNORM,     /* (D) each, or (heads D) and (kv D); separate slabs */
+								/* gate_rank: (value_heads key_dim, hidden) x 2 and (value_heads value_dim, hidden) */
 								/* MT_MLA: q is (q_rank, hidden), or (heads D, hidden) without a latent, k (kv_rank +
 								 * rope_dim, hidden), of their biases, and of the norms of both latents; no v */
-	MT_T_QUP,                   /* (heads D, q_rank) */
-	MT_T_KVUP,                  /* (heads (D - rope_dim + v_dim), kv_rank): of each head k's rows, then v's */
+	MT_T_QUP,                   /* (heads D, q_rank); gate_rank: (value_heads key_dim, gate_rank), gates */
+	MT_T_KVUP,                  /* (heads (D - rope_dim + v_dim), kv_rank): of each head k's rows, then v's; gate_rank:
+								 * (value_heads value_dim, gate_rank), z */
 	MT_T_SINKS,                 /* (heads) */
 	MT_T_OGATE,                 /* (heads D, hidden)         MT_GATE_APART */
 	MT_T_DQKV, MT_T_DZ, MT_T_DB, MT_T_DA, /* gated DeltaNet's: (2 key_heads key_dim + value_heads value_dim, hidden)
 								 * (value_heads value_dim, hidden) (value_heads, hidden) x 2: one slab, one GEMM.
 								 * MT_MAMBA: all but DB, in one tensor: C | B | x | z | dt, in files z | x | B | C | dt.
-								 * MT_CONV: only the first one, (3 conv_dim, hidden) */
+								 * MT_CONV: only the first one, (3 conv_dim, hidden). gate_rank: all but the first, the
+								 * latents of z and of the gates (gate_rank, hidden) */
 	MT_T_DQKVB,                 /* (rows of the above)       its bias */
 	MT_T_CONV,                  /* (2 key_heads key_dim + value_heads value_dim, conv_width), or (conv_dim, conv_width);
 								 * files: (..., 1, width) */
+	MT_T_CONVK, MT_T_CONVV,     /* gate_rank: of k and of v, which three tensors are one slab */
 	MT_T_CONVB,                 /* its bias */
-	MT_T_DT_BIAS, MT_T_A_LOG,   /* (value_heads) each */
+	MT_T_DT_BIAS, MT_T_A_LOG,   /* (value_heads) each; gate_rank: (value_heads key_dim), (1, 1, value_heads, 1) */
 	MT_T_SKIP,                  /* (value_heads)             MT_MAMBA: the factor of x, which is added to its output */
 	MT_T_DNORM,                 /* (value_dim), MT_MAMBA: (value_heads value_dim): the norm behind it, without 1 + */
 	MT_T_O,                     /* (hidden, heads D); its columns in MT_MLA: heads v_dim; in MT_DELTA, MT_MAMBA:
@@ -250,7 +256,8 @@ enum mt_role_tensor {           /* what a tensor is; a unit's tensors stand in t
 struct mt_tensor {              /* 192 bytes in the control region */
 	char     name[MT_TENSOR_NAME]; /* Hugging Face's */
 	uint32_t role, unit;
-	uint32_t ndim;              /* 0 to 2, or 3: (experts, rows, columns), or MT_T_CONV's (rows, 1, columns) */
+	uint32_t ndim;              /* 0 to 2, or 3: (experts, rows, columns), or MT_T_CONV's (rows, 1, columns), or 4:
+								 * (1, 1, rows, 1) */
 	uint32_t decay;             /* 1: weight decay applies (two dimensions and more) */
 	uint64_t shape[2];          /* (rows, columns), (n, 1), or (1, 1) */
 	uint64_t off;               /* first element, counted in the unit's arrays */
@@ -263,9 +270,14 @@ struct mt_tensor {              /* 192 bytes in the control region */
 };
 
 /* The tensor's dimensions in files: ndim of these */
-static inline void mt_tensor_dims(const struct mt_tensor *t, uint64_t dims[3])
+static inline void mt_tensor_dims(const struct mt_tensor *t, uint64_t dims[4])
 {
 	uint32_t first = t->ndim == 3 && t->experts;
+	if (t->ndim == 4) {
+		dims[0] = dims[1] = dims[3] = 1;
+		dims[2] = t->n;
+		return;
+	}
 	dims[0] = t->experts;
 	dims[first] = t->shape[0];
 	if (t->ndim == 3 && !t->experts) dims[1] = 1;

@@ -17,13 +17,14 @@ import json
 import math
 import os
 import random
+import re
 import shutil
 import sys
 import tempfile
 
 import torch
 import transformers
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import optimization
 from transformers.core_model_loading import revert_weight_conversion
 
@@ -245,7 +246,13 @@ def untrained(model):
 
 def as_files(model, tensors):
     """A model's tensors under the names and in the shapes of its files: transformers packs all experts of a layer."""
-    return {name: t.contiguous() for name, t in revert_weight_conversion(model, dict(tensors)).items()}
+    files = revert_weight_conversion(model, dict(tensors))
+    return {released(model.config, name): t.contiguous() for name, t in files.items()}
+
+
+def released(config, name):
+    """transformers 5.24 writes the MLP of kimi_linear's dense layers with the module of those with experts."""
+    return re.sub(r"block_sparse_moe\.(\w+_proj)", r"mlp.\1", name) if config.model_type == "kimi_linear" else name
 
 
 def as_transformers_4(config, case):
@@ -260,6 +267,15 @@ def as_transformers_4(config, case):
         letters = {"linear_attention": "M", "full_attention": "*", "mlp": "-", "moe": "E"}
         old["hybrid_override_pattern"] = "".join(letters[layer] for layer in old.pop("layers_block_type"))
         return {**old, "torch_dtype": old.pop("dtype")}
+    if old["model_type"] == "kimi_linear":
+        types, mlps = old.pop("layer_types"), old.pop("mlp_layer_types")
+        names = {"head_dim": "linear_head_dim", "num_heads": "linear_num_heads",
+                 "short_conv_kernel_size": "linear_conv_kernel_dim"}
+        linear = {name: old.pop(key) for name, key in names.items()}
+        for name, kind in ("full_attn_layers", FULL), ("kda_layers", "linear_attention"):
+            linear[name] = [i + 1 for i, of in enumerate(types) if of == kind]
+        return {**old, "linear_attn_config": linear, "first_k_dense_replace": mlps.count("dense"),
+                "torch_dtype": old.pop("dtype")}
     rope = dict(old.pop("rope_parameters"))
     if "layer_types" not in case.get("keep", []):
         old.pop("layer_types", None)
@@ -295,6 +311,9 @@ def write_config(file, config):
 def save_model(model, case, path):
     """The folder "model"; with case["both"] config.json in the other dialect beside it, as config.other.json."""
     model.save_pretrained(os.path.join(path, "model"), max_shard_size=case.get("shard", "1GB"))
+    file = os.path.join(path, "model", "model.safetensors")
+    if model.config.model_type == "kimi_linear":
+        save_file({released(model.config, name): t for name, t in load_file(file).items()}, file, {"format": "pt"})
     file = os.path.join(path, "model", "config.json")
     with open(file) as f:
         new = json.load(f)

@@ -10,6 +10,7 @@ import copy
 import json
 import os
 import random
+import re
 import struct
 import subprocess
 import sys
@@ -141,6 +142,13 @@ FAMILIES.update({
     "deepseek_v3": {**LATENT, **LATENT_ROPE, "first_k_dense_replace": [0, 2]},
     "glm4_moe_lite": {**LATENT, **LATENT_ROPE, "mlp_layer_types": [["sparse", "dense", "sparse", "dense"]]},
 })
+KIMI = {"full_attn_layers": [3], "kda_layers": [4, 1, 2], "num_heads": 2, "head_dim": 6, "short_conv_kernel_size": 3}
+FAMILIES["kimi_linear"] = {
+    **BIAS, "layer_types": [None, [FULL, DELTA, FULL, DELTA]], "linear_attn_config": [KIMI],
+    "linear_num_heads": [4], "linear_head_dim": [10], "linear_conv_kernel_dim": [2], "q_lora_rank": [None, 12],
+    "kv_lora_rank": [10], "qk_nope_head_dim": [6], "v_head_dim": [10], "moe_renormalize": [True, False],
+    "num_expert_group": [1, 2], "num_shared_experts": [2], "routed_scaling_factor": [1.5], "rope_theta": [500.0],
+    "first_k_dense_replace": [0, 2], "mlp_layer_types": [None, ["sparse", "dense", "sparse", "dense"]]}
 FAMILIES["granitemoehybrid"] = {
     **BIAS, "layer_types": [[DELTA, FULL, FULL, DELTA], ["attention", "mamba", "mamba", "attention"]],
     "position_embedding_type": [None, "rope", "nope"], "shared_intermediate_size": [10],
@@ -214,6 +222,8 @@ TEXTS["mistral4"] = {**LATENT, "rope_theta": [10000.0], "rope_parameters": [
 for family in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "mistral4"):
     ALWAYS[family] = {**EXPERTS, "num_attention_heads": 4, "num_key_value_heads": 4, "qk_rope_head_dim": 8,
                       "n_routed_experts": 8, "n_group": 2, "topk_group": 1}
+ALWAYS["kimi_linear"] = {"num_attention_heads": 4, "num_key_value_heads": 4, "qk_rope_head_dim": 8, "num_experts": 6,
+                         "num_experts_per_token": 2, "moe_intermediate_size": 6}
 ALWAYS["qwen3_vl_moe_text"] = {**EXPERTS, "num_experts": 6}
 ALWAYS["glm4v_moe_text"] = {**EXPERTS, "n_routed_experts": 6, "head_dim": 8}
 # The text models of each class for images; the first one is that of a text_config without model_type
@@ -265,7 +275,7 @@ def random_config(family, keys):
         for key in ("head_dim", "num_key_value_heads", "intermediate_size"):
             del config[key]
         config.update(random.choice(FALCONS))
-    if family == "nemotron_h":
+    if family in ("nemotron_h", "kimi_linear"):
         config.pop("tie_word_embeddings", None)
     for name, key in ("num_layers", "num_hidden_layers"), ("block_ff_dim", "intermediate_size"), (
             "tie_embedding", "tie_word_embeddings"):  # two names of one key
@@ -328,8 +338,11 @@ def check_rope(config, meant, rotary, layer, i):
     nope |= types[i] in (DELTA, CONV) or meant.model_type == "afmoe" and types[i] == FULL
     nope |= meant.model_type == "granitemoehybrid" and meant.position_embedding_type != "rope"
     nope |= meant.model_type in ("smollm3", "llama4_text") and not meant.no_rope_layers[i] or rotary is None
-    if nope:
+    if meant.model_type == "kimi_linear" and types[i] == FULL:  # the part without positions has angles of 0
+        assert layer["rope_dim"] == str(meant.qk_rope_head_dim) and not any(layer["inv_freq"]), (config, i)
+    elif nope:
         assert layer["rope_dim"] == "0", (config, i)
+    if nope:
         return
     prefix = types[i] + "_" if hasattr(rotary, "%s_inv_freq" % types[i]) else ""
     want = [struct.unpack("I", struct.pack("f", x))[0] for x in getattr(rotary, prefix + "inv_freq").tolist()]
@@ -354,10 +367,11 @@ def check_numbers(config, meant, model, facts):
     base = base_of(model)
     layers = getattr(base, "layers", None) or getattr(base, "h", None)
     names = ("attention", "self_attn", "self_attention", "attn")
-    attention = layers and next((getattr(layer, n) for layer in layers for n in names if getattr(layer, n, None)), None)
+    attentions = [getattr(layer, n) for layer in layers or [] for n in names if getattr(layer, n, None)]
+    scales = [a.scaling for a in attentions if getattr(a, "scaling", None)]  # Kimi's delta attention has none
     want = {"norm_eps": epsilon(model)}
-    if attention or not layers:  # else gated DeltaNet alone
-        want["attention_scale"] = getattr(attention, "scaling", None) or 8 ** -0.5
+    if scales or not layers or (attentions and meant.model_type != "kimi_linear"):  # else gated DeltaNet alone
+        want["attention_scale"] = scales[0] if scales else 8 ** -0.5
     if meant.model_type in ("granite", "granitemoehybrid"):
         want.update(embed_scale=meant.embedding_multiplier, residual_scale=meant.residual_multiplier,
                     logit_scale=1 / meant.logits_scaling)
@@ -432,8 +446,10 @@ def check(where, config):
         model = whole.from_config(meant)
     kept = {n: b for n, b in model.named_buffers() if n in model.state_dict()}
     files = revert_weight_conversion(model, {**dict(model.named_parameters()), **kept})
-    shapes = {name: tuple(p.squeeze(1).shape if ".conv" in name and p.dim() == 3 else p.shape) or (1,)
-              for name, p in files.items()}
+    shapes = {name: tuple(p.squeeze(1).shape if "conv" in name and p.dim() == 3 else
+                          p.flatten(0, 2).shape if p.dim() == 4 else p.shape) or (1,) for name, p in files.items()}
+    if config["model_type"] == "kimi_linear":  # transformers names the MLP of dense layers, too, after the experts
+        shapes = {re.sub(r"block_sparse_moe\.(\w+_proj)", r"mlp.\1", name): shape for name, shape in shapes.items()}
     if config["model_type"] in WRAPPERS:
         shapes, tensors = one_by_one(text_names(shapes)), one_by_one(tensors)
         meant = meant.get_text_config()

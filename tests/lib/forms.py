@@ -22,9 +22,10 @@ NEW = {"mixtral": [("block_sparse_moe.", "mlp.")], "minimax_m2": [("block_sparse
        "granitemoehybrid": [("router.layer.weight", "router.weight")],
        "sarvam_moe": [("word_embeddings", "embed_tokens"), ("gate.expert_bias", "gate.e_score_correction_bias"),
                       ("attention.dense", "self_attn.o_proj"), ("attention.query_layernorm", "self_attn.q_norm"),
-                      ("attention.key_layernorm", "self_attn.k_norm"), ("attention.query_key_value", "self_attn.qkv")]}
-MODULES = {"granitemoe": "block_sparse_moe.", "granitemoehybrid": "block_sparse_moe.", "nemotron_h": "mixer.",
-           "gemma4_text": ""}
+                      ("attention.key_layernorm", "self_attn.k_norm"), ("attention.query_key_value", "self_attn.qkv")],
+       "kimi_linear": [("mlp.", "block_sparse_moe.")]}
+MODULES = {"granitemoe": "block_sparse_moe.", "granitemoehybrid": "block_sparse_moe.",
+           "kimi_linear": "block_sparse_moe.", "nemotron_h": "mixer.", "gemma4_text": ""}
 ROLES = {"w1": "gate", "w3": "up", "w2": "down", "gate_proj": "gate", "up_proj": "up", "down_proj": "down"}
 
 

@@ -70,7 +70,7 @@ static void write_grads(struct mt_run *run, const char *path)
 	for (uint32_t i = 0; i < tensors; i++) {
 		const struct mt_tensor *t = mt_tensor(run, i);
 		json_t *shape = json_array();
-		uint64_t dims[3];
+		uint64_t dims[4];
 		mt_tensor_dims(t, dims);
 		for (uint32_t d = 0; d < t->ndim; d++) json_array_append_new(shape, json_integer((json_int_t)dims[d]));
 		json_object_set_new(root, t->name,

@@ -17,6 +17,7 @@
  * One pass over a strip's rows completes token t and begins t + 1. In arrays of tokens, one of zeros stands before the
  * first token, and one with e^g = 1 and k = 0 after the last, so that the first and the last pass are like the others.
  */
+#include "mt/model.h"
 
 /* KDA_WIDE: columns of a strip. KDA_BLOCK: tokens whose S~ backward has at once, which fit the L2 cache */
 enum { KDA_VECTORS = MR / 2, KDA_WIDE = KDA_VECTORS * VW, KDA_BLOCK = 16 };
@@ -95,13 +96,27 @@ static void kda_state_put(const struct kda *t, float *to, const float *S)
 		}
 }
 
+/* A head's dt_bias */
+static void kda_bias(const struct delta_args *a, int64_t head, float *bias)
+{
+	memcpy(bias, (const float *)a->dt_bias + head * a->key_dim, (size_t)a->key_dim * sizeof *bias);
+	for (int64_t i = 0; a->dt_lo && i < a->key_dim; i++) {
+		uint32_t bits;
+		memcpy(&bits, bias + i, sizeof bits);
+		bits += (uint32_t)(int32_t)a->dt_lo[head * a->key_dim + i]; /* as op_join */
+		memcpy(bias + i, &bits, sizeof bits);
+	}
+}
+
 /* From token `first` on, n tokens, at most DELTA_CHUNK: q, k, e, beta */
 static void kda_load(struct kda *t, const struct delta_args *a, int64_t head, int64_t first, int64_t n)
 {
 	int64_t key = head / (a->value_heads / a->key_heads), wide = delta_row(a, 1, 0) - delta_row(a, 0, 0);
-	const float *bias = (const float *)a->dt_bias + head * t->dk, *b = (const float *)a->b + first * a->b_ld + head;
+	const float *b = (const float *)a->b + first * a->b_ld + head;
+	float bias[MT_DELTA_DIM];
 	vf rate = v_set(-expf(((const float *)a->a_log)[head]));
 	size_t row = (size_t)t->ldk * sizeof(float);
+	kda_bias(a, head, bias);
 	t->n = n;
 	memset(t->q, 0, row);
 	memset(t->k, 0, row);
@@ -339,9 +354,11 @@ static void kda_backward(const struct delta_args *a, const struct queries *docum
 static void kda_gates_backward(const struct delta_args *a, float *sum, int64_t first, int64_t end)
 {
 	int64_t DK = a->key_dim;
-	for (int64_t t = first; t < end; t++)
-		for (int64_t h = 0; h < a->value_heads; h++) {
-			const float *x = (const float *)a->a + t * a->ld + h * DK, *bias = (const float *)a->dt_bias + h * DK;
+	for (int64_t h = 0; h < a->value_heads; h++) {
+		float bias[MT_DELTA_DIM];
+		kda_bias(a, h, bias);
+		for (int64_t t = first; t < end; t++) {
+			const float *x = (const float *)a->a + t * a->ld + h * DK;
 			const float *dg = kda_kept_token(a, t, h);
 			float *da = (float *)a->da + t * a->d_ld + h * DK, *ddt_bias = sum + a->value_heads + h * DK;
 			vf rate = v_set(-expf(((const float *)a->a_log)[h])), da_log = {0};
@@ -354,6 +371,7 @@ static void kda_gates_backward(const struct delta_args *a, float *sum, int64_t f
 			}
 			sum[h] += v_sum(da_log);
 		}
+	}
 }
 
 /* ---- any of the rules ---- */

@@ -195,6 +195,14 @@ static __device__ __forceinline__ float beta_of(const struct delta_args *a, int6
 	return 1.0f / (1.0f + expf(-get(((const T *)a->b)[t * a->b_ld + head])));
 }
 
+/* dt_bias of gate c of all heads' */
+template <typename T>
+static __device__ __forceinline__ float bias_of(const struct delta_args *a, int64_t c)
+{
+	float x = get(((const T *)a->dt_bias)[c]);
+	return a->dt_lo ? as_float(as_bits(x) + (uint32_t)(int32_t)a->dt_lo[c]) : x;
+}
+
 /* Stage the place's tokens from `first` on, up to end - 1; each warp stages some of them. Returns their number. Only
  * backward needs d_o. */
 template <typename T, int KEYS, int BACKWARD>
@@ -206,7 +214,7 @@ static __device__ __forceinline__ int stage(const struct staged *s, const struct
 	int64_t head = p->head;
 	int64_t key = head / (a->value_heads / a->key_heads) * a->key_dim, keys = a->key_heads * a->key_dim;
 	int64_t values = a->value_heads * a->value_dim, value = head * a->value_dim + column;
-	const T *bias = (const T *)a->dt_bias + head * a->key_dim;
+	int64_t gates = head * a->key_dim;
 	float rate = -expf(get(((const T *)a->a_log)[head]));
 	__syncthreads();
 	for (int i = threadIdx.x / 32; i < n; i += warps) {
@@ -219,7 +227,7 @@ static __device__ __forceinline__ int stage(const struct staged *s, const struct
 			float q = there ? get(row[key + c]) : 0, k = there ? get(row[keys + key + c]) : 0;
 			s->q[at] = q;
 			s->k[at] = k;
-			s->keeps[at] = there ? expf(rate * softplus(get(gate[head * a->key_dim + c]) + get(bias[c]))) : 0;
+			s->keeps[at] = there ? expf(rate * softplus(get(gate[gates + c]) + bias_of<T>(a, gates + c))) : 0;
 			dot += q * k;
 		}
 		dot = warp_sum(dot);
@@ -537,7 +545,7 @@ static __global__ void __launch_bounds__(THREADS)
 	int64_t end = first + rows < a.n ? first + rows : a.n, c = head * a.key_dim + threadIdx.x;
 	float rate = -expf(get(((const T *)a.a_log)[head])), sum = 0, sum_rate = 0;
 	if (threadIdx.x < a.key_dim) {
-		float bias = get(((const T *)a.dt_bias)[c]);
+		float bias = bias_of<T>(&a, c);
 		for (int64_t t = first; t < end; t++) {
 			float x = get(((const T *)a.a)[t * a.ld + c]) + bias;
 			float d = r.dg[t * a.value_heads * a.key_dim + c] * rate, da = d / (1.0f + expf(-x));
