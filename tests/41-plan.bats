@@ -995,3 +995,16 @@ works_or_says() {
 	fails_with 78 mt-stream "$RUN" --device cuda --chunk-tokens 7
 	grep -q "chunk-tokens" "$T/fails.err"
 }
+
+@test "with a gate for each channel of a key, a plan has room for the gradients of all gates" {
+	python3 - "$GOLDEN/kimi-linear/model/config.json" "$T/config.json" <<-'END'
+		import json, sys
+		config = json.load(open(sys.argv[1]))
+		config["num_hidden_layers"] = 2
+		config["linear_attn_config"].update(full_attn_layers=[2], kda_layers=[1], head_dim=64, num_heads=8)
+		json.dump(config, open(sys.argv[2], "w"))
+	END
+	mt-plan --config "$T/config.json" --profile H100 --seq 65536 --batch 1 --json >"$T/plan"
+	# 134 MB of them, as fp32, beside 1.13 GB
+	[ "$(value least_bytes <"$T/plan")" -gt 1200000000 ]
+}

@@ -252,6 +252,18 @@ static inline int64_t delta_width(const struct mt_layer *l)
 	int64_t gates = l->mixer == MT_MAMBA ? 1 : l->gate_rank ? 1ll + l->key_dim : 2;
 	return conv_width(l) + (int64_t)l->value_heads * (l->value_dim + gates);
 }
+/* Sizes and kind of its rule, of n tokens in rows of seq: what the operation's work memory depends on */
+static inline struct delta_args delta_sizes(const struct mt_layer *l, int64_t n, int64_t seq)
+{
+	return (struct delta_args){.n = n,
+		.seq = seq,
+		.key_heads = l->key_heads,
+		.value_heads = l->value_heads,
+		.key_dim = l->key_dim,
+		.value_dim = l->value_dim,
+		.correct = l->mixer != MT_MAMBA,
+		.channels = l->gate_rank != 0};
+}
 static inline int64_t proj_width(const struct mt_layer *l)
 {
 	uint64_t values = l->kv_heads * (uint64_t)head_dim_v(l);

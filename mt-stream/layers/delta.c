@@ -110,32 +110,28 @@ static struct op delta_op(const struct run *r, enum op_code code, const struct n
 {
 	const struct chunk *c = r->c;
 	const struct mt_layer *l = r->l;
-	return (struct op){code,
-		.delta = {.n = c->n,
-			.seq = c->seq,
-			.key_heads = l->key_heads,
-			.value_heads = l->value_heads,
-			.key_dim = l->key_dim,
-			.value_dim = l->value_dim,
-			.correct = !is_mamba(l),
-			.channels = l->gate_rank != 0,
-			.dt_min = l->dt_min,
-			.dt_max = l->dt_max,
-			.qkv = value_at(r, n->in[0]),
-			.a = value_at(r, n->in[1]),
-			.b = is_mamba(l) ? NULL : value_at(r, n->in[2]),
-			.ld = row_of(r, n->in[1]),
-			.b_ld = is_mamba(l) ? 0 : row_of(r, n->in[2]),
-			.a_log = r->w->t[MT_T_A_LOG],
-			.dt_bias = r->w->t[MT_T_DT_BIAS],
-			.dt_lo = r->w->lo[MT_T_DT_BIAS],
-			.skip = r->w->t[MT_T_SKIP],
-			.starts = c->starts,
-			.host_starts = c->host_starts,
-			.o = value_at(r, n->out),
-			.work = c->s.delta,
-			.past = c->past,
-			.state = r->s->state}};
+	struct op op = {code, .delta = delta_sizes(l, c->n, c->seq)};
+	struct delta_args *a = &op.delta;
+	a->dt_min = l->dt_min;
+	a->dt_max = l->dt_max;
+	a->qkv = value_at(r, n->in[0]);
+	a->a = value_at(r, n->in[1]);
+	a->ld = row_of(r, n->in[1]);
+	if (a->correct) {
+		a->b = value_at(r, n->in[2]);
+		a->b_ld = row_of(r, n->in[2]);
+	}
+	a->a_log = r->w->t[MT_T_A_LOG];
+	a->dt_bias = r->w->t[MT_T_DT_BIAS];
+	a->dt_lo = r->w->lo[MT_T_DT_BIAS];
+	a->skip = r->w->t[MT_T_SKIP];
+	a->starts = c->starts;
+	a->host_starts = c->host_starts;
+	a->o = value_at(r, n->out);
+	a->work = c->s.delta;
+	a->past = c->past;
+	a->state = r->s->state;
+	return op;
 }
 
 static void delta_forward(struct run *r, const struct node *n)

@@ -98,12 +98,7 @@ static void take_operands(struct walk *w, const struct plan_request *req, const 
 /* Elements of the delta rule's work memory. On cores, the forward pass needs none. */
 static uint64_t delta_elems(const struct plan_request *req, const struct sizes *z)
 {
-	const struct delta_args a = {.n = (int64_t)z->chunk,
-		.seq = req->seq,
-		.value_heads = z->most->value_heads,
-		.key_dim = z->most->key_dim,
-		.value_dim = z->most->value_dim,
-		.correct = z->most->mixer != MT_MAMBA};
+	const struct delta_args a = delta_sizes(z->most, (int64_t)z->chunk, req->seq);
 	if (!a.value_heads || (req->profile.cores && !req->train)) return 0;
 	return (uint64_t)delta_work_elems(&a, !req->profile.cores);
 }

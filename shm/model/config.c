@@ -641,7 +641,6 @@ static void read_kimi_layers(struct reader *r, const json_t *linear, struct mode
 	uint32_t layers = m->geo.layers;
 	bool known[1024] = {0};
 	m->mixed = true;
-	memset(m->mixes, 0, sizeof m->mixes);
 	if (is_given(json_object_get(r->root, "layer_types"))) return;
 	for (uint32_t i = 0; i < layers; i++) m->mixes[i] = i == 0 || i % 4;
 	if (!list[0] || !list[1]) return;

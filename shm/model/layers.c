@@ -268,7 +268,7 @@ void read_layers(struct reader *r, const struct family *family, struct model *m)
 	if (family->conv) read_full_layers(r, m->geo.layers, has);
 	bool all = (family->mamba || family->beside) && !is_given(json_object_get(r->root, "layer_types"));
 	for (uint32_t i = 0; i < m->geo.layers; i++)
-		if (m->halves[i] == 'M' || all || (m->mixed && m->mixes[i])) has[i] |= HAS_MIXER;
+		if (m->halves[i] == 'M' || all || m->mixes[i]) has[i] |= HAS_MIXER;
 	bool nope = m->no_rope || family->nope == NOPE_FULL || (family->nope == NOPE_BESIDE_WINDOWS && tokens);
 
 	for (uint32_t i = 0; i < m->geo.layers; i++) {

@@ -94,7 +94,6 @@ INLINE vf v_log1p_unit(vf x)
 
 /* log(1 + e^x) */
 INLINE vf v_softplus(vf x) { return v_max(v_set(0), x) + v_log1p_unit(v_exp(-v_abs(x))); }
-INLINE vf v_sigmoid(vf x) { return v_set(1) / (v_set(1) + v_exp(-x)); }
 
 /* Mamba 2's dt, from softplus */
 INLINE vf delta_step(const struct delta_args *a, vf soft)

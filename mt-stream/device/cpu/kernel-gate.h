@@ -16,13 +16,14 @@ struct gated_head {
 	vf r; /* 1 / the root of the mean square of what is normed */
 };
 
+INLINE vf v_sigmoid(vf x) { return v_set(1) / (v_set(1) + v_exp(-x)); }
+
 /* silu(z), or sigmoid(z), and its slope */
 INLINE vf gate_of(int sigmoid, vf z, vf *slope)
 {
 	if (!sigmoid) return silu(z, slope);
-	const vf one = v_set(1);
-	vf s = one / (one + v_exp(-z));
-	*slope = s * (one - s);
+	vf s = v_sigmoid(z);
+	*slope = s * (v_set(1) - s);
 	return s;
 }
 

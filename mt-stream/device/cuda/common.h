@@ -100,6 +100,11 @@ static __device__ __forceinline__ uint32_t pack_bf16(float a, float b)
 
 static __device__ __forceinline__ float get(float x) { return x; }
 static __device__ __forceinline__ float get(struct bf16 x) { return as_float((uint32_t)x.bits << 16); }
+/* The fp32 number of which w is the upper half, and lo the lower one (mt_join) */
+static __device__ __forceinline__ float joined(float w, int16_t lo)
+{
+	return as_float(as_bits(w) + (uint32_t)(int32_t)lo);
+}
 static __device__ __forceinline__ void put(float *p, float v) { *p = v; }
 static __device__ __forceinline__ void put(struct bf16 *p, float v) { p->bits = (uint16_t)pack_bf16(v, 0); }
 

@@ -200,7 +200,7 @@ template <typename T>
 static __device__ __forceinline__ float bias_of(const struct delta_args *a, int64_t c)
 {
 	float x = get(((const T *)a->dt_bias)[c]);
-	return a->dt_lo ? as_float(as_bits(x) + (uint32_t)(int32_t)a->dt_lo[c]) : x;
+	return a->dt_lo ? joined(x, a->dt_lo[c]) : x;
 }
 
 /* Stage the place's tokens from `first` on, up to end - 1; each warp stages some of them. Returns their number. Only

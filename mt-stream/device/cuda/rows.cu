@@ -82,7 +82,7 @@ static __global__ void __launch_bounds__(THREADS)
 	join_kernel(float *dst, const struct bf16 *w, const int16_t *lo, int64_t n)
 {
 	int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
-	if (i < n) dst[i] = as_float(((uint32_t)w[i].bits << 16) + (uint32_t)(int32_t)lo[i]);
+	if (i < n) dst[i] = joined(get(w[i]), lo[i]);
 }
 
 void cuda_join(const struct cuda_queue *q, const struct join_args *a)
