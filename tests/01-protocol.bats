@@ -6,6 +6,7 @@ load helpers
 	for seed in 1 2 3 4 5 6 7 8; do shm-ring threads $seed 2000; done
 }
 
+# bats test_tags=slow
 @test "no wake-up is lost, if waiters and wakers use bits or not" {
 	for seed in 1 2 3; do shm-wake turns $seed 5000; done
 }

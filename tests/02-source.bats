@@ -18,6 +18,7 @@ none() {
 	[ ! -s "$1" ] || { cat "$1" >&2; return 1; }
 }
 
+# bats test_tags=slow
 @test "clang-format 14 changes no C, CUDA or C++ file" {
 	for format in clang-format-14 clang-format; do ! $format --version 2>&1 | grep -q 'version 14\.' || break; done
 	$format --version 2>&1 | grep -q 'version 14\.' || skip "needs clang-format 14"
@@ -73,6 +74,7 @@ assert spans and not missing, missing' "$TOP/tests/README.md"
 	none "$T/found"
 }
 
+# bats test_tags=slow
 @test "libmt includes no header of a program" {
 	for header in $(files 'mt-*.h' | sed 's|.*/||' | sort -u); do
 		git grep -nE "^[[:space:]]*#[[:space:]]*include[[:space:]]+[\"<]([^\">]*/)?$header[\">]" -- shm || true

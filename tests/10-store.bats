@@ -763,6 +763,7 @@ kill_slowly() {
 	kill -9 "$PID"
 }
 
+# bats test_tags=slow
 @test "init, a successor and rm wait for a stage that is being killed" {
 	demo "$RUN"
 	kill_slowly
@@ -893,6 +894,7 @@ kill_slowly() {
 	[ "$(wc -l <"$T/err")" = 1 ]
 }
 
+# bats test_tags=slow
 @test "mt-store serve sleeps also where fewer descriptors are allowed than a run has slots" {
 	mt-store create "$RUN" --config "$GOLDEN/llama3/model/config.json" 2>"$T/err"
 	spawn serve sh -c 'ulimit -n 13; exec mt-store serve "$0"' "$RUN"
@@ -910,6 +912,7 @@ kill_slowly() {
 	mt-store --version | grep -Eq "^mt-store [0-9]+\.[0-9]+"
 }
 
+# bats test_tags=slow
 @test "--help and --version that cannot be written exit 74 with one line" {
 	local program option
 	for program in mt-store mt-step mt-feed mt-tokens mt-log mt-run mt-plot; do

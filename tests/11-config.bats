@@ -194,6 +194,7 @@ inv_freq() {
 	refused 78 "partial_rotary_factor 0.5 is not supported"
 }
 
+# bats test_tags=slow
 @test "partial_rotary_factor null exits 78 in families with a default part" {
 	local family key
 	for family in glm4 glm4_moe minimax_m2 solar_open sarvam_moe stablelm nemotron phi3 gpt_neox; do
@@ -994,6 +995,7 @@ assert eval(sys.argv[2]), (sys.argv[2], c)' "$T/out/config.json" "$1"
 }
 
 # What transformers 4.57.6 wants was found by opening such exports with it and with 5.23, and comparing losses
+# bats test_tags=slow
 @test "exports of ropes and experts have what transformers 4 reads beside what 5 reads" {
 	local full='"full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6}'
 	local plain='"sliding_attention": {"rope_type": "default", "rope_theta": 1e4}' long

@@ -181,6 +181,7 @@ late_waits() {
 	gone "$RUN"
 }
 
+# bats test_tags=slow
 @test "stages wait for a half-made run whose maker lives, and rm needs --force" {
 	truncate -s 1M "$(region control)"
 	spawn maker python3 "$TOP/tests/lib/region.py" "$(region control)" lock

@@ -63,6 +63,7 @@ same() {
 	END
 }
 
+# bats test_tags=slow
 @test "init, load, save and export do the same with a tier as without one, for each type of state" {
 	need_tier
 	local other kind
@@ -88,6 +89,7 @@ same() {
 	done
 }
 
+# bats test_tags=slow
 @test "a filling never writes to a file that has a second link" {
 	need_tier
 	tier "$RUN"

@@ -16,7 +16,7 @@ through() {
 	mt-store rm "$RUN"
 }
 
-# bats test_tags=slow
+# bats test_tags=nightly
 @test "fp32 tensors pass through a bf16 run bit for bit, for every family" {
 	for family in "$GOLDEN"/*/model; do
 		through "$family" bf16 "$T/out"
@@ -105,6 +105,7 @@ dtypes() {
 	END
 }
 
+# bats test_tags=slow
 @test "bf16 files keep correction biases in F32, and their routers in the dtype of the loaded file" {
 	local c dtype
 	for c in glm4-moe-bias ernie4-5-moe; do
@@ -156,6 +157,7 @@ h["lm_head.weight"] = dict(e, data_offsets=[len(d), len(d) + n]); d += d[:n]'
 	[ -z "$output" ]
 }
 
+# bats test_tags=slow
 @test "names with another prefix or none, and tied embeddings called lm_head, are loaded and exported as usual" {
 	local edit
 	renamed() { # MKSAFETENSORS' OPTIONS
@@ -1081,6 +1083,7 @@ holds() { # STEP BEFORE
 	[ ! -e "$T/ck/step-00000003/sub" ]
 }
 
+# bats test_tags=slow
 @test "a snapshot that is abandoned during its save leaves no file, and the saver continues" {
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	ckpt-dump "$RUN" scribble 3 3

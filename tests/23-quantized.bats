@@ -33,13 +33,14 @@ like_transformers() {
 # bats test_tags=slow
 @test "FP8 in full blocks is read as transformers reads it, with every type of scales" {
 	local scale
-	for scale in F32 BF16 F8_E8M0 U8; do
+	for scale in $(some 2 F32 BF16 F8_E8M0 U8); do
 		Q fp8 "$GOLDEN/qwen3/model" "$T/q" --block 4,4 --scale $scale
 		like_transformers
 		reads FP8
 	done
 }
 
+# bats test_tags=slow
 @test "FP8 in partial blocks is divided by weight_block_size, not by the number of scales" {
 	local block
 	for block in 16,16 7,33 50,3 128,128; do
@@ -48,18 +49,21 @@ like_transformers() {
 	done
 }
 
+# bats test_tags=slow
 @test "FP8 without weight_block_size is in blocks of 128 x 128" {
 	ST make "$T/in" --set hidden_size=192 --set intermediate_size=272 --set num_hidden_layers=1
 	Q fp8 "$T/in" "$T/q"
 	reads FP8
 }
 
+# bats test_tags=slow
 @test "FP8 with one scale a tensor is read as transformers reads it, and activation_scale is dropped" {
 	Q fp8 "$GOLDEN/qwen3/model" "$T/q" --form scalar --scale BF16
 	like_transformers
 	reads FP8
 }
 
+# bats test_tags=slow
 @test "FP8 of compressed-tensors with a scale for each row, or for each tensor" {
 	local form
 	for form in channel tensor; do
@@ -68,6 +72,7 @@ like_transformers() {
 	done
 }
 
+# bats test_tags=slow
 @test "FP8 in fused tensors and of experts" {
 	Q fp8 "$GOLDEN/phi3-mini/model" "$T/q" --block 16,16
 	reads FP8
@@ -79,6 +84,7 @@ like_transformers() {
 	ST same "$T/q/expect" "$T/fp32" --cast F32
 }
 
+# bats test_tags=slow
 @test "FP8 of compressed-tensors in blocks, and scales under other names" {
 	local form
 	for form in grid short qscale; do
@@ -87,7 +93,7 @@ like_transformers() {
 	done
 }
 
-# bats test_tags=slow
+# bats test_tags=nightly
 @test "FP8 of packed experts: in full blocks as transformers reads it, and in partial ones, of gate and up apart too" {
 	local form
 	for form in packed transposed; do
@@ -106,6 +112,7 @@ like_transformers() {
 	reads FP8
 }
 
+# bats test_tags=slow
 @test "MXFP4 of gpt-oss is read as transformers reads it" {
 	Q mxfp4 "$GOLDEN/gpt-oss/model" "$T/q"
 	like_transformers
@@ -141,6 +148,7 @@ like_transformers() {
 	reads FP8
 }
 
+# bats test_tags=slow
 @test "FP8 in a class for images: blocks as text_config or the root says, and no scale is carried" {
 	local at
 	wrap() { python3 "$TOP/tests/lib/wrap.py" "$@"; }
@@ -233,6 +241,7 @@ ADD_BYTE() { EDIT "h['$1'] = {'dtype': 'U8', 'shape': [1], 'data_offsets': [len(
 UP=model.layers.1.mlp.up_proj.weight
 DOWN=model.layers.1.mlp.experts.down_proj
 
+# bats test_tags=slow
 @test "FP8: a missing scale, one without its weight, or of another shape or type exits 65" {
 	anew fp8 qwen3 --block 16,16
 	EDIT "h['x'] = h.pop('${UP}_scale_inv')"
@@ -260,6 +269,7 @@ DOWN=model.layers.1.mlp.experts.down_proj
 	refused 65 "tensor '$UP': dtype F8_E5M2 is not one that can be loaded here"
 }
 
+# bats test_tags=slow
 @test "a tied model whose embeddings and LM head are in FP8 loads if both are the same numbers; others exit 65" {
 	mkdir -p "$T/q/expect"
 	cp "$GOLDEN/qwen2/model/config.json" "$T/q"
@@ -289,6 +299,7 @@ DOWN=model.layers.1.mlp.experts.down_proj
 	refused 65 "tensor 'lm_head.weight': is FP8, and its weight_scale_inv or weight_scale is missing"
 }
 
+# bats test_tags=slow
 @test "FP8: scales and weights that are not finite exit 65" {
 	anew fp8 qwen3 --block 16,16
 	EDIT "at = h['${UP}_scale_inv']['data_offsets'][0]; d[at:at + 4] = struct.pack('<I', 0x7f800000)"
@@ -306,6 +317,7 @@ d[h['$UP']['data_offsets'][0]] = 0x7e"
 	refused 65 "tensor '${UP}_scale_inv': a scale is not finite"
 }
 
+# bats test_tags=slow
 @test "FP8: an invalid weight_block_size exits 65" {
 	local size
 	anew fp8 qwen3 --block 16,16
@@ -315,6 +327,7 @@ d[h['$UP']['data_offsets'][0]] = 0x7e"
 	done
 }
 
+# bats test_tags=slow
 @test "MXFP4: missing or damaged scales, and other shapes than config.json's, exit 65" {
 	anew mxfp4 gpt-oss
 	EDIT "h['x'] = h.pop('${DOWN}_scales')"

@@ -7,10 +7,11 @@ forms() { python3 "$TOP/tests/lib/forms.py" "$@"; }
 FAMILIES="mixtral qwen2-moe qwen3-moe olmoe granitemoe glm4-moe dots1 solar-open exaone-moe ernie4-5-moe minimax-m2
 	sarvam-moe deepseek-v2 deepseek-v3 glm4-moe-lite granite-hybrid-moe nemotron-h-moe afmoe gemma4-moe"
 
+# bats test_tags=slow
 @test "every form of a family's files fills a run with the same bits, and is exported as it was read" {
 	local c form forms
 	# granitemoe's gate_up_proj is square: down_proj's shape says whether both are transposed
-	for c in $FAMILIES kimi-linear; do
+	for c in $(some 3 $FAMILIES kimi-linear); do
 		forms="single new,packed transposed"
 		[[ ! $c =~ mixtral|granite|sarvam ]] ||
 			forms="new packed transposed single new,single new,packed new,transposed"
@@ -31,21 +32,23 @@ FAMILIES="mixtral qwen2-moe qwen3-moe olmoe granitemoe glm4-moe dots1 solar-open
 	done
 }
 
+# bats test_tags=slow
 @test "transformers' own packed files of every family load, and it opens the exports: same tensors and logits" {
-	local c
+	local c some=$(some 3 $FAMILIES gpt-oss llama4-chunks)
 	need_transformers
 	mkdir "$T/in" "$T/out"
-	with_torch "$GOLDEN/packed.py" make "$GOLDEN" "$T/in" $FAMILIES gpt-oss llama4-chunks 2>/dev/null
-	for c in $FAMILIES gpt-oss llama4-chunks; do
+	with_torch "$GOLDEN/packed.py" make "$GOLDEN" "$T/in" $some 2>/dev/null
+	for c in $some; do
 		make_run "$T/in/$c" --dtype fp32
 		mt-ckpt export "$RUN" "$T/out/$c"
 		mt-store rm "$RUN"
 		# exported with released files' prefix, backbone
 		[ $c = nemotron-h-moe ] || forms same "$T/in/$c" "$T/out/$c"
 	done
-	with_torch "$GOLDEN/packed.py" check "$T/in" "$T/out" $FAMILIES gpt-oss llama4-chunks 2>/dev/null
+	with_torch "$GOLDEN/packed.py" check "$T/in" "$T/out" $some 2>/dev/null
 }
 
+# bats test_tags=slow
 @test "Qwen3-VL-MoE: experts packed and transposed, as released, or in other forms, and all else as it was" {
 	local form
 	make_run "$GOLDEN/qwen3-vl-moe/model" --dtype fp32
@@ -73,6 +76,7 @@ two_steps() {
 	mt-store rm "$RUN" --force
 }
 
+# bats test_tags=slow
 @test "a model trains with the same bits from files of every form, and is exported in the form that was loaded" {
 	local c form
 	for c in mixtral granitemoe glm4-moe-bias sarvam-moe; do
@@ -92,6 +96,7 @@ two_steps() {
 	done
 }
 
+# bats test_tags=slow
 @test "checkpoints have the form that was loaded; resumed, a run trains with the same bits and exports that form" {
 	local form dtype args
 	for form in "new packed" "new transposed"; do
@@ -194,6 +199,7 @@ refused() { # FORM CODE WORDS
 	grep -qF "$3" "$T/fails.err" || { cat "$T/fails.err"; return 1; }
 }
 
+# bats test_tags=slow
 @test "experts of another number or shape, some missing, or in two forms, exit 65 and are named" {
 	refused packed "h['x'] = h.pop('$AT.down_proj')" "tensor '$AT.down_proj': is missing"
 	refused single "h['x'] = h.pop('$AT.5.up_proj.weight')" "tensor '$AT.5.up_proj.weight': is missing"

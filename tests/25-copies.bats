@@ -93,6 +93,7 @@ two_runs() {
 	ckpt-fail "$RUN" "$T" counts | grep -q '^65: run.json: tokens is not a number in range$'
 }
 
+# bats test_tags=slow
 @test "create makes the whole run or leaves no files when any open, fstat or mmap fails" {
 	no_asan
 	strace_works
@@ -117,6 +118,7 @@ two_runs() {
 	[ "$failed" -ge 5 ]
 }
 
+# bats test_tags=slow
 @test "a failed save is counted once, even if its saver dies before it counts it" {
 	create "$RUN" --config "$GOLDEN/llama2/model"
 	ckpt-dump "$RUN" scribble 3 3
@@ -445,6 +447,7 @@ paused() {
 	plain "$T/metrics" | cmp - <(plain "$T/whole")
 }
 
+# bats test_tags=slow
 @test "no line of metrics is lost: all killed in a multi-part evaluation whose step's line is already printed" {
 	local line
 	ready

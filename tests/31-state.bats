@@ -40,6 +40,7 @@ saves() {
 	saves int8 5.875
 }
 
+# bats test_tags=slow
 @test "97M model, bf16 weights, --grad none: the store takes at most 8.1 bytes a parameter in bf16, 6.2 in int8" {
 	takes_at_most 81 --state bf16
 	takes_at_most 62 --state int8
@@ -63,6 +64,7 @@ saves() {
 	continues --state int8
 }
 
+# bats test_tags=slow
 @test "int8 state: it also does where a group of 64 elements holds parts of several tensors (q, k and v biases)" {
 	model=qwen2 continues --state int8
 }
@@ -98,6 +100,7 @@ near() {
 	[ "$(losses run | wc -l)" = 30 ]
 }
 
+# bats test_tags=slow
 @test "int8 state: checkpoints have codes and scales, and load into runs with other types of state, with a warning" {
 	train run 5 --state int8
 	grep -q '"version": 2' "$T/run/step-00000005/run.json"
@@ -201,6 +204,7 @@ loaded() {
 	done
 }
 
+# bats test_tags=slow
 @test "int8 state: a checkpoint of an older version, with m and v in fp32, gives the same values without a warning" {
 	local dir=$T/run/step-00000003 model
 	for model in qwen2 falcon; do
@@ -299,6 +303,7 @@ alone() {
 	PY
 }
 
+# bats test_tags=slow
 @test "--state none takes 2 bytes a parameter in bf16, 4 in fp32, and lo of exact routers alone" {
 	local dtype
 	[ "$(alone "$CONFIGS/bench-97m.json" --dtype bf16)" = "2.0 0" ]
@@ -343,6 +348,7 @@ same_weights() {
 	rm -r "$T/export" "$T/again"
 }
 
+# bats test_tags=slow
 @test "a run of weights alone is filled by load and init as any other, from models and checkpoints" {
 	local dtype model case of
 	for dtype in bf16 fp32; do
@@ -368,6 +374,7 @@ same_weights() {
 	done
 }
 
+# bats test_tags=slow
 @test "mt-sample writes the same tokens and logits from weights alone as from a run with state" {
 	local case dtype how
 	for case in llama3 glm4-moe-bias qwen3-5 gemma4-moe; do

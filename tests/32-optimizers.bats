@@ -5,6 +5,7 @@ load lib/training
 
 STEPS=20 TRAIN="--lr 0.0005 --wd 0.1"
 
+# bats test_tags=slow
 @test "97M model, bf16 weights, --grad none: lion and sgd take at most 8.1, 6.1 and 5.2 bytes a parameter" {
 	local rule
 	for rule in lion sgd; do
@@ -63,18 +64,21 @@ STEPS=20 TRAIN="--lr 0.0005 --wd 0.1"
 	gone "$RUN"
 }
 
+# bats test_tags=slow
 @test "lion: a training that is stopped, saved, loaded and continued gives the bits of one that is not, in each state" {
 	continues --optim lion
 	continues --optim lion --state bf16
 	model=qwen2 continues --optim lion --state int8
 }
 
+# bats test_tags=slow
 @test "sgd: a training that is stopped, saved, loaded and continued gives the bits of one that is not, in each state" {
 	continues --optim sgd
 	continues --optim sgd --state bf16 --grad none --clip 0
 	model=neox continues --optim sgd --state int8
 }
 
+# bats test_tags=slow
 @test "lion and sgd: every instruction set of the CPU and number of threads gives the same bits" {
 	local rule state isa isas threads
 	isas="scalar $(optim-update isas)"
@@ -98,6 +102,7 @@ STEPS=20 TRAIN="--lr 0.0005 --wd 0.1"
 	done
 }
 
+# bats test_tags=slow
 @test "mt-step: betas are 0.9 and 0.99 in a run of Lion, 0.9 and 0.999 in others, or what --beta2 says" {
 	local rule want
 	betas() { tr -d ' \n' <"$T/$1/step-00000001/run.json" | grep -o '"betas":\[[^]]*\]'; }
@@ -111,6 +116,7 @@ STEPS=20 TRAIN="--lr 0.0005 --wd 0.1"
 	[ "$(betas other)" = '"betas":[0.9,0.5]' ]
 }
 
+# bats test_tags=slow
 @test "a checkpoint of lion has no optim-v, verifies, and names its optimizer; one without the key is adamw's" {
 	train run 2 --optim lion
 	local dir=$T/run/step-00000002

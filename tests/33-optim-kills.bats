@@ -35,13 +35,11 @@ drawn() { # KIND...
 }
 
 @test "an update killed at random and resumed by other threads and instruction sets ends with the same bits" {
-	killed
-	killed dtype=fp32 tied=1
-	killed ple=1 tied=1
-	killed state=bf16
-	killed state=int8
-	killed optim=lion state=bf16
-	killed optim=sgd state=int8
+	local how
+	for how in $(some 3 steps=30 dtype=fp32,tied=1 ple=1,tied=1 state=bf16 state=int8 optim=lion,state=bf16 \
+		optim=sgd,state=int8); do
+		killed ${how//,/ }
+	done
 }
 
 @test "--grad none: an update killed at random ends with the same bits" {
@@ -60,6 +58,7 @@ drawn() { # KIND...
 	done
 }
 
+# bats test_tags=nightly
 @test "--update early: an update killed at any instruction is finished with the same bits, w over g of each size" {
 	drawn early early16 "early16 int8"
 }
@@ -78,6 +77,7 @@ drawn() { # KIND...
 	resumes bf16
 }
 
+# bats test_tags=nightly
 @test "int8 state: an update killed at any instruction is finished with the same bits, scales too" {
 	resumes int8
 }

@@ -307,6 +307,7 @@ print("%.3g" % (p["params"] / p["adam_s"] / 1e9))' "$T/plan"
 	[ "$(adam_of bf16 H200,ram=26,adam=7)" = 7 ]
 }
 
+# bats test_tags=slow
 @test "our own attention kernels are planned by GPU, size of heads and type, never faster than cuDNN" {
 	time_of() { # GPU [OPTIONS]
 		plan qwen2.5-7b --device-memory 139G --seq 4096 --micro 8 --profile "$@" --json | value attention_s
@@ -409,6 +410,7 @@ assert abs(b / a - times) < 1e-3, (a, b)' "$@"
 	fails_with 64 mt-plan $shape --update soon
 }
 
+# bats test_tags=slow
 @test "with lo, m and v on drives, the step waits for what the forward pass does not hide of their bytes" {
 	shape="qwen2.5-7b --seq 4096 --micro 32 --grad bf16 --json"
 	plan $shape >"$T/memory"
@@ -475,6 +477,7 @@ assert abs(b / a - times) < 1e-3, (a, b)' "$@"
 	fails_with 64 plan demo --seq 256 --micro 8 --profile adam=-1
 }
 
+# bats test_tags=slow
 @test "--plan without --profile plans for the machine's own device, says so, and never for an H200" {
 	shape="--config $CONFIGS/demo.json --seq 256 --micro 2"
 	mt-stream --plan $shape --device cpu >"$T/plan" 2>"$T/plan.err"
@@ -531,6 +534,7 @@ assert abs(b / a - times) < 1e-3, (a, b)' "$@"
 	PY
 }
 
+# bats test_tags=slow
 @test "--plan for the cores has the sizes that a run is computed with: 512 tokens of a vocabulary of 150,000" {
 	sed 's/"vocab_size": [0-9]*/"vocab_size": 150000/' "$GOLDEN/llama3/model/config.json" >"$T/config.json"
 	mt-run --run "$RUN" --model "$T/config.json" --data "$GOLDEN/llama3/data.bin" --out "$T/out" --steps 1 --batch 1 \
@@ -647,6 +651,7 @@ assert all(float(low) * y <= x <= float(high) * y for x, y in pairs), a' "$@"
 	[ "$(taken_for "mystery" 120 0 0 0 0)" = "25 390 41 14" ]
 }
 
+# bats test_tags=slow
 @test "the table of a GH200 beside an H200 has the numbers that mt-plan prints" {
 	python3 "$TOP/tests/lib/plan_table.py" "$MT/mt-plan" "$CONFIGS" "$TOP/mt-stream/plan/results/README.md"
 	# a number that is off by two of its last digit is found
@@ -703,6 +708,7 @@ assert all(float(low) * y <= x <= float(high) * y for x, y in pairs), a' "$@"
 	done
 }
 
+# bats test_tags=slow
 @test "--batch: a step is as short as with the best of many splits into micro-batches; with --micro it exits 64" {
 	python3 - "$MT/mt-plan" "$CONFIGS" <<-'PY'
 		import json, subprocess, sys

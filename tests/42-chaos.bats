@@ -25,7 +25,7 @@ load helpers
 }
 
 # stream-chaos prints a line for each: the first seed with wrong bits in either loop order, and what is wrong
-# bats test_tags=slow
+# bats test_tags=nightly
 @test "removing any wait, signalling any event early or reusing memory too early changes the bits" {
 	native "thousands of steps of wrong schedules, which are the same on every machine"
 	stream-chaos without "$RUN" "$GOLDEN" 512 >"$T/out" || { grep "NEEDLESS" "$T/out" >&2; return 1; }

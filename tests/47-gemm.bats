@@ -184,7 +184,7 @@ refused() {
 	cmp "$T/one" "$T/two"
 }
 
-# bats test_tags=slow
+# bats test_tags=nightly
 @test "20 training steps with autotuned algorithms match PyTorch's" {
 	need_emulator
 	local case=$GOLDEN/qwen3

@@ -26,6 +26,7 @@ sass() {
 	[ "$(sed -n '/^kernels on tensor cores/,$p' "$T/out" | grep -c '^sm_.*_mma,')" -ge 30 ]
 }
 
+# bats test_tags=nightly
 @test "a kernel that stores 32 bits at a time, a longer loop of tensor cores and unclassified kernels are reported" {
 	need_objects
 	need_cmd nvcc

@@ -46,6 +46,7 @@ sys.stdout.buffer.write(struct.pack("<%dI" % (len(a) + 1), len(a), *a))' "$@"
 	[ "$(mt-feed --bytes --epochs 2 "$T/f" | words)" = "2 97 98 2 97 98" ]
 }
 
+# bats test_tags=slow
 @test "--shuffle permutes whole documents of all files, by seed and epoch" {
 	seq 100 199 >"$T/f"
 	seq 200 299 >"$T/g"
@@ -349,6 +350,7 @@ for _ in range(60):
 	PY
 }
 
+# bats test_tags=slow
 @test "the scripts pass shellcheck" {
 	need_cmd shellcheck
 	shellcheck --norc "$TOP/bin/run/mt-run" "$TOP"/bin/run/*.sh "$TOP/tests/run" "$TOP/tests/venv"

@@ -21,6 +21,7 @@ steps() { sed 's/.*"step": \([0-9]*\).*/\1/' | tr '\n' ' ' | sed 's/ $//'; }
 	PY
 }
 
+# bats test_tags=slow
 @test "processed counts the documents' tokens, prompts too, but no padding, and tokens_per_s is their rate" {
 	local pack
 	# a prompt of 20 and an answer of 4, a document longer than a row, and one that leaves padding
@@ -54,6 +55,7 @@ for d in [[5 | 1 << 31] * 20 + [6] * 4, [7] * 75, [8] * 9, [5 | 1 << 31] * 32] *
 	plain "$T/m" | cmp - "$T/whole"
 }
 
+# bats test_tags=slow
 @test "a run killed at random and restarted by the same command gives the metrics of an undisturbed run" {
 	for i in $(seq 30); do cat "$CASE/data.bin"; done >"$T/data"
 	OPTS="--steps 300 --batch 4 --micro 2 --seq 32 --lr 1e-3 --wait 5 --eval $CASE/eval.bin --eval-every 7"
@@ -223,6 +225,7 @@ for m in (0, 1 << 31, 0): sys.stdout.buffer.write(struct.pack("<5I", 4, 5 | m, 6
 	[ "$(head -1 "$T/m" | grep -c '"step": 0, "eval_loss": [0-9.]*}')" = 1 ]
 }
 
+# bats test_tags=slow
 @test "--stop-after N ends training after N evaluations in a row without a lower loss, as its metrics show" {
 	local how="$(with "$STEP" --lr 0.08) --eval $CASE/eval.bin --eval-every 1" n
 	ready
@@ -307,6 +310,7 @@ print(min((m["eval_loss"], m["step"]) for m in lines if m.get("eval_loss") and 0
 	mt-step "$RUN" $STEP <"$CASE/data.bin" | plain | cmp - "$T/one"
 }
 
+# bats test_tags=slow
 @test "a stream that is killed and restarted changes no bit" {
 	for i in $(seq 30); do cat "$CASE/data.bin"; done >"$T/data"
 	ready
@@ -419,6 +423,7 @@ print(min((m["eval_loss"], m["step"]) for m in lines if m.get("eval_loss") and 0
 	[ -d "$T/out/step-$(printf %08d "$(tail -1 "$T/m" | steps)")" ]
 }
 
+# bats test_tags=slow
 @test "two signals within a second are one request; a later one ends mt-step at once" {
 	long_data
 	for late in '' 1.1; do

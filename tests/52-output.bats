@@ -6,6 +6,7 @@ nothing_beside() { [ "$(cd "$T" && ls -d chats.rec*)" = "${1:-}" ]; }  # what is
 
 setup_file() { export TOKENS="$MT/mt-tokens --bytes"; }
 
+# bats test_tags=slow
 @test "-o FILE gets the bytes that stdout would get, also of --decode, and stdout gets none" {
 	documents 600 >"$T/in"
 	$TOKENS "$T/in" >"$T/want" 2>"$T/err"
@@ -37,6 +38,7 @@ setup_file() { export TOKENS="$MT/mt-tokens --bytes"; }
 	[ "$(cat "$T/chats.rec")" = old ]
 }
 
+# bats test_tags=slow
 @test "-o FILE: while it is written FILE is not there; HUP, INT and TERM leave nothing, and the exit code tells" {
 	mkfifo "$T/pipe"
 	local signal want

@@ -507,6 +507,7 @@ fails_with_output() { # CODE ARGS...: what came before the failure may have been
 
 # ---- several processes, statistics, terminals
 
+# bats test_tags=slow
 @test "any number of --jobs gives the same bytes and messages, also before an invalid line" {
 	documents 3000 >"$T/in"
 	sed '2900s/.*/{"text": 3}/' "$T/in" >"$T/bad"
@@ -565,6 +566,7 @@ fails_with_output() { # CODE ARGS...: what came before the failure may have been
 	done
 }
 
+# bats test_tags=slow
 @test "--prompts makes records of plain lines, with BOS and without EOS; --decode --json writes them as JSON lines" {
 	printf 'Who "are"\n\nI am naïve' >"$T/lines"
 	printf '%s\n' '{"text": "Who \"are\""}' '{"text": "I am naïve"}' >"$T/want"

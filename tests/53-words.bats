@@ -132,6 +132,7 @@ ends() {
 
 # ---- waiting
 
+# bats test_tags=slow
 @test "a stage that waits for a missing run reports after 2 seconds that it is missing, and lists existing runs" {
 	mkdir "$T/shm"
 	export MT_SHM_DIR=$T/shm            # eight runs are listed, and other tests have some
@@ -171,6 +172,7 @@ ends() {
 	[ "$(head -1 "$T/m" | steps)" -le $((last + 1)) ]
 }
 
+# bats test_tags=slow
 @test "SIGTERM ends an mt-step that waits for the save of a stopped mt-ckpt" {
 	ready
 	spawn ckpt mt-ckpt serve "$RUN" --dir "$T/out"
@@ -237,6 +239,7 @@ ends() {
 	mt-feed "$T/long" | cmp - "$T/long"
 }
 
+# bats test_tags=slow
 @test "documents longer than --seq are counted in one line, at the end or after 1000 of them" {
 	ready
 	{ documents 3 20; documents 5 70; } >"$T/data"
@@ -251,6 +254,7 @@ ends() {
 	[ ! -s "$T/err" ]
 }
 
+# bats test_tags=slow
 @test "a model's directory or name that is missing gets the message that mt does not download, and what to run" {
 	local name
 	names() { # PATH WHAT: hf download's words

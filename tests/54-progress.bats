@@ -37,6 +37,7 @@ HOW="--batch 2 --seq 32 --lr 1e-3 --eval $CASE/eval.bin --eval-every 1"
 NUMBER='[0-9.]+[kM]?' TIME='[0-9:]+'
 FULL="loss $NUMBER  eval loss $NUMBER  $NUMBER tokens/s  $TIME left"
 
+# bats test_tags=slow
 @test "the progress line fills one row at 40, 80 and 200 columns, also when the terminal is resized" {
 	ready
 	terminal 200 "mt-step $RUN --steps 500 $HOW >$T/m"
@@ -87,6 +88,7 @@ FULL="loss $NUMBER  eval loss $NUMBER  $NUMBER tokens/s  $TIME left"
 	done
 }
 
+# bats test_tags=slow
 @test "a message of any program on the same terminal has a row without the progress line, and is not erased" {
 	local program
 	ready
@@ -129,6 +131,7 @@ FULL="loss $NUMBER  eval loss $NUMBER  $NUMBER tokens/s  $TIME left"
 	screen -J | head -n 1 | grep -q '^{"documents": .*}$'
 }
 
+# bats test_tags=slow
 @test "mt-run --score shows on a terminal how many records are scored, and the time that is left, if it is known" {
 	need_terminal
 	local from n

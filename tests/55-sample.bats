@@ -38,11 +38,9 @@ unit_at() { echo $(($(region control 288) + 256 * $1)); }       # struct mt_unit
 # bats test_tags=slow
 @test "greedy tokens are the argmax of their logits, and their logits those of each prefix as a prompt" {
 	need_cmd python3
-	local dtype=fp32 i=0 from=$((RANDOM % 3))           # every third family; nightly all of them
-	for case in $FAMILIES; do
+	local dtype=fp32
+	for case in $(some 3 $FAMILIES); do
 		if [ $dtype = fp32 ]; then dtype=bf16; else dtype=fp32; fi
-		i=$((i + 1))
-		[ "$NIGHTLY" ] || [ $((i % 3)) = "$from" ] || continue
 		make_run "$GOLDEN/$case/model" --dtype $dtype
 		vocab=$(vocab_of "$case")
 		tokens prompts "$T/p" 1 "$vocab" 1 5 20
@@ -87,12 +85,9 @@ unit_at() { echo $(($(region control 288) + 256 * $1)); }       # struct mt_unit
 
 # bats test_tags=slow
 @test "greedy continuations and their logits are those of transformers, for all families, in fp32 and bf16" {
-	local i=0 from=$((RANDOM % 3)) dtypes             # bf16: every third family; nightly all of them
 	need_torch
-	for case in $FAMILIES; do
-		i=$((i + 1)) dtypes=fp32
-		[ -z "$NIGHTLY" ] && [ $((i % 3)) != "$from" ] || dtypes="fp32 bf16"
-		for dtype in $dtypes; do
+	for case in $(some 3 $FAMILIES); do
+		for dtype in $(some 2 fp32 bf16); do
 			dir=$T/$case-$dtype
 			mkdir "$dir"
 			make_run "$GOLDEN/$case/model" --dtype $dtype
@@ -121,6 +116,7 @@ unit_at() { echo $(($(region control 288) + 256 * $1)); }       # struct mt_unit
 
 # Logits of bf16 are those of fp32 up to rounding, by the way to them that tests/73-compute.bats derives: an error of
 # e = 2^-9 / sqrt(3) of each GEMM's input adds up to 2 e sqrt(4 layers + 1) of the logits in the root mean square
+# bats test_tags=slow
 @test "--compute bf16 gives logits up to bf16's rounding, the same for any number of threads, beside experts, too" {
 	make_run "$GOLDEN/qwen3/model" --dtype bf16
 	mt-sample "$RUN" --max-tokens 1 --compute bf16 </dev/null 2>"$T/err" || true
@@ -170,6 +166,7 @@ unit_at() { echo $(($(region control 288) + 256 * $1)); }       # struct mt_unit
 	no cmp -s "$T/1" <(tail -1 "$T/2")
 }
 
+# bats test_tags=slow
 @test "--top-k 1, a small --top-p and a temperature near 0 are greedy" {
 	make_run "$CASE/model" --dtype fp32
 	tokens prompts "$T/p" 5 $VOCAB 3 30
@@ -189,6 +186,7 @@ unit_at() { echo $(($(region control 288) + 256 * $1)); }       # struct mt_unit
 	tokens among "$T/l" $VOCAB 3 "$T/drawn"
 }
 
+# bats test_tags=slow
 @test "tokens are drawn as often as their probabilities say" {
 	make_run "$CASE/model" --dtype fp32
 	tokens prompts "$T/one" 7 $VOCAB 2
@@ -316,6 +314,7 @@ tokenizer_of() {
 	awk 'NF < 2000' "$T/own" | grep -q .
 }
 
+# bats test_tags=slow
 @test "--stop ends a continuation after its token, and replaces the model's own" {
 	cp -r "$CASE/model" "$T/model"
 	make_run "$T/model" --dtype fp32

@@ -146,6 +146,7 @@ write_records(sys.argv[1], [[5, 0, 0], [5, 0, 1], [5, 1, 0]])' "$T/rec"
 }
 
 # In mixtures, how many rows a GEMM has depends on the other documents
+# bats test_tags=slow
 @test "a document's log-probabilities are the same packed with others and alone, in layers of all kinds" {
 	for case in llama3 qwen3-5 lfm2 nemotron-h granite-hybrid falcon-h1 deepseek-v3:1e-6 gemma4-moe:1e-6; do
 		IFS=: read -r case bound <<<"$case"
@@ -167,6 +168,7 @@ write_records(sys.argv[1], [[5, 0, 0], [5, 0, 1], [5, 1, 0]])' "$T/rec"
 }
 
 # On the device, bf16 runs compute in bf16, and the cpu device here in fp32. But logits are fp32 on both
+# bats test_tags=slow
 @test "the emulated GPU's log-probabilities are the cpu's in fp32, near them in bf16, in any order of its streams" {
 	local emulator=$BUILD/emu/mt-stream
 	[ -x "$emulator" ] || skip "built without a C++ compiler, or with sanitizers"
@@ -274,6 +276,7 @@ write_records(sys.argv[1], [[5, 0, 0], [5, 0, 1], [5, 1, 0]])' "$T/rec"
 	mt-store rm "${RUN}b"
 }
 
+# bats test_tags=slow
 @test "mt-run --score writes the lines of mt-score, from weights alone, and leaves nothing" {
 	make_run "$CASE/model" --dtype bf16
 	stream

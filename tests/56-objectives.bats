@@ -35,6 +35,7 @@ load lib/golden
 words() { python3 -c 'import struct, sys
 open(sys.argv[1], "wb").write(b"".join(struct.pack("<I", int(w) & 0xffffffff) for w in sys.argv[2:]))' "$@"; }
 
+# bats test_tags=slow
 @test "records of another kind than the loss needs are one line that says what makes them, and 65" {
 	local G=$((1 << 31)) ref="3 0 $((0xc0000000))"
 	words "$T/plain" 3 1 2 3
@@ -228,6 +229,7 @@ references() {
 	END2
 }
 
+# bats test_tags=slow
 @test "an evaluation in several parts is a mean over the pairs of all" {
 	PYTHONPATH=$GOLDEN python3 - "$T" <<-'END2'
 		import random, sys
@@ -470,6 +472,7 @@ mixed_records() {
 	END2
 }
 
+# bats test_tags=slow
 @test "mt-run --score --join: dpo from its reference begins with ln 2 and rewards of 0, pg from its sampler unclipped" {
 	full_records
 	for dtype in fp32 bf16; do

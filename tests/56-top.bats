@@ -518,6 +518,7 @@ except BrokenPipeError:
 	eventually advanced $((was + 49))
 }
 
+# bats test_tags=slow
 @test "mt-top ends with 0 when its run is removed, or its files are deleted, and says so" {
 	make_run "$CASE/model"
 	in_terminal 80 24

@@ -181,6 +181,7 @@ for x in (4, 2, 1e30, 3, 3, 3):
 	done
 }
 
+# bats test_tags=slow
 @test "numbers above 1e300 are drawn as null, below 1e-300 as 0, with linear and logarithmic axes" {
 	need_cmd gnuplot
 	for large in 1e308 1e+400 -1e308 1e301; do
@@ -194,6 +195,7 @@ for x in (4, 2, 1e30, 3, 3, 3):
 	for how in "" --log; do timeout 60 "$MT/mt-plot" $how -o "$T/p.svg" "$T/m.jsonl"; done
 }
 
+# bats test_tags=slow
 @test "metrics of one step, with only null values, or all zero are drawn; a panel without values says so" {
 	need_cmd gnuplot
 	line 7 null null 0 null >"$T/null.jsonl"

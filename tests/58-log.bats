@@ -98,6 +98,7 @@ line() { # STEP LOSS TIME
 	[ "$(grep -c ^log "$T/calls")" = 7 ]
 }
 
+# bats test_tags=slow
 @test "a second mt-log on the same directory replaces the steps that it logs again" {
 	need_tensorboard
 	{ line 1 5 1; line 2 4 1; line 3 3 1; } | log --tensorboard "$T/tb" >"$T/out"
@@ -156,6 +157,7 @@ line() { # STEP LOSS TIME
 	grep -q 'mt-log: wandb: no login' "$T/log.err"
 }
 
+# bats test_tags=slow
 @test "when stdout's reader has closed, or stdout is full, all lines are still logged: exit 0, or 74" {
 	for i in $(seq 2000); do line "$i" 5 1; done >"$T/in"
 	set +e

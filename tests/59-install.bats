@@ -8,6 +8,7 @@ mt_make() { # ARGS...: as a user's make, without what the make around us passes 
 no_sanitizers() { case $BUILD in *san*) skip "a library with sanitizers wants programs with them" ;; esac; }
 pages() { ls "$TOP"/*/*.[17] "$TOP"/*/*/*.[17]; }
 
+# bats test_tags=slow
 @test "make install: mt.pc has that PREFIX, the soname is the ABI version, and a program links by pkg-config" {
 	need_cmd pkg-config
 	no_sanitizers
@@ -28,6 +29,7 @@ pages() { ls "$TOP"/*/*.[17] "$TOP"/*/*/*.[17]; }
 	[ "$("$T/static")" = "$abi -64" ]
 }
 
+# bats test_tags=slow
 @test "make uninstall removes the files that make install made, and no others" {
 	no_sanitizers
 	for dir in bin lib/pkgconfig include share/man/man1 share/doc share/bash-completion/completions; do
@@ -44,6 +46,7 @@ pages() { ls "$TOP"/*/*.[17] "$TOP"/*/*/*.[17]; }
 	mt_make uninstall PREFIX=/opt/x DESTDIR="$T/root"
 }
 
+# bats test_tags=slow
 @test "mt-tokens finds its parts from a link to it and where make install puts them, and writes no bytecode there" {
 	no_sanitizers
 	mt_make install PREFIX="$T/here"
@@ -60,6 +63,7 @@ pages() { ls "$TOP"/*/*.[17] "$TOP"/*/*/*.[17]; }
 	[ -z "$(find "$T/here" -name __pycache__)" ]
 }
 
+# bats test_tags=slow
 @test "make install refuses a relative PREFIX and one with a blank, and installs nothing" {
 	no mt_make install PREFIX="$T/a b" >/dev/null
 	grep -q "$T/a b: make cannot install into a path with blanks" "$T/make.err"
@@ -142,6 +146,7 @@ offers() {
 	shellcheck --norc -s sh tests/numa/init
 }
 
+# bats test_tags=slow
 @test "make deb: the package has the tree's files without ignored ones, also where there is no .git" {
 	need_checkout
 	mkdir "$T/bin" "$T/tree"

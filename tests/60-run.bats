@@ -23,6 +23,7 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	eventually no_stage_lives
 }
 
+# bats test_tags=slow
 @test "invalid records in a pipe or unshuffled data: the steps before are saved and exported, and mt-run exits 65" {
 	local code bad='\002\0\0\0\005\0\0\0\145\0\0\0'
 	for how in pipe file; do
@@ -65,6 +66,7 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	[ -f "$T/out/model/model.safetensors" ]
 }
 
+# bats test_tags=slow
 @test "--resume continues from the newest checkpoint with the metrics of an uninterrupted run" {
 	run_it --steps 12 --dtype fp32
 	plain "$T/m" >"$T/whole"
@@ -75,6 +77,7 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	mt-ckpt verify "$T/out/step-00000012"
 }
 
+# bats test_tags=slow
 @test "--micro auto takes the rows that mt-plan selects; --resume goes on with those that the training began with" {
 	local all
 	ARGS=$(with "$ARGS" --batch 8 --dtype fp32 --micro auto)

@@ -82,6 +82,7 @@ train_patiently() { # STREAMS CREATE-OPTIONS...
 	[ "$(grep -c '"tokens": 60,' "$T/metrics")" = 2 ]
 }
 
+# bats test_tags=slow
 @test "a custom stage written from shm/PROTOCOL.md between mt-stream and mt-optim changes no bit" {
 	ready
 	mt-step "$RUN" $(cat "$CASE/args") <"$CASE/data.bin" >"$T/plain" 2>/dev/null

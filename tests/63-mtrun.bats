@@ -248,6 +248,7 @@ same_as_undisturbed() {
 	all_gone
 }
 
+# bats test_tags=slow
 @test "the subshell of mt-store is killed: training goes on, the run is saved and removed, also without mt-store" {
 	long_data
 	for how in "" also; do
@@ -274,6 +275,7 @@ keeper() {
 slept() { awk '/^voluntary_ctxt/ { print $2 }' "/proc/$pid/status"; }
 slept_more() { [ "$(slept)" -ge $(($1 + 10)) ]; }
 
+# bats test_tags=slow
 @test "the keeper is killed while it trains: another one serves the run, and mt-run sleeps between its looks" {
 	long_data
 	start --steps 50000 --epochs 100
@@ -445,6 +447,7 @@ deaf() { trap '' USR1 USR2 ALRM CHLD; exec "$@"; }
 	eventually emptied "$T/tmp"
 }
 
+# bats test_tags=slow
 @test "mt-run killed during the last checkpoint or export: both are completed, and nothing is left" {
 	replace <<-'EOF2'
 		case $1 in
@@ -514,6 +517,7 @@ deaf() { trap '' USR1 USR2 ALRM CHLD; exec "$@"; }
 	mt-ckpt verify "$(newest)"
 }
 
+# bats test_tags=slow
 @test "two mt-runs on one OUT: the second exits 75 and names the first, which continues" {
 	long_data
 	start --steps 50000
@@ -696,6 +700,7 @@ deaf() { trap '' USR1 USR2 ALRM CHLD; exec "$@"; }
 	[ "$(newest)" = "$T/out/step-00000004" ]
 }
 
+# bats test_tags=slow
 @test "--resume goes on from the older checkpoint where the newest is damaged or its disk fails, and says so" {
 	no_asan
 	DATA=$CASE/data.bin
@@ -774,6 +779,7 @@ deaf() { trap '' USR1 USR2 ALRM CHLD; exec "$@"; }
 	[ ! -s "$T/run.err" ]
 }
 
+# bats test_tags=slow
 @test "several --data are read in their order, as one file" {
 	cat "$CASE/data.bin" "$GOLDEN/llama2/data.bin" >"$T/data"
 	undisturbed --steps 24 --no-shuffle
@@ -803,6 +809,7 @@ deaf() { trap '' USR1 USR2 ALRM CHLD; exec "$@"; }
 	[ ! -e "$T/out" ]
 }
 
+# bats test_tags=slow
 @test "--update early gives the bits of late; it needs --clip 0, one machine and room for new weights" {
 	cp "$CASE/data.bin" "$T/data"
 	run_it --steps 4 --clip 0
@@ -959,6 +966,7 @@ deaf() { trap '' USR1 USR2 ALRM CHLD; exec "$@"; }
 	[ "$(sed -n '/eval_loss/s/.*"step": \([0-9]*\).*/\1/p' "$T/out/metrics.jsonl" | tr '\n' ' ')" = "0 4 8 12 " ]
 }
 
+# bats test_tags=slow
 @test "links, FIFOs and other users' files in OUT are neither opened nor waited for: 73 or 77 and the name" {
 	DATA=$CASE/data.bin
 	mkdir "$T/out"
@@ -1034,6 +1042,7 @@ deaf() { trap '' USR1 USR2 ALRM CHLD; exec "$@"; }
 	all_gone
 }
 
+# bats test_tags=slow
 @test "too few file descriptors: 71 and a line with the number that is needed, and that number is enough" {
 	local n
 	closed() { # PROGRAM...: without what bats has open
@@ -1078,6 +1087,7 @@ kill_all() { # ARGS...; with HOW=idle when no update is under way
 	no gone "$RUN"
 }
 
+# bats test_tags=slow
 @test "mt-run, its keeper and mt-store create are killed: OUT's next mt-run at last removes what is made" {
 	local create script
 	create_stopped
@@ -1165,7 +1175,8 @@ kill_all() { # ARGS...; with HOW=idle when no update is under way
 	update_waits() { mt-store stat "$RUN" | grep -q '^mt-optim .* waits for the save'; }
 	long_data
 	undisturbed --steps 1500 --ckpt-every 1
-	for how in mt-store ''; do
+	for how in $(some 2 mt-store -); do
+		how=${how#-}
 		start --steps 1500 --ckpt-every 1
 		eventually trained 20
 		ckpt=$(pgrep -f "^mt-ckpt serve $RUN ")
@@ -1211,6 +1222,7 @@ kill_all() { # ARGS...; with HOW=idle when no update is under way
 	all_gone
 }
 
+# bats test_tags=slow
 @test "mt-run and all its stages are killed: a run of that name that is another OUT's is left alone" {
 	long_data
 	kill_all --steps 200 --ckpt-every 7
@@ -1239,6 +1251,7 @@ kill_all() { # ARGS...; with HOW=idle when no update is under way
 	all_gone
 }
 
+# bats test_tags=slow
 @test "mt-run and all its stages are killed in an update that cannot be finished: 65, and the line has the commands" {
 	long_data
 	kill_all --steps 200 --ckpt-every 7
@@ -1252,6 +1265,7 @@ kill_all() { # ARGS...; with HOW=idle when no update is under way
 	all_gone
 }
 
+# bats test_tags=slow
 @test "--tier gives the bits of a run in memory; OUT/tier is empty after it, and checkpoints go on" {
 	need_tier
 	BIN=$MT MODEL=$CONFIGS/demo.json

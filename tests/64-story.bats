@@ -73,6 +73,7 @@ on_terminal() {
 	PY
 }
 
+# bats test_tags=slow
 @test "--best exports the saved step of the lowest eval loss, also of an earlier part; the story says which step" {
 	local best
 	ARGS=$(with "$ARGS" --lr 1)         # a rate that rises until the loss does, too
@@ -191,6 +192,7 @@ on_terminal() {
 	[ -f "$T/out/model/config.json" ]
 }
 
+# bats test_tags=slow
 @test "a step whose line is written before and after its long evaluation is reported once" {
 	for i in $(seq 1000); do printf '\004\0\0\0\001\0\0\0\002\0\0\0\003\0\0\0\004\0\0\0'; done >"$T/eval"
 	for i in $(seq 5); do cat "$T/eval"; done >"$T/long"
@@ -311,6 +313,7 @@ last_command() { # OUT
 	fails_with 77 mt-run --args "$T/args"
 }
 
+# bats test_tags=slow
 @test "on a terminal, evaluations and saves are reported as they come, and metrics only with --metrics -" {
 	need_terminal
 	long_data

@@ -14,6 +14,7 @@ count() { # MT-FEED'S-OPTIONS [MT-STEP'S]
 	mt-feed --shuffle 1 $1 "$CASE/data.bin" | mt-step --count --batch 4 --seq 32 $2 | sed 's/.*"steps": \([0-9]*\)}/\1/'
 }
 
+# bats test_tags=slow
 @test "--epochs without --steps trains exactly the steps of all epochs, with the schedule's end at the last one" {
 	for pack in docs concat; do
 		n=$(count "--epochs 2" "--pack $pack")
@@ -151,6 +152,7 @@ count() { # MT-FEED'S-OPTIONS [MT-STEP'S]
 	done
 }
 
+# bats test_tags=slow
 @test "data is shuffled by the seed unless --no-shuffle is given or it is a FIFO" {
 	run_it --epochs 1
 	plain "$T/m" >"$T/shuffled"
@@ -190,6 +192,7 @@ count() { # MT-FEED'S-OPTIONS [MT-STEP'S]
 	fails_with 64 mt-run --shuffle 1 --no-shuffle
 }
 
+# bats test_tags=slow
 @test "an OUT/order that is damaged exits 65 and is named; --shuffle with the seed it had continues the training" {
 	run_it --epochs 1
 	plain "$T/m" >"$T/whole"

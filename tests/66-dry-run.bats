@@ -49,6 +49,7 @@ dry() {
 	grep -qF "gradients fp32, $T/a\\n\\033[31m?[31m/config.json" "$T/report"
 }
 
+# bats test_tags=slow
 @test "--dry-run --json predicts the bytes of a checkpoint with each type of state" {
 	local state bytes said model=$CONFIGS/demo.json
 	for state in fp32 bf16 int8; do
@@ -63,6 +64,7 @@ dry() {
 	done
 }
 
+# bats test_tags=slow
 @test "--dry-run --json predicts the memory and checkpoints that the run then has" {
 	dry --steps 6 --json >"$T/json"
 	[ "$(value steps <"$T/json")" = 6 ]
@@ -176,6 +178,7 @@ dry_on_gpu() {
 	[ ! -e "$T/out" ]
 }
 
+# bats test_tags=slow
 @test "--dry-run counts the checkpoints that the options will write" {
 	counted() {
 		dry "$@" >"$T/report"
@@ -268,6 +271,7 @@ finds() { # CODE WORDS OPTIONS...
 	grep -qx "mt-step: warning: config.json asks for dropout, which mt does not do: training is as .*" "$T/err"
 }
 
+# bats test_tags=slow
 @test "--dry-run exits 65 where most steps would be skipped, and tells how many answers lose their question" {
 	python3 - "$T" <<-'EOF2'
 		import struct, sys
@@ -298,6 +302,7 @@ finds() { # CODE WORDS OPTIONS...
 	[ "$(value answers <"$T/json") $(value answers_cut <"$T/json")" = "16 6" ]
 }
 
+# bats test_tags=slow
 @test "--dry-run --tier prints what drives have, what a step moves, and how long it waits at the measured rate" {
 	need_tier
 	export OUT=$DISK/out MODEL=$CONFIGS/demo.json
@@ -330,6 +335,7 @@ finds() { # CODE WORDS OPTIONS...
 	grep -Eq "^tier .* in files, 0.02[0-9] GB of .* GB free in a directory: fits$" "$T/report"
 }
 
+# bats test_tags=slow
 @test "a FIFO, device or long line as mt-tier-bench.json is no measured rate, and is not waited for" {
 	need_tier
 	export OUT=$DISK/out MODEL=$CONFIGS/demo.json
@@ -365,6 +371,7 @@ turns() { # GENERATION
 		"$PYTHON" "$MT/mt-tokens" "$T/model" >"$T/rec" 2>"$T/tokens.err"
 }
 
+# bats test_tags=slow
 @test "answers end in a token that generation_config.json lacks: mt-tokens and --dry-run say so, exports have it" {
 	has tokenizers jinja2 || skip "needs tokenizers and jinja2 (make venv)"
 	local at lacks="answers end in '<|end|>', token 258, which generation_config.json lacks as eos_token_id"

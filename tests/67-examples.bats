@@ -430,6 +430,7 @@ service() {
 	PY
 }
 
+# bats test_tags=slow
 @test "policy: rounds of sampling, judging by a script and --loss pg raise the mean reward" {
 	GROUP=16 policy "$CASE/model" "$T/out" 3 32 --dtype fp32 --lr 3e-2 --schedule constant --batch 16 --epochs 2 \
 		--threads 1 2>"$T/err" || { cat "$T/err"; return 1; }

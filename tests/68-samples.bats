@@ -92,6 +92,7 @@ valid() {
 	PY
 }
 
+# bats test_tags=slow
 @test "samples are made every N steps beside training; --resume cuts them to its step and appends" {
 	bytes
 	endless --model "$T/config.json" --data "$T/text" --bytes --block 32 --sample "$T/prompts" --sample-every 3 \
@@ -167,6 +168,7 @@ valid() {
 	[ -s "$T/out/samples.jsonl" ]
 }
 
+# bats test_tags=slow
 @test "a mt-sample that fails is reported once, and training goes on and succeeds" {
 	record
 	replace_sample <<-'EOF2'

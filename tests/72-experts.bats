@@ -96,6 +96,7 @@ first_step() {
 	mt-store rm "$RUN" --force
 }
 
+# bats test_tags=slow
 @test "routers with corrections are exact in bf16 runs: loss and gradients have the bits of an fp32 run" {
 	local c options
 	for c in glm4-moe-bias ernie4-5-moe ernie4-5-moe-aux; do
@@ -144,6 +145,7 @@ windows_change_no_bit() { # MODEL DTYPE
 	done
 }
 
+# bats test_tags=slow
 @test "windows of experts change no bit where gradients of one window fill several pieces" {
 	for model in qwen2-moe gpt-oss; do
 		mkdir "$T/$model"
@@ -153,6 +155,7 @@ windows_change_no_bit() { # MODEL DTYPE
 	done
 }
 
+# bats test_tags=slow
 @test "windows of experts change no bit of an evaluation, nor of passes or --grad none, which have no windows" {
 	step_of whole mixtral "--expert-window 4 --pass-rows 2"
 	step_of window mixtral "--expert-window 1 --pass-rows 2"
@@ -176,6 +179,7 @@ stages = stages.values() if isinstance(stages, dict) else stages
 print(max(s["counters"].get(sys.argv[2], 0) for s in stages))' "$T/stat" "$1"
 }
 
+# bats test_tags=slow
 @test "by windows, experts without tokens are not fetched" {
 	# two tokens with three experts each: at least three of nine experts of the one layer have none
 	SHAPE="1 2" step_of whole glm4-moe "--expert-window 9" bf16 bf16
@@ -190,6 +194,7 @@ print(max(s["counters"].get(sys.argv[2], 0) for s in stages))' "$T/stat" "$1"
 	done
 }
 
+# bats test_tags=slow
 @test "by windows, gradients of experts without tokens are sent as zeros, not as bytes" {
 	mkdir "$T/m"
 	sed -E 's/("moe_intermediate_size": )[0-9]+/\13000/' "$GOLDEN/glm4-moe/model/config.json" >"$T/m/config.json"

@@ -77,6 +77,7 @@ rounds() {
 	PY
 }
 
+# bats test_tags=slow
 @test "gradients of bf16 GEMMs are those of fp32 up to bf16's rounding, in models of many kinds" {
 	need_bf16
 	for model in llama3 qwen3 llama-bias neox olmo2 gpt2; do rounds $model; done
@@ -103,6 +104,7 @@ rounds() {
 	grep -q "this is 'oneDNN [0-9.]*, avx512_amx, bf16'" "$T/fails.err"
 }
 
+# bats test_tags=slow
 @test "bf16: threads, streams, recompute and the chaos device's orders give the same bits" {
 	need_bf16
 	for model in qwen3 llama-bias; do
@@ -165,6 +167,7 @@ copied_in() {
 		--profile cpu,flops=0.2,h2d=10,d2h=10,hbm=20,ram=20,adam=0.5 | grep -o '"bytes_in": [0-9]*'
 }
 
+# bats test_tags=slow
 @test "bf16 is the default where the CPU multiplies it faster than fp32; a stream that joins follows the record" {
 	need_bf16
 	local default=fp32 type
@@ -228,6 +231,7 @@ train() {
 		--steps 12 --until "$until" --batch 4 --seq 24 --lr 0.003 --threads 1 "$@" >/dev/null 2>"$T/$out.err"
 }
 
+# bats test_tags=slow
 @test "bf16: a training that is resumed gives the bits of one that is not; fp32 gives others and keeps its record" {
 	need_bf16
 	train whole 12 --compute bf16

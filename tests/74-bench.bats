@@ -28,6 +28,7 @@ part = lambda name: [r for r in rows if r["part"] == name]
 }
 complete_is() { of_result "assert b['header']['complete'] is $1"; }
 
+# bats test_tags=slow
 @test "rows are flat and have the same keys; ratios are value / peer; limits are stated; one table shows all" {
 	fake_peers
 	bench --quick --only memory,adam,peers,ring >"$T/table"
@@ -61,6 +62,7 @@ assert bars == {("memory", "value", "<=", 6.2), ("memory", "value", "<=", 8.1), 
 	[ -z "$(ls "$T/tmp")" ]
 }
 
+# bats test_tags=nightly
 @test "training has a share of the peak: its FLOPs over its time over what multiply-adds alone do in the same run" {
 	bench --quick --only fp32,bf16 --models demo --no-torch >"$T/table"
 	of_result '
@@ -101,6 +103,7 @@ assert fp32 > 1 and (bf16 > 1.5 * fp32 if "amx_bf16" in flags else bf16 > 0.8 * 
 	"$T/repo/tests/bench/figures" --check
 }
 
+# bats test_tags=slow
 @test "a peer that is there gives its best update; a peer that is missing is named in its row" {
 	fake_peers
 	bench --quick --only peers >"$T/table"
@@ -180,6 +183,7 @@ assert rows[0]["peer"] == "one machine" and rows[0]["value"] > 0 and rows[0]["pe
 	rmdir "$shm"
 }
 
+# bats test_tags=slow
 @test "a bench that is ended leaves the rows so far, marked as incomplete, and no process, run or file" {
 	printf '#!/bin/sh\necho $$ >%s/peer\nexec sleep 600\n' "$T" >"$T/python"
 	chmod +x "$T/python"

@@ -5,6 +5,10 @@
 load helpers
 load lib/golden
 
+MIXERS="qwen3-5 qwen3-5-moe qwen3-next lfm2 lfm2-bias lfm2-moe deepseek-v2 deepseek-v3 moonlight glm4-moe-lite
+	granite-hybrid granite-hybrid-moe nemotron-h nemotron-h-moe falcon-h1 falcon-h1-norm afmoe gemma4-moe
+	deepseek-v2-groups llama4-chunks llama4-plain gemma4-e kimi-linear"
+
 @test "qwen3-5 in fp32: losses, norms, gradients and weights match PyTorch's" { golden qwen3-5; }
 @test "qwen3-5 in bf16: results differ from PyTorch's only by rounding" { golden qwen3-5 --bf16; }
 @test "qwen3-5-moe in fp32: losses, norms, gradients and weights match PyTorch's" { golden qwen3-5-moe; }
@@ -36,6 +40,7 @@ load lib/golden
 @test "granite-hybrid-moe in fp32: losses, norms, gradients and weights match PyTorch's" { golden granite-hybrid-moe; }
 @test "granite-hybrid-moe in bf16: results differ from PyTorch's only by rounding" { golden granite-hybrid-moe --bf16; }
 @test "nemotron-h in fp32: losses, norms, gradients and weights match PyTorch's" { golden nemotron-h; }
+# bats test_tags=slow
 @test "nemotron-h in bf16: results differ from PyTorch's only by rounding" { golden nemotron-h --bf16; }
 @test "nemotron-h-moe in fp32: losses, norms, gradients and weights match PyTorch's" { golden nemotron-h-moe; }
 @test "nemotron-h-moe in bf16: results differ from PyTorch's only by rounding" { golden nemotron-h-moe --bf16; }
@@ -54,18 +59,15 @@ load lib/golden
 @test "gemma4-e in fp32: losses, norms, gradients and weights match PyTorch's" { golden gemma4-e; }
 @test "gemma4-e in bf16: results differ from PyTorch's only by rounding" { golden gemma4-e --bf16; }
 
+# bats test_tags=slow
 @test "models with other mixers are exported as they were loaded: names, shapes, values, and the same geometry" {
-	same_export qwen3-5 qwen3-5-moe qwen3-next lfm2 lfm2-bias lfm2-moe deepseek-v2 deepseek-v3 moonlight glm4-moe-lite \
-		granite-hybrid granite-hybrid-moe nemotron-h nemotron-h-moe falcon-h1 falcon-h1-norm afmoe gemma4-moe \
-		deepseek-v2-groups llama4-chunks llama4-plain gemma4-e kimi-linear
+	same_export $MIXERS
 }
 
 # bats test_tags=slow
 @test "transformers computes the loss of mt on exported models with other mixers" {
 	need_torch
-	for c in qwen3-5 qwen3-5-moe qwen3-next lfm2 lfm2-bias lfm2-moe deepseek-v2 deepseek-v3 moonlight glm4-moe-lite \
-		granite-hybrid granite-hybrid-moe nemotron-h nemotron-h-moe falcon-h1 falcon-h1-norm afmoe gemma4-moe \
-		deepseek-v2-groups llama4-chunks llama4-plain gemma4-e kimi-linear; do
+	for c in $(some 3 $MIXERS); do
 		loss_on "$GOLDEN/$c/data.bin" "$c" --until 2 --eval-every 2
 	done
 	transformers_agrees
@@ -73,8 +75,7 @@ load lib/golden
 
 # bats test_tags=slow
 @test "threads, recompute levels and delays of the chaos device change no bit of other mixers" {
-	for c in qwen3-5 qwen3-next lfm2 lfm2-bias deepseek-v3 moonlight granite-hybrid nemotron-h nemotron-h-moe \
-		falcon-h1 falcon-h1-norm afmoe gemma4-moe llama4-chunks llama4-plain gemma4-e kimi-linear; do
+	for c in $(some 3 $MIXERS); do
 		two_steps one $c "--device cpu --threads 1 --recompute none"
 		for options in "cpu --recompute full" "cpu --recompute none --threads 3" "chaos:5 --recompute none" \
 			"chaos:6 --recompute full" chaos:7 chaos:8 chaos:9; do
@@ -84,6 +85,7 @@ load lib/golden
 	done
 }
 
+# bats test_tags=slow
 @test "windows of experts change no bit of layers with other mixers" {
 	for c in qwen3-5-moe qwen3-next lfm2-moe deepseek-v2 glm4-moe-lite granite-hybrid-moe nemotron-h-moe afmoe \
 		gemma4-moe llama4-chunks llama4-plain kimi-linear; do
@@ -108,8 +110,8 @@ loss_alone() {
 # bats test_tags=slow
 @test "packed documents do not see each other: their loss is that of each alone, in any order" {
 	tokens() { python3 "$TOP/tests/lib/tokens.py" "$@"; }
-	for c in qwen3-5 qwen3-next lfm2 moonlight granite-hybrid nemotron-h falcon-h1 llama4-chunks llama4-plain \
-		kimi-linear; do
+	for c in $(some 3 qwen3-5 qwen3-next lfm2 moonlight granite-hybrid nemotron-h falcon-h1 llama4-chunks llama4-plain \
+		kimi-linear); do
 		step=0
 		make_run "$GOLDEN/$c/model" --dtype fp32
 		start_stages
@@ -139,8 +141,8 @@ loss_alone() {
 # bats test_tags=slow
 @test "mt-sample continues a document of other mixers as a pass over all of it does" {
 	tokens() { python3 "$TOP/tests/lib/tokens.py" "$@"; }
-	for case in qwen3-5 qwen3-next lfm2 lfm2-bias deepseek-v3 moonlight granite-hybrid nemotron-h falcon-h1 \
-		falcon-h1-norm llama4-chunks llama4-plain kimi-linear; do
+	for case in $(some 3 qwen3-5 qwen3-next lfm2 lfm2-bias deepseek-v3 moonlight granite-hybrid nemotron-h falcon-h1 \
+		falcon-h1-norm llama4-chunks llama4-plain kimi-linear); do
 		make_run "$GOLDEN/$case/model" --dtype bf16
 		tokens prompts "$T/p" 1 53 1 63 64 120 600 1500
 		mt-sample "$RUN" --compute fp32 --temperature 0 --max-tokens 70 --stop none --logits "$T/l" <"$T/p" >"$T/o"

@@ -207,6 +207,7 @@ WANT+='"arguments": {"a": 3}}</call>;]]'
 		'{"messages": [{"role": "assistant", "function_call": {"name": "f"}, "tool_calls": [{"name": "f"}]}]}'
 }
 
+# bats test_tags=slow
 @test "of named templates tool_use is taken where there are tools, as transformers does; without default it exits 78" {
 	{ echo '{"tools": [{"name": "f"}], "messages": ['"$QA"']}'; echo '{"messages": ['"$QA"']}'; } >"$T/in"
 	gives named '{system}{"name": "f"};{user}q;{assistant}[[a;]]' '{user}q;{assistant}[[a;]]' <"$T/in"
@@ -290,6 +291,7 @@ WANT+='"arguments": {"a": 3}}</call>;]]'
 	hears "'key20' \(in 1 line\), and 5 more$"
 }
 
+# bats test_tags=slow
 @test "what says that an answer is bad exits 65 where it would be trained on all the same" {
 	local answer key
 	for answer in '"prompt": "q", "completion": "a"' '"text": "t"' \
@@ -532,6 +534,7 @@ rejected: s\n\nq: a[[ BAD<|end|>]]' <<-'EOF'
 		diff "$T/want" -
 }
 
+# bats test_tags=slow
 @test "pairs: what both answers begin with is no prompt if another key has text: it exits 65 and names the key" {
 	local key more
 	for key in question input context query user id; do
@@ -597,6 +600,7 @@ rejected: {user}q;{assistant}[[BAD;]]' <<-EOF
 	for bad in 0 -1 x 1e3 ''; do fails_with 64 "$MT/mt-tokens" --bytes --max-length="$bad" "$T/in"; done
 }
 
+# bats test_tags=slow
 @test "lines with chosen and rejected that are no pair exit 65 with line and field; other forms are read as before" {
 	refused chat "has 'chosen' without 'rejected'" '{"prompt": "q", "chosen": "a"}'
 	refused chat "has 'rejected' without 'chosen'" '{"prompt": "q", "rejected": "a", "chosen": null}'
@@ -708,6 +712,7 @@ rejected: {user}q;{assistant}[[BAD;]]' <<-EOF
 	EOF
 }
 
+# bats test_tags=slow
 @test "a block of the generation prompt counts whole or not at all: answers that begin as it does, in every form" {
 	local answer model
 	for answer in '<b>x' '<answer>4</answer>' '<' '<thin'; do
@@ -765,6 +770,7 @@ CALLED='<|start|>user<|final|>q<|end|><|start|>assistant to=f<|call|><|start|>to
 	hears '; 1 turn of the assistant is context only: the chat template leaves out a part of them'
 }
 
+# bats test_tags=slow
 @test "what the template leaves out makes the turn context, and counts it, on every path" {
 	local model line end='<\|end\|><\|start\|>'
 	for model in chat marked; do
@@ -1029,6 +1035,7 @@ changed() {
 	PY
 }
 
+# bats test_tags=slow
 @test "transformers is not imported where tokenizers alone is sure to make the same, and is where it is not" {
 	mkdir "$T/fake"
 	echo 'import sys; sys.exit("imported")' >"$T/fake/transformers.py"

@@ -81,6 +81,7 @@ same() { cmp "$T/$1.m" "$T/$2.m" && cmp "$T/$1.state" "$T/$2.state"; }
 	END2
 }
 
+# bats test_tags=slow
 @test "two mt-streams give the bits of one, chaos those of the cores; other micro-batches the same up to rounding" {
 	weighted some "((7 * i + t) % 25) / 8 - 1"
 	trained some
@@ -169,6 +170,7 @@ random_groups() { # FILE SEED [VOCABULARY [pairs]]
 	END2
 }
 
+# bats test_tags=slow
 @test "a group is in one row, as documents beside each other with their parts; one that is too long is left out" {
 	for seed in 1 2 3 4 5 6; do
 		random_groups "$T/r" $seed 1000 pairs
@@ -235,6 +237,7 @@ random_groups() { # FILE SEED [VOCABULARY [pairs]]
 words() { python3 -c 'import struct, sys
 open(sys.argv[1], "wb").write(b"".join(struct.pack("<I", int(w) & 0xffffffff) for w in sys.argv[2:]))' "$@"; }
 
+# bats test_tags=slow
 @test "a group that is not valid is one line and 65, and nothing is trained" {
 	local G=$((1 << 31)) nan=$((0x7fc00000)) inf=$((0xff800000)) one=$((0x3f800000))
 	make_run "$CASE/model"

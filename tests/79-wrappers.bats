@@ -84,6 +84,7 @@ whole() {
 @test "Qwen3_5ForConditionalGeneration trains as in PyTorch" { whole qwen3-5-wrapper; }
 @test "Mistral3ForConditionalGeneration with MLA trains as in PyTorch" { whole mistral4-wrapper; }
 
+# bats test_tags=slow
 @test "exports of what transformers 5 wrote have the text model's rope as transformers 4 reads it, too" {
 	local c
 	rope() { # CASE WANTED
@@ -115,7 +116,7 @@ whole() {
 # bats test_tags=slow
 @test "each class trains as in PyTorch; transformers opens its exports, of both forms of names: same tensors, logits" {
 	need_torch
-	with_torch "$GOLDEN/wrappers.py" make "$T" 2>"$T/make.err" >"$T/names"
+	with_torch "$GOLDEN/wrappers.py" make "$T" $((NIGHTLY ? 1 : 3)) 2>"$T/make.err" >"$T/names"
 	while read -r name; do
 		for form in "" new; do
 			RUN=$(mt_run_name "$name$form")
@@ -337,6 +338,7 @@ step-00000001
 step-00000002" ]
 }
 
+# bats test_tags=slow
 @test "of the checkpoints that --keep 2 keeps, one bad block takes the carried tensors of one alone" {
 	wrap "$GOLDEN/gemma3/model" "$T/in" gemma3
 	run_it() {
@@ -465,6 +467,7 @@ damaged() {
 	mt-store rm "$RUN"
 }
 
+# bats test_tags=slow
 @test "carried tensors of unknown dtypes, impossible sizes or names that are not unique exit 65, and are not counted" {
 	local i
 	wrap "$GOLDEN/gemma3/model" "$T/good" gemma3
@@ -537,6 +540,7 @@ for i in range(5000): add("t.%d" % i, "U8", [i % 2], b"d" * (i % 2))'
 	grep -aq ": its path is not UTF-8" "$T/fails.err"
 }
 
+# bats test_tags=slow
 @test "text_config that is missing, empty, no object, too large, too deep or another class's exits 65 or 78" {
 	local i
 	wrap "$GOLDEN/gemma3/model" "$T/in" gemma3
@@ -615,6 +619,7 @@ for i in range(5000): add("t.%d" % i, "U8", [i % 2], b"d" * (i % 2))'
 	[ -e "$T/out/model/config.json" ]
 }
 
+# bats test_tags=slow
 @test "--dry-run, plans and create count the bytes that are carried: in the export, and twice in all checkpoints" {
 	wrap "$GOLDEN/gemma3/model" "$T/in" gemma3
 	python3 - "$TOP/tests/lib" "$T/in" <<-'END'

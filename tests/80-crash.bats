@@ -13,43 +13,57 @@ storm() {
 
 setup_file() { export MT_CRASH_SEED=${MT_CRASH_SEED:-$RANDOM}; echo "# seed $MT_CRASH_SEED" >&3; }
 
+# bats test_tags=nightly
 @test "fp32, one stream, several micro-batches: kills at random moments change no bit" { storm fp32; }
 @test "fp32, two streams, two optimizer threads: kills at random moments change no bit" { storm fp32-streams; }
 @test "bf16 with checkpoints: kills at random moments change no bit of weights and checkpoints" { storm bf16; }
+# bats test_tags=nightly
 @test "bf16 gradients, two streams, concat: kills at random moments change no bit" { storm bf16-grad; }
 @test "tied embeddings, two streams, evaluations: kills at random moments change no bit" { storm tied; }
+# bats test_tags=nightly
 @test "evaluation at every second step: kills at random moments change no metric" { storm eval; }
 @test "--grad none: kills at random moments change no bit, or the run is dirty and continues from its checkpoint" {
 	storm none
 }
+# bats test_tags=nightly
 @test "--grad none, tied, two streams: kills change no bit, or the run is dirty and continues from its checkpoint" {
 	storm none-tied
 }
+# bats test_tags=nightly
 @test "int8 state, two optimizer threads: kills at random moments change no bit" { storm int8; }
+# bats test_tags=nightly
 @test "Lion with bf16 state, two streams: kills at random moments change no bit" { storm lion; }
+# bats test_tags=nightly
 @test "--grad none, SGD with int8 state: kills change no bit, or the run is dirty and continues from its checkpoint" {
 	storm none-sgd
 }
 @test "experts by windows, two streams: kills at random moments change no bit" { storm windows; }
 @test "gated DeltaNet, two streams: kills at random moments change no bit" { storm hybrid; }
 @test "MLA and exact routers, two streams: kills at random moments change no bit" { storm mla; }
+# bats test_tags=nightly
 @test "Mamba 2, layers of one half, two streams: kills at random moments change no bit" { storm halves; }
 @test "Mamba 2 beside attention: kills at random moments change no bit" { storm beside; }
+# bats test_tags=nightly
 @test "blocks' own inputs, shared k and v, two streams: kills at random moments change no bit" { storm shared; }
 @test "dpo on pairs, two streams, evaluations: kills at random moments change no bit" { storm pairs; }
 
 @test "--update early, two streams, evaluations: kills at random moments change no bit" { storm early; }
+# bats test_tags=nightly
 @test "--update early, tied, bf16 gradients, int8 state: kills at random moments change no bit" { storm early-tied; }
 @test "--update early, experts by windows, two streams: kills at random moments change no bit" { storm early-windows; }
 
+# bats test_tags=nightly
 @test "state in files, two streams: kills at random moments change no bit of weights, files and checkpoints" {
 	storm tier
 }
 @test "state in files in three directories, evaluations: kills at random moments change no bit" { storm tier-eval; }
+# bats test_tags=nightly
 @test "int8 state in files in two directories: kills change no bit of weights and checkpoints" { storm tier-int8; }
+# bats test_tags=nightly
 @test "--grad none, state in files: kills change no bit, or the run is dirty and continues from its checkpoint" {
 	storm tier-none
 }
+# bats test_tags=nightly
 @test "--update early, state in files: kills at random moments change no bit" { storm tier-early; }
 
 # bats test_tags=slow

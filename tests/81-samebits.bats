@@ -73,6 +73,7 @@ same() { # NAME NAME
 	same one three
 }
 
+# bats test_tags=slow
 @test "one stream, two and three give the same bits" {
 	for dtype in fp32 bf16; do
 		STREAMS=1 train "one$dtype" llama3 --dtype "$dtype" --

@@ -232,6 +232,7 @@ fenced() {
 	done
 }
 
+# bats test_tags=slow
 @test "mt-optim stopped before it pins a snapshot: its replacement's bits and checkpoints stay" {
 	no_asan
 	MORE=() CREATE=()

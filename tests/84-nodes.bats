@@ -5,6 +5,7 @@ load lib/nodes
 
 # ---- the same bits
 
+# bats test_tags=slow
 @test "2, 3 and 4 nodes give the weights, the optimizer's state and the metrics of one machine" {
 	local n
 	one 2 "${ARGS[@]}"
@@ -16,6 +17,7 @@ load lib/nodes
 	done
 }
 
+# bats test_tags=slow
 @test "12 nodes, and 2 nodes with 5 mt-streams each, give the bits of one machine" {
 	set -- $(with "${ARGS[*]}" --steps 2 --batch 12)
 	CREATE="--streams 12" one 12 "$@"
@@ -26,6 +28,7 @@ load lib/nodes
 	same_as_one
 }
 
+# bats test_tags=slow
 @test "fp32 weights, bf16 gradients, bf16 and int8 state, and Lion: nodes give the bits of one machine" {
 	local how
 	for how in "--dtype fp32" "--grad bf16" "--state bf16" "--state int8" "--optim lion"; do
@@ -36,6 +39,7 @@ load lib/nodes
 	done
 }
 
+# bats test_tags=slow
 @test "tied embeddings, with more and with fewer micro-batches than mt-streams, on nodes with two mt-streams each" {
 	local MODEL=$GOLDEN/qwen3/model how
 	for how in "--micro 1 --batch 7" "--micro 2 --batch 4"; do
@@ -72,6 +76,7 @@ load lib/nodes
 	grep -q '"eval_loss"' "$T/nodes.metrics"
 }
 
+# bats test_tags=slow
 @test "objectives, with evaluations, on 3 nodes: losses, rewards, clipped targets and weights of one machine" {
 	local loss MODEL
 	for loss in dpo pg; do
@@ -95,6 +100,7 @@ load lib/nodes
 	same_as_one
 }
 
+# bats test_tags=slow
 @test "blocks' own inputs, which are updated and carried right after the embedding, on 3 nodes" {
 	local MODEL=$GOLDEN/gemma4-e/model
 	cp "$GOLDEN/gemma4-e/data.bin" "$T/records"
@@ -166,6 +172,7 @@ load lib/nodes
 }
 
 
+# bats test_tags=slow
 @test "all nodes use one recorded algorithm for an operation, even if each would select another" {
 	local r
 	CHOICES=40 nodes 3 "$(with "${ARGS[*]}" --steps 60)"
@@ -242,6 +249,7 @@ ends() { # WORDS [NODE whose mt-link can say nothing]
 	done
 }
 
+# bats test_tags=slow
 @test "an mt-link that is asked to stop before it has heard why the run ends says why" {
 	local link
 	training 3
@@ -254,6 +262,7 @@ ends() { # WORDS [NODE whose mt-link can say nothing]
 	ends "node 0: mt-optim (pid [0-9]*) has died"
 }
 
+# bats test_tags=slow
 @test "a run that ends with its last step is complete on all nodes, however late node 0's mt-link looks" {
 	no_asan
 	local r cpu
@@ -278,6 +287,7 @@ ends() { # WORDS [NODE whose mt-link can say nothing]
 	for r in 0 1 2; do MT_SHM_DIR=$(region_dir $r) mt-store stat "$RUN" | grep -q "^run $RUN: filled, step 2$"; done
 }
 
+# bats test_tags=slow
 @test "an mt-link that is killed ends the run on all nodes; on its own, mt-store serve ends the stages" {
 	local r
 	for r in 0 1; do
@@ -290,6 +300,7 @@ ends() { # WORDS [NODE whose mt-link can say nothing]
 	done
 }
 
+# bats test_tags=slow
 @test "a node that is silent for --timeout seconds counts as dead" {
 	LINK_OPTIONS="--timeout 2" training 2
 	kill -STOP "$(pid_of 1 link)"
@@ -383,6 +394,7 @@ nodes_meet() { # NAME
 	eventually grep -qx "hello 24 proof 0" "$T/stranger.out"
 }
 
+# bats test_tags=slow
 @test "strangers who connect to node 0 and say nothing, too little or something else hold no node up" {
 	preload "$PROBES/so-stranger.so"        # node 1 comes two seconds later
 	cat >"$T/strangers" <<-'END'
@@ -421,6 +433,7 @@ nodes_meet() { # NAME
 	[ "$(wc -l <"$T/strangers.out")" -gt 1 ]
 }
 
+# bats test_tags=slow
 @test "a node that waits for another one's mt-link for 5 s says so" {
 	mkdir "$T/bin"
 	cat >"$T/bin/mt-link" <<-END
@@ -451,6 +464,7 @@ nodes_meet() { # NAME
 	grep -q "Exit code: *78$\|exit code 78\|status 78" "$T/err"
 }
 
+# bats test_tags=slow
 @test "nodes that were filled with different weights are refused" {
 	OTHER_WEIGHT=1 no nodes 2 "${ARGS[@]}" --wait 1
 	for r in 0 1; do

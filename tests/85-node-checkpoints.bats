@@ -6,6 +6,7 @@ load lib/nodes-ckpt
 
 # ---- the same bits
 
+# bats test_tags=slow
 @test "a checkpoint of 2 nodes and of 3 loads on one machine with the state of one machine's checkpoint" {
 	local n
 	on_one "$MODEL" "$T/one" "${ARGS[@]}" --ckpt-every 4
@@ -24,6 +25,7 @@ load lib/nodes-ckpt
 	done
 }
 
+# bats test_tags=slow
 @test "tied embeddings and fp32 weights, bf16 and int8 state: 2 nodes save what one machine saves" {
 	local how MODEL=$GOLDEN/qwen3/model
 	for how in "--dtype fp32" "--state bf16" "--state int8"; do
@@ -39,6 +41,7 @@ load lib/nodes-ckpt
 	done
 }
 
+# bats test_tags=slow
 @test "3 nodes save, 2 nodes go on and save, one machine goes on: the bits of an undisturbed run" {
 	on_one "$MODEL" "" "${ARGS[@]}"
 	state_of "$RUN" >"$T/undisturbed"
@@ -92,6 +95,7 @@ loaded() {
 	mt-store rm "$RUN"
 }
 
+# bats test_tags=slow
 @test "a checkpoint of 2 nodes and of one machine load alike: other types, other nodes, over another state" {
 	on_one "$MODEL" "$T/one" "${ARGS[@]}" --ckpt-every 8
 	mt-store rm "$RUN"
@@ -99,6 +103,7 @@ loaded() {
 	load_alike
 }
 
+# bats test_tags=slow
 @test "int8 state: checkpoints of 2 nodes and of one machine load alike: other types, other nodes, over another state" {
 	export CREATE="--state int8"
 	on_one "$MODEL" "$T/one" "${ARGS[@]}" --ckpt-every 8
@@ -132,6 +137,7 @@ step_8() {
 	mt-store rm "$RUN"
 }
 
+# bats test_tags=slow
 @test "a save that fails on one node fails on all, training goes on, and the next save succeeds" {
 	[ -e "$BUILD/fault/preload.so" ] || skip "needs build/fault/preload.so"
 	step_8
@@ -146,6 +152,7 @@ step_8() {
 	resaved_as "$T/one/step-00000008" "$T/out/step-00000008"
 }
 
+# bats test_tags=slow
 @test "a save that fails on node 0 leaves no files of other nodes, and the next save succeeds" {
 	[ -e "$BUILD/fault/preload.so" ] || skip "needs build/fault/preload.so"
 	step_8
@@ -157,6 +164,7 @@ step_8() {
 	resaved_as "$T/one/step-00000008" "$T/out/step-00000008"
 }
 
+# bats test_tags=slow
 @test "a save whose mt-ckpt is killed on one node fails on all; the next mt-ckpt there cleans up" {
 	[ -e "$BUILD/fault/preload.so" ] || skip "needs build/fault/preload.so"
 	step_8
@@ -170,6 +178,7 @@ step_8() {
 	resaved_as "$T/one/step-00000008" "$T/out/step-00000008"
 }
 
+# bats test_tags=slow
 @test "a new mt-ckpt on a node saves after one that was killed" {
 	step_8
 	STOP=1 on_nodes 2 "$MODEL" "$T/out" "${ARGS[@]}" --ckpt-every 4 3>&- &
@@ -188,6 +197,7 @@ step_8() {
 alive() { grep -q '^State:.*[^Z] (' "/proc/$1/status" 2>/dev/null; }
 second_is_there() { mt-store stat "$RUN" | grep '^mt-ckpt' | grep -qw "$PID"; }
 
+# bats test_tags=slow
 @test "serve exits 78 on all nodes if they do not share its directory" {
 	OUT_1=$T/elsewhere exits 78 on_nodes 2 "$MODEL" "$T/out" none
 	[ "$(cat "$T/node-0.ckpt.err")" = "mt-ckpt: $T/out: node 1 does not see what node 0 writes there: --dir must be \

@@ -63,6 +63,7 @@ same_as_alone() {
 	diff <(plain "$T/alone.out") <(plain "$T/out/metrics.jsonl") >&2
 }
 
+# bats test_tags=slow
 @test "two nodes end with the weights and metrics of one machine with two mt-streams" {
 	local how="--model $CASE/model --data $CASE/data.bin --steps 8 --eval $CASE/data.bin --eval-every 4"
 	on_nodes 2 $how
@@ -74,6 +75,7 @@ same_as_alone() {
 	no grep -v -e "^mt-\(run\|step\): " -e '^\[.*btl_tcp' "$T/nodes.err"
 }
 
+# bats test_tags=slow
 @test "three nodes, three mt-streams each, fp32, random weights, data from stdin: the bits of one machine" {
 	local how="--model $CASE/model/config.json --data - --steps 6 --dtype fp32 --seed 5"
 	mkdir "$T/tmp"
@@ -96,7 +98,7 @@ same_as_alone() {
 	tail -1 "$T/out/metrics.jsonl" | grep -q '}$'
 }
 
-# bats test_tags=slow
+# bats test_tags=nightly
 @test "USR1 to mpirun at any moment of the start: all nodes exit 0, nothing is left" {
 	local after before
 	steps() { cat "$T/out/metrics.jsonl" 2>/dev/null | wc -l; }
@@ -162,7 +164,7 @@ same_as_alone() {
 	grep -q "^mt-run: mt-feed was killed by signal 9" "$T/nodes.err"
 }
 
-# bats test_tags=slow
+# bats test_tags=nightly
 @test "an option that only one node does not know: the run ends with 64 and that node's line" {
 	replaced_fails 64 mt-run "mt-run: node 1: unknown option --no-such-option.*" \
 		<<<'[ "$OMPI_COMM_WORLD_RANK" = 0 ] || set -- "$@" --no-such-option'
@@ -219,6 +221,7 @@ same_as_alone() {
 	eventually all_gone
 }
 
+# bats test_tags=slow
 @test "INT to mpirun: all nodes end, nothing is left" {
 	endless
 	eventually trained 5
@@ -384,6 +387,7 @@ cut_off() {
 	done
 }
 
+# bats test_tags=slow
 @test "two nodes with --ckpt-every, killed: --resume on one machine ends with the bits of an undisturbed run" {
 	cut_off 0
 	mkdir -p "$T/out/.step-00000009.mt-tmp-node-1" # the kill may leave such a part
@@ -396,6 +400,7 @@ cut_off() {
 	no ls -d "$T"/out/.*tmp*
 }
 
+# bats test_tags=slow
 @test "USR1 to mpirun saves the step; --resume goes on with the bits of an undisturbed run" {
 	endless --ckpt-every 1000000
 	eventually trained 5
@@ -434,7 +439,7 @@ cut_off() {
 	diff -r -x 'optim-*' -x run.json "$T/out/step-$(printf %08d "$best")" "$T/out/model"
 }
 
-# bats test_tags=slow
+# bats test_tags=nightly
 @test "mt-ckpt is killed on a node: the run ends on all nodes with 69, and checkpoints remain" {
 	local node
 	for node in 0 1; do
@@ -481,6 +486,7 @@ cut_off() {
 	mt-store rm "$RUN"
 }
 
+# bats test_tags=slow
 @test "USR1 to mpirun, and its save fails: 74, the runs of all nodes stay, and the lines say how to save them" {
 	local node step
 	mkdir "$T/out"
@@ -512,6 +518,7 @@ cut_off() {
 	[ ! -e "$T/elsewhere" ]
 }
 
+# bats test_tags=slow
 @test "--resume, and a node that sees another newest checkpoint: the run ends with 78" {
 	alone 1 $ENDLESS --until 4 --ckpt-every 2
 	mv "$T/alone" "$T/out"
@@ -539,6 +546,7 @@ cut_off() {
 	[ ! -e "$T/out" ]
 }
 
+# bats test_tags=slow
 @test "OUT/.node-0 is a FIFO or a link: the run ends with 73, nothing waits for it or follows it, nothing is left" {
 	local how
 	mkdir "$T/out"
@@ -562,6 +570,7 @@ dry() { # N ARGS...
 		--data "$CASE/data.bin" --out "$T/out" $ARGS --steps 12 --dry-run "$@" 3>&- </dev/null
 }
 
+# bats test_tags=slow
 @test "--dry-run prints what each of several nodes needs, and the time with and without the network; nothing is left" {
 	local has said
 	dry 2 >"$T/report" 2>"$T/err"
@@ -590,6 +599,7 @@ dry() { # N ARGS...
 	all_gone
 }
 
+# bats test_tags=slow
 @test "--dry-run exits 71 with a line of the node whose memory is short" {
 	replace mt-stream <<<'[ "$OMPI_COMM_WORLD_RANK" != 1 ] || set -- "$@" --device-memory 1M'
 	MT=$T/bin exits 71 dry 3 >"$T/report" 2>"$T/err"
@@ -651,11 +661,13 @@ dry() { # N ARGS...
 	eventually all_gone
 }
 
+# bats test_tags=slow
 @test "a node whose run cannot be made ends all of them with its line" {
 	replaced_fails 71 mt-store "mt-store: node 1: no room" \
 		<<<'case "$*" in *--node=1/2*) echo "mt-store: no room" >&2; exit 71 ;; esac'
 }
 
+# bats test_tags=slow
 @test "a socket that the launcher passes, as MPICH's does, is none of the script's descriptors: mt-link gets it" {
 	replace mt-link <<<'readlink "/proc/self/fd/$PMI_FD" >&2; exit 70'
 	mkdir "$T/launched"

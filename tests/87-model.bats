@@ -3,7 +3,7 @@ load helpers
 
 MODEL=$TOP/tests/model/run
 
-# bats test_tags=slow
+# bats test_tags=nightly
 @test "two nodes: the protocol holds in all states of the model, and without a rule Spin finds an error" {
 	need_cmd spin
 	need_cmd cc

@@ -25,6 +25,7 @@ serve() {
 at_work() { mt-store stat "$RUN" | grep -Eq '^mt-tier .*(idle|tile)'; }
 counters() { [ "$(tier words)" = "$1" ]; }
 
+# bats test_tags=slow
 @test "mt-store create is killed while it makes files: rm, and the next create of that name, remove them" {
 	need_tier
 	local how
@@ -57,6 +58,7 @@ counters() { [ "$(tier words)" = "$1" ]; }
 	done
 }
 
+# bats test_tags=slow
 @test "two directories and tiles of several MiB; one thread of each kind does the same" {
 	need_tier
 	for threads in 1 16; do
@@ -69,6 +71,7 @@ counters() { [ "$(tier words)" = "$1" ]; }
 	done
 }
 
+# bats test_tags=slow
 @test "mt-tier reads as far as there are slots, and writes what was updated before it ends" {
 	need_tier
 	make --tier-slots 3
@@ -90,6 +93,7 @@ counters() { [ "$(tier words)" = "$1" ]; }
 	tier check
 }
 
+# bats test_tags=slow
 @test "a file that has a second link is not written: a new file takes its name" {
 	need_tier
 	DIRS=2 make
@@ -223,6 +227,7 @@ counters() { [ "$(tier words)" = "$1" ]; }
 	[ "$(find "$DISK" -type f)" = "" ]
 }
 
+# bats test_tags=slow
 @test "--dir: a link, a file or another user's directory at the new place is refused, and all tiles stay" {
 	need_tier
 	make
@@ -249,6 +254,7 @@ counters() { [ "$(tier words)" = "$1" ]; }
 	fi
 }
 
+# bats test_tags=slow
 @test "a tile that is a link or a FIFO: 74, nothing is waited for or lost, and mt-tier goes on with the file" {
 	need_tier
 	make --tier-slots 3

@@ -52,6 +52,7 @@ flip() {
 	END
 }
 
+# bats test_tags=slow
 @test "serve saves lo, m and v as hard links: loaded by links, into a run without a tier, and with other tiles" {
 	local kind other
 	other=$(mt_run_name b)
@@ -89,6 +90,7 @@ flip() {
 	done
 }
 
+# bats test_tags=slow
 @test "a checkpoint whose tiles are symbolic links is copied into a run: its tiles are plain files" {
 	saved
 	mkdir "$DISK/away"
@@ -103,6 +105,7 @@ flip() {
 	[ ! -s "$T/tier.err" ]
 }
 
+# bats test_tags=slow
 @test "a checkpoint with tiles loads into runs with other types of state, as one without tiles does" {
 	local other kind
 	saved --state fp32
@@ -149,6 +152,7 @@ flip() {
 	[ "$(stat -c %a "$DISK/mt-tier-bench.json")" = 640 ]
 }
 
+# bats test_tags=slow
 @test "what is loaded, saved or trained later never changes the files of a checkpoint" {
 	saved
 	cat "$CK"/unit-* | sha256sum >"$T/sums"
@@ -173,6 +177,7 @@ flip() {
 	[ "$(tiles "$T/from")" = 0 ]
 }
 
+# bats test_tags=slow
 @test "--copy-tier copies the tiles and drops its links; without it another file system is 78 when serve starts" {
 	filled
 	[ "$(stat -c %d "$DISK")" != "$(stat -c %d "${MT_SHM_DIR:-/dev/shm}")" ] || skip "needs two file systems"
@@ -193,6 +198,7 @@ flip() {
 	rm -r "$OTHER"
 }
 
+# bats test_tags=slow
 @test "a damaged tile: verify names file and chunk, load without links refuses it and leaves the run as it was" {
 	saved
 	local f=$CK/unit-0002.tile-000 other
@@ -226,6 +232,7 @@ flip() {
 	refused "a FIFO"
 }
 
+# bats test_tags=slow
 @test "of a damaged tile, verify and load name the newest checkpoint that has another file of it" {
 	saved
 	local i
@@ -243,6 +250,7 @@ flip() {
 	mt-ckpt load "$RUN" "$DISK/ck/step-00000002"
 }
 
+# bats test_tags=slow
 @test "a tile of another step or of another run is found by its seal, also before links are loaded" {
 	saved
 	local f=$CK/unit-0002.tile-000
@@ -263,6 +271,7 @@ flip() {
 	dump "$RUN" | cmp - "$T/before"
 }
 
+# bats test_tags=slow
 @test "run.json whose tier does not fit the model is refused with 65" {
 	saved
 	local edit
@@ -303,7 +312,7 @@ flip() {
 }
 
 # serve [OPTIONS] is killed before each call that touches a file; the next one finishes or fails the save, and leaves
-# nothing of the dead one. Every third call, from a random one on (nightly: each): killed OPTIONS...
+# nothing of the dead one. Every sixth call, from a random one on (nightly: each): killed OPTIONS...
 killed() {
 	local kind n i calls word
 	export MT_FAULT MT_FAULT_COUNT LD_PRELOAD
@@ -314,7 +323,7 @@ killed() {
 	: >"$T/words"
 	while read -r kind n; do
 		case $kind in alloc | mmap | thread) continue ;; esac
-		for i in $(seq $((NIGHTLY ? 1 : RANDOM % 3 + 1)) $((NIGHTLY ? 1 : 3)) "$n"); do
+		for i in $(seq $((NIGHTLY ? 1 : RANDOM % 6 + 1)) $((NIGHTLY ? 1 : 6)) "$n"); do
 			rm -rf "$DISK/ck"
 			ckpt-snap "$RUN" 3 pin
 			LD_PRELOAD=$BUILD/fault/preload.so MT_FAULT=$kind:$i! spawn dies mt-ckpt serve "$RUN" --dir "$DISK/ck" "$@"
@@ -393,6 +402,7 @@ small() {
 	mt-ckpt verify "$DISK/ck/step-00000003"
 }
 
+# bats test_tags=slow
 @test "serve links a tile when mt-tier has counted its write, not before" {
 	need_tier
 	local word control tier step all
@@ -455,6 +465,7 @@ trained() {
 	mt-store init "$RUN" --seed 3 2>/dev/null
 }
 
+# bats test_tags=slow
 @test "a training saved each step by links: a resumed one ends with the same bits, and no checkpoint has changed" {
 	local kind last
 	for kind in "--grad fp32" "--grad none --state int8"; do

@@ -91,6 +91,7 @@ kind() {
 	same memory tier
 }
 
+# bats test_tags=slow
 @test "bf16, AdamW: 2 slots, 3 and 4 and one for each tile give the bits of memory" {
 	need_tier
 	SLOTS='' train memory plain -- --clip 0.5
@@ -99,6 +100,7 @@ kind() {
 		same memory tier
 	done
 }
+# bats test_tags=slow
 @test "three directories, one thread and eight, several optimizer threads give the bits of memory" {
 	need_tier
 	SLOTS='' train memory plain --grad bf16 -- --clip 0.5
@@ -107,6 +109,7 @@ kind() {
 	SLOTS=4 DIRS=3 THREADS=8 OPTIM_THREADS=3 train tier plain --grad bf16 -- --clip 0.5
 	same memory tier
 }
+# bats test_tags=slow
 @test "large tiles, one for each unit, and some units in memory give the bits of memory" {
 	need_tier
 	SLOTS='' train memory plain -- --clip 0.5
@@ -127,6 +130,7 @@ kind() {
 	SLOTS=4 kind plain --optim sgd --state bf16 --grad bf16 -- --clip 0.5
 }
 @test "tied embeddings give the bits of memory" { need_tier; LEAST=3 SLOTS=2 kind tied -- --clip 0.5; }
+# bats test_tags=slow
 @test "experts, and exact routers whose lo is in memory, give the bits of memory" {
 	need_tier
 	SLOTS=2 kind experts --grad bf16 -- --clip 0.5
@@ -137,6 +141,7 @@ kind() {
 	need_tier
 	LEAST=3 SLOTS=4 DIRS=3 kind tied --grad none --optim sgd --state int8 -- --micro 4
 }
+# bats test_tags=slow
 @test "--update early gives the bits of memory" {
 	need_tier
 	SLOTS=2 kind plain --update early -- --clip 0

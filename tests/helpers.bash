@@ -10,6 +10,17 @@ CONFIGS=$TOP/tests/configs
 export PATH="$MT:$PROBES:$PATH"
 NIGHTLY=${NIGHTLY:-}            # 1: all seeds, all calls (make test NIGHTLY=1); else other ones of them each time
 
+# Of WORDS each Nth, from a random one on; nightly all: some N WORD...
+some() {
+	local n=$1 word i=0
+	shift
+	[ -z "$NIGHTLY" ] || n=1
+	local from=$((RANDOM % n))
+	for word; do
+		[ $((i++ % n)) != $from ] || echo "$word"
+	done
+}
+
 # A name that no other test uses at this moment: mt_run_name; mt_run_name b
 mt_run_name() { printf 't%s-%s%s' "$$" "${BATS_TEST_NUMBER:-0}" "$1"; }
 

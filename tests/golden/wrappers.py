@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """Small random models of transformers' classes for images too (cases_wrappers.py), and what mt makes of them.
 
-    wrappers.py make DIR     prints the names of all; in DIR/NAME a golden case; DIR/NAME/new: its model in bf16, under
-                             the names of transformers 5's modules, which newer trainers write
+    wrappers.py make DIR N   makes each Nth class, from a random one on, and prints their names; in DIR/NAME a golden
+                             case; DIR/NAME/new: its model in bf16, under the names of transformers 5's modules, which
+                             newer trainers write
     wrappers.py check DIR    DIR/NAME/out and DIR/NAME/new-out, exported from DIR/NAME/model and DIR/NAME/new as they
                              were loaded, have the same tensors, and transformers opens them as the same class, with the
                              same logits. Of DIR/NAME/final, exported after training, it computes mt's loss.
 """
 import json
 import os
+import random
 import shutil
 import sys
 
@@ -38,9 +40,9 @@ def opened(path, dtype=torch.float32):
     return make.with_text_scale(model.eval())
 
 
-def make_all(where):
+def make_some(where, n):
     stdout, sys.stdout = sys.stdout, sys.stderr  # make.py's table
-    for name, case in {**KEPT, **MORE}.items():
+    for name, case in list({**KEPT, **MORE}.items())[random.randrange(int(n))::int(n)]:
         path = os.path.join(where, name)
         if name in KEPT:
             shutil.copytree(os.path.join(make.HERE, name), path)
@@ -69,8 +71,10 @@ def check_same(was, now):
 
 
 def check(where):
-    for name in (*KEPT, *MORE):
+    for name in sorted(os.listdir(where)):
         path = os.path.join(where, name)
+        if name not in KEPT and name not in MORE:
+            continue
         check_same(path + "/model", path + "/out")
         check_same(path + "/new", path + "/new-out")
         with open(path + "/metrics") as f:
@@ -82,4 +86,4 @@ def check(where):
 
 torch.set_num_threads(1)
 transformers.utils.logging.disable_progress_bar()
-{"make": make_all, "check": check}[sys.argv[1]](sys.argv[2])
+{"make": make_some, "check": check}[sys.argv[1]](*sys.argv[2:])
