@@ -8,29 +8,34 @@
 #include "mt/memory.h"
 #include "record.h"
 
-#define LOSSES (MT_ORPO + 1)
-
-/* What --loss stands for. The default, nll, has no numbers */
+/* What --loss stands for */
 struct objective {
 	enum mt_objective_kind kind;
-	double beta, gamma, low, high; /* those that the kind has */
+	double option[MT_LOSS_OPTIONS]; /* those that the kind has */
 };
 
-const char *loss_name_of(enum mt_objective_kind);
-/* -64: --loss has no such name */
-int loss_parse(const char *name, enum mt_objective_kind *);
-/* Are two answers compared? */
-static inline bool loss_of_pairs(enum mt_objective_kind kind)
-{
-	return kind == MT_DPO || kind == MT_SIMPO || kind == MT_ORPO;
-}
+/* O(which, name, words of --help, valid values, from, to, without `from` itself) */
+#define LOSS_OPTIONS(O) \
+	O(BETA, "beta", "weight of the preference", "above 0", 0, INFINITY, true) \
+	O(GAMMA, "gamma", "margin that rewards should have", "0 or more", 0, INFINITY, false) \
+	O(CLIP_LOW, "clip-low", "ratios of probabilities below 1 - X are clipped", "0 to 1", 0, 1, false) \
+	O(CLIP_HIGH, "clip-high", "those above 1 + X are clipped; --clip-low if not given", "0 or more", 0, INFINITY, \
+		false) \
+	O(DESIRABLE, "desirable", "weight of chosen answers", "0 or more", 0, INFINITY, false) \
+	O(UNDESIRABLE, "undesirable", "weight of rejected answers", "0 or more", 0, INFINITY, false)
+
+/* Lines of --help for --loss, and for each option: its losses, and their defaults */
+#define LOSS_HELP 160
+void loss_help_make(char losses[LOSS_HELP], char option[MT_LOSS_OPTIONS][LOSS_HELP]);
+/* Options of other losses and values that are none end the program with 64; what is not given gets its default */
+void loss_check_options(struct objective *, const bool given[MT_LOSS_OPTIONS]);
 
 /* Does the current record, whose first document is the current one, have what the loss needs? -65: no */
 int loss_check_record(enum mt_objective_kind, const struct record_reader *);
 
 /* Of rows, for the scales of a loss */
 struct loss_counts {
-	uint64_t targets, pairs, chosen; /* chosen: targets of chosen documents */
+	uint64_t targets, answers, pairs, chosen; /* answers: documents with a side; chosen: targets of chosen ones */
 };
 /* Add a row: its targets, (seq) of them, and its documents */
 void loss_count(struct loss_counts *, const uint32_t *targets, uint32_t seq, const struct mt_document *, uint32_t n);

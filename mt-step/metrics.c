@@ -35,7 +35,36 @@ double metrics_tokens_per_s(const struct metrics *m)
 	return m->time_s > 0 ? (double)m->figures.processed / m->time_s : 0;
 }
 
-double metrics_mean(const double *sums, int i) { return sums[i] / sums[MT_STEP_FIGURES - 1]; }
+/* ---- figures of losses: what their sums stand for */
+
+static double of_chosen(const double *s) { return s[MT_SUM_CHOSEN] / s[MT_SUM_OF_CHOSEN]; }
+static double of_rejected(const double *s) { return s[MT_SUM_REJECTED] / s[MT_SUM_OF_REJECTED]; }
+static double margin(const double *s) { return of_chosen(s) - of_rejected(s); }
+static double accuracy(const double *s) { return s[MT_SUM_RIGHT] / (s[MT_SUM_OF_CHOSEN] + s[MT_SUM_OF_REJECTED]); }
+static double clip_fraction(const double *s) { return s[MT_SUM_CLIPPED] / s[MT_SUM_TARGETS]; }
+static double kl(const double *s) { return s[MT_SUM_KL] / s[MT_SUM_TARGETS]; }
+
+static const struct figure {
+	const char *key;
+	double (*of)(const double *sums);
+} of_sides[] = {{"reward_chosen", of_chosen}, {"reward_rejected", of_rejected}, {"margin", margin},
+	{"accuracy", accuracy}, {0}},
+  of_targets[] = {{"clip_fraction", clip_fraction}, {"kl", kl}, {0}}, none[] = {{0}};
+
+static const struct figure *figures_of(enum mt_objective_kind loss)
+{
+	if (mt_losses[loss].unit != MT_TARGETS) return of_sides;
+	return mt_is_objective(loss) ? of_targets : none;
+}
+
+double metrics_figure(enum mt_objective_kind loss, const double *sums, const char *key)
+{
+	for (const struct figure *f = figures_of(loss); f->key; f++)
+		if (!strcmp(f->key, key)) return f->of(sums);
+	return NAN;
+}
+
+/* ---- a line */
 
 struct line {
 	char text[1024];
@@ -80,23 +109,12 @@ static void put_times(struct line *l, const struct metrics *m)
 	if (known && m->planned.model > 0 && m->time_s > 0) put(l, "mfu", "%.4g", m->planned.model / m->time_s);
 }
 
-/* What the sums of an objective are; their last is what they are divided by */
-static const char *const pair_keys[] = {"reward_chosen", "reward_rejected", "margin", "accuracy"};
-static const char *const pg_keys[] = {"clip_fraction", "kl"};
-
-static void put_means(struct line *l, enum mt_objective_kind loss, const double *sums)
-{
-	bool pairs = loss_of_pairs(loss);
-	int n = pairs ? 4 : loss == MT_PG ? 2 : 0;
-	for (int i = 0; i < n; i++) put_NUMBER(l, (pairs ? pair_keys : pg_keys)[i], metrics_mean(sums, i));
-}
-
 static void put_evaluation(struct line *l, enum mt_objective_kind loss, const struct evaluation *e)
 {
 	put_NUMBER(l, "eval_loss", e->loss);
-	if (!loss_of_pairs(loss)) return;
-	put_NUMBER(l, "eval_accuracy", metrics_mean(e->sums, 3));
-	put_NUMBER(l, "eval_margin", metrics_mean(e->sums, 2));
+	if (mt_losses[loss].unit == MT_TARGETS) return;
+	put_NUMBER(l, "eval_accuracy", accuracy(e->sums));
+	put_NUMBER(l, "eval_margin", margin(e->sums));
 }
 
 static void write_line(const char *line, size_t n)
@@ -124,7 +142,7 @@ void metrics_write(const struct metrics *m)
 	if (has) put_##kind(&l, key, m->figures.field);
 	if (m->trained) {
 		MT_FIGURES(PUT, put_times(&l, m);)
-		put_means(&l, m->loss, m->sums);
+		for (const struct figure *f = figures_of(m->loss); f->key; f++) put_NUMBER(&l, f->key, f->of(m->sums));
 	}
 	if (m->evaluated) put_evaluation(&l, m->loss, &m->evaluation);
 	l.text[l.n++] = '}';

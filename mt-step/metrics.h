@@ -34,8 +34,8 @@ struct metrics {
  * stdout is the reader's choice; any other failure makes metrics_failed true. */
 void metrics_write(const struct metrics *);
 bool metrics_failed(void);
-/* The mean of a sum, i < MT_STEP_FIGURES - 1, over the pairs or targets; NaN: not known */
-double metrics_mean(const double *sums, int i);
+/* A figure of a loss, of the sums of a step; NaN: not known, or the loss has none of this key */
+double metrics_figure(enum mt_objective_kind, const double *sums, const char *key);
 /* Processed tokens a second; 0: the step took no time. */
 double metrics_tokens_per_s(const struct metrics *);
 /* --metrics FILE: metrics_write writes there too. Removes its lines of steps after `step`; all lines if the run is

@@ -19,7 +19,11 @@ static struct options o = {
 static const char *schedule_name, *pack_name, *long_name, *loss_name, *input, *warmup;
 static uint64_t warmup_millionths; /* --warmup as a percentage of --steps: whole numbers, so that 7% of 100 is 7 */
 static bool lr_given, decay_given, min_lr_given, until_given, stop_given;
-static bool beta_given, gamma_given, low_given, high_given;
+static bool loss_given[MT_LOSS_OPTIONS];
+static char losses_help[LOSS_HELP], loss_help[MT_LOSS_OPTIONS][LOSS_HELP];
+
+#define LOSS_OPTION(which, name, ...) \
+	{name, OPT_DOUBLE, &o.objective.option[MT_##which], "X", loss_help[MT_##which], &loss_given[MT_##which]},
 
 static const struct mt_opt table[] = {
 	{"steps", OPT_U64, &o.schedule.steps, "N", "number of the last step; length of the learning rate's schedule", NULL},
@@ -42,15 +46,8 @@ static const struct mt_opt table[] = {
 	{"eps", OPT_DOUBLE, &o.hyperparams.eps, "X", "Adam's epsilon (default: 1e-8)", NULL},
 	{"clip", OPT_DOUBLE, &o.hyperparams.clip, "X",
 		"maximum gradient norm (clipping); 0: off (default: 1; off with --grad none)", &o.clip_given},
-	{"loss", OPT_STR, &loss_name, "NAME", "nll (default), pg, dpo, simpo or orpo", NULL},
-	{"beta", OPT_DOUBLE, &o.objective.beta, "X", "dpo, orpo, simpo: weight of the preference (default: 0.1, 0.1, 2)",
-		&beta_given},
-	{"gamma", OPT_DOUBLE, &o.objective.gamma, "X", "simpo: margin that rewards should have (default: 1)", &gamma_given},
-	{"clip-low", OPT_DOUBLE, &o.objective.low, "X",
-		"pg: ratios of probabilities below 1 - X are clipped (default: 0.2)", &low_given},
-	{"clip-high", OPT_DOUBLE, &o.objective.high, "X", "pg: those above 1 + X are clipped (default: --clip-low)",
-		&high_given},
-	{"pack", OPT_STR, &pack_name, "HOW", "docs (default), concat or none", NULL},
+	{"loss", OPT_STR, &loss_name, "NAME", losses_help, NULL},
+	LOSS_OPTIONS(LOSS_OPTION){"pack", OPT_STR, &pack_name, "HOW", "docs (default), concat or none", NULL},
 	{"long", OPT_STR, &long_name, "HOW", "documents longer than a row: split (default), drop or truncate", NULL},
 	{"eval", OPT_STR, &o.eval, "FILE", "records to evaluate on", NULL},
 	{"eval-every", OPT_U64, &o.eval_every, "N", "evaluate every N steps, before the first and after the last", NULL},
@@ -164,20 +161,8 @@ static void check_adam(void)
 static void check_loss(void)
 {
 	struct objective *l = &o.objective;
-	if (loss_name) mt_must(loss_parse(loss_name, &l->kind));
-	bool pairs = loss_of_pairs(l->kind);
-	if (beta_given && !pairs) mt_die(MT_EX_USAGE, "--beta goes with --loss dpo, simpo or orpo");
-	if (gamma_given && l->kind != MT_SIMPO) mt_die(MT_EX_USAGE, "--gamma goes with --loss simpo");
-	if ((low_given || high_given) && l->kind != MT_PG)
-		mt_die(MT_EX_USAGE, "--%s goes with --loss pg", low_given ? "clip-low" : "clip-high");
-	if (pairs && !beta_given) l->beta = l->kind == MT_SIMPO ? 2 : 0.1;
-	if (l->kind == MT_SIMPO && !gamma_given) l->gamma = 1;
-	if (l->kind == MT_PG && !low_given) l->low = 0.2;
-	if (!high_given) l->high = l->low;
-	if (pairs && !(l->beta > 0)) mt_die(MT_EX_USAGE, "--beta: above 0");
-	if (!(l->gamma >= 0)) mt_die(MT_EX_USAGE, "--gamma: 0 or more");
-	if (!(l->low >= 0 && l->low <= 1)) mt_die(MT_EX_USAGE, "--clip-low: 0 to 1");
-	if (!(l->high >= 0)) mt_die(MT_EX_USAGE, "--clip-high: 0 or more");
+	if (loss_name) mt_must(mt_loss_parse(loss_name, &l->kind));
+	loss_check_options(l, loss_given);
 	if (l->kind != MT_NLL && (o.pack & PACK_HOW) == PACK_CONCAT)
 		mt_die(MT_EX_USAGE, "--pack concat cuts the input anywhere, and --loss %s needs whole documents", loss_name);
 }
@@ -214,6 +199,7 @@ struct vocabulary vocabulary_of_run(const struct options *opt, const struct mt_r
 void options_parse(struct options *out, int argc, char **argv)
 {
 	const char *run = NULL;
+	loss_help_make(losses_help, loss_help);
 	mt_cli(&program, argc, argv, &run, 1);
 	if (o.count) { /* no run, and no training: the other options may be those of the training to come */
 		check_rows();

@@ -2,7 +2,7 @@
  *
  * Elements are placed as they are read; a document is in memory as a whole only in a group. Only placed elements are
  * hashed, of a group all words with its first element: a position does not depend on whether the next record's header
- * was read. A group of several documents goes whole into a row, so that no position is inside it.
+ * was read. A group of several documents, and an answer, go whole into a row, so that no position is inside them.
  */
 #include <stdlib.h>
 
@@ -81,7 +81,7 @@ void packer_close(struct packer *p)
  * so a successor leaves out the same. */
 static void cut_long(struct packer *p)
 {
-	bool several = p->in->documents > 1;
+	bool several = p->in->documents > 1 || (p->loss && mt_losses[*p->loss].unit != MT_TARGETS);
 	p->groups_dropped += several;
 	if ((p->pack & LONG_MASK) == LONG_DROP || several) record_cut(p->in, 0);
 	else if ((p->pack & LONG_MASK) == LONG_TRUNCATE) record_cut(p->in, p->seq);

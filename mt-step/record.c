@@ -117,14 +117,14 @@ static int skip_rest(struct record_reader *r)
 
 /* ---- groups */
 
-enum { KNOWN = GROUP_SIDE | GROUP_REF | GROUP_WEIGHTS | GROUP_OLD };
+enum { KNOWN = MT_PART_SIDE | MT_PART_REF | MT_PART_WEIGHTS | MT_PART_OLD };
 
 /* The parts of a document that are one value. Returns what stands behind them. */
 static const uint32_t *take_values(const uint32_t *words, struct group_document *d)
 {
-	if (d->parts & GROUP_SIDE) d->side = *words++;
-	if (d->parts & GROUP_REF) memcpy(&d->ref, words, sizeof d->ref);
-	return d->parts & GROUP_REF ? words + 2 : words;
+	if (d->parts & MT_PART_SIDE) d->side = *words++;
+	if (d->parts & MT_PART_REF) memcpy(&d->ref, words, sizeof d->ref);
+	return d->parts & MT_PART_REF ? words + 2 : words;
 }
 
 static uint32_t infinite_at(const uint32_t *bits, uint32_t n)
@@ -156,13 +156,13 @@ static int check_parts(const char *name, unsigned long long of, uint32_t number,
 			name, of, number, old);
 	if (!isfinite(d->ref))
 		return mt_fail(MT_EX_DATA, "%s: record %llu, document %u: its ref is not finite", name, of, number);
-	if (!(d->parts & GROUP_SIDE)) return 0;
+	if (!(d->parts & MT_PART_SIDE)) return 0;
 	if (d->side != MT_CHOSEN && d->side != MT_REJECTED)
 		return mt_fail(MT_EX_DATA, "%s: record %llu, document %u: side %u is neither 1 (chosen) nor 2 (rejected)", name,
 			of, number, d->side);
 	if (!has_target(d))
-		return mt_fail(MT_EX_DATA, "%s: record %llu, document %u: is a side of a pair, and has nothing to predict",
-			name, of, number);
+		return mt_fail(MT_EX_DATA, "%s: record %llu, document %u: is an answer, and has nothing to predict", name, of,
+			number);
 	return 0;
 }
 
@@ -171,22 +171,22 @@ int group_document(const char *name, uint64_t record, uint32_t number, const uin
 {
 	unsigned long long of = record;
 	uint32_t parts = n - *at < 2 ? 0 : words[*at + 1];
-	uint32_t head = 2 + !!(parts & GROUP_SIDE) + 2 * !!(parts & GROUP_REF);
+	uint32_t head = 2 + !!(parts & MT_PART_SIDE) + 2 * !!(parts & MT_PART_REF);
 	if (parts & ~(uint32_t)KNOWN)
 		return mt_fail(MT_EX_DATA,
 			"%s: record %llu, document %u: parts %u: this program knows 1 (side), 2 (ref), 8 (weights) and 16 (old)",
 			name, of, number, parts);
 	if (n - *at < head)
 		return mt_fail(MT_EX_DATA, "%s: record %llu, document %u: its group ends inside its head", name, of, number);
-	uint32_t count = words[*at], arrays = 1 + !!(parts & GROUP_WEIGHTS) + !!(parts & GROUP_OLD);
+	uint32_t count = words[*at], arrays = 1 + !!(parts & MT_PART_WEIGHTS) + !!(parts & MT_PART_OLD);
 	if (!count) return mt_fail(MT_EX_DATA, "%s: record %llu, document %u: is empty", name, of, number);
 	if (count > (n - *at - head) / arrays)
 		return mt_fail(MT_EX_DATA, "%s: record %llu, document %u: its %u element%s need more than the group's %u words",
 			name, of, number, count, mt_s(count), n);
 	*d = (struct group_document){.count = count, .parts = parts};
 	d->ids = take_values(words + *at + 2, d);
-	if (parts & GROUP_WEIGHTS) d->weight_bits = d->ids + count;
-	if (parts & GROUP_OLD) d->old_bits = d->ids + (arrays - 1) * count;
+	if (parts & MT_PART_WEIGHTS) d->weight_bits = d->ids + count;
+	if (parts & MT_PART_OLD) d->old_bits = d->ids + (arrays - 1) * count;
 	*at += head + arrays * count;
 	return check_parts(name, of, number, d);
 }
@@ -205,7 +205,7 @@ int group_check(const char *name, uint64_t record, const uint32_t *words, uint32
 		chosen += d.side == MT_CHOSEN;
 		rejected += d.side == MT_REJECTED;
 	}
-	if (chosen + rejected && (chosen != 1 || rejected != 1 || *documents != 2))
+	if (chosen + rejected && *documents > 1 && (chosen != 1 || rejected != 1 || *documents != 2))
 		return mt_fail(MT_EX_DATA,
 			"%s: record %llu: has %u chosen, %u rejected and %u other documents: a pair is one chosen and one rejected",
 			name, (unsigned long long)record, chosen, rejected, *documents - chosen - rejected);

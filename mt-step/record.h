@@ -3,9 +3,9 @@
  *
  *     u32 count, u32 parts, [u32 side], [f64 ref], count u32 ids, [count f32 weights], [count f32 old]
  *
- * and parts says which it has: 1 side, 2 ref, 8 weights, 16 old. A group with sides is a pair: two documents, one
- * chosen (side 1) and one rejected (2). What stands at an element is about this element; at the first one it is
- * ignored. */
+ * and parts says which it has (enum mt_record_part). A group with sides is a pair: two documents, one chosen (side 1)
+ * and one rejected (2); or one answer, of either side. What stands at an element is about this element; at the first
+ * one it is ignored. */
 #ifndef RECORD_H
 #define RECORD_H
 
@@ -13,16 +13,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "mt/losses.h"
+
 #define RECORD_MAX \
 	(1u << 30) /* maximum elements of a record; a larger count means that the file holds something else */
 
 #define RECORD_GROUP (1u << 31) /* a bit of a record's count */
 
-enum group_part { GROUP_SIDE = 1, GROUP_REF = 2, GROUP_WEIGHTS = 8, GROUP_OLD = 16 };
-
 /* A document of a group */
 struct group_document {
-	uint32_t count, parts, side;                  /* parts: of enum group_part; side: enum mt_side */
+	uint32_t count, parts, side;                  /* parts: of enum mt_record_part; side: enum mt_side */
 	double ref;                                   /* sum of a reference model's log-probabilities of its targets */
 	const uint32_t *ids, *weight_bits, *old_bits; /* (count); floats as they stand; NULL: it has none */
 };
@@ -63,7 +63,8 @@ bool record_document(struct record_reader *);
  * valid, in the words of record `record`. */
 int group_document(const char *name, uint64_t record, uint32_t number, const uint32_t *words, uint32_t n, uint32_t *at,
 	struct group_document *);
-/* Its documents, and the elements of all; errors as of group_document, or if sides are not those of a pair */
+/* Its documents, and the elements of all; errors as of group_document, or if sides are those of neither a pair nor one
+ * answer */
 int group_check(const char *name, uint64_t record, const uint32_t *words, uint32_t n, uint32_t *documents,
 	uint32_t *total);
 /* Give only the first n elements of the current record, of which none was taken yet: record_next skips the others. */

@@ -91,12 +91,11 @@ static void write_figures(struct driver *d, const struct metrics *m)
 {
 	metrics_write(m);
 	const struct best *b = best_known();
-	bool pairs = loss_of_pairs(m->loss);
 	progress_show(&(struct progress){.step = m->figures.step,
 		.until = d->o->until,
 		.loss = m->figures.loss,
-		.margin = pairs ? metrics_mean(m->sums, 2) : NAN,
-		.accuracy = pairs ? metrics_mean(m->sums, 3) : NAN,
+		.margin = metrics_figure(m->loss, m->sums, "margin"),
+		.accuracy = metrics_figure(m->loss, m->sums, "accuracy"),
 		.tokens_per_s = metrics_tokens_per_s(m),
 		.time_s = m->time_s,
 		.evaluated = b->evaluations != 0,

@@ -84,8 +84,8 @@ static const struct constant slots[] = {{"mt-store", MT_STORE}, {"mt-step", MT_S
 static const struct constant kinds[] = {{"train", MT_TRAIN}, {"eval", MT_EVAL}};
 static const struct constant messages[] = {{"batch", MT_MSG_BATCH}, {"loss", MT_MSG_LOSS}, {"grad", MT_MSG_GRAD},
 	{"save", MT_MSG_SAVE}, {"squares", MT_MSG_SQUARES}, {"score", MT_MSG_SCORE}, {"figures", MT_MSG_FIGURES}};
-static const struct constant objectives[] = {{"nll", MT_NLL}, {"pg", MT_PG}, {"dpo", MT_DPO}, {"simpo", MT_SIMPO},
-	{"orpo", MT_ORPO}};
+#define OBJECTIVE(kind, name, ...) {name, MT_##kind},
+static const struct constant objectives[] = {MT_LOSSES(OBJECTIVE)};
 static const struct constant sides[] = {{"none", MT_SIDE_NONE}, {"chosen", MT_CHOSEN}, {"rejected", MT_REJECTED}};
 static const struct constant flags[] = {{"tied", MT_TIED}, {"qkv_bias", MT_QKV_BIAS}, {"o_bias", MT_O_BIAS},
 	{"mlp_bias", MT_MLP_BIAS}, {"qk_norm", MT_QK_NORM}, {"rope_dynamic", MT_ROPE_DYNAMIC},

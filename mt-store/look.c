@@ -5,6 +5,7 @@
 
 #include "look.h"
 #include "mt/control.h"
+#include "mt/documents.h"
 #include "mt/error.h"
 #include "mt/ring.h"
 #include "mt/run.h"
@@ -55,14 +56,13 @@ const char *const *counter_words(int slot)
 
 static bool committed(enum mt_phase p) { return p == MT_APPLY || p == MT_SKIP || p == MT_DONE || p == MT_LOGGED; }
 
-/* The sums of a step's objective, see mt/memory.h. pg leaves margins and won pairs 0. Of pairs whose margins are all 0,
- * half are won. */
-static void look_pairs(struct look *l, const double *sums)
+/* The sums of a step's objective (mt/documents.h). pg has no answers */
+static void look_answers(struct look *l, const double *sums)
 {
-	double margins = sums[2], won = sums[3], pairs = sums[MT_STEP_FIGURES - 1];
-	bool any = pairs > 0 && (margins != 0 || won != 0);
-	l->margin = any ? margins / pairs : NAN;
-	l->accuracy = any ? won / pairs : NAN;
+	double chosen = sums[MT_SUM_OF_CHOSEN], rejected = sums[MT_SUM_OF_REJECTED];
+	bool any = chosen + rejected > 0;
+	l->margin = any ? sums[MT_SUM_CHOSEN] / chosen - sums[MT_SUM_REJECTED] / rejected : NAN;
+	l->accuracy = any ? sums[MT_SUM_RIGHT] / (chosen + rejected) : NAN;
 }
 
 /* The metrics of the step from the entry that transaction k uses. The next transaction of this parity is written
@@ -73,7 +73,7 @@ static bool figures_in(struct look *l, const struct mt_run *run, uint32_t k, uin
 	const struct mt_txn *t = mt_txn(run, k);
 	if (!committed(mt_word_phase(word)) || t->kind != MT_TRAIN || t->step != step || !step) return false;
 	mt_txn_figures(t, out);
-	look_pairs(l, t->figures);
+	look_answers(l, t->figures);
 	bool whole = t->micros > 0 && t->micros <= MT_MICROS;
 	for (uint32_t i = 0; whole && i < t->micros; i++) whole = t->losses[i].entered == 1;
 	atomic_thread_fence(memory_order_acquire); /* the fields were read before they are looked at again */

@@ -4,6 +4,8 @@
  *     dpo    softplus(-beta ((logp - ref) of chosen - (logp - ref) of rejected))             Rafailov et al. 2023
  *     simpo  softplus(-(beta (m of chosen - m of rejected) - gamma)), m = logp / targets     Meng et al. 2024
  *     orpo   -logp of chosen; beta softplus(-(logit(e^m) of chosen - logit(e^m) of rejected))  Hong et al. 2024
+ *     kto    sigmoid(-beta (logp - ref)) of a chosen answer, sigmoid(beta (logp - ref)) of a rejected one: that of
+ *            Ethayarajh et al. 2024 with 0 as its point of reference, D'Oosterlinck et al. 2024
  *
  * each times its scale. softplus(-x) is -log sigmoid(x). Tests compare them with TRL's (tests/golden/objectives.py).
  */
@@ -25,7 +27,7 @@ static double sigmoid(double x)
 /* log(1 - e^x) of x < 0 */
 static double log1mexp(double x) { return x > -M_LN2 ? log(-expm1(x)) : log1p(-exp(x)); }
 
-/* ---- a pair, a target ---- */
+/* ---- a pair, an answer, a target ---- */
 
 /* The loss factor softplus(-x) of a pair; its slope, -dloss / dx */
 static double pair_loss(struct pair *p, double factor, double x)
@@ -72,8 +74,17 @@ static struct pair orpo(const struct mt_objective *how, const struct side *chose
 
 struct pair objective_pair(const struct mt_objective *how, const struct side *chosen, const struct side *rejected)
 {
-	if (how->kind == MT_DPO) return dpo(how, chosen, rejected);
-	return how->kind == MT_SIMPO ? simpo(how, chosen, rejected) : orpo(how, chosen, rejected);
+	static struct pair (*const of[MT_LOSS_KINDS])(const struct mt_objective *, const struct side *,
+		const struct side *) = {[MT_DPO] = dpo, [MT_SIMPO] = simpo, [MT_ORPO] = orpo};
+	return of[how->kind](how, chosen, rejected);
+}
+
+/* kto, so far the only loss of answers */
+struct answer objective_answer(const struct mt_objective *how, enum mt_side of, const struct side *s)
+{
+	double sign = of == MT_CHOSEN ? 1 : -1, factor = of == MT_CHOSEN ? how->chosen_scale : how->scale;
+	double reward = how->beta * (s->logp - s->ref), loss = factor * sigmoid(-sign * reward);
+	return (struct answer){.loss = loss, .scale = sign * how->beta * sigmoid(sign * reward) * loss, .reward = reward};
 }
 
 struct target objective_target(const struct mt_objective *how, double logp, double old, double advantage)
@@ -129,45 +140,68 @@ static void document_set(const struct objective *o, float *scales, uint32_t k, d
 		if (o->targets[i] != MT_NO_TARGET) scale_set(o, scales, i, scale, sums);
 }
 
+static void figures_add(struct objective_sums *sums, const double figures[MT_STEP_FIGURES])
+{
+	for (int i = 0; i < MT_STEP_FIGURES; i++) sums->figures[i] += figures[i];
+}
+
+/* How many of n documents are right, of whose side so much speaks */
+static double right(double margin, double n) { return margin > 0 ? n : margin == 0 ? n / 2 : 0; }
+
 /* Documents k and k + 1 */
 static void pair_add(const struct objective *o, uint32_t k, float *scales, struct objective_sums *sums)
 {
 	uint32_t chosen = o->document[k].side == MT_CHOSEN ? k : k + 1, rejected = chosen == k ? k + 1 : k;
 	struct side side[2] = {side_of(o, chosen), side_of(o, rejected)};
 	struct pair p = objective_pair(o->how, &side[0], &side[1]);
-	double margin = p.reward[0] - p.reward[1];
-	const double figures[MT_STEP_FIGURES] = {p.reward[0], p.reward[1], margin,
-		margin > 0        ? 1
-			: margin == 0 ? 0.5
-						  : 0,
-		1};
 	sums->loss += p.loss;
 	sums->targets += side[0].targets + side[1].targets;
-	for (int i = 0; i < MT_STEP_FIGURES; i++) sums->figures[i] += figures[i];
+	figures_add(sums,
+		(const double[MT_STEP_FIGURES]){[MT_SUM_CHOSEN] = p.reward[0],
+			[MT_SUM_REJECTED] = p.reward[1],
+			[MT_SUM_RIGHT] = right(p.reward[0] - p.reward[1], 2),
+			[MT_SUM_OF_CHOSEN] = 1,
+			[MT_SUM_OF_REJECTED] = 1});
 	document_set(o, scales, chosen, p.scale[0], sums);
 	document_set(o, scales, rejected, p.scale[1], sums);
+}
+
+static void answer_add(const struct objective *o, uint32_t k, float *scales, struct objective_sums *sums)
+{
+	struct side s = side_of(o, k);
+	bool chosen = o->document[k].side == MT_CHOSEN;
+	struct answer a = objective_answer(o->how, o->document[k].side, &s);
+	double figures[MT_STEP_FIGURES] = {[MT_SUM_RIGHT] = right(chosen ? a.reward : -a.reward, 1)};
+	figures[chosen ? MT_SUM_CHOSEN : MT_SUM_REJECTED] = a.reward;
+	figures[chosen ? MT_SUM_OF_CHOSEN : MT_SUM_OF_REJECTED] = 1;
+	sums->loss += a.loss;
+	sums->targets += s.targets;
+	figures_add(sums, figures);
+	document_set(o, scales, k, a.scale, sums);
 }
 
 static void target_add(const struct objective *o, uint32_t i, float *scales, struct objective_sums *sums)
 {
 	double logp = 0 - fabs(o->losses[i]), old = (double)o->old[i];
 	struct target t = objective_target(o->how, logp, old, (double)o->advantages[i]);
-	const double figures[MT_STEP_FIGURES] = {t.clipped, old - logp, 0, 0, 1};
 	sums->loss += t.loss;
 	sums->targets++;
-	for (int f = 0; f < MT_STEP_FIGURES; f++) sums->figures[f] += figures[f];
+	figures_add(sums,
+		(const double[MT_STEP_FIGURES]){[MT_SUM_CLIPPED] = t.clipped, [MT_SUM_KL] = old - logp, [MT_SUM_TARGETS] = 1});
 	scale_set(o, scales, i, t.scale, sums);
 }
 
 void objective_add(const struct objective *o, uint32_t from, uint32_t to, float *scales, struct objective_sums *sums)
 {
-	uint32_t k = 0;
+	enum mt_loss_unit unit = mt_losses[o->how->kind].unit;
+	uint32_t k = 0, together = unit == MT_PAIRS ? 2 : 1;
 	if (scales) memset(scales + from, 0, (to - from) * sizeof *scales);
-	if (o->how->kind == MT_PG) {
+	if (unit == MT_TARGETS) {
 		for (uint32_t i = from; i < to; i++)
 			if (o->targets[i] != MT_NO_TARGET) target_add(o, i, scales, sums);
 		return;
 	}
-	while (k < o->documents && o->document[k].begin < from) k += 2;
-	for (; k < o->documents && o->document[k].begin < to; k += 2) pair_add(o, k, scales, sums);
+	while (k < o->documents && o->document[k].begin < from) k += together;
+	for (; k < o->documents && o->document[k].begin < to; k += together)
+		(unit == MT_PAIRS ? pair_add : answer_add)(o, k, scales, sums);
 }

@@ -1,10 +1,10 @@
-/* objective.h: losses that are functions of documents' log-probabilities: pg, dpo, simpo, orpo. All of it is
+/* objective.h: losses that are functions of documents' log-probabilities: all but nll of mt/losses.h. All of it is
  * arithmetic in fp64, on the host: schedule.c gets the log-probabilities from the LM head's forward pass, and gives the
  * scales to its backward pass.
  *
  * At every target the gradient of such a loss by the logits is s (softmax - onehot), where s = -dloss / dlogp: so a
- * loss consists of its value and of an s for each target. A new loss is a case in objective_pair, or a function like
- * objective_target.
+ * loss consists of its value and of an s for each target. A new loss of pairs is a line in objective_pair, one of
+ * answers or of targets a function like objective_answer or objective_target.
  */
 #ifndef MT_STREAM_OBJECTIVE_H
 #define MT_STREAM_OBJECTIVE_H
@@ -14,7 +14,7 @@
 #include "mt/documents.h"
 #include "mt/memory.h"
 
-struct side {    /* a document of a pair */
+struct side {    /* an answer, which is a document of some side */
 	double logp; /* of its targets, the sum; */
 	double ref;  /* by the reference model */
 	uint64_t targets;
@@ -27,6 +27,12 @@ struct pair {
 };
 
 struct pair objective_pair(const struct mt_objective *, const struct side *chosen, const struct side *rejected);
+
+struct answer {
+	double loss, scale, reward;
+};
+
+struct answer objective_answer(const struct mt_objective *, enum mt_side, const struct side *);
 
 struct target { /* of pg */
 	double loss, scale;

@@ -68,7 +68,7 @@ static int check_rows(const struct mt_msg *m, const struct batch_parts *b, uint3
 static int check_objective(const struct mt_objective *o)
 {
 	const double numbers[] = {o->scale, o->beta, o->gamma, o->low, o->high, o->chosen_scale};
-	if (o->kind < MT_PG || o->kind > MT_ORPO) return mt_fail(MT_EX_PEER, "objective of kind %u", o->kind);
+	if (!mt_is_objective(o->kind)) return mt_fail(MT_EX_PEER, "objective of kind %u", o->kind);
 	for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
 		if (!isfinite(numbers[i])) return mt_fail(MT_EX_PEER, "objective: number %zu is not finite", i);
 	return 0;
@@ -78,13 +78,14 @@ static int check_documents(const struct mt_msg *m, const struct batch_parts *b)
 {
 	uint32_t seq = m->batch.seq, documents = m->batch.documents;
 	size_t n = (size_t)m->batch.rows * seq;
-	bool pairs = b->objective->kind != MT_PG;
+	enum mt_loss_unit unit = mt_losses[b->objective->kind].unit;
+	bool pairs = unit == MT_PAIRS;
 	if (pairs && documents % 2) return mt_fail(MT_EX_PEER, "%u documents are not pairs", documents);
 	for (uint32_t i = 0; i < documents; i++) {
 		const struct mt_document *d = &b->documents[i];
 		if (d->begin >= n || (i && d->begin <= d[-1].begin) || b->starts[d->begin] != d->begin % seq)
 			return mt_fail(MT_EX_PEER, "document %u: begins at %u", i, d->begin);
-		if (pairs ? d->side != MT_CHOSEN && d->side != MT_REJECTED : d->side != MT_SIDE_NONE)
+		if (unit != MT_TARGETS ? d->side != MT_CHOSEN && d->side != MT_REJECTED : d->side != MT_SIDE_NONE)
 			return mt_fail(MT_EX_PEER, "document %u: side %u", i, d->side);
 		if (!isfinite(d->ref)) return mt_fail(MT_EX_PEER, "document %u: its reference is not finite", i);
 		if (pairs && i % 2 && (d->side == d[-1].side || d->begin / seq != d[-1].begin / seq))
@@ -93,14 +94,14 @@ static int check_documents(const struct mt_msg *m, const struct batch_parts *b)
 	return 0;
 }
 
-/* Each target is of the last document that begins before it, and the documents of pairs have some. */
+/* Each target is of the last document that begins before it, and answers have some. */
 static int check_targets(const struct mt_msg *m, const struct batch_parts *b)
 {
 	uint32_t seq = m->batch.seq, documents = m->batch.documents, began = 0;
-	bool pairs = b->objective->kind != MT_PG, has = true;
+	bool answers = mt_losses[b->objective->kind].unit != MT_TARGETS, has = true;
 	for (size_t i = 0, n = (size_t)m->batch.rows * seq; i <= n; i++) {
 		if (i == n || (began < documents && b->documents[began].begin == i)) {
-			if (pairs && !has) return mt_fail(MT_EX_PEER, "document %u: has no target", began - 1);
+			if (answers && !has) return mt_fail(MT_EX_PEER, "document %u: has no target", began - 1);
 			if (i == n) break;
 			began++;
 			has = false;

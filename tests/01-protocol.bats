@@ -77,18 +77,22 @@ load helpers
 	a pair: valid
 	a pair: valid
 	a pair: valid
+	answers: valid
 	m.batch.documents = 0: valid
 	m.batch.documents = 3: 3 documents are not pairs
 	m.batch.documents = 2: row 1, position 0: a target of no document
 	m.batch.documents = N + 1: 13 documents in 2 rows of 6 tokens
 	m.batch.weights = 0: an objective without weights
 	block.objective.kind = MT_NLL: objective of kind 0
-	block.objective.kind = 5: objective of kind 5
+	block.objective.kind = MT_LOSS_KINDS: objective of kind 6
 	block.objective.beta = NAN: objective: number 1 is not finite
 	block.old[7] = INFINITY: row 1, position 1: its old log-probability is not finite
 	d[1].side = MT_CHOSEN: documents 0 and 1 are not a pair of one row
 	d[1].side = 3: document 1: side 3
 	d[1].side = MT_CHOSEN: document 1: side 1
+	d[1].side = MT_SIDE_NONE: document 1: side 0
+	block.targets[9] = block.targets[10] = MT_NO_TARGET; m.batch.documents = 3: valid
+	block.targets[3] = block.targets[4] = MT_NO_TARGET: document 1: has no target
 	d[1].ref = -INFINITY: document 1: its reference is not finite
 	d[3].begin = N: document 3: begins at 12
 	d[3].begin = UINT32_MAX: document 3: begins at 4294967295

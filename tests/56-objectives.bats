@@ -8,9 +8,9 @@ load lib/golden
 		grep -qF -- "$1" "$T/fails.err" || { cat "$T/fails.err"; return 1; }
 		fails_with 64 mt-step --count --batch 1 --seq 8 "${@:2}"
 	}
-	refused "--loss: 'kto' is not nll, pg, dpo, simpo or orpo" --loss kto
+	refused "--loss: 'ipo' is not nll, pg, dpo, simpo, orpo or kto" --loss ipo
 	refused "--loss: '' is not" --loss ''
-	refused "--beta goes with --loss dpo, simpo or orpo" --beta 0.1
+	refused "--beta goes with --loss dpo, simpo, orpo or kto" --beta 0.1
 	refused "--beta goes with" --loss pg --beta 0.1
 	refused "--gamma goes with --loss simpo" --loss dpo --gamma 1
 	refused "--clip-low goes with --loss pg" --loss dpo --clip-low 0.1
@@ -20,11 +20,14 @@ load lib/golden
 	refused "--gamma: 0 or more" --loss simpo --gamma -0.1
 	for x in -0.1 1.1; do refused "--clip-low: 0 to 1" --loss pg --clip-low $x; done
 	refused "--clip-high: 0 or more" --loss pg --clip-high -1
-	for loss in pg dpo simpo orpo; do refused "--pack concat cuts the input anywhere" --loss $loss --pack concat; done
-	for how in "" "nll" "pg" "pg --clip-low 0 --clip-high 5" "dpo --beta 1" "simpo --beta 10 --gamma 0" "orpo"; do
+	refused "--desirable goes with --loss kto" --loss dpo --desirable 1
+	refused "--undesirable: 0 or more" --loss kto --undesirable -1
+	for loss in pg dpo simpo orpo kto; do refused "--pack concat cuts the input" --loss $loss --pack concat; done
+	for how in "" "nll" "pg" "pg --clip-low 0 --clip-high 5" "dpo --beta 1" "simpo --beta 10 --gamma 0" orpo \
+		"kto --beta 0.2 --desirable 0 --undesirable 1.5"; do
 		mt-step r --check --steps 1 --batch 1 --seq 8 --lr 1 ${how:+--loss $how}
 	done
-	for loss in "dpo --beta 0" "dpo --clip-low 0.1" "kto"; do
+	for loss in "dpo --beta 0" "dpo --clip-low 0.1" "ipo"; do
 		fails_with 64 mt-run --model "$GOLDEN/llama3/model" --data "$GOLDEN/llama3/data.bin" --out "$T/out" --steps 1 \
 			--batch 1 --seq 8 --lr 1 --loss $loss
 	done
@@ -70,8 +73,21 @@ open(sys.argv[1], "wb").write(b"".join(struct.pack("<I", int(w) & 0xffffffff) fo
 	for loss in nll pg; do
 		mt-step --count --batch 1 --seq 8 --loss $loss <"$T/rollout" | grep -q '"targets": 1,'
 	done
+	words "$T/good" $((G + 5)) 2 1 1 7 8
+	words "$T/bad" $((G + 5)) 2 1 2 7 8
+	words "$T/judged" $((G + 7)) 2 3 2 0 $((0xc0000000)) 7 8
+	for file in plain rollout; do
+		refused $file kto ": has no side, which --loss kto needs: mt-tokens writes it of label, or of chosen"
+	done
+	for file in good pair; do refused $file kto ", document 1: has no ref, which --loss kto needs"; done
+	refused good dpo ": is no pair, which --loss dpo needs"
+	for loss in nll pg; do refused bad $loss ": is an answer with a side, which is for --loss kto, not $loss"; done
+	refused good pg ": is an answer with a side"
+	mt-step --count --batch 1 --seq 8 <"$T/good" | grep -q '"targets": 1,'     # is trained on as any other
+	for file in judged ref; do mt-step --count --batch 1 --seq 8 --loss kto <"$T/$file" | grep '"targets": [12]'; done
 	mt-feed --check --loss dpo --shuffle 1 "$T/ref"
-	fails_with 64 mt-feed --check --loss kto "$T/ref"
+	mt-feed --check --loss kto --shuffle 1 "$T/ref" "$T/judged"
+	fails_with 64 mt-feed --check --loss ipo "$T/ref"
 	fails_with 64 mt-feed --loss dpo "$T/ref"
 	# mt-run says so before it makes a run
 	fails_with 65 mt-run --model "$GOLDEN/llama3/model" --data "$T/plain" --out "$T/out" --steps 1 --batch 1 --seq 8 \
@@ -82,6 +98,11 @@ open(sys.argv[1], "wb").write(b"".join(struct.pack("<I", int(w) & 0xffffffff) fo
 	cat "$T/ref" "$T/ref" >"$T/in"
 	fails_with 65 sh -c 'mt-step --count --batch 1 --seq 3 --loss dpo <"$0"' "$T/in"
 	grep -q "every record is a group longer than --seq 3, which is dropped" "$T/fails.err"
+	# so is an answer, which is not split
+	words "$T/in" $((G + 10)) 5 3 1 0 $((0xc0000000)) 7 8 9 7 8
+	for how in split truncate; do
+		fails_with 65 sh -c 'mt-step --count --batch 1 --seq 3 --loss kto --long "$1" <"$0"' "$T/in" $how
+	done
 }
 
 # ---- objective.c ----
@@ -89,7 +110,7 @@ open(sys.argv[1], "wb").write(b"".join(struct.pack("<I", int(w) & 0xffffffff) fo
 @test "losses, rewards and derivatives of extreme log-probabilities, too, are autograd's in fp64 to 1e-12" {
 	stream-objective "$GOLDEN/objectives.txt" >"$T/out" || { cat "$T/out"; return 1; }
 	[ "$(tail -n 1 "$T/out")" = "$(grep -c . "$GOLDEN/objectives.txt") lines" ]
-	[ "$(cut -d ' ' -f 1 "$GOLDEN/objectives.txt" | sort -u | tr '\n' ' ')" = "dpo orpo pg simpo " ]
+	[ "$(cut -d ' ' -f 1 "$GOLDEN/objectives.txt" | sort -u | tr '\n' ' ')" = "dpo kto orpo pg simpo " ]
 }
 
 @test "objectives by rows: swapped sides negate margins, the policy as its reference gives ln 2, NaN stays visible" {
@@ -102,9 +123,10 @@ open(sys.argv[1], "wb").write(b"".join(struct.pack("<I", int(w) & 0xffffffff) fo
 @test "8 steps of simpo match PyTorch's" { golden llama-simpo; }
 @test "8 steps of orpo match PyTorch's, with tied embeddings" { golden llama-orpo; }
 @test "8 steps of pg, of which a quarter of the targets is clipped, match PyTorch's" { golden llama-pg; }
+@test "8 steps of kto, answers of two weights alone and in pairs, match PyTorch's" { golden llama-kto; }
 # bats test_tags=slow
 @test "8 steps of each objective differ from PyTorch's only by rounding, in bf16" {
-	for loss in dpo simpo orpo pg; do
+	for loss in dpo simpo orpo pg kto; do
 		RUN=$(mt_run_name $loss)
 		golden llama-$loss --bf16
 		mt-store rm "$RUN" --force
@@ -112,8 +134,8 @@ open(sys.argv[1], "wb").write(b"".join(struct.pack("<I", int(w) & 0xffffffff) fo
 	done
 }
 
-# Pairs in $T/pairs and rollouts in $T/rollouts, each of 64 tokens in all, so that rows of 64, 128 and 256 tokens are
-# full
+# Pairs in $T/pairs, rollouts in $T/rollouts, and answers alone and in pairs in $T/answers, each of 64 tokens in all, so
+# that rows of 64, 128 and 256 tokens are full
 full_records() {
 	PYTHONPATH=$GOLDEN python3 - "$T" <<-'END2'
 		import random, sys
@@ -126,12 +148,17 @@ full_records() {
 		    sides = zip((n, 64 - n), draw.sample((1, 2), 2))
 		    return Group(Weighted(tokens(k), None, side, -3.0 * k) for k, side in sides)
 		write_records(sys.argv[1] + "/pairs", [pair() for _ in range(12)])
+		def answer():
+		    return Weighted(tokens(64), None, draw.choice((1, 2)), draw.uniform(-250, -150))
+		write_records(sys.argv[1] + "/answers", [answer() if i % 3 else pair() for i in range(12)])
 		write_records(sys.argv[1] + "/rollouts", [Weighted(tokens(64), [draw.choice((-1, 0.5, 1))] * 64, None, None,
 		    [draw.uniform(-6, -4) for _ in range(64)]) for _ in range(12)])
 	END2
 }
 
-records_of() { [ "$1" = pg ] && echo "$T/rollouts" || echo "$T/pairs"; } # LOSS
+records_of() { # LOSS
+	case $1 in pg) echo "$T/rollouts" ;; kto) echo "$T/answers" ;; *) echo "$T/pairs" ;; esac
+}
 
 # Steps of a new run on FILE: metrics without times in $T/NAME.m, hashes of the state in $T/NAME.state
 trained() { # NAME FILE MT-STEP'S OPTIONS...
@@ -151,7 +178,7 @@ trained() { # NAME FILE MT-STEP'S OPTIONS...
 # bats test_tags=slow
 @test "losses of documents depend on rows and micro-batches up to rounding, and two mt-streams give the bits of one" {
 	full_records
-	for loss in dpo simpo orpo pg; do
+	for loss in dpo simpo orpo pg kto; do
 		file=$(records_of $loss)
 		for how in "64 4 2" "64 4 1" "128 2 1" "256 1 1"; do
 			set -- $how
@@ -255,7 +282,7 @@ references() {
 # bats test_tags=slow
 @test "kill -9 of each stage, and resume, change no bit of a training with an objective" {
 	full_records
-	for loss in dpo pg; do
+	for loss in dpo pg kto; do
 		file=$(records_of $loss)
 		set -- --seq 64 --batch 2 --micro 1 --loss $loss --eval "$file" --eval-every 2
 		STEPS=6 trained whole "$file" "$@"
@@ -281,7 +308,7 @@ references() {
 
 @test "--grad none: steps with an objective give the bits of a run with gradients in the store" {
 	full_records
-	for loss in dpo pg; do
+	for loss in dpo pg kto; do
 		file=$(records_of $loss)
 		set -- --seq 64 --batch 4 --micro 4 --loss $loss --clip 0
 		MODEL=llama3 trained store "$file" "$@"
@@ -306,21 +333,20 @@ references() {
 # bats test_tags=slow
 @test "losses, rewards, margins, accuracies, clipped shares and kl are the formulas of mt-score's log-probabilities" {
 	full_records
-	for file in pairs rollouts; do
+	for file in pairs rollouts answers; do
 		make_run "$GOLDEN/qwen3/model" --dtype fp32
 		spawn stream mt-stream "$RUN" --threads 1
 		mt-score "$RUN" --seq 64 --micro 4 --tokens <"$T/$file" >"$T/$file.scores"
 		mt-store rm "$RUN" --force
 	done
 	for loss in "dpo --beta 0.05" simpo "simpo --beta 1.5 --gamma 0.25" orpo "orpo --beta 0.5" pg \
-		"pg --clip-low 0.1 --clip-high 0.6"; do
-		file=$T/pairs
-		[ "${loss%% *}" != pg ] || file=$T/rollouts
+		"pg --clip-low 0.1 --clip-high 0.6" kto "kto --beta 0.02 --desirable 1.5 --undesirable 0.5"; do
+		file=$(records_of ${loss%% *})
 		# shellcheck disable=SC2086
 		trained m "$file" --seq 64 --batch 4 --micro 4 --until 1 --loss $loss --eval "$file" --eval-every 1
 		PYTHONPATH=$GOLDEN python3 - "$file" "$T/m.m" $loss <<-'END2'
 			import json, math, sys
-			from records import CONTEXT_ONLY, read_records
+			from records import CONTEXT_ONLY, Group, read_records
 			file, metrics, loss, *options = sys.argv[1:]
 			given = {options[i][2:]: float(options[i + 1]) for i in range(0, len(options), 2)}
 			beta, gamma = given.get("beta", 2 if loss == "simpo" else 0.1), given.get("gamma", 1)
@@ -341,6 +367,16 @@ references() {
 			        softplus(rewards[1] - rewards[0] + (gamma if loss == "simpo" else 0))
 			    return value, -sums[0], n[0], *rewards, rewards[0] - rewards[1], float(rewards[0] > rewards[1])
 			def expected(records):
+			    if loss == "kto":
+			        of = {1: [], 2: []}
+			        for d, logps in (answer for answers in records for answer in answers):
+			            of[d.side].append(beta * (math.fsum(x for x in logps if x is not None) - d.ref))
+			        sigmoid = lambda x: math.exp(-softplus(-x))
+			        values = [given.get("desirable", 1) * sigmoid(-x) for x in of[1]] + \
+			            [given.get("undesirable", 1) * sigmoid(x) for x in of[2]]
+			        right = [float(x > 0) for x in of[1]] + [float(x < 0) for x in of[2]]
+			        return {"loss": mean(values), "reward_chosen": mean(of[1]), "reward_rejected": mean(of[2]),
+			            "margin": mean(of[1]) - mean(of[2]), "accuracy": mean(right)}
 			    if loss == "pg":
 			        targets = [(l, o, w) for d, logps in records for l, o, w, t in zip(logps, d.old, d.weights, d)
 			                   if l is not None]
@@ -356,7 +392,7 @@ references() {
 			    return {"loss": value, **dict(zip(keys, map(mean, rest)))}
 			records, at = [], 0
 			for r in read_records(file):
-			    documents = r if loss != "pg" else [r]
+			    documents = r if isinstance(r, Group) else [r]
 			    records.append(list(zip(documents, scores[at:at + len(documents)])))
 			    at += len(documents)
 			assert at == len(scores)
@@ -393,6 +429,7 @@ mixed_records() {
 		records = [tokens(draw.choice((1, 2, 20, 31, 32, 33, 100))) for _ in range(20)]
 		records += [some(draw.choice((1, 2, 20, 64))) for _ in range(10)]
 		records += [Group(some(draw.randrange(2, 16), side) for side in draw.sample((1, 2), 2)) for _ in range(20)]
+		records += [some(draw.choice((2, 20, 32)), draw.choice((1, 2))) for _ in range(10)]
 		records += [Group([some(3), tokens(2), some(9)]), Group([some(20), some(20)]), tokens(7)]
 		draw.shuffle(records)
 		write_records(sys.argv[1], records)

@@ -286,7 +286,7 @@ WANT+='"arguments": {"a": 3}}</call>;]]'
 	{"prompt": "q", "chosen": "a", "rejected": "b", "score": 2}
 	EOF
 	hears "^mt-tokens: keys that are not used: 'id' \(in 3 lines\), 'source' \(in 1 line\), 'meta' \(in 1 line\), \
-'label' \(in 2 lines\), 'tools' \(in 1 line\), 'system' \(in 1 line\), 'score' \(in 2 lines\)$"
+'label' \(in 1 line\), 'tools' \(in 1 line\), 'system' \(in 1 line\), 'score' \(in 2 lines\)$"
 	for i in $(seq 25); do echo "{\"text\": \"t\", \"key$i\": 1}"; done | chats chat >"$T/shown"
 	hears "'key20' \(in 1 line\), and 5 more$"
 }
@@ -300,13 +300,27 @@ WANT+='"arguments": {"a": 3}}</call>;]]'
 			refused chat "'$(cut -d'"' -f2 <<<"$key")' is not read here: leave it out, or" "{$answer, $key}"
 		done
 	done
-	for key in false 0 '"False"' 0.0; do
+	for key in 0 '"False"' 0.0; do
 		refused chat "'label' says that the completion is bad" '{"prompt": "q", "completion": "a", "label": '"$key"'}'
 	done
-	gives chat 'q[[a<|end|>]]' '[[t<|end|>]]' <<-'EOF'
+	gives chat 'chosen: q[[a<|end|>]]' '[[t<|end|>]]' <<-'EOF'
 	{"prompt": "q", "completion": "a", "label": true, "reward": null}
 	{"text": "t", "label": false, "advantage": null, "logprobs": null}
 	EOF
+}
+
+@test "a completion with the label true or false is an answer of that side, a record of its own" {
+	gives chat 'chosen: q[[a<|end|>]]' 'rejected: q[[a<|end|>]]' 'rejected: {user}q;{assistant}[[a;]]' <<-EOF
+	{"prompt": "q", "completion": "a", "label": true}
+	{"prompt": "q", "completion": "a", "label": false}
+	{"label": false, "prompt": [{"role": "user", "content": "q"}], \\
+	"completion": [{"role": "assistant", "content": "a"}]}
+	EOF
+	hears '^mt-tokens: 3 documents, '
+	no hears 'not used'
+	refused chat "has a weight, and a label" '{"prompt": "q", "completion": "a", "label": true, "weight": 0.5}'
+	# without tokens to train on it is left out, also with --keep-empty
+	chats chat --keep-empty <<<'{"prompt": "q", "completion": [], "label": true}' >"$T/shown" || [ ! -s "$T/rec" ]
 }
 
 @test "forms of other programs exit 65, and the filter of jq in the message makes lines that are read" {

@@ -103,11 +103,12 @@ def convert(maker, vocabulary, options, where, first, lines):
         say_day(options, made.notes)
         made.lines += 1
         wanted, pair = [document.targets() for document in documents], len(documents) > 1
+        sides = documents[0].side != 0
         if not all(wanted):
             made.left_out += 1
             made.unexplained += made.notes.reasons == reasons
             made.first_left_out = made.first_left_out or at
-            if pair or not options.keep_empty:
+            if sides or not options.keep_empty:
                 continue
         made.records.append(shown(at, documents, maker.tokenizer, options.terminal) if options.show else
                             record(*documents))

@@ -7,8 +7,8 @@ show where they are among the ids.
 import bisect
 import re
 
-from .errors import Problem
-from .normalize import (Chat, Ids, Pair, Text, document, line_weight, prompt, shapes, with_parts, without_begin,
+from .errors import EX_DATA, Problem
+from .normalize import (Chat, Ids, Pair, Text, document, label, line_weight, prompt, shapes, with_parts, without_begin,
                         without_end)
 from .notes import Notes
 from .pairs import has_sides, sides
@@ -47,11 +47,17 @@ class Maker:
             self.ready = {}
 
     def documents(self, line):
-        """The Documents of a line that stay together: one, or those of chosen and rejected."""
+        """The Documents of a line that stay together: one, or those of chosen and rejected. With a label, one has
+        a side, too."""
         if has_sides(line, self.pairs, self.notes):
             made = map(self.document, sides(line, self.has_template, self.notes))
             return [made._replace(side=side) for made, side in zip(made, (CHOSEN, REJECTED))]
         made, weight = self.document(document(line, self.has_template, self.notes)), line_weight(line)
+        good = label(line)
+        if good is not None:
+            if weight != 1 or made.weights:
+                raise Problem(EX_DATA, "has a weight, and a label: answers that are compared take none")
+            return [made._replace(side=CHOSEN if good else REJECTED)]
         if weight != 1:
             made = made._replace(weights=[weight * w for w in made.weights or [1] * len(made.ids)])
         return [made]

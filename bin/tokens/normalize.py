@@ -364,9 +364,15 @@ def refuse_judged(line):
     if key:
         raise Problem(EX_DATA, "'%s' is not read here: leave it out, or give 'weight', the weight of the line's tokens "
                       "in the loss; 'ids' take advantage and logprobs" % key)
-    if "completion" in line and str(line.get("label")).lower() in ("false", "0", "0.0"):
+    if label(line) is None and "completion" in line and str(line.get("label")).lower() in ("false", "0", "0.0"):
         raise Problem(EX_DATA, "'label' says that the completion is bad, and it would be trained on: leave such lines "
-                      "out, or make pairs of chosen and rejected")
+                      "out, make true and false of it (--loss kto), or pairs of chosen and rejected")
+
+
+def label(line):
+    """Is the completion of this line good (True) or bad (False)? None: the line does not say it."""
+    judged = isinstance(line, dict) and line.get("completion") is not None and isinstance(line.get("label"), bool)
+    return line["label"] if judged else None
 
 
 def line_weight(line):
@@ -391,7 +397,7 @@ def document(line, has_template, notes):
             if line.get(key) is None:
                 raise Problem(EX_DATA, "has '%s' without '%s'; %s" % (other, key, its_keys(line)))
         refuse_judged(line)
-        notes.unused(line, {"prompt", "completion"} | BESIDE)
+        notes.unused(line, {"prompt", "completion"} | BESIDE | ({"label"} if label(line) is not None else set()))
         if isinstance(line["prompt"], list) and isinstance(line["completion"], list):
             (prompt, _), (answer, weights) = (messages_of(line[key], key, notes) for key in ("prompt", "completion"))
             return answer_chat(line, prompt, answer, weights, "completion")

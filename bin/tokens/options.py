@@ -22,6 +22,8 @@ EPILOG = """each line of a FILE (default: stdin) is one of
   {"prompt": ..., "chosen": ..., "rejected": ...}
                                          two answers to compare (--loss dpo, ...), texts or messages; the prompt may be
                                          messages, conversations, instruction and input, or what both begin with
+  {"prompt": ..., "completion": ..., "label": true}
+                                         an answer that is good (true) or bad (false), for --loss kto
   {"ids": [...], "trained": [...], "advantage": x, "logprobs": [...]}
                                          token ids as they are; for policy gradients with the log-probabilities that
                                          the sampler had (--loss pg), or without

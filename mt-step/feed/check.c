@@ -111,10 +111,14 @@ static int gather(void *arg, const uint32_t *words, uint32_t n)
 	return 0;
 }
 
-/* group: its count, then its n words; NULL: the record is plain */
-static int check_loss(const struct checked *c, uint32_t *group, uint32_t n)
+/* group: its count, then its n words, of so many documents; NULL: the record is plain */
+static int check_loss(const struct checked *c, uint32_t *group, uint32_t n, uint32_t documents)
 {
-	struct record_reader r = {.name = c->file->name, .records = c->documents, .group = group, .words = n};
+	struct record_reader r = {.name = c->file->name,
+		.records = c->documents,
+		.group = group,
+		.words = n,
+		.documents = documents};
 	return c->how->by_loss ? loss_check_record(c->how->loss, &r) : 0;
 }
 
@@ -126,7 +130,7 @@ static int check_group(struct checked *c, uint64_t off, uint32_t n)
 	int rc = file_words(c->file, c->how, off, n, gather, &end);
 	uint32_t documents, total;
 	if (!rc) rc = group_check(c->file->name, c->documents, words, n, &documents, &total);
-	if (!rc) rc = check_loss(c, group, n);
+	if (!rc) rc = check_loss(c, group, n, documents);
 	for (uint32_t at = 0, number = 1; at < n && !rc; number++) {
 		rc = group_document(c->file->name, c->documents, number, words, n, &at, &d);
 		c->element = 0;
@@ -146,7 +150,7 @@ static int check_document(void *arg, uint64_t off, uint32_t n)
 	c->documents++;
 	c->element = how->format == FEED_RECORDS ? 0 : off / how->format;
 	if (n & RECORD_GROUP) rc = check_group(c, off, n & ~RECORD_GROUP);
-	else if ((rc = check_loss(c, NULL, 0)) == 0 && how->vocab) rc = file_words(c->file, how, off, n, check_words, c);
+	else if ((rc = check_loss(c, NULL, 0, 1)) == 0 && how->vocab) rc = file_words(c->file, how, off, n, check_words, c);
 	if (!rc) count_end(c);
 	return rc ? rc : !how->shuffle && !how->mix;
 }

@@ -67,7 +67,7 @@ static void parse(int argc, char **argv, struct feed_sources *sources)
 	if (how.block == 1 || how.block > RECORD_MAX) mt_die(MT_EX_USAGE, "--block: 2 to %u", RECORD_MAX);
 	if (loss && !how.check) mt_die(MT_EX_USAGE, "--loss goes with --check");
 	how.by_loss = loss;
-	if (loss) mt_must(loss_parse(loss, &how.loss));
+	if (loss) mt_must(mt_loss_parse(loss, &how.loss));
 	if (config && !how.check) mt_die(MT_EX_USAGE, "--config goes with --check");
 	if (turn_end && !config) mt_die(MT_EX_USAGE, "--turn-end goes with --check and --config");
 	if (!how.epochs) mt_die(MT_EX_USAGE, "--epochs: at least 1");

@@ -59,11 +59,11 @@ static bool next_document(struct kept *k, uint32_t *at, struct group_document *d
 
 static uint32_t words_of(const struct group_document *d, uint32_t parts)
 {
-	uint32_t arrays = 1 + !!(parts & GROUP_WEIGHTS) + !!(parts & GROUP_OLD);
-	return 2 + !!(parts & GROUP_SIDE) + 2 * !!(parts & GROUP_REF) + arrays * d->count;
+	uint32_t arrays = 1 + !!(parts & MT_PART_WEIGHTS) + !!(parts & MT_PART_OLD);
+	return 2 + !!(parts & MT_PART_SIDE) + 2 * !!(parts & MT_PART_REF) + arrays * d->count;
 }
 
-static void put_count(struct kept *k, enum group_part part)
+static void put_count(struct kept *k, enum mt_record_part part)
 {
 	struct group_document d;
 	uint64_t words = 0;
@@ -85,24 +85,24 @@ static void put_old(const double *logp, uint32_t n)
 	}
 }
 
-void join_document(enum group_part part, uint64_t record, double sum, const double *tokens, size_t n)
+void join_document(enum mt_record_part part, uint64_t record, double sum, const double *tokens, size_t n)
 {
 	struct group_document d;
 	for (; join.record < record; join.left_out++) drop_first();
 	struct kept *k = join.first;
 	if (!k->at) put_count(k, part);
 	bool is_there = next_document(k, &k->at, &d);
-	MT_ASSERT(is_there && (part != GROUP_OLD || n == d.count));
+	MT_ASSERT(is_there && (part != MT_PART_OLD || n == d.count));
 	d.parts |= part;
-	if (part == GROUP_REF) d.ref = sum;
+	if (part == MT_PART_REF) d.ref = sum;
 	if (!isfinite(d.ref))
 		mt_die(MT_EX_DATA, "record %llu: its log-probability is not finite", (unsigned long long)record);
 	put((uint32_t[]){d.count, d.parts}, 2);
-	if (d.parts & GROUP_SIDE) put(&d.side, 1);
-	if (d.parts & GROUP_REF) put(&d.ref, 2);
+	if (d.parts & MT_PART_SIDE) put(&d.side, 1);
+	if (d.parts & MT_PART_REF) put(&d.ref, 2);
 	put(d.ids, d.count);
 	if (d.weight_bits) put(d.weight_bits, d.count);
-	if (part == GROUP_OLD) put_old(tokens, d.count);
+	if (part == MT_PART_OLD) put_old(tokens, d.count);
 	else if (d.old_bits) put(d.old_bits, d.count);
 	if (k->at == (*k->words & ~RECORD_GROUP)) drop_first();
 }

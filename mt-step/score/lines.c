@@ -58,7 +58,7 @@ static void close_line(enum lines how)
 {
 	if (!line.of.record) return;
 	if (how == LINES_REF || how == LINES_OLD)
-		join_document(how == LINES_REF ? GROUP_REF : GROUP_OLD, line.of.record, line.logp, line.tokens, line.n);
+		join_document(how == LINES_REF ? MT_PART_REF : MT_PART_OLD, line.of.record, line.logp, line.tokens, line.n);
 	else if (how != LINES_SUM) put_line(how, line.of, line.targets, line.logp, line.greedy);
 	line.n = 0;
 }

@@ -47,7 +47,7 @@ void lines_end(enum lines, uint64_t records);
 void join_keep(const uint32_t *words, size_t n);
 /* Write the next document, which is of this record, with the part: ref is `sum`, old tokens[n] with NaN where there is
  * none. Records before it that have none were left out. */
-void join_document(enum group_part, uint64_t record, double sum, const double *tokens, size_t n);
+void join_document(enum mt_record_part, uint64_t record, double sum, const double *tokens, size_t n);
 /* How many records were left out, at the end of the input */
 uint64_t join_end(void);
 

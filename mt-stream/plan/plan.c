@@ -6,6 +6,7 @@
 #include "dry.h"
 #include "mt/error.h"
 #include "mt/layout.h"
+#include "mt/losses.h"
 
 enum { MOST_NODES = 64, MOST_STREAMS = 64 }; /* more than a run can have: plans are arithmetic */
 
@@ -110,20 +111,11 @@ static void check_nodes(void)
 	if (seq * micro > (1ull << 32) / all) mt_die(MT_EX_USAGE, "more than 4G tokens a step, which no run's rings hold");
 }
 
-/* Is it a loss that needs log-probabilities first? */
-static bool is_objective(const char *name)
-{
-	static const char *const objectives[] = {"pg", "dpo", "simpo", "orpo"};
-	for (size_t i = 0; i < sizeof objectives / sizeof *objectives; i++)
-		if (!strcmp(name, objectives[i])) return true;
-	if (strcmp(name, "nll")) mt_die(MT_EX_USAGE, "--loss: '%s' is not nll, pg, dpo, simpo or orpo", name);
-	return false;
-}
-
 /* Check the options, and make a request of them */
 static struct plan_request request_parse(void)
 {
 	struct plan_request req = {.train = true};
+	enum mt_objective_kind kind;
 	if (!dry.config) mt_die(MT_EX_USAGE, "a plan needs --config FILE");
 	if (batch && (micro || micros_given)) mt_die(MT_EX_USAGE, "--batch: in place of --micro and --micro-batches");
 	dry.batch = (uint32_t)batch;
@@ -136,7 +128,8 @@ static struct plan_request request_parse(void)
 	req.grad = type_parse("grad", grad);
 	req.state = type_parse("state", state);
 	if (!(req.optim = mt_optim_named(optim))) mt_die(MT_EX_USAGE, "--optim: '%s' is not adamw, lion or sgd", optim);
-	req.objective = req.weighted = is_objective(loss);
+	mt_must(mt_loss_parse(loss, &kind));
+	req.objective = req.weighted = mt_is_objective(kind);
 	check_nodes();
 	req.early = !strcmp(update, "early");
 	if (!req.early && strcmp(update, "late")) mt_die(MT_EX_USAGE, "--update: '%s' is not early or late", update);

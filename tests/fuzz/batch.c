@@ -10,7 +10,7 @@
 static void check_objective(const struct mt_msg *m, const struct batch_parts *b, const char *end)
 {
 	uint32_t seq = m->batch.seq, n = m->batch.rows * seq;
-	bool pairs = b->objective->kind != MT_PG;
+	enum mt_loss_unit unit = mt_losses[b->objective->kind].unit;
 	if ((const char *)(b->documents + m->batch.documents) != end || !isfinite(b->objective->scale)) abort();
 	for (uint32_t i = 0; i < m->batch.documents; i++) {
 		const struct mt_document *d = &b->documents[i], *other = &b->documents[i ^ 1];
@@ -21,8 +21,9 @@ static void check_objective(const struct mt_msg *m, const struct batch_parts *b,
 			if (at >= row_end || b->starts[at] != d->begin % seq || !isfinite(b->old[at])) abort();
 			targets++;
 		}
-		if (!pairs) continue;
-		if (!targets || d->side + other->side != MT_CHOSEN + MT_REJECTED) abort();
+		if (unit != MT_TARGETS && !targets) abort();
+		if (unit != MT_PAIRS) continue;
+		if (d->side + other->side != MT_CHOSEN + MT_REJECTED) abort();
 		if (d->begin / seq != other->begin / seq) abort();
 	}
 }

@@ -8,7 +8,7 @@
 
 enum { SEQ = 8 };
 
-/* A pair is in one row, one side beside the other, and each has a target. */
+/* Each answer has a target, and a pair is in one row, one side beside the other. */
 static void check_documents(const struct packer *p, const uint32_t *targets)
 {
 	for (uint32_t i = 0; i < p->n_in_row; i++) {
@@ -18,8 +18,12 @@ static void check_documents(const struct packer *p, const uint32_t *targets)
 		if (d->begin >= end || !isfinite(d->ref)) abort();
 		for (uint32_t t = d->begin; t < end; t++) n += targets[t] != MT_NO_TARGET;
 		bool pair = !last && d->side + next->side == MT_CHOSEN + MT_REJECTED && d->side && next->side;
-		if (d->side && (!n || (i % 2 == 0 && p->loss && loss_of_pairs(*p->loss) && !pair))) abort();
-		if (p->loss && loss_of_pairs(*p->loss) != (d->side != MT_SIDE_NONE)) abort();
+		if (d->side && !n) abort();
+		if (!p->loss) continue;
+		enum mt_loss_unit unit = mt_losses[*p->loss].unit;
+		if (unit == MT_PAIRS && i % 2 == 0 && !pair) abort();
+		bool alone = i == 0 || !pair;
+		if (unit != MT_TARGETS ? !d->side : d->side && (*p->loss != MT_NLL || d->side != MT_CHOSEN || !alone)) abort();
 	}
 }
 
@@ -40,17 +44,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	int fd = memfd_create("records", 0);
 	if (fd < 0 || (in.n && write(fd, in.p, in.n) != (ssize_t)in.n) || lseek(fd, 0, SEEK_SET)) abort();
 	if (record_open(&r, fd, "x")) abort();
-	if (x / 9 / LOSSES / 2 % 2) r.whole = copy;
+	if (x / 9 / MT_LOSS_KINDS / 2 % 2) r.whole = copy;
 	if (packer_open(&p, &r, how, SEQ, &(struct vocabulary){.size = 1000}) == 0) {
 		struct place places[SEQ] = {0}, last = {0};
 		float weights[SEQ], old[SEQ];
 		struct mt_document documents[SEQ];
-		enum mt_objective_kind loss = x / 9 % LOSSES;
+		enum mt_objective_kind loss = x / 9 % MT_LOSS_KINDS;
 		p.places = places;
 		p.weights = weights;
 		p.old = old;
 		p.in_row = documents;
-		if (x / 9 / LOSSES % 2) p.loss = &loss;
+		if (x / 9 / MT_LOSS_KINDS % 2) p.loss = &loss;
 		while (packer_row(&p, row, row + SEQ, row + 2 * SEQ) > 0) {
 			check_documents(&p, row + SEQ);
 			for (uint32_t t = 0; t < SEQ; t++) {

@@ -88,7 +88,7 @@ CASES = {
             num_key_value_heads=1, max_position_embeddings=64),
         "dialect": 5, "weights": True,
         "train": {"micro": 2, "seq": 27, "warmup": 2, "clip": 3.3}},
-    # objectives, in fp64. dpo's reference is another model; a quarter of pg's targets is clipped
+    # objectives, in fp64. The reference of dpo and kto is another model; a quarter of pg's targets is clipped
     **{"llama-" + loss: {
         "config": transformers.LlamaConfig(
             vocab_size=79, hidden_size=24, intermediate_size=28, num_hidden_layers=2, num_attention_heads=3,
@@ -97,7 +97,8 @@ CASES = {
         "train": {"steps": 8, "micro": 2, "seq": 40, "warmup": 2, "loss": loss, **options}}
        for loss, options in (("dpo", {"beta": 0.1, "clip": 2.5}), ("simpo", {"beta": 1.0, "gamma": 0.6, "clip": 4.0}),
                              ("orpo", {"beta": 0.4, "clip": 5.0}),
-                             ("pg", {"clip_low": 0.2, "clip_high": 0.28, "clip": 3.0}))},
+                             ("pg", {"clip_low": 0.2, "clip_high": 0.28, "clip": 3.0}),
+                             ("kto", {"beta": 0.1, "undesirable": 0.75, "clip": 0.4}))},
     # every bias of a llama; pad_token_id is a token of the data, embeddings untied
     "llama-bias": {
         "config": transformers.LlamaConfig(
@@ -369,13 +370,13 @@ def documents(rng, vocab, seq, rows):
 def preference_data(config, weights, rng, o):
     """For an objective. dpo's reference is the model with noise; pg's policy was the model, but for noise."""
     start = {n: w + 0.5 * w.std() * torch.randn_like(w) if w.dim() > 1 else w for n, w in weights.items()} \
-        if o["loss"] == "dpo" else weights
+        if o["loss"] in ("dpo", "kto") else weights
     with fp64():
         other = build(config, torch.float64)
         other.load_state_dict({n: w.double() for n, w in start.items()}, strict=False)
-        draw = preferences.samples if o["loss"] == "pg" else preferences.pairs
+        draw = {"pg": preferences.samples, "kto": preferences.labelled}.get(o["loss"], preferences.pairs)
         return draw(rng, document, config.vocab_size, o["seq"], o["steps"] * o["batch"],
-                    other if o["loss"] in ("pg", "dpo") else None)
+                    other if o["loss"] in ("pg", "dpo", "kto") else None)
 
 
 # Training

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """objectives.txt: what PyTorch computes, in fp64 and by autograd, of the losses in mt-stream/objective.c. One line a
-pair of documents, or a target of pg, random ones and extreme ones:
+pair of documents, an answer or a target of pg, random ones and extreme ones:
 
     LOSS beta gamma low high scale chosen_scale  logp ref targets (chosen)  logp ref targets (rejected)
         loss  s (chosen)  s (rejected)  reward (chosen)  reward (rejected)
+    kto  beta gamma low high scale chosen_scale  side logp ref targets  loss s reward
     pg   beta gamma low high scale chosen_scale  logp old advantage  loss s clipped
 
 Numbers are hexadecimal. s is minus the derivative of the loss by a target's log-probability. The losses are written as
-in TRL 1.16: DPOTrainer's 'sigmoid', CPOTrainer's 'simpo', ORPOTrainer.odds_ratio_loss, GRPOTrainer's 'dapo'."""
+in TRL 1.16: DPOTrainer's 'sigmoid', CPOTrainer's 'simpo', ORPOTrainer.odds_ratio_loss, GRPOTrainer's 'dapo',
+KTOTrainer's 'apo_zero_unpaired'."""
 
 import os
 import random
@@ -15,6 +17,8 @@ import sys
 
 import torch
 import torch.nn.functional as F
+
+from records import CHOSEN, REJECTED
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -47,6 +51,13 @@ def orpo(o, chosen, rejected, *_):
     return loss, o["beta"] * c, o["beta"] * r
 
 
+def kto(o, side, logps, ref):
+    reward = o["beta"] * (logps.sum() - ref)
+    if side == CHOSEN:                  # TRL's 1 - sigmoid(reward) and sigmoid(reward), without cancellation
+        return torch.exp(F.logsigmoid(-reward)) * o["chosen_scale"], reward
+    return torch.exp(F.logsigmoid(reward)) * o["scale"], reward
+
+
 def pg(o, logp, old, advantage):
     ratio = torch.exp(logp - old)
     clipped = torch.clamp(ratio, 1 - o["low"], 1 + o["high"])
@@ -57,6 +68,7 @@ def pg(o, logp, old, advantage):
 
 KEYS = ("beta", "gamma", "low", "high", "scale", "chosen_scale")
 PAIRS = {"dpo": dpo, "simpo": simpo, "orpo": orpo}
+ANSWERS = {"kto": kto}
 
 
 def options(rng):
@@ -77,6 +89,13 @@ def pair_line(kind, o, sums, refs, targets):
     loss.backward()
     sides = [x for side in zip((p.sum() for p in logps), refs, targets) for x in side]
     return line(kind, *(o[k] for k in KEYS), *sides, loss, *(-p.grad[0] for p in logps), *rewards)
+
+
+def answer_line(kind, o, side, total, ref, targets):
+    logps = torch.full((targets,), total / targets, dtype=torch.float64, requires_grad=True)
+    loss, reward = ANSWERS[kind](o, side, logps, number(ref))
+    loss.backward()
+    return line(kind, *(o[k] for k in KEYS), side, logps.sum(), ref, targets, loss, -logps.grad[0], reward)
 
 
 def pg_line(o, logp, old, advantage):
@@ -114,6 +133,15 @@ def main():
         for logp, old, advantage in ((-1e4, -1.0, 1.0), (-1e4, -1.0, -1.0), (-1.0, -500.0, 1.0), (-1.0, -500.0, -1.0),
                                      (-2.0, -2.0, 0.0), (-2.0, -2.0, 1.5), (-2.0, -2.0, -1.5)):
             f.write(pg_line(options(rng), logp, old, advantage))
+        rng = random.Random(36)             # the losses of answers have draws of their own
+        for kind in ANSWERS:
+            for side in CHOSEN, REJECTED:
+                for _ in range(20):
+                    targets = rng.randrange(1, 40)
+                    total = -targets * rng.expovariate(0.5) - 1e-3
+                    f.write(answer_line(kind, options(rng), side, total, total + rng.gauss(0, 5), targets))
+                for total, ref in (-80.5, -80.5), (-1e4, 0.0), (-2.0, -300.0), (-300.0, -2.0):
+                    f.write(answer_line(kind, {**options(rng), "beta": 0.1}, side, total, ref, 3))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Data and losses of make.py's cases with an objective: dpo, simpo, orpo, pg. The losses are those of objectives.py."""
+"""Data and losses of make.py's cases with an objective. The losses are those of objectives.py."""
 
 import math
 
@@ -35,6 +35,16 @@ def pairs(rng, document, vocab, seq, rows, reference):
     return made
 
 
+def labelled(rng, document, vocab, seq, rows, reference):
+    """Answers of both sides for so many rows, each a record of its own, but for some pairs."""
+    made = []
+    for group in pairs(rng, document, vocab, seq, rows + rows // 2, reference):
+        made += [group] if rng.random() < 0.2 else [d for d in group if rng.random() < 0.8]
+    if len(pack(made, seq, "docs")) < rows:
+        raise SystemExit("too few rows")
+    return made
+
+
 def samples(rng, document, vocab, seq, rows, policy):
     """Documents for so many rows whose tokens have an advantage and the log-probability of a policy near this one."""
     made = []
@@ -68,6 +78,24 @@ def step_of_pairs(model, rows, o):
                    "accuracy": accuracy / len(of_pairs)}
 
 
+def step_of_answers(model, rows, o):
+    documents = [d for row in rows for d in row]
+    scale = 1 / len(documents)
+    options = {**o, "scale": o.get("undesirable", 1) * scale, "chosen_scale": o.get("desirable", 1) * scale}
+    total, right, rewards = 0.0, 0, {CHOSEN: [], REJECTED: []}
+    for d in documents:
+        loss, reward = objectives.ANSWERS[o["loss"]](options, d.side, logps(model, d), d.ref)
+        loss.backward()
+        total += float(loss.detach())
+        rewards[d.side].append(float(reward.detach()))
+        if abs(rewards[d.side][-1]) < 1e-4:
+            raise SystemExit("a reward of %g: rounding might change its sign" % rewards[d.side][-1])
+        right += (rewards[d.side][-1] > 0) == (d.side == CHOSEN)
+    chosen, rejected = (sum(rewards[side]) / len(rewards[side]) for side in (CHOSEN, REJECTED))
+    return total, {"reward_chosen": chosen, "reward_rejected": rejected, "margin": chosen - rejected,
+                   "accuracy": right / len(documents)}
+
+
 def step_of_samples(model, rows, o):
     documents = [d for row in rows for d in row]
     count = sum(t is not None for d in documents for t in targets(d))
@@ -91,7 +119,7 @@ def step_of_samples(model, rows, o):
 
 def step(model, rows, o):
     """A step's gradients, its loss and what its metrics have beside it."""
-    total, metrics = (step_of_samples if o["loss"] == "pg" else step_of_pairs)(model, rows, o)
+    total, metrics = {"pg": step_of_samples, "kto": step_of_answers}.get(o["loss"], step_of_pairs)(model, rows, o)
     if not math.isfinite(total):
         raise SystemExit("a loss of %g" % total)
     return total, metrics

@@ -31,7 +31,8 @@ static void make(uint32_t kind)
 	}
 	block.objective = (struct mt_objective){.kind = kind, .scale = 0.5, .beta = 0.1};
 	for (uint32_t i = 0; i < 4; i++)
-		block.documents[i] = (struct mt_document){3 * i, kind == MT_PG ? MT_SIDE_NONE : MT_CHOSEN + i % 2, -2};
+		block.documents[i] = (struct mt_document){3 * i,
+			mt_losses[kind].unit == MT_TARGETS ? MT_SIDE_NONE : MT_CHOSEN + i % 2, -2};
 	m = (struct mt_msg){.kind = MT_MSG_BATCH,
 		.batch = {.rows = ROWS,
 			.seq = SEQ,
@@ -58,12 +59,12 @@ int main(void)
 	struct mt_document *d = block.documents;
 	make(MT_PG);
 	say("pg");
-	for (uint32_t kind = MT_DPO; kind <= MT_ORPO; kind++) {
+	for (uint32_t kind = MT_DPO; kind < MT_LOSS_KINDS; kind++) {
 		make(kind);
 		if (batch_bytes(&m) != sizeof block) return 1;
 		d[2].side = MT_REJECTED; /* in either order */
 		d[3].side = MT_CHOSEN;
-		say("a pair");
+		say(mt_losses[kind].unit == MT_PAIRS ? "a pair" : "answers");
 	}
 	SPOILT(MT_DPO, m.batch.documents = 0);
 	SPOILT(MT_DPO, m.batch.documents = 3);
@@ -71,12 +72,15 @@ int main(void)
 	SPOILT(MT_DPO, m.batch.documents = N + 1);
 	SPOILT(MT_DPO, m.batch.weights = 0);
 	SPOILT(MT_DPO, block.objective.kind = MT_NLL);
-	SPOILT(MT_DPO, block.objective.kind = 5);
+	SPOILT(MT_DPO, block.objective.kind = MT_LOSS_KINDS);
 	SPOILT(MT_DPO, block.objective.beta = NAN);
 	SPOILT(MT_DPO, block.old[7] = INFINITY);
 	SPOILT(MT_DPO, d[1].side = MT_CHOSEN);
 	SPOILT(MT_DPO, d[1].side = 3);
 	SPOILT(MT_PG, d[1].side = MT_CHOSEN);
+	SPOILT(MT_KTO, d[1].side = MT_SIDE_NONE);
+	SPOILT(MT_KTO, block.targets[9] = block.targets[10] = MT_NO_TARGET; m.batch.documents = 3);
+	SPOILT(MT_KTO, block.targets[3] = block.targets[4] = MT_NO_TARGET);
 	SPOILT(MT_DPO, d[1].ref = -INFINITY);
 	SPOILT(MT_DPO, d[3].begin = N);
 	SPOILT(MT_DPO, d[3].begin = UINT32_MAX);

@@ -192,12 +192,12 @@ static uint32_t pairs_make(struct mt_document *d, uint32_t documents, uint32_t *
 /* Of documents with targets. Their number; 0: no objective */
 static uint32_t objective_make(uint32_t *tokens)
 {
-	static const char *const names[] = {"nll", "pg", "dpo", "simpo", "orpo"};
-	uint32_t n = rows * seq, kind = 0, documents = 0, of_row = 0, *targets = tokens + n, *starts = targets + n;
+	uint32_t n = rows * seq, documents = 0, of_row = 0, *targets = tokens + n, *starts = targets + n;
 	struct mt_objective *o = (void *)((char *)tokens + batch_objective_at(n));
 	struct mt_document *d = (void *)(o + 1);
+	enum mt_objective_kind kind;
 	if (!words[W_LOSS].set) return 0;
-	while (strcmp(names[kind], words[W_LOSS].text)) MT_ASSERT(++kind < sizeof names / sizeof *names);
+	mt_must(mt_loss_parse(words[W_LOSS].text, &kind));
 	*o = (struct mt_objective){.kind = kind,
 		.scale = kind == MT_PG ? 1.0 / (n * micros) : 1.0 / (rows * micros),
 		.beta = kind == MT_SIMPO ? 2 : 0.5,
@@ -215,7 +215,9 @@ static uint32_t objective_make(uint32_t *tokens)
 		of_row++;
 		d[documents++] = (struct mt_document){.begin = begin, .ref = -4.0 * draw(9)};
 	}
-	return kind == MT_PG ? documents : pairs_make(d, documents, targets);
+	if (mt_losses[kind].unit == MT_PAIRS) return pairs_make(d, documents, targets);
+	for (uint32_t i = 0; mt_losses[kind].unit == MT_ANSWERS && i < documents; i++) d[i].side = MT_CHOSEN + draw(2);
+	return documents;
 }
 
 static void open_txn(void)

@@ -16,17 +16,14 @@
 #define LIMIT 1e-12 /* relative */
 #define TINY 1e-300 /* below it, a number counts as 0 */
 
-static const char *const names[] = {"nll", "pg", "dpo", "simpo", "orpo"};
-enum { KINDS = sizeof names / sizeof *names };
-
-static double worst[KINDS];
+static double worst[MT_LOSS_KINDS];
 static bool failed;
 
 static void check(uint32_t kind, int line, const char *what, double got, double want)
 {
 	double error = fabs(got - want) <= TINY ? 0 : fabs(got - want) / fmax(fabs(got), fabs(want));
 	if (!(error <= LIMIT))
-		failed = (printf("line %d: %s %s: %.17g, not %.17g\n", line, names[kind], what, got, want), 1);
+		failed = (printf("line %d: %s %s: %.17g, not %.17g\n", line, mt_losses[kind].name, what, got, want), 1);
 	worst[kind] = fmax(worst[kind], error);
 }
 
@@ -39,6 +36,15 @@ static void check_pair(const struct mt_objective *o, int line, const double *x)
 	check(o->kind, line, "scale of rejected", p.scale[1], x[8]);
 	check(o->kind, line, "reward of chosen", p.reward[0], x[9]);
 	check(o->kind, line, "reward of rejected", p.reward[1], x[10]);
+}
+
+static void check_answer(const struct mt_objective *o, int line, const double *x)
+{
+	struct side side = {x[1], x[2], (uint64_t)x[3]};
+	struct answer a = objective_answer(o, (enum mt_side)x[0], &side);
+	check(o->kind, line, "loss", a.loss, x[4]);
+	check(o->kind, line, "scale", a.scale, x[5]);
+	check(o->kind, line, "reward", a.reward, x[6]);
 }
 
 static void check_target(const struct mt_objective *o, int line, const double *x)
@@ -57,21 +63,26 @@ static int golden(const char *path)
 	if (!f) mt_die(MT_EX_NOINPUT, "%s: %m", path);
 	while (fgets(text, sizeof text, f)) {
 		double x[17];
-		uint32_t kind = 0;
+		enum mt_objective_kind kind;
 		int n = 0;
 		char *at = text + strcspn(text, " ");
 		*at++ = 0;
-		while (kind < KINDS && strcmp(names[kind], text)) kind++;
+		mt_must(mt_loss_parse(text, &kind));
 		for (char *end; n < 17; n++, at = end)
 			if ((x[n] = strtod(at, &end), end == at)) break;
 		line++;
-		MT_ASSERT(kind && kind < KINDS && n == (kind == MT_PG ? 12 : 17));
+		static const struct {
+			int numbers;
+			void (*check)(const struct mt_objective *, int line, const double *);
+		} of[] = {[MT_TARGETS] = {12, check_target}, [MT_ANSWERS] = {13, check_answer}, [MT_PAIRS] = {17, check_pair}};
+		enum mt_loss_unit unit = mt_losses[kind].unit;
+		MT_ASSERT(mt_is_objective(kind) && n == of[unit].numbers);
 		struct mt_objective o =
 			{.kind = kind, .beta = x[0], .gamma = x[1], .low = x[2], .high = x[3], .scale = x[4], .chosen_scale = x[5]};
-		(kind == MT_PG ? check_target : check_pair)(&o, line, x + 6);
+		of[unit].check(&o, line, x + 6);
 	}
 	fclose(f);
-	for (int k = MT_PG; k < KINDS; k++) printf("%s: errors of at most %.2g\n", names[k], worst[k]);
+	for (int k = MT_PG; k < MT_LOSS_KINDS; k++) printf("%s: errors of at most %.2g\n", mt_losses[k].name, worst[k]);
 	printf("%d lines\n", line);
 	return failed;
 }
@@ -135,7 +146,7 @@ static void expect(bool good, const char *what, const char *loss)
 /* Rows at once change nothing, nor does it if scales are not asked for; the derivative is that of the loss */
 static void check_micro(const struct mt_objective *how)
 {
-	const char *name = names[how->kind];
+	const char *name = mt_losses[how->kind].name;
 	float scales[N], again[N];
 	struct objective_sums all = sums_of(how, scales, ROWS);
 	for (uint32_t rows = 1; rows <= ROWS; rows++) {
@@ -145,7 +156,11 @@ static void check_micro(const struct mt_objective *how)
 	}
 	struct objective_sums unscaled = sums_of(how, NULL, ROWS);
 	expect(!memcmp(&unscaled, &all, sizeof all), "losses alone differ", name);
-	expect(all.figures[4] == (how->kind == MT_PG ? (double)all.targets : DOCUMENTS / 2), "wrong count", name);
+	if (mt_losses[how->kind].unit == MT_TARGETS)
+		expect(all.figures[MT_SUM_TARGETS] == (double)all.targets, "wrong count", name);
+	else
+		expect(all.figures[MT_SUM_OF_CHOSEN] == DOCUMENTS / 2 && all.figures[MT_SUM_OF_REJECTED] == DOCUMENTS / 2,
+			"wrong count", name);
 	for (uint32_t i = 0; i < N; i++) {
 		double was = losses[i], by = 1e-5;
 		if (targets[i] == MT_NO_TARGET) {
@@ -163,31 +178,37 @@ static void check_micro(const struct mt_objective *how)
 
 static void check_sides(const struct mt_objective *how)
 {
-	const char *name = names[how->kind];
+	const char *name = mt_losses[how->kind].name;
 	struct objective_sums a = sums_of(how, NULL, ROWS);
 	sides_swap();
 	struct objective_sums b = sums_of(how, NULL, ROWS);
 	sides_swap();
-	expect(a.figures[0] == b.figures[1] && a.figures[1] == b.figures[0], "swapped sides do not swap rewards", name);
-	expect(a.figures[2] == -b.figures[2], "swapped sides do not negate the margin", name);
-	expect(a.figures[3] + b.figures[3] == DOCUMENTS / 2, "swapped sides do not turn accuracy round", name);
+	expect(a.figures[MT_SUM_CHOSEN] == b.figures[MT_SUM_REJECTED] &&
+			a.figures[MT_SUM_REJECTED] == b.figures[MT_SUM_CHOSEN],
+		"swapped sides do not swap rewards", name);
+	expect(a.figures[MT_SUM_RIGHT] + b.figures[MT_SUM_RIGHT] == DOCUMENTS, "swapped sides do not turn accuracy round",
+		name);
 }
 
-/* The reference is the policy: dpo's loss is ln 2, whatever the documents are; simpo's and orpo's of equal ones */
+/* The reference is the policy: dpo's loss is ln 2, kto's 1/2, whatever the documents are; simpo's and orpo's of equal
+ * ones */
 static void check_equal(const struct mt_objective *how)
 {
 	struct mt_objective o = *how;
 	float scales[N];
-	o.gamma = o.chosen_scale = 0;
+	bool pairs = mt_losses[o.kind].unit == MT_PAIRS;
+	o.gamma = 0;
+	o.chosen_scale = pairs ? 0 : o.scale;
 	for (uint32_t i = 0; i < N; i++) losses[i] = targets[i] == MT_NO_TARGET ? 0 : 1.25;
 	for (uint32_t d = 0; d < DOCUMENTS; d++) {
 		documents[d].ref = 0;
 		for (uint32_t i = documents[d].begin; i < documents[d].begin + 8; i++) documents[d].ref += 0 - losses[i];
 	}
 	struct objective_sums s = sums_of(&o, scales, ROWS);
-	double factor = o.kind == MT_ORPO ? o.beta : 1;
-	expect(fabs(s.loss / o.scale / (DOCUMENTS / 2) / factor - M_LN2) < 1e-15, "not ln 2", names[o.kind]);
-	expect(s.figures[2] == 0 && s.figures[3] == DOCUMENTS / 4.0, "a margin", names[o.kind]);
+	double factor = o.kind == MT_ORPO ? o.beta : pairs ? 1 : 2, want = pairs ? M_LN2 : 0.5;
+	expect(fabs(s.loss / o.scale / (DOCUMENTS / 2) / factor - want) < 1e-15, "not ln 2 or 1/2", mt_losses[o.kind].name);
+	expect(s.figures[MT_SUM_CHOSEN] == s.figures[MT_SUM_REJECTED] && s.figures[MT_SUM_RIGHT] == DOCUMENTS / 2.0,
+		"a margin", mt_losses[o.kind].name);
 }
 
 /* A loss that is no number says so, and nothing else is out of bounds */
@@ -196,14 +217,14 @@ static void check_hostile(const struct mt_objective *how)
 	static const double bad[] = {NAN, INFINITY, -INFINITY, 1e4, 1e300, 0};
 	float scales[N];
 	for (size_t b = 0; b < sizeof bad / sizeof *bad; b++) {
-		draw(how->kind != MT_PG);
+		draw(mt_losses[how->kind].unit != MT_TARGETS);
 		for (uint32_t i = documents[1].begin; i < documents[1].begin + 8; i++)
 			if (targets[i] != MT_NO_TARGET) losses[i] = bad[b];
 		struct objective_sums s = sums_of(how, scales, ROWS);
 		bool finite = true;
 		for (uint32_t i = 0; i < N; i++) finite &= isfinite(scales[i]);
-		expect(finite || !isfinite(s.loss), "a finite loss of scales that are not", names[how->kind]);
-		expect(!isnan(bad[b]) || !isfinite(s.loss), "a finite loss of what is not a number", names[how->kind]);
+		expect(finite || !isfinite(s.loss), "a finite loss of scales that are not", mt_losses[how->kind].name);
+		expect(!isnan(bad[b]) || !isfinite(s.loss), "a finite loss of what is not a number", mt_losses[how->kind].name);
 	}
 }
 
@@ -215,7 +236,7 @@ int main(int argc, char **argv)
 			   .opts = (const struct mt_opt[]){{0}}},
 		argc > 1 ? 1 : argc, argv, NULL, 0);
 	if (argc == 2) return golden(argv[1]);
-	for (uint32_t kind = MT_PG; kind < KINDS; kind++) {
+	for (uint32_t kind = MT_PG; kind < MT_LOSS_KINDS; kind++) {
 		struct mt_objective how = {.kind = kind,
 			.scale = 1.0 / 8,
 			.beta = kind == MT_SIMPO ? 2 : 0.1,
@@ -223,13 +244,13 @@ int main(int argc, char **argv)
 			.low = 0.2,
 			.high = 0.28,
 			.chosen_scale = 1.0 / 37};
-		bool pairs = kind != MT_PG;
+		bool answers = mt_losses[kind].unit != MT_TARGETS;
 		for (int i = 0; i < 50; i++) {
-			draw(pairs);
+			draw(answers);
 			check_micro(&how);
-			if (pairs) check_sides(&how);
+			if (answers) check_sides(&how);
 		}
-		if (pairs) check_equal(&how);
+		if (answers) check_equal(&how);
 		check_hostile(&how);
 	}
 	return failed;
