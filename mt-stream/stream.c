@@ -18,7 +18,7 @@ static struct requested requested = {.device = "cpu"};
 static const char *trace_path;
 static uint64_t trace_step;
 static struct mt_strings rings;
-static bool verbose, plan;
+static bool verbose, plan, list;
 
 static const struct mt_opt options[] = {
 	{"device", OPT_STR, &requested.device, "DEV", "cpu (default) or chaos:SEED; cuda[:N] where it was built in", NULL},
@@ -34,6 +34,7 @@ static const struct mt_opt options[] = {
 		NULL},
 	{"trace-step", OPT_U64, &trace_step, "N", "trace step N only", NULL},
 	{"verbose", OPT_FLAG, &verbose, NULL, "report the plan of each new shape of micro-batch", NULL},
+	{"gpus", OPT_FLAG, &list, NULL, "print the GPUs that cuda:N names, a line each, and exit", NULL},
 	{"plan", OPT_FLAG, &plan, NULL, "run mt-plan with all other options: no run, no GPU needed (mt-plan --help)", NULL},
 	{0},
 };
@@ -43,6 +44,7 @@ static const struct mt_program program = {
 	.usage = "mt-stream [RUN] [--device cpu|chaos:SEED|cuda[:N]] [--device-memory BYTES] [--host-memory BYTES]\n"
 			 "       [--recompute auto|full|none] [--expert-window N] [--compute bf16|fp32] [--threads N]\n"
 			 "       [--ring FROM=TO]...\n"
+			 "       mt-stream --gpus\n"
 			 "       mt-stream --plan [OPTIONS OF mt-plan]",
 	.about = "Streams a run's weights through a device: forward, backward, gradients out. Serves one mt-step after "
 			 "another until SIGTERM, SIGINT or the end of the run. Several may serve one run.",
@@ -80,6 +82,16 @@ static struct device *cuda_open(void)
 #else
 	(void)gpu;
 	mt_die(MT_EX_CONFIG, NO_CUDA, requested.device);
+#endif
+}
+
+static int gpus_print(void)
+{
+#ifdef HAVE_CUDA
+	int rc = mt_must(gpu_list());
+	return fflush(stdout) ? -MT_EX_IO : rc;
+#else
+	mt_die(MT_EX_CONFIG, NO_CUDA, "cuda");
 #endif
 }
 
@@ -196,6 +208,7 @@ int main(int argc, char **argv)
 	struct stream s = {0};
 	plan_instead(argc, argv);
 	mt_cli(&program, argc, argv, &operand, 1);
+	if (list) return -gpus_print();
 	const char *run = mt_cli_run(operand);
 	requested_parse(&requested);
 	if (!requested.profile) requested.profile = requested_cuda(&requested) ? "" : "cpu";

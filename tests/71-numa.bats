@@ -131,7 +131,11 @@ mt-stream.0 runs and allocates on node 0 (cores 0-3), mt-stream.1 on node 1 (cor
 	printf '%s\n' '#!/bin/sh' "exec '$MT/mt-stream' \"\$1\" --device cpu" >"$T/bin/mt-stream"
 	cat >"$T/bin/nvidia-smi" <<-END
 		#!/bin/sh
-		[ "\$1 \$2 \$3" = "-i GPU-b --query-gpu=pci.bus_id" ] && echo 00000000:3B:00.0
+		case "\$1 \$2 \$3" in
+		"-i GPU-b --query-gpu=pci.bus_id") echo 00000000:3B:00.0 ;;
+		"-i GPU-c --query-gpu=pci.bus_id") echo 00000000:5E:00.0 ;;
+		*) exit 1 ;;
+		esac
 	END
 	chmod +x "$T/bin/mt-stream" "$T/bin/nvidia-smi"
 	nodes 0-7 0-1 0-3 4-7
@@ -143,6 +147,18 @@ mt-stream.0 runs and allocates on node 0 (cores 0-3), mt-stream.1 on node 1 (cor
 	[ "$(wc -l <"$T/pinned")" = 2 ]
 	grep -q -e " --numa=interleave:0,1$" "$T/created"
 	[ "$(placed | tail -n 1)" = "mt-stream.0 runs and allocates on node 1 (cores 4-7), that of GPU 0000:3b:00.0" ]
+	# several GPUs: each mt-stream on the node of its own, whose cores those of one node share
+	for node in 0 1; do
+		mkdir -p "$T/sys/bus/pci/devices/0000:5e:00.0"
+		echo $node >"$T/sys/bus/pci/devices/0000:5e:00.0/numa_node"
+		rm -r "$T/out" "$T/pinned"
+		CUDA_VISIBLE_DEVICES=GPU-c,GPU-b run_it --numa auto --device cuda:0,cuda:1
+		local cores=(0-3 4-7) threads=$((node ? 2 : 4))
+		sed -n 2p "$T/pinned" | grep -q "^-c ${cores[node]} mt-stream $RUN --device cuda:0 --threads $threads"
+		sed -n 3p "$T/pinned" | grep -q "^-c 4-7 mt-stream $RUN --device cuda:1 --threads $threads"
+		[ "$(placed | tail -n 1)" = "mt-stream.0 runs and allocates on node $node (cores ${cores[node]}), that of GPU \
+0000:5e:00.0, mt-stream.1 on node 1 (cores 4-7), that of GPU 0000:3b:00.0" ]
+	done
 	rm -r "$T/out" "$T/pinned"
 	run_it --numa auto --device cuda
 	[ ! -e "$T/pinned" ]

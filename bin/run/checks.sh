@@ -57,7 +57,7 @@ check_options() {
 	[ -z "$net" ] || check_net
 	check_update
 	check_tier
-	check_device
+	check_device; check_compute
 	choose_micro
 	choose_places
 }
@@ -117,10 +117,45 @@ find_tier_rate() {
 		done | LC_ALL=C awk '!($1 > 0) { none = 1 } { all += $1 } END { if (!none) printf "%.6g", all / 1e9 }')
 }
 
-check_device() {
+check_device() { # sets devices, a line for each mt-stream on a GPU, and streams, if --device names several
 	number streams "$streams" $MOST_STREAMS; number threads "${threads:-1}" 4096
-	is_device "$device" || die 64 "--device: '$device' is not cpu, chaos:SEED or cuda[:N]"
+	devices=''
+	case $device in
+	cuda:all) devices=$(gpus) || exit $? ;;
+	cuda:*) devices=$(printf '%s\n' "$device" | tr , '\n') ;;
+	cuda) devices=$(i=0; while [ $i -lt "$streams" ]; do echo "cuda:$i"; i=$((i + 1)); done) ;;
+	esac
+	set -- ${devices:-"$device"}
+	case $device in *, | *,,*) set -- "$@" "" ;; esac
+	for one; do
+		case $#,$one in 1,* | *,cuda:*) is_device "$one" ;; *) false ;; esac ||
+			die 64 "--device: '$device' is not cpu, chaos:SEED, cuda[:N][,cuda:N...] or cuda:all"
+	done
+	[ -n "$devices" ] || return 0
+	if [ "$device" = cuda ] && [ $# -gt 1 ]; then
+		there=$(gpus) || exit $?
+		[ "$(printf '%s\n' "$there" | wc -l)" -ge $# ] ||
+			die 78 "--streams $streams, and there are fewer GPUs: --device cuda:0,cuda:0 has two mt-streams on one"
+	fi
+	case $given in *' --streams '*)
+		[ $# = "$streams" ] ||
+			die 64 "--streams $streams, and --device names $(many $# GPU): name one for each mt-stream"
+	esac
+	streams=$#
+	number streams "$streams" $MOST_STREAMS
+}
+
+device_of() { # I: of mt-stream I
+	if [ -z "$devices" ]; then printf '%s\n' "$device"; else printf '%s\n' "$devices" | sed -n "$(($1 + 1))p"; fi
+}
+
+check_compute() {
 	case $compute in '' | bf16 | fp32) ;; *) die 64 "--compute: '$compute' is not bf16 or fp32" ;; esac
+}
+
+gpus() { # a line for each: cuda:N
+	list=$(mt-stream --gpus 2>&1) || die 78 "${list#mt-stream: }"
+	printf '%s\n' "$list" | cut -d ' ' -f 1
 }
 
 # Where the mt-streams run, and with how many threads

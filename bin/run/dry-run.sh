@@ -3,7 +3,7 @@
 
 # The plan of a micro-batch on the device that is there, as JSON, in $plan. 0, or mt-stream's exit code and its message
 make_plan() { # [HOST-BYTES]
-	kind=$device
+	kind=$(device_of 0)
 	case $kind in chaos:*) kind=cpu ;; esac
 	if [ -z "$micro" ]; then split=--batch=$batch       # to be selected
 	else

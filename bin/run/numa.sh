@@ -5,7 +5,7 @@
 
 sysfs=${MT_SYSFS_DIR:-/sys}
 policy=''                                       # of the store; empty: nothing is placed
-places=''                                       # a line for each mt-stream: NODES CORES NUMBER-OF-CORES; empty: all
+places=''                                       # a line for each mt-stream: NODES CORES NUMBER [GPU]; empty: all
 
 choose_nodes() { # may set streams
 	case $numa in none) return ;; auto) ;; *) die 64 "--numa: '$numa' is not auto or none" ;; esac
@@ -16,8 +16,11 @@ choose_nodes() { # may set streams
 	policy=interleave:$(printf '%s\n' "$nodes" | cut -d ' ' -f 1 | paste -sd , -)
 	case $device in
 	cuda*)
-		find_gpu
-		places=$(printf '%s\n' "$nodes" | grep "^${gpu_node:-unknown} " | share "$streams") ;;
+		places=$(for one in $devices; do
+			find_gpu "$one"
+			printf '%s\n' "$nodes" | sed -n "s/^${gpu_node:-unknown} .*/& $gpu/p"
+		done | share_of_gpus)
+		[ "$(printf '%s\n' "$places" | wc -l)" = "$streams" ] || places='' ;;
 	*)
 		micros=$(((batch + micro - 1) / micro))
 		case $given in
@@ -84,9 +87,18 @@ share() { # N
 		}'
 }
 
+# The same for a line of each GPU's node, with the GPU behind: those of one node share its cores
+share_of_gpus() {
+	awk '
+		{ line[NR] = $1 " " $2; number[NR] = $3; gpu[NR] = $4; of[NR] = $1; sharing[$1]++ }
+		END {
+			for (i = 1; i <= NR; i++) print line[i], int((number[i] + sharing[of[i]] - 1) / sharing[of[i]]), gpu[i]
+		}'
+}
+
 # Sets gpu, its PCI address, and gpu_node; empty if they cannot be known
-find_gpu() {
-	gpu=${device#cuda} gpu_node=''
+find_gpu() { # DEVICE
+	gpu=${1#cuda} gpu_node=''
 	gpu=${gpu#:}
 	: "${gpu:=0}"
 	[ -z "${CUDA_VISIBLE_DEVICES-}" ] || gpu=$(printf '%s\n' "$CUDA_VISIBLE_DEVICES" | cut -d , -f $((gpu + 1)))
@@ -95,11 +107,11 @@ find_gpu() {
 	[ -z "$gpu" ] || gpu_node=$(cat "$sysfs/bus/pci/devices/$gpu/numa_node" 2>/dev/null)
 }
 
-# Sets for mt-stream I: pin, the words before its command; own, its threads; on and list, its nodes and cores
+# Sets for mt-stream I: pin, the words before its command; own, its threads; on and list, its nodes and cores; gpu
 place() { # I
-	pin='' own=$threads on='' list=''
+	pin='' own=$threads on='' list='' gpu=''
 	[ -n "$places" ] || return 0
-	IFS=' ' read -r on list own <<-END
+	IFS=' ' read -r on list own gpu <<-END
 		$(printf '%s\n' "$places" | sed -n "$(($1 + 1))p")
 	END
 	pin="taskset${nl}-c$nl$list"
@@ -120,9 +132,8 @@ tell_nodes() {
 	text='' does=' runs and allocates' i=0
 	while [ $i -lt "$streams" ]; do
 		place $i
-		text="$text${text:+, }mt-stream.$i$does on node $on (cores $list)"
+		text="$text${text:+, }mt-stream.$i$does on node $on (cores $list)${gpu:+, that of GPU $gpu}"
 		does='' i=$((i + 1))
 	done
-	case $device in cuda*) text="$text, that of GPU $gpu" ;; esac
 	tell "NUMA: $text"
 }

@@ -34,12 +34,13 @@ usage() {
 	  --tier-tile N              with --tier: elements of a tile, a multiple of 64K (default: 16M)
 	  --copy-tier                with --tier: checkpoints have copies in place of links, see mt-ckpt(1)
 	  --seed N                   of random weights and of --shuffle (default: 1)
-	  --device DEV               of mt-stream (default: cpu)
+	  --device DEV               of mt-stream (default: cpu); several GPUs, with an mt-stream each: cuda:0,cuda:2, or
+	                             cuda:all
 	  --compute bf16|fp32        GEMM operands on the device cpu (default: bf16, if weights are bf16 and the CPU has
 	                             AMX, or is AMD's with AVX512-BF16; else fp32)
 	  --micro SEQS|auto          rows of a micro-batch; auto: those with the shortest predicted step (default with a
 	                             GPU, on one node; else all rows of a step)
-	  --streams N                number of mt-streams, at most 64 (default: 1)
+	  --streams N                number of mt-streams, at most 64 (default: 1, or one for each GPU of --device)
 	  --threads N                threads of each mt-stream (default: the cores, shared)
 	  --numa auto|none           auto: on several NUMA nodes, interleave the store, and run an mt-stream on the cores
 	                             of each node, or of the GPU's (default: none)

@@ -20,7 +20,7 @@ check_score() {
 		step_options=$step_options--micro=$micro$nl
 	fi
 	number micro "$micro" 999999999
-	check_device
+	check_device; check_compute
 	batch=$((streams * micro)) grad=none state=none show=1
 	choose_places
 	check_model

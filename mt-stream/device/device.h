@@ -173,6 +173,8 @@ struct device *device_cuda(int ordinal, int *ex);
 /* What a planner needs to know of GPU `ordinal`, which is not opened: *room: bytes of its memory that are free. 0; -78:
  * there is no such GPU, or what it needs is not installed */
 int gpu_find(int ordinal, struct gpu *, uint64_t *room);
+/* Print the GPUs, a line each: cuda:N NAME, sm_XY, GiB. 0, -74 or -78 */
+int gpu_list(void);
 
 /* Wait until every queue is at rest. 0 or -ex. */
 int device_sync(struct device *);

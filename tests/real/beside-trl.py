@@ -4,7 +4,7 @@
     beside-trl.py lines KIND CHATS N >lines     N lines for mt-tokens and TRL, of conversations (a line each)
     beside-trl.py compare KIND MODEL LINES METRICS RESULT --batch B --lr X --steps N
 
-KIND is sft, dpo, simpo or orpo. MODEL is the directory that both start from, METRICS what mt-step printed, RESULT what
+KIND is sft, dpo, simpo, orpo or kto. MODEL is where both start from, METRICS what mt-step printed, RESULT what
 mt exported. Exit 1 if losses differ by more than 1e-5 of themselves, the final weights by more than 5e-4 of their whole
 update, or those of one tensor by more than 1e-2 of its own. (Adam divides by the gradient's size: of a weight whose
 gradient is near zero, rounding decides which way it goes, and a norm of 576 weights may have one such.)
@@ -29,13 +29,15 @@ def lines(kind, chats, n):
         question, answer = (m["content"] for m in json.loads(line)["messages"][:2])
         if max(len(question), len(answer)) <= LONGEST:
             turns.append((question, answer))
-    for (question, answer), (_, other) in zip(turns[:n], turns[1:n] + turns[:1]):
+    for i, ((question, answer), (_, other)) in enumerate(zip(turns[:n], turns[1:n] + turns[:1])):
         if kind in ("simpo", "orpo"):           # these append EOS behind a template's end
             print(json.dumps({"prompt": question + "\n", "chosen": answer, "rejected": other}))
             continue
         prompt = [{"role": "user", "content": question}]
         answer, other = ([{"role": "assistant", "content": text}] for text in (answer, other))
-        sides = {"completion": answer} if kind == "sft" else {"chosen": answer, "rejected": other}
+        good = i % 3 != 1
+        sides = {"sft": {"completion": answer}, "kto": {"completion": answer if good else other, "label": good}}.get(
+            kind, {"chosen": answer, "rejected": other})
         print(json.dumps({"prompt": prompt, **sides}))
 
 
@@ -50,6 +52,9 @@ def trainer_of(kind):
     if kind == "simpo":
         from trl.experimental.cpo import CPOConfig, CPOTrainer
         return CPOTrainer, CPOConfig, {"loss_type": "simpo", "cpo_alpha": 0.0, "beta": 2.0, "simpo_gamma": 1.0}
+    if kind == "kto":
+        from trl.experimental.kto import KTOConfig, KTOTrainer
+        return KTOTrainer, KTOConfig, {"loss_type": "apo_zero_unpaired", "beta": 0.1}
     from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 
     class OfAnswers(ORPOTrainer):
@@ -116,7 +121,7 @@ def main():
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     p = argparse.ArgumentParser()
     commands = p.add_subparsers(dest="command", required=True)
-    kinds = {"choices": ("sft", "dpo", "simpo", "orpo")}
+    kinds = {"choices": ("sft", "dpo", "simpo", "orpo", "kto")}
     of_lines, of_training = commands.add_parser("lines"), commands.add_parser("compare")
     of_lines.add_argument("kind", **kinds)
     of_lines.add_argument("chats")

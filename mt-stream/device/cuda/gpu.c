@@ -48,18 +48,40 @@ static int attribute(int ordinal, enum cudaDeviceAttr a)
 	return n;
 }
 
-int gpu_open(int ordinal, struct cudaDeviceProp *p, struct gpu *gpu)
+/* How many GPUs are there? -78: none */
+static int gpu_count(int *n)
 {
-	int n = 0;
-	cudaError_t e = cudaGetDeviceCount(&n);
+	cudaError_t e = cudaGetDeviceCount(n);
 	if (e == cudaErrorInsufficientDriver) /* also where there is no driver at all */
 		return mt_fail(MT_EX_CONFIG,
 			"device cuda: no NVIDIA driver, or one that is too old for CUDA %d (nvidia-smi prints its version); "
 			"--device cpu works without",
 			CUDART_VERSION / 1000);
-	if (e != cudaSuccess || n == 0)
+	if (e != cudaSuccess || *n == 0)
 		return mt_fail(MT_EX_CONFIG, "device cuda: no GPU: %s",
 			e != cudaSuccess ? cudaGetErrorString(e) : "none found");
+	return 0;
+}
+
+int gpu_list(void)
+{
+	struct cudaDeviceProp p;
+	int n = 0, rc = gpu_count(&n);
+	for (int i = 0; i < n && !rc; i++) {
+		cudaError_t e = cudaGetDeviceProperties(&p, i);
+		if (e != cudaSuccess) rc = cuda_failed(e, "cudaGetDeviceProperties");
+		else
+			printf("cuda:%d %s, sm_%d%d, %.0f GiB\n", i, p.name, p.major, p.minor,
+				(double)p.totalGlobalMem / (1 << 30));
+	}
+	return rc;
+}
+
+int gpu_open(int ordinal, struct cudaDeviceProp *p, struct gpu *gpu)
+{
+	int n = 0, rc = gpu_count(&n);
+	cudaError_t e;
+	if (rc) return rc;
 	if (ordinal >= n) return mt_fail(MT_EX_CONFIG, "device cuda:%d: there are %d GPUs, from 0", ordinal, n);
 	if ((e = cudaSetDevice(ordinal)) != cudaSuccess) return cuda_failed(e, "cudaSetDevice");
 	if ((e = cudaGetDeviceProperties(p, ordinal)) != cudaSuccess) return cuda_failed(e, "cudaGetDeviceProperties");

@@ -260,10 +260,24 @@ const void *emu_aligned(const void *p, size_t bytes)
 	return p;
 }
 
+/* MT_EMU_DEVICES=N: N devices. Each thread of the host has one, which all that it uses must be of. */
+static thread_local int device;
+static int devices(void)
+{
+	const char *n = getenv("MT_EMU_DEVICES");
+	return n ? atoi(n) : 1;
+}
+static void must_be_mine(int of)
+{
+	if (of != device) die("a thread uses what is of another device than its own");
+}
+
 struct emu_stream {
-	std::deque<std::function<bool()>> queue;
-}; /* false: held back by an event */
+	std::deque<std::function<bool()>> queue; /* false: held back by an event */
+	int of;                                  /* the device */
+};
 struct emu_event {
+	int of;
 	uint64_t recorded, reached;
 	bool timed;
 	double at;
@@ -272,6 +286,7 @@ struct emu_event {
 static std::vector<cudaStream_t> streams;
 static std::mutex pinned_lock; /* memory is registered by another thread */
 static std::map<char *, size_t> pinned, allocated;
+static std::map<const char *, int> device_of; /* that is allocated */
 
 static cudaError_t last_error; /* of the host's thread */
 bool emu_broken;
@@ -328,6 +343,7 @@ static bool run_one(void)
 
 static void enqueue(cudaStream_t s, std::function<bool()> f)
 {
+	must_be_mine(s->of);
 	s->queue.push_back(f);
 	while (draw(100) < eager && run_one())
 		;
@@ -375,9 +391,13 @@ cudaError_t cudaGetDeviceCount(int *n)
 	const char *seed = getenv("MT_EMU_SEED");
 	if (getenv("MT_EMU_NO_DRIVER")) return cudaErrorInsufficientDriver;
 	if (seed) emu_seed(strtoull(seed, NULL, 10));
-	return *n = 1, cudaSuccess;
+	return *n = devices(), cudaSuccess;
 }
-cudaError_t cudaSetDevice(int) { return cudaSuccess; }
+cudaError_t cudaSetDevice(int number)
+{
+	if (number < 0 || number >= devices()) return cudaErrorInvalidValue;
+	return device = number, cudaSuccess;
+}
 cudaError_t cudaDriverGetVersion(int *v) { return *v = 13000, cudaSuccess; }
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int)
 {
@@ -403,16 +423,18 @@ cudaError_t cudaDeviceGetAttribute(int *n, enum cudaDeviceAttr a, int)
 	return cudaSuccess;
 }
 
-/* Device memory: MT_EMU_MEMORY bytes of it, 4 GiB otherwise */
+/* Device memory: MT_EMU_MEMORY=BYTES[,BYTES...] of each device, of the last one also of those that follow; 4 GiB
+ * otherwise */
 static size_t memory_total(void)
 {
-	const char *bytes = getenv("MT_EMU_MEMORY");
+	const char *bytes = getenv("MT_EMU_MEMORY"), *next;
+	for (int i = 0; bytes && i < device && (next = strchr(bytes, ',')); i++) bytes = next + 1;
 	return bytes ? strtoull(bytes, nullptr, 10) : 4ull << 30;
 }
 static size_t memory_used(void)
 {
 	size_t used = 0;
-	for (const auto &a : allocated) used += a.second;
+	for (const auto &a : allocated) used += device_of[a.first] == device ? a.second : 0;
 	return used;
 }
 cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
@@ -435,11 +457,14 @@ cudaError_t cudaMalloc(void **p, size_t n)
 	if (memory_used() > memory_total() || n > memory_total() - memory_used() || allocate(p, n))
 		return cudaErrorMemoryAllocation;
 	allocated[(char *)*p] = n;
+	device_of[(char *)*p] = device;
 	return cudaSuccess;
 }
 cudaError_t cudaFree(void *p)
 {
 	cudaDeviceSynchronize();
+	if (p) must_be_mine(device_of[(char *)p]);
+	device_of.erase((char *)p);
 	allocated.erase((char *)p);
 	free(p);
 	return cudaSuccess;
@@ -480,6 +505,7 @@ cudaError_t cudaHostUnregister(void *p)
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned)
 {
 	*s = new struct emu_stream;
+	(*s)->of = device;
 	streams.push_back(*s);
 	return cudaSuccess;
 }
@@ -492,13 +518,14 @@ cudaError_t cudaStreamDestroy(cudaStream_t s)
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags)
 {
-	*e = new emu_event{0, 0, !(flags & cudaEventDisableTiming), 0};
+	*e = new emu_event{device, 0, 0, !(flags & cudaEventDisableTiming), 0};
 	return cudaSuccess;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t e) { return delete e, cudaSuccess; }
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 {
 	uint64_t mine = ++e->recorded;
+	must_be_mine(e->of);
 	enqueue(s, [=] {
 		e->at = e->timed ? now_ms() : 0;
 		e->reached = mine;

@@ -1,0 +1,86 @@
+#!/usr/bin/env bats
+# Several GPUs in one mt-run, emulated.
+load helpers
+load lib/step
+
+# mt-run and all programs, of which mt-stream is the emulator's
+setup_gpus() { # NUMBER
+	need_emulator
+	export MT_EMU_DEVICES=$1 MT_CUBLASLT=$BUILD/emu/libcublasLt.so.13
+	mkdir "$T/bin"
+	ln -s "$MT"/* "$T/bin"
+	rm "$T/bin/mt-stream"
+	printf '%s\n' '#!/bin/sh' 'echo "$*" >>'"'$T/started'" "exec '$EMU' \"\$@\"" >"$T/bin/mt-stream"
+	chmod +x "$T/bin/mt-stream"
+	PATH=$T/bin:$PATH
+}
+trains() { # NAME OPTIONS...
+	local name=$1
+	shift
+	: >"$T/started"
+	run_it "$@" --out "$T/$name" >"$T/$name.m" 2>"$T/$name.err"
+}
+run_it() {
+	mt-run --model "$GOLDEN/qwen3/model" --data "$GOLDEN/llama3/data.bin" --steps "${STEPS:-3}" --batch 4 --micro 1 \
+		--seq 32 --lr 1e-3 --no-shuffle --run "$RUN" "$@" 3>&-
+}
+started() { sed -n 's/.*--device \([^ ]*\).*/\1/p' "$T/started" | sort | paste -sd ' ' -; }
+same() { cmp "$T/one/model/model.safetensors" "$T/$1/model/model.safetensors"; } # NAME
+
+# bats test_tags=slow
+@test "mt-run --device cuda:0,cuda:2, cuda:all, two on one GPU, cuda --streams N: an mt-stream on each, the same bits" {
+	setup_gpus 3
+	trains one --device cuda
+	[ "$(started)" = cuda:0 ]
+	trains two --device cuda:0,cuda:2
+	[ "$(started)" = "cuda:0 cuda:2" ]
+	same two
+	trains all --device cuda:all
+	[ "$(started)" = "cuda:0 cuda:1 cuda:2" ]
+	same all
+	trains shared --device cuda:1,cuda:1 --streams 2
+	[ "$(started)" = "cuda:1 cuda:1" ]
+	same shared
+	trains streams --device cuda --streams 2
+	[ "$(started)" = "cuda:0 cuda:1" ]
+	same streams
+}
+
+# bats test_tags=slow
+@test "GPUs of different memory, and one whose mt-stream is killed in a step: the same bits" {
+	setup_gpus 2
+	trains one --device cuda
+	MT_EMU_MEMORY=4294967296,402900000 trains small --device cuda:all
+	same small
+	STEPS=12
+	killer() {
+		local pid
+		eventually grep -q '"step": 1,' "$T/killed/metrics.jsonl"
+		pid=$(pgrep -f "^$EMU $RUN --device cuda:1 ") && kill -9 $pid
+	}
+	killer &
+	trains killed --device cuda:0,cuda:1 --restart
+	wait $! || true
+	[ "$(started | tr ' ' '\n' | grep -c cuda:1)" -ge 2 ]
+	grep -q 'mt-stream.1 was killed' "$T/killed.err"
+	trains whole --device cuda
+	cmp "$T/whole/model/model.safetensors" "$T/killed/model/model.safetensors"
+}
+
+@test "mt-stream --gpus lists them; GPUs that are not there or not named for each mt-stream are refused" {
+	setup_gpus 2
+	[ "$(mt-stream --gpus | cut -d , -f 1)" = "$(printf 'cuda:%d emulated\n' 0 1)" ]
+	refused() { # CODE WORDS OPTIONS...
+		fails_with "$1" run_it --out "$T/no" "${@:3}"
+		grep -qF -- "$2" "$T/fails.err" || { cat "$T/fails.err"; return 1; }
+	}
+	refused 64 "--streams 3, and --device names 2 GPUs: name one for each mt-stream" --device cuda:0,cuda:1 --streams 3
+	refused 64 "--streams 2, and --device names 1 GPU:" --device cuda:1 --streams 2
+	refused 78 "--streams 3, and there are fewer GPUs: --device cuda:0,cuda:0 has two" --device cuda --streams 3
+	for list in cuda:0,cpu cuda:0, cuda:all,cuda:0 cuda:x cuda:0,,cuda:1 cpu,cpu; do
+		refused 64 "--device: '$list' is not cpu, chaos:SEED, cuda[:N][,cuda:N...] or cuda:all" --device $list
+	done
+	[ ! -e "$T/no" ]
+	refused 78 "device cuda:2: there are 2 GPUs, from 0" --device cuda:0,cuda:2
+	MT_EMU_NO_DRIVER=1 refused 78 "mt-run: device cuda: no NVIDIA driver" --device cuda:all
+}
