@@ -44,6 +44,22 @@ same() { cmp "$T/one/model/model.safetensors" "$T/$1/model/model.safetensors"; }
 	trains streams --device cuda --streams 2
 	[ "$(started)" = "cuda:0 cuda:1" ]
 	same streams
+	: >"$T/started"
+	run_it --device cuda:all --dry-run --out "$T/dry" >"$T/report" 2>"$T/dry.err"
+	grep -q -e "--plan .*--micro-batches=2 .*--device cuda:0 .*--streams=3" "$T/started"
+	grep -q "predicted by the rates of emulated" "$T/report"
+}
+
+@test "GPUs of one machine share the host's memory: each is as fast as alone where it does not bound, and not faster" {
+	speed() { # STREAMS PROFILE-WITH-RAM...
+		mt-plan --config "$CONFIGS/qwen2.5-7b.json" --seq 4096 --micro "$2" --streams "$1" --profile h100 --json |
+			python3 -c 'import json, sys; print(json.load(sys.stdin)["backward_s"])'
+	}
+	python3 -c 'import sys
+one, two, eight, long, longs = map(float, sys.argv[1:])
+assert one < two < eight and eight > 3 * one, "short steps are bound by the links"
+assert long <= longs < 1.2 * long, "long ones compute"' "$(speed 1 1)" "$(speed 2 1)" "$(speed 8 1)" "$(speed 1 64)" \
+		"$(speed 2 64)"
 }
 
 # bats test_tags=slow

@@ -5,15 +5,16 @@
 make_plan() { # [HOST-BYTES]
 	kind=$(device_of 0)
 	case $kind in chaos:*) kind=cpu ;; esac
+	gpu_streams=${devices:+$streams}
 	if [ -z "$micro" ]; then split=--batch=$batch       # to be selected
 	else
-		machines=${node_count:-1}
+		machines=$((${node_count:-1} * ${gpu_streams:-1}))
 		split=--micro=$micro$nl--micro-batches=$((((batch + micro - 1) / micro + machines - 1) / machines))
 	fi
 	plan=$(mt-stream --plan --json --config "$config" --seq "$seq" $split --dtype "$dtype" \
 		--grad "$grad" --state "$state" --optim "$optim" --update "$update" --device "$kind" \
 		${threads:+--threads=$((threads * streams))} ${compute:+--compute="$compute"} ${loss:+--loss="$loss"} \
-		${1:+--host-memory="$1"} \
+		${1:+--host-memory="$1"} ${gpu_streams:+--streams="$gpu_streams"} \
 		${tier:+--tier="${tier_rate:-1000000}"} ${tier_memory:+--tier-memory="$tier_memory"} \
 		${node_count:+--nodes="$node_count"} ${node_count:+--net="${net:-1000000}"} 2>&1)
 	code=$?

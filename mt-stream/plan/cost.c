@@ -358,16 +358,23 @@ static double both_ways(const struct plan_request *req, double in, double out)
 	return req->unified || req->profile.cores ? most(in, out) : most(most(in, out), req->profile.duplex * (in + out));
 }
 
+/* Bytes a second over a GPU's link, of which several share the host's memory */
+static double link_rate(const struct plan_request *req, double alone)
+{
+	bool shared = req->streams > 1 && !req->profile.cores && !req->unified;
+	return shared ? fmin(alone, req->profile.ram / req->streams) : alone;
+}
+
 static struct pcie pcie_of(const struct plan_request *req, const struct plan *plan)
 {
 	const struct profile *p = &req->profile;
-	double n = (double)rows_of_pass(req, plan) * req->seq,
-		   in = req->zero_copy ? 0 : mt_dtype_bytes(req->dtype) / p->h2d;
+	double h2d = link_rate(req, p->h2d), d2h = link_rate(req, p->d2h), n = (double)rows_of_pass(req, plan) * req->seq,
+		   in = req->zero_copy ? 0 : mt_dtype_bytes(req->dtype) / h2d;
 	double size = mt_dtype_bytes(req->grad), embed = (double)(req->embed + req->ple);
 	if (embed_in_place(req, plan)) embed = ROWS_TIMES * (double)elems_of_rows(req);
 	/* what a node adds: its part of the gradients of all streams of the run */
 	double accumulate = req->grad == MT_NONE ? 0 : 2 * size * req->streams / (update_bytes(req) * update_rate(req));
-	double out = most(most(size / p->d2h, accumulate), network_grads_time(req, 1)),
+	double out = most(most(size / d2h, accumulate), network_grads_time(req, 1)),
 		   x = plan->residual_offloaded ? n * req->geo->hidden * (double)req->elem : 0;
 	double o = plan->offloaded ? (double)memory_away(req, plan) : 0;
 	return (struct pcie){
@@ -378,16 +385,16 @@ static struct pcie pcie_of(const struct plan_request *req, const struct plan *pl
 		.embed_out = (double)(req->embed + req->ple) * out,
 		.block_out = (double)req->mean * out,
 		.slot_out = (double)mean_slot(req, plan) * out,
-		.x_out = x / p->d2h,
-		.x_in = x / p->h2d,
+		.x_out = x / d2h,
+		.x_in = x / h2d,
 		.x_copy = x / p->hbm,
-		.o_out = o / p->d2h,
-		.o_in = o / p->h2d,
+		.o_out = o / d2h,
+		.o_in = o / h2d,
 		.o_copy = o / p->hbm,
 		.g_copy = p->cores
 			? 0
 			: (double)req->mean * (sizeof(float) + (req->unified && req->grad != MT_NONE ? 3 : 1) * size) / p->hbm,
-		.wire = size / p->d2h / out,
+		.wire = size / d2h / out,
 	};
 }
 
