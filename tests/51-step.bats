@@ -4,8 +4,6 @@ load helpers
 CASE=$GOLDEN/llama3
 STEP="--steps 12 --batch 4 --micro 2 --seq 32 --lr 1e-3 --wait 5"
 
-# metrics without the fields that depend on time
-plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 # the step numbers of the lines on stdin
 steps() { sed 's/.*"step": \([0-9]*\).*/\1/' | tr '\n' ' ' | sed 's/ $//'; }
 
@@ -47,12 +45,12 @@ for d in [[5 | 1 << 31] * 20 + [6] * 4, [7] * 75, [8] * 9, [5 | 1 << 31] * 32] *
 
 @test "a run stopped by --until and continued by the same command gives the metrics of an uninterrupted run" {
 	ready
-	mt-step "$RUN" $STEP --pack concat <"$CASE/data.bin" | plain >"$T/whole"
+	mt-step "$RUN" $STEP --pack concat <"$CASE/data.bin" | timeless >"$T/whole"
 	RUN=$(mt_run_name b)
 	ready
 	mt-step "$RUN" $STEP --pack concat --until 5 <"$CASE/data.bin" >"$T/m"
 	mt-step "$RUN" $STEP --pack concat <"$CASE/data.bin" >>"$T/m"
-	plain "$T/m" | cmp - "$T/whole"
+	timeless "$T/m" | cmp - "$T/whole"
 }
 
 # bats test_tags=slow
@@ -60,7 +58,7 @@ for d in [[5 | 1 << 31] * 20 + [6] * 4, [7] * 75, [8] * 9, [5 | 1 << 31] * 32] *
 	for i in $(seq 30); do cat "$CASE/data.bin"; done >"$T/data"
 	OPTS="--steps 300 --batch 4 --micro 2 --seq 32 --lr 1e-3 --wait 5 --eval $CASE/eval.bin --eval-every 7"
 	ready
-	mt-step "$RUN" $OPTS <"$T/data" | plain >"$T/whole"
+	mt-step "$RUN" $OPTS <"$T/data" | timeless >"$T/whole"
 	[ "$(wc -l <"$T/whole")" = 301 ]
 	RUN=$(mt_run_name b)
 	ready
@@ -70,7 +68,7 @@ for d in [[5 | 1 << 31] * 20 + [6] * 4, [7] * 75, [8] * 9, [5 | 1 << 31] * 32] *
 	done
 	mt-step "$RUN" $OPTS <"$T/data" >>"$T/m" 2>"$T/step.err"
 	# a line may be written twice, with the same values
-	plain "$T/m" | awk '!seen[$0]++' | cmp - "$T/whole"
+	timeless "$T/m" | awk '!seen[$0]++' | cmp - "$T/whole"
 }
 
 # bats test_tags=slow
@@ -78,7 +76,7 @@ for d in [[5 | 1 << 31] * 20 + [6] * 4, [7] * 75, [8] * 9, [5 | 1 << 31] * 32] *
 	for i in $(seq 500); do cat "$CASE/eval.bin"; done >"$T/eval"
 	OPTS="--steps 2 --batch 2 --micro 1 --seq 32 --lr 1e-3 --wait 5 --eval $T/eval --eval-every 2"
 	ready
-	mt-step "$RUN" $OPTS <"$CASE/data.bin" | plain >"$T/whole"
+	mt-step "$RUN" $OPTS <"$CASE/data.bin" | timeless >"$T/whole"
 	[ "$(grep eval_loss "$T/whole" | steps)" = "0 2" ]
 	RUN=$(mt_run_name b)
 	ready
@@ -139,7 +137,7 @@ for d in [[5 | 1 << 31] * 20 + [6] * 4, [7] * 75, [8] * 9, [5 | 1 << 31] * 32] *
 	for long in drop truncate; do
 		RUN=$(mt_run_name $long)
 		ready
-		mt-step "$RUN" $STEP <"$T/$long" 2>"$T/whole.err" | plain >"$T/whole"
+		mt-step "$RUN" $STEP <"$T/$long" 2>"$T/whole.err" | timeless >"$T/whole"
 		[ "$(wc -l <"$T/whole")" = 12 ]
 		[ ! -s "$T/whole.err" ]
 		RUN=$(mt_run_name "b$long")
@@ -148,7 +146,7 @@ for d in [[5 | 1 << 31] * 20 + [6] * 4, [7] * 75, [8] * 9, [5 | 1 << 31] * 32] *
 		fails_with 64 mt-step "$RUN" $STEP
 		grep -q -- "--long $long so far" "$T/fails.err"
 		mt-step "$RUN" $STEP --long $long <"$CASE/data.bin" >>"$T/m" 2>>"$T/err"
-		plain "$T/m" | cmp - "$T/whole"
+		timeless "$T/m" | cmp - "$T/whole"
 		grep -q "of documents (.*) are longer than --seq 32 and are ${long%e}" "$T/err"
 	done
 }
@@ -303,18 +301,18 @@ print(min((m["eval_loss"], m["step"]) for m in lines if m.get("eval_loss") and 0
 
 @test "two streams give the bits of one" {
 	ready
-	mt-step "$RUN" $STEP <"$CASE/data.bin" | plain >"$T/one"
+	mt-step "$RUN" $STEP <"$CASE/data.bin" | timeless >"$T/one"
 	RUN=$(mt_run_name b)
 	STREAMS=2 ready
 	eventually sh -c "[ \$(mt-store ls $RUN | grep -c 'mt-stream') -ge 1 ]"
-	mt-step "$RUN" $STEP <"$CASE/data.bin" | plain | cmp - "$T/one"
+	mt-step "$RUN" $STEP <"$CASE/data.bin" | timeless | cmp - "$T/one"
 }
 
 # bats test_tags=slow
 @test "a stream that is killed and restarted changes no bit" {
 	for i in $(seq 30); do cat "$CASE/data.bin"; done >"$T/data"
 	ready
-	mt-step "$RUN" --steps 200 --batch 4 --micro 2 --seq 32 --lr 1e-3 <"$T/data" | plain >"$T/one"
+	mt-step "$RUN" --steps 200 --batch 4 --micro 2 --seq 32 --lr 1e-3 <"$T/data" | timeless >"$T/one"
 	RUN=$(mt_run_name b)
 	ready
 	(
@@ -331,7 +329,7 @@ print(min((m["eval_loss"], m["step"]) for m in lines if m.get("eval_loss") and 0
 	done
 	eventually [ -s "$T/rc" ]
 	[ "$(cat "$T/rc")" = 0 ]
-	plain "$T/m" | cmp - "$T/one"
+	timeless "$T/m" | cmp - "$T/one"
 }
 
 @test "missing stages are named after --wait seconds, and mt-step exits 69" {

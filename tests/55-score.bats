@@ -222,8 +222,8 @@ write_records(sys.argv[1], [[5, 0, 0], [5, 0, 1], [5, 1, 0]])' "$T/rec"
 	spawn optim mt-optim "$RUN"
 	mt-step "$RUN" $(cat "$CASE/args") --until 6 <"$CASE/data.bin" >"$T/rest"
 	state_of "$RUN" | diff "$T/state" -
-	sed 's/, "tokens_per_s.*//' "$T/first" "$T/rest" >"$T/parts"
-	sed 's/, "tokens_per_s.*//' "$T/whole" | diff - "$T/parts"
+	timeless "$T/first" "$T/rest" >"$T/parts"
+	timeless "$T/whole" | diff - "$T/parts"
 }
 
 @test "documents longer than a row: split ones are summed over their pieces, dropped ones have null, cut ones end" {

@@ -167,7 +167,7 @@ trained() { # NAME FILE MT-STEP'S OPTIONS...
 	make_run "$GOLDEN/${MODEL:-qwen3}/model" --dtype fp32 --grad "${GRAD:-fp32}"
 	start_stages
 	mt-step "$RUN" --steps "${STEPS:-3}" --lr 1e-3 --wait 5 "$@" <"$file" >"$T/m" 2>"$T/step.err"
-	sed 's/, "time_s.*"skipped/, "skipped/; s/, "tokens_per_s.*"skipped/, "skipped/' "$T/m" >"$T/$name.m"
+	timeless "$T/m" >"$T/$name.m"
 	arrays "$RUN" >"$T/$name.state"
 	mt-store rm "$RUN" --force
 	# shellcheck disable=SC2046

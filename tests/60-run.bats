@@ -11,7 +11,6 @@ run_it() {
 }
 no_stage_lives() { ! ps -eo args | grep -v grep | grep -q -- "mt-[a-z]* .*$RUN"; }
 steps() { sed 's/.*"step": \([0-9]*\).*/\1/' | tr '\n' ' ' | sed 's/ $//'; }
-plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 
 @test "mt-run trains a model, writes metrics and a model, and leaves nothing behind" {
 	run_it --steps 10 --dtype fp32
@@ -69,11 +68,11 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 # bats test_tags=slow
 @test "--resume continues from the newest checkpoint with the metrics of an uninterrupted run" {
 	run_it --steps 12 --dtype fp32
-	plain "$T/m" >"$T/whole"
+	timeless "$T/m" >"$T/whole"
 	rm -r "$T/out" "$T/m"
 	run_it --steps 12 --until 5 --dtype fp32
 	run_it --steps 12 --dtype fp32 --resume
-	plain "$T/m" | cmp - "$T/whole"
+	timeless "$T/m" | cmp - "$T/whole"
 	mt-ckpt verify "$T/out/step-00000012"
 }
 
@@ -90,13 +89,13 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 	rm -r "$T/out" "$T/m"
 	ARGS=$(with "$ARGS" --micro 2)
 	run_it --steps 6
-	plain "$T/m" >"$T/whole"
+	timeless "$T/m" >"$T/whole"
 	rm -r "$T/out" "$T/m"
 	run_it --steps 6 --until 3
 	echo "2 of 8" >"$T/out/micro"
 	ARGS=$(with "$ARGS" --micro auto)
 	run_it --steps 6 --resume
-	plain "$T/m" | cmp - "$T/whole"
+	timeless "$T/m" | cmp - "$T/whole"
 	ARGS=$(with "$ARGS" --micro some)
 	fails_with 64 mt-run --model "$CASE/model" --data "$CASE/data.bin" --out "$T/o" $ARGS --steps 1
 	grep -q -- "--micro wants a number, 1 to 999999999, or auto" "$T/fails.err"
@@ -105,12 +104,12 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 # bats test_tags=slow
 @test "--resume skips a damaged newest checkpoint" {
 	run_it --steps 9 --ckpt-every 3 --keep 5 --dtype fp32
-	plain "$T/m" >"$T/whole"
+	timeless "$T/m" >"$T/whole"
 	truncate -s -1 "$T/out/step-00000009/model.safetensors"
 	rm "$T/m"
 	run_it --steps 9 --resume --dtype fp32 || true
 	[ "$(steps <"$T/m")" = "7 8 9" ]
-	plain "$T/m" | cmp - <(tail -3 "$T/whole")
+	timeless "$T/m" | cmp - <(tail -3 "$T/whole")
 }
 
 # bats test_tags=slow
@@ -178,19 +177,19 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 # bats test_tags=slow
 @test "two streams give the same metrics" {
 	run_it --steps 10 --dtype fp32
-	plain "$T/m" >"$T/whole"
+	timeless "$T/m" >"$T/whole"
 	rm -r "$T/out" "$T/m"
 	run_it --steps 10 --dtype fp32 --streams 2
-	plain "$T/m" | cmp - "$T/whole"
+	timeless "$T/m" | cmp - "$T/whole"
 }
 
 @test "nine streams, more than a run has rings for by default, train; --streams 65 exits 64" {
 	ARGS=$(with "$ARGS" --batch 9 --micro 1)
 	run_it --steps 2 --dtype fp32
-	plain "$T/m" >"$T/whole"
+	timeless "$T/m" >"$T/whole"
 	rm -r "$T/out" "$T/m"
 	run_it --steps 2 --dtype fp32 --streams 9
-	plain "$T/m" | cmp - "$T/whole"
+	timeless "$T/m" | cmp - "$T/whole"
 	fails_with 64 mt-run --model "$CASE/model" --data "$CASE/data.bin" --out "$T/new" $ARGS --steps 2 --streams 65
 	grep -q "^mt-run: --streams wants a number, 1 to 64$" "$T/fails.err"
 }
@@ -405,7 +404,7 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 @test "--restart restarts killed stages, and the metrics are those of an undisturbed run" {
 	long_data
 	DATA=$T/data run_it --steps 300 --dtype fp32
-	plain "$T/m" >"$T/whole"
+	timeless "$T/m" >"$T/whole"
 	rm -r "$T/out" "$T/m"
 	start --steps 300 --dtype fp32 --restart
 	for stage in mt-stream mt-optim mt-step mt-stream; do
@@ -413,7 +412,7 @@ plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 		sleep 0.05
 	done
 	wait $pid
-	plain "$T/m" | awk '!seen[$0]++' | cmp - "$T/whole"
+	timeless "$T/m" | awk '!seen[$0]++' | cmp - "$T/whole"
 	grep -q "was killed by signal 9" "$T/run.err"
 	[ -f "$T/out/model/model.safetensors" ]
 }

@@ -3,9 +3,6 @@ load helpers
 
 CASE=$GOLDEN/llama2
 
-# mt-step's output without the fields that depend on time
-timeless() { sed -E 's/"(tokens_per_s|time_s)": [^,}]*,? ?//g' "$1"; }
-
 @test "the five programs composed by hand train and export a model" {
 	mt-store create "$RUN" --config "$CASE/model" --dtype fp32 2>/dev/null
 	spawn store mt-store serve "$RUN"

@@ -14,7 +14,6 @@ run_it() { start "$@"; wait "$pid"; }
 processes() { ps -eo stat,args | grep -v '^Z' | grep -v grep | grep -e "mt-[a-z]* .*$RUN" -e "mt-feed .*$T/"; }
 all_gone() { gone "$RUN" && ! processes; }
 trained() { [ "$(wc -l <"$T/m")" -ge "$1" ]; }
-plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 newest() { ls -d "$T"/out/step-* | tail -1; }
 emptied() { [ -z "$(ls "$1")" ]; }
 reached() { [ "$(last_step)" -ge "$1" ]; }
@@ -41,12 +40,12 @@ slowed() {
 undisturbed() {
 	run_it "$@"
 	mkdir "$T/whole"
-	plain "$T/m" >"$T/whole/m"
+	timeless "$T/m" >"$T/whole/m"
 	mv "$T/out/model" "$T/whole"
 	rm -r "$T/out" "$T/m"
 }
 same_as_undisturbed() {
-	plain "$T/out/metrics.jsonl" | diff "$T/whole/m" - >&2
+	timeless "$T/out/metrics.jsonl" | diff "$T/whole/m" - >&2
 	cmp "$T/out/model/model.safetensors" "$T/whole/model/model.safetensors"
 }
 
@@ -97,7 +96,7 @@ same_as_undisturbed() {
 		kill -9 $pid
 		eventually all_gone
 		run_it --steps 300 --resume
-		plain "$T/out/metrics.jsonl" | diff "$T/whole/m" - >&2
+		timeless "$T/out/metrics.jsonl" | diff "$T/whole/m" - >&2
 		diff -r "$T/whole/model" "$T/out/model"
 		rm -r "$T/out" "$T/m" "$T/was" "$T/whole"
 	done
@@ -816,7 +815,7 @@ deaf() { trap '' USR1 USR2 ALRM CHLD; exec "$@"; }
 	mv "$T/out" "$T/late"
 	run_it --steps 4 --clip 0.0 --update early
 	cmp "$T/late/model/model.safetensors" "$T/out/model/model.safetensors"
-	[ "$(plain "$T/late/metrics.jsonl")" = "$(plain "$T/out/metrics.jsonl")" ]
+	[ "$(timeless "$T/late/metrics.jsonl")" = "$(timeless "$T/out/metrics.jsonl")" ]
 	rm -r "$T/out"
 	run_it --steps 4 --clip 0 --update early --dry-run
 	try() {
@@ -880,7 +879,7 @@ deaf() { trap '' USR1 USR2 ALRM CHLD; exec "$@"; }
 		DATA=$T/$name run_it --steps 3
 		[ "$(cat "$T/out/order")" = 1 ]
 	done
-	[ "$(plain "$T/m" | sort -u | wc -l)" = 3 ]
+	[ "$(timeless "$T/m" | sort -u | wc -l)" = 3 ]
 }
 
 @test "mt-run through a link elsewhere, and with CDPATH, finds its programs" {
@@ -955,7 +954,7 @@ deaf() { trap '' USR1 USR2 ALRM CHLD; exec "$@"; }
 @test "OUT/metrics.jsonl has the metrics of the training that continues, even if stdout is overwritten or closed" {
 	DATA=$CASE/data.bin
 	run_it --steps 12 --until 7 --ckpt-every 5 --eval "$CASE/data.bin" --eval-every 4
-	plain "$T/m" | cmp - <(plain "$T/out/metrics.jsonl")
+	timeless "$T/m" | cmp - <(timeless "$T/out/metrics.jsonl")
 	rm -r "$T/out/step-00000007"            # a power failure: training continues from step 5
 	printf '{"step": 8, "lo' >>"$T/out/metrics.jsonl"
 	mt-run --run "$RUN" --model "$CASE/model" --data "$DATA" --out "$T/out" $ARGS --steps 12 --resume \
@@ -1278,8 +1277,8 @@ kill_all() { # ARGS...; with HOW=idle when no update is under way
 		gone "$RUN"
 		[ ! -e "$DISK/out/tier" ]
 	done
-	plain "$T/m" >"$T/m.plain"
-	plain "$T/m.tier" | diff "$T/m.plain" - >&2
+	timeless "$T/m" >"$T/m.plain"
+	timeless "$T/m.tier" | diff "$T/m.plain" - >&2
 	cmp "$DISK/out/model/model.safetensors" "$DISK/memory/model/model.safetensors"
 }
 

@@ -9,7 +9,6 @@ run_it() {
 	"${BIN:-$MT}/mt-run" --run "$RUN" --model "$CASE/model" --data "${DATA:-$CASE/data.bin}" --out "$T/out" $ARGS "$@" \
 		>>"$T/m" 2>"$T/run.err" 3>&-
 }
-plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 count() { # MT-FEED'S-OPTIONS [MT-STEP'S]
 	mt-feed --shuffle 1 $1 "$CASE/data.bin" | mt-step --count --batch 4 --seq 32 $2 | sed 's/.*"steps": \([0-9]*\)}/\1/'
 }
@@ -21,10 +20,10 @@ count() { # MT-FEED'S-OPTIONS [MT-STEP'S]
 		run_it --epochs 2 --pack $pack --warmup 10%
 		[ "$(wc -l <"$T/m")" = "$n" ]
 		grep -q "^mt-run: steps 1 to $n (2 epochs), each" "$T/run.err"
-		plain "$T/m" >"$T/counted"
+		timeless "$T/m" >"$T/counted"
 		rm -r "$T/out" "$T/m"
 		run_it --epochs 2 --pack $pack --warmup 10% --steps "$n"
-		plain "$T/m" | cmp - "$T/counted"
+		timeless "$T/m" | cmp - "$T/counted"
 		rm -r "$T/out" "$T/m"
 	done
 }
@@ -39,11 +38,11 @@ count() { # MT-FEED'S-OPTIONS [MT-STEP'S]
 	chmod +x "$T/bin/mt-step"
 	BIN=$T/bin
 	run_it --epochs 2
-	plain "$T/m" >"$T/whole"
+	timeless "$T/m" >"$T/whole"
 	rm -r "$T/out" "$T/m" "$T/counts"
 	run_it --epochs 2 --until 9
 	run_it --epochs 2 --resume
-	plain "$T/m" | cmp - "$T/whole"
+	timeless "$T/m" | cmp - "$T/whole"
 	[ "$(wc -l <"$T/counts")" = 1 ]
 	run_it --epochs 3 --resume
 	[ "$(wc -l <"$T/counts")" = 2 ]
@@ -155,20 +154,20 @@ count() { # MT-FEED'S-OPTIONS [MT-STEP'S]
 # bats test_tags=slow
 @test "data is shuffled by the seed unless --no-shuffle is given or it is a FIFO" {
 	run_it --epochs 1
-	plain "$T/m" >"$T/shuffled"
+	timeless "$T/m" >"$T/shuffled"
 	grep -q "^mt-run: steps .*, shuffled (seed 1)$" "$T/run.err"
 	rm -r "$T/out" "$T/m"
 	run_it --epochs 1 --shuffle 1 --seed 7
-	plain "$T/m" | cmp - "$T/shuffled"
+	timeless "$T/m" | cmp - "$T/shuffled"
 	rm -r "$T/out" "$T/m"
 	run_it --epochs 1 --no-shuffle
-	plain "$T/m" >"$T/in-order"
+	timeless "$T/m" >"$T/in-order"
 	no cmp -s "$T/in-order" "$T/shuffled"
 	rm -r "$T/out" "$T/m"
 	mkfifo "$T/fifo"
 	cat "$CASE/data.bin" >"$T/fifo" 3>&- &
 	DATA=$T/fifo run_it --steps "$(wc -l <"$T/in-order")"
-	plain "$T/m" | cmp - "$T/in-order"
+	timeless "$T/m" | cmp - "$T/in-order"
 	no grep -q shuffled "$T/run.err"
 }
 
@@ -177,11 +176,11 @@ count() { # MT-FEED'S-OPTIONS [MT-STEP'S]
 	local how
 	for how in "" --no-shuffle "--shuffle 9"; do
 		run_it --epochs 1 $how
-		plain "$T/m" >"$T/whole"
+		timeless "$T/m" >"$T/whole"
 		rm -r "$T/out" "$T/m"
 		run_it --epochs 1 --until 5 $how
 		run_it --steps "$(wc -l <"$T/whole")" --resume --seed 5
-		plain "$T/m" | cmp - "$T/whole"
+		timeless "$T/m" | cmp - "$T/whole"
 		rm -r "$T/out" "$T/m"
 	done
 	run_it --epochs 1 --until 5 --no-shuffle
@@ -195,7 +194,7 @@ count() { # MT-FEED'S-OPTIONS [MT-STEP'S]
 # bats test_tags=slow
 @test "an OUT/order that is damaged exits 65 and is named; --shuffle with the seed it had continues the training" {
 	run_it --epochs 1
-	plain "$T/m" >"$T/whole"
+	timeless "$T/m" >"$T/whole"
 	rm -r "$T/out" "$T/m"
 	run_it --epochs 1 --until 5
 	local bad
@@ -207,7 +206,7 @@ count() { # MT-FEED'S-OPTIONS [MT-STEP'S]
 		no grep -q "$(printf '[\001-\011\013-\037]')" "$T/fails.err"
 	done
 	run_it --epochs 1 --resume --shuffle 1
-	plain "$T/m" | cmp - "$T/whole"
+	timeless "$T/m" | cmp - "$T/whole"
 	[ "$(cat "$T/out/order")" = 1 ]
 }
 

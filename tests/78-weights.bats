@@ -21,8 +21,6 @@ weighted() {
 	END2
 }
 
-plain() { sed 's/, "tokens_per_s[^}]*//; s/, "model_tflops.*//' "$@"; }
-
 # Steps on $T/NAME of a new run: metrics in $T/NAME.m, hashes of its state in $T/NAME.state. trained NAME [OPTIONS]
 trained() {
 	local name=$1
@@ -32,7 +30,7 @@ trained() {
 	# shellcheck disable=SC2086,SC2046
 	mt-step "$RUN" $(with "$STEP" --steps 3 "$@") <"$T/$name" >"$T/m" 2>"$T/step.err"
 	cp "$T/m" "$T/$name.raw"
-	plain "$T/m" >"$T/$name.m"
+	timeless "$T/m" >"$T/$name.m"
 	arrays "$RUN" >"$T/$name.state"
 	mt-store rm "$RUN" --force
 	# shellcheck disable=SC2046
@@ -138,7 +136,7 @@ same() { cmp "$T/$1.m" "$T/$2.m" && cmp "$T/$1.state" "$T/$2.state"; }
 	# shellcheck disable=SC2086
 	mt-step "$RUN" $STEP --steps 3 <"$T/some" >>"$T/m" 2>"$T/step.err"
 	arrays "$RUN" >"$T/parts.state"
-	plain "$T/m" >"$T/parts.m"
+	timeless "$T/m" >"$T/parts.m"
 	mt-store rm "$RUN" --force
 	DTYPE=bf16 trained some
 	same some parts

@@ -30,7 +30,6 @@ started() { # NODE: the mt-run that mpirun started
 processes() { ps -eo stat,args | grep -v '^Z' | grep -v grep | grep -e "mt-[a-z]* .*$RUN"; }
 no_files() { ! ls -d "$T"/tmp/mt-run.*; }
 all_gone() { gone "$RUN-0" && gone "$RUN-1" && gone "$RUN-2" && ! processes && no_files; }
-plain() { sed 's/, "tokens_per_s": [^,]*, "time_s": [^,]*//' "$@"; }
 
 # $T/bin: the programs, with a script from stdin in place of one; what it lets pass goes to the real one
 replace() { # PROGRAM
@@ -59,8 +58,8 @@ alone() { # STREAMS ARGS...
 }
 same_as_alone() {
 	cmp "$T/out/model/model.safetensors" "$T/alone/model/model.safetensors"
-	diff <(plain "$T/alone.out") <(plain "$T/nodes.out") >&2
-	diff <(plain "$T/alone.out") <(plain "$T/out/metrics.jsonl") >&2
+	diff <(timeless "$T/alone.out") <(timeless "$T/nodes.out") >&2
+	diff <(timeless "$T/alone.out") <(timeless "$T/out/metrics.jsonl") >&2
 }
 
 # bats test_tags=slow
@@ -340,7 +339,7 @@ saved() { [ "$(checkpoints | wc -l)" -ge "$1" ]; }
 undisturbed() { # N
 	alone 1 $ENDLESS --until "$1"
 	cmp "$T/out/model/model.safetensors" "$T/alone/model/model.safetensors"
-	diff <(plain "$T/alone/metrics.jsonl") <(plain "$T/out/metrics.jsonl") >&2
+	diff <(timeless "$T/alone/metrics.jsonl") <(timeless "$T/out/metrics.jsonl") >&2
 }
 
 # Two nodes with a checkpoint that a kill has ended; its step in $AT

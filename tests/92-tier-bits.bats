@@ -68,14 +68,12 @@ passes() {
 	for word in 128 192 256; do python3 "$TOP/tests/lib/region.py" "$control" $((at + word)); done
 }
 
-metrics() { sed -E 's/"(tokens_per_s|time_s)": [^,}]*,? ?//g' "$@"; }
-
 # same NAME NAME: the second one used its tier: each step that was not skipped is a pass
 same() {
 	local tiles loaded updated written
 	[ "$(wc -l <"$T/$1.metrics")" -ge 20 ]
 	diff "$T/$1.state" "$T/$2.state"
-	diff <(metrics "$T/$1.metrics") <(metrics "$T/$2.metrics")
+	diff <(timeless "$T/$1.metrics") <(timeless "$T/$2.metrics")
 	{ read -r tiles; read -r loaded; read -r updated; read -r written; } <"$T/$2.passes"
 	[ "$tiles" -ge "${LEAST:-6}" ]
 	[ "$written" = $((tiles * $(grep -c '"skipped": false' "$T/$1.metrics"))) ]

@@ -62,6 +62,9 @@ serve_tokenizers() {
 # Programs of another machine, which qemu runs (tests/arm64): no ptrace there, nor what /proc says of the CPU
 native() { [ -z "${MT_TEST_EMULATED:-}" ] || skip "not in emulation: $1"; }
 
+# Lines of metrics without the fields that depend on time
+timeless() { sed 's/, "tokens_per_s.*, "skipped/, "skipped/' "$@"; }
+
 # Files of a tier want direct I/O, and hard links that are counted: tests have them in $DISK, which teardown removes
 need_tier() {
 	DISK=$(mktemp -d "$BUILD/tier.XXXXXX")

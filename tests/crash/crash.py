@@ -45,6 +45,8 @@ import sys
 import tempfile
 import time
 
+from nodes import timeless
+
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BIN = os.environ.get("MT", os.path.join(TOP, "bin"))
 PROBES = os.path.join(os.environ.get("BUILD", os.path.join(TOP, "build")), "probes")
@@ -471,8 +473,8 @@ class Run:
         steps = {}
         with open(os.path.join(self.out, "step.out")) as f:
             for line in f:
-                entry = json.loads(line)
-                steps[entry["step"]] = {k: v for k, v in entry.items() if k not in ("time_s", "tokens_per_s")}
+                entry = timeless(line)
+                steps[entry["step"]] = entry
         return steps
 
     def saved(self):

@@ -31,7 +31,7 @@ import sys
 import tempfile
 import time
 
-from nodes import BIN, CASE, SHM, Wrong, processes
+from nodes import BIN, CASE, SHM, Wrong, processes, timeless
 
 HOWS = ("order", "term", "hang")
 AIMS = ("time", "make", "serve", "step", "step", "save", "export")
@@ -167,10 +167,10 @@ class Training:
         steps = {}
         with open(os.path.join(self.out, "metrics.jsonl")) as f:
             for line in f:
-                entry = json.loads(line)
+                entry = timeless(line)
                 if entry["step"] in steps:
                     raise Wrong("step %d is twice in the metrics" % entry["step"])
-                steps[entry["step"]] = {k: v for k, v in entry.items() if k not in ("time_s", "tokens_per_s")}
+                steps[entry["step"]] = entry
         with open(os.path.join(self.out, "model", "model.safetensors"), "rb") as f:
             return steps, f.read()
 
