@@ -208,8 +208,8 @@ static void finish(const struct server *s, uint64_t step)
 
 static void count_save(const struct server *s, uint64_t bytes)
 {
-	atomic_fetch_add_explicit(mt_counter(s->run, 0), 1, memory_order_relaxed);
-	atomic_fetch_add_explicit(mt_counter(s->run, 1), bytes, memory_order_relaxed);
+	mt_count(s->run, MT_CKPT_saves, 1);
+	mt_count(s->run, MT_CKPT_bytes, bytes);
 }
 
 /* Everything but the name is durable: seal, then rename. */

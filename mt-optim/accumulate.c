@@ -172,8 +172,8 @@ static enum taken take_piece(struct optim *o, struct batch *b, uint32_t ring, co
 	for (uint64_t i = 0; i < blocks; i++) micros[i]++;
 	g->pieces_left -= blocks;
 	g->left[m->grad.unit] -= blocks;
-	count(o, C_PIECES, 1);
-	count(o, C_GRAD_BYTES, m->grad.n * (o->g_bf16 ? 2 : 4));
+	mt_count(o->run, MT_OPTIM_pieces, 1);
+	mt_count(o->run, MT_OPTIM_gradient_bytes, m->grad.n * (o->g_bf16 ? 2 : 4));
 	return TAKEN;
 }
 

@@ -126,7 +126,7 @@ static bool do_part(const struct direct *d, const struct mt_msg *m, const float 
 	/* release: the part is whole in the state before it counts */
 	atomic_store_explicit(&mt_unit(o->run, u)->applied, (first + 1) << 32 | end, memory_order_release);
 	if (tier && to == mt_tile(o->run, i).end) tier_count(o, d->q + i);
-	count(o, C_GRAD_BYTES, p.groups * MT_GROUP * sizeof(float));
+	mt_count(o->run, MT_OPTIM_gradient_bytes, p.groups * MT_GROUP * sizeof(float));
 	return true;
 }
 
@@ -147,11 +147,11 @@ static bool do_piece(const struct direct *d, const struct mt_msg *m, const void 
 		if (first != done) continue;
 		if (!do_part(d, m, block, first, stop)) return false;
 		done = stop;
-		if (stop == end) count(o, C_PIECES, 1);
+		if (stop == end) mt_count(o->run, MT_OPTIM_pieces, 1);
 	}
 	if (done < o->units[u].blocks) return true;
 	if (!mt_publish(o->run, u, d->step)) not_published(o, u, d->step);
-	count(o, C_UPDATES, 1);
+	mt_count(o->run, MT_OPTIM_updates, 1);
 	return true;
 }
 
@@ -190,7 +190,7 @@ bool apply_direct(struct optim *o, uint32_t k, const struct opened *op, const st
 					m.kind, k);
 			double from = mt_now();
 			if (mt_version(o->run, m.grad.unit) != op->step && !do_piece(&d, &m, block)) return false;
-			count(o, C_UPDATE_NS, (uint64_t)((mt_now() - from) * 1e9));
+			mt_count(o->run, MT_OPTIM_update_ns, (uint64_t)((mt_now() - from) * 1e9));
 			mt_ring_pop(o->grad[ring]);
 			continue;
 		}

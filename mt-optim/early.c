@@ -120,7 +120,7 @@ static void range(struct optim *o, const struct tile *tile, uint64_t first, uint
 static void ended(struct optim *o)
 {
 	say(o, o->early.unit, o->early.step, ENDED);
-	count(o, C_EARLY, 1);
+	mt_count(o->run, MT_OPTIM_early_updates, 1);
 	o->early.busy = false;
 }
 
@@ -181,7 +181,7 @@ static bool slice(struct optim *o)
 	if (on_tier(o) && !tier_loaded(o, e->q + e->i)) return false;
 	mt_stage_activity(o->run, MT_ACT_APPLY, e->unit);
 	pool_run(optim_pool(o), MT_PARTITIONS, slice_partition, o);
-	count(o, C_UPDATE_NS, (uint64_t)((mt_now() - from) * 1e9));
+	mt_count(o->run, MT_OPTIM_update_ns, (uint64_t)((mt_now() - from) * 1e9));
 	if (++e->slice < e->slices) return true;
 	if (on_tier(o)) {
 		tier_count(o, e->q + e->i);

@@ -177,8 +177,8 @@ int main(int argc, char **argv)
 			o->accumulation.txn.step);
 		double from = mt_now();
 		mt_wait_on(o->run, seen, 100, o->wakes);
-		if (o->accumulation.open) count(o, C_WAIT_NS, (uint64_t)((mt_now() - from) * 1e9));
-		if (tier) count(o, C_TIER_NS, (uint64_t)((mt_now() - from) * 1e9));
+		if (o->accumulation.open) mt_count(o->run, MT_OPTIM_wait_ns, (uint64_t)((mt_now() - from) * 1e9));
+		if (tier) mt_count(o->run, MT_OPTIM_tier_wait_ns, (uint64_t)((mt_now() - from) * 1e9));
 		if (mt_now() - looked < 0.1) continue;
 		mt_abort_dead(o->run);
 		looked = mt_now();

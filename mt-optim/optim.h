@@ -175,14 +175,6 @@ void wait_unpinned(struct optim *, uint32_t unit);
 /* Ask for a snapshot of the step that all units are at. false: mt-optim was asked to stop before it could */
 bool snapshot(struct optim *, uint32_t k, const struct opened *);
 
-/* counters of this stage's slot; C_SNAPSHOT_NS, C_TIER_NS: of which the update waited for mt-ckpt, for mt-tier;
- * C_EARLY: of units */
-enum { C_PIECES, C_GRAD_BYTES, C_UPDATES, C_UPDATE_NS, C_WAIT_NS, C_SNAPSHOT_NS, C_EARLY, C_TIER_NS };
-static inline void count(struct optim *o, int counter, uint64_t n)
-{
-	atomic_fetch_add_explicit(mt_counter(o->run, counter), n, memory_order_relaxed);
-}
-
 /* Time in which at least one thread waits for another stage: from the first that begins to the last that ends */
 struct waits {
 	pthread_mutex_t lock;

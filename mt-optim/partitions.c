@@ -118,7 +118,7 @@ static void publish(struct apply *a, const struct item *item)
 	if (!item->last) return;
 	if (o->nodes > 1) nodes_updated(o, item->unit, a->step);
 	else if (!mt_publish(o->run, item->unit, a->step)) not_published(o, item->unit, a->step);
-	count(o, C_UPDATES, 1);
+	mt_count(o->run, MT_OPTIM_updates, 1);
 }
 
 /* What predecessors have counted and published. One may have died between the two. */
@@ -234,7 +234,7 @@ bool apply(struct optim *o, const struct opened *op, const struct scalars *scala
 	while (alone < a.n && mt_turn_of_unit(&o->control->geo, a.items[alone].unit) < turns) alone++;
 	update_items(&a, optim_pool_alone(o), alone);
 	update_items(&a, optim_pool(o), a.n);
-	count(o, C_UPDATE_NS, (uint64_t)((mt_now() - from) * 1e9));
+	mt_count(o->run, MT_OPTIM_update_ns, (uint64_t)((mt_now() - from) * 1e9));
 	MT_ASSERT(a.passed == a.n || a.leaves);
 	free(a.items);
 	free(a.done);

@@ -8,14 +8,14 @@
 #include "mt/wait.h"
 #include "optim.h"
 
-static struct waits waits = WAITS(C_SNAPSHOT_NS);
+static struct waits waits = WAITS(MT_OPTIM_snapshot_wait_ns);
 
 void count_wait(struct optim *o, struct waits *w, int waiters)
 {
 	pthread_mutex_lock(&w->lock);
 	if (!w->waiting) w->from = mt_now();
 	w->waiting += waiters;
-	if (!w->waiting) count(o, w->counter, (uint64_t)((mt_now() - w->from) * 1e9));
+	if (!w->waiting) mt_count(o->run, w->counter, (uint64_t)((mt_now() - w->from) * 1e9));
 	pthread_mutex_unlock(&w->lock);
 }
 
@@ -30,7 +30,7 @@ void wait_unpinned(struct optim *o, uint32_t u)
 	while (mt_snap_wait(o->run, u)) leave_if_gone(o);
 	mt_stage_activity(o->run, MT_ACT_APPLY, u);
 	count_wait(o, &waits, -1);
-	count(o, C_WAIT_NS, (uint64_t)((mt_now() - from) * 1e9));
+	mt_count(o->run, MT_OPTIM_wait_ns, (uint64_t)((mt_now() - from) * 1e9));
 }
 
 /* Wait until the snapshot before is saved or failed. If its saver has died after sealing, its successor alone can

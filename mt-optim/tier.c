@@ -54,7 +54,7 @@ bool tier_gives_up(const struct optim *o) { return mt_stopping && !mt_stage_aliv
 
 bool tier_wait(struct optim *o, uint64_t q, uint32_t u)
 {
-	static struct waits waits = WAITS(C_TIER_NS);
+	static struct waits waits = WAITS(MT_OPTIM_tier_wait_ns);
 	bool loaded;
 	if (tier_loaded(o, q)) return true;
 	count_wait(o, &waits, 1);

@@ -6,14 +6,12 @@
 #include "mt/wait.h"
 #include "saves.h"
 
-enum { C_REPORTED = 3 }; /* counter of mt-step's slot: failures reported before this mt-step */
-
 uint64_t saves_reported(struct mt_run *run)
 {
 	uint64_t n = mt_snap_failures(run);
 	/* a predecessor that released its slot has reported all; one that was killed had no exit code */
 	if (!mt_stage_pid(run, MT_STEP)) return n;
-	uint64_t reported = atomic_load_explicit(&mt_control(run)->slots[MT_STEP].counters[C_REPORTED],
+	uint64_t reported = atomic_load_explicit(&mt_control(run)->slots[MT_STEP].counters[MT_STEP_saves_reported],
 		memory_order_acquire);
 	return reported < n ? reported : n;
 }
@@ -21,7 +19,7 @@ uint64_t saves_reported(struct mt_run *run)
 void saves_begin(struct driver *d, uint64_t reported)
 {
 	d->failed = reported;
-	atomic_store_explicit(mt_counter(d->run, C_REPORTED), reported, memory_order_release);
+	atomic_store_explicit(mt_counter(d->run, MT_STEP_saves_reported), reported, memory_order_release);
 }
 
 void saves_watch(struct driver *d)

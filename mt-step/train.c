@@ -124,9 +124,9 @@ static void carry_figures(struct driver *d, uint32_t k)
 static void finish_step(struct driver *d, struct eval *eval, uint32_t k, bool evaluate)
 {
 	struct metrics m = figures(d, k);
-	atomic_fetch_add_explicit(mt_counter(d->run, 0), 1, memory_order_relaxed);
-	atomic_fetch_add_explicit(mt_counter(d->run, 1), m.figures.tokens, memory_order_relaxed);
-	atomic_fetch_add_explicit(mt_counter(d->run, 2), m.figures.processed, memory_order_relaxed);
+	mt_count(d->run, MT_STEP_steps, 1);
+	mt_count(d->run, MT_STEP_tokens, m.figures.tokens);
+	mt_count(d->run, MT_STEP_processed, m.figures.processed);
 	if (!evaluate) {
 		write_figures(d, &m);
 		driver_logged(d, k);

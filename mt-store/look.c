@@ -33,23 +33,21 @@ const char *snap_word(enum mt_snap snap)
 	return snap <= MT_FAILED ? words[snap] : "?";
 }
 
+#define NAME(stage, counter) #counter,
+const struct counting counting[] = {
+	{"step", MT_STEP, MT_STEP, {MT_COUNTERS_STEP(NAME)}},
+	{"optim", MT_OPTIM, MT_OPTIM, {MT_COUNTERS_OPTIM(NAME)}},
+	{"ckpt", MT_CKPT, MT_CKPT, {MT_COUNTERS_CKPT(NAME)}},
+	{"tier", MT_TIER, MT_TIER, {MT_COUNTERS_TIER(NAME)}},
+	{"stream", MT_STREAM, MT_SLOTS - 1, {MT_COUNTERS_STREAM(NAME)}},
+	{NULL, 0, MT_SLOTS - 1, {NULL}},
+};
+
 const char *const *counter_words(int slot)
 {
-	static const char *const stream[] = {"micros", "tokens", "bytes_in", "bytes_out", "wait_ns", "busy_ns",
-		"predicted_ns", NULL};
-	static const char *const optim[] = {"pieces", "gradient_bytes", "updates", "update_ns", "wait_ns",
-		"snapshot_wait_ns", "early_updates", "tier_wait_ns", NULL};
-	static const char *const step[] = {"steps", "tokens", "processed", NULL};
-	static const char *const ckpt[] = {"saves", "bytes", NULL};
-	static const char *const tier[] = {"tiles_read", "bytes_read", "tiles_written", "bytes_written", "transfer_ns",
-		"repeated_transfers", "new_files", NULL};
-	static const char *const none[] = {NULL};
-	return slot >= MT_STREAM ? stream
-		: slot == MT_OPTIM   ? optim
-		: slot == MT_STEP    ? step
-		: slot == MT_CKPT    ? ckpt
-		: slot == MT_TIER    ? tier
-							 : none;
+	const struct counting *c = counting;
+	while (slot < c->from || slot > c->to) c++;
+	return c->counters;
 }
 
 /* ---- the last step */
@@ -186,7 +184,9 @@ static void look_at_tier(struct look *l, const struct mt_run *run)
 	l->tier.dirs = t->dirs < MT_TIER_DIRS ? t->dirs : MT_TIER_DIRS;
 	l->tier.bytes = t->bytes;
 	l->tier.params = t->params;
-	l->tier.rate = moved[4] ? 1e9 * (double)(moved[1] + moved[3]) / (double)moved[4] : NAN;
+	l->tier.rate = moved[MT_TIER_transfer_ns]
+		? 1e9 * (double)(moved[MT_TIER_bytes_read] + moved[MT_TIER_bytes_written]) / (double)moved[MT_TIER_transfer_ns]
+		: NAN;
 	for (uint32_t i = 0; i < l->tier.dirs; i++)
 		text_clean(l->tier.dir[i], sizeof l->tier.dir[i], mt_tier_dir(run, i), MT_TIER_PATH);
 	l->array[ARRAY_SLOTS] = t->slots * t->slot_bytes;
@@ -233,7 +233,7 @@ static void look_at_stages(struct look *l, struct mt_run *run)
 static void look_at_pace(struct look *l)
 {
 	const struct look_stage *s = &l->stage[MT_STEP];
-	const uint64_t steps = s->counters[0], processed = s->counters[2];
+	const uint64_t steps = s->counters[MT_STEP_steps], processed = s->counters[MT_STEP_processed];
 	l->tokens_per_s = l->step_s = NAN;
 	if (s->process.age_s < 0) return;
 	if (process_option(s->pid, "mt-step", "steps", &l->steps) && !process_option(s->pid, "mt-step", "until", &l->until))

@@ -118,6 +118,12 @@ const char *phase_word(enum mt_phase);
 const char *snap_word(enum mt_snap);
 /* Names of a stage's counters in their order; NULL ends them */
 const char *const *counter_words(int slot);
+/* The programs that count, and their slots; `name` NULL ends them */
+extern const struct counting {
+	const char *name; /* without mt- */
+	int from, to;
+	const char *counters[LOOK_COUNTERS + 1];
+} counting[];
 
 /* process.c: pid is that of the slot's word, in this process's PID namespace. false: unknown. */
 bool process_look(int pid, uint64_t slot_word, struct process *);

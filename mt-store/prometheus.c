@@ -151,18 +151,6 @@ static void print_tier(const struct look *l)
 
 /* ---- stages */
 
-/* Stages with the same counters, and the name that their metrics begin with */
-static const struct {
-	int from, to;
-	const char *prefix;
-} programs[] = {
-	{MT_STEP, MT_STEP, "step"},
-	{MT_OPTIM, MT_OPTIM, "optim"},
-	{MT_CKPT, MT_CKPT, "ckpt"},
-	{MT_TIER, MT_TIER, "tier"},
-	{MT_STREAM, MT_SLOTS - 1, "stream"},
-};
-
 static bool any_stage(const struct look *l, int from, int to)
 {
 	for (int slot = from; slot <= to; slot++)
@@ -170,17 +158,17 @@ static bool any_stage(const struct look *l, int from, int to)
 	return false;
 }
 
-/* Counter i of the stages of one program, as mt_stream_wait_seconds_total; nanoseconds become seconds. */
-static void print_counter(const struct look *l, size_t program, int i)
+/* Counter i of a program's stages; nanoseconds become seconds. */
+static void print_counter(const struct look *l, const struct counting *c, int i)
 {
-	const char *name = counter_words(programs[program].from)[i];
+	const char *name = c->counters[i];
 	int n = text_counter_name(name);
 	bool time = name[n] != 0;
 	char metric[64], help[128];
-	snprintf(metric, sizeof metric, "%s_%.*s%s_total", programs[program].prefix, n, name, time ? "_seconds" : "");
-	snprintf(help, sizeof help, "Counter %s of mt-%s since it started.", name, programs[program].prefix);
+	snprintf(metric, sizeof metric, "%s_%.*s%s_total", c->name, n, name, time ? "_seconds" : "");
+	snprintf(help, sizeof help, "Counter %s of mt-%s since it started.", name, c->name);
 	head(metric, "counter", help);
-	for (int slot = programs[program].from; slot <= programs[program].to; slot++)
+	for (int slot = c->from; slot <= c->to; slot++)
 		if (l->stage[slot].pid)
 			sample(l, metric, (struct label){"stage", mt_stage_name(slot)},
 				(double)l->stage[slot].counters[i] * (time ? 1e-9 : 1));
@@ -198,9 +186,8 @@ static void print_stages(const struct look *l)
 		if (l->stage[slot].process.cpu_s >= 0)
 			sample(l, "stage_cpu_seconds_total", (struct label){"stage", mt_stage_name(slot)},
 				l->stage[slot].process.cpu_s);
-	for (size_t p = 0; p < sizeof programs / sizeof *programs; p++)
-		for (int i = 0; any_stage(l, programs[p].from, programs[p].to) && counter_words(programs[p].from)[i]; i++)
-			print_counter(l, p, i);
+	for (const struct counting *c = counting; c->name; c++)
+		for (int i = 0; any_stage(l, c->from, c->to) && c->counters[i]; i++) print_counter(l, c, i);
 }
 
 void print_prometheus(const struct look *l)

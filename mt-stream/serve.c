@@ -51,10 +51,10 @@ static int micro_serve(struct stream *s)
 		if ((rc = schedule_autotune(s))) return rc;
 	}
 	if ((rc = schedule_run(s))) return rc;
-	*mt_counter(s->run, 0) += 1;
-	*mt_counter(s->run, 1) += (uint64_t)s->taken.msg.batch.rows * s->taken.msg.batch.seq;
-	*mt_counter(s->run, 5) += (uint64_t)((mt_now() - began) * 1e9) - s->waits.idle;
-	*mt_counter(s->run, 6) += (uint64_t)(s->micro->predicted * 1e9);
+	mt_count(s->run, MT_STREAM_micros, 1);
+	mt_count(s->run, MT_STREAM_tokens, (uint64_t)s->taken.msg.batch.rows * s->taken.msg.batch.seq);
+	mt_count(s->run, MT_STREAM_busy_ns, (uint64_t)((mt_now() - began) * 1e9) - s->waits.idle);
+	mt_count(s->run, MT_STREAM_predicted_ns, (uint64_t)(s->micro->predicted * 1e9));
 	return 0;
 }
 

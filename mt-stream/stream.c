@@ -196,10 +196,11 @@ static void stream_close(struct stream *s)
  * works meanwhile */
 static void report_times(const struct stream *s)
 {
-	uint64_t micros = *mt_counter(s->run, 0);
+	uint64_t micros = *mt_counter(s->run, MT_STREAM_micros);
 	if (micros)
 		mt_say("%llu micro-batch%s: %.3g s, predicted %.3g s", (unsigned long long)micros, micros == 1 ? "" : "es",
-			1e-9 * (double)*mt_counter(s->run, 5), 1e-9 * (double)*mt_counter(s->run, 6));
+			1e-9 * (double)*mt_counter(s->run, MT_STREAM_busy_ns),
+			1e-9 * (double)*mt_counter(s->run, MT_STREAM_predicted_ns));
 }
 
 int main(int argc, char **argv)

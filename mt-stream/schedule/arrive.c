@@ -140,7 +140,7 @@ void ple_weights(struct stream *s, struct weights *w)
 			&(struct op){OP_WEIGHTS_IN, .weights_in = {to->mem, store, (int64_t)n, s->control->dtype}});
 		to->holds = 0;
 		queue_wait(s, Q_COMPUTE, event_record(s, Q_WEIGHTS));
-		*mt_counter(s->run, 2) += n * weight_elem(s);
+		mt_count(s->run, MT_STREAM_bytes_in, n * weight_elem(s));
 	}
 	for (uint32_t i = 0; i < u->tensors && t[i].off < n; i++)
 		w->t[t[i].role] = operands_after(s->dev, base, (int64_t)t[i].off);
@@ -152,7 +152,7 @@ struct slot *weights_fetch(struct stream *s, uint32_t unit, struct weights *w)
 	const void *base[2];
 	const int16_t *lo = NULL;
 	if (unit == 0 && embed_rows(s, base)) {
-		*mt_counter(s->run, 2) += elems_of_rows(&s->micro->request) * weight_elem(s);
+		mt_count(s->run, MT_STREAM_bytes_in, elems_of_rows(&s->micro->request) * weight_elem(s));
 		weights_at(s, unit, base, NULL, w);
 		ple_weights(s, w);
 		return NULL;
@@ -163,10 +163,10 @@ struct slot *weights_fetch(struct stream *s, uint32_t unit, struct weights *w)
 		const struct mt_unit *u = mt_unit(s->run, j->origin[p].unit);
 		base[p] = slot ? origin_at(s, unit, p, slot)
 					   : s->dev->zero_copy(s->dev, mt_at(s->run, u->w), s->control->dtype);
-		*mt_counter(s->run, 2) += elems_of(s, unit, p) * weight_elem(s);
+		mt_count(s->run, MT_STREAM_bytes_in, elems_of(s, unit, p) * weight_elem(s));
 	}
 	if (lo_bytes(j)) lo = slot ? lo_in_slot(s, unit, slot) : lo_stored(s, unit);
-	*mt_counter(s->run, 2) += lo_bytes(j);
+	mt_count(s->run, MT_STREAM_bytes_in, lo_bytes(j));
 	weights_at(s, unit, base, lo, w);
 	if (unit == 0) ple_weights(s, w);
 	return slot;

@@ -141,7 +141,7 @@ static void piece_put(struct stream *s, struct leaving *l, uint64_t ahead)
 	l->first++;
 	l->n--;
 	l->pushed += n;
-	if (!zero) *mt_counter(s->run, 3) += n * mt_dtype_bytes(s->control->grad);
+	if (!zero) mt_count(s->run, MT_STREAM_bytes_out, n * mt_dtype_bytes(s->control->grad));
 }
 
 /* Wait until the first piece under way has arrived, and publish it with those behind it that have arrived, too */

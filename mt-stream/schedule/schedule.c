@@ -355,14 +355,14 @@ static int autotune_pass(struct stream *s)
 
 int schedule_autotune(struct stream *s)
 {
-	uint64_t bytes_in = *mt_counter(s->run, 2); /* which weights_fetch counts */
+	uint64_t bytes_in = *mt_counter(s->run, MT_STREAM_bytes_in); /* which weights_fetch counts */
 	if (!s->dev->autotune) return 0;
 	int rc = s->dev->autotune(s->dev, true);
 	progress_begin(s);
 	s->now.autotune = true;
 	if (!rc) rc = each_pass(s, autotune_pass);
 	s->now.autotune = false;
-	*mt_counter(s->run, 2) = bytes_in;
+	*mt_counter(s->run, MT_STREAM_bytes_in) = bytes_in;
 	int failed = s->dev->autotune(s->dev, false);
 	return rc ? rc : failed;
 }

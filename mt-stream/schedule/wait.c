@@ -86,7 +86,7 @@ int room_wait(struct stream *s, uint32_t unit, void **block)
 
 void batch_wait(struct stream *s, uint32_t seen)
 {
-	*mt_counter(s->run, 4) += doze(s, seen, mt_ring_on_messages(s->batch), MT_ACT_WAIT_BATCH, 0);
+	mt_count(s->run, MT_STREAM_wait_ns, doze(s, seen, mt_ring_on_messages(s->batch), MT_ACT_WAIT_BATCH, 0));
 }
 
 int record_wait(const struct stream *s, uint32_t seen)

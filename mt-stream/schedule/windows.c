@@ -102,7 +102,7 @@ static void experts_load(struct stream *s, uint32_t unit, struct slot *slot, con
 	const char *src = mt_at(s->run, mt_unit(s->run, unit)->w);
 	for (uint32_t a = 0; a < c->arrays; a++) {
 		uint64_t off = c->array[a].off + from * c->array[a].stride, n = (to - from) * c->array[a].stride;
-		*mt_counter(s->run, 2) += n * weight_elem(s);
+		mt_count(s->run, MT_STREAM_bytes_in, n * weight_elem(s));
 		if (slot)
 			launch(s, Q_WEIGHTS,
 				&(struct op){OP_WEIGHTS_IN,

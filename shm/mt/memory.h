@@ -61,11 +61,7 @@ struct mt_slot {                /* 256 bytes */
 	_Atomic uint32_t aborted;   /* generation whose death has already aborted an accumulation */
 	_Atomic uint32_t activity;     /* enum mt_activity */
 	_Atomic uint64_t activity_arg; /* unit, micro, ... as the table says */
-	/* The stage's own. mt-stream: micros, tokens, bytes in, bytes out, wait ns, busy ns, predicted ns; mt-optim:
-	 * pieces, bytes of g, updates, update ns, wait ns, of which for mt-ckpt, updates before a commit, wait ns for
-	 * mt-tier; mt-step: steps, targets, processed tokens, failed saves that an earlier one reported; mt-ckpt: saves,
-	 * bytes; mt-tier: tiles read, bytes read, tiles written, bytes written, busy ns, repeated transfers, new files */
-	_Atomic uint64_t counters[8];
+	_Atomic uint64_t counters[8]; /* the stage's own: see counters.h */
 	_Atomic uint64_t pid_ns;    /* the namespace that its pid belongs to: inode of the holder's /proc/self/ns/pid */
 	/* mt-stream's, of its plan for training: see enum mt_planned. 0: not known */
 	_Atomic uint64_t planned[MT_PLANNED];

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "counters.h"
 #include "memory.h"
 
 /* clang-format off */
@@ -46,7 +47,9 @@ const char *mt_stage_name(int slot);                /* "mt-optim", "mt-stream 1"
 void mt_stage_activity(struct mt_run *, enum mt_activity, uint64_t arg);
 /* "waits for weights of unit 7" from slot's activity */
 void mt_stage_describe(const struct mt_run *, int slot, char *buf, size_t n);
-_Atomic uint64_t *mt_counter(const struct mt_run *, int i); /* this stage's counter i */
+_Atomic uint64_t *mt_counter(const struct mt_run *, int i); /* this stage's counter i, of counters.h */
+static inline void mt_count(const struct mt_run *run, int i, uint64_t n)
+{ atomic_fetch_add_explicit(mt_counter(run, i), n, memory_order_relaxed); }
 _Atomic uint64_t *mt_planned(const struct mt_run *, enum mt_planned); /* this stage's, likewise */
 /* Seconds of a training step of `rows` rows by the plan of the first live mt-stream. step: what the step takes; 0: not
  * known, or there are others, which that plan does not know. model: what the model's arithmetic takes at the rate of

@@ -46,11 +46,6 @@ static const struct mt_program program = {
 
 /* ---- start */
 
-void count(const struct tier *t, int counter, uint64_t n)
-{
-	atomic_fetch_add_explicit(mt_counter(t->run, counter), n, memory_order_relaxed);
-}
-
 /* What a predecessor was writing when it died: its slot has the tile still */
 static void delete_new(const struct tier *t)
 {
@@ -168,11 +163,11 @@ static bool count_done(struct tier *t)
 	bool any = false;
 	for (uint64_t q; drive_done(t->drive, q = mt_tier_at(t->run, MT_LOADED), false); any = true) {
 		counted(t, MT_LOADED, q);
-		count(t, COUNT_READ, 1);
+		mt_count(t->run, MT_TIER_tiles_read, 1);
 	}
 	for (uint64_t q; drive_done(t->drive, q = mt_tier_at(t->run, MT_WRITTEN), true); any = true) {
 		counted(t, MT_WRITTEN, q);
-		count(t, COUNT_WRITTEN, 1);
+		mt_count(t->run, MT_TIER_tiles_written, 1);
 	}
 	return any;
 }
@@ -231,7 +226,7 @@ static void serve(struct tier *t)
 		mt_wait_on(t->run, seen, 100, MT_ON_TIER | MT_ON_STAGE);
 		if (mt_now() - looked < 0.1) continue;
 		looked = mt_now();
-		count(t, COUNT_BUSY_NS, drive_busy_ns(t->drive));
+		mt_count(t->run, MT_TIER_transfer_ns, drive_busy_ns(t->drive));
 		drive_poke(t->drive);
 		say_if_hangs(t);
 	}
@@ -251,6 +246,6 @@ int main(int argc, char **argv)
 	mt_signals(true);
 	start(t, mt_cli_run(run));
 	if (t->drive) serve(t);
-	count(t, COUNT_BUSY_NS, t->drive ? drive_busy_ns(t->drive) : 0);
+	mt_count(t->run, MT_TIER_transfer_ns, t->drive ? drive_busy_ns(t->drive) : 0);
 	leave(t, 0, NULL);
 }

@@ -52,9 +52,6 @@ struct job {
 	char why[1200];
 };
 
-/* mt-tier's counters */
-enum { COUNT_READ, COUNT_BYTES_READ, COUNT_WRITTEN, COUNT_BYTES_WRITTEN, COUNT_BUSY_NS, COUNT_REPEATED, COUNT_NEW };
-
 struct tier {
 	struct mt_run *run;
 	struct mt_control *control;
@@ -65,8 +62,6 @@ struct tier {
 	bool stop_requested;
 	uint32_t leave_after; /* txn that was newest then */
 };
-
-void count(const struct tier *, int counter, uint64_t n);
 
 /* tile.c. Begin: the job is at its first step */
 void job_begin(struct tier *, struct job *, uint64_t q, bool write);

@@ -39,14 +39,14 @@ static struct fault move(struct tier *t, const struct job *j, uint64_t from, uin
 								: pread(j->fd, p, bytes - n, (off_t)(at + n));
 		if (more < 0 && errno == EINTR) continue;
 		if (more < 0) return (struct fault){.what = j->write ? "writing" : "reading", .err = errno, .at = at + n};
-		if ((uint64_t)more < bytes - n) count(t, COUNT_REPEATED, 1);
+		if ((uint64_t)more < bytes - n) mt_count(t->run, MT_TIER_repeated_transfers, 1);
 		bool none = !more || (more < 4096 && tries == most);
 		if (none && !j->write) return (struct fault){.what = "the file ends there", .at = at + n, .cut = true};
 		if (none) return (struct fault){.what = "writing", .err = EIO, .at = at + n};
 		if (more >= 4096) tries = 0;
 		n += (uint64_t)(more - more % 4096);
 	}
-	count(t, j->write ? COUNT_BYTES_WRITTEN : COUNT_BYTES_READ, bytes);
+	mt_count(t->run, j->write ? MT_TIER_bytes_written : MT_TIER_bytes_read, bytes);
 	return (struct fault){0};
 }
 
@@ -83,7 +83,7 @@ static struct fault make_new(struct tier *t, struct job *j)
 	errno = 0;
 	if (mt_tile_create(t->run, (uint32_t)(j->q % t->control->tier.tiles), dir, name, &j->fd) < 0)
 		return (struct fault){.what = "making a new file", .err = errno ? errno : EIO};
-	count(t, COUNT_NEW, 1);
+	mt_count(t->run, MT_TIER_new_files, 1);
 	return (struct fault){0};
 }
 
@@ -237,7 +237,7 @@ static void try_again(struct tier *t, struct job *j)
 	} else if (j->write && no_room(err)) wait_for_room(t, j);
 	else if (j->fault.cut || j->tries == (j->write && !no_memory(err) ? 2 : 1)) fail(t, j);
 	else {
-		count(t, COUNT_REPEATED, 1);
+		mt_count(t->run, MT_TIER_repeated_transfers, 1);
 		j->tries++;
 		if (j->write && j->tries == 2) j->fresh = true;
 		go_to(j, JOB_OPEN);

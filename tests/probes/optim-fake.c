@@ -951,7 +951,7 @@ static void tier_stop_scene(void)
 	if (!f.early) ends_with(0, p[0], NULL);
 	else waitpid(f.optim, &status, 0), f.optim = 0;
 	if (f.early) CHECK(WIFEXITED(status) && !WEXITSTATUS(status), "mt-optim's exit status is %x", status);
-	CHECK(atomic_load(&f.control->slots[MT_OPTIM].counters[7]) > 0, "no time waiting for mt-tier");
+	CHECK(atomic_load(&f.control->slots[MT_OPTIM].counters[MT_OPTIM_tier_wait_ns]) > 0, "no time waiting for mt-tier");
 	spawn_tier();
 	spawn(-1);
 	if (f.early) open_txn(1, MT_TRAIN, 1);
