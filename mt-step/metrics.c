@@ -30,11 +30,6 @@ void metrics_number(char *buf, unsigned n, double x)
 	}
 }
 
-double metrics_tokens_per_s(const struct metrics *m)
-{
-	return m->time_s > 0 ? (double)m->figures.processed / m->time_s : 0;
-}
-
 /* ---- figures of losses: what their sums stand for */
 
 static double of_chosen(const double *s) { return s[MT_SUM_CHOSEN] / s[MT_SUM_OF_CHOSEN]; }
@@ -100,13 +95,11 @@ static void put_COUNT_OR_NONE(struct line *l, const char *key, uint64_t x)
 
 static void put_BOOL(struct line *l, const char *key, bool x) { put(l, key, x ? "true" : "false"); }
 
-static void put_times(struct line *l, const struct metrics *m)
+static void put_pace(struct line *l, const struct mt_pace *p)
 {
-	bool known = isfinite(m->time_s);
-	put(l, "tokens_per_s", known ? "%.1f" : "null", metrics_tokens_per_s(m));
-	put(l, "time_s", known ? "%.6f" : "null", m->time_s);
-	if (known && m->planned.step > 0) put(l, "planned_s", "%.6g", m->planned.step);
-	if (known && m->planned.model > 0 && m->time_s > 0) put(l, "mfu", "%.4g", m->planned.model / m->time_s);
+#define PUT_PACE(field, key, format, always, ...) \
+	if (always || !isnan(p->field)) put(l, key, isnan(p->field) ? "null" : format, p->field);
+	MT_PACE(PUT_PACE)
 }
 
 static void put_evaluation(struct line *l, enum mt_objective_kind loss, const struct evaluation *e)
@@ -141,7 +134,7 @@ void metrics_write(const struct metrics *m)
 #define PUT(x, field, kind, from, key, has, ...) \
 	if (has) put_##kind(&l, key, m->figures.field);
 	if (m->trained) {
-		MT_FIGURES(PUT, put_times(&l, m);)
+		MT_FIGURES(PUT, put_pace(&l, &m->pace);)
 		for (const struct figure *f = figures_of(m->loss); f->key; f++) put_NUMBER(&l, f->key, f->of(m->sums));
 	}
 	if (m->evaluated) put_evaluation(&l, m->loss, &m->evaluation);

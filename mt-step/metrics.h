@@ -22,8 +22,7 @@ struct metrics {
 	struct mt_figures figures;     /* a line of an evaluation alone has only `step` of them */
 	const struct mt_geometry *geo; /* says which terms the model's loss has; of a trained step */
 	bool trained;                  /* false: a line of an evaluation alone */
-	double time_s;                 /* not finite: not measured; null, and tokens_per_s too */
-	struct mt_planned_step planned;
+	struct mt_pace pace;           /* of the step */
 	enum mt_objective_kind loss;
 	double sums[MT_STEP_FIGURES]; /* of the step's objective; all 0: not known */
 	bool evaluated;
@@ -36,8 +35,6 @@ void metrics_write(const struct metrics *);
 bool metrics_failed(void);
 /* A figure of a loss, of the sums of a step; NaN: not known, or the loss has none of this key */
 double metrics_figure(enum mt_objective_kind, const double *sums, const char *key);
-/* Processed tokens a second; 0: the step took no time. */
-double metrics_tokens_per_s(const struct metrics *);
 /* --metrics FILE: metrics_write writes there too. Removes its lines of steps after `step`; all lines if the run is
  * fresh and at step 0. own: refuse FILE as mt_open_own does. 0, or minus an exit code. A failed write is reported once,
  * and its lines are written with a later one.

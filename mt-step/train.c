@@ -71,7 +71,7 @@ static struct metrics line_of(const struct driver *d, const struct mt_figures *f
 		.geo = mt_geometry(d->run),
 		.loss = d->o->objective.kind,
 		.trained = true,
-		.time_s = NAN};
+		.pace = mt_pace(d->run, -1, (struct mt_work){0}, (struct mt_work){0}, 0)};
 }
 
 static struct metrics figures(struct driver *d, uint32_t k)
@@ -81,8 +81,7 @@ static struct metrics figures(struct driver *d, uint32_t k)
 	struct metrics m = line_of(d, &f);
 	memcpy(m.sums, mt_txn(d->run, k)->figures, sizeof m.sums);
 	double now = mt_now();
-	m.time_s = now - d->mark;
-	m.planned = mt_planned_step(d->run, d->rows[k & 1]);
+	m.pace = mt_pace(d->run, now - d->mark, (struct mt_work){0}, (struct mt_work){1, f.processed}, d->rows[k & 1]);
 	d->mark = now;
 	return m;
 }
@@ -96,8 +95,8 @@ static void write_figures(struct driver *d, const struct metrics *m)
 		.loss = m->figures.loss,
 		.margin = metrics_figure(m->loss, m->sums, "margin"),
 		.accuracy = metrics_figure(m->loss, m->sums, "accuracy"),
-		.tokens_per_s = metrics_tokens_per_s(m),
-		.time_s = m->time_s,
+		.tokens_per_s = m->pace.tokens_per_s,
+		.time_s = m->pace.step_s,
 		.evaluated = b->evaluations != 0,
 		.eval_loss = b->loss});
 }

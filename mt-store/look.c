@@ -104,6 +104,7 @@ void look_step(struct look *l, const struct mt_run *run)
 	l->step = at.step;
 	l->trained_tokens = at.position.tokens;
 	l->processed_tokens = at.position.processed;
+	l->work = (struct mt_work){at.step, at.position.processed};
 	l->rows = at.position.batch;
 	/* of a step whose entry an evaluation has taken, its hyperparameters stand for checkpoints */
 	const struct mt_hyper *h = &c->hyper[at.step & 1];
@@ -230,17 +231,14 @@ static void look_at_stages(struct look *l, struct mt_run *run)
 }
 
 /* --steps and the time since the start are not in the run's memory: they come from mt-step's process. */
-static void look_at_pace(struct look *l)
+static void look_at_pace(struct look *l, struct mt_run *run)
 {
 	const struct look_stage *s = &l->stage[MT_STEP];
-	const uint64_t steps = s->counters[MT_STEP_steps], processed = s->counters[MT_STEP_processed];
-	l->tokens_per_s = l->step_s = NAN;
+	struct mt_work work = {s->counters[MT_STEP_steps], s->counters[MT_STEP_processed]};
+	l->pace = mt_pace(run, s->process.age_s, (struct mt_work){0}, work, l->rows);
 	if (s->process.age_s < 0) return;
 	if (process_option(s->pid, "mt-step", "steps", &l->steps) && !process_option(s->pid, "mt-step", "until", &l->until))
 		l->until = l->steps;
-	if (!steps || s->process.age_s <= 0) return;
-	l->tokens_per_s = (double)processed / s->process.age_s;
-	l->step_s = s->process.age_s / (double)steps;
 }
 
 double look_eta(const struct look *l, double step_s)
@@ -286,7 +284,6 @@ void look_take(struct look *l, struct mt_run *run, const char *name)
 	look_at_units(l, run);
 	look_at_tier(l, run);
 	look_at_rings(l, run);
-	look_at_pace(l);
-	l->planned = mt_planned_step(run, l->rows);
+	look_at_pace(l, run);
 	l->array[ARRAY_CONTROL] = c->h.size;
 }

@@ -85,9 +85,8 @@ struct look {
 
 	/* From the command line of a live mt-step; 0: unknown. The memory of a run does not say how long it will train. */
 	uint64_t steps, until;
-	/* Means since mt-step started; NAN: unknown */
-	double tokens_per_s, step_s;
-	struct mt_planned_step planned; /* of the last step */
+	struct mt_pace pace; /* means since mt-step started */
+	struct mt_work work; /* over the run's life */
 
 	uint32_t k, attempt, micros;
 	enum mt_phase phase;
@@ -139,6 +138,7 @@ struct text {
 struct text text_bytes(uint64_t);                                 /* 16.2 GiB */
 struct text text_count(double);                                   /* 12.3 k, 4.88 M, 7.62 B */
 struct text text_duration(double seconds);                        /* 7.13 ms, 12.3 s; - for NAN */
+struct text text_percent(double);                                 /* 0.123: 12.3 %; - for NAN */
 struct text text_time(double seconds);                            /* 1:02:03; - for NAN */
 struct text text_number(double, const char *format);              /* - for NAN */
 struct text text_counter(const char *name, uint64_t value);       /* by its name: bytes, nanoseconds, or a count */

@@ -102,10 +102,10 @@ static void print_training(const struct look *l)
 		(double)l->trained_tokens);
 	single(l, "processed_tokens_total", "counter", "Tokens of documents so far over the run's life, without padding.",
 		(double)l->processed_tokens);
-	single(l, "tokens_per_second", "gauge", "Tokens of documents a second since mt-step started, without padding.",
-		l->tokens_per_s);
-	single(l, "step_seconds", "gauge", "Mean seconds a step since mt-step started.", l->step_s);
-	single(l, "eta_seconds", "gauge", "Seconds until mt-step's last step at that speed.", look_eta(l, l->step_s));
+#define PRINT_PACE(field, key, format, always, before, text, after, metric, help) \
+	single(l, metric, "gauge", help, l->pace.field);
+	MT_PACE(PRINT_PACE)
+	single(l, "eta_seconds", "gauge", "Seconds until mt-step's last step at that speed.", look_eta(l, l->pace.step_s));
 }
 
 static void print_transaction(const struct look *l)

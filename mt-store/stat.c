@@ -98,9 +98,9 @@ static void add_training(json_t *o, const struct look *l)
 	MT_FIGURES(ADD, )
 	json_object_set_new(o, "trained_tokens", json_integer(number(l->trained_tokens)));
 	json_object_set_new(o, "processed_tokens", json_integer(number(l->processed_tokens)));
-	json_object_set_new(o, "tokens_per_s", real_or_null(l->tokens_per_s));
-	json_object_set_new(o, "step_s", real_or_null(l->step_s));
-	json_object_set_new(o, "eta_s", real_or_null(look_eta(l, l->step_s)));
+#define ADD_PACE(field, ...) json_object_set_new(o, #field, real_or_null(l->pace.field));
+	MT_PACE(ADD_PACE)
+	json_object_set_new(o, "eta_s", real_or_null(look_eta(l, l->pace.step_s)));
 }
 
 static json_t *run_object(const struct look *l, double huge)
@@ -151,10 +151,11 @@ static void print_step(const struct look *l)
 
 static void print_training(const struct look *l)
 {
-	if (!l->known && isnan(l->tokens_per_s)) return;
+	if (!l->known && isnan(l->pace.tokens_per_s)) return;
 	printf("training: loss %s, grad norm %s, lr %s, %s tokens/s, ETA %s%s\n", text_number(l->figures.loss, "%.4f").s,
-		text_number(l->figures.norm, "%.4g").s, text_number(l->figures.lr, "%.4g").s, text_count(l->tokens_per_s).s,
-		text_time(look_eta(l, l->step_s)).s, l->figures.skipped ? "; the step was skipped" : "");
+		text_number(l->figures.norm, "%.4g").s, text_number(l->figures.lr, "%.4g").s,
+		text_count(l->pace.tokens_per_s).s, text_time(look_eta(l, l->pace.step_s)).s,
+		l->figures.skipped ? "; the step was skipped" : "");
 }
 
 static void print_memory(const struct look *l, double huge)

@@ -69,6 +69,8 @@ struct text text_number(double x, const char *format)
 	return t;
 }
 
+struct text text_percent(double x) { return text_number(100 * x, "%.1f %%"); }
+
 static bool is_time(const char *name)
 {
 	size_t n = strlen(name);

@@ -21,6 +21,7 @@
  */
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -483,9 +484,11 @@ _Atomic uint64_t *mt_planned(const struct mt_run *run, enum mt_planned i)
 	return run->slot < 0 ? &nowhere : &run->control->slots[run->slot].planned[i];
 }
 
-struct mt_planned_step mt_planned_step(struct mt_run *run, uint64_t rows)
+struct mt_pace mt_pace(struct mt_run *run, double s, struct mt_work from, struct mt_work to, uint64_t rows)
 {
-	double planned[MT_PLANNED] = {0};
+	double planned[MT_PLANNED] = {0}, steps = (double)(to.steps - from.steps),
+		   tokens = (double)(to.tokens - from.tokens);
+	bool measured = s > 0 && steps > 0;
 	int n = 0;
 	for (int slot = MT_STREAM; slot < MT_SLOTS; slot++) {
 		if (!mt_stage_alive(run, slot) || n++) continue;
@@ -493,9 +496,11 @@ struct mt_planned_step mt_planned_step(struct mt_run *run, uint64_t rows)
 			planned[i] = 1e-9 *
 				(double)atomic_load_explicit(&run->control->slots[slot].planned[i], memory_order_relaxed);
 	}
-	bool known = rows && planned[MT_PLANNED_ROW] > 0;
-	return (struct mt_planned_step){
-		.step = known && n == 1 ? (double)rows * planned[MT_PLANNED_ROW] + planned[MT_PLANNED_REST] : 0,
-		.model = known ? (double)rows * planned[MT_PLANNED_MODEL] / n : 0,
+	double row = planned[MT_PLANNED_ROW], model = (double)rows * planned[MT_PLANNED_MODEL];
+	return (struct mt_pace){
+		.tokens_per_s = measured ? tokens / s : NAN,
+		.step_s = measured ? s / steps : NAN,
+		.planned_s = n == 1 && row > 0 && rows ? (double)rows * row + planned[MT_PLANNED_REST] : NAN,
+		.mfu = measured && row > 0 && model > 0 ? model / n * steps / s : NAN,
 	};
 }

@@ -36,7 +36,7 @@ static void draw_step(struct screen *s, const struct watch *w)
 	screen_text(s, state_style(l), "%llu", (unsigned long long)l->step);
 	if (l->until) screen_text(s, STYLE_PLAIN, " of %llu", (unsigned long long)l->until);
 	screen_text(s, STYLE_LABEL, "  ETA ");
-	screen_text(s, STYLE_PLAIN, "%s  ", text_time(look_eta(l, watch_step_s(w))).s);
+	screen_text(s, STYLE_PLAIN, "%s  ", text_time(look_eta(l, w->pace.step_s)).s);
 	if (l->until && s->cols - s->col >= 20) {
 		screen_bar(s, STYLE_GOOD, (double)l->step, (double)l->until, s->cols - s->col - 8);
 		screen_text(s, STYLE_PLAIN, " %5.1f %%", 100 * fmin((double)l->step / (double)l->until, 1));
@@ -48,16 +48,6 @@ static void pair(struct screen *s, const char *label, const char *value)
 {
 	screen_text(s, STYLE_LABEL, "%s ", label);
 	screen_text(s, STYLE_PLAIN, "%s  ", value);
-}
-
-/* What the plan predicts for a step, and the share of the step that the model's arithmetic takes at full rate */
-static void draw_planned(struct screen *s, const struct watch *w)
-{
-	const struct mt_planned_step *planned = &w->look.planned;
-	if (planned->step > 0) pair(s, "planned", text_duration(planned->step).s);
-	if (!(planned->model > 0 && watch_step_s(w) > 0)) return;
-	screen_text(s, STYLE_LABEL, "MFU ");
-	screen_text(s, STYLE_PLAIN, "%.1f %%  ", 100 * planned->model / watch_step_s(w));
 }
 
 static void draw_figures(struct screen *s, const struct watch *w)
@@ -72,11 +62,13 @@ static void draw_figures(struct screen *s, const struct watch *w)
 	pair(s, "lr", text_number(l->figures.lr, "%.3g").s);
 	if (l->figures.skipped) screen_text(s, STYLE_BAD, "skipped");
 	screen_next(s);
-	screen_text(s, STYLE_PLAIN, "%s", text_count(watch_tokens_per_s(w)).s);
-	screen_text(s, STYLE_LABEL, " tokens/s  ");
-	screen_text(s, STYLE_PLAIN, "%s", text_duration(watch_step_s(w)).s);
-	screen_text(s, STYLE_LABEL, " a step  ");
-	draw_planned(s, w);
+#define DRAW_PACE(field, key, format, always, before, text, after, ...) \
+	if (always || !isnan(w->pace.field)) { \
+		screen_text(s, STYLE_LABEL, "%s", before); \
+		screen_text(s, STYLE_PLAIN, "%s", text_##text(w->pace.field).s); \
+		screen_text(s, STYLE_LABEL, "%s", after); \
+	}
+	MT_PACE(DRAW_PACE)
 	screen_text(s, STYLE_PLAIN, "%s", text_count((double)l->trained_tokens).s);
 	screen_text(s, STYLE_LABEL, " targets trained");
 	screen_next(s);

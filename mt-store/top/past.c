@@ -77,6 +77,6 @@ void past_read(struct watch *w)
 		return;
 	}
 	if (fstat(fd, &st) == 0 && (st.st_size <= TAIL || fseeko(f, st.st_size - TAIL, SEEK_SET) == 0))
-		read_lines(w, f, w->point[0].step);
+		read_lines(w, f, w->point[0].work.steps);
 	fclose(f);
 }

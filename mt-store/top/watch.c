@@ -16,7 +16,7 @@ static void add_point(struct watch *w, const struct look *l, double now)
 		w->n--;
 		w->began_inside = false;
 	}
-	w->point[w->n++] = (struct point){now, l->step, l->processed_tokens, l->figures.loss};
+	w->point[w->n++] = (struct point){now, l->work, l->figures.loss};
 }
 
 void watch_begin(struct watch *w, struct mt_run *run, const char *name)
@@ -33,14 +33,14 @@ void watch_step(struct watch *w, double gap_s)
 	double now = mt_now();
 	static struct look l; /* its step alone */
 	look_step(&l, w->run);
-	if (l.step < last->step) { /* filled again: what was seen is another training's */
+	if (l.step < last->work.steps) { /* filled again: what was seen is another training's */
 		w->n = 0;
 		w->began_inside = true;
 		w->seen.known = false;
 		w->n_past = 0;
 		w->past_known = false;
 		add_point(w, &l, now);
-	} else if (l.step > last->step && now - last->when >= gap_s) add_point(w, &l, now);
+	} else if (l.step > last->work.steps && now - last->when >= gap_s) add_point(w, &l, now);
 	if (l.known) w->seen = l;
 }
 
@@ -76,19 +76,6 @@ static void keep_figures(struct watch *w)
 	l->accuracy = seen->accuracy;
 }
 
-void watch_look(struct watch *w)
-{
-	look_take(&w->look, w->run, w->name);
-	keep_figures(w);
-	look_at_cpu(w);
-	past_read(w);
-	if (w->look.when - w->nodes_when < NODES_EVERY_S) return;
-	w->nodes_known = nodes_sample(w->run, w->look.state_bytes, w->node);
-	w->nodes_when = w->look.when;
-}
-
-/* ---- means */
-
 /* The points that the shown speed is made of; false: too few */
 static bool span(const struct watch *w, const struct point **from, const struct point **to)
 {
@@ -100,18 +87,18 @@ static bool span(const struct watch *w, const struct point **from, const struct 
 	return (*to)->when > (*from)->when;
 }
 
-double watch_tokens_per_s(const struct watch *w)
+void watch_look(struct watch *w)
 {
 	const struct point *from, *to;
-	if (!span(w, &from, &to)) return w->look.tokens_per_s;
-	return (double)(to->tokens - from->tokens) / (to->when - from->when);
-}
-
-double watch_step_s(const struct watch *w)
-{
-	const struct point *from, *to;
-	if (!span(w, &from, &to)) return w->look.step_s;
-	return (to->when - from->when) / (double)(to->step - from->step);
+	look_take(&w->look, w->run, w->name);
+	w->pace = w->look.pace;
+	if (span(w, &from, &to)) w->pace = mt_pace(w->run, to->when - from->when, from->work, to->work, w->look.rows);
+	keep_figures(w);
+	look_at_cpu(w);
+	past_read(w);
+	if (w->look.when - w->nodes_when < NODES_EVERY_S) return;
+	w->nodes_known = nodes_sample(w->run, w->look.state_bytes, w->node);
+	w->nodes_when = w->look.when;
 }
 
 int watch_losses(const struct watch *w, double out[2 * WATCH_POINTS])
@@ -128,6 +115,7 @@ int watch_speeds(const struct watch *w, double out[2 * WATCH_POINTS])
 	int n = 0;
 	for (size_t i = 0; i < w->n_past; i++) out[n++] = w->past[i].speed;
 	for (int i = 1 + w->began_inside; i < w->n; i++)
-		out[n++] = (double)(w->point[i].tokens - w->point[i - 1].tokens) / (w->point[i].when - w->point[i - 1].when);
+		out[n++] = (double)(w->point[i].work.tokens - w->point[i - 1].work.tokens) /
+			(w->point[i].when - w->point[i - 1].when);
 	return n;
 }

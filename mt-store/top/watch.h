@@ -8,8 +8,8 @@ enum { WATCH_POINTS = 500, WATCH_NODES = 16 };
 
 /* One look at a step that was not the step of the look before */
 struct point {
-	double when;           /* mt_now() */
-	uint64_t step, tokens; /* tokens of documents so far */
+	double when; /* mt_now() */
+	struct mt_work work;
 	double loss;
 };
 
@@ -20,8 +20,9 @@ struct past { /* steps before watching began: the newest one's loss, tokens of d
 struct watch {
 	struct mt_run *run;
 	const char *name;
-	struct look look; /* the newest one */
-	struct look seen; /* the last step whose metrics were known: its step alone */
+	struct look look;    /* the newest one */
+	struct look seen;    /* the last step whose metrics were known: its step alone */
+	struct mt_pace pace; /* over the last points; where there are too few, the look's */
 
 	/* Oldest first. The first point of all is when watching began, in the middle of a step. */
 	struct point point[WATCH_POINTS];
@@ -48,9 +49,6 @@ void watch_begin(struct watch *, struct mt_run *, const char *name);
 void watch_step(struct watch *, double gap_s);
 void watch_look(struct watch *); /* takes a whole look */
 
-/* Means over the last points; over mt-step's life where there are too few. NAN: unknown */
-double watch_tokens_per_s(const struct watch *);
-double watch_step_s(const struct watch *);
 /* Losses, and tokens a second, point by point, the past first; returns how many */
 int watch_losses(const struct watch *, double out[2 * WATCH_POINTS]);
 int watch_speeds(const struct watch *, double out[2 * WATCH_POINTS]);

@@ -1,6 +1,6 @@
-/* figures.h: the numbers of a trained step. A line of this table gives a figure its place in struct mt_figures and in
- * struct mt_txn, their records in abi.h, and what it is called in a line of metrics, in run.json's unlogged steps, in
- * mt-store stat --json and for Prometheus. mt-step(1) lists the keys.
+/* figures.h: the numbers of a trained step, and how fast steps are (MT_PACE). A line of MT_FIGURES gives a figure its
+ * place in struct mt_figures and in struct mt_txn, their records in abi.h, and what it is called in a line of metrics,
+ * in run.json's unlogged steps, in mt-store stat --json and for Prometheus. mt-step(1) lists the keys.
  *
  * F(x, field, kind, from, key, has, metric, help): x is handed through; kind says type and notation; from: its value in
  * transaction *t; has: which models *g have it; metric and help: Prometheus's. */
@@ -46,6 +46,28 @@
 #define MT_FIGURE_INDEX(x, field, ...) MT_FIGURE_##x##_##field,
 enum { MT_FIGURE_AT_step, MT_FIGURES_LAID(MT_FIGURE_INDEX, AT) MT_FIGURES_WORDS }; /* of mt_figures */
 enum { MT_FIGURES_MORE(MT_FIGURE_INDEX, IN_TXN) MT_FIGURES_IN_TXN };               /* after mt_txn's position */
+
+/* How fast steps are, which is not in shared memory: mt-step measures the step of a line; for mt-store stat, which
+ * calls it `field`, and for Prometheus it is the mean since mt-step started, in mt-top that of the last steps.
+ *
+ * F(field, key, format, always, before, text, after, metric, help): key, format: of a line; always: a line has it where
+ * it is not known, too, as null, and mt-top as -; before, text, after: in mt-top, with the text_... that writes it */
+#define MT_PACE(F) \
+	F(tokens_per_s, "tokens_per_s", "%.1f", true, "", count, " tokens/s  ", \
+		"tokens_per_second", "Tokens of documents a second, without padding; mean since mt-step started.") \
+	F(step_s, "time_s", "%.6f", true, "", duration, " a step  ", \
+		"step_seconds", "Mean seconds a step since mt-step started.") \
+	F(planned_s, "planned_s", "%.6g", false, "planned ", duration, "  ", \
+		"planned_step_seconds", "Seconds that the plan of the mt-stream predicts for a step.") \
+	F(mfu, "mfu", "%.4g", false, "MFU ", percent, "  ", \
+		"mfu", "Share of a step that the model's arithmetic takes at the rate of large GEMMs.")
+
+struct mt_pace {                /* NAN: not known */
+#define MT_PACE_FIELD(field, ...) double field;
+	MT_PACE(MT_PACE_FIELD)
+};
+/* What it is made of: sums over steps, from any moment on */
+struct mt_work { uint64_t steps, tokens; };
 
 /* clang-format on */
 

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "counters.h"
+#include "figures.h"
 #include "memory.h"
 
 /* clang-format off */
@@ -51,10 +52,10 @@ _Atomic uint64_t *mt_counter(const struct mt_run *, int i); /* this stage's coun
 static inline void mt_count(const struct mt_run *run, int i, uint64_t n)
 { atomic_fetch_add_explicit(mt_counter(run, i), n, memory_order_relaxed); }
 _Atomic uint64_t *mt_planned(const struct mt_run *, enum mt_planned); /* this stage's, likewise */
-/* Seconds of a training step of `rows` rows by the plan of the first live mt-stream. step: what the step takes; 0: not
- * known, or there are others, which that plan does not know. model: what the model's arithmetic takes at the rate of
- * large GEMMs, on all live streams; 0: not known. model / measured time is the MFU. */
-struct mt_planned_step { double step, model; } mt_planned_step(struct mt_run *, uint64_t rows);
+/* Of the steps between two sums, which took s seconds; below 0, or without a step: not known. The plan of the first
+ * live mt-stream says what a step of `rows` rows (0: not known) takes, if there are no others, which that plan does not
+ * know, and what the model's arithmetic takes at the rate of large GEMMs on all live streams. */
+struct mt_pace mt_pace(struct mt_run *, double s, struct mt_work from, struct mt_work to, uint64_t rows);
 /* If a stage that matters to the accumulation has died: abort it (attempt + 1), once per slot and generation. Returns
  * true if this call aborted. Streams, mt-optim and mt-step matter. */
 bool mt_abort_dead(struct mt_run *);
