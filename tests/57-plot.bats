@@ -117,6 +117,25 @@ for x in (4, 2, 1e30, 3, 3, 3):
 		grep -c "<path" "$T/q.svg")" ]
 }
 
+@test "--key NAME draws another key of the metrics in a panel of its own, with its average where it is noisy" {
+	for ((i = 1; i <= 60; i++)); do
+		printf '{"step": %d, "loss": 2, "wait": %s, "skipped": false}\n' $i $((i % 2 * i))
+	done >"$T/m.jsonl"
+	values --key wait --key absent --smooth 1 "$T/m.jsonl" | sed -n '6p;7p' >"$T/got"
+	printf '%s\t2\t-\t-\t-\t-\t%s\t-\n' 6 0 7 7 | diff - "$T/got"
+	"$MT/mt-plot" --data --key=wait "$T/m.jsonl" | sed -n '2p;5p' >"$T/got"
+	tr '\t' ' ' <"$T/got" | grep -q " wait loss_average grad_norm_average tokens_per_s_average wait_average$"
+	[ "$(tail -1 "$T/got" | wc -w)" = 11 ]
+	for key in '' 'a b' 'a"' wait loss; do fails_with 64 mt-plot --data --key wait --key "$key" "$T/m.jsonl"; done
+	need_cmd gnuplot
+	"$MT/mt-plot" --key absent --key wait -o "$T/p.svg" "$T/m.jsonl"
+	texts "$T/p.svg" >"$T/texts"
+	for text in 'gradient norm' 'learning rate' tokens/s absent wait; do grep -qxF "$text" "$T/texts"; done
+	[ "$(grep -c 'no values' "$T/texts")" = 4 ]
+	COLUMNS=70 setsid "$MT/mt-plot" --terminal --key wait "$T/m.jsonl" >"$T/drawn"
+	[ "$(grep -c 'step *$' "$T/drawn")" = 5 ]
+}
+
 @test "several runs are separated by two empty lines and named by their directories" {
 	mkdir -p "$T/a" "$T/b"
 	metrics "$T/a/metrics.jsonl"
