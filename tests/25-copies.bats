@@ -5,7 +5,6 @@ load helpers
 CASE=$GOLDEN/llama3
 ST() { python3 "$TOP/tests/lib/mksafetensors.py" "$@"; }
 create() { mt-store create "$@" 2>"$T/create.err"; }
-steps() { sed 's/.*"step": \([0-9]*\).*/\1/' | tr '\n' ' ' | sed 's/ $//'; }
 no_leftovers() { [ -z "$(find "$T" -name '*mt-tmp*')" ]; }
 strace_works() { strace -o /dev/null true 2>/dev/null || skip "needs strace"; }
 

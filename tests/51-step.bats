@@ -4,8 +4,6 @@ load helpers
 CASE=$GOLDEN/llama3
 STEP="--steps 12 --batch 4 --micro 2 --seq 32 --lr 1e-3 --wait 5"
 
-# the step numbers of the lines on stdin
-steps() { sed 's/.*"step": \([0-9]*\).*/\1/' | tr '\n' ' ' | sed 's/ $//'; }
 
 @test "every step prints a line with all documented fields" {
 	ready

@@ -5,16 +5,7 @@ load helpers
 CASE=$GOLDEN/llama3
 STEP="--steps 12 --batch 4 --micro 2 --seq 32 --lr 1e-3 --wait 5"
 
-steps() { sed 's/.*"step": \([0-9]*\).*/\1/' | tr '\n' ' ' | sed 's/ $//'; }
 at_step() { mt-store ls "$RUN" --json | sed 's/.*"step":\([0-9]*\).*/\1/'; }
-# N documents of LENGTH tokens: documents N LENGTH [MASK]
-documents() {
-	python3 -c 'import struct, sys
-n, length, mask = int(sys.argv[1]), int(sys.argv[2]), len(sys.argv) > 3
-for i in range(n):
-    tokens = ((i + j) % 90 + 1 | mask << 31 for j in range(length))
-    sys.stdout.buffer.write(struct.pack("<%dI" % (length + 1), length, *tokens))' "$@"
-}
 # The program must exit with CODE: ends CODE PROGRAM ARGS... (its stdin is ours; stderr goes to $T/err, stdout to $T/m)
 ends() {
 	local want=$1 code=0

@@ -28,11 +28,6 @@ one_row() {
 	screen
 	return 1
 }
-documents() { # NUMBER: of 32 tokens, to fd 9
-	python3 -c 'import struct, sys
-for i in range(int(sys.argv[1])):
-    sys.stdout.buffer.write(struct.pack("<33I", 32, *((i + j) % 90 + 1 for j in range(32))))' "$1" >&9
-}
 HOW="--batch 2 --seq 32 --lr 1e-3 --eval $CASE/eval.bin --eval-every 1"
 NUMBER='[0-9.]+[kM]?' TIME='[0-9:]+'
 FULL="loss $NUMBER  eval loss $NUMBER  $NUMBER tokens/s  $TIME left"
@@ -41,7 +36,7 @@ FULL="loss $NUMBER  eval loss $NUMBER  $NUMBER tokens/s  $TIME left"
 @test "the progress line fills one row at 40, 80 and 200 columns, also when the terminal is resized" {
 	ready
 	terminal 200 "mt-step $RUN --steps 500 $HOW >$T/m"
-	documents 8
+	documents 8 >&9
 	one_row "step 2/500  $FULL"
 	resize 40
 	one_row "step 2/500  loss $NUMBER  $TIME left"
@@ -50,7 +45,7 @@ FULL="loss $NUMBER  eval loss $NUMBER  $NUMBER tokens/s  $TIME left"
 	resize 80
 	one_row "step 2/500  $FULL"
 	resize 40
-	documents 2
+	documents 2 >&9
 	one_row "step 3/500  loss $NUMBER  $TIME left"
 	resize 60
 	one_row "step 3/500  loss $NUMBER  eval loss $NUMBER  $TIME left"
@@ -70,7 +65,7 @@ FULL="loss $NUMBER  eval loss $NUMBER  $NUMBER tokens/s  $TIME left"
 	for width in 40 80 200; do
 		rm -f "$T/in"
 		terminal $width "mt-step $RUN --steps 500 --input new $HOW"
-		documents 8
+		documents 8 >&9
 		exec 9>&-
 		eventually ended
 		screen -J -S - | grep -vx ended >"$T/screen"
@@ -96,7 +91,7 @@ FULL="loss $NUMBER  eval loss $NUMBER  $NUMBER tokens/s  $TIME left"
 	for program in "$MT"/mt-*[!1]; do echo "printf 'step 1/5  loss 1.2345'; $program --no-such-option"; done >>"$T/all"
 	terminal 200 "bash -c 'exec 8<&0; . $T/all'"
 	for _ in $(seq 20); do
-		documents 2
+		documents 2 >&9
 		sleep 0.05
 	done
 	exec 9>&-
@@ -119,7 +114,7 @@ FULL="loss $NUMBER  eval loss $NUMBER  $NUMBER tokens/s  $TIME left"
 @test "--count shows what it has read, and leaves only its result on the terminal" {
 	terminal 80 "mt-step --count --batch 2 --seq 32"
 	for _ in $(seq 600); do
-		documents 1
+		documents 1 >&9
 		! screen | grep -Eqx "counted [0-9]+ documents  $NUMBER tokens" || break
 		sleep 0.05
 	done

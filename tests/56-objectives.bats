@@ -34,10 +34,6 @@ load lib/golden
 	[ ! -e "$T/out" ]
 }
 
-# A file of these u32s: words FILE WORD...
-words() { python3 -c 'import struct, sys
-open(sys.argv[1], "wb").write(b"".join(struct.pack("<I", int(w) & 0xffffffff) for w in sys.argv[2:]))' "$@"; }
-
 # bats test_tags=slow
 @test "records of another kind than the loss needs are one line that says what makes them, and 65" {
 	local G=$((1 << 31)) ref="3 0 $((0xc0000000))"

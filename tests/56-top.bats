@@ -3,12 +3,6 @@ load helpers
 
 CASE=$GOLDEN/llama3
 
-# N documents of 32 tokens
-documents() {
-	python3 -c 'import struct, sys
-for i in range(int(sys.argv[1])):
-    sys.stdout.buffer.write(struct.pack("<33I", 32, *((i + j) % 90 + 1 for j in range(32))))' "$1"
-}
 at_step() { [ "$(mt-store ls "$RUN" --json | sed 's/.*"step":\([0-9]*\).*/\1/')" = "$1" ]; }
 shm() { echo "${MT_SHM_DIR:-/dev/shm}/mt.$(id -u).$RUN.$1"; }
 metrics_has() { [ "$(wc -l <"$T/step.out")" = "$1" ]; }

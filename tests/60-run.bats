@@ -10,7 +10,6 @@ run_it() {
 		>>"$T/m" 2>"$T/run.err" 3>&-
 }
 no_stage_lives() { ! ps -eo args | grep -v grep | grep -q -- "mt-[a-z]* .*$RUN"; }
-steps() { sed 's/.*"step": \([0-9]*\).*/\1/' | tr '\n' ' ' | sed 's/ $//'; }
 
 @test "mt-run trains a model, writes metrics and a model, and leaves nothing behind" {
 	run_it --steps 10 --dtype fp32

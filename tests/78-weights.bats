@@ -231,10 +231,6 @@ random_groups() { # FILE SEED [VOCABULARY [pairs]]
 	mt-step --count --batch 1 --seq 16 <"$T/r" | grep -q '"documents": 80, '
 }
 
-# A file of these u32s: words FILE WORD...
-words() { python3 -c 'import struct, sys
-open(sys.argv[1], "wb").write(b"".join(struct.pack("<I", int(w) & 0xffffffff) for w in sys.argv[2:]))' "$@"; }
-
 # bats test_tags=slow
 @test "a group that is not valid is one line and 65, and nothing is trained" {
 	local G=$((1 << 31)) nan=$((0x7fc00000)) inf=$((0xff800000)) one=$((0x3f800000))

@@ -62,8 +62,21 @@ serve_tokenizers() {
 # Programs of another machine, which qemu runs (tests/arm64): no ptrace there, nor what /proc says of the CPU
 native() { [ -z "${MT_TEST_EMULATED:-}" ] || skip "not in emulation: $1"; }
 
+# A file of these u32s: words FILE WORD...
+words() { python3 -c 'import struct, sys
+open(sys.argv[1], "wb").write(b"".join(struct.pack("<I", int(w) & 0xffffffff) for w in sys.argv[2:]))' "$@"; }
 # Lines of metrics without the fields that depend on time
 timeless() { sed 's/, "tokens_per_s.*, "skipped/, "skipped/' "$@"; }
+# The step numbers of the lines on stdin
+steps() { sed 's/.*"step": \([0-9]*\).*/\1/' | tr '\n' ' ' | sed 's/ $//'; }
+# N documents of LENGTH tokens: documents N [LENGTH [MASK]]
+documents() {
+	python3 -c 'import struct, sys
+n, length, mask = int(sys.argv[1]), int((sys.argv[2:] or [32])[0]), len(sys.argv) > 3
+for i in range(n):
+    tokens = ((i + j) % 90 + 1 | mask << 31 for j in range(length))
+    sys.stdout.buffer.write(struct.pack("<%dI" % (length + 1), length, *tokens))' "$@"
+}
 
 # Files of a tier want direct I/O, and hard links that are counted: tests have them in $DISK, which teardown removes
 need_tier() {

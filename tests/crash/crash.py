@@ -45,7 +45,7 @@ import sys
 import tempfile
 import time
 
-from nodes import timeless
+from nodes import metrics
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BIN = os.environ.get("MT", os.path.join(TOP, "bin"))
@@ -470,12 +470,7 @@ class Run:
 
     def metrics(self):
         """Step -> its metrics; the last line if a step was written twice."""
-        steps = {}
-        with open(os.path.join(self.out, "step.out")) as f:
-            for line in f:
-                entry = timeless(line)
-                steps[entry["step"]] = entry
-        return steps
+        return dict(metrics(os.path.join(self.out, "step.out")))
 
     def saved(self):
         """Name of a checkpoint -> its files; of run.json only the fields that must not change."""

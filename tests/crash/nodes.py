@@ -45,9 +45,11 @@ class Wrong(Exception):
     pass
 
 
-def timeless(line):
-    """A line of metrics without the fields that depend on time"""
-    return json.loads(re.sub('"tokens_per_s.*"skipped', '"skipped', line))
+def metrics(path):
+    """(step, its line without the fields that depend on time) of each line"""
+    with open(path) as f:
+        lines = [json.loads(re.sub('"tokens_per_s.*"skipped', '"skipped', line)) for line in f]
+    return [(line["step"], line) for line in lines]
 
 
 def processes(names):

@@ -31,7 +31,7 @@ import sys
 import tempfile
 import time
 
-from nodes import BIN, CASE, SHM, Wrong, processes, timeless
+from nodes import BIN, CASE, SHM, Wrong, metrics, processes
 
 HOWS = ("order", "term", "hang")
 AIMS = ("time", "make", "serve", "step", "step", "save", "export")
@@ -164,13 +164,10 @@ class Training:
             raise Wrong("left: %s" % ([line for _, line in self.processes()] + self.regions()))
 
     def result(self):
-        steps = {}
-        with open(os.path.join(self.out, "metrics.jsonl")) as f:
-            for line in f:
-                entry = timeless(line)
-                if entry["step"] in steps:
-                    raise Wrong("step %d is twice in the metrics" % entry["step"])
-                steps[entry["step"]] = entry
+        lines = metrics(os.path.join(self.out, "metrics.jsonl"))
+        steps = dict(lines)
+        if len(steps) != len(lines):
+            raise Wrong("a step is twice in the metrics")
         with open(os.path.join(self.out, "model", "model.safetensors"), "rb") as f:
             return steps, f.read()
 
