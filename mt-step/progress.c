@@ -11,6 +11,9 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "best.h"
+#include "loss.h"
+#include "metrics.h"
 #include "os.h"
 #include "progress.h"
 #include "say.h"
@@ -83,18 +86,20 @@ static void draw(const char *end)
 	shown = true;
 }
 
-void progress_show(const struct progress *p)
+void progress_show(const struct metrics *m, uint64_t until)
 {
+	uint64_t step = m->figures.step;
+	double margin = metrics_figure(m->loss, m->sums, "margin");
+	double accuracy = metrics_figure(m->loss, m->sums, "accuracy");
 	if (!isatty(STDERR_FILENO)) return;
 	char speed[32], left[32];
-	mean_s = mean_s ? (1 - SMOOTH) * mean_s + SMOOTH * p->time_s : p->time_s;
-	number_text(speed, sizeof speed, p->tokens_per_s);
-	time_text(left, sizeof left, mean_s * (double)(p->until - p->step));
-	snprintf(fields[STEP], sizeof *fields, "step %llu/%llu", (unsigned long long)p->step, (unsigned long long)p->until);
-	snprintf(fields[LOSS], sizeof *fields, "loss %.4f", p->loss);
-	if (!isnan(p->accuracy))
-		snprintf(fields[PAIRS], sizeof *fields, "margin %.4f  accuracy %.2f", p->margin, p->accuracy);
-	if (p->evaluated) snprintf(fields[EVAL], sizeof *fields, "eval loss %.4f", p->eval_loss);
+	mean_s = mean_s ? (1 - SMOOTH) * mean_s + SMOOTH * m->pace.step_s : m->pace.step_s;
+	number_text(speed, sizeof speed, m->pace.tokens_per_s);
+	time_text(left, sizeof left, mean_s * (double)(until - step));
+	snprintf(fields[STEP], sizeof *fields, "step %llu/%llu", (unsigned long long)step, (unsigned long long)until);
+	snprintf(fields[LOSS], sizeof *fields, "loss %.4f", m->figures.loss);
+	if (!isnan(accuracy)) snprintf(fields[PAIRS], sizeof *fields, "margin %.4f  accuracy %.2f", margin, accuracy);
+	if (best_known()->evaluations) snprintf(fields[EVAL], sizeof *fields, "eval loss %.4f", best_known()->loss);
 	snprintf(fields[SPEED], sizeof *fields, "%s tokens/s", speed);
 	snprintf(fields[LEFT], sizeof *fields, "%s left", left);
 	draw("");

@@ -2,18 +2,12 @@
 #ifndef PROGRESS_H
 #define PROGRESS_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
-struct progress {
-	uint64_t step, until;
-	double loss, tokens_per_s, time_s; /* of this step */
-	double margin, accuracy;           /* of its pairs; NaN: it has none */
-	bool evaluated;                    /* there was an evaluation: the newest one's loss */
-	double eval_loss;
-};
+struct metrics;
 
-void progress_show(const struct progress *);
+/* A step, the newest evaluation, and the time that is left to step `until` */
+void progress_show(const struct metrics *, uint64_t until);
 /* While --count reads: what it has read so far. */
 void progress_count(uint64_t documents, uint64_t tokens);
 /* While records are scored: how many, at which speed; NaN: the time left is not known */

@@ -89,16 +89,7 @@ static struct metrics figures(struct driver *d, uint32_t k)
 static void write_figures(struct driver *d, const struct metrics *m)
 {
 	metrics_write(m);
-	const struct best *b = best_known();
-	progress_show(&(struct progress){.step = m->figures.step,
-		.until = d->o->until,
-		.loss = m->figures.loss,
-		.margin = metrics_figure(m->loss, m->sums, "margin"),
-		.accuracy = metrics_figure(m->loss, m->sums, "accuracy"),
-		.tokens_per_s = m->pace.tokens_per_s,
-		.time_s = m->pace.step_s,
-		.evaluated = b->evaluations != 0,
-		.eval_loss = b->loss});
+	progress_show(m, d->o->until);
 }
 
 static void drop_figures(struct mt_figures *carried) { __atomic_store_n(&carried->step, 0, __ATOMIC_RELEASE); }
