@@ -74,14 +74,32 @@ static struct metrics line_of(const struct driver *d, const struct mt_figures *f
 		.pace = mt_pace(d->run, -1, (struct mt_work){0}, (struct mt_work){0}, 0)};
 }
 
+/* ns for which the mt-stream that waited longest has waited for updates since the last call. A wait is counted when it
+ * ends, or after 0.1 s: what is left of a step's last one is the next step's. */
+static uint64_t update_wait(const struct driver *d)
+{
+	static uint64_t was[MT_STREAMS];
+	uint64_t most = 0;
+	for (int i = 0; i < MT_STREAMS; i++) {
+		uint64_t now = mt_control(d->run)->slots[MT_STREAM + i].counters[MT_STREAM_update_wait_ns];
+		uint64_t waited = now < was[i] ? now : now - was[i]; /* a successor counts from 0 */
+		if (waited > most) most = waited;
+		was[i] = now;
+	}
+	return most;
+}
+
 static struct metrics figures(struct driver *d, uint32_t k)
 {
 	struct mt_figures f;
+	uint64_t wait_ns = update_wait(d);
+	mt_count(d->run, MT_STEP_update_wait_ns, wait_ns);
 	mt_txn_figures(mt_txn(d->run, k), &f);
 	struct metrics m = line_of(d, &f);
 	memcpy(m.sums, mt_txn(d->run, k)->figures, sizeof m.sums);
 	double now = mt_now();
-	m.pace = mt_pace(d->run, now - d->mark, (struct mt_work){0}, (struct mt_work){1, f.processed}, d->rows[k & 1]);
+	m.pace = mt_pace(d->run, now - d->mark, (struct mt_work){0}, (struct mt_work){1, f.processed, wait_ns},
+		d->rows[k & 1]);
 	d->mark = now;
 	return m;
 }
@@ -231,6 +249,7 @@ static void report_seam(const struct driver *d)
 void train_resume(struct driver *d, struct eval *eval)
 {
 	d->mark = mt_now();
+	update_wait(d);
 	report_seam(d);
 	driver_withdraw(d);
 	write_unlogged(d, eval);

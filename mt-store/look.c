@@ -104,7 +104,7 @@ void look_step(struct look *l, const struct mt_run *run)
 	l->step = at.step;
 	l->trained_tokens = at.position.tokens;
 	l->processed_tokens = at.position.processed;
-	l->work = (struct mt_work){at.step, at.position.processed};
+	l->work = (struct mt_work){at.step, at.position.processed, c->slots[MT_STEP].counters[MT_STEP_update_wait_ns]};
 	l->rows = at.position.batch;
 	/* of a step whose entry an evaluation has taken, its hyperparameters stand for checkpoints */
 	const struct mt_hyper *h = &c->hyper[at.step & 1];
@@ -234,7 +234,8 @@ static void look_at_stages(struct look *l, struct mt_run *run)
 static void look_at_pace(struct look *l, struct mt_run *run)
 {
 	const struct look_stage *s = &l->stage[MT_STEP];
-	struct mt_work work = {s->counters[MT_STEP_steps], s->counters[MT_STEP_processed]};
+	struct mt_work work = {s->counters[MT_STEP_steps], s->counters[MT_STEP_processed],
+		s->counters[MT_STEP_update_wait_ns]};
 	l->pace = mt_pace(run, s->process.age_s, (struct mt_work){0}, work, l->rows);
 	if (s->process.age_s < 0) return;
 	if (process_option(s->pid, "mt-step", "steps", &l->steps) && !process_option(s->pid, "mt-step", "until", &l->until))

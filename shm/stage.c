@@ -488,6 +488,8 @@ struct mt_pace mt_pace(struct mt_run *run, double s, struct mt_work from, struct
 {
 	double planned[MT_PLANNED] = {0}, steps = (double)(to.steps - from.steps),
 		   tokens = (double)(to.tokens - from.tokens);
+	/* an mt-step that was started again counts from 0 */
+	double waited = 1e-9 * (double)(to.wait_ns < from.wait_ns ? to.wait_ns : to.wait_ns - from.wait_ns);
 	bool measured = s > 0 && steps > 0;
 	int n = 0;
 	for (int slot = MT_STREAM; slot < MT_SLOTS; slot++) {
@@ -502,5 +504,6 @@ struct mt_pace mt_pace(struct mt_run *run, double s, struct mt_work from, struct
 		.step_s = measured ? s / steps : NAN,
 		.planned_s = n == 1 && row > 0 && rows ? (double)rows * row + planned[MT_PLANNED_REST] : NAN,
 		.mfu = measured && row > 0 && model > 0 ? model / n * steps / s : NAN,
+		.optim_wait = measured ? (waited < s ? waited / s : 1) : NAN,
 	};
 }

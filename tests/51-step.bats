@@ -12,7 +12,8 @@ STEP="--steps 12 --batch 4 --micro 2 --seq 32 --lr 1e-3 --wait 5"
 	python3 - "$T/m" <<-'PY'
 	import json, sys
 	for line in open(sys.argv[1]):
-	    fields = ["step", "loss", "grad_norm", "lr", "tokens", "processed", "tokens_per_s", "time_s", "skipped"]
+	    fields = ["step", "loss", "grad_norm", "lr", "tokens", "processed", "tokens_per_s", "time_s", "optim_wait",
+	        "skipped"]
 	    assert list(json.loads(line)) == fields, line
 	PY
 }

@@ -14,6 +14,7 @@ waiting() {
 	shift
 	make_run "$CASE/model" --dtype fp32
 	start_stages ${STREAM_OPTIONS:-}
+	${MORE_STAGES:-:}
 	mkfifo "$T/fifo"
 	exec 7<>"$T/fifo"
 	# not by spawn: bash gives a command in the background /dev/null as its stdin, unless it is redirected there
@@ -323,7 +324,7 @@ except BrokenPipeError:
 		has(r" mt-top  %s  filled +every 1 s" % stat["run"])
 		has(r"step 4 of 40  ETA [0-9:]+  \[#+ +\]  10.0 %")
 		has(r"loss %.4f  norm %.3g  lr %.3g" % (stat["loss"], stat["grad_norm"], stat["lr"]))
-		has(r"[0-9.]+( k)? tokens/s  [0-9.]+ m?s a step  248 targets trained")
+		has(r"[0-9.]+( k)? tokens/s  [0-9.]+ m?s a step  update wait [0-9.]+ %  248 targets trained")
 		has(r"model llama, 25.8 k parameters, fp32, gradients fp32")
 		for s in stat["stages"]:
 		    has(r"%s +%d +[0-9]+ %s" % (s["stage"], s["pid"], s["activity"]))
@@ -361,6 +362,45 @@ except BrokenPipeError:
 	no grep -q -e planned -e mfu "$T/step.out"
 	once 80 >"$T/top"
 	no grep -q -e planned -e MFU "$T/top"
+}
+
+# bats test_tags=slow
+@test "optim_wait is 0 where an update ends before the next step begins, and else the time that it is waited for" {
+	need_top
+	shows_all() { mt-store stat "$RUN" >"$T/stat" && for part; do grep -q "$part" "$T/stat" || return 1; done; }
+	more_stages() {
+		spawn stream1 mt-stream "$RUN" --device cpu --threads 1
+		spawn ckpt mt-ckpt serve "$RUN" --dir "$T/ck"
+		ckpt=$PID
+		eventually shows_all '^mt-stream 1' '^mt-ckpt'
+	}
+	MORE_STAGES=more_stages waiting 1 --micro 1 --ckpt-every 1
+	documents 2 >&7
+	eventually metrics_has 2
+	[ "$(grep -c '"optim_wait": 0, "skipped"' "$T/step.out")" = 2 ]
+	eventually shows_all '; saved 2,'
+	# the update of step 4 waits until step 3 is saved
+	kill -STOP "$ckpt"
+	documents 6 >&7
+	eventually shows_all '^mt-optim.*waits for the snapshot to let go' '^mt-stream 0.*waits for weights' \
+		'^mt-stream 1.*waits for weights'
+	sleep 1
+	kill -CONT "$ckpt"
+	eventually metrics_has 5
+	eventually shows_all '^mt-step .*waits for input' '^mt-stream 0.*for a batch' '^mt-stream 1.*for a batch'
+	mt-store stat "$RUN" --json >"$T/stat.json"
+	mt-store stat "$RUN" --prometheus | grep '^mt_optim_wait{run="[^"]*"} 0\.[0-9]*$'
+	once 80 | grep -Eq 'a step  update wait [0-9.]+ %  '
+	check "$T/stat.json" <<-END
+		lines = [json.loads(line) for line in open("$T/step.out")]
+		assert all(0 <= m["optim_wait"] <= 1 for m in lines), lines
+		assert sum(m["optim_wait"] * m["time_s"] for m in lines) > 0.8, lines
+		stages = {s["stage"]: s for s in a["stages"]}
+		step, *streams = (stages[s]["counters"]["update_wait_ns"] / 1e9 for s in
+		    ("mt-step", "mt-stream 0", "mt-stream 1"))
+		assert 0.8 < step < 0.8 * sum(streams), stages
+		assert math.isclose(a["optim_wait"], step / stages["mt-step"]["age_s"]), a
+	END
 }
 
 @test "mt-top's charts have the steps of before it was started, from the metrics that mt-step writes to a file" {

@@ -56,7 +56,9 @@ static int micro_wait(struct stream *s, uint32_t seen, uint32_t on, enum mt_acti
 		mt_word_phase(mt_txn_word(s->run, s->taken.msg.k)) == MT_ACCUMULATE)
 		return GONE;
 	uint64_t slept = doze(s, seen, on, activity, unit);
-	if (s->dev->query(s->dev, s->waits.computing)) s->waits.idle += slept;
+	if (!s->dev->query(s->dev, s->waits.computing)) return 0;
+	s->waits.idle += slept;
+	if (activity == MT_ACT_WAIT_WEIGHTS) mt_count(s->run, MT_STREAM_update_wait_ns, slept);
 	return 0;
 }
 

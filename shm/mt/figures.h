@@ -60,14 +60,16 @@ enum { MT_FIGURES_MORE(MT_FIGURE_INDEX, IN_TXN) MT_FIGURES_IN_TXN };            
 	F(planned_s, "planned_s", "%.6g", false, "planned ", duration, "  ", \
 		"planned_step_seconds", "Seconds that the plan of the mt-stream predicts for a step.") \
 	F(mfu, "mfu", "%.4g", false, "MFU ", percent, "  ", \
-		"mfu", "Share of a step that the model's arithmetic takes at the rate of large GEMMs.")
+		"mfu", "Share of a step that the model's arithmetic takes at the rate of large GEMMs.") \
+	F(optim_wait, "optim_wait", "%.4g", false, "update wait ", percent, "  ", \
+		"optim_wait", "Share of a step in which compute waits for weights to be updated.")
 
 struct mt_pace {                /* NAN: not known */
 #define MT_PACE_FIELD(field, ...) double field;
 	MT_PACE(MT_PACE_FIELD)
 };
 /* What it is made of: sums over steps, from any moment on */
-struct mt_work { uint64_t steps, tokens; };
+struct mt_work { uint64_t steps, tokens, wait_ns; };
 
 /* clang-format on */
 
