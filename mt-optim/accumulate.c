@@ -38,32 +38,24 @@ static void allocate(struct optim *o)
 	}
 }
 
-/* false: the attempt is over already */
-static bool begin(struct optim *o, uint32_t k, uint64_t word)
+int accumulate_begin(void *optim)
 {
+	struct optim *o = optim;
 	struct accumulation *g = &o->accumulation;
 	if (!g->squares[0] && !o->direct) allocate(o);
-	g->open = txn_opened(o, k, word, &g->txn);
-	if (!g->open) return false;
-	g->k = k;
-	g->attempt = mt_word_attempt(word);
-	g->losses_left = o->node ? 0 : g->txn.micros; /* losses go to the node that commits */
 	g->squares_left = 0;
 	g->pieces_left = 0;
 	memset(g->begun, 0, sizeof g->begun);
-	struct mt_txn *t = mt_txn(o->run, k);
-	for (uint32_t i = 0; i < g->txn.micros; i++) t->losses[i] = (struct mt_loss){0};
-	memset(g->terms, 0, g->txn.micros * sizeof *g->terms);
-	if (g->txn.kind == MT_EVAL || o->direct) return true;
+	if (o->driver.attempt.kind == MT_EVAL || o->direct) return 0;
 	for (uint32_t u = 0; u < o->n_units; u++) {
 		for (int end = 0; end < o->units[u].grads; end++)
 			memset(g->micros[end][u], 0, o->units[u].blocks * sizeof(uint16_t));
-		g->left[u] = o->units[u].own_blocks * g->txn.micros * (uint64_t)o->units[u].grads;
+		g->left[u] = o->units[u].own_blocks * o->driver.attempt.micros * (uint64_t)o->units[u].grads;
 		g->pieces_left += g->left[u];
 	}
 	early_attempt(o);
 	if (o->nodes > 1) nodes_begin(o);
-	return true;
+	return 0;
 }
 
 /* ---- pieces */
@@ -93,7 +85,7 @@ static void square(struct optim *o, const struct piece *p, uint64_t block, uint6
 	uint64_t bytes = block * MT_BLOCK * (o->g_bf16 ? 2 : 4);
 	const char *a = (const char *)unit->tile.g[0] + bytes, *b = NULL;
 	if (unit->grads == 2) {
-		if (g->micros[!p->end][p->unit][block] != g->txn.micros) return;
+		if (g->micros[!p->end][p->unit][block] != o->driver.attempt.micros) return;
 		b = (const char *)unit->tile.g[1] + bytes;
 	}
 	g->squares[p->unit][block] = grad_sumsq(a, b, n, o->g_bf16);
@@ -106,7 +98,7 @@ static void add_block(struct optim *o, const struct piece *p, uint64_t i)
 	uint64_t width = o->g_bf16 ? 2 : 4, at = p->off + i * MT_BLOCK, n = min64(MT_BLOCK, p->n - i * MT_BLOCK);
 	const char *from = p->from + i * MT_BLOCK * width;
 	char *to = (char *)mt_at(o->run, mt_unit(o->run, p->unit)->g[p->end]) + at * width;
-	bool last = p->micro + 1 == o->accumulation.txn.micros;
+	bool last = p->micro + 1 == o->driver.attempt.micros;
 	double *squares = &o->accumulation.squares[p->unit][at / MT_BLOCK];
 	if (last && o->units[p->unit].grads == 1) { /* in one pass */
 		*squares = (p->micro ? grad_add_take : grad_take)(to, from, n, o->g_bf16);
@@ -177,76 +169,80 @@ static enum taken take_piece(struct optim *o, struct batch *b, uint32_t ring, co
 	return TAKEN;
 }
 
-static enum taken take_loss(struct optim *o, uint32_t ring, const struct mt_msg *m)
+/* ---- commit: all of the attempt is in */
+
+/* Blocks by a fixed tree within a unit, then unit after unit. */
+static double gradient_norm(struct optim *o)
 {
-	struct accumulation *g = &o->accumulation;
-	struct mt_loss *loss = &mt_txn(o->run, g->k)->losses[m->micro];
-	if (loss->entered) bad(ring, m, "a loss that came before");
-	*loss = (struct mt_loss){
-		.sum = m->loss.sum,
-		.targets = m->loss.targets,
-		.entered = 1,
-		.nonfinite = m->loss.nonfinite || !isfinite(m->loss.sum),
-	};
-	g->terms[m->micro].aux = m->loss.aux;
-	g->terms[m->micro].z = m->loss.z;
-	g->losses_left--;
-	return TAKEN;
+	double sum = 0;
+	for (uint32_t u = 0; u < o->n_units; u++)
+		sum += o->accumulation.begun[u] ? early_squares(o, u)
+										: sum_tree(o->accumulation.squares[u], o->units[u].blocks);
+	return sqrt(sum);
 }
 
-/* A micro's come before its loss, so they are in when all losses are */
-static enum taken take_figures(struct optim *o, uint32_t ring, const struct mt_msg *m)
+static void commit(struct optim *o)
 {
-	struct accumulation *g = &o->accumulation;
-	if (mt_txn(o->run, g->k)->losses[m->micro].entered) bad(ring, m, "figures after their loss");
-	memcpy(g->terms[m->micro].figures, m->figures.figures, sizeof m->figures.figures);
-	return TAKEN;
+	bool train = o->driver.attempt.kind == MT_TRAIN, taken = train && !o->direct;
+	double norm = taken ? gradient_norm(o) : NAN;
+	bool skips = mt_optimizer_skips(&o->driver) || (taken && !isfinite(norm));
+	if (train && skips) early_skips(o, o->driver.attempt.step);
+	mt_optimizer_commit(&o->driver, !skips, norm);
+}
+
+/* Direct: its loss is in, and the ring brings the first piece */
+static void commit_direct(struct optim *o, uint32_t ring)
+{
+	struct mt_txn *t = mt_txn(o->run, mt_word_k(o->driver.attempt.word));
+	for (uint32_t u = 0; u < o->n_units; u++)
+		atomic_store_explicit(&mt_unit(o->run, u)->applied, 0, memory_order_relaxed);
+	t->source_ring = ring;
+	t->source = mt_stage_word(o->run, MT_STREAM + (int)ring);
+	mt_optimizer_commit(&o->driver, true, NAN);
 }
 
 /* ---- rings */
 
-static enum taken take(struct optim *o, struct batch *b, uint32_t ring, const struct mt_msg *m, const void *block,
-	uint64_t word)
+static enum taken take(struct optim *o, struct batch *b, uint32_t ring, const struct mt_msg *m, const void *block)
 {
-	struct accumulation *g = &o->accumulation;
+	const struct mt_attempt *at = &o->driver.attempt;
+	if (m->kind != MT_MSG_GRAD) return mt_must(mt_optimizer_take(&o->driver, ring, m)) ? TAKEN : NEWER;
 	/* it was compared with the txn's entry, which mt-step may have begun to write for another attempt */
-	if (m->txn_kind != g->txn.kind || m->micro >= g->txn.micros) return NEWER;
-	if (m->kind == MT_MSG_LOSS) return take_loss(o, ring, m);
-	if (m->kind == MT_MSG_FIGURES) return take_figures(o, ring, m);
-	if (m->kind == MT_MSG_SCORE) bad(ring, m, "log-probabilities, which mt-score asks for, not mt-step");
+	if (m->txn_kind != at->kind || m->micro >= at->micros) return NEWER;
 	if (!o->direct) return take_piece(o, b, ring, m, block);
-	if (g->losses_left) bad(ring, m, "a piece before its loss");
-	if (commit_skips(o, g)) return LATER; /* accumulate_round commits the skip, and then it is stale */
+	if (o->driver.losses_left) bad(ring, m, "a piece before its loss");
+	if (mt_optimizer_skips(&o->driver)) return LATER; /* accumulate_round commits the skip, and then it is stale */
 	if (m->grad.off) bad(ring, m, "the step's first piece does not begin its unit");
-	commit_direct(o, g, word, ring);
+	commit_direct(o, ring);
 	return NEWER; /* committed or aborted, the word has changed; the piece stays where it is */
 }
 
 /* What a ring holds goes into the batch, from its head on, but no more than half of its blocks: its producer writes the
  * others meanwhile. A message that is no piece is handled at once, if no piece is before it. *pop: messages to pop when
  * the batch has been added. */
-static enum taken collect(struct optim *o, struct batch *b, uint32_t ring, uint64_t word, uint64_t *pop, bool *moved)
+static enum taken collect(struct optim *o, struct batch *b, uint32_t ring, uint64_t *pop, bool *moved)
 {
+	uint64_t word = o->driver.attempt.word;
 	struct mt_msg m;
 	const void *block;
 	size_t bytes;
-	mt_ring_blocks(o->grad[ring], &bytes);
-	uint64_t half = (bytes / mt_ring_block(o->grad[ring]) + 1) / 2;
+	mt_ring_blocks(o->driver.grad[ring], &bytes);
+	uint64_t half = (bytes / mt_ring_block(o->driver.grad[ring]) + 1) / 2;
 	*pop = 0;
-	while (mt_must(mt_grad_peek_ahead(o->grad[ring], *pop, word, &m, &block))) {
+	while (mt_must(mt_grad_peek_ahead(o->driver.grad[ring], *pop, word, &m, &block))) {
 		uint32_t pieces = b->n;
 		if (*pop == half) return FULL;
-		enum taken r = take(o, b, ring, &m, block, word);
+		enum taken r = take(o, b, ring, &m, block);
 		if (r != TAKEN) return r;
 		*moved = true;
 		if (*pop || b->n > pieces) (*pop)++;
-		else mt_ring_pop(o->grad[ring]);
+		else mt_ring_pop(o->driver.grad[ring]);
 	}
 	return LATER;
 }
 
 /* One batch. NEWER: the word is another now; FULL: there is more; else LATER */
-static enum taken accumulate_batch(struct optim *o, uint64_t word, bool *moved)
+static enum taken accumulate_batch(struct optim *o, bool *moved)
 {
 	struct batch b;
 	uint64_t pop[MT_STREAMS] = {0};
@@ -254,49 +250,35 @@ static enum taken accumulate_batch(struct optim *o, uint64_t word, bool *moved)
 	b.o = o;
 	b.n = 0;
 	b.blocks = 0;
-	for (uint32_t i = 0; i < o->streams && all != NEWER; i++) {
-		enum taken r = collect(o, &b, i, word, &pop[i], moved);
+	for (uint32_t i = 0; i < o->driver.streams && all != NEWER; i++) {
+		enum taken r = collect(o, &b, i, &pop[i], moved);
 		if (r != LATER) all = r;
 	}
 	batch_add(&b);
-	for (uint32_t i = 0; i < o->streams; i++)
-		if (pop[i]) mt_ring_pop_many(o->grad[i], pop[i]);
+	for (uint32_t i = 0; i < o->driver.streams; i++)
+		if (pop[i]) mt_ring_pop_many(o->driver.grad[i], pop[i]);
 	return all;
 }
 
-bool accumulate_round(struct optim *o, uint32_t k)
+int accumulate_round(void *optim)
 {
+	struct optim *o = optim;
 	struct accumulation *g = &o->accumulation;
-	uint64_t word = mt_txn_word(o->run, k);
-	if (mt_word_k(word) != k || mt_word_phase(word) != MT_ACCUMULATE) return true;
-	if (!g->open || g->k != k || g->attempt != mt_word_attempt(word))
-		if (!begin(o, k, word)) return true;
+	const struct mt_attempt *at = &o->driver.attempt;
 	bool moved = false;
 	enum taken r;
-	do r = accumulate_batch(o, word, &moved);
+	do r = accumulate_batch(o, &moved);
 	while (r == FULL);
-	if (r == NEWER) return mt_txn_word(o->run, k) != word || moved;
-	if (early_round(o, word)) return true;
-	if (o->nodes > 1) moved |= nodes_round(o, word);
-	if (g->losses_left || g->pieces_left || g->squares_left) return moved;
-	if (o->nodes > 1 && !nodes_may_commit(o, k)) return moved;
-	bool waits_for_piece = o->direct && g->txn.kind == MT_TRAIN && !commit_skips(o, g);
+	if (r == NEWER) return mt_txn_word(o->run, mt_word_k(at->word)) != at->word || moved;
+	if (early_round(o)) return true;
+	if (o->nodes > 1) moved |= nodes_round(o);
+	if (g->pieces_left || g->squares_left || !mt_optimizer_ready(&o->driver)) return moved;
+	bool waits_for_piece = o->direct && at->kind == MT_TRAIN && !mt_optimizer_skips(&o->driver);
 	if (waits_for_piece) return moved;
-	if (!early_finish(o)) return moved;
-	commit(o, g, word);
-	return true;
-}
-
-bool accumulate_drop(struct optim *o, uint64_t word)
-{
-	bool moved = false;
-	struct mt_msg m;
-	for (uint32_t i = 0; i < o->streams; i++) {
-		uint64_t n = 0;
-		while (mt_ring_peek(o->grad[i], n, &m, NULL) && mt_attempt_order(m.attempt, mt_word_attempt(word)) <= 0) n++;
-		if (!n) continue;
-		mt_ring_pop_many(o->grad[i], n);
-		moved = true;
+	if (!early_finish(o)) {
+		o->driver.waits = MT_ACT_WAIT_TIER;
+		return moved;
 	}
-	return moved;
+	commit(o);
+	return true;
 }

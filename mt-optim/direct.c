@@ -150,8 +150,7 @@ static bool do_piece(const struct direct *d, const struct mt_msg *m, const void 
 		if (stop == end) mt_count(o->run, MT_OPTIM_pieces, 1);
 	}
 	if (done < o->units[u].blocks) return true;
-	if (!mt_publish(o->run, u, d->step)) not_published(o, u, d->step);
-	mt_count(o->run, MT_OPTIM_updates, 1);
+	unit_publish(o, u, d->step);
 	return true;
 }
 
@@ -170,34 +169,34 @@ static bool source_gone(struct optim *o, uint64_t word, uint32_t ring)
 	return word && (now != word || mt_stage_dead(o->run, slot));
 }
 
-bool apply_direct(struct optim *o, uint32_t k, const struct opened *op, const struct scalars *scalars)
+bool apply_direct(struct optim *o, const struct mt_attempt *at, const struct scalars *scalars)
 {
-	struct mt_txn *t = mt_txn(o->run, k);
-	uint64_t word = mt_txn_word(o->run, k), source = t->source, ring = t->source_ring;
-	struct direct d = {.o = o, .scalars = scalars, .step = op->step};
-	if (ring >= o->streams) mt_die(MT_EX_BUG, "txn %u: gradients from ring %llu", k, (unsigned long long)ring);
-	if (mt_tier_any(o->run)) count_tiles(o, d.q = mt_tier_q(o->run, op->t, 0));
-	while (!all_at(o, op->step)) {
+	uint32_t k = mt_word_k(at->word);
+	uint64_t source = mt_txn(o->run, k)->source, ring = mt_txn(o->run, k)->source_ring;
+	struct direct d = {.o = o, .scalars = scalars, .step = at->step};
+	if (ring >= o->driver.streams) mt_die(MT_EX_BUG, "txn %u: gradients from ring %llu", k, (unsigned long long)ring);
+	if (mt_tier_any(o->run)) count_tiles(o, d.q = mt_tier_q(o->run, at->t, 0));
+	while (!all_at(o, at->step)) {
 		uint32_t seen = mt_event(o->run);
 		bool gone = source_gone(o, source, (uint32_t)ring); /* before the last look into its ring */
 		struct mt_msg m;
 		const void *block;
 		leave_if_lost(o);
-		if (mt_ring_peek(o->grad[ring], 0, &m, NULL)) {
+		if (mt_ring_peek(o->driver.grad[ring], 0, &m, NULL)) {
 			mt_stage_activity(o->run, MT_ACT_APPLY, m.grad.unit);
-			if (!mt_must(mt_grad_peek(o->grad[ring], word, &m, &block)) || m.kind != MT_MSG_GRAD)
+			if (!mt_must(mt_grad_peek(o->driver.grad[ring], at->word, &m, &block)) || m.kind != MT_MSG_GRAD)
 				mt_die(MT_EX_BUG, "grad.%u: message of txn %u, kind %u: not a piece of txn %u", (uint32_t)ring, m.k,
 					m.kind, k);
 			double from = mt_now();
-			if (mt_version(o->run, m.grad.unit) != op->step && !do_piece(&d, &m, block)) return false;
+			if (mt_version(o->run, m.grad.unit) != at->step && !do_piece(&d, &m, block)) return false;
 			mt_count(o->run, MT_OPTIM_update_ns, (uint64_t)((mt_now() - from) * 1e9));
-			mt_ring_pop(o->grad[ring]);
+			mt_ring_pop(o->driver.grad[ring]);
 			continue;
 		}
-		if (gone) dirty(o, MT_EX_PEER, op->step, "an mt-stream died");
+		if (gone) dirty(o, MT_EX_PEER, at->step, "an mt-stream died");
 		leave_if_gone(o);
-		mt_stage_activity(o->run, MT_ACT_WAIT_GRADS, op->step);
-		mt_wait_on(o->run, seen, 100, o->wakes);
+		mt_stage_activity(o->run, MT_ACT_WAIT_GRADS, at->step);
+		mt_wait_on(o->run, seen, 100, o->driver.wakes);
 	}
 	return true;
 }

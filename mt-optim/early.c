@@ -25,7 +25,7 @@
  * is dirty, as with --grad none.
  */
 #include <math.h>
-#include <stddef.h>
+#include <xxhash.h>
 
 #include "cli/cli.h"
 #include "mt/error.h"
@@ -54,7 +54,7 @@ void early_open(struct optim *o, bool wanted)
 		mt_die(MT_EX_CONFIG,
 			"--update early: the tier's tiles are in the order of a late update: wants a run that mt-store create made "
 			"with --update early");
-	if (wanted && mt_tier_any(o->run)) o->wakes |= MT_ON_TIER;
+	if (wanted && mt_tier_any(o->run)) o->driver.wakes |= MT_ON_TIER;
 	for (uint32_t u = 0; u < o->n_units && !o->direct; u++) {
 		struct unit *unit = &o->units[u];
 		const struct mt_unit *mu = mt_unit(o->run, u);
@@ -144,19 +144,20 @@ static void next_tile(struct optim *o)
 static bool on_tier(const struct optim *o) { return mt_unit(o->run, o->early.unit)->tiles != 0; }
 
 /* Unit u is at 1. */
-static void go_on(struct optim *o, uint32_t u, const struct opened *op)
+static void go_on(struct optim *o, uint32_t u)
 {
 	struct early *e = &o->early;
+	const struct mt_attempt *at = &o->driver.attempt;
 	const struct unit *unit = &o->units[u];
 	e->busy = true;
 	e->unit = u;
-	e->step = op->step;
-	e->scalars = update_scalars((enum mt_optim)o->control->optim, op->t, &op->hyperparams, 1);
+	e->step = at->step;
+	e->scalars = update_scalars((enum mt_optim)o->control->optim, at->t, &at->hyperparams, 1);
 	if (!on_tier(o)) {
 		range(o, &unit->early, unit->first_group, unit->end_group);
 		return;
 	}
-	e->q = mt_tier_q(o->run, op->t, 0);
+	e->q = mt_tier_q(o->run, at->t, 0);
 	next_tile(o);
 }
 
@@ -192,64 +193,76 @@ static bool slice(struct optim *o)
 
 /* ---- a step */
 
+/* What decides the bits of a training step, and outlives the mt-step that opened it */
+static uint64_t hash_of(const struct mt_attempt *at)
+{
+	struct {
+		uint64_t step, targets, micros, steps;
+		struct mt_hyperparams hyperparams;
+		struct mt_position position;
+	} x = {at->step, at->targets, at->micros, at->t, at->hyperparams, at->position};
+	return XXH64(&x, sizeof x, 0);
+}
+
 void early_attempt(struct optim *o)
 {
 	struct accumulation *g = &o->accumulation;
-	uint64_t step = g->txn.step;
+	uint64_t step = o->driver.attempt.step;
+	o->early.hash = hash_of(&o->driver.attempt);
 	o->early.busy = o->early.spoiled = false;
 	for (uint32_t u = 0; u < o->n_units; u++) {
 		g->begun[u] = begun(o, u, step);
 		if (!g->begun[u]) continue;
-		if (mt_unit(o->run, u)->opened != g->txn.hash)
+		if (mt_unit(o->run, u)->opened != o->early.hash)
 			mt_die(MT_EX_CONFIG,
 				"step %llu is half done with other rows or options (--update early): give the same ones, or load "
 				"a checkpoint",
 				(unsigned long long)step);
-		if (!early_ended(o, u, step)) go_on(o, u, &g->txn);
+		if (!early_ended(o, u, step)) go_on(o, u);
 	}
 }
 
 /* May units be updated before the commit? Only if it cannot skip the step, for all that is known. */
 static bool may_begin(struct optim *o)
 {
-	const struct accumulation *g = &o->accumulation;
 	static bool warned;
-	if (!o->early.wanted || o->early.spoiled || g->losses_left || commit_skips(o, g)) return false;
-	if (!(g->txn.hyperparams.clip > 0)) return true;
+	if (!o->early.wanted || o->early.spoiled || o->driver.losses_left || mt_optimizer_skips(&o->driver)) return false;
+	if (!(o->driver.attempt.hyperparams.clip > 0)) return true;
 	if (!warned) mt_say("--update early: steps are clipped, so units are updated after the commit");
 	warned = true;
 	return false;
 }
 
 /* The complete units: those that the backward pass has left first */
-static bool begin_one(struct optim *o, uint64_t word)
+static bool begin_one(struct optim *o)
 {
 	struct accumulation *g = &o->accumulation;
+	const struct mt_attempt *at = &o->driver.attempt;
 	for (uint32_t turn = o->n_units; turn-- > 0;) {
 		uint32_t u = mt_unit_of_turn(&o->control->geo, turn);
 		struct mt_unit *mu = mt_unit(o->run, u);
 		if (g->left[u] || g->begun[u] || !o->units[u].may_early || mt_snap_pinned(o->run, u)) continue;
-		if (mu->tiles && tier_updated(o, mt_tier_q(o->run, g->txn.t, 0)) != mu->first_tile) continue;
+		if (mu->tiles && tier_updated(o, mt_tier_q(o->run, at->t, 0)) != mu->first_tile) continue;
 		double squares = sum_tree(g->squares[u], o->units[u].blocks);
 		if (!isfinite(squares)) {
 			o->early.spoiled = true;
 			return false;
 		}
-		if (mt_txn_word(o->run, g->k) != word) return false;
+		if (mt_txn_word(o->run, mt_word_k(at->word)) != at->word) return false;
 		mu->squares = squares;
-		mu->opened = g->txn.hash;
-		say(o, u, g->txn.step, BEGUN);
+		mu->opened = o->early.hash;
+		say(o, u, at->step, BEGUN);
 		g->begun[u] = true;
-		go_on(o, u, &g->txn);
+		go_on(o, u);
 		return true;
 	}
 	return false;
 }
 
-bool early_round(struct optim *o, uint64_t word)
+bool early_round(struct optim *o)
 {
-	if (o->accumulation.txn.kind != MT_TRAIN || !o->accumulation.pieces_left) return false;
-	if (!o->early.busy && (!may_begin(o) || !begin_one(o, word))) return false;
+	if (o->driver.attempt.kind != MT_TRAIN || !o->accumulation.pieces_left) return false;
+	if (!o->early.busy && (!may_begin(o) || !begin_one(o))) return false;
 	return slice(o);
 }
 
@@ -258,13 +271,6 @@ bool early_finish(struct optim *o)
 	while (o->early.busy)
 		if (!slice(o)) return false;
 	return true;
-}
-
-bool early_waits(const struct optim *o)
-{
-	const struct early *e = &o->early;
-	return o->accumulation.open && !o->accumulation.pieces_left && e->busy && on_tier(o) &&
-		!tier_loaded(o, e->q + e->i);
 }
 
 void early_skips(struct optim *o, uint64_t step)

@@ -1,10 +1,11 @@
-/* optim.h: what mt-optim's files share. Data passes in the order accumulate → commit → partitions (or direct) →
- * snapshot. On several nodes, nodes.c sends the sums of squares to the one that commits. */
+/* optim.h: what mt-optim's files share. libmt's driver (mt/optimizer.h) calls accumulate.c, then partitions.c or
+ * direct.c. On several nodes, nodes.c sends the sums of squares to the one that commits. */
 #ifndef MT_OPTIM_OPTIM_H
 #define MT_OPTIM_OPTIM_H
 
 #include <pthread.h>
 
+#include "mt/optimizer.h"
 #include "mt/stage.h"
 #include "update.h"
 #include "pool.h"
@@ -24,36 +25,22 @@ struct unit { /* a unit as the update sees it */
 	bool may_early;
 };
 
-struct opened { /* what mt-step wrote before it opened the txn, copied once and checked */
-	uint64_t step, targets;
-	uint32_t kind, micros;
-	struct mt_hyperparams hyperparams;
-	bool save;
-	uint64_t t, hash; /* Adam's step count if it is applied; of all that decides a training step's result */
-};
-
 enum { MAX_UNITS = 4096 }; /* an index word names 12 bits of unit; a run has at most 1027 */
 
-struct accumulation { /* an attempt at a txn while its pieces come in; a new attempt may discard all of it */
-	bool open;
-	uint32_t k, attempt;
-	struct opened txn;
+struct accumulation { /* the driver's attempt while its pieces come in; a new attempt may discard all of it */
 	uint16_t *micros[2][MAX_UNITS]; /* (blocks) of [end][unit]: micros that a block of g holds, always 0..n in order */
 	double *squares[MAX_UNITS];     /* (blocks) of [unit]: sum of squares of a whole block of g */
-	struct {
-		double aux, z, figures[MT_STEP_FIGURES];
-	} terms[MT_MICROS];    /* of the loss, of [micro]; figures: 0 where none have come */
-	uint64_t pieces_left;  /* blocks of this node times micros that have not come in */
-	uint64_t squares_left; /* blocks of other nodes whose sum of squares has not come in; in node 0 */
-	uint32_t send_unit;    /* in another node: where it is in sending its sums, */
-	uint64_t send_block;   /* counted from its first */
-	uint32_t losses_left;
-	uint64_t left[MAX_UNITS]; /* of pieces_left, each unit's */
-	bool begun[MAX_UNITS];    /* updated before the commit: its pieces are dropped */
+	uint64_t pieces_left;           /* blocks of this node times micros that have not come in */
+	uint64_t squares_left;          /* blocks of other nodes whose sum of squares has not come in; in node 0 */
+	uint32_t send_unit;             /* in another node: where it is in sending its sums, */
+	uint64_t send_block;            /* counted from its first */
+	uint64_t left[MAX_UNITS];       /* of pieces_left, each unit's */
+	bool begun[MAX_UNITS];          /* updated before the commit: its pieces are dropped */
 };
 
 struct early {            /* early.c: the unit that is being updated before the commit */
 	bool wanted, spoiled; /* by --update early; a gradient of the attempt is not finite */
+	uint64_t hash;        /* of all that decides the attempt's result */
 	bool busy;
 	uint32_t unit;
 	struct tile tile; /* what is being updated of it: all, or tile `i` of the pass whose first is number q */
@@ -65,24 +52,20 @@ struct early {            /* early.c: the unit that is being updated before the 
 };
 
 struct optim {
-	struct mt_run *run;
+	struct mt_optimizer driver;
+	struct mt_run *run; /* the driver's */
 	struct mt_control *control;
 	struct mt_partition *partitions; /* (MT_PARTITIONS) */
 	uint64_t threads;                /* as requested; 0: not given */
 	struct pool *pool, *alone;       /* optim_pool's, optim_pool_alone's */
 	update_fn *update;
-	struct mt_ring *grad[MT_STREAMS], *save;
-	uint32_t streams; /* rings of gradients: of all nodes' mt-streams */
 	uint32_t node, nodes;
 	struct mt_ring *squares[MT_NODES]; /* node 0: [r] of node r; others: [0], its own */
-	uint32_t wakes;                    /* what it waits for between two rounds: pieces, transactions */
 	struct unit *units;
 	uint32_t n_units;
 	bool g_bf16, direct; /* direct: --grad none, units are updated from the rings' blocks */
 	struct accumulation accumulation;
 	struct early early;
-	bool stop_requested;
-	uint32_t leave_after; /* txn that was newest then */
 };
 
 /* threads.c: created by the first call: as many as --threads requests, or as the cores and the run's device allow */
@@ -95,9 +78,6 @@ int units_make(struct optim *);
 /* The update of groups [first, end) of a unit by one partition; tile: the unit's, or one whose g is a piece */
 void unit_update(const struct optim *, const struct scalars *, const struct tile *, uint32_t unit, uint64_t step,
 	uint32_t partition, uint64_t first, uint64_t end);
-/* Copy and check what mt-step wrote into txn k; ends the program with 70 if it cannot be. false: the word is another
- * now */
-bool txn_opened(struct optim *, uint32_t k, uint64_t word, struct opened *);
 
 /* Ends the program when the run is gone (0), dirty or damaged, or a ring is (65), or this process has lost its slot
  * (75); called wherever mt-optim waits */
@@ -105,18 +85,16 @@ void leave_if_gone(struct optim *);
 /* Ends the program with 75 when this process has lost its slot. Any thread may call it. */
 void leave_if_lost(struct optim *);
 
-/* accumulate.c: take what the rings hold for txn k, which is in accumulate; true if anything moved */
-bool accumulate_round(struct optim *, uint32_t k);
-/* Throw away what the rings hold of attempts that are over (no txn is in accumulate); true if anything moved */
-bool accumulate_drop(struct optim *, uint64_t word);
+/* accumulate.c: the driver's `begin` and `accumulate`; the norm, and whether a step is skipped */
+int accumulate_begin(void *optim);
+int accumulate_round(void *optim);
 
 /* early.c: may units be updated before the commit? Ends the program if the run has no room for that (78) */
 void early_open(struct optim *, bool wanted);
-void early_attempt(struct optim *);              /* an attempt begins: what earlier ones have updated */
-bool early_round(struct optim *, uint64_t word); /* rings have nothing: update some; true if anything moved */
+void early_attempt(struct optim *); /* an attempt begins: what earlier ones have updated */
+bool early_round(struct optim *);   /* rings have nothing: update some; true if anything moved */
 /* Before the commit: the unit that is being updated. false: its next tile is not loaded */
 bool early_finish(struct optim *);
-bool early_waits(const struct optim *);          /* nothing but a tile that is not loaded holds up the commit */
 void early_skips(struct optim *, uint64_t step); /* it must be skipped: ends the program if units are updated (65) */
 bool early_any(const struct optim *, uint64_t step);
 bool early_ended(const struct optim *, uint32_t unit, uint64_t step);         /* all but w is updated */
@@ -125,39 +103,24 @@ void early_copy(struct optim *, uint32_t unit, uint64_t first, uint64_t end); /*
 
 /* nodes.c: the rings for sums of squares, of a run on several nodes */
 void nodes_open(struct optim *);
+void nodes_begin(struct optim *); /* of an attempt: no sum has come in or was sent */
 /* A round of accumulation: node 0 takes the sums that have come in; another sends its own when all of its pieces are
  * in. true if anything moved. */
-bool nodes_round(struct optim *, uint64_t word);
-/* Node 0, and the txn before k is done on all nodes: so may k be, once it is committed */
-bool nodes_may_commit(struct optim *, uint32_t k);
-bool nodes_wait(const struct optim *); /* a step is committed, and not done on all nodes */
+bool nodes_round(struct optim *);
 /* The step that this node's part of a unit is at; on one machine, its version */
 uint64_t nodes_at(const struct optim *, uint32_t unit);
-void nodes_updated(struct optim *, uint32_t unit, uint64_t step); /* it is at the step now */
-void nodes_begin(struct optim *);                                 /* of an attempt: no sum has come in or was sent */
-void nodes_wait_units(struct optim *, uint64_t step);  /* until mt-link has published all units at the step */
-void nodes_say_finished(struct optim *, uint32_t k);   /* txn k is done here, and what it saves is pinned */
-bool nodes_finished(const struct optim *, uint32_t k); /* this node has said so */
-/* Node 0: move a txn to done that all nodes have finished; true if it did */
-bool nodes_done(struct optim *);
 
-/* commit.c: all of the attempt is in (direct: its loss is; ring brings the first piece): decide. false: the attempt is
- * over */
-bool commit(struct optim *, struct accumulation *, uint64_t word);
-bool commit_direct(struct optim *, struct accumulation *, uint64_t word, uint32_t ring);
-bool commit_skips(struct optim *, const struct accumulation *); /* a non-finite loss, or no targets */
-
-/* partitions.c: ends the program: unit u did not go from step - 1 to step */
-_Noreturn void not_published(struct optim *, uint32_t u, uint64_t step);
-/* turn every unit into the txn's step from g, going on where a predecessor died. false: asked to stop, and mt-tier,
+/* partitions.c: the unit is at the step: publish it, from any thread */
+void unit_publish(struct optim *, uint32_t u, uint64_t step);
+/* Turn every unit into the txn's step from g, going on where a predecessor died. false: asked to stop, and mt-tier,
  * which has the rest, is dead */
-bool apply(struct optim *, const struct opened *, const struct scalars *);
+bool apply(struct optim *, const struct mt_attempt *, const struct scalars *);
 /* Where a partition goes on in a range of groups of a unit: `first`, or the group that its index names, restored */
 uint64_t partition_resume(struct optim *, const struct tile *, uint32_t unit, uint64_t step, uint32_t partition,
 	uint64_t first, uint64_t end);
 
-/* direct.c: the same from the pieces in txn k's ring */
-bool apply_direct(struct optim *, uint32_t k, const struct opened *, const struct scalars *);
+/* direct.c: the same from the pieces in the txn's ring */
+bool apply_direct(struct optim *, const struct mt_attempt *, const struct scalars *);
 
 /* tier.c: tile i of a pass as the update sees it, when it is number q of the run: a unit's tile with lo, m and v in the
  * slot. Their pointers are where element 0 of the unit would be. */
@@ -172,8 +135,6 @@ bool tier_gives_up(const struct optim *); /* asked to stop, and mt-tier is dead 
 
 /* snapshot.c: wait until no pin counts for the unit */
 void wait_unpinned(struct optim *, uint32_t unit);
-/* Ask for a snapshot of the step that all units are at. false: mt-optim was asked to stop before it could */
-bool snapshot(struct optim *, uint32_t k, const struct opened *);
 
 /* Time in which at least one thread waits for another stage: from the first that begins to the last that ends */
 struct waits {

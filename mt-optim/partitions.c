@@ -63,11 +63,12 @@ uint64_t partition_resume(struct optim *o, const struct tile *tile, uint32_t u, 
 	return group;
 }
 
-void not_published(struct optim *o, uint32_t u, uint64_t step)
+void unit_publish(struct optim *o, uint32_t u, uint64_t step)
 {
-	leave_if_lost(o);
-	mt_die(MT_EX_BUG, "unit %u: another stage published version %llu, expected %llu", u,
-		(unsigned long long)mt_version(o->run, u), (unsigned long long)step);
+	int rc = mt_optimizer_publish(&o->driver, u, step);
+	if (rc) leave_if_lost(o);
+	mt_must(rc);
+	mt_count(o->run, MT_OPTIM_updates, 1);
 }
 
 /* ---- items */
@@ -114,11 +115,7 @@ static void items_make(struct apply *a)
 
 static void publish(struct apply *a, const struct item *item)
 {
-	struct optim *o = a->o;
-	if (!item->last) return;
-	if (o->nodes > 1) nodes_updated(o, item->unit, a->step);
-	else if (!mt_publish(o->run, item->unit, a->step)) not_published(o, item->unit, a->step);
-	mt_count(o->run, MT_OPTIM_updates, 1);
+	if (item->last) unit_publish(a->o, item->unit, a->step);
 }
 
 /* What predecessors have counted and published. One may have died between the two. */
@@ -215,13 +212,13 @@ static void update_items(struct apply *a, struct pool *pool, uint32_t end)
 	pool_run(pool, (int64_t)(end - a->first) * MT_PARTITIONS, update_partition, a);
 }
 
-bool apply(struct optim *o, const struct opened *op, const struct scalars *scalars)
+bool apply(struct optim *o, const struct mt_attempt *at, const struct scalars *scalars)
 {
 	struct apply a = {
 		.o = o,
 		.scalars = scalars,
-		.step = op->step,
-		.q = o->control->tier.tiles ? mt_tier_q(o->run, op->t, 0) : 0,
+		.step = at->step,
+		.q = o->control->tier.tiles ? mt_tier_q(o->run, at->t, 0) : 0,
 		.publishing = PTHREAD_MUTEX_INITIALIZER,
 	};
 	items_make(&a);

@@ -2,14 +2,11 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <unistd.h>
-#include <xxhash.h>
 
 #include "cli/cli.h"
 #include "mt/error.h"
-#include "mt/ring.h"
 #include "mt/run.h"
 #include "mt/tier.h"
-#include "mt/txn.h"
 #include "optim.h"
 
 /* Runs of equal decay. Slabs start at a multiple of MT_GROUP and a slab's tensors decay alike, so a group never holds
@@ -85,57 +82,12 @@ void unit_update(const struct optim *o, const struct scalars *a, const struct ti
 	}
 }
 
-/* What decides the bits of a training step, and outlives the mt-step that opened it */
-static uint64_t hash_of(const struct mt_txn *t, uint64_t steps)
-{
-	struct {
-		uint64_t step, targets, micros, steps;
-		struct mt_hyperparams hyperparams;
-		struct mt_position position;
-	} x = {t->step, t->targets, t->micros, steps, t->hyperparams, t->position};
-	return XXH64(&x, sizeof x, 0);
-}
-
-bool txn_opened(struct optim *o, uint32_t k, uint64_t word, struct opened *out)
-{
-	const struct mt_txn *t = mt_txn(o->run, k);
-	struct opened op = {
-		.step = t->step,
-		.targets = t->targets,
-		.kind = t->kind,
-		.micros = t->micros,
-		.hyperparams = t->hyperparams,
-		.save = t->save != 0,
-		.t = mt_txn(o->run, k - 1)->t + 1,
-	};
-	op.hash = hash_of(t, op.t);
-	/* mt-step may have taken back what was in accumulate, and be writing another txn there: acquire, the copy came
-	 * first */
-	atomic_thread_fence(memory_order_acquire);
-	if (mt_txn_word(o->run, k) != word) return false;
-	if (op.kind != MT_TRAIN && op.kind != MT_EVAL) mt_die(MT_EX_BUG, "txn %u: kind %u", k, op.kind);
-	if (op.micros < 1 || op.micros > MT_MICROS) mt_die(MT_EX_BUG, "txn %u: %u micro-batches", k, op.micros);
-	if (op.kind == MT_TRAIN && o->direct && op.micros != 1)
-		mt_die(MT_EX_BUG, "txn %u: %u micro-batches a step, and --grad none has room for one", k, op.micros);
-	for (uint32_t u = 0; u < o->n_units && op.kind == MT_TRAIN; u++) {
-		uint64_t v = mt_version(o->run, u);
-		if (v != op.step && v + 1 != op.step)
-			mt_die(MT_EX_BUG, "txn %u: step %llu from version %llu of unit %u", k, (unsigned long long)op.step,
-				(unsigned long long)v, u);
-	}
-	*out = op;
-	return true;
-}
-
 void leave_if_gone(struct optim *o)
 {
-	if (mt_run_state(o->run) == MT_GONE) exit(0);
-	mt_must(mt_run_dirty(o->run));
-	leave_if_lost(o);
-	mt_must(mt_run_check(o->run));
-	for (uint32_t i = 0; i < o->streams; i++) mt_must(mt_ring_check(o->grad[i]));
-	mt_must(mt_ring_check(o->save));
-	if (mt_tier_any(o->run)) mt_must(mt_tier_check(o->run));
+	int rc = mt_optimizer_over(&o->driver);
+	if (rc == -MT_EX_BUSY) leave_if_lost(o);
+	if (rc > 0) exit(0);
+	mt_must(rc);
 }
 
 void leave_if_lost(struct optim *o)

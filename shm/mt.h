@@ -38,6 +38,7 @@
 #include "mt/txn.h"
 #include "mt/snapshot.h"
 #include "mt/tier.h"
+#include "mt/optimizer.h"
 #include "mt/choices.h"
 
 #endif

@@ -227,7 +227,8 @@ fenced() {
 	no_asan
 	MORE=() CREATE=()
 	reference
-	for point in "accumulate_round 9" "mt_ring_pop_many 6" "commit 4" "mt_publish 9" "mt_publish 12" "mt_txn_cas 6"; do
+	for point in "accumulate_round 9" "mt_ring_pop_many 6" "mt_optimizer_commit 4" "mt_publish 9" "mt_publish 12" \
+		"mt_txn_cas 6"; do
 		fenced optim $point
 	done
 }
@@ -238,8 +239,8 @@ fenced() {
 	MORE=() CREATE=()
 	reference
 	MORE=(--ckpt-every 2)
-	fenced optim snapshot 2
-	fenced optim snapshot 3
+	fenced optim mt_snap_pin 2
+	fenced optim mt_snap_pin 3
 }
 
 # bats test_tags=slow

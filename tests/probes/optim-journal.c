@@ -130,8 +130,9 @@ static void attach(struct world *w, int i)
 	w->o.update = isas[0];
 	w->o.threads = 1; /* only the thread that is stepped may store anything */
 	w->o.pool = pool_create(1, 0, flush_denormals);
-	mt_must(mt_ring_open(w->o.run, "grad.0", &w->o.grad[0]));
-	w->o.streams = 1;
+	w->o.driver.run = w->o.run;
+	mt_must(mt_ring_open(w->o.run, "grad.0", &w->o.driver.grad[0]));
+	w->o.driver.streams = 1;
 	mt_must(units_make(&w->o));
 	if (dir) map_units(&w->o);
 	early_open(&w->o, early);
@@ -223,32 +224,29 @@ static void set_up(struct optim *o)
 		for (uint64_t elems = o->units[u].groups * MT_GROUP, off = 0; off < elems; off += MT_BLOCK) {
 			struct mt_msg m = {.k = K, .attempt = 3, .kind = MT_MSG_GRAD, .txn_kind = MT_TRAIN, .step = STEP};
 			m.grad.unit = u, m.grad.off = off, m.grad.n = elems - off < MT_BLOCK ? elems - off : MT_BLOCK;
-			float *g = mt_ring_reserve(o->grad[0]);
+			float *g = mt_ring_reserve(o->driver.grad[0]);
 			CHECK(g, "more pieces than the ring holds");
 			for (uint64_t i = 0; i < m.grad.n; i++) g[i] = uniform();
-			mt_ring_push(o->grad[0], &m);
+			mt_ring_push(o->driver.grad[0], &m);
 		}
 }
 
 /* As if all gradients but the first unit's were there, and the step not yet committed */
-static void update_early(struct optim *o, const struct opened *op)
+static void update_early(struct optim *o)
 {
-	struct accumulation *g = &o->accumulation;
-	g->txn = *op;
-	g->k = K;
-	g->pieces_left = g->left[0] = 1;
+	o->accumulation.pieces_left = o->accumulation.left[0] = 1;
 	early_attempt(o);
-	while (early_round(o, mt_txn_word(o->run, K))) continue;
+	while (early_round(o)) continue;
 }
 
 static void update(struct optim *o)
 {
-	struct opened op;
-	CHECK(txn_opened(o, K, mt_txn_word(o->run, K), &op), "the word stands");
-	struct scalars a = update_scalars(optim, STEP, &op.hyperparams, 1);
-	if (early && mt_version(o->run, 0) != STEP) update_early(o, &op);
-	if (o->direct) apply_direct(o, K, &op, &a);
-	else apply(o, &op, &a);
+	const struct mt_attempt *at = &o->driver.attempt;
+	CHECK(mt_attempt_read(o->run, mt_txn_word(o->run, K), &o->driver.attempt) > 0, "the word stands");
+	struct scalars a = update_scalars(optim, STEP, &at->hyperparams, 1);
+	if (early && mt_version(o->run, 0) != STEP) update_early(o);
+	if (o->direct) apply_direct(o, at, &a);
+	else apply(o, at, &a);
 }
 
 /* Copy what a kill leaves: tables, journal, transactions, ring words, state, the tier's counters and slots. (Gradients
@@ -278,14 +276,14 @@ static void copy_world(struct optim *to, const struct optim *from)
 	atomic_store(&t->written, f->written);
 }
 
-static uint64_t pieces_left(const struct optim *o) { return o->direct ? mt_ring_used(o->grad[0]) : 0; }
+static uint64_t pieces_left(const struct optim *o) { return o->direct ? mt_ring_used(o->driver.grad[0]) : 0; }
 
 /* Advance `o`'s ring to where `from`'s is: both were set up equally, so only heads differ. */
 static void match_ring(struct optim *o, uint64_t left)
 {
 	if (!o->direct) return;
-	if (mt_ring_used(o->grad[0]) < left) set_up(o); /* a head only moves forward, so start over */
-	while (mt_ring_used(o->grad[0]) > left) mt_ring_pop(o->grad[0]);
+	if (mt_ring_used(o->driver.grad[0]) < left) set_up(o); /* a head only moves forward, so start over */
+	while (mt_ring_used(o->driver.grad[0]) > left) mt_ring_pop(o->driver.grad[0]);
 }
 
 static bool same_state(const struct optim *a, const struct optim *b)
