@@ -403,3 +403,116 @@ int mt_optimizer_serve(struct mt_optimizer *o)
 	}
 	return 0;
 }
+
+/* ---- an optimizer of one's own */
+
+struct own {
+	struct mt_optimizer driver;
+	mt_update_fn *update;
+	uint64_t left;      /* elements of gradients that have not come */
+	uint64_t committed; /* word of the newest step that this process has committed */
+};
+
+/* Of tied embeddings two gradients come; their sum is what counts, so both go into g[0]. */
+static int own_begin(void *arg)
+{
+	struct own *own = arg;
+	struct mt_run *run = own->driver.run;
+	own->left = 0;
+	for (uint32_t u = 0; own->driver.attempt.kind == MT_TRAIN && u < run->control->n_units; u++) {
+		const struct mt_unit *unit = mt_unit(run, u);
+		memset(mt_at(run, unit->g[0]), 0, unit->elems * sizeof(float));
+		own->left += own->driver.attempt.micros * unit->elems * (unit->g[1] ? 2 : 1);
+	}
+	return 0;
+}
+
+static double own_norm(const struct mt_run *run)
+{
+	double sum = 0;
+	for (uint32_t u = 0; u < run->control->n_units; u++) {
+		const float *g = mt_at(run, mt_unit(run, u)->g[0]);
+		for (uint64_t i = 0; i < mt_unit(run, u)->elems; i++) sum += (double)g[i] * g[i];
+	}
+	return sqrt(sum);
+}
+
+static int own_accumulate(void *arg)
+{
+	struct own *own = arg;
+	struct mt_optimizer *o = &own->driver;
+	struct mt_msg m;
+	const void *block;
+	int moved = 0;
+	for (uint32_t i = 0; i < o->streams; i++)
+		for (int rc; (rc = mt_grad_peek(o->grad[i], o->attempt.word, &m, &block)) != 0; moved = 1) {
+			if (rc > 0 && m.kind != MT_MSG_GRAD) rc = mt_optimizer_take(o, i, &m);
+			else if (rc > 0 && m.grad.n > own->left) rc = bad(i, &m, "a piece that came before");
+			if (rc <= 0) return rc;
+			if (m.kind == MT_MSG_GRAD) {
+				float *g = (float *)mt_at(o->run, mt_unit(o->run, m.grad.unit)->g[0]) + m.grad.off;
+				for (uint64_t j = 0; j < m.grad.n; j++) g[j] += ((const float *)block)[j];
+				own->left -= m.grad.n;
+			}
+			mt_ring_pop(o->grad[i]);
+		}
+	if (own->left || !mt_optimizer_ready(o)) return moved;
+	double norm = o->attempt.kind == MT_TRAIN ? own_norm(o->run) : NAN;
+	own->committed = mt_optimizer_commit(o, isfinite(norm) && !mt_optimizer_skips(o), norm);
+	return 1;
+}
+
+static int own_apply(void *arg, const struct mt_attempt *a)
+{
+	struct own *own = arg;
+	struct mt_run *run = own->driver.run;
+	int rc = 0;
+	for (uint32_t turn = 0; !rc && turn < run->control->n_units; turn++) {
+		uint32_t u = mt_unit_of_turn(mt_geometry(run), turn);
+		const struct mt_unit *unit = mt_unit(run, u);
+		if (mt_version(run, u) == a->step) continue; /* a predecessor's work */
+		if (a->word != own->committed) {             /* one died in the middle of it */
+			mt_run_set_state(run, MT_DIRTY);
+			return mt_run_dirty(run);
+		}
+		if ((rc = mt_snap_wait(run, u))) return rc;
+		for (uint32_t i = 0; i < unit->tensors; i++) {
+			const struct mt_tensor *x = mt_tensor(run, unit->first_tensor + i);
+			float *w = mt_at(run, unit->w), *m = mt_at(run, unit->m), *v = unit->v ? mt_at(run, unit->v) : NULL;
+			const float *g = mt_at(run, unit->g[0]);
+			own->update(mt_txn(run, mt_word_k(a->word)), x, w + x->off, m + x->off, v ? v + x->off : NULL, g + x->off);
+		}
+		rc = mt_optimizer_publish(&own->driver, u, a->step);
+	}
+	return rc;
+}
+
+static int own_fits(const struct mt_run *run)
+{
+	const struct mt_control *c = run->control;
+	bool fp32 = c->dtype == MT_FP32 && c->grad == MT_FP32 && c->state == MT_FP32;
+	if (fp32 && mt_nodes(run) == 1 && !mt_tier_any(run) && !mt_run_half(run)) return 0;
+	return mt_fail(MT_EX_CONFIG,
+		"run '%s' needs mt-optim: another optimizer takes fp32 weights, gradients and state, one node, no tier, and no "
+		"step that is half done",
+		run->name);
+}
+
+int mt_optimize(const char *name, mt_update_fn *update, const volatile int *stop)
+{
+	static struct own own;
+	struct mt_run *run = NULL;
+	memset(&own, 0, sizeof own);
+	own.update = update;
+	own.driver.arg = &own;
+	own.driver.begin = own_begin;
+	own.driver.accumulate = own_accumulate;
+	own.driver.apply = own_apply;
+	int rc = mt_run_attach(&run, name, MT_RUN_RINGS | MT_RUN_WEIGHTS, -1, stop);
+	if (!rc) rc = own_fits(run);
+	if (!rc) rc = mt_optimizer_open(&own.driver, run);
+	if (!rc) rc = mt_optimizer_serve(&own.driver);
+	else if (stop && *stop) rc = 0;
+	mt_run_close(run);
+	return rc;
+}

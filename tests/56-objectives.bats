@@ -316,10 +316,11 @@ references() {
 }
 
 @test "an optimizer that drops figures trains with an objective: the metrics have the loss, and null for the rest" {
+	need_atomic
 	full_records
-	make_run "$GOLDEN/qwen3/model" --dtype fp32
+	make_run "$GOLDEN/llama3/model" --dtype fp32
 	spawn stream mt-stream "$RUN" --threads 1
-	spawn sgd own-sgd "$RUN"
+	spawn sgd "$TOP/tests/examples/sgd.py" "$RUN"
 	mt-step "$RUN" --steps 3 --lr 0.5 --seq 64 --batch 4 --loss dpo --wait 5 <"$T/pairs" >"$T/m"
 	grep -q '"step": 3, "loss": [0-9.]*, .*"reward_chosen": null, .*"accuracy": null}' "$T/m"
 }

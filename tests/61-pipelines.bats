@@ -113,11 +113,11 @@ train_patiently() { # STREAMS CREATE-OPTIONS...
 	EOF2
 }
 
-@test "a custom optimizer replaces mt-optim: plain SGD in a hundred lines" {
+@test "a custom optimizer replaces mt-optim: Lion in thirty lines" {
 	make_run "$CASE/model" --dtype fp32
 	spawn stream mt-stream "$RUN" --device cpu --threads 1
-	spawn sgd own-sgd "$RUN"
-	mt-step "$RUN" --steps 6 --batch 2 --seq 32 --lr 0.5 --schedule constant \
+	spawn lion "$BUILD/examples/lion" "$RUN"
+	mt-step "$RUN" --steps 6 --batch 2 --seq 32 --lr 1e-2 --schedule constant \
 		<"$CASE/data.bin" >"$T/metrics" 2>"$T/step.err"
 	[ "$(wc -l <"$T/metrics")" = 6 ]
 	python3 - "$T/metrics" <<-'EOF2'

@@ -69,6 +69,45 @@ m1 = 0.99 * m + (1 - 0.99) * g'
 	python3 "$GOLDEN/compare.py" "$CASE" --grad1 "$T/g1.safetensors"
 }
 
+@test "lion: a clipped gradient is scaled before it enters m; a run that is not fp32 is refused with 78" {
+	make_run "$CASE/model" --dtype fp32
+	spawn stream mt-stream "$RUN" --threads 1
+	spawn lion lion "$RUN"
+	a_step 1 --clip 1e-60           # so m stays 0
+	a_step 2 --clip 1e-60
+	same_as '
+w1 = w - lr * (sign(g) + decay * w)
+m1 = 0'
+	RUN=$(mt_run_name b)
+	make_run "$CASE/model" --dtype fp32 --state bf16
+	fails_with 78 lion "$RUN"
+}
+
+@test "lion: loss, norm and terms of the loss are mt-optim's, with tied embeddings, several mt-streams and experts" {
+	for model in qwen3 mixtral-aux; do
+		for optim in mt-optim lion; do
+			RUN=$(mt_run_name "$model-$optim")
+			make_run "$GOLDEN/$model/model" --dtype fp32 --grad fp32
+			spawn one mt-stream "$RUN" --threads 1
+			spawn two mt-stream "$RUN" --threads 1
+			spawn optim "$optim" "$RUN"
+			mt-step "$RUN" --steps 1 --batch 4 --micro 1 --seq 20 --lr 1e-3 --eval "$GOLDEN/$model/data.bin" \
+				--eval-every 1 --wait 60 <"$GOLDEN/$model/data.bin" >>"$T/metrics"
+		done
+	done
+	python3 - "$T/metrics" <<-'PY'
+		import json, sys
+		lines = [json.loads(line) for line in open(sys.argv[1])]
+		drop = ("tokens_per_s", "time_s", "eval_loss")
+		tied, own_tied, experts, own = [line for line in lines if line["step"] == 1]
+		assert experts["aux_loss"] > 0
+		for a, b in (tied, own_tied), (experts, own):
+		    for key in a.keys() - drop:
+		        assert a[key] == b[key] or abs(a[key] - b[key]) < 1e-5 * abs(a[key]), (key, a, b)
+		assert sum("eval_loss" in line for line in lines) == 8, lines
+	PY
+}
+
 @test "lion: killed while a step is open, and continued from a checkpoint, it ends with the same bits" {
 	make_run "$CASE/model" --dtype fp32
 	spawn stream mt-stream "$RUN" --threads 1
@@ -134,7 +173,7 @@ m1 = 0.99 * m + (1 - 0.99) * g'
 }
 
 @test "sgd.py: two steps are w - lr g, number by number" {
-	python3 -c 'import ctypes; ctypes.CDLL("libatomic.so.1")' || skip "needs libatomic1"
+	need_atomic
 	make_run "$CASE/model" --dtype fp32
 	spawn stream mt-stream "$RUN" --threads 1
 	spawn sgd sgd.py "$RUN"
@@ -156,7 +195,7 @@ by_table() {
 }
 
 @test "sgd.py takes ABI and offsets from mt-store: another ABI is refused, exchanged offsets exchange what it reads" {
-	python3 -c 'import ctypes; ctypes.CDLL("libatomic.so.1")' || skip "needs libatomic1"
+	need_atomic
 	make_run "$CASE/model" --dtype fp32
 	mt-ckpt export "$RUN" "$T/before" 2>/dev/null
 	by_table 's/"abi":[0-9]*,/"abi":99,/'

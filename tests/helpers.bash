@@ -25,6 +25,7 @@ some() {
 mt_run_name() { printf 't%s-%s%s' "$$" "${BATS_TEST_NUMBER:-0}" "$1"; }
 
 need_cmd() { command -v "$1" >/dev/null 2>&1 || skip "needs $1"; }
+need_atomic() { python3 -c 'import ctypes; ctypes.CDLL("libatomic.so.1")' || skip "needs libatomic1"; }
 need_checkout() { git -C "$TOP" ls-files --error-unmatch Makefile >/dev/null 2>&1 || skip "not a git checkout"; }
 need_terminal() { python3 -c 'import pty; pty.openpty()' 2>/dev/null || skip "needs terminals (/dev/pts)"; }
 

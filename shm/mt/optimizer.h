@@ -11,6 +11,26 @@
 
 struct mt_run;
 struct mt_ring;
+struct mt_txn;
+struct mt_tensor;
+
+/* ---- an optimizer of your own, for runs whose weights, gradients and state are fp32 */
+
+/* Update one tensor. w, m, v, g: (tensor->n) fp32; m and v begin as 0, v is NULL where the run was created without it
+ * (mt-store create --optim). t: the step's hyperparameters, its Adam step count `t`, and clip_factor, by which g is to
+ * be multiplied. tensor->decay: 0 where no weight decay applies. */
+typedef void mt_update_fn(const struct mt_txn *t, const struct mt_tensor *tensor, float *w, float *m, float *v,
+	const float *g);
+/* Serve the run in place of mt-optim, on this thread, until the run is removed or a signal handler sets *stop: 0. Like
+ * mt-optim it adds the gradients of all micro-batches and mt-streams, takes their norm, skips what is not finite,
+ * publishes units in the order in which they are needed, and pins steps that are saved. Sums depend on the order in
+ * which several mt-streams send. It may be killed at any instant but while a step is applied: there is no journal, so
+ * the store is dirty then. One at a time in a process. 78: not fp32, on several nodes, with a tier, or a step is half
+ * done (mt-optim --update early); 65: the store is dirty; 70: a message that cannot be; others as mt_run_attach and
+ * mt_stage_claim. */
+int mt_optimize(const char *name, mt_update_fn *update, const volatile int *stop);
+
+/* ---- the driver of both */
 
 struct mt_attempt {             /* what mt-step wrote of a transaction before an attempt, copied once and checked */
 	uint64_t word, step, targets;
