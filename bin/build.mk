@@ -26,7 +26,7 @@ endef
 # what install puts below PREFIX
 LIBMT_H = shm/mt.h $(wildcard shm/mt/*.h)
 PARTS = $(patsubst bin/%,%,$(wildcard bin/run/* bin/tokens/*.py))
-INSTALLED = $(COMPLETED:%=bin/%) $(PARTS:%=lib/mt/%) lib/libmt.a lib/$(SONAME) lib/libmt.so \
+INSTALLED = $(COMPLETED:%=bin/%) $(PARTS:%=lib/mt/%) lib/mt/mtshm.py lib/libmt.a lib/$(SONAME) lib/libmt.so \
   lib/pkgconfig/mt.pc $(LIBMT_H:shm/%=include/%) $(foreach m,$(MAN),$(call man_of,$(m))) share/doc/mt/abi.md \
   $(COMPLETED:%=share/bash-completion/completions/%)
 
@@ -39,10 +39,11 @@ install: absolute all lib completions
 	install -m 644 $(filter bin/run/%,$(PARTS:%=bin/%)) $(D)/lib/mt/run
 	chmod 755 $(D)/lib/mt/run/mt-run
 	install -m 644 $(filter bin/tokens/%,$(PARTS:%=bin/%)) $(D)/lib/mt/tokens
+	install -m 644 tests/examples/mtshm.py $(D)/lib/mt
 	install -m 644 $(O)/libmt.a $(D)/lib
 	install $(O)/libmt.so $(D)/lib/$(SONAME)
 	ln -sf $(SONAME) $(D)/lib/libmt.so
-	printf '%s\n' 'prefix=$(PREFIX)' 'Name: mt' \
+	printf '%s\n' 'prefix=$(PREFIX)' 'pythondir=$${prefix}/lib/mt' 'Name: mt' \
 	  'Description: memory-centric LLM training: rings, store and transactions' \
 	  'Version: $(VERSION)' 'Libs: -L$${prefix}/lib -lmt' 'Libs.private: $(LIBMT_LIBS)' 'Cflags: -I$${prefix}/include' \
 	  >$(D)/lib/pkgconfig/mt.pc
@@ -57,6 +58,7 @@ install: absolute all lib completions
 # Directories that other packages use too stay, even if they are empty.
 uninstall: absolute
 	rm -f $(INSTALLED:%=$(D)/%)
+	rm -rf $(D)/lib/mt/__pycache__
 	[ ! -d $(D)/lib/mt ] || rmdir $(D)/lib/mt/run $(D)/lib/mt/tokens $(D)/lib/mt
 	[ ! -d $(D)/include/mt ] || rmdir --ignore-fail-on-non-empty $(D)/include/mt
 	[ ! -d $(D)/share/doc/mt ] || rmdir --ignore-fail-on-non-empty $(D)/share/doc/mt

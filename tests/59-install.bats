@@ -30,6 +30,22 @@ pages() { ls "$TOP"/*/*.[17] "$TOP"/*/*/*.[17]; }
 }
 
 # bats test_tags=slow
+@test "make install: Python imports mtshm from mt.pc's pythondir, and reads a run there" {
+	need_cmd pkg-config
+	need_atomic
+	no_sanitizers
+	mt_make install PREFIX="$T/here"
+	make_run "$GOLDEN/llama3/model" --dtype fp32
+	cd "$T"
+	pythondir=$(PKG_CONFIG_PATH=$T/here/lib/pkgconfig pkg-config --variable=pythondir mt)
+	PATH=$T/here/bin:$PATH PYTHONPATH=$pythondir python3 -c 'import mtshm, sys
+run = mtshm.Run(sys.argv[1])
+assert mtshm.__file__ == sys.argv[2] + "/lib/mt/mtshm.py"
+assert run.header["state"] == mtshm.CONSTANTS["states"]["filled"] and len(run.units) == run.control["n_units"] > 2
+assert run.ring(b"grad.0")["slots"] > 1 and any(run.floats(run.units[1]["w"], 64))' "$RUN" "$T/here"
+}
+
+# bats test_tags=slow
 @test "make uninstall removes the files that make install made, and no others" {
 	no_sanitizers
 	for dir in bin lib/pkgconfig include share/man/man1 share/doc share/bash-completion/completions; do
@@ -40,6 +56,7 @@ pages() { ls "$TOP"/*/*.[17] "$TOP"/*/*/*.[17]; }
 	(cd "$T/root" && find . ! -type d | sort) >"$T/before"
 	mt_make install PREFIX=/opt/x DESTDIR="$T/root"
 	[ "$(cd "$T/root" && find . ! -type d | wc -l)" -ge $(($(wc -l <"$T/before") + 30)) ]
+	mkdir "$T/root/opt/x/lib/mt/__pycache__" # by a Python that imported mtshm
 	mt_make uninstall PREFIX=/opt/x DESTDIR="$T/root"
 	(cd "$T/root" && find . ! -type d | sort) | diff "$T/before" -
 	[ ! -e "$T/root/opt/x/share/doc/mt" ]
