@@ -78,7 +78,7 @@ static bool begun(const struct optim *o, uint32_t u, uint64_t step) { return app
 
 bool early_ended(const struct optim *o, uint32_t u, uint64_t step) { return applied(o, u) == (step << 2 | ENDED); }
 
-bool early_any(const struct optim *o, uint64_t step)
+static bool any_begun(const struct optim *o, uint64_t step)
 {
 	bool any = false;
 	for (uint32_t u = 0; u < o->n_units; u++) any |= begun(o, u, step);
@@ -275,7 +275,7 @@ bool early_finish(struct optim *o)
 
 void early_skips(struct optim *o, uint64_t step)
 {
-	if (!early_any(o, step)) return;
+	if (!any_begun(o, step)) return;
 	mt_run_set_state(o->run, MT_DIRTY);
 	mt_die(MT_EX_DATA,
 		"step %llu: a gradient that is not finite, when units were updated (--update early): the store is dirty, go on "

@@ -3,8 +3,6 @@
 #ifndef MT_OPTIM_OPTIM_H
 #define MT_OPTIM_OPTIM_H
 
-#include <pthread.h>
-
 #include "mt/optimizer.h"
 #include "mt/stage.h"
 #include "update.h"
@@ -96,7 +94,6 @@ bool early_round(struct optim *);   /* rings have nothing: update some; true if 
 /* Before the commit: the unit that is being updated. false: its next tile is not loaded */
 bool early_finish(struct optim *);
 void early_skips(struct optim *, uint64_t step); /* it must be skipped: ends the program if units are updated (65) */
-bool early_any(const struct optim *, uint64_t step);
 bool early_ended(const struct optim *, uint32_t unit, uint64_t step);         /* all but w is updated */
 double early_squares(const struct optim *, uint32_t unit);                    /* of what was its gradient */
 void early_copy(struct optim *, uint32_t unit, uint64_t first, uint64_t end); /* groups of the new w to their place */
@@ -122,30 +119,17 @@ uint64_t partition_resume(struct optim *, const struct tile *, uint32_t unit, ui
 /* direct.c: the same from the pieces in the txn's ring */
 bool apply_direct(struct optim *, const struct mt_attempt *, const struct scalars *);
 
-/* tier.c: tile i of a pass as the update sees it, when it is number q of the run: a unit's tile with lo, m and v in the
+/* waits.c: wait until no pin counts for the unit. Any thread may call it. */
+void wait_unpinned(struct optim *, uint32_t unit);
+/* Tile i of a pass as the update sees it, when it is number q of the run: a unit's tile with lo, m and v in the
  * slot. Their pointers are where element 0 of the unit would be. */
 struct tile tier_tile(const struct optim *, const struct tile *of, uint32_t i, uint64_t q);
 /* Tiles that are updated of the pass whose first is number q; ends the program if the tier is not in it (65) */
 uint64_t tier_updated(struct optim *, uint64_t q);
 bool tier_loaded(const struct optim *, uint64_t q);
 void tier_count(struct optim *, uint64_t q); /* tile q is updated */
-/* Wait until tile q is loaded, of a unit. false: tier_gives_up. Any thread may call it. */
+/* Wait until tile q is loaded, of a unit. false: asked to stop, and mt-tier is dead. Any thread may
+ * call it. */
 bool tier_wait(struct optim *, uint64_t q, uint32_t unit);
-bool tier_gives_up(const struct optim *); /* asked to stop, and mt-tier is dead */
-
-/* snapshot.c: wait until no pin counts for the unit */
-void wait_unpinned(struct optim *, uint32_t unit);
-
-/* Time in which at least one thread waits for another stage: from the first that begins to the last that ends */
-struct waits {
-	pthread_mutex_t lock;
-	int counter, waiting;
-	double from;
-};
-#define WAITS(of) \
-	{ \
-		.lock = PTHREAD_MUTEX_INITIALIZER, .counter = (of) \
-	}
-void count_wait(struct optim *, struct waits *, int waiters); /* 1: one begins, -1: ends; snapshot.c */
 
 #endif

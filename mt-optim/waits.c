@@ -1,16 +1,51 @@
-/* tier.c: tiles as the update sees them: units' lo, m and v that mt-tier reads into slots and writes from them.
+/* waits.c: what the update waits for: pins that mt-ckpt clears, and tiles (units' lo, m and v that mt-tier reads into
+ * slots and writes from them).
  *
  * Tile q may be updated from when it is loaded until it is counted here. Before and after, its slot is mt-tier's, and
  * may hold another tile.
  */
-#include <stdlib.h>
+#include <pthread.h>
 
 #include "cli/cli.h"
 #include "mt/error.h"
 #include "mt/run.h"
+#include "mt/snapshot.h"
 #include "mt/tier.h"
 #include "mt/wait.h"
 #include "optim.h"
+
+/* Time in which at least one thread waits for another stage: from the first that begins to the last that ends */
+struct waits {
+	int counter, waiting;
+	double from;
+};
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void count_wait(struct optim *o, struct waits *w, int waiters) /* 1: one begins, -1: ends */
+{
+	pthread_mutex_lock(&lock);
+	if (!w->waiting) w->from = mt_now();
+	w->waiting += waiters;
+	if (!w->waiting) mt_count(o->run, w->counter, (uint64_t)((mt_now() - w->from) * 1e9));
+	pthread_mutex_unlock(&lock);
+}
+
+/* Each thread waits for the unit of its partition: one that waits for a later unit must not hold up an earlier
+ * one. */
+void wait_unpinned(struct optim *o, uint32_t u)
+{
+	static struct waits waits = {.counter = MT_OPTIM_snapshot_wait_ns};
+	if (!mt_snap_pinned(o->run, u)) return;
+	double from = mt_now();
+	count_wait(o, &waits, 1);
+	mt_stage_activity(o->run, MT_ACT_WAIT_PIN, u);
+	while (mt_snap_wait(o->run, u)) leave_if_gone(o);
+	mt_stage_activity(o->run, MT_ACT_APPLY, u);
+	count_wait(o, &waits, -1);
+	mt_count(o->run, MT_OPTIM_wait_ns, (uint64_t)((mt_now() - from) * 1e9));
+}
+
+/* ---- tiles */
 
 /* Where element 0 of the unit would be */
 static void *biased(void *array, uint64_t bytes) { return (void *)((uintptr_t)array - bytes); }
@@ -50,18 +85,19 @@ void tier_count(struct optim *o, uint64_t q)
 		(unsigned long long)q, (unsigned long long)mt_tier_at(o->run, MT_UPDATED));
 }
 
-bool tier_gives_up(const struct optim *o) { return mt_stopping && !mt_stage_alive(o->run, MT_TIER); }
+/* Asked to stop, and mt-tier is dead */
+static bool gives_up(const struct optim *o) { return mt_stopping && !mt_stage_alive(o->run, MT_TIER); }
 
 bool tier_wait(struct optim *o, uint64_t q, uint32_t u)
 {
-	static struct waits waits = WAITS(MT_OPTIM_tier_wait_ns);
+	static struct waits waits = {.counter = MT_OPTIM_tier_wait_ns};
 	bool loaded;
 	if (tier_loaded(o, q)) return true;
 	count_wait(o, &waits, 1);
 	mt_stage_activity(o->run, MT_ACT_WAIT_TIER, q);
 	for (;;) {
 		uint32_t seen = mt_event(o->run);
-		if ((loaded = tier_loaded(o, q)) || tier_gives_up(o)) break;
+		if ((loaded = tier_loaded(o, q)) || gives_up(o)) break;
 		leave_if_gone(o);
 		mt_wait_on(o->run, seen, 100, MT_ON_TIER);
 	}
