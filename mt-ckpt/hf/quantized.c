@@ -31,12 +31,6 @@ static int bad(const struct st_entry *e, const char *what)
 	return mt_fail(MT_EX_DATA, "%s: tensor '%s': %s", e->file->name, shown(e->tensor->name), what);
 }
 
-static bool ends_with(const char *s, const char *end)
-{
-	size_t n = strlen(s), k = strlen(end);
-	return n >= k && !strcmp(s + n - k, end);
-}
-
 /* The tensor with another ending; NULL: none */
 static struct st_entry *find_beside(const struct model *m, const char *name, const char *end, const char *other)
 {

@@ -24,12 +24,6 @@ static const struct other { /* files that are often given in place of records */
 	{"PAR1", ".parquet", NULL},
 };
 
-static bool ends_with(const char *name, const char *suffix)
-{
-	size_t n = strlen(name), m = strlen(suffix);
-	return n >= m && strcmp(name + n - m, suffix) == 0;
-}
-
 /* `bad`: not valid in the format that was requested. 0, or -65 with the command that converts the file. */
 static int check_other(const char *name, const struct feed_how *how, const char *start, bool bad)
 {

@@ -88,12 +88,6 @@ static struct found find_head(const struct st_files *f, const struct mt_geometry
 	return head;
 }
 
-static bool ends_with(const char *s, const char *end)
-{
-	size_t n = strlen(s), k = strlen(end);
-	return n >= k && !strcmp(s + n - k, end);
-}
-
 bool tensor_is_constant(const char *name)
 {
 	static const char *const ends[] = {"rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias", ".attn.bias",

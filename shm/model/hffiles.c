@@ -9,6 +9,12 @@
 #include "hfjson.h"
 #include "mt/error.h"
 
+bool ends_with(const char *s, const char *end)
+{
+	size_t n = strlen(s), k = strlen(end);
+	return n >= k && !strcmp(s + n - k, end);
+}
+
 const char *shown(const char *text)
 {
 	static _Thread_local char ring[4][160];

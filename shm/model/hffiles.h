@@ -9,6 +9,8 @@
 
 /* ---- hffiles.c */
 
+bool ends_with(const char *text, const char *end);
+
 #define JSON_LIMIT 100000000u /* maximum bytes of a JSON text: safetensors' own limit for a header */
 #define IO_BYTES (16u << 20)  /* one read or write, and one checksummed chunk */
 

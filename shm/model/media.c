@@ -3,6 +3,7 @@
 #include <jansson.h>
 #include <string.h>
 
+#include "hffiles.h"
 #include "hfjson.h"
 #include "mt/media.h"
 #include "mt/memory.h"
@@ -13,12 +14,6 @@ static bool is_text(const char *key)
 	for (size_t i = 0; i < sizeof text / sizeof *text; i++)
 		if (!strncmp(key, text[i], strlen(text[i]))) return true;
 	return false;
-}
-
-static bool ends_with(const char *key, const char *end)
-{
-	size_t n = strlen(key), m = strlen(end);
-	return n > m && !strcmp(key + n - m, end);
 }
 
 static void add(struct mt_media *m, const char *key, const json_t *v)
