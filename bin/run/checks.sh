@@ -185,8 +185,6 @@ choose_micro() {
 	if [ -n "$resume" ] && [ -e "$out/micro" ]; then
 		check_own "$out/micro"
 		began_with=$(sed -n "1s/^\([1-9][0-9]\{0,8\}\) of $batch\$/\1/p" "$out/micro")
-	elif [ -z "$micro" ] && resumes; then
-		began_with=$batch                       # an older version's
 	fi
 	micro=$began_with
 	if [ -z "$micro" ]; then
@@ -198,11 +196,10 @@ choose_micro() {
 	step_options=$step_options--micro=$micro$nl
 }
 
-# Training continues in the order that it began with; OUT of older versions does not name it: that of the files
+# Training continues in the order that it began with
 choose_order() {
 	if [ -z "$new_input" ] && resumes; then
-		order=none
-		[ ! -e "$out/order" ] || read_order
+		read_order
 		return
 	fi
 	order=$seed

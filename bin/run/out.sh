@@ -120,7 +120,7 @@ take_out() {
 }
 
 # Is the run's memory gone, which the file `memory` in its tier's directory names? 0: yes; 1: no; 2: it cannot be seen
-# from here, as another container's, or an older mt made the directory
+# from here, as another container's
 memory_gone() { # DIR
 	[ -f "$1/memory" ] && { IFS=' ' read -r boot dev inode && memory=$(cat); } <"$1/memory" || return 2
 	[ "$(stat -c %i -- "$memory" 2>/dev/null)" != "$inode" ] || return 1

@@ -148,11 +148,11 @@ end_following() {
 trained_metrics() { # LAST-STEP WHICH: last (the last step; empty: none was trained) or words
 	file=/dev/null
 	if can_reread_metrics && [ -r "$metrics" ]; then file=$metrics; fi
-	json step loss eval_loss processed tokens time_s skipped margin accuracy <"$file" |
+	json step loss eval_loss processed time_s skipped margin accuracy <"$file" |
 		LC_ALL=C awk -v began="$began" -v step="$1" -v which="$2" -F '\t' "$words"'
 		BEGIN {
 			split("loss margin accuracy", shown, " ")
-			split("2 8 9", column, " ")
+			split("2 7 8", column, " ")
 			split("%.4f %.4f %.2f", form, " ")
 		}
 		{
@@ -165,13 +165,12 @@ trained_metrics() { # LAST-STEP WHICH: last (the last step; empty: none was trai
 			for (i = 1; i <= 3; i++)
 				if ((v = $column[i]) != "" && v != "null") value[i, ++known[i]] = v
 			newest = $1
-			done = $4 == "" ? $5 : $4               # older versions of mt counted targets alone
-			tokens += done
-			if ($6 != "null") {
-				timed += done
-				time += $6
+			tokens += $4
+			if ($5 != "null") {
+				timed += $4
+				time += $5
 			}
-			if ($7 == "true") skipped++
+			if ($6 == "true") skipped++
 		}
 		function mean(of, from, to,    sum, i) {
 			for (i = from; i <= to; i++) sum += value[of, i]

@@ -31,15 +31,13 @@ static void end_point(struct reader *r)
 	r->any = false;
 }
 
-/* Lines without a loss are of evaluations alone. A step may have two lines; those of older versions of mt count targets
- * only. */
+/* Lines without a loss are of evaluations alone. A step may have two lines. */
 static void take_line(struct reader *r, const json_t *line, uint64_t until)
 {
 	const json_t *step = json_object_get(line, "step"), *loss = json_object_get(line, "loss");
 	const json_t *time = json_object_get(line, "time_s"), *done = json_object_get(line, "processed");
 	uint64_t s = (uint64_t)json_integer_value(step);
 	if (!json_is_integer(step) || !loss || s <= r->last || s > until) return;
-	if (!done) done = json_object_get(line, "tokens");
 	r->last = s;
 	r->loss = json_is_number(loss) ? json_number_value(loss) : NAN;
 	r->any = true;
