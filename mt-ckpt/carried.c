@@ -157,7 +157,10 @@ static int parse(struct carried *c)
 	c->other.bytes = at;
 	int rc = c->n ? make_header(c) : 0;
 	c->bytes = c->header_bytes + at;
-	return rc;
+	c->entry = json_pack("{s:I}", "bytes", (json_int_t)c->bytes);
+	json_t *sums = json_object_get(c->record, "xxh3");
+	if (sums) json_put(&rc, c->entry, "xxh3", json_incref(sums));
+	return c->entry ? rc : no_memory();
 }
 
 static int take_record(const char *name, const void *data, size_t bytes, void *arg)
@@ -181,6 +184,7 @@ int carried_open(struct carried *c, const struct mt_run *run)
 void carried_close(struct carried *c)
 {
 	json_decref(c->record);
+	json_decref(c->entry);
 	free(c->v);
 	free(c->other.names);
 	free(c->header);
@@ -201,22 +205,23 @@ static const struct carried_tensor *tensor_at(const struct carried *c, uint64_t 
 }
 
 /* Of a tensor in FP8 the bytes from `at` on, at most *got, which becomes how many; both are even */
-static int gather_fp8(const struct model *m, const struct carried_tensor *t, uint64_t at, uint8_t *buf, uint64_t *got)
+static int gather_fp8(const struct model *m, const struct carried_tensor *t, uint64_t at, void *buf, uint64_t *got)
 {
 	enum { MOST = 4096 };
 	uint8_t codes[2 * MOST];
 	uint32_t bits[MOST];
 	uint64_t n = *got / 2 < MOST ? *got / 2 : MOST;
 	int rc = model_read(model_find(m, t->name), at / 2, n, codes, bits);
-	if (rc == 0) convert_round((uint16_t *)buf, bits, n);
+	if (rc == 0) convert_round(buf, bits, n);
 	*got = 2 * n;
 	return rc;
 }
 
-/* The bytes from `at` on of the file as put together from the source, at most n of them; *got: how many */
-static int gather(const struct carried *c, int source, uint64_t at, uint64_t n, uint8_t *buf, uint64_t *got)
+/* The bytes from `at` on of the file as put together from the source, at most *got of them, which becomes how many */
+static int gather(void *arg, uint64_t at, uint64_t *got, void *buf)
 {
-	uint64_t size;
+	const struct carried *c = arg;
+	uint64_t size, n = *got;
 	int fd;
 	if (at < c->header_bytes) {
 		*got = n < c->header_bytes - at ? n : c->header_bytes - at;
@@ -227,92 +232,31 @@ static int gather(const struct carried *c, int source, uint64_t at, uint64_t n, 
 	const struct carried_tensor *t = tensor_at(c, at);
 	*got = n < t->at + t->bytes - at ? n : t->at + t->bytes - at;
 	if (t->fp8) return gather_fp8(c->model, t, at - t->at, buf, got);
-	int rc = file_open_regular(source, t->file, &fd, &size);
+	int rc = file_open_regular(c->from, t->file, &fd, &size);
 	if (rc < 0) return rc;
 	rc = file_read(fd, t->file, buf, *got, t->begin + (at - t->at));
 	close(fd);
 	return rc;
 }
 
-/* One chunk of the file from the source, or from the same file, `whole`; out: NULL: it is only hashed */
-static int pass_chunk(const struct carried *c, int source, int whole, uint64_t chunk, uint8_t *buf,
-	struct out_chunk *out, uint64_t *sum)
+/* The file from a checkpoint's directory, or put together from the source: compared with the recorded bytes and, unless
+ * dir is NULL, copied */
+static int pass(struct carried *c, int checkpoint, struct out_dir *dir)
 {
-	uint64_t at = chunk * IO_BYTES, end = c->bytes - at < IO_BYTES ? c->bytes : at + IO_BYTES;
-	XXH3_state_t *hash = XXH3_createState();
-	int rc = hash ? 0 : no_memory();
-	if (hash) XXH3_64bits_reset(hash);
-	for (uint64_t n; rc == 0 && at < end; at += n) {
-		n = end - at < BLOCK_BYTES ? end - at : BLOCK_BYTES;
-		rc = whole >= 0 ? file_read(whole, CARRIED_FILE, buf, n, at) : gather(c, source, at, n, buf, &n);
-		if (rc < 0) break;
-		XXH3_64bits_update(hash, buf, n);
-		if (out) rc = out_write(out, buf, n);
-	}
-	if (hash) *sum = XXH3_64bits_digest(hash);
-	XXH3_freeState(hash);
-	return rc;
+	struct chunks all = {.from = checkpoint, .read = checkpoint < 0 ? gather : NULL, .arg = c, .to = dir};
+	return chunks_pass(&all, chunks_add(&all, CARRIED_FILE, c->entry));
 }
 
-struct hashing {
-	const struct carried *c;
-	int source, whole;
-	uint64_t *sums;
-};
-
-static int hash_chunk(void *arg, int64_t task, void *buf)
+/* The checksums of the file as put together from the source */
+static int add_sums(struct carried *c)
 {
-	struct hashing *h = arg;
-	return pass_chunk(h->c, h->source, h->whole, (uint64_t)task, buf, NULL, &h->sums[task]);
-}
-
-static uint64_t chunks_of(const struct carried *c) { return (c->bytes + IO_BYTES - 1) / IO_BYTES; }
-
-/* Checksums of the file's chunks, put together from the source or of the same file, `whole`; to be freed */
-static int hash_all(const struct carried *c, int source, int whole, uint64_t **sums)
-{
-	uint64_t n = chunks_of(c);
-	struct hashing h = {c, source, whole, calloc(n + 1, sizeof *h.sums)};
-	struct work work = {0};
-	int rc = h.sums ? work_begin(&work, WORK_THREADS) : no_memory();
-	if (rc == 0) rc = work_run(&work, (int64_t)n, hash_chunk, &h);
-	work_end(&work);
-	*sums = h.sums;
-	return rc;
-}
-
-static int add_sums(struct carried *c, int source)
-{
+	uint64_t n = (c->bytes + IO_BYTES - 1) / IO_BYTES;
+	struct chunks all = {.read = gather, .arg = c, .sums = calloc(n, sizeof *all.sums)};
 	json_t *list = json_array();
-	uint64_t *sums;
-	int rc = hash_all(c, source, -1, &sums);
-	for (uint64_t i = 0; i < chunks_of(c) && rc == 0; i++) json_add(&rc, list, json_hash(sums[i]));
+	int rc = chunks_pass(&all, all.sums ? chunks_add(&all, CARRIED_FILE, c->entry) : no_memory());
+	for (uint64_t i = 0; i < n && rc == 0; i++) json_add(&rc, list, json_hash(all.sums[i]));
 	json_put(&rc, c->record, "xxh3", list);
-	free(sums);
-	return rc;
-}
-
-/* The checksum that chunk i should have */
-static uint64_t sum_of(const struct carried *c, uint64_t i)
-{
-	const char *text = json_string_value(json_array_get(json_object_get(c->record, "xxh3"), i));
-	return text ? strtoull(text, NULL, 16) : 0;
-}
-
-/* 65: a chunk has not the recorded bytes */
-static int check_chunk(const struct carried *c, uint64_t i, uint64_t sum, int whole)
-{
-	if (sum == sum_of(c, i)) return 0;
-	return whole >= 0 ? mt_fail(MT_EX_DATA, CARRIED_FILE ": chunk %llu is damaged", (unsigned long long)i)
-					  : mt_fail(MT_EX_DATA, "its tensors have changed since they were loaded");
-}
-
-static int check_all(const struct carried *c, int source, int whole)
-{
-	uint64_t *sums;
-	int rc = hash_all(c, source, whole, &sums);
-	for (uint64_t i = 0; i < chunks_of(c) && rc == 0; i++) rc = check_chunk(c, i, sums[i], whole);
-	free(sums);
+	free(all.sums);
 	return rc;
 }
 
@@ -376,7 +320,7 @@ static int check_names(const struct carried *c, const struct source *s)
 static int take_source(struct carried *c, const struct source *s, bool drop)
 {
 	int rc = match_fp8(s);
-	*c = (struct carried){.record = record_json(s, drop, &rc), .model = &s->model[ARRAY_W]};
+	*c = (struct carried){.record = record_json(s, drop, &rc), .model = &s->model[ARRAY_W], .from = s->dirfd};
 	if (rc == 0) rc = parse(c);
 	return rc == 0 ? check_names(c, s) : rc;
 }
@@ -408,7 +352,7 @@ int carried_note(struct kept *k, struct source *s, bool drop)
 	char *text = NULL;
 	int rc = 0;
 	s->carried = (struct carried){0};
-	if (!had && (rc = take_source(&c, s, drop)) == 0 && c.n && !drop) rc = add_sums(&c, s->dirfd);
+	if (!had && (rc = take_source(&c, s, drop)) == 0 && c.n && !drop) rc = add_sums(&c);
 	c.dropped |= drop;
 	if (rc == 0) say(&c, &s->geo);
 	if (rc == 0 && drop) rc = drop_all(&c);
@@ -443,38 +387,18 @@ int carried_table(const struct carried *c, const struct mt_layout *files, struct
 	return 0;
 }
 
-/* Has the directory of a checkpoint this file? Its descriptor, or -1; *file: that of the file */
-static int open_same(const struct carried *c, int parent, const char *name, int *file)
+/* The directory of a checkpoint, if it has this file, and *st of that; else -1 */
+static int open_same(const struct carried *c, int parent, const char *name, struct stat *st)
 {
 	int fd = openat(parent, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	json_t *root = NULL;
 	if (fd < 0) return -1;
-	bool read = file_exists(fd, "run.json") && file_read_json(fd, "run.json", &root) == 0;
-	const json_t *entry = json_object_get(json_object_get(root, "files"), CARRIED_FILE);
-	bool same = read && json_equal(json_object_get(entry, "xxh3"), json_object_get(c->record, "xxh3")) &&
-		(uint64_t)json_integer_value(json_object_get(entry, "bytes")) == c->bytes;
+	bool read = file_exists(fd, RUN_JSON) && file_read_json(fd, RUN_JSON, &root) == 0;
+	bool same = read && json_equal(json_object_get(json_object_get(root, "files"), CARRIED_FILE), c->entry);
 	json_decref(root);
-	if (same) *file = openat(fd, CARRIED_FILE, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-	if (same && *file >= 0) return fd;
+	if (same && fstatat(fd, CARRIED_FILE, st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st->st_mode)) return fd;
 	close(fd);
 	return -1;
-}
-
-/* A copy, from the same file or from the source */
-static int copy(const struct carried *c, struct out_dir *dir, int source, int whole)
-{
-	uint8_t *buf = malloc(BLOCK_BYTES);
-	struct out_file *f;
-	int rc = buf ? out_create(dir, CARRIED_FILE, c->bytes, &f) : no_memory();
-	for (uint64_t i = 0; i < chunks_of(c) && rc == 0; i++) {
-		struct out_chunk out;
-		uint64_t sum = 0;
-		if ((rc = out_chunk_begin(&out, f, i, NULL)) < 0) break;
-		rc = out_chunk_end(&out, pass_chunk(c, source, whole, i, buf, &out, &sum));
-		if (rc == 0) rc = check_chunk(c, i, sum, whole);
-	}
-	free(buf);
-	return rc;
 }
 
 /* Open the source's model, if something of it is FP8, as it was at load. */
@@ -484,7 +408,7 @@ static int open_fp8(const struct carried *c, int source, struct model *m)
 	for (uint32_t i = 0; i < c->n && rc == 0; i++) {
 		if (!c->v[i].fp8) continue;
 		if (!m->files.label &&
-			((rc = model_open(m, source, st_sets[ARRAY_W].name, NULL)) < 0 || (rc = quantized_config(m, source)) < 0))
+			((rc = model_open(m, source, st_sets[ARRAY_W], NULL)) < 0 || (rc = quantized_config(m, source)) < 0))
 			break;
 		struct st_entry *e = model_find(m, c->v[i].name);
 		bool same = e && fp8_has_scales(m, e) && (e->tensor->end - e->tensor->begin) * 2 == c->v[i].bytes;
@@ -498,13 +422,13 @@ static int from_source(const struct carried *c, struct out_dir *dir)
 {
 	struct model model = {0};
 	struct carried with = *c;
-	int fd, rc = dir_open(c->source, &fd);
+	int rc = dir_open(c->source, &with.from);
 	if (rc == 0) {
-		rc = open_fp8(c, fd, &model);
+		rc = open_fp8(c, with.from, &model);
 		with.model = &model;
-		if (rc == 0) rc = dir ? copy(&with, dir, fd, -1) : check_all(&with, fd, -1);
+		if (rc == 0) rc = pass(&with, -1, dir);
 		model_close(&model);
-		close(fd);
+		close(with.from);
 		if (rc != -MT_EX_DATA && rc != -MT_EX_NOINPUT) return rc;
 		mt_fail_in(rc, "%s", shown(c->source));
 	}
@@ -522,33 +446,33 @@ struct search { /* for a file with the recorded bytes */
  * which is the first one that is looked at; NULL: copy it */
 static int from_checkpoint(struct search *f, int parent, const char *name, struct stat *newest)
 {
-	const struct carried *c = f->c;
-	struct stat st = {0};
-	int file, fd = open_same(c, parent, name, &file), rc = 1;
+	struct carried c = *f->c;
+	struct stat st;
+	int fd = open_same(&c, parent, name, &st), rc = 1;
 	if (fd < 0) return 1;
-	bool known = newest && fstat(file, &st) == 0;
-	if (known && !newest->st_ino) *newest = st;
-	if (known && st.st_ino == newest->st_ino && st.st_dev == newest->st_dev) rc = 1;
-	else if (check_all(c, -1, file) < 0) {
+	if (newest && !newest->st_ino) *newest = st;
+	if (newest && st.st_ino == newest->st_ino && st.st_dev == newest->st_dev) rc = 1;
+	else if (pass(&c, fd, NULL) < 0) {
 		if (!*f->bad) snprintf(f->bad, sizeof f->bad, "%s: %s", shown(name), mt_errmsg());
-	} else if (newest) rc = out_link(f->dir, fd, CARRIED_FILE, c->bytes, json_object_get(c->record, "xxh3"));
-	else rc = f->dir ? copy(c, f->dir, -1, file) : 0;
-	close(file);
+	} else if (newest) rc = out_link(f->dir, fd, CARRIED_FILE, c.entry);
+	else rc = f->dir ? pass(&c, fd, f->dir) : 0;
 	close(fd);
 	return rc;
 }
 
-static int is_step(const struct dirent *e) { return !strncmp(e->d_name, "step-", 5); }
-
-/* The same of the checkpoints step-* in `parent`, the newest first */
+/* The same of the checkpoints in `parent`, the newest first */
 static int from_beside(struct search *f, int parent, bool link)
 {
 	struct stat newest = {0};
-	struct dirent **list;
-	int n = scandirat(parent, ".", &list, is_step, alphasort), rc = 1;
-	for (int i = n - 1; i >= 0 && rc == 1; i--) rc = from_checkpoint(f, parent, list[i]->d_name, link ? &newest : NULL);
-	for (int i = 0; i < n; i++) free(list[i]);
-	if (n >= 0) free(list);
+	uint64_t *steps;
+	size_t n = steps_in(parent, &steps);
+	char name[STEP_NAME];
+	int rc = 1;
+	for (size_t i = 0; i < n && rc == 1; i++) {
+		step_name(name, steps[i]);
+		rc = from_checkpoint(f, parent, name, link ? &newest : NULL);
+	}
+	free(steps);
 	return rc;
 }
 
@@ -597,10 +521,9 @@ static int look_elsewhere(const struct carried *c, int rc)
 int carried_find(struct source *s, bool drop)
 {
 	struct carried *c = &s->carried;
-	json_t *entry = json_object_get(s->files, CARRIED_FILE);
 	int rc;
 	if (!s->full || !json_object_get(s->files, CARRIED_RECORD)) return 0;
-	if ((rc = run_json_verify(s->dirfd, s->files, CARRIED_RECORD, NULL)) < 0 ||
+	if ((rc = files_verify(s->dirfd, s->files, CARRIED_RECORD, NULL)) < 0 ||
 		(rc = file_read_json(s->dirfd, CARRIED_RECORD, &c->record)) < 0)
 		return rc;
 	char *path = realpath(s->path, NULL);
@@ -608,7 +531,7 @@ int carried_find(struct source *s, bool drop)
 	free(path);
 	if (rc == 0) rc = parse(c);
 	if (rc < 0 || !c->n) return rc;
-	if (!json_equal(json_object_get(entry, "xxh3"), json_object_get(c->record, "xxh3"))) return damaged();
-	if (!drop && (rc = run_json_verify(s->dirfd, s->files, CARRIED_FILE, NULL)) < 0) rc = look_elsewhere(c, rc);
+	if (!json_equal(json_object_get(s->files, CARRIED_FILE), c->entry)) return damaged();
+	if (!drop && (rc = files_verify(s->dirfd, s->files, CARRIED_FILE, NULL)) < 0) rc = look_elsewhere(c, rc);
 	return rc;
 }

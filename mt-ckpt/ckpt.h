@@ -14,16 +14,50 @@ struct mt_run;
 
 #define SET_NAME 64
 
-struct parts { /* of units, that nodes own: tensors of one dimension named unit.U[FIRST:END], by unit and element */
+struct parts { /* the tensors of lo, m or v in files: those of the model, or what nodes own of units: tensors of one
+				* dimension named unit.U[FIRST:END], by unit and element */
 	struct mt_tensor *v;
-	uint32_t n, each; /* tensors, and of a part: 2 with int8, codes and scales, which are `exact` */
+	/* tensors, and of a part: 2 with int8, codes and scales, which are `exact`; 0: they are the model's */
+	uint32_t n, each;
 };
 
-/* Those of the nodes [first, end) of `nodes`; without empty ones. each: 1 or 2. v to be freed */
-int parts_list(struct parts *, const struct mt_unit *units, uint32_t n_units, uint32_t first, uint32_t end,
-	uint32_t nodes, uint32_t each);
+/* Those of the nodes [first, end) of `nodes`; without empty ones. v to be freed */
+int parts_list(struct parts *, const struct mt_layout *, uint32_t first, uint32_t end, uint32_t nodes, enum st_dtype);
 uint32_t parts_find(const struct parts *, uint32_t unit, uint64_t at);          /* that holds the element: its first */
-void parts_set(char name[SET_NAME], enum array, uint32_t node, uint32_t nodes); /* "optim-m-node-0-of-2" */
+void parts_set(char name[SET_NAME], enum array, uint32_t node, uint32_t nodes); /* "optim-m", "optim-m-node-0-of-2" */
+
+/* ---- chunks.c */
+
+struct chunks { /* of files that run.json lists: which are read, hashed, compared with the checksums and written */
+	int from;   /* directory that has them, */
+	int (
+		*read)(void *arg, uint64_t at, uint64_t *n, void *buf); /* or the bytes of the only one from `at` on, at most */
+	void *arg;                                                  /* *n, which becomes how many */
+	struct out_dir *to;                                         /* gets them; NULL: they are only read */
+	uint64_t *sums; /* the checksums of the only one, which are not known; NULL: they are compared */
+	struct listed {
+		const char *name;
+		const json_t *entry; /* {"bytes": N, "xxh3": [...]} */
+		uint64_t chunk;
+		struct out_file *to;
+	} * v;
+	int64_t n;
+};
+
+int chunks_add(struct chunks *, const char *name, const json_t *entry); /* the strings and the tree must outlive it */
+/* All of them, if rc is 0, and release it. 65 names file and chunk: it has other bytes */
+int chunks_pass(struct chunks *, int rc);
+/* Verify run.json's object of files: all, one only, or all without one */
+int files_verify(int dirfd, json_t *files, const char *only, const char *without);
+int files_lengths(int dirfd, json_t *files); /* 74: a file is missing or has another length */
+
+/* ---- steps.c */
+
+#define STEP_NAME 40
+void step_name(char name[STEP_NAME], uint64_t step);
+bool step_parse(const char *name, uint64_t *step); /* false: it is no checkpoint's name */
+bool step_is_in(int dirfd, uint64_t step);
+size_t steps_in(int dirfd, uint64_t **steps); /* the newest first, to be freed; returns how many */
 
 /* ---- source.c, and the first one of carried.c */
 
@@ -42,7 +76,9 @@ struct carried { /* what a directory has beside the text model (carried.c); zero
 	char *header; /* of the new file, and its length */
 	uint64_t header_bytes, bytes;
 	struct shard_other other;  /* the new file, for the index */
+	json_t *entry;             /* the new file, as run.json lists it */
 	const struct model *model; /* of the directory, to read what is FP8; NULL: not opened */
+	int from;                  /* the same, opened */
 };
 
 struct source { /* a directory to load or verify */
@@ -55,9 +91,8 @@ struct source { /* a directory to load or verify */
 	struct run_json json; /* of run.json, if `full` */
 	json_t *root, *files;
 	struct model model[ARRAYS]; /* lo, m, v: if `full` */
-	struct parts parts[ARRAYS]; /* lo, m, v of several nodes, m, v in int8; v NULL: tensors as in layout */
-	/* w: (as_read.n_tensors); others: (layout.n_tensors) or (parts.n); NULL: no such array, or no such tensor, but
-	 * for what tiles have */
+	struct parts parts[ARRAYS]; /* lo, m, v: without names: what tiles have */
+	/* w: (as_read.n_tensors); others: (parts.n); NULL: no such array, or tiles have the tensor */
 	struct st_entry **found[ARRAYS];
 	struct tile_file { /* of a run with a tier: (layout.tier.tiles), in the order of a pass; NULL: it is of none */
 		char name[MT_TILE_NAME];
@@ -87,8 +122,7 @@ void source_close(struct source *);
 
 int tiles_open(struct source *); /* all files of tiles that run.json lists are there, with their seals */
 bool tiles_have(const struct source *, enum array, uint32_t unit);
-/* Keep only those tensors of a table that tiles do not have; returns how many */
-uint32_t tiles_leave_out(const struct source *, enum array, struct mt_tensor *table, uint32_t n);
+void tiles_leave_out(const struct source *, enum array, struct parts *); /* take the names of those that tiles have */
 /* n elements of a unit's array from `at` on, as they are in the files; or the scales of whole groups */
 int tiles_read(const struct source *, enum array, bool scales, uint32_t unit, uint64_t at, uint64_t n, void *out);
 int tiles_verify(struct source *); /* 65: names file and chunk */
@@ -214,11 +248,10 @@ struct writer { /* writes a run's arrays into a directory */
 	enum mt_dtype dtype; /* of the weights in the files */
 	struct shards set[ARRAYS];
 	bool has[ARRAYS];
-	struct parts parts[ARRAYS]; /* of lo, m and v of several nodes, this one's; of m and v in int8 */
+	struct parts parts[ARRAYS]; /* lo, m and v that are written here */
 	char set_name[ARRAYS][SET_NAME];
 	struct carried carried;
-	struct mt_layout files;             /* w, in the form in which it was loaded */
-	struct mt_tensor *resident[ARRAYS]; /* lo, m and v that are written, of one node, not int8 */
+	struct mt_layout files; /* w, in the form in which it was loaded */
 	enum write_what what;
 	struct mt_tensor *table; /* the same of a wrapper, under the names in the files; NULL: it is of none */
 	struct work work;
@@ -258,8 +291,7 @@ int shared_begin(struct shared *, struct mt_run *, const char *path, int dirfd);
 /* To be called in every round. Another node: 78: it is not the directory in which node 0 made its file */
 int shared_look(struct shared *);
 void shared_end(struct shared *);
-/* Another node's directory for its files of a checkpoint, .step-XXXXXXXX.mt-tmp-node-R */
-void part_suffix(char suffix[16], uint32_t node);
+int check_pinned(struct mt_run *, uint64_t step); /* 66: the run is gone; 69: its save was given up */
 /* Node 0: take the other nodes' files of the step when all are written. 69: one has failed */
 int parts_collect(struct mt_run *, int dirfd, const char *base, uint64_t step, struct out_dir *to);
 /* The same of parts that are there already */
@@ -270,6 +302,8 @@ int parts_take(struct mt_run *, int dirfd, const char *base, uint64_t step, stru
 /* Read back a new directory before an older one is deleted: run.json, config.json, every header and length. The tensor
  * bytes, whose checksums were computed while they were written, are not read. */
 int verify_written(int dirfd, const struct mt_geometry *run, bool full);
+/* rc: of writing it: if that is 0, make it durable, read it back, and give it its name; else delete it */
+int verify_and_rename(struct out_dir *, int rc, const struct mt_geometry *run, bool full);
 
 /* ---- best.c */
 
@@ -285,8 +319,7 @@ struct how_load {         /* what load, and verify as if it loaded, make of a di
 };
 
 int ckpt_load(const char *run, const char *dir, bool weights, bool new_record, const struct how_load *); /* load.c */
-int ckpt_save(const char *run, const char *dir, uint64_t shard);                                         /* save.c */
-int ckpt_save_part(const char *run, const char *dir, uint64_t shard);
+int ckpt_save(const char *run, const char *dir, bool part, uint64_t shard); /* save.c; part: of several nodes */
 int ckpt_export(const char *run, const char *dir, enum mt_dtype, uint64_t shard, bool replace); /* save.c */
 int ckpt_export_from(const char *from, const char *dir, bool replace);                          /* copy.c */
 /* best: keep the best checkpoint of this file of metrics, too; may be NULL */

@@ -22,19 +22,13 @@ enum { ALL_FILES = 1024 };
 
 static bool begins(const char *name, const char *with) { return !strncmp(name, with, strlen(with)); }
 
-static bool ends(const char *name, const char *with)
-{
-	size_t n = strlen(name), m = strlen(with);
-	return n >= m && !strcmp(name + n - m, with);
-}
-
 static bool is_weights(const char *name)
 {
 	static const char *const formats[] = {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".ggml", ".h5",
 		".msgpack", ".onnx", ".onnx_data", ".npz", ".npy", ".pkl", ".tflite", ".ot", ".mlmodel", ".pdparams", ".nemo",
 		".distcp", ".index.json"};
 	bool is = false;
-	for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) is |= ends(name, formats[i]);
+	for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) is |= ends_with(name, formats[i]);
 	return is;
 }
 
@@ -42,7 +36,7 @@ static bool is_weights(const char *name)
  * on top; model cards and pictures; data */
 static bool is_other(const char *name)
 {
-	static const char *const names[] = {"run.json", "part.json", "trainer_state.json", "all_results.json",
+	static const char *const names[] = {RUN_JSON, "part.json", "trainer_state.json", "all_results.json",
 		"train_results.json", "eval_results.json", "adapter_config.json"};
 	static const char *const begin[] = {".", "README", "events.out.tfevents", "optim-", "training_args."};
 	static const char *const end[] = {".png", ".jpg", ".jpeg", ".gif", ".webp", ".svg", ".pdf", ".mp4", ".log",
@@ -50,7 +44,7 @@ static bool is_other(const char *name)
 	bool is = false;
 	for (size_t i = 0; i < sizeof names / sizeof *names; i++) is |= !strcmp(name, names[i]);
 	for (size_t i = 0; i < sizeof begin / sizeof *begin; i++) is |= begins(name, begin[i]);
-	for (size_t i = 0; i < sizeof end / sizeof *end; i++) is |= ends(name, end[i]);
+	for (size_t i = 0; i < sizeof end / sizeof *end; i++) is |= ends_with(name, end[i]);
 	return is;
 }
 

@@ -45,16 +45,9 @@ static int fail_in(const struct links *l, uint32_t dir, const char *name)
 /* What a saver that died has left */
 static void clean(const struct links *l)
 {
-	for (uint32_t i = 0; i < l->dirs; i++) {
-		DIR *d = dir_list(l->fds[i]);
-		if (!d) continue;
-		for (struct dirent *e; (e = readdir(d));) {
-			size_t n = strlen(e->d_name), end = strlen(SAVE);
-			if (!strncmp(e->d_name, "unit-", 5) && n > end && !strcmp(e->d_name + n - end, SAVE))
-				(void)unlinkat(l->fds[i], e->d_name, 0);
-		}
-		closedir(d);
-	}
+	for (uint32_t i = 0; i < l->dirs; i++)
+		for (struct dir_walk w = dir_walk(l->fds[i]); dir_next(&w);)
+			if (!strncmp(w.name, "unit-", 5) && ends_with(w.name, SAVE)) (void)unlinkat(l->fds[i], w.name, 0);
 }
 
 static int check_device(const struct links *l, int dirfd, const char *path)
@@ -151,10 +144,8 @@ static int await_written(const struct links *l, uint32_t tile)
 	for (;;) {
 		uint32_t seen = mt_event(l->run);
 		if (mt_tier_at(l->run, MT_WRITTEN) > mt_tier_q(l->run, l->t, tile)) return 0;
-		int rc = mt_stage_over(l->run);
-		if (rc) return rc < 0 ? rc : mt_fail(MT_EX_NOINPUT, "the run was removed");
-		if (mt_snap(l->run) != mt_snap_word(l->step, MT_PINNED))
-			return mt_fail(MT_EX_PEER, "the snapshot was given up");
+		int rc = check_pinned(l->run, l->step);
+		if (rc < 0) return rc;
 		if (!mt_stopping || mt_stage_alive(l->run, MT_TIER)) since = mt_now();
 		else if (mt_now() - since > STOP_S)
 			return mt_fail(MT_EX_PEER, "mt-tier is gone, and tiles are not in their files");

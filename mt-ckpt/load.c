@@ -34,6 +34,17 @@ struct piece load_owned(const struct loader *l, struct piece p)
 	return p;
 }
 
+int load_piece(const struct mt_geometry *geo, const struct mt_tensor *t, uint32_t index, uint64_t from, uint64_t end,
+	struct piece *p)
+{
+	uint64_t at, n;
+	mt_tensor_piece(geo, t, from, &at, &n);
+	if (n > end - from) n = end - from;
+	if (n > BLOCK_ELEMS) n = BLOCK_ELEMS;
+	*p = (struct piece){index, t->unit, from, t->off + at, n};
+	return mt_stopping ? mt_fail(MT_EX_BUSY, "stopped") : 0;
+}
+
 static int load_part(void *arg, int64_t task, void *buf)
 {
 	struct loader *l = arg;
@@ -101,7 +112,7 @@ static int add_moments(struct loader *l, uint32_t u)
 	if (state == MT_NONE || (l->linked && mt_on_tier(l->run, unit->m))) return 0;
 	for (enum array a = ARRAY_M; a <= (unit->v ? ARRAY_V : ARRAY_M) && rc == 0; a++) {
 		struct mt_part own = mt_part(l->run, u);
-		if (l->s->json.codes && state == MT_INT8)
+		if (l->s->json.state == MT_INT8 && state == MT_INT8)
 			rc = add_parts(l, (struct part){COPY, a, u, own.first, own.end - own.first}, PART_ELEMS);
 		else if (l->s->full && state == MT_INT8) rc = add_part(l, (struct part){.what = CODES, .array = a, .index = u});
 		else if (l->s->full)

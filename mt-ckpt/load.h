@@ -35,6 +35,9 @@ struct piece {
 
 /* Map the pages of an array that will be written: one call for many of them costs less than a page fault for each. */
 void load_populate(void *p, uint64_t bytes);
+/* The next piece of a tensor: its elements from `from` on, at most BLOCK_ELEMS and not beyond `end`. 75: a signal */
+int load_piece(const struct mt_geometry *, const struct mt_tensor *, uint32_t index, uint64_t from, uint64_t end,
+	struct piece *);
 /* Of m, v and most of lo this node has what it owns: cut the piece to that. Nothing may be left. */
 struct piece load_owned(const struct loader *, struct piece);
 

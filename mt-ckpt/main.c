@@ -99,7 +99,7 @@ static int run_command(const struct command *c, const char *run, const char *pat
 {
 	enum mt_dtype d = dtype ? mt_dtype_named(dtype) : MT_NONE;
 	if (!strcmp(c->name, "load")) return ckpt_load(run, path, weights, new_record, &how);
-	if (!strcmp(c->name, "save")) return part ? ckpt_save_part(run, path, shard) : ckpt_save(run, path, shard);
+	if (!strcmp(c->name, "save")) return ckpt_save(run, path, part, shard);
 	if (from) return ckpt_export_from(from, path, replace);
 	if (!strcmp(c->name, "export")) return ckpt_export(run, path, d, shard, replace);
 	if (!strcmp(c->name, "verify")) return ckpt_verify(path, as_load, &how);

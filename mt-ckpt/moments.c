@@ -53,16 +53,15 @@ static int read_moments(const struct loader *l, const struct moments *to, uint32
 	moments_fn *take, void *buf)
 {
 	const struct mt_tensor *t = mt_tensor(l->run, index);
-	for (uint64_t at, n; from < end; from += n) {
-		mt_tensor_piece(mt_geometry(l->run), t, from, &at, &n);
-		if (n > end - from) n = end - from;
-		if (n > BLOCK_ELEMS) n = BLOCK_ELEMS;
-		if (mt_stopping) return mt_fail(MT_EX_BUSY, "stopped");
-		const struct piece p = load_owned(l, (struct piece){index, t->unit, from, at + t->off, n});
+	struct piece whole;
+	for (; from < end; from += whole.n) {
+		int rc = load_piece(mt_geometry(l->run), t, index, from, end, &whole);
+		const struct piece p = load_owned(l, whole);
+		if (rc < 0) return rc;
 		if (!p.n) continue;
 		uint32_t *bits = take ? buf : (uint32_t *)to->array + p.at;
 		if (!take) load_populate(bits, p.n * 4);
-		int rc = source_state(l->s, to->which, index, p.from, p.at, p.n, (uint8_t *)buf + BLOCK_BYTES, bits);
+		rc = source_state(l->s, to->which, index, p.from, p.at, p.n, (uint8_t *)buf + BLOCK_BYTES, bits);
 		if (rc < 0) return rc;
 		if (take) take(to, p.at, (const float *)bits, p.n);
 	}

@@ -36,16 +36,13 @@ static void token_name(char name[40], uint64_t token)
 /* Delete files of processes that died: nobody has locked them. */
 static void clean_tokens(int dirfd)
 {
-	DIR *d = dir_list(dirfd);
-	if (!d) return;
-	for (struct dirent *e; (e = readdir(d));) {
-		const char *digits = e->d_name + strlen(TOKEN);
-		if (strncmp(e->d_name, TOKEN, strlen(TOKEN)) || strlen(digits) != 16) continue;
-		int fd = openat(dirfd, e->d_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-		if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0) unlinkat(dirfd, e->d_name, 0);
+	for (struct dir_walk w = dir_walk(dirfd); dir_next(&w);) {
+		const char *digits = w.name + strlen(TOKEN);
+		if (strncmp(w.name, TOKEN, strlen(TOKEN)) || strlen(digits) != 16) continue;
+		int fd = openat(dirfd, w.name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+		if (fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0) unlinkat(dirfd, w.name, 0);
 		if (fd >= 0) close(fd);
 	}
-	closedir(d);
 }
 
 static int make_token(struct shared *s)
@@ -129,8 +126,6 @@ void shared_end(struct shared *s)
 
 /* ---- parts */
 
-void part_suffix(char suffix[16], uint32_t node) { snprintf(suffix, 16, "node-%u", node); }
-
 /* Has the node finished the step, as far as node 0 has heard? What it pins, node 0 has heard of before. */
 static bool step_over(const struct mt_run *run, uint32_t node, uint64_t step)
 {
@@ -153,13 +148,19 @@ static int part_is_written(const struct mt_run *run, uint32_t node, uint64_t ste
 	return 0;
 }
 
+int check_pinned(struct mt_run *run, uint64_t step)
+{
+	int rc = mt_stage_over(run);
+	if (rc) return rc < 0 ? rc : mt_fail(MT_EX_NOINPUT, "the run was removed");
+	return mt_snap(run) == mt_snap_word(step, MT_PINNED) ? 0 : mt_fail(MT_EX_PEER, "the snapshot was given up");
+}
+
 static int await_parts(struct mt_run *run, uint64_t step)
 {
 	for (;;) {
 		uint32_t seen = mt_event(run), written = 1;
-		int rc = mt_stage_over(run);
-		if (rc) return rc < 0 ? rc : mt_fail(MT_EX_NOINPUT, "the run was removed");
-		if (mt_snap(run) != mt_snap_word(step, MT_PINNED)) return mt_fail(MT_EX_PEER, "the snapshot was given up");
+		int rc = check_pinned(run, step);
+		if (rc < 0) return rc;
 		for (uint32_t node = 1; node < mt_nodes(run); node++) {
 			if ((rc = part_is_written(run, node, step)) < 0) return rc;
 			written += (uint32_t)rc;
@@ -172,10 +173,9 @@ static int await_parts(struct mt_run *run, uint64_t step)
 
 static int take_part(int dirfd, const char *base, uint64_t step, uint32_t node, struct out_dir *to)
 {
-	char suffix[16], *name;
-	int rc, fd;
-	part_suffix(suffix, node);
-	if ((rc = tmp_name(base, suffix, &name)) < 0) return rc;
+	char *name;
+	int rc = part_name(base, node, &name), fd;
+	if (rc < 0) return rc;
 	fd = openat(dirfd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 	rc = fd < 0 ? fail_errno(name) : part_json_take(to, fd, step, node);
 	if (rc == 0) dir_delete(dirfd, name, fd);

@@ -31,8 +31,8 @@ struct out_dir {      /* a new directory: it appears complete or not at all */
 int out_begin(struct out_dir *, const char *path, bool replace);
 /* BASE in an open parent of this path; replaces any directory of that name */
 int out_begin_at(struct out_dir *, int parent, const char *path, const char *base);
-/* Begin the temporary directory .BASE.mt-tmp-SUFFIX alone, from which node 0 takes another node's files */
-int out_begin_part(struct out_dir *, int parent, const char *path, const char *base, const char *suffix);
+/* Begin the temporary directory .BASE.mt-tmp-node-R alone, from which node 0 takes another node's files */
+int out_begin_part(struct out_dir *, int parent, const char *path, const char *base, uint32_t node);
 /* Split the path of a directory that does not exist into its parent, opened, and its name, to be freed in any case. */
 int out_split(const char *path, int *parent, char **base);
 int out_sync(struct out_dir *); /* makes everything durable but the name */
@@ -57,6 +57,7 @@ struct out_chunk { /* IO_BYTES of a file, or its rest, which one thread writes f
 	struct out_file *file;
 	uint64_t number, at, end; /* at: of the next byte in the file */
 	XXH3_state_t *hash;
+	uint64_t sum;    /* at its end, if it is hashed */
 	uint8_t *stage;  /* for direct I/O: the bytes before `at` that are not written yet; NULL: none */
 	uint64_t staged; /* how many */
 };
@@ -67,17 +68,18 @@ int out_create(struct out_dir *, const char *name, uint64_t bytes, struct out_fi
  * pushes other things out of memory. To be called before its first chunk */
 void out_direct(struct out_file *);
 #define STAGE_BYTES (2u << 20) /* of one direct write */
-/* stage: STAGE_BYTES on a page boundary, or NULL: write through the page cache */
-int out_chunk_begin(struct out_chunk *, struct out_file *, uint64_t number, void *stage);
+/* stage: STAGE_BYTES on a page boundary, or NULL: write through the page cache. hash: where the directory has no
+ * checksums, too. A file without a descriptor is only hashed */
+int out_chunk_begin(struct out_chunk *, struct out_file *, uint64_t number, void *stage, bool hash);
 int out_write(struct out_chunk *, const void *data, uint64_t n); /* at most up to its end */
 /* rc: of writing it; returned if it is an error. Every begun chunk is ended. */
 int out_chunk_end(struct out_chunk *, int rc);
 int out_sync_file(struct out_file *);
-int out_text(struct out_dir *, const char *name, const void *data, uint64_t n); /* a whole file */
-/* Move a file that another process wrote from directory `from`; its checksums are copied */
-int out_take(struct out_dir *, int from, const char *name, uint64_t bytes, const uint64_t *sums, uint64_t n_sums);
-/* Link a file of directory `from`, whose checksums as in run.json these are. 1: the file system cannot */
-int out_link(struct out_dir *, int from, const char *name, uint64_t bytes, const json_t *sums);
+int out_text(struct out_dir *, const char *name, const void *data, uint64_t n);    /* a whole file */
+int out_json(struct out_dir *, const char *name, json_t *, size_t indent, int rc); /* rc: of making it; releases it */
+/* A file of directory `from`, of which run.json has this entry: move it; link it; 1: the file system cannot */
+int out_move(struct out_dir *, int from, const char *name, const json_t *entry);
+int out_link(struct out_dir *, int from, const char *name, const json_t *entry);
 void out_sort(struct out_dir *);            /* the files so far, by name: run.json lists them in this order */
 uint64_t out_bytes(const struct out_dir *); /* of the files so far */
 void out_release(struct out_dir *);         /* close them, free what is known of them */
@@ -86,6 +88,7 @@ void out_release(struct out_dir *);         /* close them, free what is known of
 
 #define TMP_WAS "was"                                            /* see tmpdir.c */
 int tmp_name(const char *base, const char *suffix, char **name); /* .BASE.mt-tmp-SUFFIX, to be freed */
+int part_name(const char *base, uint32_t node, char **name);     /* .BASE.mt-tmp-node-R: another node's files of it */
 /* rename, unless new_name exists: -1 with errno EEXIST */
 int rename_new(int from, const char *name, int to, const char *new_name);
 /* Delete a directory that is open as fd, with everything in it. This needs neither memory nor another file descriptor
@@ -96,8 +99,7 @@ int dir_remove(int parent, const char *name);
 int dir_sync(int fd, const char *name); /* name: for the message */
 /* Make the path of an open directory durable: fsync its ancestors on the same file system. */
 int dir_sync_names(int fd);
-/* Delete the directories .step-XXXXXXXX.mt-tmp-SUFFIX */
-void dir_clean_parts(int parent, const char *suffix);
+void dir_clean_parts(int parent, uint32_t node); /* delete the node's .step-XXXXXXXX.mt-tmp-node-R */
 /* Clean up in `parent` after writers of `base` that died; base NULL: of any checkpoint of a step. */
 void dir_clean(int parent, const char *base);
 

@@ -62,11 +62,10 @@ int out_split(const char *path, int *parent, char **base)
 /* 73 if a directory has an entry. */
 static int check_empty(int dirfd, const char *path)
 {
-	DIR *d = dir_list(dirfd);
+	struct dir_walk w = dir_walk(dirfd);
 	bool empty = true;
-	if (!d) return fail_errno(path);
-	for (struct dirent *e; (e = readdir(d));) empty = empty && (!strcmp(e->d_name, ".") || !strcmp(e->d_name, ".."));
-	closedir(d);
+	if (!w.d) return fail_errno(path);
+	while (dir_next(&w)) empty = false;
 	return empty ? 0 : mt_fail(MT_EX_EXISTS, "%s: exists and is not empty", shown(path));
 }
 
@@ -81,10 +80,10 @@ static bool is_model_dir(int parent, const char *base)
 
 /* ---- begin */
 
-/* Make and lock the temporary directory for `base` in o->parent, which is open. Closes o->parent on failure. */
-static int make_named(struct out_dir *o, const char *base, const char *suffix)
+/* Make and lock the temporary directory o->tmp for `base` in o->parent, which is open; rc: of naming it. Closes
+ * o->parent on failure. */
+static int make(struct out_dir *o, const char *base, int rc)
 {
-	int rc = tmp_name(base, suffix, &o->tmp);
 	if (rc == 0 && !(o->base = strdup(base))) rc = mt_fail(MT_EX_NOMEM, "no memory");
 	if (rc == 0 && mkdirat(o->parent, o->tmp, 0777) < 0) rc = fail_errno(base);
 	else if (rc == 0 && (o->fd = openat(o->parent, o->tmp, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0) {
@@ -102,7 +101,7 @@ static int make_tmp(struct out_dir *o, const char *base)
 	uint32_t rnd;
 	if (getrandom(&rnd, sizeof rnd, 0) != sizeof rnd) rnd = (uint32_t)getpid();
 	snprintf(suffix, sizeof suffix, "%08x", rnd);
-	return make_named(o, base, suffix);
+	return make(o, base, tmp_name(base, suffix, &o->tmp));
 }
 
 static int begin_inside(struct out_dir *o, const char *path)
@@ -114,20 +113,25 @@ static int begin_inside(struct out_dir *o, const char *path)
 	return rc;
 }
 
+static int open_parent(struct out_dir *o, int parent, const char *path, const char *base, enum out_end end)
+{
+	*o = (struct out_dir){.parent = fcntl(parent, F_DUPFD_CLOEXEC, 3), .fd = -1, .end = end};
+	snprintf(o->path, sizeof o->path, "%s/%s", path, base);
+	return o->parent < 0 ? fail_errno(base) : 0;
+}
+
 int out_begin_at(struct out_dir *o, int parent, const char *path, const char *base)
 {
-	*o = (struct out_dir){.parent = fcntl(parent, F_DUPFD_CLOEXEC, 3), .fd = -1, .end = OUT_REPLACE};
-	snprintf(o->path, sizeof o->path, "%s/%s", path, base);
-	if (o->parent < 0) return fail_errno(base);
+	int rc = open_parent(o, parent, path, base, OUT_REPLACE);
+	if (rc < 0) return rc;
 	dir_clean(o->parent, base);
 	return make_tmp(o, base);
 }
 
-int out_begin_part(struct out_dir *o, int parent, const char *path, const char *base, const char *suffix)
+int out_begin_part(struct out_dir *o, int parent, const char *path, const char *base, uint32_t node)
 {
-	*o = (struct out_dir){.parent = fcntl(parent, F_DUPFD_CLOEXEC, 3), .fd = -1};
-	snprintf(o->path, sizeof o->path, "%s/%s", path, base);
-	return o->parent < 0 ? fail_errno(base) : make_named(o, base, suffix);
+	int rc = open_parent(o, parent, path, base, OUT_NEW);
+	return rc < 0 ? rc : make(o, base, part_name(base, node, &o->tmp));
 }
 
 /* `replace`: an existing directory is replaced if it holds a model. */

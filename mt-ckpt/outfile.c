@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 #include "out.h"
+#include "runjson.h"
 
 enum { UNSYNCED = 64 }; /* complete files that may wait for out_sync: each has a descriptor */
 
@@ -84,25 +85,26 @@ int out_create(struct out_dir *o, const char *name, uint64_t bytes, struct out_f
 	return rc < 0 ? rc : keep(o, *file, make(o, *file));
 }
 
-int out_take(struct out_dir *o, int from, const char *name, uint64_t bytes, const uint64_t *sums, uint64_t n_sums)
+/* An entry for a file as run.json lists it, which rename or linkat has brought here: done */
+static int add_listed(struct out_dir *o, const char *name, const json_t *entry, int done)
 {
+	const json_t *list = json_object_get(entry, "xxh3");
 	struct out_file *f = NULL;
-	int rc = add(o, name, bytes, &f);
+	int rc = done < 0 ? fail_errno(name) : 0;
+	if (rc == 0) rc = add(o, name, (uint64_t)json_integer_value(json_object_get(entry, "bytes")), &f);
 	if (rc < 0) return rc;
-	if (!f->name || !f->sums || n_sums != f->n_sums) rc = mt_fail(MT_EX_NOMEM, "no memory");
-	else if (rename_new(from, name, o->fd, name) < 0) rc = fail_errno(name);
-	else memcpy(f->sums, sums, n_sums * sizeof *sums);
-	return keep(o, f, rc);
+	for (uint64_t i = 0; f->sums && i < f->n_sums; i++) f->sums[i] = json_hash_at(list, i);
+	return keep(o, f, f->name && (f->sums || o->no_sums) ? 0 : mt_fail(MT_EX_NOMEM, "no memory"));
 }
 
-int out_link(struct out_dir *o, int from, const char *name, uint64_t bytes, const json_t *sums)
+int out_move(struct out_dir *o, int from, const char *name, const json_t *entry)
 {
-	struct out_file *f = NULL;
-	int rc = linkat(from, name, o->fd, name, 0) < 0 ? 1 : add(o, name, bytes, &f);
-	if (rc) return rc;
-	for (uint64_t i = 0; f->sums && i < f->n_sums; i++)
-		f->sums[i] = strtoull(json_string_value(json_array_get(sums, i)), NULL, 16);
-	return keep(o, f, f->name && (f->sums || o->no_sums) ? 0 : mt_fail(MT_EX_NOMEM, "no memory"));
+	return add_listed(o, name, entry, rename_new(from, name, o->fd, name));
+}
+
+int out_link(struct out_dir *o, int from, const char *name, const json_t *entry)
+{
+	return linkat(from, name, o->fd, name, 0) < 0 ? 1 : add_listed(o, name, entry, 0);
 }
 
 void out_release(struct out_dir *o)
@@ -128,12 +130,12 @@ void out_direct(struct out_file *f)
 	if (f->bytes >= WORTH) f->direct = openat(f->dir->fd, f->name, O_WRONLY | O_DIRECT | O_NOFOLLOW | O_CLOEXEC);
 }
 
-int out_chunk_begin(struct out_chunk *c, struct out_file *f, uint64_t number, void *stage)
+int out_chunk_begin(struct out_chunk *c, struct out_file *f, uint64_t number, void *stage, bool hash)
 {
 	uint64_t at = number * IO_BYTES, end = at + IO_BYTES < f->bytes ? at + IO_BYTES : f->bytes;
 	*c = (struct out_chunk){.file = f, .number = number, .at = at, .end = end};
 	if (f->direct >= 0 && !f->dir->cached) c->stage = stage;
-	if (!f->sums) return 0;
+	if (!f->sums && !hash) return 0;
 	c->hash = XXH3_createState();
 	if (!c->hash) return mt_fail(MT_EX_NOMEM, "no memory");
 	XXH3_64bits_reset(c->hash);
@@ -190,7 +192,7 @@ int out_write(struct out_chunk *c, const void *data, uint64_t n)
 	/* first: it brings into the cache what is then copied */
 	if (c->hash) XXH3_64bits_update(c->hash, data, n);
 	if (c->stage) return stage(c, data, n);
-	if (put(c->file->fd, data, n, c->at) < n) return fail_file(c->file);
+	if (c->file->fd >= 0 && put(c->file->fd, data, n, c->at) < n) return fail_file(c->file);
 	c->at += n;
 	return 0;
 }
@@ -198,9 +200,10 @@ int out_write(struct out_chunk *c, const void *data, uint64_t n)
 int out_chunk_end(struct out_chunk *c, int rc)
 {
 	struct out_file *f = c->file;
-	if (rc == 0 && c->hash) f->sums[c->number] = XXH3_64bits_digest(c->hash);
+	if (rc == 0 && c->hash) c->sum = XXH3_64bits_digest(c->hash);
+	if (rc == 0 && f->sums) f->sums[c->number] = c->sum;
 	XXH3_freeState(c->hash);
-	if (rc < 0 || atomic_fetch_sub(&f->left, 1) > 1) return rc;
+	if (rc < 0 || !f->dir || atomic_fetch_sub(&f->left, 1) > 1) return rc;
 	close_direct(f);
 	return atomic_fetch_add(&f->dir->unsynced, 1) < UNSYNCED ? 0 : out_sync_file(f);
 }
@@ -211,9 +214,19 @@ int out_text(struct out_dir *o, const char *name, const void *data, uint64_t n)
 	int rc = out_create(o, name, n, &f);
 	for (uint64_t i = 0; i * IO_BYTES < n && rc == 0; i++) {
 		struct out_chunk c;
-		if ((rc = out_chunk_begin(&c, f, i, NULL)) < 0) break;
+		if ((rc = out_chunk_begin(&c, f, i, NULL, false)) < 0) break;
 		rc = out_chunk_end(&c, out_write(&c, (const uint8_t *)data + c.at, c.end - c.at));
 	}
+	return rc;
+}
+
+int out_json(struct out_dir *o, const char *name, json_t *root, size_t indent, int rc)
+{
+	char *text = rc == 0 ? json_text(root, indent) : NULL;
+	json_decref(root);
+	if (rc == 0 && !text) rc = mt_fail(MT_EX_NOMEM, "no memory");
+	rc = rc < 0 ? mt_fail_in(rc, "%s", name) : out_text(o, name, text, strlen(text));
+	free(text);
 	return rc;
 }
 

@@ -29,15 +29,18 @@ static void fill(struct mt_tensor *t, uint32_t unit, uint32_t node, struct mt_pa
 		(unsigned long long)p.end, elems > 1 ? ".scale" : "");
 }
 
-int parts_list(struct parts *l, const struct mt_unit *units, uint32_t n_units, uint32_t first, uint32_t end,
-	uint32_t nodes, uint32_t each)
+int parts_list(struct parts *l, const struct mt_layout *of, uint32_t first, uint32_t end, uint32_t nodes,
+	enum st_dtype dtype)
 {
-	*l = (struct parts){.v = calloc((size_t)n_units * (end - first) * each + 1, sizeof *l->v), .each = each};
-	if (!l->v) return mt_fail(MT_EX_NOMEM, "no memory for a table of the nodes' parts");
-	for (uint32_t u = 0; u < n_units; u++)
+	*l = (struct parts){.each = dtype == ST_U8 ? 2 : nodes > 1, .n = of->n_tensors};
+	l->v = calloc(l->each ? (size_t)of->n_units * (end - first) * l->each + 1 : l->n, sizeof *l->v);
+	if (!l->v) return mt_fail(MT_EX_NOMEM, "no memory for a table of tensors");
+	if (!l->each) memcpy(l->v, of->tensors, l->n * sizeof *l->v);
+	else l->n = 0;
+	for (uint32_t u = 0; u < of->n_units && l->each; u++)
 		for (uint32_t node = first; node < end; node++) {
-			struct mt_part p = mt_part_of(units[u].elems, node, nodes);
-			for (uint32_t i = 0; i < each && p.first < p.end; i++) fill(&l->v[l->n++], u, node, p, i ? MT_GROUP : 1);
+			struct mt_part p = mt_part_of(of->units[u].elems, node, nodes);
+			for (uint32_t i = 0; i < l->each && p.first < p.end; i++) fill(&l->v[l->n++], u, node, p, i ? MT_GROUP : 1);
 		}
 	return 0;
 }
@@ -56,5 +59,6 @@ uint32_t parts_find(const struct parts *l, uint32_t unit, uint64_t at)
 
 void parts_set(char name[SET_NAME], enum array a, uint32_t node, uint32_t nodes)
 {
-	snprintf(name, SET_NAME, "%s-node-%u-of-%u", st_sets[a].name, node, nodes);
+	int n = snprintf(name, SET_NAME, "%s", st_sets[a]);
+	if (nodes > 1) snprintf(name + n, SET_NAME - (size_t)n, "-node-%u-of-%u", node, nodes);
 }

@@ -6,9 +6,10 @@
 #include "mt/memory.h"
 #include "mt/step.h"
 
+#define RUN_JSON "run.json" /* a directory that has it is a checkpoint */
+
 struct run_json {               /* what a checkpoint holds beside its arrays */
 	enum mt_dtype dtype, state; /* of w, of m and v */
-	bool codes;                 /* read: int8 state is codes and scales, not fp32 as older versions wrote it */
 	uint32_t nodes;             /* that wrote it: with several, each its part of lo, m and v; 0: none said */
 	enum mt_optim optim;
 	uint64_t step, t;
@@ -38,10 +39,7 @@ int run_json_checksum(json_t *root, uint64_t *sum); /* of everything but the key
 /* What node 0 must know of another node's files: written beside them, read to take them into `to` */
 int part_json_write(struct out_dir *, uint64_t step, uint32_t node);
 int part_json_take(struct out_dir *to, int from, uint64_t step, uint32_t node);
-json_t *json_hash(uint64_t x);                    /* a text of 16 hexadecimal digits */
-json_t *json_hex(const uint8_t *bytes, size_t n); /* a text of 2 n hexadecimal digits, n <= MT_CHOICE_VALUE */
-/* Verify the checksums of all its files, of one only, or of all without one; 65 names file and chunk. */
-int run_json_verify(int dirfd, json_t *files, const char *only, const char *without);
-int run_json_lengths(int dirfd, json_t *files); /* 74: a file is missing or has another length */
-
+json_t *json_hash(uint64_t x);                       /* a text of 16 hexadecimal digits */
+uint64_t json_hash_at(const json_t *list, size_t i); /* the number of such a text in a list; 0: it is none */
+json_t *json_hex(const uint8_t *bytes, size_t n);    /* a text of 2 n hexadecimal digits, n <= MT_CHOICE_VALUE */
 #endif

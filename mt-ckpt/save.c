@@ -45,24 +45,17 @@ static bool reads_state(const struct mt_run *run, enum mt_dtype dtype, bool full
 }
 
 /* lo, m and v of a run on several nodes are not all here, those of --state none nowhere */
-static int check_arrays(struct mt_run *run, const char *name, enum mt_dtype dtype, bool full)
+static int check_arrays(struct mt_run *run, const char *name, bool full)
 {
-	bool low = dtype == MT_FP32 && mt_control(run)->dtype == MT_BF16;
-	int rc = full || low ? mt_run_has_state(run) : 0;
+	int rc = mt_run_has_state(run);
 	if (rc && !full)
 		return mt_fail(MT_EX_CONFIG, "run '%s' has bf16 weights alone (--state none): export it without --dtype fp32",
 			name);
 	if (rc || mt_nodes(run) == 1) return rc;
-	if (full)
-		return mt_fail(MT_EX_CONFIG,
-			"run '%s' is node %u of %u, and has its part of the state: mt-ckpt serve saves it, or save --part", name,
-			mt_node(run), mt_nodes(run));
-	if (low)
-		return mt_fail(MT_EX_CONFIG,
-			"run '%s' is node %u of %u, and has its part of the fp32 weights: export a checkpoint of it, loaded on "
-			"one machine",
-			name, mt_node(run), mt_nodes(run));
-	return 0;
+	return mt_fail(MT_EX_CONFIG, "run '%s' is node %u of %u, and has its part of the %s", name, mt_node(run),
+		mt_nodes(run),
+		full ? "state: mt-ckpt serve saves it, or save --part"
+			 : "fp32 weights: export a checkpoint of it, loaded on one machine");
 }
 
 /* Another node than 0: the part stays under its name until node 0 takes it. */
@@ -70,12 +63,11 @@ static int save_part(struct mt_run *run, const char *path, uint64_t shard)
 {
 	struct mt_sample sample;
 	struct out_dir dir;
-	char suffix[16], *base = NULL;
+	char *base = NULL;
 	int parent = -1, rc = out_split(path, &parent, &base);
-	part_suffix(suffix, mt_node(run));
-	if (rc == 0) dir_clean_parts(parent, suffix);
+	if (rc == 0) dir_clean_parts(parent, mt_node(run));
 	if (rc == 0) rc = mt_sample_take(run, &sample);
-	if (rc == 0 && (rc = out_begin_part(&dir, parent, ".", base, suffix)) == 0) {
+	if (rc == 0 && (rc = out_begin_part(&dir, parent, ".", base, mt_node(run))) == 0) {
 		snprintf(dir.path, sizeof dir.path, "%s", path);
 		rc = write_all(run, &sample, &dir, (enum mt_dtype)mt_control(run)->dtype, true, shard);
 		if (rc == 0) rc = out_sync(&dir);
@@ -96,7 +88,7 @@ static int write_run(const char *name, const char *path, enum mt_dtype dtype, bo
 	int rc = mt_run_open(&run, name, MT_RUN_WEIGHTS | MT_RUN_READONLY);
 	if (rc < 0) return rc;
 	if (dtype == MT_NONE) dtype = (enum mt_dtype)mt_control(run)->dtype;
-	if (!part) rc = check_arrays(run, name, dtype, full);
+	if (!part) rc = reads_state(run, dtype, full) ? check_arrays(run, name, full) : 0;
 	else if (mt_nodes(run) == 1) rc = mt_fail(MT_EX_USAGE, "run '%s' is on one machine: save it without --part", name);
 	else if (mt_node(run)) {
 		rc = save_part(run, path, shard);
@@ -105,25 +97,15 @@ static int write_run(const char *name, const char *path, enum mt_dtype dtype, bo
 	}
 	if (rc == 0) rc = mt_sample_take(run, &sample);
 	if (rc == 0 && reads_state(run, dtype, full) && (rc = mt_tier_settled(run)) == 0) rc = mt_tier_map(run, false);
-	if (rc == 0 && (rc = out_begin(&dir, path, replace)) == 0) {
-		rc = write_all(run, &sample, &dir, dtype, full, shard);
-		if (rc == 0) rc = out_sync(&dir);
-		if (rc == 0) rc = verify_written(dir.fd, mt_geometry(run), full);
-		if (rc == 0) rc = out_rename(&dir);
-		else out_abort(&dir);
-	}
+	if (rc == 0 && (rc = out_begin(&dir, path, replace)) == 0)
+		rc = verify_and_rename(&dir, write_all(run, &sample, &dir, dtype, full, shard), mt_geometry(run), full);
 	mt_run_close(run);
 	return rc;
 }
 
-int ckpt_save(const char *run, const char *dir, uint64_t shard)
+int ckpt_save(const char *run, const char *dir, bool part, uint64_t shard)
 {
-	return write_run(run, dir, MT_NONE, true, false, shard, false);
-}
-
-int ckpt_save_part(const char *run, const char *dir, uint64_t shard)
-{
-	return write_run(run, dir, MT_NONE, true, true, shard, false);
+	return write_run(run, dir, MT_NONE, true, part, shard, false);
 }
 
 int ckpt_export(const char *run, const char *dir, enum mt_dtype dtype, uint64_t shard, bool replace)

@@ -42,36 +42,10 @@ struct server {
 
 /* ---- directories */
 
-static void step_name(char buf[40], uint64_t step) { snprintf(buf, 40, "step-%08llu", (unsigned long long)step); }
-
-static bool parse_step(const char *name, uint64_t *step)
-{
-	char again[40];
-	if (strncmp(name, "step-", 5) || strlen(name) > 30) return false;
-	*step = strtoull(name + 5, NULL, 10);
-	step_name(again, *step);
-	return !strcmp(name, again);
-}
-
-static int newest_first(const void *a, const void *b)
-{
-	uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
-	return x < y ? 1 : x > y ? -1 : 0;
-}
-
-/* A directory without run.json is no checkpoint: it is neither counted nor deleted. */
-static bool is_checkpoint(const struct server *s, uint64_t step)
-{
-	char name[64];
-	step_name(name, step);
-	strcat(name, "/run.json");
-	return file_exists(s->dirfd, name);
-}
-
 /* Is it a checkpoint of this run? */
 static bool is_ours(const struct server *s, uint64_t step)
 {
-	char name[40];
+	char name[STEP_NAME];
 	struct run_json json;
 	json_t *root = NULL, *files;
 	bool same;
@@ -88,8 +62,8 @@ static bool is_ours(const struct server *s, uint64_t step)
 /* A checkpoint of this step that is not of this run is damaged, or of another run: it is kept, as mt-store does it. */
 static int set_aside(const struct server *s, uint64_t step)
 {
-	char name[40], aside[64];
-	if (!is_checkpoint(s, step) || is_ours(s, step)) return 0;
+	char name[STEP_NAME], aside[64];
+	if (!step_is_in(s->dirfd, step) || is_ours(s, step)) return 0;
 	step_name(name, step);
 	int n = snprintf(aside, sizeof aside, "replaced.%s", name), rc;
 	for (int i = 2; (rc = rename_new(s->dirfd, name, s->dirfd, aside)) < 0 && errno == EEXIST && i < 1000; i++)
@@ -103,20 +77,10 @@ static int set_aside(const struct server *s, uint64_t step)
  * the run was loaded with an older checkpoint, stay. */
 static void delete_older(const struct server *s, uint64_t step)
 {
-	DIR *d = dir_list(s->dirfd);
-	uint64_t *steps = NULL, found;
-	size_t n = 0;
-	char name[40];
-	if (!d) return;
-	for (struct dirent *e; (e = readdir(d));)
-		if (parse_step(e->d_name, &found) && found <= step && is_checkpoint(s, found)) {
-			uint64_t *more = realloc(steps, (n + 1) * sizeof *steps);
-			if (!more) break;
-			steps = more;
-			steps[n++] = found;
-		}
-	closedir(d);
-	if (n) qsort(steps, n, sizeof *steps, newest_first);
+	uint64_t *all, *steps;
+	char name[STEP_NAME];
+	size_t n = steps_in(s->dirfd, &all);
+	for (steps = all; n && *steps > step; n--) steps++;
 	uint64_t best = UINT64_MAX;
 	/* The older ones were evaluated before this step began. If the results cannot be read, nothing is lost. */
 	if (s->best && n > s->keep && best_checkpoint(s->best, steps + s->keep, n - s->keep, &best) < 0) {
@@ -128,7 +92,7 @@ static void delete_older(const struct server *s, uint64_t step)
 		step_name(name, steps[i]);
 		if (dir_remove(s->dirfd, name) < 0) mt_say("old checkpoint is not deleted: %s", mt_errmsg());
 	}
-	free(steps);
+	free(all);
 }
 
 /* ---- a save */
@@ -173,7 +137,7 @@ static int write_arrays(const struct server *s, struct out_dir *dir, const struc
 /* The others' files are moved into dir. */
 static int collect(const struct server *s, struct out_dir *dir, uint64_t step)
 {
-	char name[40];
+	char name[STEP_NAME];
 	int rc = out_sync(dir); /* while the others write */
 	step_name(name, step);
 	return rc == 0 ? parts_collect(s->run, s->dirfd, name, step, dir) : rc;
@@ -237,10 +201,8 @@ static int seal(const struct server *s, struct out_dir *dir, uint64_t step)
 /* Delete what this node has left in the directory, except for a save that node 0 may still take it for. */
 static void clean_part(struct server *s)
 {
-	char suffix[16];
 	s->left = mt_snap_state(mt_snap(s->run)) == MT_SEALED;
-	part_suffix(suffix, mt_node(s->run));
-	if (!s->left) dir_clean_parts(s->dirfd, suffix);
+	if (!s->left) dir_clean_parts(s->dirfd, mt_node(s->run));
 }
 
 static int write_part(const struct server *s, struct out_dir *dir, uint64_t step)
@@ -254,10 +216,8 @@ static int write_part(const struct server *s, struct out_dir *dir, uint64_t step
 static int save_part(struct server *s, const char *name, uint64_t step)
 {
 	struct out_dir dir;
-	char suffix[16];
 	clean_part(s);
-	part_suffix(suffix, mt_node(s->run));
-	int rc = out_begin_part(&dir, s->dirfd, s->path, name, suffix);
+	int rc = out_begin_part(&dir, s->dirfd, s->path, name, mt_node(s->run));
 	if (rc < 0) return rc;
 	if ((rc = write_part(s, &dir, step)) == 0 && !mt_snap_seal(s->run, step))
 		rc = mt_fail(MT_EX_PEER, "the snapshot was given up");
@@ -285,7 +245,7 @@ static int save_whole(struct server *s, const char *name, uint64_t step)
 
 static void save(struct server *s, uint64_t step)
 {
-	char name[40];
+	char name[STEP_NAME];
 	step_name(name, step);
 	int rc = mt_node(s->run) ? save_part(s, name, step) : save_whole(s, name, step);
 	if (rc < 0 && mt_stage_mine(s->run)) {
@@ -297,16 +257,6 @@ static void save(struct server *s, uint64_t step)
 
 /* ---- recovery */
 
-/* What nodes of a run on more nodes left behind: this run has no node that would delete it. */
-static void clean_more_nodes(const struct server *s)
-{
-	char suffix[16];
-	for (uint32_t node = mt_nodes(s->run); node < MT_NODES; node++) {
-		part_suffix(suffix, node);
-		dir_clean_parts(s->dirfd, suffix);
-	}
-}
-
 /* Finish or fail a save that the previous saver left behind. */
 static void recover(struct server *s)
 {
@@ -314,7 +264,8 @@ static void recover(struct server *s)
 	if (mt_node(s->run)) clean_part(s);
 	else {
 		dir_clean(s->dirfd, NULL);
-		clean_more_nodes(s);
+		/* what nodes of a run on more nodes left behind: this run has no node that would delete it */
+		for (uint32_t node = mt_nodes(s->run); node < MT_NODES; node++) dir_clean_parts(s->dirfd, node);
 	}
 	if (mt_snap_state(word) == MT_SEALED) {
 		if (mt_node(s->run)) return; /* node 0 judges it */

@@ -7,27 +7,22 @@
 #include "model/int8.h"
 #include "model/hfjson.h"
 
-/* Is the last component of a path a checkpoint's name, step- and at least 8 digits? */
-static bool is_step_name(const char *path)
+/* Is the last component of a path a checkpoint's name? */
+static bool is_step_path(const char *path)
 {
-	size_t n = strlen(path);
-	while (n && path[n - 1] == '/') n--;
-	size_t digits = n;
-	while (digits && path[digits - 1] >= '0' && path[digits - 1] <= '9') digits--;
-	return n - digits >= 8 && digits >= 5 && !memcmp(path + digits - 5, "step-", 5) &&
-		(digits == 5 || path[digits - 6] == '/');
+	uint64_t step;
+	const char *slash = strrchr(path, '/');
+	return step_parse(slash ? slash + 1 : path, &step);
 }
 
 /* optim-m.safetensors, optim-m-00001-of-..., optim-m-node-... */
 static bool has_moments(int dirfd)
 {
-	const char *set = st_sets[ARRAY_M].name;
+	const char *set = st_sets[ARRAY_M];
 	size_t n = strlen(set);
-	DIR *d = dir_list(dirfd);
 	bool has = false;
-	for (struct dirent *e; d && (e = readdir(d));)
-		has |= !strncmp(e->d_name, set, n) && (e->d_name[n] == '.' || e->d_name[n] == '-');
-	if (d) closedir(d);
+	for (struct dir_walk w = dir_walk(dirfd); dir_next(&w);)
+		has |= !strncmp(w.name, set, n) && (w.name[n] == '.' || w.name[n] == '-');
 	return has;
 }
 
@@ -36,7 +31,7 @@ static bool has_moments(int dirfd)
 static int check_not_cut(const struct source *s)
 {
 	char *real = realpath(s->path, NULL);
-	bool named = is_step_name(s->path) || (real && is_step_name(real));
+	bool named = is_step_path(s->path) || (real && is_step_path(real));
 	free(real);
 	if (!named && !has_moments(s->dirfd)) return 0;
 	return mt_fail(MT_EX_DATA,
@@ -53,14 +48,14 @@ int source_open(struct source *s, const char *dir, bool weights)
 		s->dirfd = -1;
 		return rc;
 	}
-	s->full = !weights && file_exists(s->dirfd, "run.json");
+	s->full = !weights && file_exists(s->dirfd, RUN_JSON);
 	if (!s->full) return weights ? 0 : check_not_cut(s);
 	return run_json_read(s->dirfd, &s->json, &s->root, &s->files);
 }
 
 int source_config(struct source *s)
 {
-	int rc = s->full ? run_json_verify(s->dirfd, s->files, "config.json", NULL) : 0;
+	int rc = s->full ? files_verify(s->dirfd, s->files, "config.json", NULL) : 0;
 	if (rc == 0) rc = mt_config_read(s->path, &s->geo, NULL);
 	return rc < 0 ? rc : mt_layout_make(&s->layout, &s->geo, MT_FP32, MT_NONE, MT_FP32, MT_ADAMW);
 }
@@ -73,15 +68,15 @@ static int check_listed(const struct source *s, const struct model *m)
 {
 	for (uint32_t i = 0; i < m->files.n; i++)
 		if (!json_object_get(s->files, m->files.v[i].name))
-			return mt_fail(MT_EX_DATA, "run.json: has no checksums of %s", m->files.v[i].name);
+			return mt_fail(MT_EX_DATA, RUN_JSON ": has no checksums of %s", m->files.v[i].name);
 	return 0;
 }
 
-static int match_array(struct source *s, enum array a, const struct mt_layout *l, enum st_dtype dtype)
+static int match_array(struct source *s, enum array a, const struct mt_tensor *table, uint32_t n, enum st_dtype dtype)
 {
-	s->found[a] = calloc(l->n_tensors, sizeof *s->found[a]);
+	s->found[a] = calloc((size_t)n + 1, sizeof *s->found[a]);
 	if (!s->found[a]) return mt_fail(MT_EX_NOMEM, "no memory for a table of tensors");
-	int rc = model_match(&s->model[a], l->tensors, l->n_tensors, dtype, s->found[a]);
+	int rc = model_match(&s->model[a], table, n, dtype, s->found[a]);
 	return rc == 0 && s->full ? check_listed(s, &s->model[a]) : rc;
 }
 
@@ -103,33 +98,14 @@ static int find_form(struct source *s)
 static int open_weights(struct source *s, enum st_dtype dtype)
 {
 	struct model *m = &s->model[ARRAY_W];
-	int rc = model_open(m, s->dirfd, st_sets[ARRAY_W].name, apart(s));
+	int rc = model_open(m, s->dirfd, st_sets[ARRAY_W], apart(s));
 	if (rc < 0) return rc;
 	model_base(m, s->layout.tensors[0].name);
 	if (s->geo.flags & MT_TIED) m->head = head_tensor_name(&s->geo);
 	if (!s->full && (rc = quantized_config(m, s->dirfd)) < 0) return rc;
-	if ((rc = find_form(s)) < 0 || (rc = match_array(s, ARRAY_W, &s->as_read, dtype)) < 0) return rc;
+	if ((rc = find_form(s)) < 0 || (rc = match_array(s, ARRAY_W, s->as_read.tensors, s->as_read.n_tensors, dtype)) < 0)
+		return rc;
 	return model_check_experts(m, s->as_read.tensors, s->as_read.n_tensors, s->found[ARRAY_W]);
-}
-
-/* The same of lo, m or v, of which tiles have a part */
-static int match_resident(struct source *s, enum array a, enum st_dtype dtype)
-{
-	uint32_t n = s->layout.n_tensors, kept;
-	struct mt_tensor *table = malloc(n * sizeof *table);
-	struct st_entry **found = calloc(n, sizeof *found);
-	s->found[a] = calloc(n, sizeof *s->found[a]);
-	int rc = table && found && s->found[a] ? 0 : mt_fail(MT_EX_NOMEM, "no memory for a table of tensors");
-	if (rc == 0) {
-		memcpy(table, s->layout.tensors, n * sizeof *table);
-		kept = tiles_leave_out(s, a, table, n);
-		rc = model_match(&s->model[a], table, kept, dtype, found);
-	}
-	for (uint32_t i = 0, from = 0; rc == 0 && i < n; i++)
-		if (!tiles_have(s, a, s->layout.tensors[i].unit)) s->found[a][i] = found[from++];
-	free(table);
-	free(found);
-	return rc == 0 ? check_listed(s, &s->model[a]) : rc;
 }
 
 /* A file of each node that has a part */
@@ -138,42 +114,29 @@ static int open_nodes(struct source *s, enum array a)
 	char names[MT_NODES][SET_NAME], label[SET_NAME];
 	uint32_t n = 0, nodes = s->json.nodes;
 	bool has[MT_NODES] = {0};
-	for (uint32_t i = 0; i < s->parts[a].n; i++) has[s->parts[a].v[i].expert] = true;
+	for (uint32_t i = 0; i < s->parts[a].n; i++) has[s->parts[a].v[i].expert] |= *s->parts[a].v[i].name;
 	for (uint32_t node = 0; node < nodes; node++)
 		if (has[node]) parts_set(names[n++], a, node, nodes);
-	snprintf(label, sizeof label, "%s-node-*", st_sets[a].name);
+	snprintf(label, sizeof label, "%s-node-*", st_sets[a]);
 	return model_open_sets(&s->model[a], s->dirfd, label, names, n);
-}
-
-/* The same for lo, m or v in parts of units */
-static int open_parts(struct source *s, enum array a, enum st_dtype dtype)
-{
-	struct parts *l = &s->parts[a];
-	uint32_t nodes = s->json.nodes > 1 ? s->json.nodes : 1;
-	int rc = parts_list(l, s->layout.units, s->layout.n_units, 0, nodes, nodes, dtype == ST_U8 ? 2 : 1);
-	if (rc == 0) l->n = tiles_leave_out(s, a, l->v, l->n);
-	if (rc == 0) rc = nodes > 1 ? open_nodes(s, a) : model_open(&s->model[a], s->dirfd, st_sets[a].name, NULL);
-	if (rc < 0) return rc;
-	s->found[a] = calloc((size_t)l->n + 1, sizeof *s->found[a]);
-	if (!s->found[a]) return mt_fail(MT_EX_NOMEM, "no memory for a table of tensors");
-	rc = model_match(&s->model[a], l->v, l->n, dtype, s->found[a]);
-	return rc == 0 ? check_listed(s, &s->model[a]) : rc;
 }
 
 static int open_state(struct source *s, enum array a)
 {
-	bool codes = a >= ARRAY_M && s->json.codes, bf16 = a >= ARRAY_M && s->json.state == MT_BF16;
-	enum st_dtype dtype = codes ? ST_U8 : bf16 ? ST_BF16 : st_sets[a].dtype;
-	if (codes || s->json.nodes > 1) return open_parts(s, a, dtype);
-	int rc = model_open(&s->model[a], s->dirfd, st_sets[a].name, NULL);
-	if (rc == 0 && s->tiles) return match_resident(s, a, dtype);
-	return rc < 0 ? rc : match_array(s, a, &s->layout, dtype);
+	struct parts *l = &s->parts[a];
+	uint32_t nodes = s->json.nodes > 1 ? s->json.nodes : 1;
+	enum st_dtype dtype = array_dtype(a, s->json.state);
+	int rc = parts_list(l, &s->layout, 0, nodes, nodes, dtype);
+	if (rc < 0) return rc;
+	tiles_leave_out(s, a, l);
+	rc = nodes > 1 ? open_nodes(s, a) : model_open(&s->model[a], s->dirfd, st_sets[a], NULL);
+	return rc < 0 ? rc : match_array(s, a, l->v, l->n, dtype);
 }
 
 int source_models(struct source *s)
 {
 	bool bf16 = s->json.dtype == MT_BF16;
-	int rc = open_weights(s, !s->full ? ST_OTHER : bf16 ? ST_BF16 : ST_F32);
+	int rc = open_weights(s, s->full ? array_dtype(ARRAY_W, s->json.dtype) : ST_OTHER);
 	if (rc == 0 && s->geo.flags & MT_TIED)
 		rc = model_match_tied(&s->model[ARRAY_W], s->as_read.tensors[0].name, head_tensor_name(&s->geo));
 	if (rc == 0) rc = tiles_open(s);
@@ -246,14 +209,14 @@ int source_state(const struct source *s, enum array a, uint32_t index, uint64_t 
 	uint64_t size = a == ARRAY_LO ? 2 : 4;
 	uint32_t unit = s->layout.tensors[index].unit;
 	int rc = 0;
-	if (tiles_have(s, a, unit) && !(s->json.codes && a != ARRAY_LO)) {
+	if (tiles_have(s, a, unit) && !(s->json.state == MT_INT8 && a != ARRAY_LO)) {
 		bool bf16 = a != ARRAY_LO && s->json.state == MT_BF16;
 		rc = tiles_read(s, a, false, unit, at, n, bf16 ? raw : out);
 		for (uint64_t i = 0; i < n && bf16 && rc == 0; i++)
 			((uint32_t *)out)[i] = (uint32_t)((const uint16_t *)raw)[i] << 16;
 		return rc;
 	}
-	if (!s->parts[a].v) return read_state(a, s->found[a][index], from, n, raw, out);
+	if (!s->parts[a].each) return read_state(a, s->found[a][index], from, n, raw, out);
 	if (s->parts[a].each == 2) return decode(s, a, unit, at, n, raw, out);
 	for (uint32_t i = parts_find(&s->parts[a], unit, at); n && rc == 0; i++) {
 		const struct mt_tensor *part = &s->parts[a].v[i];
@@ -266,7 +229,7 @@ int source_state(const struct source *s, enum array a, uint32_t index, uint64_t 
 	return rc;
 }
 
-int source_checksums(struct source *s) { return s->full ? run_json_verify(s->dirfd, s->files, NULL, apart(s)) : 0; }
+int source_checksums(struct source *s) { return s->full ? files_verify(s->dirfd, s->files, NULL, apart(s)) : 0; }
 
 void source_close(struct source *s)
 {

@@ -20,36 +20,33 @@
 
 static int bad(const char *name, const char *what) { return mt_fail(MT_EX_DATA, "%s: %s", shown(name), what); }
 
-/* The newest checkpoint beside this one that has another file of the tile, if there is one: "" or its name */
-static void other_file(const struct source *s, const char *name, char best[40])
+/* The newest checkpoint beside this one that has another file of the tile; false: none */
+static bool other_file(const struct source *s, const char *name, char other[STEP_NAME])
 {
 	struct stat mine, st;
 	char path[128];
+	uint64_t *steps;
 	int parent = openat(s->dirfd, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	DIR *d = parent >= 0 ? dir_list(parent) : NULL;
-	*best = 0;
+	size_t n = steps_in(parent, &steps);
+	bool found = false;
 	if (fstatat(s->dirfd, name, &mine, 0) < 0) mine.st_ino = 0;
-	for (struct dirent *e; d && (e = readdir(d));) {
-		if (strncmp(e->d_name, "step-", 5) || strlen(e->d_name) >= 40 || strcmp(e->d_name, best) < 0) continue;
-		snprintf(path, sizeof path, "%s/%s", e->d_name, name);
-		if (fstatat(parent, path, &st, AT_SYMLINK_NOFOLLOW) < 0 || !S_ISREG(st.st_mode) || st.st_ino == mine.st_ino)
-			continue;
-		snprintf(path, sizeof path, "%s/run.json", e->d_name);
-		if (file_exists(parent, path)) snprintf(best, 40, "%s", e->d_name);
+	for (size_t i = 0; i < n && !found; i++) {
+		step_name(other, steps[i]);
+		snprintf(path, sizeof path, "%s/%s", other, name);
+		found = fstatat(parent, path, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode) && st.st_ino != mine.st_ino;
 	}
-	if (d) closedir(d);
+	free(steps);
 	if (parent >= 0) close(parent);
+	return found;
 }
 
 /* rc: of the tile's file. A bad block takes all checkpoints that have the file: what to load instead */
 static int with_advice(const struct source *s, const struct tile_file *f, int rc)
 {
-	char best[40], why[512];
-	if (rc != -MT_EX_DATA && rc != -MT_EX_IO) return rc;
-	other_file(s, f->name, best);
-	if (!*best) return rc;
+	char other[STEP_NAME], why[512];
+	if ((rc != -MT_EX_DATA && rc != -MT_EX_IO) || !other_file(s, f->name, other)) return rc;
 	snprintf(why, sizeof why, "%s", mt_errmsg());
-	return mt_fail(-rc, "%s; %s has another file of this tile", why, shown(best));
+	return mt_fail(-rc, "%s; %s has another file of this tile", why, other);
 }
 
 /* ---- open */
@@ -80,15 +77,15 @@ static int find(const struct st_file *f, const struct mt_tile *t, const struct w
 static int find_arrays(const struct source *s, const struct st_file *f, struct mt_tile *t, uint64_t size)
 {
 	const struct run_json *j = &s->json;
-	bool two = mt_state_arrays(j->optim) == 2;
-	enum st_dtype moment = j->codes ? ST_U8 : j->state == MT_BF16 ? ST_BF16 : ST_F32;
+	bool two = mt_state_arrays(j->optim) == 2, codes = j->state == MT_INT8;
+	enum st_dtype moment = array_dtype(ARRAY_M, j->state);
 	uint64_t n = t->end - t->first;
 	const struct want all[] = {
 		{"lo", ST_I16, n, &t->lo, tiles_have(s, ARRAY_LO, t->unit)},
 		{"m", moment, n, &t->m, true},
-		{"m.scale", ST_F32, n / MT_GROUP, &t->m_scale, j->codes},
+		{"m.scale", ST_F32, n / MT_GROUP, &t->m_scale, codes},
 		{"v", moment, n, &t->v, two},
-		{"v.scale", ST_F32, n / MT_GROUP, &t->v_scale, j->codes && two},
+		{"v.scale", ST_F32, n / MT_GROUP, &t->v_scale, codes && two},
 	};
 	const struct st_tensor *seal = st_find(f, "seal");
 	int rc = seal && seal->dtype == ST_U8 && seal->end == size && size - seal->begin <= SEAL_MOST
@@ -121,27 +118,17 @@ static int read_seal(const struct source *s, const struct tile_file *f, int fd, 
 
 static int open_tile(struct source *s, struct tile_file *f)
 {
-	struct st_file file = {.fd = -1};
-	struct mt_seal *seal;
-	uint64_t size, n = 0;
-	char *text = NULL;
-	int fd, rc = file_open_regular(s->dirfd, f->name, &fd, &size);
-	if (rc < 0) return with_advice(s, f, rc == -MT_EX_NOINPUT ? bad(f->name, "is missing") : rc);
-	if (size < MT_TILE_HEADER) rc = bad(f->name, "is too short");
+	struct st_files file = {0};
+	struct stat st;
+	uint64_t n;
+	bool cut = fstatat(s->dirfd, f->name, &st, 0) == 0 && st.st_size < MT_TILE_HEADER;
+	int rc = cut ? bad(f->name, "is too short") : st_add(&file, s->dirfd, f->name), fd = rc < 0 ? -1 : file.v->fd;
+	if (rc == -MT_EX_NOINPUT) rc = bad(f->name, "is missing");
 	if (rc == 0) rc = file_read(fd, f->name, &n, sizeof n, 0);
 	if (rc == 0 && n != MT_TILE_HEADER - sizeof n) rc = bad(f->name, "has not a tile's header");
-	if (rc == 0 && !(text = malloc(n + 1))) rc = mt_fail(MT_EX_NOMEM, "no memory for a tile's header");
-	if (rc == 0) rc = file_read(fd, f->name, text, n, sizeof n);
-	if (rc == 0) {
-		file.name = strdup(shown(f->name));
-		file.path = strdup(f->name);
-		rc = file.name && file.path ? st_header(&file, text, n, size) : mt_fail(MT_EX_NOMEM, "no memory");
-		if (rc == 0) rc = find_arrays(s, &file, &f->tile, size);
-		st_close(&file);
-	}
-	if (rc == 0 && (rc = read_seal(s, f, fd, &seal)) == 0) free(seal);
-	free(text);
-	close(fd);
+	if (rc == 0) rc = find_arrays(s, file.v, &f->tile, (uint64_t)st.st_size);
+	if (rc == 0) rc = read_seal(s, f, fd, NULL);
+	st_files_close(&file);
 	return with_advice(s, f, rc);
 }
 
@@ -155,7 +142,7 @@ static int list_tile(struct source *s, uint32_t unit, uint32_t number)
 	f->tile = (struct mt_tile){.unit = unit, .number = number, .first = first, .end = first};
 	f->tile.end += rest < s->json.tier.tile_elems ? rest : s->json.tier.tile_elems;
 	const char *sum = json_string_value(json_object_get(s->json.tier.files, f->name));
-	if (!sum) return mt_fail(MT_EX_DATA, "run.json: has no checksum of %s", f->name);
+	if (!sum) return mt_fail(MT_EX_DATA, RUN_JSON ": has no checksum of %s", f->name);
 	f->sum = strtoull(sum, NULL, 16);
 	return open_tile(s, f);
 }
@@ -166,7 +153,7 @@ int tiles_open(struct source *s)
 	if (!s->full || !t->files) return 0;
 	int rc = mt_layout_tier(&s->layout, t->first, t->tile_elems, 2, t->order);
 	if (rc < 0 || s->layout.tier.tiles != json_object_size(t->files))
-		return rc == -MT_EX_NOMEM ? rc : mt_fail(MT_EX_DATA, "run.json: tier has not the model's tiles");
+		return rc == -MT_EX_NOMEM ? rc : mt_fail(MT_EX_DATA, RUN_JSON ": tier has not the model's tiles");
 	s->tiles = calloc(s->layout.tier.tiles, sizeof *s->tiles);
 	if (!s->tiles) return mt_fail(MT_EX_NOMEM, "no memory for a table of tiles");
 	for (uint32_t unit = 0; unit < s->layout.n_units && rc == 0; unit++)
@@ -184,19 +171,17 @@ bool tiles_have(const struct source *s, enum array a, uint32_t unit)
 	return a == ARRAY_LO && s->json.dtype == MT_BF16;
 }
 
-uint32_t tiles_leave_out(const struct source *s, enum array a, struct mt_tensor *table, uint32_t n)
+void tiles_leave_out(const struct source *s, enum array a, struct parts *l)
 {
-	uint32_t kept = 0;
-	for (uint32_t i = 0; i < n; i++)
-		if (!tiles_have(s, a, table[i].unit)) table[kept++] = table[i];
-	return kept;
+	for (uint32_t i = 0; i < l->n; i++)
+		if (tiles_have(s, a, l->v[i].unit)) *l->v[i].name = 0;
 }
 
 /* ---- read */
 
 int tiles_read(const struct source *s, enum array a, bool scales, uint32_t unit, uint64_t at, uint64_t n, void *out)
 {
-	uint64_t elem = scales ? 4 : a == ARRAY_LO || s->json.state == MT_BF16 ? 2 : s->json.codes ? 1 : 4;
+	uint64_t elem = scales ? 4 : a == ARRAY_LO ? 2 : mt_dtype_bytes(s->json.state);
 	uint64_t each = scales ? MT_GROUP : 1;
 	int rc = 0;
 	for (uint64_t some; n && rc == 0; n -= some, at += some, out = (char *)out + some / each * elem) {

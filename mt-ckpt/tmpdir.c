@@ -21,12 +21,20 @@
 
 #define MARK ".mt-tmp-"
 #define OLD "old"
+#define PART "node-%u"
 
 int tmp_name(const char *base, const char *suffix, char **name)
 {
 	if (asprintf(name, ".%s" MARK "%s", base, suffix) >= 0) return 0;
 	*name = NULL;
 	return mt_fail(MT_EX_NOMEM, "no memory");
+}
+
+int part_name(const char *base, uint32_t node, char **name)
+{
+	char suffix[16];
+	snprintf(suffix, sizeof suffix, PART, node);
+	return tmp_name(base, suffix, name);
 }
 
 int rename_new(int from, const char *name, int to, const char *new_name)
@@ -151,28 +159,20 @@ static bool writer_is_dead(int fd)
 
 void dir_clean(int parent, const char *base)
 {
-	DIR *d = dir_list(parent);
-	if (!d) return;
-	for (struct dirent *e; (e = readdir(d));) {
-		const char *suffix = suffix_of(e->d_name, base);
-		int fd = suffix ? openat(parent, e->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC) : -1;
+	for (struct dir_walk w = dir_walk(parent); dir_next(&w);) {
+		const char *suffix = suffix_of(w.name, base);
+		int fd = suffix ? openat(parent, w.name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC) : -1;
 		if (fd < 0) continue;
 		/* It may be a directory that was replaced: the new name must be durable before the old directory is deleted. */
-		if (writer_is_dead(fd) && !put_back(parent, e->d_name, suffix) && fsync(parent) == 0)
-			delete_tree(parent, e->d_name);
+		if (writer_is_dead(fd) && !put_back(parent, w.name, suffix) && fsync(parent) == 0) delete_tree(parent, w.name);
 		close(fd);
 	}
-	closedir(d);
 }
 
-void dir_clean_parts(int parent, const char *suffix)
+void dir_clean_parts(int parent, uint32_t node)
 {
-	DIR *d = dir_list(parent);
-	if (!d) return;
-	for (struct dirent *e; (e = readdir(d));) {
-		const char *mark = strstr(e->d_name, MARK);
-		if (mark && !strncmp(e->d_name, ".step-", 6) && !strcmp(mark + strlen(MARK), suffix))
-			delete_tree(parent, e->d_name);
-	}
-	closedir(d);
+	char end[32];
+	snprintf(end, sizeof end, MARK PART, node);
+	for (struct dir_walk w = dir_walk(parent); dir_next(&w);)
+		if (!strncmp(w.name, ".step-", 6) && ends_with(w.name, end)) delete_tree(parent, w.name);
 }

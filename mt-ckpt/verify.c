@@ -25,8 +25,17 @@ int verify_written(int dirfd, const struct mt_geometry *run, bool full)
 	int rc;
 	snprintf(path, sizeof path, "/proc/self/fd/%d", dirfd); /* its name may have changed */
 	rc = source_open(&s, path, !full);
-	if (rc == 0 && full) rc = run_json_lengths(s.dirfd, s.files);
+	if (rc == 0 && full) rc = files_lengths(s.dirfd, s.files);
 	if (rc == 0 && (rc = source_config(&s)) == 0 && (rc = config_same(run, &s.geo)) == 0) rc = source_models(&s);
 	source_close(&s);
 	return rc < 0 ? mt_fail_in(rc, "reading back what was written") : 0;
+}
+
+int verify_and_rename(struct out_dir *dir, int rc, const struct mt_geometry *run, bool full)
+{
+	if (rc == 0) rc = out_sync(dir);
+	if (rc == 0) rc = verify_written(dir->fd, run, full);
+	if (rc == 0) return out_rename(dir);
+	out_abort(dir);
+	return rc;
 }

@@ -59,14 +59,10 @@ static int read_low(const struct loader *l, struct piece p, int16_t *lo)
 int load_low(const struct loader *l, const struct part *p, void *buf)
 {
 	const struct mt_tensor *t = mt_tensor(l->run, p->index);
+	struct piece piece;
 	int rc = 0;
-	for (uint64_t from = p->from, end = p->from + p->n, at, n; from < end && rc == 0; from += n) {
-		mt_tensor_piece(&l->s->geo, t, from, &at, &n);
-		if (n > end - from) n = end - from;
-		if (n > BLOCK_ELEMS) n = BLOCK_ELEMS;
-		if (mt_stopping) return mt_fail(MT_EX_BUSY, "stopped");
-		rc = read_low(l, (struct piece){p->index, t->unit, from, t->off + at, n}, buf);
-	}
+	for (uint64_t from = p->from, end = p->from + p->n; from < end && rc == 0; from += piece.n)
+		if ((rc = load_piece(&l->s->geo, t, p->index, from, end, &piece)) == 0) rc = read_low(l, piece, buf);
 	return rc;
 }
 
@@ -145,17 +141,14 @@ int load_weights(struct loader *l, const struct part *p, void *buf)
 	const struct mt_unit *unit = mt_unit(l->run, t->unit);
 	enum mt_dtype dtype = (enum mt_dtype)mt_control(l->run)->dtype;
 	uint64_t end = p->from + p->n, elem = mt_dtype_bytes(dtype);
-	int rc;
-	for (uint64_t from = p->from, at, n; from < end; from += n) {
-		mt_tensor_piece(&l->s->geo, t, from, &at, &n);
-		if (n > end - from) n = end - from;
-		if (n > BLOCK_ELEMS) n = BLOCK_ELEMS;
-		if (mt_stopping) return mt_fail(MT_EX_BUSY, "stopped");
-		at += t->off;
-		uint8_t *w = (uint8_t *)mt_at(l->run, unit->w) + at * elem;
-		load_populate(w, n * elem);
-		if ((rc = read_weights(l, &(struct piece){p->index, t->unit, from, at, n}, buf)) < 0) return rc;
-		if ((rc = check_finite(l, p->index, from, w, n)) < 0) return rc;
+	struct piece piece;
+	for (uint64_t from = p->from; from < end; from += piece.n) {
+		int rc = load_piece(&l->s->geo, t, p->index, from, end, &piece);
+		if (rc < 0) return rc;
+		uint8_t *w = (uint8_t *)mt_at(l->run, unit->w) + piece.at * elem;
+		load_populate(w, piece.n * elem);
+		if ((rc = read_weights(l, &piece, buf)) < 0) return rc;
+		if ((rc = check_finite(l, p->index, from, w, piece.n)) < 0) return rc;
 	}
 	return check_constant(l->run, t);
 }

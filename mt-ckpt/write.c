@@ -70,45 +70,38 @@ static uint32_t leave_out(const struct writer *w, enum array a, struct mt_tensor
 	return kept;
 }
 
-/* The model's tensors of lo, m or v */
-static int begin_tensors(struct writer *w, enum array a, enum st_dtype dtype, uint64_t limit)
+static int begin_weights(struct writer *w, enum st_dtype dtype, uint64_t limit)
 {
-	uint32_t n = mt_control(w->run)->n_tensors;
-	if (!(w->resident[a] = malloc(n * sizeof *w->resident[a])))
-		return mt_fail(MT_EX_NOMEM, "no memory for a table of tensors");
-	memcpy(w->resident[a], mt_tensor(w->run, 0), n * sizeof *w->resident[a]);
-	n = leave_out(w, a, w->resident[a], n);
-	return shards_begin(&w->set[a], w->dir, w->set_name[a], dtype, 0, w->resident[a], n, limit);
+	const struct mt_control *c = mt_control(w->run);
+	uint64_t router = c->router_dtype != MT_BF16;
+	uint64_t fp32 = 1ull << MT_T_CORRECTION | 1ull << MT_T_DT_BIAS | router << MT_T_ROUTER;
+	int rc = mt_layout_files(&w->files, mt_geometry(w->run), (uint32_t)c->form);
+	uint32_t n = w->files.n_tensors;
+	if (rc == 0 && w->carried.record) rc = carried_table(&w->carried, &w->files, &w->table, &n);
+	if (rc == 0)
+		rc = shards_begin(&w->set[ARRAY_W], w->dir, st_sets[ARRAY_W], dtype, fp32,
+			w->table ? w->table : w->files.tensors, n, limit);
+	if (rc == 0 && w->carried.n) shards_add(&w->set[ARRAY_W], &w->carried.other);
+	return rc;
 }
 
-/* The files of an array */
-static int begin_set(struct writer *w, enum array a, uint64_t limit)
+/* The files of lo, m or v */
+static int begin_state(struct writer *w, enum array a, uint64_t limit)
 {
-	uint32_t node = mt_node(w->run), nodes = a == ARRAY_W ? 1 : mt_nodes(w->run);
-	uint32_t type = a == ARRAY_W ? w->dtype : a == ARRAY_LO ? MT_NONE : mt_control(w->run)->state;
-	enum st_dtype dtype = type == MT_BF16 ? ST_BF16 : type == MT_INT8 ? ST_U8 : st_sets[a].dtype;
-	uint64_t router = mt_control(w->run)->router_dtype != MT_BF16;
-	uint64_t fp32 = 1ull << MT_T_CORRECTION | 1ull << MT_T_DT_BIAS | router << MT_T_ROUTER;
-	uint64_t exact_roles = a == ARRAY_W ? fp32 : 0;
-	int rc;
-	snprintf(w->set_name[a], SET_NAME, "%s", st_sets[a].name);
-	if (a == ARRAY_W) {
-		if ((rc = mt_layout_files(&w->files, mt_geometry(w->run), (uint32_t)mt_control(w->run)->form)) < 0) return rc;
-		uint32_t n = w->files.n_tensors;
-		if (w->carried.record && (rc = carried_table(&w->carried, &w->files, &w->table, &n)) < 0) return rc;
-		rc = shards_begin(&w->set[a], w->dir, w->set_name[a], dtype, exact_roles,
-			w->table ? w->table : w->files.tensors, n, limit);
-		if (rc == 0 && w->carried.n) shards_add(&w->set[a], &w->carried.other);
-		return rc;
-	}
-	if (nodes > 1) parts_set(w->set_name[a], a, node, nodes);
-	if (nodes == 1 && type != MT_INT8) return begin_tensors(w, a, dtype, limit);
-	rc = parts_list(&w->parts[a], mt_unit(w->run, 0), mt_control(w->run)->n_units, node, node + 1, nodes,
-		type == MT_INT8 ? 2 : 1);
-	if (rc == 0) w->parts[a].n = leave_out(w, a, w->parts[a].v, w->parts[a].n);
-	return rc < 0 ? rc
-				  : shards_begin(&w->set[a], w->dir, w->set_name[a], dtype, UINT64_MAX, w->parts[a].v, w->parts[a].n,
-						nodes > 1 ? UINT64_MAX : limit);
+	const struct mt_control *c = mt_control(w->run);
+	const struct mt_layout all = {.n_units = c->n_units,
+		.n_tensors = c->n_tensors,
+		.units = (struct mt_unit *)mt_unit(w->run, 0),
+		.tensors = (struct mt_tensor *)mt_tensor(w->run, 0)};
+	uint32_t node = mt_node(w->run), nodes = mt_nodes(w->run);
+	enum st_dtype dtype = array_dtype(a, c->state);
+	struct parts *l = &w->parts[a];
+	parts_set(w->set_name[a], a, node, nodes);
+	int rc = parts_list(l, &all, node, node + 1, nodes, dtype);
+	if (rc < 0) return rc;
+	l->n = leave_out(w, a, l->v, l->n);
+	return shards_begin(&w->set[a], w->dir, w->set_name[a], dtype, l->each ? UINT64_MAX : 0, l->v, l->n,
+		nodes > 1 ? UINT64_MAX : limit);
 }
 
 int writer_begin(struct writer *w, struct mt_run *run, struct out_dir *dir, enum mt_dtype dtype, enum write_what what,
@@ -123,8 +116,9 @@ int writer_begin(struct writer *w, struct mt_run *run, struct out_dir *dir, enum
 	w->has[ARRAY_V] = full && mt_state_arrays(mt_control(run)->optim) == 2;
 	dir->no_sums = !full;
 	if (w->has[ARRAY_W]) rc = carried_open(&w->carried, run);
-	for (enum array a = 0; a < ARRAYS && rc == 0; a++)
-		if (w->has[a]) rc = begin_set(w, a, limit);
+	if (rc == 0 && w->has[ARRAY_W]) rc = begin_weights(w, array_dtype(ARRAY_W, dtype), limit);
+	for (enum array a = ARRAY_LO; a < ARRAYS && rc == 0; a++)
+		if (w->has[a]) rc = begin_state(w, a, limit);
 	if (rc == 0) rc = make_chunks(w);
 	if (rc == 0) rc = work_begin(&w->work, threads);
 	if (rc < 0) writer_drop(w);
@@ -239,7 +233,7 @@ static int copy_chunk(struct writer *w, const struct chunk *c, void *buf)
 	pthread_mutex_lock(&w->opening);
 	rc = shards_open(set, c->shard);
 	pthread_mutex_unlock(&w->opening);
-	if (rc == 0) rc = out_chunk_begin(&out, set->shard[c->shard].file, c->number, (uint8_t *)buf + WORK_BYTES);
+	if (rc == 0) rc = out_chunk_begin(&out, set->shard[c->shard].file, c->number, (uint8_t *)buf + WORK_BYTES, false);
 	if (rc == 0) rc = out_chunk_end(&out, write_chunk(w, c, &out, buf));
 	for (uint32_t u = c->first; u <= c->last && rc == 0; u++) rc = count_unit(w, u);
 	return rc;
@@ -288,8 +282,6 @@ void writer_drop(struct writer *w)
 	for (int a = 0; a < ARRAYS; a++) {
 		shards_drop(&w->set[a]);
 		free(w->parts[a].v);
-		free(w->resident[a]);
-		w->resident[a] = NULL;
 		w->parts[a] = (struct parts){0};
 	}
 	carried_close(&w->carried);

@@ -88,11 +88,6 @@ static void put_NUMBER_OR_NONE(struct line *l, const char *key, double x) { put_
 
 static void put_COUNT(struct line *l, const char *key, uint64_t x) { put(l, key, "%llu", (unsigned long long)x); }
 
-static void put_COUNT_OR_NONE(struct line *l, const char *key, uint64_t x)
-{
-	if (x) put_COUNT(l, key, x);
-}
-
 static void put_BOOL(struct line *l, const char *key, bool x) { put(l, key, x ? "true" : "false"); }
 
 static void put_pace(struct line *l, const struct mt_pace *p)

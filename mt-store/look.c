@@ -112,7 +112,6 @@ void look_step(struct look *l, const struct mt_run *run)
 #define NUMBER NAN
 #define NUMBER_OR_NONE NAN
 #define COUNT 0
-#define COUNT_OR_NONE 0
 #define BOOL 0
 #define UNKNOWN(x, field, kind, ...) .field = kind,
 	l->figures = (struct mt_figures){MT_FIGURES(UNKNOWN, )};

@@ -90,7 +90,6 @@ static void print_training(const struct look *l)
 #define NUMBER(x) (l->known || !isnan(x))
 #define NUMBER_OR_NONE(x) !isnan(x)
 #define COUNT(x) ((x) != 0)
-#define COUNT_OR_NONE(x) ((x) != 0)
 #define BOOL(x) l->known
 #define PRINT(x, field, kind, from, key, has, metric, help) \
 	if (kind(l->figures.field)) { \

@@ -19,9 +19,9 @@ static json_t *stage_object(const struct look_stage *s, int slot)
 	json_t *counters = json_object();
 	const char *const *names = counter_words(slot);
 	for (int i = 0; names[i]; i++) json_object_set_new(counters, names[i], json_integer(number(s->counters[i])));
-	return json_pack("{s:s, s:i, s:b, s:b, s:s, s:s, s:o, s:o, s:o}", "stage", mt_stage_name(slot), "pid", s->pid,
-		"alive", !s->dead, "stopped", s->stopped, "activity", s->activity, "doing", s->activity /* its older name */,
-		"counters", counters, "cpu_s", real_or_null(s->process.cpu_s < 0 ? NAN : s->process.cpu_s), "age_s",
+	return json_pack("{s:s, s:i, s:b, s:b, s:s, s:o, s:o, s:o}", "stage", mt_stage_name(slot), "pid", s->pid, "alive",
+		!s->dead, "stopped", s->stopped, "activity", s->activity, "counters", counters, "cpu_s",
+		real_or_null(s->process.cpu_s < 0 ? NAN : s->process.cpu_s), "age_s",
 		real_or_null(s->process.age_s < 0 ? NAN : s->process.age_s));
 }
 
@@ -46,8 +46,7 @@ static json_t *rings_object(const struct look *l, bool slots)
 
 static json_t *txn_object(const struct look *l)
 {
-	return json_pack("{s:I, s:I, s:I, s:s, s:s, s:I, s:I}", "k", (json_int_t)l->k, "attempt", (json_int_t)l->attempt,
-		"try", (json_int_t)l->attempt, /* its older name */
+	return json_pack("{s:I, s:I, s:s, s:s, s:I, s:I}", "k", (json_int_t)l->k, "attempt", (json_int_t)l->attempt,
 		"phase", phase_word(l->phase), "kind", l->eval ? "eval" : "train", "step", number(l->txn_step), "micros",
 		(json_int_t)l->micros);
 }
@@ -92,7 +91,6 @@ static void add_training(json_t *o, const struct look *l)
 #define NUMBER(x) real_or_null(x)
 #define NUMBER_OR_NONE(x) (isnan(x) ? NULL : json_real(x))
 #define COUNT(x) count_or_null(x)
-#define COUNT_OR_NONE(x) count_or_null(x)
 #define BOOL(x) (l->known ? json_boolean(x) : json_null())
 #define ADD(x, field, kind, from, key, ...) json_object_set_new(o, key, kind(l->figures.field));
 	MT_FIGURES(ADD, )

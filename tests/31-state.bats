@@ -204,37 +204,6 @@ loaded() {
 	done
 }
 
-# bats test_tags=slow
-@test "int8 state: a checkpoint of an older version, with m and v in fp32, gives the same values without a warning" {
-	local dir=$T/run/step-00000003 model
-	for model in qwen2 falcon; do
-		train run 3 --state int8
-		loaded "$dir" --state int8
-		state_of "$RUN" >"$T/before"
-		mt-store rm "$RUN"
-		loaded "$dir"
-		mt-ckpt save "$RUN" "$T/old"
-		mt-store rm "$RUN"
-		ckpt-edit "$T/old" state int8
-		grep -q '"version": 1,' "$T/old/run.json"
-		mt-ckpt verify "$T/old"
-		loaded "$T/old" --state int8
-		[ ! -s "$T/load.err" ]
-		# m has two codes of 0, which give the same value
-		state_of "$RUN" | grep -v ' m ' | diff <(grep -v ' m ' "$T/before") -
-		mt-ckpt save "$RUN" "$T/new"
-		mt-store rm "$RUN"
-		store-layout "$dir/config.json" >"$T/layout"
-		PYTHONPATH=$TOP/tests/lib python3 - "$dir" "$T/new" "$T/layout" <<-'PY'
-		import sys
-		from moments import read
-		old, new = (read(d, "m", open(sys.argv[3])) for d in sys.argv[1:3])
-		assert old == new and old
-		PY
-		rm -r "$T/run" "$T/old" "$T/new"
-	done
-}
-
 @test "int8 state: a scale that is no power of two, a part that is missing, and another dtype are refused with 65" {
 	local dir=$T/run/step-00000003 at edit
 	train run 3 --state int8

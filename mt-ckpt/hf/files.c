@@ -62,12 +62,22 @@ void json_add(int *rc, json_t *array, json_t *value)
 
 json_t *json_number(double x) { return isfinite(x) ? json_real(x) : json_null(); }
 
-DIR *dir_list(int dirfd)
+struct dir_walk dir_walk(int dirfd)
 {
 	int fd = openat(dirfd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	DIR *d = fd < 0 ? NULL : fdopendir(fd);
-	if (!d && fd >= 0) close(fd);
-	return d;
+	struct dir_walk w = {.d = fd < 0 ? NULL : fdopendir(fd)};
+	if (!w.d && fd >= 0) close(fd);
+	return w;
+}
+
+bool dir_next(struct dir_walk *w)
+{
+	struct dirent *e;
+	do e = w->d ? readdir(w->d) : NULL;
+	while (e && (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..")));
+	if (!e && w->d) closedir(w->d);
+	w->name = e ? e->d_name : NULL;
+	return e;
 }
 
 int dir_open(const char *path, int *fd)

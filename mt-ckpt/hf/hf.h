@@ -25,7 +25,13 @@ void json_put_text(int *rc, json_t *object, const char *key, const char *text, s
 void json_add(int *rc, json_t *array, json_t *value);
 json_t *json_number(double);             /* null for infinity and NaN */
 int dir_open(const char *path, int *fd); /* 66: does not exist; 65: not a directory */
-DIR *dir_list(int dirfd);                /* to read its entries, closed by closedir; NULL with errno */
+/* for (struct dir_walk w = dir_walk(dirfd); dir_next(&w);): all entries but . and .., to the end. d: NULL with errno */
+struct dir_walk {
+	DIR *d;
+	const char *name;
+};
+struct dir_walk dir_walk(int dirfd);
+bool dir_next(struct dir_walk *);
 
 /* ---- model.c */
 
@@ -62,8 +68,8 @@ void model_close(struct model *);
 struct st_entry *model_find(const struct model *, const char *name);
 /* What stands before the names of the base class, by the embeddings' name, which must outlive the model */
 void model_base(struct model *, const char *embed_name);
-/* Find every tensor of the table, with its shape and dtype; found[i] belongs to table[i]. ST_OTHER: any dtype that a
- * weight may have. ST_U8: exact ones are F32. */
+/* Find every tensor of the table that has a name, with its shape and dtype; found[i], NULL, belongs to table[i].
+ * ST_OTHER: any dtype that a weight may have. ST_U8: exact ones are F32. */
 int model_match(struct model *, const struct mt_tensor *table, uint32_t n, enum st_dtype, struct st_entry **found);
 /* How little the files fit the table, in names and shapes: 0: they have all of it. A missing expert counts less than
  * another tensor. */
@@ -133,10 +139,8 @@ struct shards { /* one array of all tensors, in the table's order */
 	} * other;
 };
 
-extern const struct st_set { /* the files of an array: NAME.safetensors, or NAME-00001-of-...; w: model, bf16 or fp32 */
-	const char *name;
-	enum st_dtype dtype;
-} st_sets[ARRAYS];
+extern const char *const st_sets[ARRAYS]; /* the files of an array: NAME.safetensors, or NAME-00001-of-... */
+enum st_dtype array_dtype(enum array, uint32_t type); /* in files; type: enum mt_dtype: of w, or of m and v */
 
 /* A file's header, from its JSON, which it takes: the length, 8 bytes little-endian, and the text, padded to a multiple
  * of 8. To be freed; NULL without memory, or if rc is not 0 */

@@ -215,13 +215,14 @@ int model_match(struct model *m, const struct mt_tensor *table, uint32_t n, enum
 {
 	int rc = 0;
 	for (uint32_t i = 0; i < n; i++) {
+		if (!*table[i].name) continue;
 		found[i] = find_as(m, table[i].name);
 		if (!found[i] && i == 0 && m->head) found[i] = find_as(m, m->head);
 		if (!found[i] && dtype == ST_OTHER) found[i] = find_mxfp4(m, table[i].name);
 		if (found[i]) found[i]->used = true;
 	}
 	for (uint32_t i = 0; i < n && rc == 0; i++)
-		rc = found[i] ? match(m, found[i], &table[i], dtype) : missing(m, table[i].name);
+		rc = found[i] ? match(m, found[i], &table[i], dtype) : *table[i].name ? missing(m, table[i].name) : 0;
 	return rc == 0 && dtype == ST_OTHER ? quantized_check(m) : rc;
 }
 

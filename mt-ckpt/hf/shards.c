@@ -3,12 +3,12 @@
 #include <stdlib.h>
 #include "out.h"
 
-const struct st_set st_sets[ARRAYS] = {
-	[ARRAY_W] = {"model", ST_F32},
-	[ARRAY_LO] = {"optim-lo", ST_I16},
-	[ARRAY_M] = {"optim-m", ST_F32}, /* or bf16, or codes of int8 */
-	[ARRAY_V] = {"optim-v", ST_F32},
-};
+const char *const st_sets[ARRAYS] = {"model", "optim-lo", "optim-m", "optim-v"};
+
+enum st_dtype array_dtype(enum array a, uint32_t type)
+{
+	return a == ARRAY_LO ? ST_I16 : type == MT_BF16 ? ST_BF16 : type == MT_INT8 ? ST_U8 : ST_F32;
+}
 
 static int no_memory(void) { return mt_fail(MT_EX_NOMEM, "no memory for the tables of a checkpoint"); }
 
@@ -134,7 +134,7 @@ uint32_t shards_tensor(const struct shards *s, uint32_t shard, uint64_t at)
 int shards_index(const struct shards *s)
 {
 	json_t *root, *map;
-	char name[96], *text;
+	char name[96];
 	int rc = 0;
 	if (s->n_shards < 2 && !s->other) return 0;
 	root = json_object();
@@ -149,12 +149,8 @@ int shards_index(const struct shards *s)
 	json_put(&rc, root, "metadata",
 		json_pack("{s:I}", "total_size", (json_int_t)(s->total + (s->other ? s->other->bytes : 0))));
 	json_put(&rc, root, "weight_map", map);
-	text = rc == 0 ? json_dumps(root, JSON_INDENT(2)) : NULL;
-	json_decref(root);
 	snprintf(name, sizeof name, "%s.safetensors.index.json", s->set);
-	if (rc == 0) rc = text ? out_text(s->dir, name, text, strlen(text)) : no_memory();
-	free(text);
-	return rc;
+	return out_json(s->dir, name, root, 2, rc);
 }
 
 void shards_drop(struct shards *s)

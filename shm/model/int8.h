@@ -13,7 +13,7 @@
  *
  * A code and its scale are the upper 12 bits of a rounded fp32 pattern, so coding is integer arithmetic, the same in
  * every instruction set. The values tell the scale, and to code decoded values again gives the same codes, but for the
- * sign of an m of 0: checkpoints of older versions have the values alone.
+ * sign of an m of 0.
  */
 #ifndef MT_INT8_H
 #define MT_INT8_H

@@ -26,9 +26,9 @@
 		"z_loss", "z-loss of the last committed step, without its coefficient.")
 
 /* What is added goes to the end of this list: mt-step (or mt-optim, before it commits) stores it in the txn's field of
- * that name. It is a new MT_ABI, and `make abi-page` writes the page. processed: 0 in checkpoints of an older mt */
+ * that name. It is a new MT_ABI, and `make abi-page` writes the page. */
 #define MT_FIGURES_MORE(F, x) \
-	F(x, processed, COUNT_OR_NONE, t->processed, "processed", true, \
+	F(x, processed, COUNT, t->processed, "processed", true, \
 		"last_step_processed_tokens", "Tokens of documents in the last committed step, without padding.")
 
 /* In the order of a line of metrics, which has its times at `times`; in the order in which they lie in mt_figures */
@@ -40,7 +40,6 @@
 #define MT_FIGURE_NUMBER(field) double field;
 #define MT_FIGURE_NUMBER_OR_NONE(field) double field;
 #define MT_FIGURE_COUNT(field) uint64_t field;
-#define MT_FIGURE_COUNT_OR_NONE(field) uint64_t field;
 #define MT_FIGURE_BOOL(field) uint32_t field, reserved_##field;
 
 #define MT_FIGURE_INDEX(x, field, ...) MT_FIGURE_##x##_##field,

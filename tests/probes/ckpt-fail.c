@@ -86,7 +86,7 @@ static bool one(const char *run, enum before before, bool full)
 	}
 	calls = 0;
 	armed = true;
-	rc = full ? ckpt_save(run, path, SHARD_BYTES) : ckpt_export(run, path, MT_NONE, 5000, true);
+	rc = full ? ckpt_save(run, path, false, SHARD_BYTES) : ckpt_export(run, path, MT_NONE, 5000, true);
 	armed = false;
 	if (calls < at && rc < 0) mt_die(MT_EX_BUG, "%s: without a failure: %d: %s", kind, -rc, mt_errmsg());
 	if (rc == 0) {

@@ -147,7 +147,7 @@ static bool same_array(const struct source *s, enum array a, uint64_t off, uint3
 static bool same_moments(const struct source *s, enum array a, uint64_t off, uint32_t i, const struct mt_tensor *t)
 {
 	const uint8_t *codes = mt_at(scratch, off);
-	if (!s->json.codes) return same_array(s, a, off, i, t, 4);
+	if (s->json.state != MT_INT8) return same_array(s, a, off, i, t, 4);
 	const struct mt_unit *unit = mt_unit(scratch, t->unit);
 	uint32_t part = parts_find(&s->parts[a], t->unit, 0); /* the whole unit: codes, then scales */
 	return same_bytes(s->found[a][part], codes, unit->elems) &&
@@ -223,7 +223,8 @@ int main(int argc, char **argv)
 		left = pick(16);
 		seldom = 1 + pick(12);
 		armed = true;
-		int rc = full ? ckpt_save(argv[1], path, SHARD_BYTES) : ckpt_export(argv[1], path, MT_NONE, SHARD_BYTES, false);
+		int rc = full ? ckpt_save(argv[1], path, false, SHARD_BYTES)
+					  : ckpt_export(argv[1], path, MT_NONE, SHARD_BYTES, false);
 		armed = false;
 		if (rc == 0) check(path, full, first, now.id);
 		else if (rc != -MT_EX_BUSY || file_exists(AT_FDCWD, path))
