@@ -11,31 +11,7 @@
 #define MT_ABI_BYTES_COUNT 8
 #define MT_ABI_BYTES_BOOL 4
 
-#define MT_ABI_FIELDS(F) \
-	F(mt_header, magic, 0, 8) F(mt_header, abi, 8, 4) F(mt_header, state, 12, 4) F(mt_header, fingerprint, 16, 8) \
-	F(mt_header, size, 24, 8) F(mt_header, run_id, 32, 16) F(mt_header, boot_id, 48, 16) \
-	F(mt_control, h, 0, 128) F(mt_control, event, 128, 4) F(mt_control, waiters, 132, 4) F(mt_control, name, 192, 40) \
-	F(mt_control, uid, 232, 4) F(mt_control, dtype, 236, 4) F(mt_control, grad, 240, 4) F(mt_control, n_units, 244, 4) \
-	F(mt_control, n_tensors, 248, 4) F(mt_control, partitions, 252, 4) F(mt_control, group, 256, 4) \
-	F(mt_control, state, 260, 4) \
-	F(mt_control, step_tokens, 264, 8) F(mt_control, piece_elems, 272, 8) F(mt_control, params, 280, 8) \
-	F(mt_control, off_units, 288, 8) F(mt_control, off_tensors, 296, 8) F(mt_control, off_choices, 304, 8) \
-	F(mt_control, off_journal, 312, 8) F(mt_control, off_config, 320, 8) F(mt_control, config_bytes, 328, 8) \
-	F(mt_control, numa, 336, 64) F(mt_control, geo, 400, 10728) F(mt_control, optim, 11128, 4) \
-	F(mt_control, router_dtype, 11132, 4) \
-	F(mt_control, attempts, 11136, 8) \
-	F(mt_control, fills, 11144, 8) F(mt_control, form, 11152, 8) \
-	F(mt_control, record, 11200, 320) F(mt_control, snap, 11520, 192) F(mt_control, slots, 11712, 18432) \
-	F(mt_control, txn, 30144, 197376) F(mt_control, unlogged, 227520, 16 * MT_FIGURES_WORDS) \
-	F(mt_control, hyper, 227520 + 16 * MT_FIGURES_WORDS, 160) F(mt_control, nodes, 227840, 1600) \
-	F(mt_control, tier, 229440, 320) \
-	F(mt_tier, tiles, 0, 4) F(mt_tier, slots, 4, 4) F(mt_tier, dirs, 8, 4) F(mt_tier, order, 12, 4) \
-	F(mt_tier, first, 16, 4) F(mt_tier, moved, 20, 4) \
-	F(mt_tier, tile_elems, 24, 8) F(mt_tier, off_slots, 32, 8) F(mt_tier, slot_bytes, 40, 8) \
-	F(mt_tier, off_dirs, 48, 8) F(mt_tier, bytes, 56, 8) F(mt_tier, params, 64, 8) F(mt_tier, t0, 72, 8) \
-	F(mt_tier, from, 80, 16) F(mt_tier, loaded, 128, 8) F(mt_tier, updated, 192, 8) F(mt_tier, written, 256, 8) \
-	F(mt_nodes, node, 0, 4) F(mt_nodes, nodes, 4, 4) F(mt_nodes, proposed, 8, 4) \
-	F(mt_nodes, streams, 12, 4) F(mt_nodes, done, 64, 512) F(mt_nodes, snap, 576, 512) F(mt_nodes, token, 1088, 512) \
+#define MT_ABI_GEOMETRY(F) \
 	F(mt_layer, heads, 0, 4) F(mt_layer, kv_heads, 4, 4) F(mt_layer, head_dim, 8, 4) F(mt_layer, ffn, 12, 4) \
 	F(mt_layer, form, 16, 4) F(mt_layer, window, 20, 4) F(mt_layer, rope_dim, 24, 4) F(mt_layer, neighbours, 28, 4) \
 	F(mt_layer, k_is_v, 32, 4) F(mt_layer, rope_scaling, 36, 4) F(mt_layer, rope_inv_freq, 40, 1024) \
@@ -62,7 +38,34 @@
 	F(mt_geometry, mamba_out_scale, 10660, 4) F(mt_geometry, gate_scale, 10664, 4) \
 	F(mt_geometry, mamba_scale, 10668, 20) F(mt_geometry, mamba_in_scale, 10688, 4) \
 	F(mt_geometry, attention_in_scale, 10692, 4) F(mt_geometry, ple_dim, 10696, 4) \
-	F(mt_geometry, ple_vocab, 10700, 4) \
+	F(mt_geometry, ple_vocab, 10700, 4)
+
+#define MT_ABI_FIELDS(F) \
+	F(mt_header, magic, 0, 8) F(mt_header, abi, 8, 4) F(mt_header, state, 12, 4) F(mt_header, fingerprint, 16, 8) \
+	F(mt_header, size, 24, 8) F(mt_header, run_id, 32, 16) F(mt_header, boot_id, 48, 16) \
+	F(mt_control, h, 0, 128) F(mt_control, event, 128, 4) F(mt_control, waiters, 132, 4) F(mt_control, name, 192, 40) \
+	F(mt_control, uid, 232, 4) F(mt_control, dtype, 236, 4) F(mt_control, grad, 240, 4) F(mt_control, n_units, 244, 4) \
+	F(mt_control, n_tensors, 248, 4) F(mt_control, partitions, 252, 4) F(mt_control, group, 256, 4) \
+	F(mt_control, state, 260, 4) \
+	F(mt_control, step_tokens, 264, 8) F(mt_control, piece_elems, 272, 8) F(mt_control, params, 280, 8) \
+	F(mt_control, off_units, 288, 8) F(mt_control, off_tensors, 296, 8) F(mt_control, off_choices, 304, 8) \
+	F(mt_control, off_journal, 312, 8) F(mt_control, off_config, 320, 8) F(mt_control, config_bytes, 328, 8) \
+	F(mt_control, numa, 336, 64) F(mt_control, geo, 400, 10728) F(mt_control, optim, 11128, 4) \
+	F(mt_control, router_dtype, 11132, 4) \
+	F(mt_control, attempts, 11136, 8) \
+	F(mt_control, fills, 11144, 8) F(mt_control, form, 11152, 8) \
+	F(mt_control, record, 11200, 320) F(mt_control, snap, 11520, 192) F(mt_control, slots, 11712, 18432) \
+	F(mt_control, txn, 30144, 197376) F(mt_control, unlogged, 227520, 16 * MT_FIGURES_WORDS) \
+	F(mt_control, hyper, 227520 + 16 * MT_FIGURES_WORDS, 160) F(mt_control, nodes, 227840, 1600) \
+	F(mt_control, tier, 229440, 320) \
+	F(mt_tier, tiles, 0, 4) F(mt_tier, slots, 4, 4) F(mt_tier, dirs, 8, 4) F(mt_tier, order, 12, 4) \
+	F(mt_tier, first, 16, 4) F(mt_tier, moved, 20, 4) \
+	F(mt_tier, tile_elems, 24, 8) F(mt_tier, off_slots, 32, 8) F(mt_tier, slot_bytes, 40, 8) \
+	F(mt_tier, off_dirs, 48, 8) F(mt_tier, bytes, 56, 8) F(mt_tier, params, 64, 8) F(mt_tier, t0, 72, 8) \
+	F(mt_tier, from, 80, 16) F(mt_tier, loaded, 128, 8) F(mt_tier, updated, 192, 8) F(mt_tier, written, 256, 8) \
+	F(mt_nodes, node, 0, 4) F(mt_nodes, nodes, 4, 4) F(mt_nodes, proposed, 8, 4) \
+	F(mt_nodes, streams, 12, 4) F(mt_nodes, done, 64, 512) F(mt_nodes, snap, 576, 512) F(mt_nodes, token, 1088, 512) \
+	MT_ABI_GEOMETRY(F) \
 	F(mt_tensor, name, 0, 120) F(mt_tensor, role, 120, 4) F(mt_tensor, unit, 124, 4) F(mt_tensor, ndim, 128, 4) \
 	F(mt_tensor, decay, 132, 4) F(mt_tensor, shape, 136, 16) F(mt_tensor, off, 152, 8) F(mt_tensor, n, 160, 8) \
 	F(mt_tensor, expert, 168, 4) F(mt_tensor, experts, 172, 4) F(mt_tensor, exact, 176, 4) \

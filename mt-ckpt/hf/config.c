@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include "hf.h"
+#include "abi.h"
 #include "model/hfjson.h"
 #include "model/names.h"
 
@@ -223,61 +224,56 @@ int config_export(const struct mt_geometry *geo, const char *config, size_t byte
 	return 0;
 }
 
-static int differs(const char *key, double run, double dir)
+/* All fields of two geometries: shm/abi.h has the one list of them. They are called what config.json calls them, if it
+ * has one key for the field. */
+static const struct field {
+	const char *of, *name;
+	size_t at, bytes;
+	bool real;
+} fields[] = {
+#define FIELD(type, field, at, bytes) \
+	{#type, #field, at, bytes, _Generic(((struct type *)0)->field, float : true, default : false)},
+	MT_ABI_GEOMETRY(FIELD)};
+
+static const char *key_of(const struct field *f)
 {
-	return mt_fail(MT_EX_DATA, "config.json: %s is %g, the run's is %g", key, dir, run);
+	static const char *const keys[][2] = {{"layers", "num_hidden_layers"}, {"hidden", "hidden_size"},
+		{"vocab", "vocab_size"}, {"max_position", "max_position_embeddings"},
+		{"norm_eps", "rms_norm_eps or layer_norm_eps"}, {"heads", "num_attention_heads"},
+		{"kv_heads", "num_key_value_heads"}, {"ffn", "intermediate_size"}, {"window", "sliding_window"},
+		{"span", "attention_chunk_size"}, {"rope_inv_freq", "rope_theta or rope_scaling"},
+		{"experts", "the number of experts"}, {"experts_per_token", "num_experts_per_tok"}};
+	for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+		if (!strcmp(f->name, keys[i][0])) return keys[i][1];
+	return f->name;
 }
 
-static int layer_same(const struct mt_layer *run, const struct mt_layer *dir, uint32_t layer)
+static double number_at(const struct field *f, const void *of)
 {
-#define SAME(field, key) \
-	if (run->field != dir->field) return differs(key, run->field, dir->field)
-	SAME(heads, "num_attention_heads");
-	SAME(kv_heads, "num_key_value_heads");
-	SAME(head_dim, "head_dim");
-	SAME(ffn, "intermediate_size");
-	SAME(form, "the MLP's function");
-	SAME(rope_dim, "the number of rotary dimensions");
-	SAME(neighbours, "the pairing of rotary dimensions");
-	SAME(k_is_v, "attention_k_eq_v");
-	SAME(kv_kind, "num_kv_shared_layers");
-	SAME(mixer, "layer_types");
-	SAME(key_heads, run->mixer == MT_MAMBA ? "the number of groups" : "linear_num_key_heads");
-	SAME(value_heads, run->mixer == MT_MAMBA ? "the number of its heads" : "linear_num_value_heads");
-	SAME(key_dim, run->mixer == MT_MAMBA ? "the size of its state" : "linear_key_head_dim");
-	SAME(value_dim, run->mixer == MT_MAMBA ? "the size of its heads" : "linear_value_head_dim");
-	SAME(q_rank, "q_lora_rank");
-	SAME(kv_rank, "kv_lora_rank");
-	SAME(v_dim, "v_head_dim");
-	SAME(conv_width, run->mixer == MT_DELTA ? "linear_conv_kernel_dim" : "the width of its convolution");
-	SAME(conv_dim, "hidden_size");
-	SAME(mamba_flags, "a bias or a norm of its mixer");
-	SAME(dt_min, "the least time step");
-	SAME(dt_max, "the largest time step");
-	SAME(gate_rank, "the form of its gates");
-	SAME(output_gate, "attn_output_gate");
-	SAME(rope_scaling, "the rope's attention factor");
-	SAME(experts, "the number of experts");
-	SAME(experts_per_token, "the number of experts of a token");
-	SAME(expert_ffn, "the experts' inner size");
-	SAME(shared_ffn, "the shared expert's inner size");
-	SAME(score, "the router's function");
-	SAME(expert_flags, "the form of its experts");
-	SAME(groups, "the number of groups of experts");
-	SAME(groups_per_token, "the number of groups of a token");
-	SAME(expert_scale, "the factor of its experts");
-	SAME(weight_floor, "the smallest sum of experts' weights");
-	SAME(weight_eps, "what is added to the sum of experts' weights");
-#undef SAME
-	if (run->window != dir->window)
-		return mt_fail(MT_EX_DATA, "config.json: the sliding window of layer %u is not the run's", layer);
-	if (run->span != dir->span)
-		return mt_fail(MT_EX_DATA, "config.json: attention_chunk_size of layer %u is not the run's", layer);
-	for (uint32_t i = 0; i < dir->rope_dim / 2 && i < 256; i++)
-		if (run->rope_inv_freq[i] != dir->rope_inv_freq[i])
-			return mt_fail(MT_EX_DATA, "config.json: rope_theta or rope_scaling is not the run's");
+	const void *at = (const char *)of + f->at;
+	return f->real ? *(const float *)at : *(const uint32_t *)at;
+}
+
+/* 65 and the first field of two structs of a type that differs, but for those in `but`, with a blank around each */
+static int fields_same(const char *type, const void *run, const void *dir, const char *where, const char *but)
+{
+	for (const struct field *f = fields; f < fields + sizeof fields / sizeof *fields; f++) {
+		char word[40];
+		snprintf(word, sizeof word, " %s ", f->name);
+		if (strcmp(f->of, type) || strstr(but, word)) continue;
+		if (!memcmp((const char *)run + f->at, (const char *)dir + f->at, f->bytes)) continue;
+		if (f->bytes > 4) return mt_fail(MT_EX_DATA, "config.json: %s%s is not the run's", key_of(f), where);
+		return mt_fail(MT_EX_DATA, "config.json: %s%s is %g, the run's is %g", key_of(f), where, number_at(f, dir),
+			number_at(f, run));
+	}
 	return 0;
 }
+
+/* What does not change the model's function or its tensors; the length is that of a table with MT_POSITIONS alone */
+#define NO_DIFFERENCE \
+	" family flags names pad_token init_range n_kinds kind_of kind aux_coef z_coef wrapper " \
+	"carried_bytes carried "
+#define LENGTH "max_position "
 
 int config_same(const struct mt_geometry *run, const struct mt_geometry *dir)
 {
@@ -304,37 +300,14 @@ int config_same(const struct mt_geometry *run, const struct mt_geometry *dir)
 		return mt_fail(MT_EX_DATA, "config.json: is of %s %.32s, the run's of %s %.32s",
 			*dir->wrapper ? "the class for images" : "the text model", *dir->wrapper ? dir->wrapper : dir->family,
 			*run->wrapper ? "the class for images" : "the text model", *run->wrapper ? run->wrapper : run->family);
-#define SAME(field, key) \
-	if (run->field != dir->field) return differs(key, run->field, dir->field)
-	SAME(layers, "num_hidden_layers");
-	SAME(hidden, "hidden_size");
-	SAME(vocab, "vocab_size");
-	if (dir->flags & MT_POSITIONS) SAME(max_position, "max_position_embeddings");
-	SAME(ple_dim, "hidden_size_per_layer_input");
-	SAME(ple_vocab, "vocab_size_per_layer_input");
-	SAME(position_offset, "the offset of its positions");
-	SAME(norm_eps, run->flags & MT_LAYERNORM ? "layer_norm_eps" : "rms_norm_eps");
-	SAME(embed_scale, "the embedding's factor");
-	SAME(residual_scale, "the residual's factor");
-	SAME(mlp_scale, "the factor of the MLP's output");
-	SAME(mamba_out_scale, "ssm_out_multiplier");
-	SAME(gate_scale, "the factor of the MLP's gate");
-	SAME(mamba_in_scale, "ssm_in_multiplier");
-	SAME(attention_in_scale, "attention_in_multiplier");
-	for (size_t i = 0; i < 5; i++) SAME(mamba_scale[i], "a factor of ssm_multipliers");
-	SAME(attention_scale, "attention's factor");
-	SAME(attention_cap, "the cap of attention's scores");
-	SAME(logit_scale, "the logits' factor");
-	SAME(logit_cap, "the logits' cap");
-	SAME(temperature, "the queries' temperature");
-	SAME(temperature_positions, "positions of the queries' temperature");
 	for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
 		if ((run->flags ^ dir->flags) & flags[i].flag)
 			return mt_fail(MT_EX_DATA, "config.json: %s is not the run's", flags[i].key);
-	for (uint32_t i = 0; i < dir->layers; i++) {
-		int rc = layer_same(mt_layer_of(run, i), mt_layer_of(dir, i), i);
-		if (rc) return rc;
+	int rc = fields_same("mt_geometry", run, dir, "", dir->flags & MT_POSITIONS ? NO_DIFFERENCE : NO_DIFFERENCE LENGTH);
+	for (uint32_t i = 0; i < dir->layers && rc == 0; i++) {
+		char where[24];
+		snprintf(where, sizeof where, " of layer %u", i);
+		rc = fields_same("mt_layer", mt_layer_of(run, i), mt_layer_of(dir, i), where, "");
 	}
-	return 0;
+	return rc;
 }
-#undef SAME
