@@ -137,7 +137,8 @@ static int keep(struct kept *k, int model, int dirfd, const char *file, const ch
 	if (k->n == ALL_FILES) return leave_out(k, name, "is beyond 1024 kept files");
 	if (leads_out(model, dirfd, file)) return leave_out(k, name, "is a link that leads out of the directory");
 	rc = file_read_all(dirfd, file, FILE_BYTES, &data, &n);
-	if (rc < 0) return file == name ? rc : mt_fail_in(rc, "%.*s", (int)(strlen(name) - strlen(file) - 1), name);
+	size_t in = strlen(name) - strlen(file);
+	if (rc < 0) return in ? mt_fail_in(rc, "%.*s", (int)in - 1, name) : rc;
 	if (hf_is_lfs_pointer(data, n)) {
 		free(data);
 		return mt_fail(MT_EX_DATA, "%s: " HF_LFS_POINTER, shown(name));
@@ -145,47 +146,45 @@ static int keep(struct kept *k, int model, int dirfd, const char *file, const ch
 	return kept_add(k, name, data, n);
 }
 
-static void free_list(struct dirent **list, int n)
-{
-	for (int i = 0; i < n; i++) free(list[i]);
-	free(list);
-}
+static int keep_all(struct kept *k, const struct source *s, int fd, const char *in);
 
 static int keep_directory(struct kept *k, const struct source *s, const char *dir)
 {
-	struct dirent **list;
+	char in[300];
 	int fd = openat(s->dirfd, dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), rc = 0;
-	bool model = false;
 	if (fd < 0) return 0;
-	int n = scandirat(fd, ".", &list, NULL, alphasort);
-	for (int i = 0; i < n; i++) model |= is_weights(list[i]->d_name);
+	snprintf(in, sizeof in, "%s/", dir);
+	rc = keep_all(k, s, fd, in);
+	close(fd);
+	return rc;
+}
+
+/* Files of the model's directory, in: "", and of directories in it, in: "DIR/", that hold no weights */
+static int keep_all(struct kept *k, const struct source *s, int fd, const char *in)
+{
+	struct dirent **list;
+	int n = scandirat(fd, ".", &list, NULL, alphasort), rc = n < 0 && !*in ? fail_errno(s->path) : 0;
+	bool model = false;
+	for (int i = 0; i < n && *in; i++) model |= is_weights(list[i]->d_name);
 	for (int i = 0; i < n && rc == 0 && !model; i++) {
-		struct stat st;
+		struct stat st = {0};
 		const char *file = list[i]->d_name;
 		char name[600];
-		snprintf(name, sizeof name, "%s/%s", dir, file);
-		bool regular = fstatat(fd, file, &st, 0) == 0 && S_ISREG(st.st_mode);
-		if (regular && !is_other(file) && (!s->full || json_object_get(s->files, name)))
-			rc = keep(k, s->dirfd, fd, file, name);
+		snprintf(name, sizeof name, "%s%s", in, file);
+		if (is_weights(file) || is_other(file) || !strcmp(name, "config.json")) continue; /* which is written anew */
+		bool known = fstatat(fd, file, &st, 0) == 0;
+		if (*in && !S_ISREG(st.st_mode)) continue;
+		if (known && S_ISDIR(st.st_mode)) rc = keep_directory(k, s, file);
+		else if (!s->full || json_object_get(s->files, name)) rc = keep(k, s->dirfd, fd, file, name);
 	}
-	if (n >= 0) free_list(list, n);
-	close(fd);
+	for (int i = 0; i < n; i++) free(list[i]);
+	if (n >= 0) free(list);
 	return rc;
 }
 
 int kept_read(struct kept *k, const struct source *s)
 {
-	struct dirent **list;
-	int n = scandirat(s->dirfd, ".", &list, NULL, alphasort), rc = 0;
-	if (n < 0) return fail_errno(s->path);
-	for (int i = 0; i < n && rc == 0; i++) {
-		struct stat st;
-		const char *name = list[i]->d_name;
-		if (is_weights(name) || is_other(name) || !strcmp(name, "config.json")) continue; /* which is written anew */
-		if (fstatat(s->dirfd, name, &st, 0) == 0 && S_ISDIR(st.st_mode)) rc = keep_directory(k, s, name);
-		else if (!s->full || json_object_get(s->files, name)) rc = keep(k, s->dirfd, s->dirfd, name, name);
-	}
-	free_list(list, n);
+	int rc = keep_all(k, s, s->dirfd, "");
 	if (rc == 0) warn_left_out(k);
 	return rc;
 }

@@ -204,14 +204,12 @@ static void refuse(struct reader *r, const char *key, const char *what)
 	if (r->rc == 0) r->rc = mt_fail(MT_EX_DATA, RUN_JSON ": %s %s", key, what);
 }
 
-static uint64_t get_count(struct reader *r, const json_t *obj, const char *key, uint64_t max)
+static uint64_t get_count(struct reader *r, const json_t *v, const char *key, uint64_t max)
 {
-	const json_t *v = json_object_get(obj, key);
-	if (!json_is_integer(v) || json_integer_value(v) < 0 || (uint64_t)json_integer_value(v) > max) {
-		refuse(r, key, "is not a number in range");
-		return 0;
-	}
-	return (uint64_t)json_integer_value(v);
+	uint64_t x = (uint64_t)json_integer_value(v);
+	if (json_is_integer(v) && json_integer_value(v) >= 0 && x <= max) return x;
+	refuse(r, key, "is not a number in range");
+	return 0;
 }
 
 static uint64_t get_hash(struct reader *r, const json_t *v, const char *key)
@@ -245,20 +243,16 @@ static uint64_t get_word(struct reader *r, const json_t *v, const struct key *k)
 	return 0;
 }
 
-static uint64_t get_integer(struct reader *r, const json_t *obj, const json_t *v, const struct key *k)
+static uint64_t get_integer(struct reader *r, const json_t *v, const struct key *k)
 {
-	switch (k->type) {
-	case HASH: return get_hash(r, v, k->name);
-	case WORD: return get_word(r, v, k);
-	case BOOL:
-		if (!json_is_boolean(v)) refuse(r, k->name, "is not true or false");
-		return json_is_true(v);
-	case COUNT_OR_NULL: return json_is_null(v) ? MT_NO_TARGET : get_count(r, obj, k->name, k->max);
-	case SEVERAL:
-		if (v && json_integer_value(v) < 2) refuse(r, k->name, "is not a number in range");
-		return v ? get_count(r, obj, k->name, k->max) : 0;
-	default: return get_count(r, obj, k->name, k->max);
-	}
+	if (k->type == HASH) return get_hash(r, v, k->name);
+	if (k->type == WORD) return get_word(r, v, k);
+	if (k->type == BOOL && !json_is_boolean(v)) refuse(r, k->name, "is not true or false");
+	if (k->type == BOOL) return json_is_true(v);
+	if (k->type == COUNT_OR_NULL && json_is_null(v)) return MT_NO_TARGET;
+	if (k->type == SEVERAL && !v) return 0;
+	if (k->type == SEVERAL && json_integer_value(v) < 2) refuse(r, k->name, "is not a number in range");
+	return get_count(r, v, k->name, k->max);
 }
 
 static void get_key(struct reader *r, const json_t *obj, const struct key *k, void *field)
@@ -282,7 +276,7 @@ static void get_key(struct reader *r, const json_t *obj, const struct key *k, vo
 			real[i] = get_number(r, k->type == PAIR ? json_array_get(v, i) : v, k);
 		memcpy(field, real, k->size);
 		return;
-	default: x = get_integer(r, obj, v, k); memcpy(field, &x, k->size);
+	default: x = get_integer(r, v, k); memcpy(field, &x, k->size);
 	}
 }
 
@@ -336,7 +330,7 @@ static void get_files(struct reader *r, const json_t *files)
 	if (!json_object_size(files)) return refuse(r, "files", "is missing");
 	json_object_foreach((json_t *)files, name, f)
 	{
-		uint64_t bytes = get_count(r, f, "bytes", INT64_MAX);
+		uint64_t bytes = get_count(r, json_object_get(f, "bytes"), "bytes", INT64_MAX);
 		const json_t *sums = json_object_get(f, "xxh3");
 		if (!kept_name_valid(name)) refuse(r, "files", "names a file outside the directory");
 		if (!json_is_array(sums) || json_array_size(sums) != bytes / IO_BYTES + (bytes % IO_BYTES != 0))
@@ -375,7 +369,8 @@ static int check_form(json_t *root)
 	json_object_del(root, "checksum");
 	if ((rc = run_json_checksum(root, &sum)) < 0) return rc;
 	if (sum != stored) return mt_fail(MT_EX_DATA, RUN_JSON ": is damaged: its own checksum is wrong");
-	if (get_count(&r, root, "chunk_bytes", UINT32_MAX) != IO_BYTES) refuse(&r, "chunk_bytes", "is not 16 MiB");
+	if (get_count(&r, json_object_get(root, "chunk_bytes"), "chunk_bytes", UINT32_MAX) != IO_BYTES)
+		refuse(&r, "chunk_bytes", "is not 16 MiB");
 	return r.rc;
 }
 
@@ -438,7 +433,8 @@ int part_json_take(struct out_dir *to, int from, uint64_t step, uint32_t node)
 	if (rc < 0) return rc;
 	const json_t *files = json_object_get(root, "files");
 	if (json_object_size(files)) get_files(&r, files); /* a node may own nothing */
-	if (get_count(&r, root, "step", STEP_MAX) != step || get_count(&r, root, "node", MT_NODES) != node)
+	if (get_count(&r, json_object_get(root, "step"), "step", STEP_MAX) != step ||
+		get_count(&r, json_object_get(root, "node"), "node", MT_NODES) != node)
 		refuse(&r, "step", "or node is not the one that is saved");
 	rc = r.rc;
 	json_object_foreach((json_t *)files, name, entry) if (rc == 0) rc = out_move(to, from, name, entry);

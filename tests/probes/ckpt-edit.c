@@ -10,13 +10,6 @@
 #include "ckpt.h"
 #include "cli/cli.h"
 
-static json_t *hash_json(uint64_t hash)
-{
-	char digits[17];
-	snprintf(digits, sizeof digits, "%016llx", (unsigned long long)hash);
-	return json_string(digits);
-}
-
 static void correct_files(const char *dir, json_t *files)
 {
 	const char *name;
@@ -29,7 +22,7 @@ static void correct_files(const char *dir, json_t *files)
 		size_t n;
 		mt_must(file_read_all(fd, name, IO_BYTES, &data, &n));
 		json_object_set_new(entry, "bytes", json_integer((json_int_t)n));
-		if (n) json_array_set_new(json_object_get(entry, "xxh3"), 0, hash_json(XXH3_64bits(data, n)));
+		if (n) json_array_set_new(json_object_get(entry, "xxh3"), 0, json_hash(XXH3_64bits(data, n)));
 		free(data);
 	}
 }
@@ -56,7 +49,7 @@ int main(int argc, char **argv)
 	else json_object_del(object, key);
 	json_object_del(root, "checksum");
 	mt_must(run_json_checksum(root, &right));
-	json_object_set_new(root, "checksum", hash_json(right));
+	json_object_set_new(root, "checksum", json_hash(right));
 	if (json_dump_file(root, path, JSON_INDENT(1) | JSON_REAL_PRECISION(17))) mt_die(MT_EX_IO, "%s", path);
 	json_decref(root);
 	return 0;
