@@ -118,32 +118,23 @@ set_option() { # OPTION VALUE
 	--data=- | --metrics=-) ;;
 	--model=-* | --data=-* | --out=-* | --eval=-* | --sample=-* | --metrics=-*) set -- "$1" "./$2" ;;
 	esac
+	[ "$1=$2" != --metrics=- ] || { show=1; return; }
+	name=${1#--}
+	while case $name in *-*) ;; *) false ;; esac; do name=${name%%-*}_${name#*-}; done
+	[ "$1" = --data ] || eval "$name=\$2"       # each but --data has a variable of its name
 	case $1 in
 	--args)
 		[ -n "$2" ] || die 64 "--args: an empty name"
 		return ;;                               # find_args has read it
 	--model | --out | --dtype | --grad | --state | --optim | --update | --seed | --device | --compute | --streams | \
-		--threads | --numa | --keep | --run | --net | --sample)
-		eval "${1#--}=\$2"
-		return ;;
-	--tier) tier_given=1 tier=$2; return ;;
-	--tier-memory) tier_memory=$2; return ;;
-	--tier-tile) tier_tile=$2; return ;;
-	--metrics)
-		if [ "$2" = - ]; then show=1; return; fi
-		metrics=$2 ;;
-	--batch | --micro | --seq | --eval | --steps | --until | --pack | --loss | --join | --epochs) eval "${1#--}=\$2" ;;
-	--ckpt-every) ckpt_every=$2 ;;
-	--eval-every) eval_every=$2 ;;
-	--stop-after) stop_after=$2 ;;
-	--max-skipped) max_skipped=$2 ;;
-	--clip) clip=$2 ;;
+		--threads | --numa | --keep | --run | --net | --sample | --tier-memory | --tier-tile) return ;;
+	--tier) tier_given=1; return ;;
 	--input) new_input=1 ;;
 	esac
 	case $2 in *"$nl"*) die 64 "$1: a line break in '$2'" ;; esac
 	case $1 in
 	--data) add_data "$2" ;;
-	--sample-every) sample_every=$2 ;;
+	--sample-every) ;;                          # (not for mt-step)
 	--sample-tokens) sample_options=$sample_options--max-tokens=$2$nl ;;
 	--sample-temperature) sample_options=$sample_options--temperature=$2$nl ;;
 	--shuffle) set_order "$2" ;;
