@@ -19,7 +19,7 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
-#include "links.h"
+#include "ckpt.h"
 #include "mt/control.h"
 #include "os.h"
 #include "cli/cli.h"

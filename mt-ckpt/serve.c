@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "links.h"
+#include "ckpt.h"
 #include "cli/cli.h"
 #include "mt/control.h"
 #include "mt/ring.h"
@@ -37,7 +37,8 @@ struct server {
 	struct shared shared;
 	struct links links; /* tiles of a run with a tier */
 	bool copy_tier;
-	bool left; /* another node: its files of a sealed save may still be where it left them */
+	uint64_t step; /* that is saved */
+	bool left;     /* another node: its files of a sealed save may still be where it left them */
 };
 
 /* ---- directories */
@@ -97,36 +98,30 @@ static void delete_older(const struct server *s, uint64_t step)
 
 /* ---- a save */
 
-struct copy {
-	const struct server *server;
-	uint64_t step;
-};
-
 /* A unit is written, and its tiles are linked: mt-optim may overwrite it. */
 static int unpin(void *arg, uint32_t unit)
 {
-	const struct copy *c = arg;
-	int rc = links_unit(&c->server->links, unit);
-	return rc == 0 ? mt_snap_unpin(c->server->run, unit, c->step) : rc;
+	const struct server *s = arg;
+	int rc = links_unit(&s->links, unit);
+	return rc == 0 ? mt_snap_unpin(s->run, unit, s->step) : rc;
 }
 
 /* The next update has begun: it must not wait for the disk. */
 static bool awaited(void *arg)
 {
-	const struct copy *c = arg;
-	return mt_run_step(c->server->run) != c->step;
+	const struct server *s = arg;
+	return mt_run_step(s->run) != s->step;
 }
 
 /* The arrays, as far as this node writes them, and on node 0 the small files of the model */
-static int write_arrays(const struct server *s, struct out_dir *dir, const struct run_json *json, uint64_t step)
+static int write_arrays(struct server *s, struct out_dir *dir, enum mt_dtype dtype)
 {
-	struct copy copy = {s, step};
 	struct writer w;
-	int rc = writer_begin(&w, s->run, dir, json->dtype, WRITE_RESIDENT, s->shard, SERVE_THREADS);
+	int rc = writer_begin(&w, s->run, dir, dtype, WRITE_RESIDENT, s->shard, SERVE_THREADS);
 	if (rc < 0) return rc;
 	w.copied = unpin;
 	w.awaited = awaited;
-	w.arg = &copy;
+	w.arg = s;
 	rc = writer_units(&w);
 	if (rc == 0 && !mt_node(s->run)) rc = writer_end(&w);
 	if (rc == 0) nonfinite_warn(&w.seen);
@@ -134,33 +129,33 @@ static int write_arrays(const struct server *s, struct out_dir *dir, const struc
 	return rc;
 }
 
-/* The others' files are moved into dir. */
-static int collect(const struct server *s, struct out_dir *dir, uint64_t step)
+/* run.json, when the others' files are moved into dir */
+static int write_state(const struct server *s, struct out_dir *dir, struct run_json *json)
 {
 	char name[STEP_NAME];
-	int rc = out_sync(dir); /* while the others write */
-	step_name(name, step);
-	return rc == 0 ? parts_collect(s->run, s->dirfd, name, step, dir) : rc;
+	int rc = mt_nodes(s->run) > 1 ? out_sync(dir) : 0; /* while the others write */
+	step_name(name, s->step);
+	if (rc == 0 && mt_nodes(s->run) > 1) rc = parts_collect(s->run, s->dirfd, name, s->step, dir);
+	if (rc < 0) return rc;
+	state_unlogged(s->run, s->step, json->unlogged);
+	return run_json_write(dir, json);
 }
 
-static int write_files(struct server *s, struct out_dir *dir, uint64_t step)
+static int write_files(struct server *s, struct out_dir *dir)
 {
 	const struct mt_snapshot *snap = &mt_control(s->run)->snap;
-	struct mt_committed at = {step, snap->t, snap->position};
+	struct mt_committed at = {s->step, snap->t, snap->position};
 	struct run_json json;
+	uint32_t node = mt_node(s->run);
 	int rc = state_read(s->run, &at, &json);
-	if (rc == 0) rc = links_begin(&s->links, dir, step, at.t);
-	if (rc == 0) rc = write_arrays(s, dir, &json, step);
+	if (rc == 0) rc = links_begin(&s->links, dir, s->step, at.t);
+	if (rc == 0) rc = write_arrays(s, dir, json.dtype);
 	if (rc == 0) rc = links_end(&s->links, &json);
-	if (rc == 0 && mt_nodes(s->run) > 1) rc = collect(s, dir, step);
-	if (rc == 0) {
-		state_unlogged(s->run, step, json.unlogged);
-		rc = run_json_write(dir, &json);
-	}
+	if (rc == 0) rc = node ? part_json_write(dir, s->step, node) : write_state(s, dir, &json);
 	links_drop(&s->links);
 	state_release(&json);
 	if (rc == 0) rc = out_sync(dir);
-	return rc == 0 ? verify_written(dir->fd, mt_geometry(s->run), true) : rc;
+	return rc == 0 && !node ? verify_written(dir->fd, mt_geometry(s->run), true) : rc;
 }
 
 /* The checkpoint has its name: count it, and delete older ones. */
@@ -170,85 +165,46 @@ static void finish(const struct server *s, uint64_t step)
 	delete_older(s, step);
 }
 
-static void count_save(const struct server *s, uint64_t bytes)
-{
-	mt_count(s->run, MT_CKPT_saves, 1);
-	mt_count(s->run, MT_CKPT_bytes, bytes);
-}
-
-/* Everything but the name is durable: seal, then rename. */
-static int seal(const struct server *s, struct out_dir *dir, uint64_t step)
-{
-	uint64_t bytes = out_bytes(dir);
-	if (!mt_snap_seal(s->run, step)) {
-		out_abort(dir);
-		return mt_fail(MT_EX_PEER, "the snapshot was given up");
-	}
-	int rc = set_aside(s, step);
-	if (rc < 0) out_abort(dir);
-	else rc = out_rename(dir);
-	if (rc < 0) {
-		mt_snap_fail(s->run, mt_snap_word(step, MT_SEALED));
-		return rc;
-	}
-	count_save(s, bytes);
-	finish(s, step);
-	return 0;
-}
-
-/* ---- a node's part */
-
-/* Delete what this node has left in the directory, except for a save that node 0 may still take it for. */
+/* What another node than 0 has left in the directory, except for a save that node 0 may still take it for */
 static void clean_part(struct server *s)
 {
 	s->left = mt_snap_state(mt_snap(s->run)) == MT_SEALED;
 	if (!s->left) dir_clean_parts(s->dirfd, mt_node(s->run));
 }
 
-static int write_part(const struct server *s, struct out_dir *dir, uint64_t step)
-{
-	const struct run_json json = {.dtype = (enum mt_dtype)mt_control(s->run)->dtype};
-	int rc = write_arrays(s, dir, &json, step);
-	if (rc == 0) rc = part_json_write(dir, step, mt_node(s->run));
-	return rc == 0 ? out_sync(dir) : rc;
-}
-
-static int save_part(struct server *s, const char *name, uint64_t step)
+/* Everything but the name is durable when it is sealed. Another node's part keeps its name until node 0 takes it. */
+static int save_files(struct server *s, const char *name)
 {
 	struct out_dir dir;
-	clean_part(s);
-	int rc = out_begin_part(&dir, s->dirfd, s->path, name, mt_node(s->run));
+	uint32_t node = mt_node(s->run);
+	if (node) clean_part(s);
+	int rc = node ? out_begin_part(&dir, s->dirfd, s->path, name, node) : out_begin_at(&dir, s->dirfd, s->path, name);
 	if (rc < 0) return rc;
-	if ((rc = write_part(s, &dir, step)) == 0 && !mt_snap_seal(s->run, step))
+	if ((rc = write_files(s, &dir)) == 0 && !mt_snap_seal(s->run, s->step))
 		rc = mt_fail(MT_EX_PEER, "the snapshot was given up");
-	if (rc < 0) {
-		out_abort(&dir);
-		return rc;
+	bool sealed = rc == 0;
+	uint64_t bytes = out_bytes(&dir);
+	if (rc == 0 && !node) rc = set_aside(s, s->step);
+	if (rc < 0) out_abort(&dir);
+	else if (!node) rc = out_rename(&dir);
+	else {
+		out_leave(&dir);
+		s->left = true;
 	}
-	count_save(s, out_bytes(&dir));
-	out_leave(&dir);
-	s->left = true;
-	return 0;
-}
-
-/* ---- save */
-
-static int save_whole(struct server *s, const char *name, uint64_t step)
-{
-	struct out_dir dir;
-	int rc = out_begin_at(&dir, s->dirfd, s->path, name);
+	if (rc < 0 && sealed) mt_snap_fail(s->run, mt_snap_word(s->step, MT_SEALED));
 	if (rc < 0) return rc;
-	if ((rc = write_files(s, &dir, step)) == 0) return seal(s, &dir, step);
-	out_abort(&dir);
-	return rc;
+	mt_count(s->run, MT_CKPT_saves, 1);
+	mt_count(s->run, MT_CKPT_bytes, bytes);
+	if (!node) finish(s, s->step);
+	return 0;
 }
 
 static void save(struct server *s, uint64_t step)
 {
 	char name[STEP_NAME];
+	s->step = step;
 	step_name(name, step);
-	int rc = mt_node(s->run) ? save_part(s, name, step) : save_whole(s, name, step);
-	if (rc < 0 && mt_stage_mine(s->run)) {
+	if (save_files(s, name) < 0 && mt_stage_mine(s->run)) {
 		mt_say("step %llu is not saved: %s", (unsigned long long)step, mt_errmsg());
 		mt_snap_fail(s->run, mt_snap_word(step, MT_PINNED));
 	}

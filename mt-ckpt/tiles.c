@@ -237,12 +237,10 @@ int tiles_verify(struct source *s)
 
 /* ---- into a run with the same tiles */
 
-/* The same arrays at the same places */
-static bool same_tile(const struct mt_tile *a, const struct mt_tile *b)
+/* The same arrays at the same places, in whatever directory */
+static bool same_tile(struct mt_tile a, const struct mt_tile *b)
 {
-	return a->unit == b->unit && a->first == b->first && a->end == b->end && a->lo == b->lo && a->m == b->m &&
-		a->m_scale == b->m_scale && a->v == b->v && a->v_scale == b->v_scale && a->seal == b->seal &&
-		a->bytes == b->bytes;
+	return a.unit == b->unit && !memcmp(&a.first, &b->first, sizeof a - offsetof(struct mt_tile, first));
 }
 
 static bool same_tiles(const struct mt_run *run, const struct source *s)
@@ -253,7 +251,7 @@ static bool same_tiles(const struct mt_run *run, const struct source *s)
 	for (uint32_t i = 0; same && i < c->tier.tiles; i++) {
 		const struct mt_tile t = mt_tile(run, i);
 		struct stat st; /* a link to a link would be one again, which no tile is */
-		same = same_tile(&t, &s->tiles[i].tile) && fstatat(s->dirfd, s->tiles[i].name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
+		same = same_tile(t, &s->tiles[i].tile) && fstatat(s->dirfd, s->tiles[i].name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
 			S_ISREG(st.st_mode);
 	}
 	return same;
