@@ -88,10 +88,10 @@ find_plan() {
 
 report() {
 	shm=${MT_SHM_DIR:-/dev/shm}
-	# by the environment, since awk's -v would turn backslashes into other characters
-	model=$(printf %s "$config" | printable) shm=$(printf %s "$shm" | printable) \
-		plan=$(printf '%s\n' "$plan" | json) count=$(printf '%s\n' "$count" | json) \
-		LC_ALL=C awk -v short="$short" -v remedy="$remedy" -v json="$json" \
+	# names by the environment, since awk's -v would turn backslashes into other characters
+	{ printf '%s\n' "$plan" | json | sed "s/^/plan$tab/"; printf '%s\n' "$count" | json; } |
+		model=$(printf %s "$config" | printable) shm=$(printf %s "$shm" | printable) \
+		LC_ALL=C awk -F '\t' -v short="$short" -v remedy="$remedy" -v json="$json" \
 		-v dtype="$dtype" -v grad="$grad" -v state="$state" -v optim="$optim" -v device="$device" \
 		-v steps="$steps" -v began="$began" -v epochs="${epochs:-1}" -v batch="$batch" -v micro="$micro" \
 		-v seq="$seq" -v nodes="$node_count" -v net="$net" -v drop_unused="$drop_unused" -v kept="$(checkpoints_kept)" \
@@ -100,15 +100,9 @@ report() {
 		-v drives="$(printf %s "$tier" | tr -cd , | wc -c)" \
 		-v elsewhere="${node#0}" -v available="$available" -v shm_free="$(free_in "$shm")" \
 		-v disk_free="$(free_in "$out")" "$words$sizes"'
-		# plan and count have a line of name and value for each member
-		function words_of(text, name) {
-			return match("\n" text, "\n" name "\t[^\n]*") ? \
-				substr(text, RSTART + length(name) + 1, RLENGTH - length(name) - 2) : ""
-		}
-		function of(text, name,    words) {
-			words = words_of(text, name)
-			return words ~ /^-?[0-9]/ ? words + 0 : ""
-		}
+		# of the plan, and of the count of the data
+		$1 == "plan" { plan[$2] = $3 == "null" ? "" : $3; next }
+		$1 != "" { count[$1] = $2 }
 		# lack: of memory, the only thing that other nodes than 0 print
 		function line(name, text, lack) {
 			if (elsewhere != "") printf "%s", lack ? text "\n" : ""
@@ -117,23 +111,22 @@ report() {
 		function share(part, all) { return sprintf("%.0f %%", all ? 100 * part / all : 0) }
 		function key(name, value) { if (json != "") printf "%s\"%s\": %s", comma++ ? ", " : "{", name, value }
 		function fits(need, have) { return need <= have ? "fits" : "does not fit" }
-		BEGIN {
+		END {
 			model = ENVIRON["model"]
 			shm = ENVIRON["shm"]
-			plan = ENVIRON["plan"]
-			count = ENVIRON["count"]
-			n = of(plan, "params")
+			counted = "rows" in count
+			n = plan["params"]
 			line("model", (n ? human(n) " parameters, " : "") dtype ", gradients " grad \
 				(optim == "adamw" ? "" : ", optimizer " optim) \
 				(state == "fp32" ? "" : ", optimizer state " state) ", " model)
 			if (nodes != "") line("nodes", nodes ", all as this one; " (net == "" ? \
 				"the time leaves the network out (--net GB/s)" : "the network carries " net " GB/s to each"))
-			if (count != "") data()
+			if (counted) data()
 			else line("data", "is read only once, so it is not counted; " many(steps, "step"))
 			key("steps", steps)
 			key("micro", micro)
 			key("nodes", nodes == "" ? 1 : nodes)
-			if (plan != "") memory()
+			if ("params" in plan) memory()
 			else {
 				line("memory", short ": " remedy, 1)
 				key("fits", "false")
@@ -144,10 +137,10 @@ report() {
 		}
 		# Training stops after this number of skipped steps in a row
 		function targets(    rows, none, skipped, in_row) {
-			rows = of(count, "rows")
-			none = of(count, "rows_without_targets")
-			skipped = of(count, "steps_skipped")
-			in_row = of(count, "steps_skipped_in_row")
+			rows = count["rows"]
+			none = count["rows_without_targets"]
+			skipped = count["steps_skipped"]
+			in_row = count["steps_skipped_in_row"]
 			key("rows_without_targets", none / epochs)
 			key("steps_skipped", skipped)
 			if (!skipped && none <= rows / 2) return
@@ -158,8 +151,8 @@ report() {
 				bad_data ? ": training would stop (--max-skipped)" : ""))
 		}
 		function answers(    n, cut) {
-			n = of(count, "answers") / epochs
-			cut = of(count, "answers_cut") / epochs
+			n = count["answers"] / epochs
+			cut = count["answers_cut"] / epochs
 			key("answers", n)
 			key("answers_cut", cut)
 			if (cut && pack != "concat")
@@ -167,55 +160,55 @@ report() {
 					"out documents that are too long", cut, n, (cut == 1 ? "loses its" : "lose their"), seq))
 		}
 		function data(    d, rows, longer) {
-			d = of(count, "documents") / epochs
-			rows = of(count, "rows")
-			longer = of(count, "longer")
+			d = count["documents"] / epochs
+			rows = count["rows"]
+			longer = count["longer"]
 			line("data", sprintf("%s, %s tokens, %s targets an epoch; the longest has %s; %s are longer than --seq %d",
-				many(d, "document"), human(of(count, "tokens") / epochs), human(of(count, "targets") / epochs),
-				many(of(count, "longest"), "token"), share(longer, d * epochs), seq))
+				many(d, "document"), human(count["tokens"] / epochs), human(count["targets"] / epochs),
+				many(count["longest"], "token"), share(longer, d * epochs), seq))
 			line("rows", sprintf("%d of %d tokens an epoch, %s padding", rows / epochs + 0.5, seq,
-				share(of(count, "padding"), rows * seq)))
+				share(count["padding"], rows * seq)))
 			line("steps", sprintf("%.1f an epoch, %d in all%s", rows / epochs / batch, steps,
 				began > 0 ? ", " began " of them trained" : ""))
-			if (rows < batch * (steps - 1)) line("", "the data ends at step " of(count, "steps"))
+			if (rows < batch * (steps - 1)) line("", "the data ends at step " count["steps"])
 			key("documents", d)
-			key("tokens", of(count, "tokens") / epochs)
-			key("targets", of(count, "targets") / epochs)
-			key("longest", of(count, "longest"))
+			key("tokens", count["tokens"] / epochs)
+			key("targets", count["targets"] / epochs)
+			key("longest", count["longest"])
 			key("longer", longer / epochs)
 			key("rows", rows / epochs)
-			key("padding", of(count, "padding") / epochs)
-			key("steps_in_data", of(count, "steps"))
+			key("padding", count["padding"] / epochs)
+			key("steps_in_data", count["steps"])
 			targets()
 			answers()
 		}
 		# on disk: what the drives of --tier have beside checkpoints
 		function on_drives(    disk, written, each) {
 			if (tier == "") return 0
-			disk = of(plan, "tier_bytes")
-			written = of(plan, "tier_written") * (last - began)
+			disk = plan["tier_bytes"]
+			written = plan["tier_written"] * (last - began)
 			each = disk / (drives + 1)
 			line("tier", gb(disk) " of lo, m and v in files" \
 				(tier_free == "" ? "" : ", " gb(each) " of " gb(tier_free) " free in a directory: " \
 				fits(each, tier_free)))
 			if (tier_free != "" && each > tier_free && !bad) bad = 74
-			line("", gb(2 * of(plan, "tier_written")) " a step, " (tier_rate == "" ? \
+			line("", gb(2 * plan["tier_written"]) " a step, " (tier_rate == "" ? \
 				"and no measured rate, so that the time leaves it out: mt-tier --bench DIR, in each" : \
-				sprintf("%.1f s at %.3g GB/s: a step waits %.1f s", of(plan, "tier_s"), tier_rate,
-				of(plan, "tier_wait_s"))))
+				sprintf("%.1f s at %.3g GB/s: a step waits %.1f s", plan["tier_s"], tier_rate,
+				plan["tier_wait_s"])))
 			line("", sprintf("%s in all to the drives%s", gb(written), written <= 0.5e15 ? "" : \
 				": look up how much they are rated for (TBW)"))
 			key("tier_bytes", disk)
-			key("tier_written", of(plan, "tier_written"))
-			key("tier_s", tier_rate == "" ? "null" : of(plan, "tier_s"))
-			key("tier_wait_s", tier_rate == "" ? "null" : of(plan, "tier_wait_s"))
+			key("tier_written", plan["tier_written"])
+			key("tier_s", tier_rate == "" ? "null" : plan["tier_s"])
+			key("tier_wait_s", tier_rate == "" ? "null" : plan["tier_wait_s"])
 			return tier_free == "" ? disk : 0
 		}
 		function memory(    host, own, cores, shared, carried, disk, each, step, row, rate, faster) {
-			cores = device !~ /^cuda/ || words_of(plan, "unified") == "true" # memory is that of the host
-			own = of(plan, "peak_bytes")
-			shared = of(plan, "host_bytes") - of(plan, "host_activation_bytes")
-			host = of(plan, "host_bytes") + (cores ? own : 0)
+			cores = device !~ /^cuda/ || plan["unified"] == "true" # memory is that of the host
+			own = plan["peak_bytes"]
+			shared = plan["host_bytes"] - plan["host_activation_bytes"]
+			host = plan["host_bytes"] + (cores ? own : 0)
 			line("host", gb(host) " of " gb(available) " memory available: " fits(host, available) \
 				(remedy == "" ? "" : "; " remedy), host > available)
 			if (host > available) bad = 71
@@ -224,22 +217,22 @@ report() {
 					int(shared / 1048576 * 1.1 + 1) "M " shm, 1)
 				bad = 71
 			}
-			if (!cores) line("device", gb(own) " of " gb(of(plan, "memory")) " device memory: fits")
-			carried = drop_unused == "" ? of(plan, "carried_bytes") : 0
-			each = checkpoint_bytes(of(plan, "params"), state, optim, carried)
-			disk = disk_bytes(kept, each, of(plan, "params"), dtype, carried) + on_drives()
+			if (!cores) line("device", gb(own) " of " gb(plan["memory"]) " device memory: fits")
+			carried = drop_unused == "" ? plan["carried_bytes"] : 0
+			each = checkpoint_bytes(plan["params"], state, optim, carried)
+			disk = disk_bytes(kept, each, plan["params"], dtype, carried) + on_drives()
 			line("disk", gb(disk) " of " gb(disk_free) " free: " files(kept, each) ": " fits(disk, disk_free) \
 				(disk > disk_free ? "; a smaller --keep, or another --out" : ""))
 			if (!bad && disk > disk_free) bad = 74
-			step = of(plan, "step_s")
-			row = count == "" ? seq : of(count, "tokens") / of(count, "rows")
+			step = plan["step_s"]
+			row = !counted ? seq : count["tokens"] / count["rows"]
 			rate = batch * row / step
-			if (host <= available) line("speed", (count == "" ? "at most " : "") \
+			if (host <= available) line("speed", (!counted ? "at most " : "") \
 				(rate < 10 ? sprintf("%.2f", rate) : human(rate)) " tokens/s, " many(steps - began, "step") " in " \
-				clock((steps - began) * step) ", predicted by the rates of " words_of(plan, "profile"))
-			faster = words_of(plan, "faster_with")
+				clock((steps - began) * step) ", predicted by the rates of " plan["profile"])
+			faster = plan["faster_with"]
 			if (host <= available && faster != "")
-				line("", sprintf("%.2f", of(plan, "faster_times")) " times as fast with " faster)
+				line("", sprintf("%.2f", plan["faster_times"]) " times as fast with " faster)
 			key("host_bytes", host)
 			key("host_available", available)
 			key("shared_bytes", shared)
