@@ -91,8 +91,6 @@ int model_read(const struct st_entry *, uint64_t from, uint64_t n, void *raw, ui
 #define TRANSPOSED_COLS (1u << 16) /* the same of transposed matrices */
 
 int quantized_config(struct model *, int dirfd); /* model.block, by config.json */
-/* The tensor that has a weight of that name in MXFP4 is called so. */
-void mxfp4_name(char *buf, size_t n, const char *weight);
 /* Find the scales of a tensor of the model: of one in FP8, whose dtype and shape are right; in MXFP4 */
 int fp8_match(const struct model *, struct st_entry *);
 bool fp8_has_scales(const struct model *, const struct st_entry *); /* is it in FP8, and are scales beside it? */

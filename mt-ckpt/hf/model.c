@@ -34,9 +34,8 @@ int model_open(struct model *m, int dirfd, const char *set, const char *without)
 int model_open_sets(struct model *m, int dirfd, const char *label, char (*names)[64], uint32_t n)
 {
 	char file[80];
-	int rc = 0;
 	*m = (struct model){.files.label = strdup(label)};
-	if (!m->files.label) return mt_fail(MT_EX_NOMEM, "%s: no memory", label);
+	int rc = m->files.label ? 0 : mt_fail(MT_EX_NOMEM, "%s: no memory", label);
 	for (uint32_t i = 0; i < n && rc == 0; i++) {
 		snprintf(file, sizeof file, "%s.safetensors", names[i]);
 		rc = st_add(&m->files, dirfd, file);
@@ -106,7 +105,7 @@ static struct st_entry *find_as(const struct model *m, const char *name)
 static struct st_entry *find_mxfp4(const struct model *m, const char *name)
 {
 	char other[2 * MT_TENSOR_NAME];
-	mxfp4_name(other, sizeof other, name);
+	snprintf(other, sizeof other, "%s_blocks", name);
 	return find_as(m, other);
 }
 

@@ -198,8 +198,6 @@ void fp8_decode(const struct st_entry *e, uint64_t from, uint64_t n, const uint8
 
 bool is_mxfp4(const struct st_entry *e) { return ends_with(e->tensor->name, "_blocks"); }
 
-void mxfp4_name(char *buf, size_t n, const char *weight) { snprintf(buf, n, "%s_blocks", weight); }
-
 int mxfp4_match(const struct model *m, struct st_entry *e, const struct mt_tensor *want)
 {
 	const struct st_tensor *t = e->tensor, *s;
