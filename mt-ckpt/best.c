@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -41,7 +42,11 @@ int best_checkpoint(const char *metrics, const uint64_t *steps, size_t n, uint64
 		found = fail_errno(metrics);
 		close(fd);
 	}
-	if (!f) return mt_fail_in(found, "--keep-best");
+	if (!f) {
+		char why[PATH_MAX + 100];
+		snprintf(why, sizeof why, "%s", mt_errmsg());
+		return mt_fail(MT_EX_IO, "--keep-best %s", why);
+	}
 	while (getline(&line, &room, f) > 0)
 		if (evaluation(line, &step, &loss) && among(step, steps, n) && (!found || loss < lowest)) {
 			found = 1;

@@ -311,7 +311,7 @@ fenced() {
 
 @test "a death aborts accumulate even if its generation number was in use 65536 holders ago" {
 	make_run "$GOLDEN/llama3/model"
-	attempt_is() { mt-store stat "$RUN" --json | grep -q "\"try\": *$1,"; }
+	attempt_is() { mt-store stat "$RUN" --json | grep -q "\"attempt\": *$1,"; }
 	for generation in 7 65535; do
 		shm-poke "$RUN" generation 2 $generation
 		shm-poke "$RUN" attempts 40
