@@ -156,21 +156,6 @@ records_of() { # LOSS
 	case $1 in pg) echo "$T/rollouts" ;; kto) echo "$T/answers" ;; *) echo "$T/pairs" ;; esac
 }
 
-# Steps of a new run on FILE: metrics without times in $T/NAME.m, hashes of the state in $T/NAME.state
-trained() { # NAME FILE MT-STEP'S OPTIONS...
-	local name=$1 file=$2
-	shift 2
-	make_run "$GOLDEN/${MODEL:-qwen3}/model" --dtype fp32 --grad "${GRAD:-fp32}"
-	start_stages
-	mt-step "$RUN" --steps "${STEPS:-3}" --lr 1e-3 --wait 5 "$@" <"$file" >"$T/m" 2>"$T/step.err"
-	timeless "$T/m" >"$T/$name.m"
-	arrays "$RUN" >"$T/$name.state"
-	mt-store rm "$RUN" --force
-	# shellcheck disable=SC2046
-	wait $(cat "$T/pids") 2>/dev/null || true
-	: >"$T/pids"
-}
-
 # bats test_tags=slow
 @test "losses of documents depend on rows and micro-batches up to rounding, and two mt-streams give the bits of one" {
 	full_records
@@ -281,7 +266,7 @@ references() {
 	for loss in dpo pg kto; do
 		file=$(records_of $loss)
 		set -- --seq 64 --batch 2 --micro 1 --loss $loss --eval "$file" --eval-every 2
-		STEPS=6 trained whole "$file" "$@"
+		trained whole "$file" --steps 6 "$@"
 		make_run "$GOLDEN/qwen3/model" --dtype fp32
 		start_stages
 		for dies in stream optim step none; do

@@ -21,34 +21,18 @@ weighted() {
 	END2
 }
 
-# Steps on $T/NAME of a new run: metrics in $T/NAME.m, hashes of its state in $T/NAME.state. trained NAME [OPTIONS]
-trained() {
-	local name=$1
-	shift
-	make_run "$CASE/model" --dtype "${DTYPE:-fp32}"
-	start_stages
-	# shellcheck disable=SC2086,SC2046
-	mt-step "$RUN" $(with "$STEP" --steps 3 "$@") <"$T/$name" >"$T/m" 2>"$T/step.err"
-	cp "$T/m" "$T/$name.raw"
-	timeless "$T/m" >"$T/$name.m"
-	arrays "$RUN" >"$T/$name.state"
-	mt-store rm "$RUN" --force
-	# shellcheck disable=SC2046
-	wait $(cat "$T/pids") 2>/dev/null || true
-	: >"$T/pids"
-}
-
+trained_on() { trained "$1" "$T/$1" $(with "$STEP" "${@:2}"); } # NAME [OPTIONS]: on $T/NAME
 same() { cmp "$T/$1.m" "$T/$2.m" && cmp "$T/$1.state" "$T/$2.state"; }
 
 @test "weights of 1 give the bits of plain records: metrics, weights and optimizer's state" {
 	weighted ones 1
 	for DTYPE in fp32 bf16; do
-		trained plain
-		trained ones
+		trained_on plain
+		trained_on ones
 		same plain ones
 	done
-	DEVICE=chaos:3 trained ones
-	DEVICE=chaos:3 trained plain
+	DEVICE=chaos:3 trained_on ones
+	DEVICE=chaos:3 trained_on plain
 	same plain ones
 }
 
@@ -67,7 +51,7 @@ same() { cmp "$T/$1.m" "$T/$2.m" && cmp "$T/$1.state" "$T/$2.state"; }
 		    for d in documents])
 		write_records(sys.argv[1] + "/none", [Weighted(d, [0.0] * len(d)) for d in documents])
 	END2
-	for name in zeros masked none; do trained $name --steps 1 --clip 0; done
+	for name in zeros masked none; do trained_on $name --steps 1 --clip 0; done
 	python3 - "$T"/{zeros,masked,none}.m <<-'END2'
 		import json, sys
 		zeros, masked, none = (json.loads(open(f).readline()) for f in sys.argv[1:])
@@ -82,15 +66,15 @@ same() { cmp "$T/$1.m" "$T/$2.m" && cmp "$T/$1.state" "$T/$2.state"; }
 # bats test_tags=slow
 @test "two mt-streams give the bits of one, chaos those of the cores; other micro-batches the same up to rounding" {
 	weighted some "((7 * i + t) % 25) / 8 - 1"
-	trained some
+	trained_on some
 	cp "$T/some.m" "$T/one.m"
 	cp "$T/some.state" "$T/one.state"
-	STREAMS=2 trained some
+	STREAMS=2 trained_on some
 	same some one
-	DEVICE=chaos:5 trained some
+	DEVICE=chaos:5 trained_on some
 	same some one
 	for micro in 1 3 6; do
-		trained some --micro $micro
+		trained_on some --micro $micro
 		python3 - "$T/one.m" "$T/some.m" <<-'END2'
 			import json, sys
 			for a, b in zip(*([json.loads(l) for l in open(f)] for f in sys.argv[1:]), strict=True):
@@ -105,11 +89,11 @@ same() { cmp "$T/$1.m" "$T/$2.m" && cmp "$T/$1.state" "$T/$2.state"; }
 	weighted twos 2
 	{ cat "$T/plain" "$T/some" "$T/plain"; } >"$T/mixed"
 	{ cat "$T/ones" "$T/some" "$T/ones"; } >"$T/groups"
-	trained mixed --steps 8
-	trained groups --steps 8
+	trained_on mixed --steps 8
+	trained_on groups --steps 8
 	same mixed groups
 	for e in plain ones twos; do
-		trained mixed --steps 1 --eval "$T/$e" --eval-every 1
+		trained_on mixed --steps 1 --eval "$T/$e" --eval-every 1
 		sed "s/.*\"eval_loss\"/{\"eval_loss\"/" "$T/mixed.raw" >"$T/eval.$e"
 	done
 	cmp "$T/eval.plain" "$T/eval.ones"
@@ -138,7 +122,7 @@ same() { cmp "$T/$1.m" "$T/$2.m" && cmp "$T/$1.state" "$T/$2.state"; }
 	arrays "$RUN" >"$T/parts.state"
 	timeless "$T/m" >"$T/parts.m"
 	mt-store rm "$RUN" --force
-	DTYPE=bf16 trained some
+	DTYPE=bf16 trained_on some
 	same some parts
 }
 

@@ -30,6 +30,23 @@ golden() {
 # Hashes of the arrays of RUN's state: arrays RUN
 arrays() { state_of "$1" | grep -E '^unit [0-9]+ (w|lo|m|v) '; }
 
+# Three steps of a new run on FILE: metrics in $T/NAME.raw, without times in $T/NAME.m, hashes of the state in
+# $T/NAME.state
+trained() { # NAME FILE MT-STEP'S OPTIONS...
+	local name=$1 file=$2
+	shift 2
+	make_run "$GOLDEN/${MODEL:-qwen3}/model" --dtype "${DTYPE:-fp32}" --grad "${GRAD:-fp32}"
+	start_stages
+	# shellcheck disable=SC2046
+	mt-step "$RUN" $(with "--steps 3 --lr 1e-3 --wait 5" "$@") <"$file" >"$T/$name.raw" 2>"$T/step.err"
+	timeless "$T/$name.raw" >"$T/$name.m"
+	arrays "$RUN" >"$T/$name.state"
+	mt-store rm "$RUN" --force
+	# shellcheck disable=SC2046
+	wait $(cat "$T/pids") 2>/dev/null || true
+	: >"$T/pids"
+}
+
 # The first two steps of CASE by mt-stream's OPTIONS: its state's hashes in $T/NAME. two_steps NAME CASE "OPTIONS"
 two_steps() {
 	RUN=$(mt_run_name "$1")
