@@ -3,8 +3,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
-#include <limits.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "ckpt.h"
@@ -32,20 +32,19 @@ static bool evaluation(const char *line, uint64_t *step, double *loss)
 
 int best_checkpoint(const char *metrics, const uint64_t *steps, size_t n, uint64_t *best)
 {
-	uint64_t step, size;
-	double loss, lowest = 0;
-	int fd, found = file_open_regular(AT_FDCWD, metrics, &fd, &size);
-	FILE *f = found < 0 ? NULL : fdopen(fd, "r");
+	int fd = open(metrics, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* opening a FIFO must not wait */
+	struct stat st;
+	bool regular = fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode);
+	FILE *f = regular ? fdopen(fd, "r") : NULL;
 	char *line = NULL;
 	size_t room = 0;
-	if (!f && found == 0) {
-		found = fail_errno(metrics);
-		close(fd);
-	}
+	uint64_t step;
+	double loss, lowest = 0;
+	int found = 0;
 	if (!f) {
-		char why[PATH_MAX + 100];
-		snprintf(why, sizeof why, "%s", mt_errmsg());
-		return mt_fail(MT_EX_IO, "--keep-best %s", why);
+		mt_fail(MT_EX_IO, "--keep-best %s: %s", metrics, fd < 0 || regular ? strerror(errno) : "not a regular file");
+		if (fd >= 0) close(fd);
+		return -MT_EX_IO;
 	}
 	while (getline(&line, &room, f) > 0)
 		if (evaluation(line, &step, &loss) && among(step, steps, n) && (!found || loss < lowest)) {

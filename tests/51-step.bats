@@ -294,7 +294,7 @@ print(min((m["eval_loss"], m["step"]) for m in lines if m.get("eval_loss") and 0
 		end "$PID"
 	done <<-END
 		3 $T/nowhere No such
-		6 /dev/zero a device or socket, not a regular file
+		6 /dev/zero not a regular file
 	END
 }
 

@@ -114,6 +114,7 @@ report() {
 		END {
 			model = ENVIRON["model"]
 			shm = ENVIRON["shm"]
+			planned = "params" in plan
 			counted = "rows" in count
 			n = plan["params"]
 			line("model", (n ? human(n) " parameters, " : "") dtype ", gradients " grad \
@@ -126,7 +127,7 @@ report() {
 			key("steps", steps)
 			key("micro", micro)
 			key("nodes", nodes == "" ? 1 : nodes)
-			if ("params" in plan) memory()
+			if (planned) memory()
 			else {
 				line("memory", short ": " remedy, 1)
 				key("fits", "false")
