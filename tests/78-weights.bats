@@ -248,8 +248,8 @@ random_groups() { # FILE SEED [VOCABULARY [pairs]]
 	hostile "record 1, document 1: parts 4: this program knows 1 (side), 2 (ref), 8 (weights) and 16 (old)" \
 		$((G + 3)) 1 4 1
 	hostile "record 1, document 2: side 3 is neither 1 (chosen) nor 2 (rejected)" $((G + 10)) 2 1 1 7 8 2 1 3 7 8
-	hostile "record 1, document 1: is a side of a pair, and has nothing to predict" $((G + 9)) 1 1 1 7 2 1 2 7 8
-	hostile "record 1, document 2: is a side of a pair, and has nothing to predict" \
+	hostile "record 1, document 1: is an answer, and has nothing to predict" $((G + 9)) 1 1 1 7 2 1 2 7 8
+	hostile "record 1, document 2: is an answer, and has nothing to predict" \
 		$((G + 10)) 2 1 1 7 8 2 1 2 7 $((G + 8))
 	hostile "record 1: has 2 chosen, 0 rejected and 0 other documents" $((G + 10)) 2 1 1 7 8 2 1 1 7 8
 	hostile "record 1: has 1 chosen, 0 rejected and 1 other documents" $((G + 9)) 2 1 1 7 8 2 0 7 8
