@@ -7,127 +7,88 @@
 
 /* ---- norms ---- */
 
-struct normed {
-	int64_t n, h;
-	int layer, weight, one, bias;
-	const float *x, *w, *b, *dy, *dx, *dw; /* dw (2 H): of w, then of b */
-	float eps;
-	int64_t ld; /* of x and dx, where the operation gets them */
-};
-
-/* of one row: y, (rstd, mean), dx, and dw, db += */
-static void normed_defined(const struct normed *s, int64_t row, double *y, double *statistics, double *dx, double *dw)
+/* A row of a norm: y, its rstd and mean, dx, and dw, db += */
+static void normed_defined(const struct norm_backward_args *a, const float *b, const float *x, const float *dy,
+	double *y, double *rstd, double *mean, double *dx, double *dw, double *db)
 {
-	const float *x = s->x + row * s->h, *dy = s->dy + row * s->h;
-	double mean = 0, square = 0, dot = 0, sum = 0, h = (double)s->h;
-	for (int64_t i = 0; i < s->h; i++) mean += s->layer ? (double)x[i] / h : 0;
-	for (int64_t i = 0; i < s->h; i++) square += ((double)x[i] - mean) * ((double)x[i] - mean);
-	double r = 1 / sqrt(square / h + (double)s->eps);
-	for (int64_t i = 0; i < s->h; i++) {
-		double w = s->weight ? (double)s->w[i] + s->one : 1, z = ((double)x[i] - mean) * r, g = (double)dy[i] * w;
-		y[i] = z * w + (s->bias ? (double)s->b[i] : 0);
-		dot += g * z / h;
-		sum += s->layer ? g / h : 0;
-		dw[i] += s->weight ? (double)dy[i] * z : 0;
-		dw[s->h + i] += s->bias ? (double)dy[i] : 0;
-	}
-	for (int64_t i = 0; i < s->h; i++) {
-		double w = s->weight ? (double)s->w[i] + s->one : 1, z = ((double)x[i] - mean) * r;
-		dx[i] = r * ((double)dy[i] * w - sum - z * dot);
-	}
-	statistics[0] = r;
-	statistics[1] = mean;
+	double square = 0, dot = 0, sum = 0, h = (double)a->h;
+	*mean = 0;
+	for (int64_t i = 0; i < a->h; i++) *mean += a->mean ? (double)x[i] / h : 0;
+	for (int64_t i = 0; i < a->h; i++) square += ((double)x[i] - *mean) * ((double)x[i] - *mean);
+	*rstd = 1 / sqrt(square / h + (double)1e-5f);
+	for (int pass = 0; pass < 2; pass++)
+		for (int64_t i = 0; i < a->h; i++) {
+			double w = a->w ? (double)((const float *)a->w)[i] + a->one : 1, z = ((double)x[i] - *mean) * *rstd;
+			double d = (double)dy[i], g = d * w;
+			if (pass) {
+				dx[i] = *rstd * (g - sum - z * dot);
+				continue;
+			}
+			y[i] = z * w + (b ? (double)b[i] : 0);
+			dot += g * z / h;
+			sum += a->mean ? g / h : 0;
+			dw[i] += d * z;
+			db[i] += d;
+		}
 }
 
-static void run_normed(void *ctx, struct pool *pool, float **out)
+/* ld: rows of x and dx lie so far apart, as those of latents do; 0: h */
+static void test_normed(int64_t n, int64_t h, int layer, int weight, int one, int bias, int64_t ld)
 {
-	struct normed *s = ctx;
-	int64_t elems = s->n * s->h, ld = s->ld ? s->ld : s->h;
-	float *mean = s->layer ? out[1] + s->n : NULL, *dx = NULL;
-	const float *x = apart(s->x, s->n, s->h, ld), *w = s->weight ? again(s->w, s->h) : NULL, *dy = again(s->dy, elems);
-	struct norm_forward_args f = {.y = out[0], .rstd = out[1], .x = x, .w = w, .n = s->n, .h = s->h, .eps = s->eps};
-	struct norm_backward_args a = {.dx = out[2], .dy = dy, .x = x, .w = w, .rstd = out[1], .n = s->n, .h = s->h};
-	f.b = s->bias ? again(s->b, s->h) : NULL;
-	f.mean = mean;
-	a.mean = mean;
-	a.one = f.one = s->one;
-	a.ld = f.ld = s->ld;
-	op_norm_forward(pool, &f);
-	if (!mean) memset(out[1] + s->n, 0, (size_t)s->n * sizeof(float));
-	memcpy(out[4], s->dx, (size_t)elems * sizeof(float));
-	for (a.add_dx = 0; a.add_dx < 2; a.add_dx++) {
-		float *dw = out[a.add_dx ? 5 : 3];
-		if (a.add_dx) memcpy(dw, s->dw, (size_t)(2 * s->h) * sizeof(float));
-		if (!s->weight) memset(dw, 0, (size_t)s->h * sizeof(float));
-		if (!s->bias) memset(dw + s->h, 0, (size_t)s->h * sizeof(float));
-		a.dx = dx = apart(out[a.add_dx ? 4 : 2], s->n, s->h, ld);
-		a.dw = s->weight ? dw : NULL;
-		a.db = s->bias ? dw + s->h : NULL;
-		a.beta = (float)a.add_dx;
-		op_norm_backward(pool, &a);
-		together_again(out[a.add_dx ? 4 : 2], dx, s->n, s->h, ld);
-	}
-}
-
-static void normed_case(int64_t n, int64_t h, int layer, int weight, int one, int bias, int64_t ld)
-{
-	float *x = random_floats(n * h), *dw = random_floats(2 * h);
-	struct normed s = {n, h, layer, weight, one, bias, x, random_floats(h), random_floats(h), random_floats(n * h),
-		random_floats(n * h), dw, 1e-5f, ld};
-	double *y = doubles(n * h), *statistics = doubles(2 * n), *dx = doubles(n * h), *d = doubles(2 * h);
-	double *dx2 = doubles(n * h), *d2 = doubles(2 * h);
-	for (int64_t i = 0; i < n * h; i++) x[i] += 2; /* a mean that is not 0 */
-	for (int64_t i = 0; i < 2 * h; i++) dw[i] = (i < h ? weight : bias) ? dw[i] : 0;
-	for (int64_t t = 0; t < n; t++) {
-		double of_row[2];
-		normed_defined(&s, t, y + t * h, of_row, dx + t * h, d);
-		statistics[t] = of_row[0];
-		statistics[n + t] = of_row[1];
-	}
-	for (int64_t i = 0; i < n * h; i++) dx2[i] = dx[i] + (double)s.dx[i];
-	for (int64_t i = 0; i < 2 * h; i++) d2[i] = d[i] + (double)dw[i];
-	char name[100];
-	snprintf(name, sizeof name, "%s of %lld rows of %lld%s%s%s%s", layer ? "LayerNorm" : "RMSNorm", (long long)n,
-		(long long)h, yes(!weight, ", no weight"), yes(one, ", 1 + w"), yes(bias, ", bias"), yes(!!ld, ", apart"));
+	int64_t apart_by = ld ? ld : h;
+	float *x = random_floats(n * h), *dy = random_floats(n * h), *w = weight ? random_floats(h) : NULL;
+	float *b = bias ? random_floats(h) : NULL, *dx_was = random_floats(n * h);
+	double *y = doubles(n * h), *rstd = doubles(n), *mean = doubles(n), *dx = doubles(n * h), *dw = doubles(h);
+	double *db = doubles(h), *dx_added = doubles(n * h);
 	/* a row of one or two elements is all rounding once its mean is gone */
-	double few = layer && h < 8 ? 1e-5 : 0, of_y = layer ? 6e-7 : 4e-7, of_dx = layer ? 1e-6 : 6e-7;
-	check(name,
-		(struct part[]){{"y", NULL, y, n * h, fmax(few, of_y)},
-			{"rstd, mean", NULL, statistics, 2 * n, fmax(few, 4e-7)}, {"dx", NULL, dx, n * h, fmax(few, of_dx)},
-			{"dw, db", NULL, d, 2 * h, fmax(few, 1e-6)}, {"dx added", NULL, dx2, n * h, fmax(few, of_dx)},
-			{"dw, db added", NULL, d2, 2 * h, fmax(few, 1e-6)}},
-		6, run_normed, &s);
+	double few = layer && h < 8 ? 1e-5 : 0, of_y = fmax(few, layer ? 6e-7 : 4e-7),
+		   of_dx = fmax(few, layer ? 1e-6 : 6e-7);
+	for (int64_t i = 0; i < n * h; i++) x[i] += 2; /* a mean that is not 0 */
+	struct norm_forward_args f = {.w = w, .n = n, .h = h, .eps = 1e-5f, .b = b, .one = one, .ld = ld};
+	f.x = apart(x, n, h, apart_by);
+	f.y = expect("y", y, n * h, of_y);
+	f.rstd = expect("rstd", rstd, n, fmax(few, 4e-7));
+	f.mean = layer ? expect("mean", mean, n, fmax(few, 4e-7)) : NULL;
+	RUN(NORM_FORWARD, f);
+	struct norm_backward_args a = {.dy = dy, .x = f.x, .w = w, .rstd = f.rstd, .n = n, .h = h, .one = one, .ld = ld};
+	a.mean = f.mean;
+	for (a.add_dx = 0; a.add_dx < 2; a.add_dx++) {
+		a.dx = expect_in(a.add_dx ? apart(dx_was, n, h, apart_by) : not_numbers(n * apart_by), "dx",
+			a.add_dx ? dx_added : dx, n, h, apart_by, of_dx);
+		a.dw = weight ? expect_sum("dw", dw, h, fmax(few, 1e-6), a.add_dx) : NULL;
+		a.db = bias ? expect_sum("db", db, h, fmax(few, 1e-6), a.add_dx) : NULL;
+		a.beta = (float)a.add_dx;
+		RUN(NORM_BACKWARD, a);
+	}
+	for (int64_t t = 0; t < n; t++)
+		normed_defined(&a, b, x + t * h, dy + t * h, y + t * h, rstd + t, mean + t, dx + t * h, dw, db);
+	for (int64_t i = 0; i < n * h; i++) dx_added[i] = dx[i] + (double)dx_was[i];
+	CHECK("%s of %ld rows of %ld%s%s%s%s", layer ? "LayerNorm" : "RMSNorm", n, h, yes(!weight, ", no weight"),
+		yes(one, ", 1 + w"), yes(bias, ", bias"), yes(!!ld, ", apart"));
 }
 
-static void test_normed(int64_t n, int64_t h, int layer, int weight, int one, int bias)
-{
-	normed_case(n, h, layer, weight, one, bias, 0);
-}
-
-/* Rows that lie `ld` apart, as those of latents do */
-static void test_norms_apart(void)
-{
-	normed_case(33, 64, 0, 1, 0, 0, 104);
-	normed_case(3, 20, 0, 1, 0, 0, 27);
-	normed_case(5, 512, 0, 1, 0, 0, 2112);
-	normed_case(70, 257, 0, 1, 0, 0, 258);
-}
+/* RMSNorm with w, by 1 + w, without; LayerNorm with w, with w and a bias, by 1 + w and a bias, without */
+static const int norm_forms[][4] = {{0, 1, 0, 0}, {0, 1, 1, 0}, {0, 0, 0, 0}, {1, 1, 0, 0}, {1, 1, 0, 1}, {1, 1, 1, 1},
+	{1, 0, 0, 0}};
+enum { NORM_FORMS = 7, ALL_NORMS = (1 << NORM_FORMS) - 1 };
 
 static void test_norms(void)
 {
-	test_norms_apart();
-	static const int64_t sizes[][2] = {{1, 3}, {3, 20}, {33, 64}, {100, 100}, {700, 257}};
-	test_normed(2100, 257, 0, 1, 0, 0);
-	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
-		int64_t n = sizes[i][0], h = sizes[i][1];
-		test_normed(n, h, 0, 1, 0, 0);
-		test_normed(n, h, 0, 1, 1, 0);
-		test_normed(n, h, 0, 0, 0, 0);
-		test_normed(n, h, 1, 1, 0, 0);
-		test_normed(n, h, 1, 1, 0, 1);
-		test_normed(n, h, 1, 1, 1, 1);
-		test_normed(n, h, 1, 0, 0, 0);
-	}
+	static const struct {
+		int64_t n, h;
+		int forms[2]; /* on a cpu, on a GPU: bit i: norm_forms[i] */
+	} sizes[] = {{1, 3, {ALL_NORMS, 1}}, {3, 20, {ALL_NORMS, ALL_NORMS}}, {33, 64, {ALL_NORMS, 1}},
+		{100, 100, {ALL_NORMS, 0}}, {700, 257, {ALL_NORMS, 0}}, {2100, 257, {1, 0}}, {600, 16, {0, 1}},
+		{60, 72, {0, ALL_NORMS}}, {5, 2056, {0, 1 | 16}}, {3, 5000, {0, 1 | 2 | 32}}, {2, 11000, {0, 1 | 32}}};
+	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+		for (int j = 0; j < NORM_FORMS; j++) {
+			const int *f = norm_forms[j];
+			if (sizes[i].forms[on_gpu] >> j & 1) test_normed(sizes[i].n, sizes[i].h, f[0], f[1], f[2], f[3], 0);
+		}
+	test_normed(33, 64, 0, 1, 0, 0, 104);
+	test_normed(3, 20, 0, 1, 0, 0, 27);
+	test_normed(5, 512, 0, 1, 0, 0, 2112);
+	test_normed(70, 257, 0, 1, 0, 0, 258);
 }
 
 /* ---- rotary positions ---- */
@@ -145,330 +106,216 @@ enum {
 	PLAIN = 512, /* norms have no weights; the temperature counts positions from 1 */
 };
 
-struct turned {
-	struct rope_args r;
-	int knobs;
-	const float *qkv, *grad, *qnorm, *knorm, *dq, *dk;
-	double *of_q, *of_k; /* the norms' weights */
-	int64_t q_weights, k_weights, kept, rstd;
-};
-
-static void run_turned(void *ctx, struct pool *pool, float **out)
+/* x (2 half) turns by angles whose cosines and sines are given: sign 1; or back: -1 */
+static void turn(double *x, int64_t half, int neighbours, const float *cosines, const float *sines, double sign)
 {
-	struct turned *s = ctx;
-	struct rope_args r = s->r;
-	int64_t q = r.heads * r.dim, k = r.kv_heads * r.dim, wide = q + 2 * k;
-	int norms = s->knobs & (HEAD_NORMS | ROW_NORMS);
-	r.qkv = out[0];
-	r.pre = norms ? out[4] : NULL;
-	r.rstd = norms ? out[5] : NULL;
-	memcpy(out[0], s->qkv, (size_t)(r.n * wide) * sizeof(float));
-	/* nothing is read where v is to be */
-	for (int64_t t = 0; r.k_is_v && t < r.n; t++) memset(out[0] + t * wide + q + k, 0xff, (size_t)k * sizeof(float));
-	op_rope_forward(pool, &r);
-	memcpy(out[1], s->grad, (size_t)(r.n * wide) * sizeof(float));
-	memcpy(out[2], s->dq, (size_t)s->q_weights * sizeof(float));
-	memcpy(out[3], s->dk, (size_t)s->k_weights * sizeof(float));
-	r.qkv = out[1];
-	r.dqnorm = s->r.qnorm ? out[2] : NULL;
-	r.dknorm = s->r.qnorm ? out[3] : NULL;
-	r.beta = 1;
-	op_rope_backward(pool, &r);
-	for (int64_t t = 0; r.k_is_v && t < r.n; t++) memset(out[1] + t * wide + q + k, 0, (size_t)k * sizeof(float));
+	for (int64_t i = 0; i < half; i++) {
+		double *first = x + (neighbours ? 2 * i : i), *second = x + (neighbours ? 2 * i + 1 : half + i), was = *first;
+		*first = was * (double)cosines[i] - sign * *second * (double)sines[i];
+		*second = *second * (double)cosines[i] + sign * was * (double)sines[i];
+	}
 }
+
+static double heat_of(double temperature, int64_t position, int64_t positions)
+{
+	return temperature != 0 ? 1 + temperature * log(1 + floor((double)position / (double)positions)) : 1;
+}
+
+/* One token: what becomes of its heads from .. to - 1, and the derivative of their sum, each times its gradient */
+struct turned {
+	const struct rope_args *r;
+	double *of_q, *of_k; /* the norms' weights */
+	int64_t t, from, to;
+	const double *in;  /* its row */
+	const float *grad; /* of what it becomes */
+	double *scratch;   /* (3 rows) */
+};
 
 /* x (n) becomes its norm; what it was, and its rstd, are kept */
 static double *norm_kept(const struct turned *s, double *x, const double *w, int64_t n, double *pre, double **rstd)
 {
 	double square = 0;
 	for (int64_t i = 0; i < n; i++) square += x[i] * x[i];
-	double r = 1 / sqrt(square / (double)n + (double)s->r.eps);
+	double r = 1 / sqrt(square / (double)n + (double)s->r->eps);
 	for (int64_t i = 0; i < n; i++) {
 		pre[i] = x[i];
-		x[i] *= r * (w ? w[i] + !!(s->knobs & ONE_ADDED) : 1);
+		x[i] *= r * (w ? w[i] + s->r->norm_one : 1);
 	}
 	*(*rstd)++ = r;
 	return pre + n;
 }
 
-static void turn_defined(const struct turned *s, double *x, int64_t position)
+/* row: q | k | v of the token, whose heads become what rope makes of them; pre and rstd as rope.h has them, where these
+ * are all heads */
+static void turned_defined(const struct turned *s, double *row, double *pre, double *rstd)
 {
-	int64_t half = s->r.rope_dim / 2;
-	for (int64_t i = 0; i < half; i++) {
-		int64_t first = s->knobs & NEIGHBOURS ? 2 * i : i, second = s->knobs & NEIGHBOURS ? 2 * i + 1 : half + i;
-		double c = (double)s->r.cos[position * half + i], sine = (double)s->r.sin[position * half + i];
-		double a = x[first], b = x[second];
-		x[first] = a * c - b * sine;
-		x[second] = b * c + a * sine;
-	}
-}
-
-/* row: q | k | v of token t: its heads from .. to - 1 become what rope makes of them; pre and rstd as rope.h has them,
- * where these are all heads */
-static void turned_defined(const struct turned *s, int64_t t, double *row, double *pre, double *rstd, int64_t from,
-	int64_t to)
-{
-	int64_t dim = s->r.dim, heads = s->r.heads, both = heads + s->r.kv_heads;
-	int64_t position = t % s->r.seq - s->r.starts[t];
-	int of_heads = s->knobs & HEAD_NORMS, after = s->knobs & NORMS_AFTER;
-	if (s->knobs & K_IS_V) memcpy(row + both * dim, row + heads * dim, (size_t)(s->r.kv_heads * dim) * sizeof *row);
-	if (s->knobs & ROW_NORMS) {
+	const struct rope_args *r = s->r;
+	int64_t dim = r->dim, heads = r->heads, both = heads + r->kv_heads, half = r->rope_dim / 2;
+	int64_t position = s->t % r->seq - r->starts[s->t];
+	int of_heads = rope_norms(r) && !r->row_norm;
+	if (r->k_is_v) memcpy(row + both * dim, row + heads * dim, (size_t)(r->kv_heads * dim) * sizeof *row);
+	if (r->row_norm) {
 		pre = norm_kept(s, row, s->of_q, heads * dim, pre, &rstd);
-		pre = norm_kept(s, row + heads * dim, s->of_k, s->r.kv_heads * dim, pre, &rstd);
+		pre = norm_kept(s, row + heads * dim, s->of_k, r->kv_heads * dim, pre, &rstd);
 	}
-	for (int64_t j = from; j < both && j < to; j++) {
-		const double *w = s->knobs & PLAIN ? NULL : j < heads ? s->of_q : s->of_k;
-		if (of_heads && !after) pre = norm_kept(s, row + j * dim, w, dim, pre, &rstd);
-		turn_defined(s, row + j * dim, position);
-		if (of_heads && after) pre = norm_kept(s, row + j * dim, w, dim, pre, &rstd);
+	for (int64_t j = s->from; j < both && j < s->to; j++) {
+		const double *w = r->norm_plain ? NULL : j < heads ? s->of_q : s->of_k;
+		if (of_heads && !r->norm_after) pre = norm_kept(s, row + j * dim, w, dim, pre, &rstd);
+		if (half) turn(row + j * dim, half, r->neighbours, r->cos + position * half, r->sin + position * half, 1);
+		if (of_heads && r->norm_after) pre = norm_kept(s, row + j * dim, w, dim, pre, &rstd);
 	}
-	for (int64_t j = from > both ? from : both; s->knobs & V_NORMS && j < to; j++)
+	for (int64_t j = s->from > both ? s->from : both; r->v_norm && j < s->to; j++)
 		pre = norm_kept(s, row + j * dim, NULL, dim, pre, &rstd);
-	for (int64_t i = 0; s->knobs & WARM && i < heads * dim; i++)
-		row[i] *= 1 +
-			(double)s->r.temperature *
-				log(1 +
-					floor((double)(position + s->r.past + s->r.temperature_from) / (double)s->r.temperature_positions));
+	for (int64_t i = 0; i < heads * dim; i++)
+		row[i] *= heat_of((double)r->temperature, position + r->past + r->temperature_from, r->temperature_positions);
 }
 
-struct turned_token {
-	const struct turned *s;
-	int64_t t, wide, from, to; /* heads */
-	const double *in;
-	double *scratch; /* (3 wide) */
-};
-
-/* The sum of a token's results, of some of its heads, times their gradients */
 static double weighed(const void *ctx)
 {
-	const struct turned_token *token = ctx;
-	int64_t t = token->t, wide = token->wide, dim = token->s->r.dim;
-	double sum = 0, *y = token->scratch, *pre = y + wide, *rstd = pre + wide;
-	memcpy(y, token->in, (size_t)wide * sizeof *y);
-	turned_defined(token->s, t, y, pre, rstd, token->from, token->to);
-	for (int64_t i = token->from * dim; i < token->to * dim; i++) sum += y[i] * (double)token->s->grad[t * wide + i];
+	const struct turned *s = ctx;
+	int64_t wide = rope_row(s->r);
+	double sum = 0, *y = s->scratch;
+	memcpy(y, s->in, (size_t)wide * sizeof *y);
+	turned_defined(s, y, y + wide, y + 2 * wide);
+	for (int64_t i = s->from * s->r->dim; i < s->to * s->r->dim; i++) sum += y[i] * (double)s->grad[i];
 	return sum;
 }
 
-/* d[i] += the derivative of the token's sum by at[i], which is part of its row or of the weights */
-static void differences(const struct turned_token *token, double *at, int64_t n, double *d)
+/* d[i] += the derivative by at[i], which is part of the row or of the weights */
+static void differences(const struct turned *s, double *at, int64_t n, double *d)
 {
-	for (int64_t i = 0; i < n; i++) d[i] += difference(at + i, 1e-5, weighed, token);
+	for (int64_t i = 0; i < n; i++) d[i] += difference(at + i, 1e-5, weighed, s);
 }
 
 /* By the elements of its row: where heads are apart, what a head's become is all that changes with them */
-static void row_differences(struct turned_token token, double *row, int64_t n, double *d)
+static void row_differences(struct turned s, double *row, int64_t n, double *d)
 {
-	int64_t dim = token.s->r.dim;
-	if (token.s->knobs & (ROW_NORMS | K_IS_V)) {
-		differences(&token, row, n, d);
-		return;
+	int64_t dim = s.r->dim, apart_by = s.r->row_norm || s.r->k_is_v ? n : dim;
+	for (int64_t at = 0; at < n; at += apart_by) {
+		if (apart_by == dim) s.from = at / dim;
+		if (apart_by == dim) s.to = s.from + 1;
+		differences(&s, row + at, apart_by, d + at);
 	}
-	for (int64_t j = 0; j < n / dim; j++) {
-		token.from = j;
-		token.to = j + 1;
-		differences(&token, row + j * dim, dim, d + j * dim);
-	}
-}
-
-static void turned_case(struct turned *s)
-{
-	struct rope_args *r = &s->r;
-	int64_t heads = r->heads + 2 * r->kv_heads, wide = heads * r->dim, n = r->n, q = s->q_weights, k = s->k_weights;
-	double *y = doubles(n * wide), *dx = doubles(n * wide), *dq = doubles(q), *dk = doubles(k);
-	double *pre = doubles(n * s->kept), *rstd = doubles(n * s->rstd), *row = doubles(wide),
-		   *scratch = doubles(3 * wide);
-	int norms = s->knobs & (HEAD_NORMS | ROW_NORMS);
-	for (int64_t i = 0; i < q; i++) dq[i] = (double)s->dq[i];
-	for (int64_t i = 0; i < k; i++) dk[i] = (double)s->dk[i];
-	for (int64_t t = 0; t < n; t++) {
-		for (int64_t i = 0; i < wide; i++) row[i] = y[t * wide + i] = (double)s->qkv[t * wide + i];
-		turned_defined(s, t, y + t * wide, pre + t * s->kept, rstd + t * s->rstd, 0, heads);
-		struct turned_token token = {s, t, wide, 0, heads, row, scratch};
-		row_differences(token, row, s->knobs & K_IS_V ? wide - r->kv_heads * r->dim : wide, dx + t * wide);
-		if (r->qnorm) differences(&token, s->of_q, q, dq);
-		if (r->qnorm) differences(&token, s->of_k, k, dk);
-	}
-	char name[200];
-	snprintf(name, sizeof name, "rope %lld x %lld, %lld/%lld heads of %lld, %lld turn%s%s%s%s%s%s%s%s%s",
-		(long long)(n / r->seq), (long long)r->seq, (long long)r->heads, (long long)r->kv_heads, (long long)r->dim,
-		(long long)r->rope_dim, yes(s->knobs & HEAD_NORMS, ", norms"), yes(s->knobs & ROW_NORMS, ", norms of rows"),
-		yes(s->knobs & NORMS_AFTER, " after"), yes(s->knobs & PLAIN, " without weights"),
-		yes(s->knobs & ONE_ADDED, " by 1 + w"), yes(s->knobs & V_NORMS, ", v's norm"),
-		yes(s->knobs & K_IS_V, ", k is v"), yes(s->knobs & NEIGHBOURS, ", neighbours"),
-		yes(s->knobs & WARM, s->knobs & PAST ? ", temperature, 13 tokens before" : ", temperature"));
-	check(name,
-		(struct part[]){{"qkv", NULL, y, n * wide, 4e-7},
-			{"dqkv", NULL, dx, n * wide, s->knobs & ~HEAD_NORMS ? 8e-7 : 6e-7}, {"dqnorm", NULL, dq, q, 1e-6},
-			{"dknorm", NULL, dk, k, 1e-6}, {"pre", NULL, pre, n * s->kept, 4e-7},
-			{"rstd", NULL, rstd, n * s->rstd, 4e-7}},
-		norms ? 6 : 4, run_turned, s);
 }
 
 static void test_turned(int64_t rows, int64_t seq, int64_t heads, int64_t kv_heads, int64_t dim, int64_t rope_dim,
 	int knobs)
 {
-	int64_t n = rows * seq, wide = (heads + 2 * kv_heads) * dim, row_norms = knobs & ROW_NORMS;
-	int norms = knobs & (HEAD_NORMS | ROW_NORMS);
-	struct turned s = {.knobs = knobs, .qkv = random_floats(n * wide), .grad = random_floats(n * wide)};
-	s.q_weights = row_norms ? heads * dim : dim;
-	s.k_weights = row_norms ? kv_heads * dim : dim;
-	s.qnorm = random_floats(s.q_weights);
-	s.knorm = random_floats(s.k_weights);
-	s.dq = random_floats(s.q_weights);
-	s.dk = random_floats(s.k_weights);
-	s.of_q = doubles(s.q_weights);
-	s.of_k = doubles(s.k_weights);
-	for (int64_t i = 0; i < s.q_weights; i++) s.of_q[i] = (double)s.qnorm[i];
-	for (int64_t i = 0; i < s.k_weights; i++) s.of_k[i] = (double)s.knorm[i];
-	s.kept = (heads + (knobs & V_NORMS ? 2 : 1) * kv_heads) * dim;
-	s.rstd = row_norms ? 2 : s.kept / dim;
-	s.r = (struct rope_args){.n = n,
-		.seq = seq,
-		.heads = heads,
-		.kv_heads = kv_heads,
-		.dim = dim,
-		.rope_dim = rope_dim,
-		.neighbours = !!(knobs & NEIGHBOURS),
-		.cos = rope_dim ? random_floats(seq * rope_dim / 2) : NULL,
-		.sin = rope_dim ? random_floats(seq * rope_dim / 2) : NULL,
-		.starts = documents(rows, seq, seq < 17 ? 5 : 17, 1),
-		.qnorm = norms && !(knobs & PLAIN) ? s.qnorm : NULL,
-		.knorm = norms && !(knobs & PLAIN) ? s.knorm : NULL,
-		.norm_plain = norms && knobs & PLAIN,
-		.eps = 1e-6f,
-		.row_norm = !!row_norms,
-		.norm_after = !!(knobs & NORMS_AFTER),
-		.norm_one = !!(knobs & ONE_ADDED),
-		.v_norm = !!(knobs & V_NORMS),
-		.k_is_v = !!(knobs & K_IS_V),
-		.temperature = knobs & WARM ? 0.1f : 0,
-		.temperature_positions = knobs & WARM ? 5 : 0,
-		.temperature_from = !!(knobs & PLAIN),
-		.past = knobs & PAST ? 13 : 0};
-	turned_case(&s);
+	int norms = knobs & (HEAD_NORMS | ROW_NORMS), weights = norms && !(knobs & PLAIN);
+	int64_t n = rows * seq;
+	struct rope_args r = {.n = n, .seq = seq, .heads = heads, .kv_heads = kv_heads, .dim = dim, .rope_dim = rope_dim};
+	r.neighbours = !!(knobs & NEIGHBOURS);
+	r.cos = rope_dim ? random_floats(seq * rope_dim / 2) : NULL;
+	r.sin = rope_dim ? random_floats(seq * rope_dim / 2) : NULL;
+	r.starts = documents(rows, seq, seq < 17 ? 5 : 17, 1);
+	r.norm_plain = norms && knobs & PLAIN;
+	r.eps = 1e-6f;
+	r.row_norm = !!(knobs & ROW_NORMS);
+	r.norm_after = !!(knobs & NORMS_AFTER);
+	r.norm_one = !!(knobs & ONE_ADDED);
+	r.v_norm = !!(knobs & V_NORMS);
+	r.k_is_v = !!(knobs & K_IS_V);
+	r.temperature = knobs & WARM ? 0.1f : 0;
+	r.temperature_positions = knobs & WARM ? 5 : 0;
+	r.temperature_from = !!(knobs & PLAIN);
+	r.past = knobs & PAST ? 13 : 0;
+	int64_t wide = rope_row(&r), q = rope_q_weights(&r), k = rope_k_weights(&r), kept_n_of = rope_normed(&r) * dim;
+	int64_t rstds = r.row_norm ? 2 : rope_normed(&r), in = wide - (r.k_is_v ? kv_heads * dim : 0);
+	float *qnorm = random_floats(q), *knorm = random_floats(k);
+	const float *x = random_floats(n * wide), *grad = random_floats(n * wide);
+	double *y = doubles(n * wide), *dx = doubles(n * in), *dq = doubles(q), *dk = doubles(k), *row = doubles(wide);
+	double *pre = doubles(n * kept_n_of), *rstd = doubles(n * rstds);
+	struct turned s = {&r, widened(qnorm, q), widened(knorm, k), 0, 0, heads + 2 * kv_heads, row, grad,
+		doubles(3 * wide)};
+	float *qkv = again(x, n * wide);
+	/* nothing is read where v is to be */
+	for (int64_t i = 0; r.k_is_v && i < n * wide; i++) qkv[i] = i % wide < in ? x[i] : NAN;
+	r.qnorm = weights ? qnorm : NULL;
+	r.knorm = weights ? knorm : NULL;
+	r.qkv = expect_in(qkv, "qkv", y, n, wide, wide, 4e-7);
+	r.pre = norms ? expect("pre", pre, n * kept_n_of, 4e-7) : NULL;
+	r.rstd = norms ? expect("rstd", rstd, n * rstds, 4e-7) : NULL;
+	RUN(ROPE_FORWARD, r);
+	r.qkv = expect_in(again(grad, n * wide), "dqkv", dx, n, in, wide, knobs & ~HEAD_NORMS ? 8e-7 : 6e-7);
+	r.dqnorm = weights ? expect_sum("dqnorm", dq, q, 1e-6, 1) : NULL;
+	r.dknorm = weights ? expect_sum("dknorm", dk, k, 1e-6, 1) : NULL;
+	r.beta = 1;
+	RUN(ROPE_BACKWARD, r);
+	for (s.t = 0; s.t < n; s.t++, s.grad += wide) {
+		for (int64_t i = 0; i < wide; i++) row[i] = y[s.t * wide + i] = (double)x[s.t * wide + i];
+		turned_defined(&s, y + s.t * wide, pre + s.t * kept_n_of, rstd + s.t * rstds);
+		row_differences(s, row, in, dx + s.t * in);
+		if (weights) differences(&s, s.of_q, q, dq);
+		if (weights) differences(&s, s.of_k, k, dk);
+	}
+	CHECK("rope %ld x %ld, %ld/%ld heads of %ld, %ld turn%s%s%s%s%s%s%s%s%s", rows, seq, heads, kv_heads, dim, rope_dim,
+		yes(knobs & HEAD_NORMS, ", norms"), yes(knobs & ROW_NORMS, ", norms of rows"),
+		yes(knobs & NORMS_AFTER, " after"), yes(knobs & PLAIN, " without weights"), yes(r.norm_one, " by 1 + w"),
+		yes(r.v_norm, ", v's norm"), yes(r.k_is_v, ", k is v"), yes(r.neighbours, ", neighbours"),
+		yes(knobs & WARM, knobs & PAST ? ", temperature, 13 tokens before" : ", temperature"));
 }
 
 /* ---- q, k and v of multi-head latent attention ---- */
 
-struct latents {
-	struct mla_args a;
-	const float *qkv, *grad, *kv, *kr;
-};
-
-static void run_latents(void *ctx, struct pool *pool, float **out)
+static void test_latent(int64_t rows, int64_t seq, int64_t heads, int64_t dim, int64_t rope_dim, int64_t dim_v,
+	int form)
 {
-	struct latents *s = ctx;
-	struct mla_args a = s->a;
-	int64_t wide = a.heads * (2 * a.dim + a.dim_v), pair = a.heads * (a.dim - a.rope_dim + a.dim_v);
-	float *q = out[0];
-	memcpy(q, s->qkv, (size_t)(a.n * wide) * sizeof(float));
-	/* nothing is read where k and v are to be */
-	for (int64_t t = 0; t < a.n; t++)
-		memset(q + t * wide + a.heads * a.dim, 0xff, (size_t)(wide - a.heads * a.dim) * sizeof(float));
-	a.qkv = q;
-	a.kv = again(s->kv, a.n * pair);
-	a.kr = apart(s->kr, a.n, a.rope_dim, a.ld);
-	op_mla_forward(pool, &a);
-	together_again(out[3], a.kr, a.n, a.rope_dim, a.ld);
-	memcpy(out[1], s->grad, (size_t)(a.n * wide) * sizeof(float));
-	a.qkv = out[1];
-	a.kv = out[2];
-	op_mla_backward(pool, &a);
-	together_again(out[3], a.kr, a.n, a.rope_dim, a.ld);
-	/* of k and v, the gradients are in kv and kr */
-	for (int64_t t = 0; t < a.n; t++)
-		memset(out[1] + t * wide + a.heads * a.dim, 0, (size_t)(wide - a.heads * a.dim) * sizeof(float));
-}
-
-/* x (rope_dim) is turned: sign 1; or back: -1 */
-static void latent_turn(const struct mla_args *a, double *x, int64_t position, double sign)
-{
-	int64_t half = a->rope_dim / 2;
-	for (int64_t i = 0; i < half; i++) {
-		int64_t first = a->neighbours ? 2 * i : i, second = a->neighbours ? 2 * i + 1 : half + i;
-		double c = (double)a->cos[position * half + i], sine = sign * (double)a->sin[position * half + i];
-		double u = x[first], v = x[second];
-		x[first] = u * c - v * sine;
-		x[second] = v * c + u * sine;
+	int64_t n = rows * seq, wide = heads * (2 * dim + dim_v), nope = dim - rope_dim, pair = nope + dim_v;
+	int64_t q = heads * dim, half = rope_dim / 2;
+	struct mla_args a = {.n = n, .seq = seq, .heads = heads, .dim = dim, .rope_dim = rope_dim, .dim_v = dim_v};
+	a.neighbours = form & 1;
+	a.cos = random_floats(seq * half);
+	a.sin = random_floats(seq * half);
+	a.starts = documents(rows, seq, seq < 17 ? 5 : 17, 1);
+	a.temperature = form & 2 ? 0.1f : 0;
+	a.temperature_positions = form & 2 ? 5 : 0;
+	a.ld = rope_dim + 8 + rope_dim % 8;
+	const float *x = random_floats(n * q), *grad = random_floats(n * wide), *kv = random_floats(n * heads * pair);
+	const float *kr = random_floats(n * rope_dim);
+	double *y = doubles(n * wide), *dq = doubles(n * q), *dkv = doubles(n * heads * pair), *dkr = doubles(n * rope_dim);
+	a.kv = again(kv, n * heads * pair);
+	a.kr = apart(kr, n, rope_dim, a.ld);
+	a.qkv = expect_in(apart(x, n, q, wide), "qkv", y, n, wide, wide,
+		4e-7); /* nothing is read where k and v are to be */
+	expect_same("kr", a.kr, again(a.kr, n * a.ld), n * a.ld);
+	RUN(MLA_FORWARD, a);
+	a.qkv = expect_in(again(grad, n * wide), "dq", dq, n, q, wide, 4e-7); /* k's and v's gradients are in kv and kr */
+	a.kv = expect("dkv", dkv, n * heads * pair, 4e-7);
+	a.kr = expect_rows("dkr", dkr, n, rope_dim, a.ld, 6e-7);
+	RUN(MLA_BACKWARD, a);
+	for (int64_t i = 0; i < n * heads; i++) {
+		int64_t t = i / heads, h = i % heads, position = t % seq - a.starts[t];
+		const float *cosines = a.cos + position * half, *sines = a.sin + position * half, *g = grad + t * wide;
+		double heat = heat_of((double)a.temperature, position, a.temperature_positions), dturned[64];
+		double *of_q = y + t * wide + h * dim, *of_k = of_q + q, *of_v = y + t * wide + 2 * q + h * dim_v;
+		for (int64_t j = 0; j < dim; j++) {
+			of_q[j] = (double)x[t * q + h * dim + j];
+			of_k[j] = (double)(j < nope ? kv[i * pair + j] : kr[t * rope_dim + j - nope]);
+			dq[t * q + h * dim + j] = heat * (double)g[h * dim + j];
+			*(j < nope ? &dkv[i * pair + j] : &dturned[j - nope]) = (double)g[q + h * dim + j];
+		}
+		for (int64_t j = 0; j < dim_v; j++) {
+			of_v[j] = (double)kv[i * pair + nope + j];
+			dkv[i * pair + nope + j] = (double)g[2 * q + h * dim_v + j];
+		}
+		turn(of_q + nope, half, a.neighbours, cosines, sines, 1);
+		turn(of_k + nope, half, a.neighbours, cosines, sines, 1);
+		turn(dq + t * q + h * dim + nope, half, a.neighbours, cosines, sines, -1);
+		turn(dturned, half, a.neighbours, cosines, sines, -1);
+		for (int64_t j = 0; j < rope_dim; j++) dkr[t * rope_dim + j] += dturned[j];
+		for (int64_t j = 0; j < dim; j++) of_q[j] *= heat;
 	}
-}
-
-/* One head of a token: rows of q, k and v in y from those of kv and of kr; and their gradients, kr's added */
-static void latents_defined(const struct latents *s, int64_t t, int64_t h, double *y, double *dq, double *dkv,
-	double *dkr)
-{
-	const struct mla_args *a = &s->a;
-	int64_t nope = a->dim - a->rope_dim, wide = a->heads * (2 * a->dim + a->dim_v),
-			position = t % a->seq - a->starts[t];
-	int64_t q = h * a->dim, k = (a->heads + h) * a->dim, v = 2 * a->heads * a->dim + h * a->dim_v;
-	const float *row = s->qkv + t * wide, *g = s->grad + t * wide;
-	const float *pair = s->kv + (t * a->heads + h) * (nope + a->dim_v), *kr = s->kr + t * a->rope_dim;
-	double heat = a->temperature != 0
-		? 1 + (double)a->temperature * log(1 + floor((double)position / (double)a->temperature_positions))
-		: 1;
-	double dturned[64];
-	for (int64_t i = 0; i < a->dim; i++) {
-		y[q + i] = (double)row[q + i];
-		y[k + i] = (double)(i < nope ? pair[i] : kr[i - nope]);
-		dq[q + i] = heat * (double)g[q + i];
-		if (i < nope) dkv[i] = (double)g[k + i];
-		else dturned[i - nope] = (double)g[k + i];
-	}
-	for (int64_t i = 0; i < a->dim_v; i++) {
-		y[v + i] = (double)pair[nope + i];
-		dkv[nope + i] = (double)g[v + i];
-	}
-	latent_turn(a, y + q + nope, position, 1);
-	latent_turn(a, y + k + nope, position, 1);
-	latent_turn(a, dq + q + nope, position, -1);
-	latent_turn(a, dturned, position, -1);
-	for (int64_t i = 0; i < a->rope_dim; i++) dkr[i] += dturned[i];
-	for (int64_t i = 0; i < a->dim; i++) y[q + i] *= heat;
-}
-
-static void latents_case(int64_t rows, int64_t seq, int64_t heads, int64_t dim, int64_t rope_dim, int64_t dim_v,
-	int neighbours, int warm)
-{
-	int64_t n = rows * seq, wide = heads * (2 * dim + dim_v), pair = dim - rope_dim + dim_v;
-	struct latents s = {.qkv = random_floats(n * wide), .grad = random_floats(n * wide)};
-	s.kv = random_floats(n * heads * pair);
-	s.kr = random_floats(n * rope_dim);
-	s.a = (struct mla_args){.n = n,
-		.seq = seq,
-		.heads = heads,
-		.dim = dim,
-		.rope_dim = rope_dim,
-		.dim_v = dim_v,
-		.neighbours = neighbours,
-		.cos = random_floats(seq * rope_dim / 2),
-		.sin = random_floats(seq * rope_dim / 2),
-		.starts = documents(rows, seq, seq < 17 ? 5 : 17, 1),
-		.temperature = warm ? 0.1f : 0,
-		.temperature_positions = warm ? 5 : 0,
-		.ld = rope_dim + 8 + rope_dim % 8};
-	double *y = doubles(n * wide), *dq = doubles(n * wide), *dkv = doubles(n * heads * pair),
-		   *dkr = doubles(n * rope_dim);
-	for (int64_t t = 0; t < n; t++)
-		for (int64_t h = 0; h < heads; h++)
-			latents_defined(&s, t, h, y + t * wide, dq + t * wide, dkv + (t * heads + h) * pair, dkr + t * rope_dim);
-	char name[120];
-	snprintf(name, sizeof name, "latents %lld x %lld, %lld heads of %lld and %lld, %lld turn%s%s", (long long)rows,
-		(long long)seq, (long long)heads, (long long)dim, (long long)dim_v, (long long)rope_dim,
-		yes(neighbours, ", neighbours"), yes(warm, ", temperature"));
-	check(name,
-		(struct part[]){{"qkv", NULL, y, n * wide, 4e-7}, {"dq", NULL, dq, n * wide, 4e-7},
-			{"dkv", NULL, dkv, n * heads * pair, 4e-7}, {"dkr", NULL, dkr, n * rope_dim, 6e-7}},
-		4, run_latents, &s);
+	CHECK("latents %ld x %ld, %ld heads of %ld and %ld, %ld turn%s%s", rows, seq, heads, dim, dim_v, rope_dim,
+		yes(form & 1, ", neighbours"), yes(form & 2, ", temperature"));
 }
 
 static void test_latents(void)
 {
 	for (int form = 0; form < 4; form++) {
-		latents_case(1, 3, 1, 6, 2, 1, form & 1, form & 2);
-		latents_case(2, 20, 3, 24, 8, 20, form & 1, form & 2);
-		latents_case(2, 33, 5, 96, 32, 64, form & 1, form & 2);
-		latents_case(1, 40, 4, 192, 64, 128, form & 1, form & 2);
+		test_latent(1, 3, 1, 6, 2, 1, form);
+		test_latent(2, 20, 3, 24, 8, 20, form);
+		test_latent(2, 33, 5, 96, 32, 64, form);
+		test_latent(1, 40, 4, 192, 64, 128, form);
 	}
 }
 
@@ -511,55 +358,47 @@ static void test_q_apart(int64_t heads, int64_t dim, int64_t rope_dim, int64_t l
 		}
 	}
 	good &= !memcmp(dw, dw2, (size_t)dim * sizeof *dw) && !memcmp(pre, pre2, (size_t)(n * q) * sizeof *pre);
-	say(good, "rope of q alone, %lld heads of %lld, rows %lld apart", (long long)heads, (long long)dim, (long long)ld);
+	say(good, "rope of q alone, %ld heads of %ld, rows %ld apart", heads, dim, ld);
 	forget();
 }
+
+/* The last number says where a case runs */
+static const int64_t ropes[][8] = {{2, 7, 4, 2, 20, 20, 0, CPU | GPU}, {3, 40, 4, 4, 64, 64, HEAD_NORMS, CPU | GPU},
+	{2, 19, 3, 1, 6, 6, HEAD_NORMS, CPU | GPU}, {2, 19, 3, 1, 6, 6, 0, CPU | GPU}, {2, 19, 3, 1, 16, 6, 0, CPU | GPU},
+	{2, 19, 4, 2, 64, 32, 0, CPU | GPU}, {2, 19, 3, 1, 6, 6, NEIGHBOURS, CPU | GPU},
+	{2, 19, 2, 1, 40, 34, NEIGHBOURS, CPU | GPU}, {1, 23, 4, 2, 64, 32, NEIGHBOURS, CPU | GPU},
+	{1, 7, 2, 1, 12, 0, 0, CPU | GPU}, {2, 40, 2, 1, 20, 20, WARM, CPU | GPU}, {2, 40, 2, 1, 20, 0, WARM, CPU | GPU},
+	{2, 19, 3, 1, 24, 24, HEAD_NORMS, CPU | GPU}, {2, 19, 3, 1, 24, 24, HEAD_NORMS | ONE_ADDED, CPU | GPU},
+	{2, 19, 3, 1, 24, 24, HEAD_NORMS | NORMS_AFTER, CPU | GPU},
+	{2, 19, 3, 1, 10, 4, HEAD_NORMS | NORMS_AFTER | ONE_ADDED | NEIGHBOURS, CPU | GPU},
+	{1, 9, 2, 2, 12, 0, HEAD_NORMS, CPU | GPU},
+	{2, 19, 3, 1, 24, 24, HEAD_NORMS | NORMS_AFTER | PLAIN | NEIGHBOURS, CPU | GPU},
+	{2, 40, 2, 1, 20, 0, WARM | PLAIN, CPU | GPU}, {2, 19, 3, 1, 24, 24, HEAD_NORMS | V_NORMS, CPU | GPU},
+	{2, 19, 4, 2, 32, 32, HEAD_NORMS | V_NORMS | K_IS_V, CPU | GPU},
+	{1, 35, 3, 1, 18, 8, HEAD_NORMS | V_NORMS | K_IS_V | NORMS_AFTER | WARM, CPU | GPU},
+	{2, 19, 2, 1, 24, 24, K_IS_V, CPU | GPU}, {2, 19, 3, 1, 20, 20, ROW_NORMS, CPU | GPU},
+	{1, 70, 4, 2, 9 * 2, 18, ROW_NORMS | ONE_ADDED | WARM, CPU | GPU},
+	{1, 9, 2, 1, 64, 0, ROW_NORMS | K_IS_V, CPU | GPU}, {1, 5, 2, 1, 256, 256, HEAD_NORMS, GPU},
+	{5, 200, 6, 2, 4, 4, HEAD_NORMS, GPU}, {3, 70, 3, 1, 16, 16, HEAD_NORMS, GPU},
+	{2, 150, 9, 3, 128, 128, HEAD_NORMS, GPU}, {2, 33, 3, 1, 128, 128, 0, GPU}, {1, 3, 1, 1, 512, 512, HEAD_NORMS, GPU},
+	{2, 150, 9, 3, 32, 32, HEAD_NORMS | ONE_ADDED, GPU}, {1, 3, 1, 1, 512, 300, HEAD_NORMS | V_NORMS | K_IS_V, GPU},
+	{1, 5, 2, 1, 272, 64, NORMS_AFTER | HEAD_NORMS | NEIGHBOURS, GPU}, {1, 20, 2, 1, 20, 20, WARM | PAST, CPU}};
 
 static void test_rope(void)
 {
 	test_q_apart(3, 6, 6, 30, 1);
 	test_q_apart(2, 24, 12, 96, 1);
 	test_q_apart(4, 64, 64, 264, 0);
-	test_turned(2, 7, 4, 2, 20, 20, 0);
-	test_turned(3, 40, 4, 4, 64, 64, HEAD_NORMS);
-	test_turned(2, 19, 3, 1, 6, 6, HEAD_NORMS);
-	test_turned(2, 19, 3, 1, 6, 6, 0);
-	test_turned(2, 19, 3, 1, 16, 6, 0);
-	test_turned(2, 19, 4, 2, 64, 32, 0);
-	test_turned(2, 19, 3, 1, 6, 6, NEIGHBOURS);
-	test_turned(2, 19, 2, 1, 40, 34, NEIGHBOURS);
-	test_turned(1, 23, 4, 2, 64, 32, NEIGHBOURS);
-	test_turned(1, 7, 2, 1, 12, 0, 0);
-	test_turned(2, 40, 2, 1, 20, 20, WARM);
-	test_turned(2, 40, 2, 1, 20, 0, WARM);
-	test_turned(2, 19, 3, 1, 24, 24, HEAD_NORMS);
-	test_turned(2, 19, 3, 1, 24, 24, HEAD_NORMS | ONE_ADDED);
-	test_turned(2, 19, 3, 1, 24, 24, HEAD_NORMS | NORMS_AFTER);
-	test_turned(2, 19, 3, 1, 10, 4, HEAD_NORMS | NORMS_AFTER | ONE_ADDED | NEIGHBOURS);
-	test_turned(1, 9, 2, 2, 12, 0, HEAD_NORMS);
-	test_turned(2, 19, 3, 1, 24, 24, HEAD_NORMS | NORMS_AFTER | PLAIN | NEIGHBOURS);
-	test_turned(2, 40, 2, 1, 20, 0, WARM | PLAIN);
-	test_turned(2, 19, 3, 1, 24, 24, HEAD_NORMS | V_NORMS);
-	test_turned(2, 19, 4, 2, 32, 32, HEAD_NORMS | V_NORMS | K_IS_V);
-	test_turned(1, 35, 3, 1, 18, 8, HEAD_NORMS | V_NORMS | K_IS_V | NORMS_AFTER | WARM);
-	test_turned(2, 19, 2, 1, 24, 24, K_IS_V);
-	test_turned(2, 19, 3, 1, 20, 20, ROW_NORMS);
-	test_turned(1, 70, 4, 2, 9 * 2, 18, ROW_NORMS | ONE_ADDED | WARM);
-	test_turned(1, 9, 2, 1, 64, 0, ROW_NORMS | K_IS_V);
+	for (size_t i = 0; i < sizeof ropes / sizeof *ropes; i++) {
+		const int64_t *r = ropes[i];
+		if (is_here(r[7])) test_turned(r[0], r[1], r[2], r[3], r[4], r[5], (int)r[6]);
+	}
 }
 
 /* ---- activations ---- */
 
 static const char *const form_names[] = {"SwiGLU", "GeGLU", "GeGLU with tanh", "clamped SwiGLU", "squared ReLU", "GELU",
 	"GELU with tanh", "xIELU", "ReLU"};
-
-struct active {
-	int64_t n, f;
-	enum mt_ffn form;
-	int interleaved;
-	const float *gu, *dy, *slope, *dslope; /* slope, dslope (2) */
-	int differs;
-};
 
 static double softplus_defined(double x) { return log1p(exp(x)); }
 
@@ -583,49 +422,6 @@ static double active_defined(enum mt_ffn form, double g, double u, const double 
 		return (expm1(fmin(g, -1e-6)) - g) * (0.5 + softplus_defined(a[1])) + 0.5 * g;
 	}
 	return NAN;
-}
-
-static void run_active(void *ctx, struct pool *pool, float **out)
-{
-	struct active *s = ctx;
-	int gated = activation_gated((int)s->form);
-	int64_t wide = s->n * (gated ? 2 : 1) * s->f, elems = s->n * s->f;
-	const float *positive = again(s->slope, 1), *negative = again(s->slope + 1, 1);
-	float *apart = again(s->dslope, 2);
-	struct activation_args forward = {.y = out[0],
-		.gu = again(s->gu, wide),
-		.n = s->n,
-		.f = s->f,
-		.form = s->form,
-		.interleaved = s->interleaved,
-		.slope = {positive, negative}};
-	struct activation_args a = {.dgu = out[1],
-		.y = out[2],
-		.dy = out[2],
-		.gu = out[1],
-		.n = s->n,
-		.f = s->f,
-		.form = s->form,
-		.interleaved = s->interleaved,
-		.slope = {positive, negative},
-		.dslope = {out[3], out[3] + 1}};
-	op_activation_forward(pool, &forward);
-	memcpy(out[1], s->gu, (size_t)wide * sizeof(float));
-	memcpy(out[2], s->dy, (size_t)elems * sizeof(float));
-	if (s->form != MT_XIELU) memset(out[3], 0, 2 * sizeof(float));
-	op_activation_backward(pool, &a);
-	float *dgu = again(s->gu, wide), *y = again(s->dy, elems);
-	a.dgu = dgu;
-	a.y = y;
-	a.dy = again(s->dy, elems);
-	a.gu = again(s->gu, wide);
-	a.dslope[0] = apart;
-	a.dslope[1] = apart + 1;
-	a.beta = 1;
-	op_activation_backward(pool, &a);
-	memcpy(out[4], apart, 2 * sizeof(float));
-	s->differs |= memcmp(dgu, out[1], (size_t)wide * sizeof(float)) ||
-		memcmp(y, out[2], (size_t)elems * sizeof(float)) || memcmp(y, out[0], (size_t)elems * sizeof(float));
 }
 
 struct active_element {
@@ -675,12 +471,10 @@ static double bound_sum(const struct sum_bound *b, double additions, double para
 	return 0x1p-24 * (random + 8 * fabs(sum) + fabs(old) + fabs(old + sum));
 }
 
-static double norm_of(const double x[2]) { return hypot(x[0], x[1]); }
-
 static void test_active(int64_t n, int64_t f, enum mt_ffn form, int interleaved)
 {
-	int gated = activation_gated((int)form);
-	int64_t wide = n * (gated ? 2 : 1) * f;
+	int gated = activation_gated((int)form), xielu = form == MT_XIELU;
+	int64_t elems = n * f, wide = gated ? 2 * elems : elems;
 	float *gu = random_floats(wide);
 	/* clamped, and where functions are flat, sigmoids near 0 and 1: not if that is all there is, as their tails have
 	 * few exact digits */
@@ -688,46 +482,57 @@ static void test_active(int64_t n, int64_t f, enum mt_ffn form, int interleaved)
 	/* rounding takes some across a clamp, where gradients jump; and a difference across a kink is no derivative */
 	if (slack != 0) round_to_bf16(gu, wide);
 	for (int64_t i = 0; i < wide; i++)
-		if (form == MT_XIELU) gu[i] = fabsf(gu[i]) < 1e-5f ? 0x1p-10f : gu[i];
+		if (xielu) gu[i] = fabsf(gu[i]) < 1e-5f ? 0x1p-10f : gu[i];
 		else gu[i] += fabsf(gu[i]) < 1e-5f || fabsf(fabsf(gu[i]) - 7) < 1e-5f ? 0x1p-5f : 0;
-	struct active s = {n, f, form, interleaved, gu, random_operand(n * f, form == MT_XIELU && slack != 0),
-		random_operand(2, form == MT_XIELU && slack != 0), random_floats(2), 0};
-	double *y = doubles(n * f), *dgu = doubles(wide), *d = doubles(2), *d2 = doubles(2);
+	const float *dy = random_operand(elems, xielu && slack != 0), *slope = random_operand(2, xielu && slack != 0);
+	double *y = doubles(elems), *dgu = doubles(wide), *d = doubles(2);
 	struct sum_bound sums[2] = {{0}};
-	double bound[2] = {0}, bound2[2] = {0};
-	int sharp = 1;
-	struct active_element e = {.form = form, .a = {(double)s.slope[0], (double)s.slope[1]}};
-	for (int64_t i = 0; i < n * f; i++) {
+	struct active_element e = {.form = form, .a = {(double)slope[0], (double)slope[1]}};
+	for (int64_t i = 0; i < elems; i++) {
 		int64_t row = i / f, at = !gated ? i : interleaved ? 2 * i : row * 2 * f + i % f;
 		int64_t at_up = !gated ? at : interleaved ? at + 1 : at + f;
-		double dy = (double)s.dy[i];
+		double g = (double)dy[i];
 		e.g = (double)gu[at];
 		e.u = (double)gu[at_up];
 		y[i] = element_defined(&e);
-		if (gated) dgu[at_up] = dy * derivative(&e, &e.u);
-		dgu[at] = dy * derivative(&e, &e.g);
-		for (int j = 0; form == MT_XIELU && j < 2; j++) d[j] += dy * derivative(&e, e.a + j);
-		if (form == MT_XIELU) bound_term(&sums[e.g <= 0], dy, e.g);
+		if (gated) dgu[at_up] = g * derivative(&e, &e.u);
+		dgu[at] = g * derivative(&e, &e.g);
+		for (int j = 0; xielu && j < 2; j++) d[j] += g * derivative(&e, e.a + j);
+		if (xielu) bound_term(&sums[e.g <= 0], g, e.g);
 	}
-	for (int j = 0; j < 2; j++) {
-		double old = (double)s.dslope[j];
-		d2[j] = old + d[j];
-		bound[j] = bound_sum(&sums[j], (double)(n + f), e.a[j], d[j], 0);
-		bound2[j] = bound_sum(&sums[j], (double)(n + f), e.a[j], d[j], old);
-		sharp &= bound[j] < sqrt(sums[j].squares / (double)(n * f)) / (1 + exp(-e.a[j]));
+	struct activation_args a = {.gu = gu, .n = n, .f = f, .form = form, .interleaved = interleaved};
+	a.slope[0] = slope;
+	a.slope[1] = slope + 1;
+	a.y = expect("y", y, elems, 4e-7);
+	RUN(ACTIVATION_FORWARD, a);
+	int sharp = 1;
+	float *of_gu[2], *of_y[2], *forward = a.y;
+	for (int added = 0; added < 2; added++) { /* in place, and not */
+		a.dgu = of_gu[added] = expect_in(again(gu, wide), "dgu", dgu, 1, wide, wide, 6e-7);
+		a.y = of_y[added] = expect_in(again(dy, elems), "y of backward", y, 1, elems, elems, 4e-7);
+		a.dy = added ? dy : a.y;
+		a.gu = added ? gu : a.dgu;
+		a.beta = (float)added;
+		float *dslope = expect_sum("slopes' gradients", d, 2, 0, added || !xielu); /* others' stay */
+		double bound = 0, whole = 0;
+		for (int j = 0; j < 2; j++) {
+			double old = added || !xielu ? (double)dslope[j] : 0;
+			double of = bound_sum(&sums[j], (double)(n + f), e.a[j], d[j], old);
+			bound = hypot(bound, of);
+			whole = hypot(whole, old + d[j]);
+			sharp &= added || of < sqrt(sums[j].squares / (double)elems) / (1 + exp(-e.a[j]));
+			a.dslope[j] = dslope + j;
+		}
+		parts[parts_n - 1].bound = IN_FP32(bound / (whole + 1e-30));
+		RUN(ACTIVATION_BACKWARD, a);
 	}
-	char name[100];
-	snprintf(name, sizeof name, "%s %lld x %lld%s", form_names[form], (long long)n, (long long)f,
-		interleaved ? ", interleaved" : "");
-	check(name,
-		(struct part[]){{"y", NULL, y, n * f, 4e-7}, {"dgu", NULL, dgu, wide, 6e-7},
-			{"y of backward", NULL, y, n * f, 4e-7},
-			{"slopes' gradients", NULL, d, 2, IN_FP32(norm_of(bound) / (norm_of(d) + 1e-30))},
-			{"slopes' gradients added", NULL, d2, 2, IN_FP32(norm_of(bound2) / (norm_of(d2) + 1e-30))}},
-		5, run_active, &s);
-	if (form == MT_XIELU && wide > 8)
-		say(sharp, "%s: slopes' gradients without a term of mean size would be wrong", name);
-	say(!s.differs, "%s: backward in place gives the same bits, and forward's output", name);
+	expect_same("dgu in place", of_gu[0], of_gu[1], wide);
+	expect_same("y of backward in place", of_y[0], of_y[1], elems);
+	expect_same("y of backward", of_y[1], forward, elems);
+	compare("%s %ld x %ld%s", form_names[form], n, f, yes(interleaved, ", interleaved"));
+	if (xielu && wide > 8) say(sharp, "%s: slopes' gradients without a term of mean size would be wrong", case_name);
+	say(twins_agree, "%s: backward in place gives the same bits, and forward's output", case_name);
+	forget();
 }
 
 /* One element: gradients of gate and up where functions have kinks, as PyTorch has them (dup NAN: there is no up), and
@@ -786,111 +591,61 @@ static void test_edges(void)
 
 static void test_activations(void)
 {
-	static const int64_t sizes[][2] = {{1, 1}, {3, 20}, {100, 333}, {3, 40000}};
-	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+	static const int64_t sizes[2][4][2] = {{{1, 1}, {3, 20}, {100, 333}, {3, 40000}}, {{3, 20}, {4, 333}, {2, 4104}}};
+	for (int i = 0; i < 4 && sizes[on_gpu][i][0]; i++)
 		for (enum mt_ffn form = MT_SWIGLU; form <= MT_RELU; form++)
 			for (int interleaved = 0; interleaved <= activation_gated((int)form); interleaved++)
-				test_active(sizes[i][0], sizes[i][1], form, interleaved);
+				test_active(sizes[on_gpu][i][0], sizes[on_gpu][i][1], form, interleaved);
 }
 
 /* ---- factors ---- */
 
-struct scaled {
-	int64_t n;
-	const float *x, *add, *factor;
-	int in_place; /* y is 1: x, 2: add */
-	int64_t width, ld;
-};
-
-static void run_scaled(void *ctx, struct pool *pool, float **out)
+/* form: bits 1: with `add`; 2: with a factor; 4: y is x; 8: y is add */
+static void test_scaled(int64_t n, int form)
 {
-	struct scaled *s = ctx;
-	struct scaled_add_args a = {.y = out[0], .x = s->x, .add = s->add, .factor = s->factor, .n = s->n, .scale = 0.3f};
-	if (s->in_place) memcpy(out[0], s->in_place == 1 ? s->x : s->add, (size_t)s->n * sizeof(float));
-	if (s->in_place == 1) a.x = out[0];
-	else a.x = again(s->x, s->n);
-	if (s->in_place == 2) a.add = out[0];
-	else if (s->add) a.add = again(s->add, s->n);
-	if (s->factor) a.factor = again(s->factor, 1);
-	op_scaled_add(pool, &a);
-}
-
-static void test_scaled(int64_t n, int with_add, int with_factor, int in_place)
-{
-	struct scaled s = {n, random_floats(n), with_add ? random_floats(n) : NULL, with_factor ? random_floats(1) : NULL,
-		in_place, 0, 0};
+	const float *x = random_floats(n), *add = form & 1 ? random_floats(n) : NULL;
+	const float *factor = form & 2 ? random_floats(1) : NULL;
 	double *y = doubles(n);
+	struct scaled_add_args a = {.x = x, .add = add, .factor = factor, .n = n, .scale = 0.3f};
+	a.y = expect_in(form & 4 ? again(x, n) : form & 8 ? again(add, n) : not_numbers(n), "y", y, 1, n, n, 2e-7);
+	if (form & 4) a.x = a.y;
+	if (form & 8) a.add = a.y;
+	RUN(SCALED_ADD, a);
 	for (int64_t i = 0; i < n; i++)
-		y[i] = ((s.add ? (double)s.add[i] : 0) + (double)0.3f * (double)s.x[i]) * (s.factor ? (double)*s.factor : 1);
-	char name[100];
-	snprintf(name, sizeof name, "scaled add of %lld%s%s%s", (long long)n, with_add ? "" : ", nothing added",
-		yes(with_factor, ", a factor"),
-		in_place == 1       ? ", y is x"
-			: in_place == 2 ? ", y is add"
-							: "");
-	check(name, (struct part[]){{"y", NULL, y, n, 2e-7}}, 1, run_scaled, &s);
+		y[i] = ((add ? (double)add[i] : 0) + (double)0.3f * (double)x[i]) * (factor ? (double)*factor : 1);
+	CHECK("scaled add of %ld%s%s%s", n, yes(!add, ", nothing added"), yes(!!factor, ", a factor"),
+		form & 4 ? ", y is x" : yes(form & 8, ", y is add"));
 }
 
 /* Columns 3 to 3 + width - 1 of rows of `ld`, in place: all others stay */
-static void run_columns(void *ctx, struct pool *pool, float **out)
-{
-	struct scaled *s = ctx;
-	memcpy(out[0], s->x, (size_t)(s->n * s->ld) * sizeof(float));
-	op_scaled_add(pool,
-		&(struct scaled_add_args){.y = out[0] + 3,
-			.x = out[0] + 3,
-			.n = s->n * s->width,
-			.scale = 0.3f,
-			.width = s->width,
-			.ld = s->ld});
-}
-
 static void test_columns(int64_t rows, int64_t width, int64_t ld)
 {
-	struct scaled s = {.n = rows, .x = random_floats(rows * ld), .width = width, .ld = ld};
+	const float *x = random_floats(rows * ld);
 	double *y = doubles(rows * ld);
+	float *at = expect_in(again(x, rows * ld), "y", y, rows, ld, ld, 2e-7) + 3;
+	struct scaled_add_args a = {.y = at, .x = at, .n = rows * width, .scale = 0.3f, .width = width, .ld = ld};
+	RUN(SCALED_ADD, a);
 	for (int64_t i = 0; i < rows * ld; i++)
-		y[i] = (i % ld >= 3 && i % ld < 3 + width ? (double)0.3f : 1) * (double)s.x[i];
-	char name[100];
-	snprintf(name, sizeof name, "scaled columns, %lld of %lld, of %lld rows", (long long)width, (long long)ld,
-		(long long)rows);
-	check(name, (struct part[]){{"y", NULL, y, rows * ld, 2e-7}}, 1, run_columns, &s);
+		y[i] = (i % ld >= 3 && i % ld < 3 + width ? (double)0.3f : 1) * (double)x[i];
+	CHECK("scaled columns, %ld of %ld, of %ld rows", width, ld, rows);
 }
 
 /* ---- columns ---- */
 
-struct moved {
-	struct columns_args a;
-	const float *dst;
-	int64_t elems; /* of dst */
-};
-
-static void run_moved(void *ctx, struct pool *pool, float **out)
-{
-	struct moved *s = ctx;
-	struct columns_args a = s->a;
-	memcpy(out[0], s->dst, (size_t)s->elems * sizeof(float));
-	a.dst = out[0];
-	a.src = again(a.src, (a.n - 1) * a.src_ld + a.width);
-	op_columns(pool, &a);
-}
-
 static void test_moved(int64_t n, int64_t width, int64_t dst_ld, int64_t src_ld, int add)
 {
-	struct moved s = {.elems = (n - 1) * dst_ld + width};
-	const float *src = random_floats((n - 1) * src_ld + width), *dst = random_floats(s.elems);
-	double *y = doubles(s.elems);
-	s.dst = dst;
-	s.a = (struct columns_args){.src = src, .n = n, .width = width, .dst_ld = dst_ld, .src_ld = src_ld, .add = add};
-	for (int64_t i = 0; i < s.elems; i++) {
+	int64_t elems = (n - 1) * dst_ld + width;
+	const float *src = random_floats((n - 1) * src_ld + width), *dst = random_floats(elems);
+	double *y = doubles(elems);
+	struct columns_args a = {.src = src, .n = n, .width = width, .dst_ld = dst_ld, .src_ld = src_ld, .add = add};
+	a.dst = expect_in(again(dst, elems), "y", y, 1, elems, elems, 2e-7);
+	RUN(COLUMNS, a);
+	for (int64_t i = 0; i < elems; i++) {
 		int64_t row = i / dst_ld, column = i % dst_ld;
-		y[i] = (double)dst[i];
-		if (column < width) y[i] = (add ? y[i] : 0) + (double)src[row * src_ld + column];
+		y[i] = column < width && !add ? 0 : (double)dst[i];
+		if (column < width) y[i] += (double)src[row * src_ld + column];
 	}
-	char name[100];
-	snprintf(name, sizeof name, "%s %lld columns of %lld rows, %lld and %lld apart", add ? "add" : "copy",
-		(long long)width, (long long)n, (long long)dst_ld, (long long)src_ld);
-	check(name, (struct part[]){{"y", NULL, y, s.elems, 2e-7}}, 1, run_moved, &s);
+	CHECK("%s %ld columns of %ld rows, %ld and %ld apart", add ? "add" : "copy", width, n, dst_ld, src_ld);
 }
 
 static void test_factors(void)
@@ -905,7 +660,7 @@ static void test_factors(void)
 		test_moved(33, 300, 301, 512, add);
 	}
 	for (int form = 0; form < 12; form++)
-		if (form / 4 != 2 || form & 1) test_scaled(form & 1 ? 200003 : 37, form & 1, form >> 1 & 1, form / 4);
+		if (form < 8 || form & 1) test_scaled(form & 1 ? 200003 : 37, form);
 }
 
 /* ---- functions of an element, beside libm's, from op to op: the greatest error in units of 2^-24 ---- */
@@ -951,9 +706,6 @@ static void test_accuracy(void)
 	accurate("xIELU, by e^x - 1", x, y, half_expm1, fabs, 4);
 	forget();
 }
-
-/* For mt-sample, which computes a row in chunks */
-static void test_turned_past(void) { test_turned(1, 20, 2, 1, 20, 20, WARM | PAST); }
 
 static void test_knobs(void)
 {

@@ -1,8 +1,7 @@
 /* ops.c: every operation of the cpu device beside its definition in double precision, on awkward sizes.
  *
- * A case computes its results with pools of 1, 2 and 3 threads and from memory at three alignments: the bits must be
- * the same. Then the results are compared with the definition: the norm of the error against the norm of the result.
- * Backward definitions are gradients written out, or finite differences of the forward definition.
+ * Backward definitions are gradients written out, or finite differences of the forward definition. ops-case.h says what
+ * a case is.
  *
  *     ops [attention | experts | balance | delta]   all cases, or those of attention, ops-experts.h, ... alone
  */
@@ -16,261 +15,43 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { POOLS = 3 };
-
-static int failures;
-static struct pool *pools[POOLS]; /* of 1, 2 and 3 threads */
-static uint64_t seed = 1;
-static double slack; /* least bound: for devices that round elements (cuda-kernels.c) */
-static int on_gpu;   /* the operations are those of a GPU (cuda-kernels.c) */
-static int brief;    /* large cases in fewer forms, as an emulator is slow */
-
-__attribute__((format(printf, 2, 3))) static void say(int ok, const char *format, ...)
-{
-	va_list ap;
-	va_start(ap, format);
-	printf("%s ", ok ? "ok" : "FAILED");
-	vprintf(format, ap);
-	printf("\n");
-	va_end(ap);
-	failures += !ok;
-}
-
-static const char *yes(int is, const char *words) { return is ? words : ""; }
-
-/* From 0 to 1 */
-static double uniform(void)
-{
-	seed = seed * 6364136223846793005u + 1442695040888963407u;
-	return (double)(seed >> 11) * 0x1p-53;
-}
-
-/* The derivative of f at *x, in whose ctx *x is: a central difference */
-static double difference(double *x, double step, double (*f)(const void *ctx), const void *ctx)
-{
-	double was = *x, up, down;
-	*x = was + step;
-	up = f(ctx);
-	*x = was - step;
-	down = f(ctx);
-	*x = was;
-	return (up - down) / (2 * step);
-}
-
-/* ---- memory: everything of a case is freed with it; `skew` floats off alignment ---- */
-
-static void *kept[256];
-static int kept_n, skew;
-
-static void *keep(size_t bytes)
-{
-	char *p = calloc(1, bytes + 64);
-	if (!p || kept_n == 256) {
-		fprintf(stderr, "ops: out of memory\n");
-		exit(1);
-	}
-	kept[kept_n++] = p;
-	return p + 4 * skew;
-}
-
-/* A case is over. The next one draws the same numbers, whatever cases are before it. */
-static void forget(void)
-{
-	while (kept_n) free(kept[--kept_n]);
-	seed = 1;
-}
-
-/* about normal, unit variance */
-static float *random_floats(int64_t n)
-{
-	float *x = keep((size_t)n * sizeof *x);
-	for (int64_t i = 0; i < n; i++) x[i] = (float)((uniform() + uniform() + uniform() + uniform() - 2) * 1.7320508);
-	return x;
-}
-
-static float *again(const float *x, int64_t n)
-{
-	float *y = keep((size_t)n * sizeof *y);
-	memcpy(y, x, (size_t)n * sizeof *y);
-	return y;
-}
-
-/* x's rows (N, width), `ld` apart, NaN between them; and back */
-static float *apart(const float *x, int64_t n, int64_t width, int64_t ld)
-{
-	float *y = keep((size_t)(n * ld) * sizeof *y);
-	memset(y, 0xff, (size_t)(n * ld) * sizeof *y);
-	for (int64_t t = 0; t < n; t++) memcpy(y + t * ld, x + t * width, (size_t)width * sizeof *y);
-	return y;
-}
-
-static void together(float *y, const float *x, int64_t n, int64_t width, int64_t ld)
-{
-	for (int64_t t = 0; t < n; t++) memcpy(y + t * width, x + t * ld, (size_t)width * sizeof *y);
-}
-
-/* The same, of rows that `apart` made: no operation may have written between them */
-static void together_again(float *y, const float *x, int64_t n, int64_t width, int64_t ld)
-{
-	int good = 1;
-	together(y, x, n, width, ld);
-	for (int64_t i = 0; i < n * ld; i++) good &= i % ld < width || isnan(x[i]);
-	if (!good) say(0, "an operation wrote between rows");
-}
-
-static double *doubles(int64_t n) { return keep((size_t)n * sizeof(double)); }
-
-/* ---- a case ---- */
-
-#define IN_FP32(bound) (-(bound))
-
-struct part {
-	const char *name;
-	float *got;
-	const double *want;
-	int64_t n;
-	double bound; /* of the error's norm, relative to the norm of `want`; IN_FP32: of sums that no device rounds */
-};
-
-static double error_of(const struct part *p)
-{
-	double error = 0, norm = 0;
-	for (int64_t i = 0; i < p->n; i++) {
-		double d = (double)p->got[i] - p->want[i];
-		error += d * d;
-		norm += p->want[i] * p->want[i];
-	}
-	return sqrt(error) / (sqrt(norm) + 1e-30);
-}
-
-/* run (ctx, pool) fills results[], each of lengths[i]; parts[i].want is the definition's */
-static void check(const char *name, struct part *parts, int count,
-	void (*run)(void *ctx, struct pool *, float **results), void *ctx)
-{
-	int same = 1, good = 1;
-	double worst = 0;
-	for (int p = 0; p < POOLS; p++) {
-		float *results[10];
-		skew = p;
-		for (int i = 0; i < count; i++) {
-			results[i] = keep((size_t)parts[i].n * sizeof(float));
-			memset(results[i], 0xff, (size_t)parts[i].n * sizeof(float)); /* NaN: what is not written shows */
-		}
-		run(ctx, pools[p], results);
-		for (int i = 0; i < count; i++)
-			if (p) same &= !memcmp(parts[i].got, results[i], (size_t)parts[i].n * sizeof(float));
-			else parts[i].got = results[i];
-	}
-	skew = 0;
-	for (int i = 0; i < count; i++) {
-		double e = error_of(&parts[i]);
-		double bound = parts[i].bound < 0 ? -parts[i].bound : fmax(parts[i].bound, slack);
-		if (!(e <= bound)) {
-			good = 0;
-			printf("  %s: error %.2g, bound %.2g\n", parts[i].name, e, bound);
-		}
-		worst = e > worst ? e : worst;
-	}
-	say(same && good, "%s (error %.1e%s)", name, worst, same ? "" : ", bits depend on threads or alignment");
-	forget();
-}
+#include "ops-case.h"
 
 /* ---- gemm ---- */
-
-struct gemm_case {
-	int64_t m, n, k;
-	int ta, tb, beta, bias, add, bf16, fp32;
-	const float *a, *b, *c, *bias_at, *added;
-	int64_t lda, ldb, ldc;
-};
-
-/* A copy of an operand, in the case's type */
-static const void *typed(const struct gemm_case *s, const float *x, int64_t n)
-{
-	if (!s->bf16) return again(x, n);
-	uint16_t *y = keep((size_t)n * sizeof *y);
-	op_narrow(pools[0], y, x, n);
-	return y;
-}
-
-static void run_gemm(void *ctx, struct pool *pool, float **out)
-{
-	struct gemm_case *s = ctx;
-	int64_t na = (s->ta ? s->k : s->m) * s->lda, nb = (s->tb ? s->n : s->k) * s->ldb;
-	struct gemm_args g = {.m = s->m,
-		.n = s->n,
-		.k = s->k,
-		.a = typed(s, s->a, na),
-		.lda = s->lda,
-		.trans_a = s->ta,
-		.b = typed(s, s->b, nb),
-		.ldb = s->ldb,
-		.trans_b = s->tb,
-		.c = out[0],
-		.ldc = s->ldc,
-		.beta = (float)s->beta,
-		.bias = s->bias ? typed(s, s->bias_at, s->n) : NULL,
-		.add = s->add ? s->added : NULL,
-		.bf16 = s->bf16,
-		.fp32 = s->fp32};
-	if (s->beta) memcpy(out[0], s->c, (size_t)(s->m * s->ldc) * sizeof(float));
-	op_gemm(pool, &g);
-	for (int64_t i = 0; i < s->m; i++) /* what lies between rows is not the product's */
-		for (int64_t j = s->n; j < s->ldc; j++) out[0][i * s->ldc + j] = 0;
-}
-
-static void round_to_bf16(float *x, int64_t n)
-{
-	uint16_t *half = keep((size_t)n * sizeof *half);
-	op_narrow(pools[0], half, x, n);
-	op_widen(pools[0], x, half, n);
-}
-
-/* Numbers that bf16 has */
-static float *random_operand(int64_t n, int bf16)
-{
-	float *x = random_floats(n);
-	if (bf16) round_to_bf16(x, n);
-	return x;
-}
 
 /* form: bits 1, 2: transposed; 4: added to c; 8: residual; 16: bf16; 32: fp32 whatever the elements are, as a router's
  * logits */
 static void test_gemm(int64_t m, int64_t n, int64_t k, int form)
 {
-	struct gemm_case s = {.m = m,
-		.n = n,
-		.k = k,
-		.ta = form & 1,
-		.tb = form >> 1 & 1,
-		.beta = form >> 2 & 1,
-		.bias = (form & 7) == 2,
-		.add = form >> 3 & 1,
-		.bf16 = form >> 4 & 1,
-		.fp32 = form >> 5,
-		.ldc = n + 3};
-	s.lda = (s.ta ? m : k) + 5;
-	s.ldb = (s.tb ? k : n) + 1;
-	s.a = random_operand((s.ta ? k : m) * s.lda, s.bf16 | s.fp32);
-	s.b = random_operand((s.tb ? n : k) * s.ldb, s.bf16 | s.fp32);
-	s.c = random_floats(m * s.ldc);
-	s.bias_at = random_operand(n, s.bf16 | s.fp32);
-	s.added = s.add ? random_floats(m * s.ldc) : NULL;
-	double *want = doubles(m * s.ldc);
+	int ta = form & 1, tb = form >> 1 & 1, beta = form >> 2 & 1, bf16 = form >> 4 & 1, fp32 = form >> 5;
+	struct gemm_args g = {.m = m, .n = n, .k = k, .trans_a = ta, .trans_b = tb, .bf16 = bf16, .fp32 = fp32};
+	g.lda = (ta ? m : k) + 5;
+	g.ldb = (tb ? k : n) + 1;
+	g.ldc = n + 3;
+	int64_t na = (ta ? k : m) * g.lda, nb = (tb ? n : k) * g.ldb;
+	const float *a = random_operand(na, bf16 | fp32), *b = random_operand(nb, bf16 | fp32);
+	const float *bias = (form & 7) == 2 ? random_operand(n, bf16 | fp32) : NULL;
+	const float *add = form & 8 ? random_floats(m * g.ldc) : NULL, *c = beta ? random_floats(m * n) : NULL;
+	double *want = doubles(m * n);
+	g.a = bf16 ? (void *)narrowed(a, na) : a;
+	g.b = bf16 ? (void *)narrowed(b, nb) : b;
+	g.bias = bf16 && bias ? (void *)narrowed(bias, n) : bias;
+	g.add = add;
+	g.beta = (float)beta;
+	g.c = expect_in(beta ? apart(c, m, n, g.ldc) : not_numbers(m * g.ldc), "c", want, m, n, g.ldc,
+		fp32 ? IN_FP32(1e-6) : 1e-6);
+	RUN(GEMM, g);
 	for (int64_t i = 0; i < m; i++)
 		for (int64_t j = 0; j < n; j++) {
-			double x = s.beta ? (double)s.c[i * s.ldc + j] : s.bias ? (double)s.bias_at[j] : 0;
-			x += s.add ? (double)s.added[i * s.ldc + j] : 0;
+			double x = (beta ? (double)c[i * n + j] : 0) + (bias ? (double)bias[j] : 0);
+			x += add ? (double)add[i * g.ldc + j] : 0;
 			for (int64_t l = 0; l < k; l++)
-				x += (double)s.a[s.ta ? l * s.lda + i : i * s.lda + l] *
-					(double)s.b[s.tb ? j * s.ldb + l : l * s.ldb + j];
-			want[i * s.ldc + j] = x;
+				x += (double)a[ta ? l * g.lda + i : i * g.lda + l] * (double)b[tb ? j * g.ldb + l : l * g.ldb + j];
+			want[i * n + j] = x;
 		}
-	char name[100];
-	snprintf(name, sizeof name, "gemm %lld x %lld x %lld%s%s%s%s%s%s%s", (long long)m, (long long)n, (long long)k,
-		yes(s.bf16, " of bf16"), yes(s.fp32, " in fp32"), yes(s.ta, ", a transposed"), yes(s.tb, ", b transposed"),
-		yes(s.beta, ", added to c"), yes(s.bias, ", bias"), yes(s.add, ", residual"));
-	check(name, (struct part[]){{"c", NULL, want, m * s.ldc, s.fp32 ? IN_FP32(1e-6) : 1e-6}}, 1, run_gemm, &s);
+	CHECK("gemm %ld x %ld x %ld%s%s%s%s%s%s%s", m, n, k, yes(bf16, " of bf16"), yes(fp32, " in fp32"),
+		yes(ta, ", a transposed"), yes(tb, ", b transposed"), yes(beta, ", added to c"), yes(!!bias, ", bias"),
+		yes(!!add, ", residual"));
 }
 
 /* The last of a product's sums: what adding it afterwards would give */
@@ -278,7 +59,7 @@ static void test_residual(int64_t m, int64_t n, int64_t k)
 {
 	const float *a = random_floats(m * k), *b = random_floats(n * k), *bias = random_floats(n),
 				*x = random_floats(m * n);
-	float *at_once = keep((size_t)(m * n) * sizeof *at_once), *after = keep((size_t)(m * n) * sizeof *after);
+	float *at_once = not_numbers(m * n), *after = not_numbers(m * n);
 	struct gemm_args g =
 		{.m = m, .n = n, .k = k, .a = a, .lda = k, .b = b, .ldb = k, .trans_b = 1, .c = after, .ldc = n, .bias = bias};
 	op_gemm(pools[1], &g);
@@ -290,151 +71,66 @@ static void test_residual(int64_t m, int64_t n, int64_t k)
 		float sum = after[i] + x[i];
 		same &= !memcmp(&sum, at_once + i, sizeof sum);
 	}
-	say(same, "residual of %lld x %lld x %lld: the bits of a sum afterwards", (long long)m, (long long)n, (long long)k);
+	say(same, "residual of %ld x %ld x %ld: the bits of a sum afterwards", m, n, k);
 	forget();
 }
 
 /* ---- bias ---- */
 
-struct bias_case {
-	int64_t m, n, ld;
-	const float *dy, *db;
-};
-
-static void run_bias(void *ctx, struct pool *pool, float **out)
-{
-	struct bias_case *s = ctx;
-	struct bias_backward_args a = {.db = out[0], .dy = again(s->dy, s->m * s->ld), .m = s->m, .n = s->n, .ld = s->ld};
-	op_bias_backward(pool, &a);
-	memcpy(out[1], s->db, (size_t)s->n * sizeof(float));
-	a.db = out[1];
-	a.beta = 1;
-	op_bias_backward(pool, &a);
-}
-
 static void test_bias(int64_t m, int64_t n, int64_t ld)
 {
-	struct bias_case s = {m, n, ld, random_floats(m * ld), random_floats(n)};
-	double *set = doubles(n), *added = doubles(n);
-	for (int64_t j = 0; j < n; j++) {
-		for (int64_t i = 0; i < m; i++) set[j] += (double)s.dy[i * ld + j];
-		added[j] = set[j] + (double)s.db[j];
+	const float *dy = random_floats(m * ld);
+	double *want = doubles(n);
+	struct bias_backward_args a = {.dy = dy, .m = m, .n = n, .ld = ld};
+	for (int added = 0; added < 2; added++) {
+		a.db = expect_sum("db", want, n, 1e-6, added);
+		a.beta = (float)added;
+		RUN(BIAS_BACKWARD, a);
 	}
-	char name[80];
-	snprintf(name, sizeof name, "bias backward %lld x %lld, rows %lld apart", (long long)m, (long long)n,
-		(long long)ld);
-	check(name, (struct part[]){{"db", NULL, set, n, 1e-6}, {"db added", NULL, added, n, 1e-6}}, 2, run_bias, &s);
+	for (int64_t i = 0; i < m * ld; i++)
+		if (i % ld < n) want[i % ld] += (double)dy[i];
+	CHECK("bias backward %ld x %ld, rows %ld apart", m, n, ld);
 }
 
 /* ---- embedding ---- */
 
-struct embed_case {
-	int64_t n, h, vocab, pad;
-	float scale;
-	const uint32_t *tokens;
-	const float *w, *dx, *dw, *table, *dtable;
-	struct positions at; /* seq 0: none */
-};
-
-static void run_embed(void *ctx, struct pool *pool, float **out)
-{
-	struct embed_case *s = ctx;
-	int64_t rows = s->at.rows * s->h;
-	struct embed_forward_args f = {.x = out[0],
-		.w = again(s->w, s->vocab * s->h),
-		.tokens = s->tokens,
-		.n = s->n,
-		.h = s->h,
-		.scale = s->scale,
-		.table = rows ? again(s->table, rows) : NULL,
-		.at = s->at};
-	struct embed_backward_args a = {.dw = out[1],
-		.dx = again(s->dx, s->n * s->h),
-		.tokens = s->tokens,
-		.n = s->n,
-		.h = s->h,
-		.vocab = s->vocab,
-		.pad = -1,
-		.scale = s->scale,
-		.dtable = rows ? out[3] : NULL,
-		.at = s->at};
-	op_embed_forward(pool, &f);
-	op_embed_backward(pool, &a);
-	memcpy(out[2], s->dw, (size_t)(s->vocab * s->h) * sizeof(float));
-	if (rows) memcpy(out[4], s->dtable, (size_t)rows * sizeof(float));
-	a.dw = out[2];
-	a.dtable = rows ? out[4] : NULL;
-	a.beta = 1;
-	a.pad = s->pad;
-	op_embed_backward(pool, &a);
-}
-
-/* documents of the given length (0: one a row), padding in the last `padding` tokens of a row, each a document */
-static uint32_t *documents(int64_t rows, int64_t seq, int64_t length, int64_t padding)
-{
-	uint32_t *starts = keep((size_t)(rows * seq) * sizeof *starts);
-	for (int64_t t = 0; t < rows * seq; t++) {
-		int64_t at = t % seq;
-		starts[t] = (uint32_t)(at >= seq - padding ? at : length ? at / length * length : 0);
-	}
-	return starts;
-}
-
 /* seq: learned positions, of rows of so many tokens, documents of 7 and some padding; 0: none */
 static void test_embed(int64_t n, int64_t h, int64_t vocab, float scale, int64_t seq)
 {
-	uint32_t *tokens = keep((size_t)n * sizeof *tokens);
 	int64_t offset = seq % 3, rows = seq ? seq + offset + 1 : 0;
-	struct embed_case s = {n, h, vocab, 1, scale, tokens, random_floats(vocab * h), random_floats(n * h),
-		random_floats(vocab * h), random_floats(rows * h), random_floats(rows * h),
-		{.rows = rows, .offset = offset, .seq = seq, .starts = seq ? documents(n / seq, seq, 7, 3) : NULL}};
-	double *x = doubles(n * h), *set = doubles(vocab * h), *added = doubles(vocab * h), *set_rows = doubles(rows * h),
-		   *added_rows = doubles(rows * h);
-	for (int64_t i = 0; i < vocab * h; i++) added[i] = (double)s.dw[i];
-	for (int64_t i = 0; i < rows * h; i++) added_rows[i] = (double)s.dtable[i];
+	const float *w = random_floats(vocab * h), *dx = random_floats(n * h),
+				*table = seq ? random_floats(rows * h) : NULL;
+	uint32_t *tokens = indices(n);
+	struct positions at = {.rows = rows, .offset = offset, .seq = seq};
+	at.starts = seq ? documents(n / seq, seq, 7, 3) : NULL;
+	double *x = doubles(n * h), *dw = doubles(vocab * h), *unpadded = doubles(vocab * h), *dtable = doubles(rows * h);
+	struct embed_forward_args f = {.w = w, .tokens = tokens, .n = n, .h = h, .scale = scale, .table = table, .at = at};
+	struct embed_backward_args b =
+		{.dx = dx, .tokens = tokens, .n = n, .h = h, .vocab = vocab, .scale = scale, .at = at};
+	f.x = expect("x", x, n * h, scale == 1 && !seq ? 0 : 1e-7);
+	RUN(EMBED_FORWARD, f);
+	for (int added = 0; added < 2; added++) {
+		b.dw = expect_sum(added ? "dw without padding" : "dw", added ? unpadded : dw, vocab * h, 1e-6, added);
+		b.dtable = seq ? expect_sum("dtable", dtable, rows * h, 1e-6, added) : NULL;
+		b.pad = added ? 1 : -1;
+		b.beta = (float)added;
+		RUN(EMBED_BACKWARD, b);
+	}
 	for (int64_t t = 0; t < n; t++) {
-		int64_t row = seq ? t % seq - s.at.starts[t] + offset : 0;
+		int64_t row = seq ? t % seq - at.starts[t] + offset : 0;
 		tokens[t] = (uint32_t)(uniform() * uniform() * (double)vocab);
 		for (int64_t i = 0; i < h; i++) {
-			double d = (double)scale * (double)s.dx[t * h + i];
-			x[t * h + i] = (double)scale * (double)s.w[tokens[t] * h + i] + (seq ? (double)s.table[row * h + i] : 0);
-			set[tokens[t] * h + i] += d;
-			added[tokens[t] * h + i] += tokens[t] == s.pad ? 0 : d;
-			if (!seq) continue;
-			set_rows[row * h + i] += (double)s.dx[t * h + i];
-			added_rows[row * h + i] += (double)s.dx[t * h + i];
+			double d = (double)dx[t * h + i];
+			x[t * h + i] = (double)scale * (double)w[tokens[t] * h + i] + (seq ? (double)table[row * h + i] : 0);
+			dw[tokens[t] * h + i] += (double)scale * d;
+			unpadded[tokens[t] * h + i] += tokens[t] == 1 ? 0 : (double)scale * d;
+			if (seq) dtable[row * h + i] += d;
 		}
 	}
-	char name[100];
-	snprintf(name, sizeof name, "embedding of %lld tokens, %lld wide, times %g%s", (long long)n, (long long)h,
-		(double)scale, yes(seq, ", positions"));
-	check(name,
-		(struct part[]){{"x", NULL, x, n * h, scale == 1 && !seq ? 0 : 1e-7}, {"dw", NULL, set, vocab * h, 1e-6},
-			{"dw added, without padding", NULL, added, vocab * h, 1e-6}, {"dtable", NULL, set_rows, rows * h, 1e-6},
-			{"dtable added", NULL, added_rows, rows * h, 1e-6}},
-		seq ? 5 : 3, run_embed, &s);
+	CHECK("embedding of %ld tokens, %ld wide, times %g%s", n, h, (double)scale, yes(seq, ", positions"));
 }
 
 /* ---- attention ---- */
-
-static int of_bf16; /* its operands are rounded */
-
-static void attend(struct pool *pool, const struct attention_args *a)
-{
-	if (of_bf16) attention_bf16_forward(pool, a);
-	else op_attention_forward(pool, a);
-}
-
-static void attend_back(struct pool *pool, const struct attention_args *a)
-{
-	if (of_bf16) attention_bf16_backward(pool, a);
-	else op_attention_backward(pool, a);
-}
-
-struct attention_case {
-	struct attention_args a;
-	const float *qkv, *d_o, *dsinks;
-};
 
 static struct sinks_backward_args sinks_of(const struct attention_args *a, float *dsinks)
 {
@@ -446,26 +142,6 @@ static struct sinks_backward_args sinks_of(const struct attention_args *a, float
 		.n = a->n,
 		.heads = a->heads,
 		.dim = attention_dim_v(a)};
-}
-
-static void run_attention(void *ctx, struct pool *pool, float **out)
-{
-	struct attention_case *s = ctx;
-	struct attention_args a = s->a;
-	a.qkv = again(s->qkv, a.n * attention_row(&a));
-	a.o = out[0];
-	a.lse = out[1];
-	attend(pool, &a);
-	a.d_o = again(s->d_o, a.n * a.heads * attention_dim_v(&a));
-	a.dqkv = out[2];
-	attend_back(pool, &a);
-	if (!a.sinks) return;
-	struct sinks_backward_args b = sinks_of(&a, out[3]);
-	op_sinks_backward(pool, &b);
-	memcpy(out[4], s->dsinks, (size_t)a.heads * sizeof(float));
-	b.dsinks = out[4];
-	b.beta = 1;
-	op_sinks_backward(pool, &b);
 }
 
 /* The scores of one query, of the keys first .. t; slope: by which the cap multiplies their gradient */
@@ -521,54 +197,44 @@ static void attention_defined(const struct attention_args *a, int64_t t, int64_t
 	}
 }
 
-static void test_attention_with(struct attention_args a, int64_t length, int64_t padding)
-{
-	int64_t n = a.n, heads = a.heads, dim_v = attention_dim_v(&a), wide = attention_row(&a);
-	a.starts = documents(n / a.seq, a.seq, length, padding);
-	struct attention_case s = {a, random_floats(n * wide), random_floats(n * heads * dim_v), random_floats(heads)};
-	double *o = doubles(n * heads * dim_v), *lse = doubles(n * heads), *dqkv = doubles(n * wide), *p = doubles(2 * n);
-	double *dsinks = doubles(heads), *added = doubles(heads);
-	for (int64_t t = 0; t < n; t++)
-		for (int64_t h = 0; h < heads; h++)
-			attention_defined(&a, t, h, o + (t * heads + h) * dim_v, lse + t * heads + h, dqkv, dsinks,
-				s.d_o + (t * heads + h) * dim_v, s.qkv, p);
-	for (int64_t h = 0; h < heads; h++) added[h] = dsinks[h] + (double)s.dsinks[h];
-	char name[140], of_v[24] = "";
-	if (a.dim_v) snprintf(of_v, sizeof of_v, " and %lld", (long long)dim_v);
-	snprintf(name, sizeof name,
-		"attention %lld x %lld, %lld/%lld heads of %lld%s, window %lld, documents of %lld%s%s%s", (long long)n / a.seq,
-		(long long)a.seq, (long long)heads, (long long)a.kv_heads, (long long)a.dim, of_v, (long long)a.window,
-		(long long)length, yes(a.cap != 0, ", cap"), yes(!!a.sinks, ", sinks"), yes(of_bf16, ", bf16"));
-	double loose = fmax(3e-6, 4 * slack); /* sums over tokens of terms of either sign */
-	check(name,
-		(struct part[]){{"o", NULL, o, n * heads * dim_v, 6e-7}, {"lse", NULL, lse, n * heads, 4e-7},
-			{"dqkv", NULL, dqkv, n * wide, 1e-6}, {"dsinks", NULL, dsinks, heads, loose},
-			{"dsinks added", NULL, added, heads, loose}},
-		a.sinks ? 5 : 3, run_attention, &s);
-}
-
-/* without and with a cap and sinks; a cap that large scores reach and small ones do not feel */
-static void test_values(int64_t rows, int64_t seq, int64_t heads, int64_t kv_heads, int64_t dim, int64_t dim_v,
+/* without and with a cap and sinks; a cap that large scores reach and small ones do not feel. dim_v 0: dim */
+static void test_attention(int64_t rows, int64_t seq, int64_t heads, int64_t kv_heads, int64_t dim, int64_t dim_v,
 	int64_t window, int64_t length, int64_t padding)
 {
-	for (int knobs = 0; knobs < 4; knobs += brief && rows * seq > 130 ? 3 : 1)
-		test_attention_with((struct attention_args){.n = rows * seq,
-								.seq = seq,
-								.heads = heads,
-								.kv_heads = kv_heads,
-								.dim = dim,
-								.dim_v = dim_v,
-								.window = window,
-								.scale = 1.0f / sqrtf((float)dim),
-								.cap = knobs & 1 ? 1.5f : 0,
-								.sinks = knobs & 2 ? random_floats(heads) : NULL},
-			length, padding);
-}
-
-static void test_attention(int64_t rows, int64_t seq, int64_t heads, int64_t kv_heads, int64_t dim, int64_t window,
-	int64_t length, int64_t padding)
-{
-	test_values(rows, seq, heads, kv_heads, dim, 0, window, length, padding);
+	int64_t n = rows * seq;
+	for (int knobs = 0; knobs < 4; knobs += brief && n > 130 ? 3 : 1) {
+		struct attention_args a =
+			{.n = n, .seq = seq, .heads = heads, .kv_heads = kv_heads, .dim = dim, .dim_v = dim_v};
+		int64_t out = heads * attention_dim_v(&a), wide = attention_row(&a);
+		const float *qkv = random_floats(n * wide), *d_o = random_floats(n * out);
+		double *o = doubles(n * out), *lse = doubles(n * heads), *dqkv = doubles(n * wide), *p = doubles(2 * n);
+		double *dsinks = doubles(heads), loose = fmax(3e-6, 4 * slack); /* sums over tokens of terms of either sign */
+		char of_v[24] = "";
+		a.window = window;
+		a.scale = 1.0f / sqrtf((float)dim);
+		a.cap = knobs & 1 ? 1.5f : 0;
+		a.sinks = knobs & 2 ? random_floats(heads) : NULL;
+		a.starts = documents(rows, seq, length, padding);
+		a.qkv = qkv;
+		a.o = expect("o", o, n * out, 6e-7);
+		a.lse = expect("lse", lse, n * heads, 4e-7);
+		RUN(ATTENTION_FORWARD, a);
+		a.d_o = d_o;
+		a.dqkv = expect("dqkv", dqkv, n * wide, 1e-6);
+		RUN(ATTENTION_BACKWARD, a);
+		for (int added = 0; a.sinks && added < 2; added++) {
+			struct sinks_backward_args b = sinks_of(&a, expect_sum("dsinks", dsinks, heads, loose, added));
+			b.beta = (float)added;
+			RUN(SINKS_BACKWARD, b);
+		}
+		for (int64_t i = 0; i < n * heads; i++)
+			attention_defined(&a, i / heads, i % heads, o + i * (out / heads), lse + i, dqkv, dsinks,
+				d_o + i * (out / heads), qkv, p);
+		if (dim_v) snprintf(of_v, sizeof of_v, " and %ld", dim_v);
+		CHECK("attention %ld x %ld, %ld/%ld heads of %ld%s, window %ld, documents of %ld%s%s%s", rows, seq, heads,
+			kv_heads, dim, of_v, window, length, yes(a.cap != 0, ", cap"), yes(!!a.sinks, ", sinks"),
+			yes(of_bf16, ", bf16"));
+	}
 }
 
 /* Memory and operands for one row of n tokens, a document */
@@ -614,7 +280,7 @@ static void test_past(int64_t past, int64_t n, float cap)
 	attend(pools[1], &a);
 	attend(pools[2], &end);
 	say(same_attention(&end, &a, past, 0),
-		"attention of %lld queries after %lld tokens%s: the bits of the whole document", (long long)n, (long long)past,
+		"attention of %ld queries after %ld tokens%s: the bits of the whole document", n, past,
 		yes(cap != 0, ", cap, sinks"));
 	forget();
 }
@@ -643,7 +309,7 @@ static void test_isolation(int64_t before, int64_t length, int64_t after, float 
 	attend(pools[0], &alone);
 	attend_back(pools[0], &alone);
 	say(same_attention(&alone, &a, before, 1) && isfinite(*(float *)alone.o) && isfinite(*(float *)alone.dqkv),
-		"attention of a document of %lld%s beside others and alone: same bits", (long long)length,
+		"attention of a document of %ld%s beside others and alone: same bits", length,
 		yes(cap != 0, " with a cap and sinks"));
 	forget();
 }
@@ -760,54 +426,15 @@ static void test_attention_extremes(void)
 
 /* ---- cross-entropy ---- */
 
-struct head_case {
-	int64_t n, vocab;
-	const float *raw;
-	const uint32_t *targets;
-	const float *weights;
-	float scale, cap;
-	double losses[2 * POOLS];
-	int at;
-	int64_t count;
-};
-
-/* Most models' logits are neither scaled nor capped */
-static int are_plain(const struct head_case *s) { return s->scale == 1 && s->cap == 0; }
-
-/* out: logits as the forward has them, and the gradient of what they were */
-static void run_head(void *ctx, struct pool *pool, float **out)
-{
-	struct head_case *s = ctx;
-	for (int backward = 0; backward < 2; backward++) {
-		struct loss loss = {0};
-		struct cross_entropy_args a = {.logits = out[backward],
-			.targets = s->targets,
-			.weights = s->weights,
-			.n = s->n,
-			.vocab = s->vocab,
-			.scale = 0.01f,
-			.backward = backward,
-			.loss = &loss,
-			.logit_scale = are_plain(s) ? 0 : s->scale,
-			.cap = s->cap};
-		struct cap_logits_args c = {.logits = a.logits, .n = s->n * s->vocab, .scale = s->scale, .cap = s->cap};
-		memcpy(a.logits, s->raw, (size_t)c.n * sizeof(float));
-		if (!are_plain(s)) op_cap_logits(pool, &c);
-		op_cross_entropy(pool, &a);
-		s->losses[s->at++] = loss.sum;
-		s->count = loss.targets;
-	}
-}
-
 /* weighted: with weights of all kinds, among them 0 and below 0 */
 static void test_head(int64_t n, int64_t vocab, float scale, float cap, int none, int weighted)
 {
-	float *raw = random_floats(n * vocab);
-	uint32_t *targets = keep((size_t)n * sizeof *targets);
-	struct head_case s = {.n = n, .vocab = vocab, .raw = raw, .targets = targets, .scale = scale, .cap = cap};
-	float *weights = random_floats(n);
+	float *raw = random_floats(n * vocab), *weights = random_floats(n);
+	uint32_t *targets = indices(n);
 	double *logits = doubles(n * vocab), *grad = doubles(n * vocab), loss = 0, most = 0, k = (double)scale,
 		   c = (double)cap;
+	struct loss *losses[2];
+	int plain = scale == 1 && cap == 0, good = 1; /* most models' logits are neither scaled nor capped */
 	int64_t count = 0;
 	for (int64_t r = 0; r < n; r++) {
 		double *x = logits + r * vocab, *d = grad + r * vocab, sum = 0;
@@ -827,18 +454,32 @@ static void test_head(int64_t n, int64_t vocab, float scale, float cap, int none
 		most += fabs((double)weights[r]) * (log(sum) - x[targets[r]]);
 		count++;
 	}
-	char name[100];
-	snprintf(name, sizeof name, "cross-entropy %lld x %lld, logits times %g, cap %g%s%s", (long long)n,
-		(long long)vocab, k, c, yes(none, ", no targets"), yes(weighted, ", weights"));
-	if (weighted) s.weights = weights;
-	check(name,
-		(struct part[]){{"logits", NULL, logits, n * vocab, are_plain(&s) ? 0 : 4e-7},
-			{"gradient", NULL, grad, n * vocab, are_plain(&s) ? 1e-6 : 2e-6}},
-		2, run_head, &s);
-	int good = s.count == count;
-	for (int i = 0; i < s.at; i++)
-		good &= s.losses[i] == s.losses[0] && fabs(s.losses[i] - loss) <= fmax(3e-7, slack) * most + 1e-15;
-	say(good, "%s: loss %.9g for %.9g over %lld targets", name, s.losses[0], loss, (long long)s.count);
+	for (int backward = 0; backward < 2; backward++) { /* the gradient is that of what the logits were */
+		struct cross_entropy_args a = {.targets = targets,
+			.n = n,
+			.vocab = vocab,
+			.scale = 0.01f,
+			.backward = backward};
+		double bound = backward ? (plain ? 1e-6 : 2e-6) : plain ? 0 : 4e-7;
+		a.logits = expect_in(again(raw, n * vocab), backward ? "gradient" : "logits", backward ? grad : logits, n,
+			vocab, vocab, bound);
+		a.weights = weighted ? weights : NULL;
+		a.loss = losses[backward] = keep_at(sizeof *a.loss, 0);
+		a.logit_scale = plain ? 0 : scale;
+		a.cap = cap;
+		struct cap_logits_args capped = {.logits = a.logits, .n = n * vocab, .scale = scale, .cap = cap};
+		if (!plain) RUN(CAP_LOGITS, capped);
+		RUN(CROSS_ENTROPY, a);
+	}
+	compare("cross-entropy %ld x %ld, logits times %g, cap %g%s%s", n, vocab, k, c, yes(none, ", no targets"),
+		yes(weighted, ", weights"));
+	const struct loss *first = seen(losses[0], 0);
+	for (int i = 0; i < 2 * POOLS; i++) {
+		const struct loss *l = seen(losses[i % 2], i / 2);
+		good &= l->targets == count && l->sum == first->sum && fabs(l->sum - loss) <= fmax(3e-7, slack) * most + 1e-15;
+	}
+	say(good, "%s: loss %.9g for %.9g over %ld targets", case_name, first->sum, loss, count);
+	forget();
 }
 
 /* Losses of rows, of logits with many ties: those below 0 are of targets that are the first of the largest */
@@ -882,7 +523,7 @@ static void test_greedy(int64_t n, int64_t vocab)
 		all += fabs(losses[r]);
 	}
 	say(good && fabs(loss.sum - all) <= 1e-12 * all,
-		"cross-entropy %lld x %lld: %d losses are marked as of the likeliest", (long long)n, (long long)vocab, greedy);
+		"cross-entropy %ld x %ld: %d losses are marked as of the likeliest", n, vocab, greedy);
 	forget();
 }
 
@@ -1044,23 +685,31 @@ static void test_pool(void)
 #include "ops-balance.h"
 #include "ops-delta.h"
 
+/* The last number says where a case runs */
+static const int64_t attentions[][10] = {{1, 1, 1, 1, 1, 0, 0, 0, 0, CPU | GPU}, {2, 5, 4, 2, 8, 0, 0, 0, 0, CPU | GPU},
+	{2, 64, 2, 2, 32, 0, 0, 0, 0, CPU | GPU}, {1, 200, 4, 1, 20, 0, 0, 0, 3, CPU | GPU},
+	{2, 150, 4, 2, 64, 0, 0, 67, 5, CPU | GPU}, {1, 300, 2, 1, 80, 0, 33, 0, 0, CPU | GPU},
+	{1, 300, 2, 2, 16, 0, 64, 130, 1, CPU | GPU}, {1, 150, 2, 2, 16, 0, 1, 0, 0, CPU | GPU},
+	{1, 257, 2, 2, 256, 0, 100, 0, 0, CPU}, {1, 130, 2, 1, 512, 0, 70, 0, 0, CPU}, {1, 70, 2, 1, 256, 0, 30, 0, 0, GPU},
+	{3, 33, 3, 3, 7, 0, 0, 1, 0, CPU | GPU}, {1, 130, 2, 1, 33, 0, 500, 129, 0, CPU | GPU},
+	{2, 190, 2, 1, 128, 0, 0, 100, 7, GPU}, {1, 100, 2, 1, 40, 0, 0, 60, 3, GPU}, {1, 130, 4, 2, 96, 0, 70, 0, 0, GPU},
+	{1, 130, 2, 1, 192, 0, 0, 75, 4, GPU}, {2, 65, 2, 2, 256, 0, 40, 0, 0, GPU}, {1, 90, 2, 1, 512, 0, 37, 61, 2, GPU},
+	{1, 75, 2, 2, 512, 0, 0, 0, 0, GPU}, {1, 70, 2, 2, 300, 0, 17, 0, 0, GPU}, {1, 150, 2, 2, 192, 128, 0, 80, 3, CPU},
+	{2, 70, 4, 2, 40, 24, 33, 0, 0, CPU}, {1, 140, 2, 2, 192, 128, 0, 90, 3, GPU},
+	{2, 66, 2, 1, 136, 72, 30, 0, 0, GPU}, {1, 130, 2, 2, 96, 64, 0, 70, 0, GPU}, {1, 50, 4, 2, 40, 24, 0, 33, 2, GPU},
+	{1, 40, 2, 2, 24, 152, 0, 0, 0, GPU}, {1, 70, 2, 1, 5, 19, 0, 9, 0, CPU | GPU}};
+
+static void test_attention_shapes(void)
+{
+	for (size_t i = 0; i < sizeof attentions / sizeof *attentions; i++) {
+		const int64_t *a = attentions[i];
+		if (is_here(a[9])) test_attention(a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8]);
+	}
+}
+
 static void test_attentions(void)
 {
-	test_attention(1, 1, 1, 1, 1, 0, 0, 0);
-	test_attention(2, 5, 4, 2, 8, 0, 0, 0);
-	test_attention(2, 64, 2, 2, 32, 0, 0, 0);
-	test_attention(1, 200, 4, 1, 20, 0, 0, 3);
-	test_attention(2, 150, 4, 2, 64, 0, 67, 5);
-	test_attention(1, 300, 2, 1, 80, 33, 0, 0);
-	test_attention(1, 300, 2, 2, 16, 64, 130, 1);
-	test_attention(1, 150, 2, 2, 16, 1, 0, 0);
-	test_attention(1, 257, 2, 2, 256, 100, 0, 0);
-	test_attention(1, 130, 2, 1, 512, 70, 0, 0);
-	test_attention(3, 33, 3, 3, 7, 0, 1, 0);
-	test_attention(1, 130, 2, 1, 33, 500, 129, 0);
-	test_values(1, 150, 2, 2, 192, 128, 0, 80, 3);
-	test_values(2, 70, 4, 2, 40, 24, 33, 0, 0);
-	test_values(1, 70, 2, 1, 5, 19, 0, 9, 0);
+	test_attention_shapes();
 	for (int capped = 0; capped < 2; capped++) {
 		test_isolation(70, 130, 45, 2 * (float)capped);
 		test_isolation(3, 9, 1, 2 * (float)capped);
@@ -1085,67 +734,64 @@ static void test_attention_of_bf16(void)
 	slack = 0;
 }
 
-static void test_all(void)
+/* The last number of a row says where it runs, in all of these lists */
+static const int64_t gemms[][4] = {{1, 1, 1, CPU | GPU}, {3, 5, 7, CPU | GPU}, {17, 1, 33, CPU | GPU},
+	{1, 64, 20, CPU | GPU}, {64, 48, 80, CPU | GPU}, {65, 33, 63, GPU}, {129, 257, 63, CPU}, {300, 700, 40, CPU},
+	{513, 33, 257, CPU}};
+
+static void test_gemms(int from, int to)
 {
-	test_pool();
-	static const int64_t gemms[][3] = {{1, 1, 1}, {3, 5, 7}, {17, 1, 33}, {1, 64, 20}, {64, 48, 80}, {129, 257, 63},
-		{300, 700, 40}, {513, 33, 257}};
 	for (size_t i = 0; i < sizeof gemms / sizeof *gemms; i++)
-		for (int form = 0; form < 8; form++) test_gemm(gemms[i][0], gemms[i][1], gemms[i][2], form);
+		for (int form = from; is_here(gemms[i][3]) && form < to; form++)
+			test_gemm(gemms[i][0], gemms[i][1], gemms[i][2], form);
+}
+
+/* Logits of routers */
+static void test_router_gemms(void)
+{
+	test_gemm(37, 6, 19, 2 | 32);
+	test_gemm(5, 300, 40, 2 | 32);
+	test_gemm(70, 1, 24, 2 | 32);
+}
+
+static void test_vocabulary(void)
+{
+	static const struct {
+		int64_t n, h, vocab, seq, on;
+		float scale;
+	} embeds[] = {{1, 1, 3, 0, CPU | GPU, 1}, {500, 100, 37, 0, CPU | GPU, 1}, {1, 1, 3, 0, CPU, 22.5f},
+		{300, 100, 37, 0, CPU, 22.5f}, {300, 100, 37, 100, CPU, 1}, {36, 24, 5, 12, CPU, 22.5f},
+		{300, 2080, 7, 0, GPU, 1}, {70, 100, 37, 0, GPU, 22.5f}, {70, 100, 37, 35, GPU, 1}, {24, 12, 5, 8, GPU, 22.5f}};
+	static const struct {
+		int64_t n, vocab, on;
+		float scale, cap;
+		int none, weighted;
+	} heads[] = {{1, 1, CPU | GPU, 1, 0, 0, 0}, {7, 33, CPU | GPU, 1, 0, 0, 0}, {20, 1000, CPU | GPU, 1, 0, 0, 0},
+		{4, 100, CPU | GPU, 1, 0, 1, 0}, {9, 32003, CPU, 1, 0, 0, 0}, {1, 1, CPU, 0.25f, 0, 0, 0},
+		{7, 33, CPU | GPU, 0.25f, 0, 0, 0}, {7, 33, CPU, 1, 5, 0, 0}, {20, 1000, CPU, 0.5f, 3, 0, 0},
+		{9, 32003, CPU, 1, 30, 0, 0}, {7, 33, CPU, 1, 0, 0, 1}, {20, 1000, CPU | GPU, 1, 0, 0, 1},
+		{20, 1000, CPU, 0.5f, 3, 0, 1}, {7, 33, GPU, 0.5f, 3, 0, 1}, {300, 64, GPU, 1, 0, 0, 0},
+		{3, 32003, GPU, 1, 0, 0, 0}, {7, 64, GPU, 0.5f, 3, 0, 0}, {3, 3000, GPU, 1, 30, 0, 0}};
+	for (size_t i = 0; i < sizeof embeds / sizeof *embeds; i++)
+		if (is_here(embeds[i].on))
+			test_embed(embeds[i].n, embeds[i].h, embeds[i].vocab, embeds[i].scale, embeds[i].seq);
+	for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
+		if (is_here(heads[i].on))
+			test_head(heads[i].n, heads[i].vocab, heads[i].scale, heads[i].cap, heads[i].none, heads[i].weighted);
+	for (int64_t vocab = 1; vocab < 3000; vocab = 3 * vocab + 2) test_greedy(40, vocab);
+}
+
+static void test_biases(void)
+{
 	test_bias(1, 1, 1);
 	test_bias(70, 33, 33);
-	test_bias(3001, 600, 600);
-	test_embed(1, 1, 3, 1, 0);
-	test_embed(500, 100, 37, 1, 0);
-	test_embed(1, 1, 3, 22.5f, 0);
-	test_embed(300, 100, 37, 22.5f, 0);
-	test_embed(300, 100, 37, 1, 100);
-	test_embed(36, 24, 5, 22.5f, 12);
-	test_attentions();
-	test_attention_of_bf16();
-	test_head(1, 1, 1, 0, 0, 0);
-	test_head(7, 33, 1, 0, 0, 0);
-	test_head(20, 1000, 1, 0, 0, 0);
-	test_head(4, 100, 1, 0, 1, 0);
-	test_head(9, 32003, 1, 0, 0, 0);
-	test_head(1, 1, 0.25f, 0, 0, 0);
-	test_head(7, 33, 0.25f, 0, 0, 0);
-	test_head(7, 33, 1, 5, 0, 0);
-	test_head(20, 1000, 0.5f, 3, 0, 0);
-	test_head(9, 32003, 1, 30, 0, 0);
-	test_head(7, 33, 1, 0, 0, 1);
-	test_head(20, 1000, 1, 0, 0, 1);
-	test_head(20, 1000, 0.5f, 3, 0, 1);
-	for (int64_t vocab = 1; vocab < 3000; vocab = 3 * vocab + 2) test_greedy(40, vocab);
-	test_not_a_number();
-	test_conversions();
-	if (!on_gpu) test_all_fused();
-	test_knobs();
-	test_experts();
-	test_edges();
-	test_turned_past();
-	test_latents();
-	test_accuracy();
-	for (size_t i = 0; i < sizeof gemms / sizeof *gemms; i++)
-		for (int form = 8; form < 12; form++) test_gemm(gemms[i][0], gemms[i][1], gemms[i][2], form);
-	/* b is transposed in several panels, of columns or of k: with a bias, added to c, with a residual */
-	static const int panels[] = {2, 6, 10};
-	for (int i = 0; i < 3; i++) {
-		test_gemm(257, 3001, 900, panels[i]);
-		test_gemm(257, 70, 4500, panels[i]);
-	}
-	static const int64_t bf16_sizes[][3] = {{16, 16, 32}, {33, 47, 800}, {70, 31, 1600}, {1100, 40, 96}, {64, 700, 64}};
-	int bf16 = !gemm_lacks_bf16();
-	for (size_t i = 0; bf16 && i < sizeof gemms / sizeof *gemms; i++)
-		for (int form = 16; form < 28; form++) test_gemm(gemms[i][0], gemms[i][1], gemms[i][2], form);
-	for (size_t i = 0; bf16 && i < sizeof bf16_sizes / sizeof *bf16_sizes; i++)
-		for (int form = 16; form < 28; form++) test_gemm(bf16_sizes[i][0], bf16_sizes[i][1], bf16_sizes[i][2], form);
-	test_residual(3, 5, 7);
-	test_residual(700, 650, 100);
+	test_bias(on_gpu ? 301 : 3001, 600, 600);
 	test_bias(70, 33, 41);
 	test_bias(257, 48, 72);
-	test_join();
-	test_balance();
+}
+
+static void test_mixers(void)
+{
 	test_deltas();
 	test_documents();
 	test_steps();
@@ -1153,15 +799,59 @@ static void test_all(void)
 	test_mixer_pasts();
 }
 
+/* b is transposed in several panels, of columns or of k: with a bias, added to c, with a residual */
+static void test_panels(void)
+{
+	for (int form = 2; form <= 10; form += 4) {
+		test_gemm(257, 3001, 900, form);
+		test_gemm(257, 70, 4500, form);
+	}
+}
+
+static void test_bf16_gemms(void)
+{
+	static const int64_t sizes[][3] = {{16, 16, 32}, {33, 47, 800}, {70, 31, 1600}, {1100, 40, 96}, {64, 700, 64}};
+	if (gemm_lacks_bf16()) return;
+	test_gemms(16, 28);
+	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+		for (int form = 16; form < 28; form++) test_gemm(sizes[i][0], sizes[i][1], sizes[i][2], form);
+}
+
+static void test_all(void)
+{
+	test_pool();
+	test_gemms(0, 12);
+	test_biases();
+	test_vocabulary();
+	test_attentions();
+	test_attention_of_bf16();
+	test_not_a_number();
+	test_conversions();
+	test_all_fused();
+	test_knobs();
+	test_experts();
+	test_router_gemms();
+	test_edges();
+	test_latents();
+	test_accuracy();
+	test_panels();
+	test_bf16_gemms();
+	test_residual(3, 5, 7);
+	test_residual(700, 650, 100);
+	test_join();
+	test_balance();
+	test_mixers();
+}
+
 int main(int argc, char **argv)
 {
 	const char *only = argc > 1 ? argv[1] : "";
 	for (int i = 0; i < POOLS; i++)
 		if (!(pools[i] = pool_create(i + 1, POOL_SPINS, NULL))) return 1;
-	if (!strcmp(only, "experts")) test_experts();
+	if (!strcmp(only, "experts")) test_experts(), test_router_gemms();
 	else if (!strcmp(only, "attention")) test_attentions(), test_attention_of_bf16();
 	else if (!strcmp(only, "balance")) test_balance();
-	else if (!strcmp(only, "delta")) test_deltas(), test_documents(), test_steps(), test_channels(), test_mixer_pasts();
+	else if (!strcmp(only, "delta")) test_mixers();
 	else test_all();
 	for (int i = 0; i < POOLS; i++) pool_free(pools[i]);
 	return failures != 0;
