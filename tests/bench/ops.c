@@ -6,6 +6,7 @@
  */
 #include "../../mt-stream/device/device.h"
 #include "../../mt-stream/ops/ops.h"
+#include "mixer.h"
 #include "peak.h"
 
 #include <dirent.h>
@@ -224,89 +225,37 @@ static float *floats(int64_t count)
 	return x;
 }
 
+static void *memory(int64_t count) { return floats(count); }
+
 /* A quarter of the heads of Qwen3.5-9B */
 static void bench_mixer(void)
 {
-	enum { N = 2048, HK = 4, HV = 8, D = 128, CHANNELS = (2 * HK + HV) * D, WIDE = CHANNELS + HV * D + 2 * HV };
-	struct conv_args conv = {.n = N,
-		.seq = N,
-		.channels = CHANNELS,
-		.width = 4,
-		.q_heads = HK,
-		.k_heads = HK,
-		.dim = D,
-		.silu = 1,
-		.x = floats(N * WIDE),
-		.ld = WIDE,
-		.w = floats(CHANNELS * 4),
-		.starts = array(N * sizeof(uint32_t)),
-		.y = floats(N * CHANNELS),
-		.value_heads = HV,
-		.dq = floats(N * HV * D),
-		.dk = floats(N * HV * D),
-		.dv = floats(N * HV * D),
-		.dx = floats(N * WIDE),
-		.dx_ld = WIDE,
-		.dw = floats(CHANNELS * 4)};
-	struct delta_args delta = {.n = N,
-		.seq = N,
-		.key_heads = HK,
-		.value_heads = HV,
-		.key_dim = D,
-		.value_dim = D,
-		.correct = 1,
-		.qkv = conv.y,
-		.a = (const float *)conv.x + WIDE - HV,
-		.b = (const float *)conv.x + WIDE - 2 * HV,
-		.ld = WIDE,
-		.b_ld = WIDE,
-		.a_log = floats(HV),
-		.dt_bias = floats(HV),
-		.starts = conv.starts,
-		.o = floats(N * HV * D),
-		.d_o = floats(N * HV * D),
-		.dv = floats(N * HV * D),
-		.dk = floats(N * HV * D),
-		.da = floats(N * HV),
-		.db = floats(N * HV),
-		.d_ld = HV,
-		.db_ld = HV,
-		.da_log = floats(HV),
-		.ddt_bias = floats(HV),
-		.dskip = floats(HV)};
-	struct delta_args mamba = delta;
-	struct gated_norm_args norm = {.n = N,
-		.heads = HV,
-		.dim = D,
-		.eps = 1e-6f,
-		.o = delta.o,
-		.z = (const float *)conv.x + CHANNELS,
-		.ld = WIDE,
-		.w = floats(D),
-		.y = floats(N * HV * D),
-		.dy = delta.d_o,
-		.dz = (float *)conv.dx + CHANNELS,
-		.dz_ld = WIDE,
-		.dw = floats(D)};
-	struct gate_args gate = {.n = N, .width = HV * D, .o = delta.o, .gate = norm.z, .ld = WIDE, .y = norm.y};
-	printf("gated DeltaNet, %d tokens, %d and %d heads of %d\n", N, HK, HV, D);
-	report("convolution forward", run_conv_forward, &conv, 0);
-	report("convolution backward", run_conv_backward, &conv, 0);
-	report("delta rule forward", run_delta_forward, &delta, 156e3 * N * HV);
-	delta.dq = floats(N * HV * D);
-	delta.work = floats(delta_work_elems(&delta, 0));
-	report("delta rule backward", run_delta_backward, &delta, 467e3 * N * HV);
+	enum { N = 2048, HK = 4, HV = 8, D = 128 };
+	struct mixer x = {.elements = memory, .sums = memory};
+	uint32_t *begin = array(N * sizeof *begin);
+	mixer_forward(&x, N, N, HK, HV, D, begin, begin);
+	struct delta_args mamba = x.delta;
+	struct gate_args gate = {.n = N, .width = HV * D, .o = x.delta.o, .gate = x.norm.z, .ld = HV * D, .y = x.norm.y};
 	mamba.correct = 0;
 	mamba.dt_max = INFINITY;
 	mamba.skip = floats(HV);
+	printf("gated DeltaNet, %d tokens, %d and %d heads of %d\n", N, HK, HV, D);
+	report("convolution forward", run_conv_forward, &x.conv, 0);
+	report("delta rule forward", run_delta_forward, &x.delta, 156e3 * N * HV);
 	report("Mamba 2 forward", run_delta_forward, &mamba, 98e3 * N * HV);
-	mamba.dq = delta.dq;
-	mamba.work = floats(delta_work_elems(&mamba, 0));
-	report("Mamba 2 backward", run_delta_backward, &mamba, 246e3 * N * HV);
-	report("gated norm forward", run_gated_norm_forward, &norm, 0);
-	norm.d_o = floats(N * HV * D);
-	report("gated norm backward", run_gated_norm_backward, &norm, 0);
+	report("gated norm forward", run_gated_norm_forward, &x.norm, 0);
 	report("gate forward", run_gate_forward, &gate, 0);
+	mixer_backward(&x);
+	x.delta.work = floats(delta_work_elems(&x.delta, 0));
+	report("convolution backward", run_conv_backward, &x.conv, 0);
+	report("delta rule backward", run_delta_backward, &x.delta, 467e3 * N * HV);
+	x.delta.correct = 0;
+	x.delta.dt_max = INFINITY;
+	x.delta.skip = mamba.skip;
+	x.delta.dskip = floats(HV);
+	x.delta.work = floats(delta_work_elems(&x.delta, 0));
+	report("Mamba 2 backward", run_delta_backward, &x.delta, 246e3 * N * HV);
+	report("gated norm backward", run_gated_norm_backward, &x.norm, 0);
 }
 
 int main(int argc, char **argv)

@@ -4,6 +4,7 @@
  * usage: kernels [TOKENS] [NAME...]   tokens, whole rows of SEQ (65536); delta, experts, norm: those alone
  */
 #include "../../mt-stream/device/cuda/kernels.h"
+#include "../bench/mixer.h"
 #include "common.h"
 
 #define SEVERAL 7
@@ -54,16 +55,9 @@ static void measure(const char *name, void (*launch)(const struct cuda_queue *, 
 	must(cudaEventDestroy(end), "cudaEventDestroy");
 }
 
-#define LAUNCHER(op) \
-	static void launch_##op(const struct cuda_queue *q, const void *a) { cuda_##op(q, a); }
-LAUNCHER(conv_forward)
-LAUNCHER(conv_backward)
-LAUNCHER(delta_forward)
-LAUNCHER(delta_backward)
-LAUNCHER(gated_norm_forward)
-LAUNCHER(gated_norm_backward)
-LAUNCHER(grouped_gemm)
-LAUNCHER(norm_backward)
+#define LAUNCHER(number, op, args, name) \
+	static __attribute__((unused)) void launch_##op(const struct cuda_queue *q, const void *a) { cuda_##op(q, a); }
+OPS(LAUNCHER)
 
 static void *bf16(int64_t elems) { return device_random((size_t)elems * 2, (uint64_t)elems); }
 static void *fp32(int64_t elems) { return device_random((size_t)elems * 4, (uint64_t)elems); }
@@ -81,70 +75,18 @@ static void starts_make(void)
 /* Qwen3.5-9B's gated DeltaNet */
 static void delta_net(void)
 {
-	const int64_t hk = 16, hv = 32, dim = 128, keys = hk * dim, values = hv * dim, channels = 2 * keys + values;
-	struct delta_args d = {.n = N,
-		.seq = SEQ,
-		.key_heads = hk,
-		.value_heads = hv,
-		.key_dim = dim,
-		.value_dim = dim,
-		.correct = 1,
-		.qkv = bf16(N * channels),
-		.a = bf16(N * hv),
-		.b = bf16(N * hv),
-		.ld = hv,
-		.b_ld = hv,
-		.a_log = bf16(hv),
-		.dt_bias = bf16(hv),
-		.starts = starts,
-		.host_starts = starts_host,
-		.o = bf16(N * values)};
-	d.work = device_bytes((size_t)delta_work_elems(&d, 1) * sizeof *d.work);
-	/* q and k as conv leaves them, of length 1, so that states stay numbers */
-	struct conv_args c = {.n = N,
-		.seq = SEQ,
-		.channels = channels,
-		.width = 4,
-		.q_heads = hk,
-		.k_heads = hk,
-		.dim = dim,
-		.silu = 1,
-		.x = bf16(N * channels),
-		.ld = channels,
-		.w = bf16(channels * 4),
-		.starts = starts,
-		.y = (void *)d.qkv};
-	measure("conv forward", launch_conv_forward, &c, 4.0 * (double)(N * channels), 0);
-	measure("delta forward", launch_delta_forward, &d, 0, 0);
-	d.d_o = bf16(N * values);
-	d.dq = bf16(N * hv * dim);
-	d.dk = bf16(N * hv * dim);
-	d.dv = bf16(N * values);
-	d.da = bf16(N * hv);
-	d.db = bf16(N * hv);
-	d.d_ld = hv;
-	d.da_log = fp32(hv);
-	d.ddt_bias = fp32(hv);
-	measure("delta backward", launch_delta_backward, &d, 0, 0);
-	c.y = NULL;
-	c.value_heads = hv;
-	c.dq = d.dq;
-	c.dk = d.dk;
-	c.dv = d.dv;
-	c.dx = bf16(N * channels);
-	c.dx_ld = channels;
-	c.dw = fp32(channels * 4);
-	measure("conv backward", launch_conv_backward, &c, 2.0 * (double)(N * (2 * channels + 3 * values)), 0);
-	struct gated_norm_args g =
-		{.n = N, .heads = hv, .dim = dim, .eps = 1e-6f, .o = d.o, .z = d.d_o, .ld = values, .w = bf16(dim), .y = d.dq};
-	measure("gated norm forward", launch_gated_norm_forward, &g, 6.0 * (double)(N * values), 0);
-	g.y = NULL;
-	g.dy = d.dk;
-	g.d_o = d.dv;
-	g.dz = (void *)d.qkv;
-	g.dz_ld = channels;
-	g.dw = fp32(dim);
-	measure("gated norm backward", launch_gated_norm_backward, &g, 10.0 * (double)(N * values), 0);
+	struct mixer m = {.elements = bf16, .sums = fp32};
+	mixer_forward(&m, N, SEQ, 16, 32, 128, starts, starts_host);
+	double qkv = (double)(N * m.conv.channels), values = (double)(N * m.norm.ld);
+	m.delta.work = device_bytes((size_t)delta_work_elems(&m.delta, 1) * sizeof *m.delta.work);
+	measure("conv forward", launch_conv_forward, &m.conv, 4 * qkv, 0);
+	measure("delta forward", launch_delta_forward, &m.delta, 0, 0);
+	measure("gated norm forward", launch_gated_norm_forward, &m.norm, 6 * values, 0);
+	mixer_backward(&m);
+	m.norm.y = NULL;
+	measure("delta backward", launch_delta_backward, &m.delta, 0, 0);
+	measure("conv backward", launch_conv_backward, &m.conv, 4 * qkv + 6 * values, 0);
+	measure("gated norm backward", launch_gated_norm_backward, &m.norm, 10 * values, 0);
 }
 
 /* OLMoE-1B-7B's experts: 8 of 64 for each token, all alike; gate and up, then the gradient of their weights */
