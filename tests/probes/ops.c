@@ -38,7 +38,7 @@ static void test_gemm(int64_t m, int64_t n, int64_t k, int form)
 	g.bias = bf16 && bias ? (void *)narrowed(bias, n) : bias;
 	g.add = add;
 	g.beta = (float)beta;
-	g.c = expect_in(beta ? apart(c, m, n, g.ldc) : not_numbers(m * g.ldc), "c", want, m, n, g.ldc,
+	g.c = expect_rows_in(beta ? apart(c, m, n, g.ldc) : not_numbers(m * g.ldc), "c", want, m, n, g.ldc,
 		fp32 ? IN_FP32(1e-6) : 1e-6);
 	RUN(GEMM, g);
 	for (int64_t i = 0; i < m; i++)
@@ -255,14 +255,14 @@ static struct attention_args some_attention(int64_t n, int64_t heads, int64_t kv
 		.dqkv = keep((size_t)(n * wide) * sizeof(float))};
 }
 
-/* Has `part` the bits of `whole` from its token `from` on? backward: of the gradients, too */
-static int same_attention(const struct attention_args *part, const struct attention_args *whole, int64_t from,
+/* `part` has the bits of `whole` from its token `from` on; backward: of the gradients, too */
+static void expect_part(const struct attention_args *part, const struct attention_args *whole, int64_t from,
 	int backward)
 {
-	int64_t n = part->n, heads = part->heads, out = heads * part->dim, wide = out + 2 * part->kv_heads * part->dim;
-	return !memcmp(part->o, (float *)whole->o + from * out, (size_t)(n * out) * sizeof(float)) &&
-		!memcmp(part->lse, whole->lse + from * heads, (size_t)(n * heads) * sizeof(float)) &&
-		(!backward || !memcmp(part->dqkv, (float *)whole->dqkv + from * wide, (size_t)(n * wide) * sizeof(float)));
+	int64_t n = part->n, heads = part->heads, out = heads * part->dim, wide = attention_row(part);
+	expect_same("o", part->o, (float *)whole->o + from * out, n * out);
+	expect_same("lse", part->lse, whole->lse + from * heads, n * heads);
+	if (backward) expect_same("dqkv", part->dqkv, (float *)whole->dqkv + from * wide, n * wide);
 }
 
 enum { HEADS = 4, KV_HEADS = 2, DIM = 20, WIDE = (HEADS + 2 * KV_HEADS) * DIM };
@@ -277,12 +277,11 @@ static void test_past(int64_t past, int64_t n, float cap)
 	a.sinks = end.sinks = cap != 0 ? random_floats(HEADS) : NULL;
 	end.past = past;
 	end.qkv = (const float *)a.qkv + past * WIDE;
-	attend(pools[1], &a);
-	attend(pools[2], &end);
-	say(same_attention(&end, &a, past, 0),
-		"attention of %ld queries after %ld tokens%s: the bits of the whole document", n, past,
+	RUN(ATTENTION_FORWARD, a);
+	RUN(ATTENTION_FORWARD, end);
+	expect_part(&end, &a, past, 0);
+	CHECK("attention of %ld queries after %ld tokens%s: the bits of the whole document", n, past,
 		yes(cap != 0, ", cap, sinks"));
-	forget();
 }
 
 /* A document gives the same bits in a packed row as alone, and does not see infinities beside it. */
@@ -304,11 +303,13 @@ static void test_isolation(int64_t before, int64_t length, int64_t after, float 
 	alone.d_o = (const float *)a.d_o + before * HEADS * DIM;
 	a.cap = alone.cap = cap;
 	a.sinks = alone.sinks = cap != 0 ? random_floats(HEADS) : NULL;
-	attend(pools[1], &a);
-	attend_back(pools[1], &a);
-	attend(pools[0], &alone);
-	attend_back(pools[0], &alone);
-	say(same_attention(&alone, &a, before, 1) && isfinite(*(float *)alone.o) && isfinite(*(float *)alone.dqkv),
+	RUN(ATTENTION_FORWARD, a);
+	RUN(ATTENTION_BACKWARD, a);
+	RUN(ATTENTION_FORWARD, alone);
+	RUN(ATTENTION_BACKWARD, alone);
+	expect_part(&alone, &a, before, 1);
+	int same = run_case();
+	say(same && isfinite(*(const float *)seen(alone.o, 0)) && isfinite(*(const float *)seen(alone.dqkv, 0)),
 		"attention of a document of %ld%s beside others and alone: same bits", length,
 		yes(cap != 0, " with a cap and sinks"));
 	forget();
@@ -455,14 +456,11 @@ static void test_head(int64_t n, int64_t vocab, float scale, float cap, int none
 		count++;
 	}
 	for (int backward = 0; backward < 2; backward++) { /* the gradient is that of what the logits were */
-		struct cross_entropy_args a = {.targets = targets,
-			.n = n,
-			.vocab = vocab,
-			.scale = 0.01f,
-			.backward = backward};
+		struct cross_entropy_args a = {.targets = targets, .n = n, .vocab = vocab, .scale = 0.01f};
+		a.backward = backward;
 		double bound = backward ? (plain ? 1e-6 : 2e-6) : plain ? 0 : 4e-7;
-		a.logits = expect_in(again(raw, n * vocab), backward ? "gradient" : "logits", backward ? grad : logits, n,
-			vocab, vocab, bound);
+		a.logits = expect_in(again(raw, n * vocab), backward ? "gradient" : "logits", backward ? grad : logits,
+			n * vocab, bound);
 		a.weights = weighted ? weights : NULL;
 		a.loss = losses[backward] = keep_at(sizeof *a.loss, 0);
 		a.logit_scale = plain ? 0 : scale;
@@ -497,14 +495,10 @@ static void test_greedy(int64_t n, int64_t vocab)
 			if (logits[r * vocab + i] >= logits[r * vocab + target] + (r % 3 == 1 ? 0.25f : 0)) target = i;
 		targets[r] = r % 7 == 6 ? UINT32_MAX : (uint32_t)target;
 	}
-	op_cross_entropy(pools[1],
-		&(struct cross_entropy_args){.logits = logits,
-			.targets = targets,
-			.n = n,
-			.vocab = vocab,
-			.scale = 1,
-			.loss = &loss,
-			.losses = losses});
+	struct cross_entropy_args a = {.logits = logits, .targets = targets, .n = n, .vocab = vocab, .scale = 1};
+	a.loss = &loss;
+	a.losses = losses;
+	op_cross_entropy(pools[1], &a);
 	for (int64_t r = 0; r < n; r++) {
 		const float *x = logits + r * vocab;
 		double sum = 0;
@@ -537,14 +531,10 @@ static void test_not_a_number(void)
 		float *logits = random_floats(N * V);
 		struct loss loss = {0};
 		logits[V + where] = NAN;
-		op_cross_entropy(pools[1],
-			&(struct cross_entropy_args){.logits = logits,
-				.targets = targets,
-				.n = N,
-				.vocab = V,
-				.scale = 1,
-				.backward = 1,
-				.loss = &loss});
+		struct cross_entropy_args a = {.logits = logits, .targets = targets, .n = N, .vocab = V, .scale = 1};
+		a.backward = 1;
+		a.loss = &loss;
+		op_cross_entropy(pools[1], &a);
 		say(isnan(loss.sum), "cross-entropy with NaN at %d is NaN", where);
 		forget();
 	}
@@ -559,56 +549,42 @@ static void test_not_a_number(void)
 }
 
 /* An operation and, in one with it, its rounding to bf16: the bits of both, one after another */
-static void test_fused(const char *name, struct op op, void (*run)(struct pool *, const struct op *), float *y,
-	int64_t n)
+static void test_fused(const char *name, struct op op, float *y, int64_t n)
 {
 	uint16_t *as = keep((size_t)n * sizeof *as), *after = keep((size_t)n * sizeof *after);
-	float *before = again(y, n), *fused = keep((size_t)n * sizeof *fused);
+	float *before = again(y, n), *fused = not_numbers(n);
 	struct op next = {OP_NARROW, .narrow = {as, y, n}}, shorter = {OP_NARROW, .narrow = {as, y, n - 1}}, own = op;
 	int good = !cpu_fuse(&own, &shorter) && cpu_fuse(&own, &next);
-	run(pools[2], &own);
+	execute(pools[2], &own);
 	memcpy(fused, y, (size_t)n * sizeof *y);
 	memcpy(y, before, (size_t)n * sizeof *y);
-	run(pools[1], &op);
+	execute(pools[1], &op);
 	op_narrow(pools[1], after, y, n);
 	say(good && !memcmp(fused, y, (size_t)n * sizeof *y) && !memcmp(as, after, (size_t)n * sizeof *as),
 		"%s and its rounding to bf16: the bits of both", name);
 	forget();
 }
 
-static void run_norm(struct pool *p, const struct op *o) { op_norm_forward(p, &o->norm_forward); }
-static void run_activation(struct pool *p, const struct op *o) { op_activation_forward(p, &o->activation); }
-static void run_activation_back(struct pool *p, const struct op *o) { op_activation_backward(p, &o->activation); }
-static void run_loss(struct pool *p, const struct op *o) { op_cross_entropy(p, &o->cross_entropy); }
-
 static void test_all_fused(void)
 {
 	enum { N = 150, H = 33, V = 1001 };
-	static uint32_t targets[N];
-	static struct loss loss;
 	float *y = random_floats(N * H);
-	test_fused("norm",
-		(struct op){OP_NORM_FORWARD,
-			.norm_forward = {.y = y, .x = random_floats(N * H), .rstd = random_floats(N), .n = N, .h = H}},
-		run_norm, y, N * H);
+	struct norm_forward_args norm = {.y = y, .x = random_floats(N * H), .rstd = random_floats(N), .n = N, .h = H};
+	test_fused("norm", (struct op){OP_NORM_FORWARD, .norm_forward = norm}, y, N * H);
 	y = random_floats(N * H);
-	test_fused("activation",
-		(struct op){OP_ACTIVATION_FORWARD, .activation = {.y = y, .gu = random_floats(2 * N * H), .n = N, .f = H}},
-		run_activation, y, N * H);
-	y = random_floats(2 * N * H);
-	struct activation_args back = {.y = random_floats(N * H),
-		.dy = random_floats(N * H),
-		.gu = random_floats(2 * N * H),
-		.dgu = y,
-		.n = N,
-		.f = H};
-	test_fused("activation backward", (struct op){OP_ACTIVATION_BACKWARD, .activation = back}, run_activation_back, y,
-		2 * N * H);
+	struct activation_args a = {.y = y, .gu = random_floats(2 * N * H), .n = N, .f = H};
+	test_fused("activation", (struct op){OP_ACTIVATION_FORWARD, .activation = a}, y, N * H);
+	y = a.dgu = random_floats(2 * N * H);
+	a.y = random_floats(N * H);
+	a.dy = random_floats(N * H);
+	a.gu = random_floats(2 * N * H);
+	test_fused("activation backward", (struct op){OP_ACTIVATION_BACKWARD, .activation = a}, y, 2 * N * H);
 	y = random_floats(N * V);
+	uint32_t *targets = indices(N);
 	for (int i = 0; i < N; i++) targets[i] = i % 7 ? (uint32_t)(i * 31 % V) : UINT32_MAX;
-	struct cross_entropy_args ce =
-		{.logits = y, .targets = targets, .n = N, .vocab = V, .scale = 0.1f, .backward = 1, .loss = &loss};
-	test_fused("cross-entropy backward", (struct op){OP_CROSS_ENTROPY, .cross_entropy = ce}, run_loss, y, N * V);
+	struct cross_entropy_args ce = {.logits = y, .targets = targets, .n = N, .vocab = V, .scale = 0.1f, .backward = 1};
+	ce.loss = keep_at(sizeof *ce.loss, 0);
+	test_fused("cross-entropy backward", (struct op){OP_CROSS_ENTROPY, .cross_entropy = ce}, y, N * V);
 }
 
 static void test_conversions(void)
