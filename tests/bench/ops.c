@@ -126,16 +126,12 @@ static void run_bf16_forward(const void *args) { attention_bf16_forward(pool, ar
 static void run_bf16_backward(const void *args) { attention_bf16_backward(pool, args); }
 static void bench_attention(int bf16)
 {
-	struct attention_args at = {.n = n,
-		.seq = m->seq,
-		.heads = m->heads,
-		.kv_heads = m->kv_heads,
-		.dim = m->dim,
-		.scale = 0.125f,
-		.starts = starts,
-		.qkv = a,
-		.o = c,
-		.lse = lse};
+	struct attention_args at = {.n = n, .seq = m->seq, .heads = m->heads, .kv_heads = m->kv_heads, .dim = m->dim};
+	at.scale = 0.125f;
+	at.starts = starts;
+	at.qkv = a;
+	at.o = c;
+	at.lse = lse;
 	void (*forward)(const void *) = bf16 ? run_bf16_forward : run_attention_forward;
 	void (*backward)(const void *) = bf16 ? run_bf16_backward : run_attention_backward;
 	double pairs = (double)n * (double)(m->seq + 1) / 2 * (double)(m->heads * m->dim);
@@ -153,16 +149,12 @@ static void bench_attention(int bf16)
 static void bench_rows(void)
 {
 	struct bias_backward_args bias = {norm_dw, 1, d, n, m->hidden, m->hidden};
-	struct rope_args rope = {.n = n,
-		.seq = m->seq,
-		.heads = m->heads,
-		.kv_heads = m->kv_heads,
-		.dim = m->dim,
-		.rope_dim = m->dim,
-		.cos = a,
-		.sin = b,
-		.starts = starts,
-		.qkv = c};
+	struct rope_args rope = {.n = n, .seq = m->seq, .heads = m->heads, .kv_heads = m->kv_heads, .dim = m->dim};
+	rope.rope_dim = m->dim;
+	rope.cos = a;
+	rope.sin = b;
+	rope.starts = starts;
+	rope.qkv = c;
 	struct norm_forward_args norm = {.y = c, .rstd = rstd, .x = a, .w = b, .n = n, .h = m->hidden, .eps = 1e-5f};
 	struct norm_backward_args norm_back =
 		{.dx = c, .add_dx = 1, .dw = norm_dw, .beta = 1, .dy = d, .x = a, .w = b, .rstd = rstd, .n = n, .h = m->hidden};
@@ -183,15 +175,10 @@ static void bench_vocabulary(void)
 	struct cross_entropy_args ce =
 		{.logits = c, .targets = tokens, .n = m->chunk, .vocab = m->vocab, .scale = 1e-3f, .loss = &loss};
 	struct embed_forward_args embed = {.x = c, .w = a, .tokens = tokens, .n = n, .h = m->hidden, .scale = 1};
-	struct embed_backward_args embed_back = {.dw = b,
-		.beta = 1,
-		.dx = a,
-		.tokens = tokens,
-		.n = n,
-		.h = m->hidden,
-		.vocab = m->vocab,
-		.pad = -1,
-		.scale = 1};
+	struct embed_backward_args embed_back = {.dw = b, .beta = 1, .dx = a, .tokens = tokens, .n = n, .h = m->hidden};
+	embed_back.vocab = m->vocab;
+	embed_back.pad = -1;
+	embed_back.scale = 1;
 	report("cross-entropy, one chunk", run_cross_entropy, &ce, 0);
 	ce.backward = 1;
 	report("cross-entropy backward, one chunk", run_cross_entropy, &ce, 0);

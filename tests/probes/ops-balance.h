@@ -11,12 +11,13 @@ static struct balance_args balance_args(void)
 	uint32_t *counted = indices(BALANCED);
 	for (int i = 0; i < LOGITS; i++) logits[i] = 3 * (float)(2 * uniform() - 1);
 	for (int t = 0; t < BALANCED; t++) counted[t] = t % 3 != 1;
-	return (struct balance_args){.n = BALANCED,
+	struct balance_args a = {.n = BALANCED,
 		.experts = CHOICES,
 		.per_token = CHOSEN,
 		.logits = logits,
-		.counted = counted,
-		.sums = doubles(SUMS)};
+		.counted = counted};
+	a.sums = doubles(SUMS);
+	return a;
 }
 
 /* ---- the definition, in double ---- */

@@ -107,17 +107,13 @@ static int64_t channels_of(struct shape s) { return 2 * s.key_heads * s.key_dim 
 
 static struct conv_args conv_of(int64_t n, int64_t seq, const int64_t *lengths, struct shape of, int64_t width)
 {
-	return (struct conv_args){.n = n,
-		.seq = seq,
-		.channels = channels_of(of),
-		.width = width,
-		.q_heads = of.key_heads,
-		.k_heads = of.key_heads,
-		.dim = of.key_dim,
-		.silu = 1,
-		.value_heads = of.value_heads,
-		.starts = documents_of(n, seq, lengths),
-		.w = random_elements(channels_of(of) * width)};
+	struct conv_args a =
+		{.n = n, .seq = seq, .channels = channels_of(of), .width = width, .dim = of.key_dim, .silu = 1};
+	a.q_heads = a.k_heads = of.key_heads;
+	a.value_heads = of.value_heads;
+	a.starts = documents_of(n, seq, lengths);
+	a.w = random_elements(a.channels * width);
+	return a;
 }
 
 /* form: bits 1: bias; 2: no silu; 4: factors; 8: heads without norm */

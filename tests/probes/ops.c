@@ -241,18 +241,14 @@ static void test_attention(int64_t rows, int64_t seq, int64_t heads, int64_t kv_
 static struct attention_args some_attention(int64_t n, int64_t heads, int64_t kv_heads, int64_t dim)
 {
 	int64_t wide = (heads + 2 * kv_heads) * dim;
-	return (struct attention_args){.n = n,
-		.seq = n,
-		.heads = heads,
-		.kv_heads = kv_heads,
-		.dim = dim,
-		.scale = 0.2f,
-		.starts = documents(1, n, 0, 0),
-		.qkv = random_floats(n * wide),
-		.o = keep((size_t)(n * heads * dim) * sizeof(float)),
-		.lse = keep((size_t)(n * heads) * sizeof(float)),
-		.d_o = random_floats(n * heads * dim),
-		.dqkv = keep((size_t)(n * wide) * sizeof(float))};
+	struct attention_args a = {.n = n, .seq = n, .heads = heads, .kv_heads = kv_heads, .dim = dim, .scale = 0.2f};
+	a.starts = documents(1, n, 0, 0);
+	a.qkv = random_floats(n * wide);
+	a.o = not_numbers(n * heads * dim);
+	a.lse = not_numbers(n * heads);
+	a.d_o = random_floats(n * heads * dim);
+	a.dqkv = not_numbers(n * wide);
+	return a;
 }
 
 /* `part` has the bits of `whole` from its token `from` on; backward: of the gradients, too */
