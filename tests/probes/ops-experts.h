@@ -209,6 +209,28 @@ static void test_routing(void)
 
 enum { BEFORE = 3, MOST_GROUPS = 40 }; /* rows before the first expert's, as a window of experts has them */
 
+/* Of forward's arguments, with rows from the first expert's on */
+static void grouped_defined(const struct grouped_gemm_args *a, const float *dy, double *y, double *dx, double *dw,
+	double *db)
+{
+	const float *x = a->a, *w = a->b, *bias = a->bias;
+	int64_t n = a->n, k = a->k;
+	for (int64_t e = 0; e < a->experts; e++)
+		for (int64_t r = a->first[e]; r < a->first[e + 1]; r++)
+			for (int64_t j = 0; j < n; j++) {
+				double sum = bias ? (double)bias[e * a->bias_stride + j] : 0, d = (double)dy[r * n + j];
+				for (int64_t i = 0; i < k; i++) {
+					int64_t at = a->trans_b ? j * k + i : i * n + j;
+					double xi = (double)x[r * k + i], wij = (double)w[e * a->stride + at];
+					sum += xi * wij;
+					dx[(r - BEFORE) * k + i] += d * wij;
+					dw[e * n * k + at] += d * xi;
+				}
+				y[(r - BEFORE) * n + j] = sum;
+				db[e * n + j] += d;
+			}
+}
+
 /* rows: of each expert, then a negative number */
 static void test_grouped(const int *rows, int64_t n, int64_t k, int trans_b, int gap, int biased)
 {
@@ -261,20 +283,7 @@ static void test_grouped(const int *rows, int64_t n, int64_t k, int trans_b, int
 				expect_same("dw of an expert without rows", c + e * stride,
 					added ? again(c + e * stride, n * k) : keep((size_t)(n * k) * sizeof *c), n * k);
 	}
-	for (int64_t e = 0; e < experts; e++)
-		for (int64_t r = first[e]; r < first[e + 1]; r++)
-			for (int64_t j = 0; j < n; j++) {
-				double sum = bias ? (double)bias[e * (n + gap) + j] : 0, dyj = (double)dy[r * n + j];
-				for (int64_t i = 0; i < k; i++) {
-					int64_t at = trans_b ? j * k + i : i * n + j;
-					double xi = (double)x[r * k + i], wij = (double)w[e * stride + at];
-					sum += xi * wij;
-					dx[(r - BEFORE) * k + i] += dyj * wij;
-					dw[e * n * k + at] += dyj * xi;
-				}
-				y[(r - BEFORE) * n + j] = sum;
-				db[e * n + j] += dyj;
-			}
+	grouped_defined(&f, dy, y, dx, dw, db);
 	CHECK("grouped GEMM of %ld experts, %ld rows, %ld x %ld%s%s%s", experts, used, n, k, yes(trans_b, ", b transposed"),
 		yes(gap, ", apart"), yes(biased, ", bias"));
 }

@@ -198,18 +198,15 @@ static void row_differences(struct turned s, double *row, int64_t n, double *d)
 	}
 }
 
-static void test_turned(int64_t rows, int64_t seq, int64_t heads, int64_t kv_heads, int64_t dim, int64_t rope_dim,
-	int knobs, int64_t ld)
+/* Arguments without arrays but of positions */
+static struct rope_args turned_args(int64_t rows, int64_t seq, int64_t rope_dim, int knobs)
 {
-	int norms = knobs & (HEAD_NORMS | ROW_NORMS), weights = norms && !(knobs & PLAIN);
-	int64_t n = rows * seq;
-	struct rope_args r = {.n = n, .seq = seq, .heads = heads, .kv_heads = kv_heads, .dim = dim, .rope_dim = rope_dim};
+	struct rope_args r = {.n = rows * seq, .seq = seq, .rope_dim = rope_dim, .eps = 1e-6f};
 	r.neighbours = !!(knobs & NEIGHBOURS);
 	r.cos = rope_dim ? random_floats(seq * rope_dim / 2) : NULL;
 	r.sin = rope_dim ? random_floats(seq * rope_dim / 2) : NULL;
 	r.starts = documents(rows, seq, seq < 17 ? 5 : 17, 1);
-	r.norm_plain = norms && knobs & PLAIN;
-	r.eps = 1e-6f;
+	r.norm_plain = knobs & PLAIN && knobs & (HEAD_NORMS | ROW_NORMS);
 	r.row_norm = !!(knobs & ROW_NORMS);
 	r.norm_after = !!(knobs & NORMS_AFTER);
 	r.norm_one = !!(knobs & ONE_ADDED);
@@ -219,11 +216,22 @@ static void test_turned(int64_t rows, int64_t seq, int64_t heads, int64_t kv_hea
 	r.temperature_positions = knobs & WARM ? 5 : 0;
 	r.temperature_from = !!(knobs & PLAIN);
 	r.past = knobs & PAST ? 13 : 0;
-	r.ld = ld;
-	int64_t wide = (heads + 2 * kv_heads) * dim, q = rope_q_weights(&r), k = rope_k_weights(&r);
+	return r;
+}
+
+/* ld: rows lie so far apart, 0: side by side */
+static void test_turned(int64_t rows, int64_t seq, int64_t heads, int64_t kv_heads, int64_t dim, int64_t rope_dim,
+	int knobs, int64_t ld)
+{
+	int norms = knobs & (HEAD_NORMS | ROW_NORMS), weights = norms && !(knobs & PLAIN);
+	struct rope_args r = turned_args(rows, seq, rope_dim, knobs);
+	r.heads = heads;
+	r.kv_heads = kv_heads;
+	r.dim = dim;
+	int64_t n = r.n, wide = (heads + 2 * kv_heads) * dim, q = rope_q_weights(&r), k = rope_k_weights(&r);
 	int64_t normed = rope_normed(&r) * dim, rstds = r.row_norm ? 2 : rope_normed(&r);
 	int64_t in = wide - (r.k_is_v ? kv_heads * dim : 0);
-	float *qnorm = random_floats(q), *knorm = random_floats(k), *qkv[2], *dqkv[2];
+	float *qnorm = random_floats(q), *knorm = random_floats(k), *qkv[2], *dqkv[2], *kept_pre[2];
 	const float *x = random_floats(n * wide), *grad = random_floats(n * wide);
 	double *y = doubles(n * wide), *dx = doubles(n * in), *dq = doubles(q), *dk = doubles(k), *row = doubles(wide);
 	double *pre = doubles(n * normed), *rstd = doubles(n * rstds);
@@ -236,7 +244,7 @@ static void test_turned(int64_t rows, int64_t seq, int64_t heads, int64_t kv_hea
 		r.qkv = qkv[side] = expect_rows_in(apart(x, n, wide, rope_row(&r)), "qkv", y, n, wide, rope_row(&r), 4e-7);
 		/* nothing is read where v is to be */
 		for (int64_t i = 0; r.k_is_v && i < n * wide; i++) qkv[side][i] = i % wide < in ? x[i] : NAN;
-		r.pre = norms ? expect("pre", pre, n * normed, 4e-7) : NULL;
+		r.pre = kept_pre[side] = norms ? expect("pre", pre, n * normed, 4e-7) : NULL;
 		r.rstd = norms ? expect("rstd", rstd, n * rstds, 4e-7) : NULL;
 		r.beta = 0;
 		RUN(ROPE_FORWARD, r);
@@ -247,6 +255,7 @@ static void test_turned(int64_t rows, int64_t seq, int64_t heads, int64_t kv_hea
 		r.beta = (float)!side;
 		RUN(ROPE_BACKWARD, r);
 	}
+	if (ld) expect_same("pre side by side", kept_pre[0], kept_pre[1], n * normed);
 	for (int64_t t = 0; ld && t < n; t++) {
 		expect_same("qkv side by side", qkv[0] + t * ld, qkv[1] + t * wide, wide);
 		expect_same("dqkv side by side", dqkv[0] + t * ld, dqkv[1] + t * wide, wide);
@@ -290,8 +299,8 @@ static void test_latent(int64_t rows, int64_t seq, int64_t heads, int64_t dim, i
 	a.qkv = expect_in(apart(x, n, q, wide), "qkv", y, n * wide, 4e-7); /* nothing is read where k and v are to be */
 	expect_same("kr", a.kr, again(a.kr, n * a.ld), n * a.ld);
 	RUN(MLA_FORWARD, a);
-	a.qkv = expect_rows_in(again(grad, n * wide), "dq", dq, n, q, wide,
-		4e-7); /* k's and v's gradients are in kv and kr */
+	/* k's and v's gradients are in kv and kr */
+	a.qkv = expect_rows_in(again(grad, n * wide), "dq", dq, n, q, wide, 4e-7);
 	a.kv = expect("dkv", dkv, n * heads * pair, 4e-7);
 	a.kr = expect_rows("dkr", dkr, n, rope_dim, a.ld, 6e-7);
 	RUN(MLA_BACKWARD, a);
