@@ -1334,7 +1334,7 @@ END
 # bats test_tags=slow
 @test "families with layers of several kinds: tensors, windows and ropes equal those of transformers' own classes" {
 	need_torch
-	with_torch "$BATS_TEST_DIRNAME/lib/families.py" "$T"
+	with_torch "$BATS_TEST_DIRNAME/lib/families.py" "$T" $((NIGHTLY ? 6 : 2))
 }
 
 @test "gated DeltaNet: the class's defaults, each kind of layers, and keys that are refused" {

@@ -33,7 +33,7 @@ like_transformers() {
 # bats test_tags=slow
 @test "FP8 in full blocks is read as transformers reads it, with every type of scales" {
 	local scale
-	for scale in $(some 2 F32 BF16 F8_E8M0 U8); do
+	for scale in $(some 4 F32 BF16 F8_E8M0 U8); do
 		Q fp8 "$GOLDEN/qwen3/model" "$T/q" --block 4,4 --scale $scale
 		like_transformers
 		reads FP8
@@ -172,7 +172,7 @@ like_transformers() {
 
 # The projections of mistral3-wrapper's tower and of its text model are in FP8: exports have both as numbers, of the
 # tower in bf16, and transformers opens them with these.
-# bats test_tags=slow
+# bats test_tags=nightly
 @test "FP8 outside of a class's text model is carried as bf16, and again from checkpoints" {
 	local form
 	for form in "blocks --block 5,7" "channel --scale BF16"; do

@@ -11,7 +11,7 @@ FAMILIES="mixtral qwen2-moe qwen3-moe olmoe granitemoe glm4-moe dots1 solar-open
 @test "every form of a family's files fills a run with the same bits, and is exported as it was read" {
 	local c form forms
 	# granitemoe's gate_up_proj is square: down_proj's shape says whether both are transposed
-	for c in $(some 3 $FAMILIES kimi-linear); do
+	for c in $(some 5 $FAMILIES kimi-linear); do
 		forms="single new,packed transposed"
 		[[ ! $c =~ mixtral|granite|sarvam ]] ||
 			forms="new packed transposed single new,single new,packed new,transposed"
@@ -34,7 +34,7 @@ FAMILIES="mixtral qwen2-moe qwen3-moe olmoe granitemoe glm4-moe dots1 solar-open
 
 # bats test_tags=slow
 @test "transformers' own packed files of every family load, and it opens the exports: same tensors and logits" {
-	local c some=$(some 3 $FAMILIES gpt-oss llama4-chunks)
+	local c some=$(some 5 $FAMILIES gpt-oss llama4-chunks)
 	need_transformers
 	mkdir "$T/in" "$T/out"
 	with_torch "$GOLDEN/packed.py" make "$GOLDEN" "$T/in" $some 2>/dev/null

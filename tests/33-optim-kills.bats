@@ -46,6 +46,7 @@ drawn() { # KIND...
 	killed grad=none
 }
 
+# bats test_tags=nightly
 @test "--update early: an update killed at random, before and after commits, ends with the same bits" {
 	local how want
 	for how in "" "state=int8 grad=bf16 tied=1"; do
@@ -114,14 +115,13 @@ killed_on_tier() { # KEY=VALUE...
 }
 
 @test "a tier: an update and mt-tier killed at random end with the bits of a run without a tier" {
+	local how
 	need_tier
-	killed_on_tier slots=2
-	killed_on_tier slots=3 state=int8 tied=1 ple=1
-	killed_on_tier slots=2 dtype=fp32 memory=2000000 optim=lion
-	killed_on_tier slots=2 grad=none backward=1 streams=1
-	killed_on_tier slots=4 grad=none backward=1 streams=2 twice=1 state=bf16
-	killed_on_tier slots=2 early=1 backward=1 clips=0
-	killed_on_tier slots=3 early=1 clips=0 state=int8 grad=bf16
+	for how in $(some 2 slots=2 slots=3,state=int8,tied=1,ple=1 slots=2,dtype=fp32,memory=2000000,optim=lion \
+		slots=2,grad=none,backward=1,streams=1 slots=4,grad=none,backward=1,streams=2,twice=1,state=bf16 \
+		slots=2,early=1,backward=1,clips=0 slots=3,early=1,clips=0,state=int8,grad=bf16); do
+		killed_on_tier ${how//,/ }
+	done
 }
 
 # bats test_tags=nightly

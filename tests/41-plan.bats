@@ -708,7 +708,7 @@ assert all(float(low) * y <= x <= float(high) * y for x, y in pairs), a' "$@"
 	done
 }
 
-# bats test_tags=slow
+# bats test_tags=nightly
 @test "--batch: a step is as short as with the best of many splits into micro-batches; with --micro it exits 64" {
 	python3 - "$MT/mt-plan" "$CONFIGS" <<-'PY'
 		import json, subprocess, sys

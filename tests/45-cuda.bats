@@ -64,7 +64,7 @@ as_on_cpu() {
 
 # bats test_tags=slow
 @test "gated DeltaNet on the cuda device gives the cpu device's gradients, in any order of streams" {
-	as_on_cpu fp32 1e-5 true qwen3-5 kimi-linear ${NIGHTLY:+qwen3-5-moe}
+	as_on_cpu fp32 1e-5 true $(some 2 qwen3-5 kimi-linear) ${NIGHTLY:+qwen3-5-moe}
 	as_on_cpu bf16 3e-2 true qwen3-next ${NIGHTLY:+qwen3-5 kimi-linear}
 }
 
@@ -508,7 +508,7 @@ try_with() {
 	[ "$(grep -c ^ok "$T/out")" = 218 ]
 }
 
-# bats test_tags=slow
+# bats test_tags=nightly
 @test "bank conflicts take at most a twentieth of the cycles of shared memory, in attention and in grouped GEMMs" {
 	need_emulator
 	cuda-banks >"$T/out" || { cat "$T/out" >&2; return 1; }
@@ -521,10 +521,10 @@ try_with() {
 	need_emulator
 	need_cmd addr2line
 	# shellcheck disable=SC2046
-	set -- $(some 2 rows rope mla activation route combine balance)
+	set -- $(some 3 rows rope mla activation route combine balance)
 	[ -z "$NIGHTLY" ] || set --
 	cuda-races "$@" >"$T/out" || { grep -v ^ok "$T/out" >&2; return 1; }
-	[ "$(grep -c ^ok "$T/out")" -gt 50 ]
+	[ "$(grep -c ^ok "$T/out")" -gt 30 ]
 }
 
 # bats test_tags=nightly

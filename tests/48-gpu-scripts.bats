@@ -157,6 +157,7 @@ clone() {
 	[ "$((tracked + deps))" -le $((45 << 20)) ]
 }
 
+# bats test_tags=nightly
 @test "gpu-bench, gpu-check: --add repeats nothing of the same sources and libraries, and measures others again" {
 	on_emulator
 	faulty 0 true

@@ -86,7 +86,7 @@ unit_at() { echo $(($(region control 288) + 256 * $1)); }       # struct mt_unit
 # bats test_tags=slow
 @test "greedy continuations and their logits are those of transformers, for all families, in fp32 and bf16" {
 	need_torch
-	for case in $(some 3 $FAMILIES); do
+	for case in $(some 6 $FAMILIES); do
 		for dtype in $(some 2 fp32 bf16); do
 			dir=$T/$case-$dtype
 			mkdir "$dir"
@@ -230,7 +230,7 @@ tokenizer_of() {
 # bats test_tags=slow
 @test "--stop TEXT ends a continuation at the token that completes it; mt-tokens --decode --stop cuts the text there" {
 	need_transformers
-	for kind in bytes sentences none; do
+	for kind in $(some 2 bytes sentences none); do
 		if [ $kind = none ]; then make_run "$CASE/model" --dtype fp32
 		else
 			tokenizer_of $kind "$T/$kind"

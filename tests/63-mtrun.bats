@@ -430,7 +430,7 @@ deaf() { trap '' USR1 USR2 ALRM CHLD; exec "$@"; }
 	no ls "$T"/out/step-*
 }
 
-# bats test_tags=slow
+# bats test_tags=nightly
 @test "mt-run killed when it has started mt-feed, but not mt-step: nothing is left" {
 	replace mt-feed <<-'EOF2'
 		case " $* " in *" --check "*) ;; *)

@@ -236,7 +236,7 @@ d[t:t + 4] = struct.pack("<f", 0.25)'
 # bats test_tags=slow
 @test "transformers computes the loss of mt on these families' exported models" {
 	need_torch
-	for c in $(some 3 $MORE); do
+	for c in $(some 6 $MORE); do
 		loss_on "$GOLDEN/$c/data.bin" "$c" --until 2 --eval-every 2
 	done
 	transformers_agrees

@@ -157,7 +157,7 @@ assert {r["model"] for r in rows} >= {"1 thread"}
 	PY
 }
 
-# bats test_tags=slow
+# bats test_tags=nightly
 @test "a step is compared with its busiest stage, with one micro-batch and with several" {
 	bench --quick --only overlap --models demo >"$T/table"
 	of_result '

@@ -67,7 +67,7 @@ MIXERS="qwen3-5 qwen3-5-moe qwen3-next lfm2 lfm2-bias lfm2-moe deepseek-v2 deeps
 # bats test_tags=slow
 @test "transformers computes the loss of mt on exported models with other mixers" {
 	need_torch
-	for c in $(some 3 $MIXERS); do
+	for c in $(some 6 $MIXERS); do
 		loss_on "$GOLDEN/$c/data.bin" "$c" --until 2 --eval-every 2
 	done
 	transformers_agrees

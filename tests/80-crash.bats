@@ -19,6 +19,7 @@ setup_file() { export MT_CRASH_SEED=${MT_CRASH_SEED:-$RANDOM}; echo "# seed $MT_
 @test "bf16 with checkpoints: kills at random moments change no bit of weights and checkpoints" { storm bf16; }
 # bats test_tags=nightly
 @test "bf16 gradients, two streams, concat: kills at random moments change no bit" { storm bf16-grad; }
+# bats test_tags=nightly
 @test "tied embeddings, two streams, evaluations: kills at random moments change no bit" { storm tied; }
 # bats test_tags=nightly
 @test "evaluation at every second step: kills at random moments change no metric" { storm eval; }
@@ -37,11 +38,15 @@ setup_file() { export MT_CRASH_SEED=${MT_CRASH_SEED:-$RANDOM}; echo "# seed $MT_
 @test "--grad none, SGD with int8 state: kills change no bit, or the run is dirty and continues from its checkpoint" {
 	storm none-sgd
 }
+# bats test_tags=nightly
 @test "experts by windows, two streams: kills at random moments change no bit" { storm windows; }
+# bats test_tags=nightly
 @test "gated DeltaNet, two streams: kills at random moments change no bit" { storm hybrid; }
+# bats test_tags=nightly
 @test "MLA and exact routers, two streams: kills at random moments change no bit" { storm mla; }
 # bats test_tags=nightly
 @test "Mamba 2, layers of one half, two streams: kills at random moments change no bit" { storm halves; }
+# bats test_tags=nightly
 @test "Mamba 2 beside attention: kills at random moments change no bit" { storm beside; }
 # bats test_tags=nightly
 @test "blocks' own inputs, shared k and v, two streams: kills at random moments change no bit" { storm shared; }
@@ -68,7 +73,7 @@ setup_file() { export MT_CRASH_SEED=${MT_CRASH_SEED:-$RANDOM}; echo "# seed $MT_
 
 # bats test_tags=slow
 @test "stop, replace, few descriptors, another PID namespace, a lying lock: no stage takes the slot of a live one" {
-	for c in bf16 tied none tier; do
+	for c in $(some 2 bf16 tied none tier); do
 		storm $c --how replace,fds,ns,lied,pause --faults "${MT_CRASH_FAULTS:-10}"
 	done
 }

@@ -1,13 +1,13 @@
 #!/usr/bin/env bats
 # Each allocation and system call of a command fails in turn, once or from then on; the power is cut at every moment of
-# a save. tests/fault/README.md describes how. Of a command's calls every sixth fails, from a random one on (nightly:
+# a save. tests/fault/README.md describes how. Of a command's calls every tenth fails, from a random one on (nightly:
 # every call). Scripts print the seed of what they draw. MT_FAULT_SECONDS=N tests each stage for N seconds.
 # bats file_tags=slow
 load helpers
 
 faults() {
 	[ -e "$BUILD/fault/preload.so" ] || skip "needs build/fault/preload.so"
-	python3 "$TOP/tests/fault/faults.py" --every "$([ "$NIGHTLY" ] && echo 1 || echo 6)" "$@"
+	python3 "$TOP/tests/fault/faults.py" --every "$([ "$NIGHTLY" ] && echo 1 || echo 10)" "$@"
 }
 
 @test "create with any failing call exits with one line and leaves no files, or succeeds" { faults create; }

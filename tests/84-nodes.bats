@@ -235,7 +235,7 @@ ends() { # WORDS [NODE whose mt-link can say nothing]
 	done
 }
 
-# bats test_tags=slow
+# bats test_tags=nightly
 @test "a stage that is killed on any node ends the run on all, and each node says which one" {
 	local victim
 	for victim in "0 step mt-step" "0 optim mt-optim" "1 optim mt-optim" "1 stream0 mt-stream 2" \

@@ -263,7 +263,7 @@ same_as_alone() {
 	done
 }
 
-# bats test_tags=slow
+# bats test_tags=nightly
 @test "mt-link is killed: the run ends on all nodes with 69, nothing is left" {
 	local node
 	for node in 0 1; do
@@ -485,7 +485,7 @@ cut_off() {
 	mt-store rm "$RUN"
 }
 
-# bats test_tags=slow
+# bats test_tags=nightly
 @test "USR1 to mpirun, and its save fails: 74, the runs of all nodes stay, and the lines say how to save them" {
 	local node step
 	mkdir "$T/out"

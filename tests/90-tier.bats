@@ -353,7 +353,7 @@ counters() { [ "$(tier words)" = "$1" ]; }
 @test "each call of mt-tier fails once or for good, or is its last: the tiles are right" {
 	need_tier
 	no_asan
-	local seconds=20
+	local seconds=8
 	[ -z "$NIGHTLY" ] || seconds=0
 	"$BATS_TEST_DIRNAME/fault/tier.py" "$DISK" --seconds $seconds
 }

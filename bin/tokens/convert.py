@@ -116,7 +116,7 @@ def convert(maker, vocabulary, options, where, first, lines):
         made.pairs += pair
         made.tokens += sum(len(document.ids) for document in documents)
         made.trained += sum(wanted)
-        made.prompted += bool(not pair and wanted[0] and documents[0].trained and not documents[0].trained[0])
+        made.prompted += bool(not sides and wanted[0] and documents[0].trained and not documents[0].trained[0])
         made.longest = max(made.longest, sum(len(document.ids) for document in documents))
     return made
 

@@ -467,10 +467,11 @@ def check(where, config):
 
 
 def main():
+    each = int(sys.argv[2])
     random.seed(2)
     for family in FAMILIES:
         checked = 0
-        while checked < 5:
+        while checked < each:
             config = random_config(family, FAMILIES[family])
             try:
                 AutoConfig.for_model(**copy.deepcopy(config))
@@ -480,7 +481,7 @@ def main():
             check(sys.argv[1], config)
             checked += 1
     for kind in WRAPPERS:
-        for _ in range(6):
+        for _ in range(each):
             check(sys.argv[1], random_wrapper(kind))
 
 
