@@ -19,12 +19,6 @@ static const struct {
 
 static bool has_option(const struct mt_loss_kind *loss, int option) { return loss->option[option].has; }
 
-static bool any(const struct mt_loss_kind *loss, int x)
-{
-	(void)loss;
-	return x;
-}
-
 /* Of an option: the losses' names (0), or their defaults (1), with commas between */
 static int put_losses(char *out, int at, int o, int defaults)
 {
@@ -42,7 +36,7 @@ static int put_losses(char *out, int at, int o, int defaults)
 void loss_help_make(char losses[LOSS_HELP], char option[MT_LOSS_OPTIONS][LOSS_HELP])
 {
 	char names[MT_LOSS_NAMES];
-	snprintf(losses, LOSS_HELP, "%s (default: nll)", mt_loss_names(names, any, 1));
+	snprintf(losses, LOSS_HELP, "%s (default: nll)", mt_loss_names(names, NULL, 0));
 	for (int o = 0; o < MT_LOSS_OPTIONS; o++) {
 		int at = put_losses(option[o], 0, o, 0);
 		at += snprintf(option[o] + at, (size_t)(LOSS_HELP - at), ": %s (default: ", options[o].what);

@@ -13,10 +13,10 @@ const struct mt_loss_kind mt_losses[] = {MT_LOSSES(LOSS)};
 const char *mt_loss_names(char buf[MT_LOSS_NAMES], bool (*is)(const struct mt_loss_kind *, int), int x)
 {
 	int left = 0, at = 0;
-	for (int k = 0; k < MT_LOSS_KINDS; k++) left += is(&mt_losses[k], x);
+	for (int k = 0; k < MT_LOSS_KINDS; k++) left += !is || is(&mt_losses[k], x);
 	buf[0] = 0;
 	for (int k = 0; k < MT_LOSS_KINDS; k++)
-		if (is(&mt_losses[k], x))
+		if (!is || is(&mt_losses[k], x))
 			at += snprintf(buf + at, (size_t)(MT_LOSS_NAMES - at), "%s%s", mt_losses[k].name,
 				--left > 1      ? ", "
 					: left == 1 ? " or "
@@ -24,16 +24,10 @@ const char *mt_loss_names(char buf[MT_LOSS_NAMES], bool (*is)(const struct mt_lo
 	return buf;
 }
 
-static bool any(const struct mt_loss_kind *loss, int x)
-{
-	(void)loss;
-	return x;
-}
-
 int mt_loss_parse(const char *name, enum mt_objective_kind *kind)
 {
 	char names[MT_LOSS_NAMES];
 	for (*kind = MT_NLL; *kind < MT_LOSS_KINDS; ++*kind)
 		if (!strcmp(name, mt_losses[*kind].name)) return 0;
-	return mt_fail(MT_EX_USAGE, "--loss: '%s' is not %s", name, mt_loss_names(names, any, 1));
+	return mt_fail(MT_EX_USAGE, "--loss: '%s' is not %s", name, mt_loss_names(names, NULL, 0));
 }

@@ -46,7 +46,8 @@ struct mt_loss_kind {
 /* By enum mt_objective_kind, MT_LOSS_KINDS of them */
 extern const struct mt_loss_kind mt_losses[];
 
-/* Their names, as "dpo, simpo or orpo": of all losses that is(loss, x) is true of; in buf, which is returned */
+/* Their names, as "dpo, simpo or orpo": of all losses that is(loss, x) is true of, or of all (NULL); in
+ * buf, which is returned */
 #define MT_LOSS_NAMES 128
 const char *mt_loss_names(char buf[MT_LOSS_NAMES], bool (*is)(const struct mt_loss_kind *, int), int x);
 /* -64: --loss has no such name */

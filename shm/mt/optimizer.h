@@ -73,7 +73,7 @@ int mt_optimizer_open(struct mt_optimizer *, struct mt_run *);
 int mt_optimizer_serve(struct mt_optimizer *);
 /* Must it end? For other waits. 1: the run was removed; 65: the run or one of its rings is dirty or damaged; 75 */
 int mt_optimizer_over(const struct mt_optimizer *);
-/* The entry of the transaction in `word`. 1; 0: the word is another now; 70: mt-step wrote what cannot be */
+/* Copy and check the entry of the transaction in `word`. 1: done; 0: the word has changed; 70: it is not valid */
 int mt_attempt_read(const struct mt_run *, uint64_t word, struct mt_attempt *);
 
 /* For `accumulate`. Enter a message of ring grad.I that mt_grad_peek gave and that is no piece: a loss, or figures. 1;
