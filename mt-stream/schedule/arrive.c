@@ -77,13 +77,13 @@ static void weights_load(struct stream *s, uint32_t unit, struct slot *to)
 {
 	trace_at(s->dev->trace, Q_WEIGHTS, unit, "weights");
 	queue_wait(s, Q_WEIGHTS, to->last_read);
-	for (int p = 0; p < s->unit[unit].origins; p++) {
-		const struct origin *part = &s->unit[unit].origin[p];
+	for (int i = 0; i < s->unit[unit].origins; i++) {
+		const struct origin *o = &s->unit[unit].origin[i];
 		launch(s, Q_WEIGHTS,
 			&(struct op){OP_WEIGHTS_IN,
-				.weights_in = {.dst = origin_at(s, unit, p, to),
-					.n = (int64_t)elems_of(s, unit, p),
-					.src = mt_at(s->run, mt_unit(s->run, part->unit)->w),
+				.weights_in = {.dst = origin_at(s, unit, i, to),
+					.n = (int64_t)elems_of(s, unit, i),
+					.src = mt_at(s->run, mt_unit(s->run, o->unit)->w),
 					.from = s->control->dtype}});
 	}
 	if (lo_bytes(&s->unit[unit]))
@@ -159,11 +159,11 @@ struct slot *weights_fetch(struct stream *s, uint32_t unit, struct weights *w)
 	}
 	struct slot *slot = s->zero_copy ? NULL : slot_for(s, unit);
 	weights_ahead(s, unit);
-	for (int p = 0; p < j->origins; p++) {
-		const struct mt_unit *u = mt_unit(s->run, j->origin[p].unit);
-		base[p] = slot ? origin_at(s, unit, p, slot)
+	for (int i = 0; i < j->origins; i++) {
+		const struct mt_unit *u = mt_unit(s->run, j->origin[i].unit);
+		base[i] = slot ? origin_at(s, unit, i, slot)
 					   : s->dev->zero_copy(s->dev, mt_at(s->run, u->w), s->control->dtype);
-		mt_count(s->run, MT_STREAM_bytes_in, elems_of(s, unit, p) * weight_elem(s));
+		mt_count(s->run, MT_STREAM_bytes_in, elems_of(s, unit, i) * weight_elem(s));
 	}
 	if (lo_bytes(j)) lo = slot ? lo_in_slot(s, unit, slot) : lo_stored(s, unit);
 	mt_count(s->run, MT_STREAM_bytes_in, lo_bytes(j));

@@ -87,7 +87,7 @@ int64_t chunk_tokens(const struct stream *s, int64_t from)
 	return left < most ? left : most;
 }
 
-bool next_chunk(struct stream *s, uint32_t u, struct at *at)
+bool next_chunk(struct stream *s, uint32_t u, struct block_chunk *at)
 {
 	at->from += at->c.n;
 	if (at->from >= s->now.n) return false;

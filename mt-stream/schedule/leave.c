@@ -74,45 +74,45 @@ int scores_out(struct stream *s)
 
 static enum mt_dtype grads_type(const struct stream *s) { return s->control->grad == MT_BF16 ? MT_BF16 : MT_FP32; }
 
-/* A range leaves in pieces, in order. Each is copied into the ring block of its message, which is published when
+/* A gradient leaves in pieces, in order. Each is copied into the ring block of its message, which is published when
  * the copy is done. Many copies are under way at once, so that the link never idles between two. */
 enum { FLIGHT = 32 }; /* pieces under way, at most */
 
 struct leaving {
-	const struct range *range;
-	uint64_t launched, pushed; /* elements */
+	const struct gradient *gradient;
+	uint64_t launched, pushed; /* up to these elements of its unit */
 	struct event over[FLIGHT]; /* piece i's in i mod FLIGHT */
 	uint64_t first, n;         /* pieces first .. first + n - 1 are under way */
 };
 
-/* Is the block of gradients that begins `off` elements into the range all of experts without tokens? */
-static bool block_zero(const struct stream *s, const struct range *r, uint64_t off)
+/* Is the block of gradients that begins at element `from` all of experts without tokens? */
+static bool block_zero(const struct stream *s, const struct gradient *r, uint64_t from)
 {
-	uint64_t n = r->n - off < MT_BLOCK ? r->n - off : MT_BLOCK, from = r->off + off - r->expert_off;
+	uint64_t to = r->e.to - from < MT_BLOCK ? r->e.to : from + MT_BLOCK;
 	if (!r->expert_stride) return false;
-	for (uint64_t e = from / r->expert_stride; e * r->expert_stride < from + n; e++)
+	for (uint64_t e = (from - r->expert_off) / r->expert_stride; r->expert_off + e * r->expert_stride < to; e++)
 		if (expert_used(s, r->unit, (uint32_t)e)) return false;
 	return true;
 }
 
-/* Elements of the piece that begins at `off`: blocks that are all zero, or none of them */
-static uint64_t piece_elems(const struct stream *s, const struct range *r, uint64_t off, bool *zero)
+/* Elements of the piece that begins at `from`: blocks that are all zero, or none of them */
+static uint64_t piece_elems(const struct stream *s, const struct gradient *r, uint64_t from, bool *zero)
 {
 	uint64_t most = s->control->piece_elems, n = MT_BLOCK;
-	if (r->n - off < most) most = r->n - off;
-	*zero = block_zero(s, r, off);
+	if (r->e.to - from < most) most = r->e.to - from;
+	*zero = block_zero(s, r, from);
 	if (!r->expert_stride) return most;
-	while (n < most && block_zero(s, r, off + n) == *zero) n += MT_BLOCK;
+	while (n < most && block_zero(s, r, from + n) == *zero) n += MT_BLOCK;
 	return n < most ? n : most;
 }
 
 /* Launch copies of as many pieces as the ring has blocks for */
 static void pieces_launch(struct stream *s, struct leaving *l)
 {
-	const struct range *r = l->range;
+	const struct gradient *r = l->gradient;
 	void *block;
 	trace_at(s->dev->trace, Q_GRADS, r->unit, "gradients");
-	while (l->launched < r->n && l->n < FLIGHT && (block = mt_ring_reserve_ahead(s->grad, l->n))) {
+	while (l->launched < r->e.to && l->n < FLIGHT && (block = mt_ring_reserve_ahead(s->grad, l->n))) {
 		bool zero;
 		uint64_t n = piece_elems(s, r, l->launched, &zero);
 
@@ -120,11 +120,11 @@ static void pieces_launch(struct stream *s, struct leaving *l)
 			launch(s, Q_GRADS,
 				&(struct op){OP_GRADS_OUT,
 					.grads_out = {.dst = block,
-						.src = r->g + l->launched,
+						.src = r->g + r->e.at + (l->launched - r->e.from),
 						.n = (int64_t)n,
 						.to = grads_type(s),
-						.off = (int64_t)l->launched,
-						.elems = (int64_t)r->n}});
+						.off = (int64_t)(l->launched - r->e.from),
+						.elems = (int64_t)(r->e.to - r->e.from)}});
 		l->over[(l->first + l->n++) % FLIGHT] = event_record(s, Q_GRADS);
 		l->launched += n;
 	}
@@ -132,12 +132,12 @@ static void pieces_launch(struct stream *s, struct leaving *l)
 
 static void piece_put(struct stream *s, struct leaving *l, uint64_t ahead)
 {
-	const struct range *r = l->range;
+	const struct gradient *r = l->gradient;
 	bool zero;
 	uint64_t n = piece_elems(s, r, l->pushed, &zero);
 	put(s, ahead,
 		(struct mt_msg){.kind = MT_MSG_GRAD,
-			.grad = {.unit = r->unit, .end = r->end, .off = r->off + l->pushed, .n = n, .zero = zero}});
+			.grad = {.unit = r->unit, .end = r->end, .off = l->pushed, .n = n, .zero = zero}});
 	l->first++;
 	l->n--;
 	l->pushed += n;
@@ -159,11 +159,11 @@ static int pieces_push(struct stream *s, struct leaving *l)
 	return 0;
 }
 
-static int range_out(struct stream *s, const struct range *r)
+static int gradient_out(struct stream *s, const struct gradient *r)
 {
-	struct leaving l = {.range = r};
+	struct leaving l = {.gradient = r, .launched = r->e.from, .pushed = r->e.from};
 	int rc = 0;
-	while (!rc && l.pushed < r->n) {
+	while (!rc && l.pushed < r->e.to) {
 		void *block;
 		pieces_launch(s, &l);
 		rc = l.n ? pieces_push(s, &l) : room_wait(s, r->unit, &block);
@@ -173,16 +173,19 @@ static int range_out(struct stream *s, const struct range *r)
 
 void grads_final(struct stream *s, struct part t)
 {
-	struct range r;
-	for (uint32_t i = 0; range_of(s, t, i, &r); i++)
-		if (r.n) launch(s, Q_COMPUTE, &(struct op){OP_GRADS_FINAL, .grads_final = {r.g, (int64_t)r.n, grads_type(s)}});
+	struct gradient r;
+	for (uint32_t i = 0; gradient_of(s, t, i, &r); i++)
+		if (r.e.to > r.e.from)
+			launch(s, Q_COMPUTE,
+				&(struct op){OP_GRADS_FINAL,
+					.grads_final = {r.g + r.e.at, (int64_t)(r.e.to - r.e.from), grads_type(s)}});
 }
 
 int grads_out(struct stream *s, struct part t, struct event ready)
 {
-	struct range r;
+	struct gradient r;
 	int rc = 0;
 	queue_wait(s, Q_GRADS, ready);
-	for (uint32_t i = 0; !rc && range_of(s, t, i, &r); i++) rc = range_out(s, &r);
+	for (uint32_t i = 0; !rc && gradient_of(s, t, i, &r); i++) rc = gradient_out(s, &r);
 	return rc;
 }

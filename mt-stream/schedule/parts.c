@@ -179,47 +179,39 @@ struct part part_after(const struct stream *s, struct part t)
 }
 
 /* The boundary block of the i-th boundary, if that is the first one in it */
-static struct range boundary_range(const struct stream *s, uint32_t u, uint32_t i)
+static struct gradient boundary_block(const struct stream *s, uint32_t u, uint32_t i)
 {
 	const struct split *c = &s->unit[u].split;
 	uint32_t each = s->micro->plan.expert_window;
 	uint64_t boundary = split_boundary(c, each, i), off = boundary / MT_BLOCK * MT_BLOCK;
 	uint64_t before = i ? split_boundary(c, each, i - 1) : 0;
 	bool first = before <= off; /* of the boundaries inside the block */
-	return (struct range){.unit = u,
-		.off = off,
-		.n = boundary == off || !first  ? 0
-			: c->elems - off < MT_BLOCK ? c->elems - off
-										: MT_BLOCK,
+	uint64_t end = c->elems - off < MT_BLOCK ? c->elems : off + MT_BLOCK;
+	return (struct gradient){.unit = u,
+		.e = {off, boundary == off || !first ? off : end, 0},
 		.g = s->micro->layout.boundary_blocks[u & 1] + (uint64_t)split_boundary_block(c, each, i) * MT_BLOCK};
 }
 
-static struct range range_inside(const struct stream *s, uint32_t u, const struct extent *e, float *gs)
-{
-	struct extent in = inside(&s->unit[u].split, e);
-	return (struct range){.unit = u, .off = in.from, .n = in.to - in.from, .g = gs + in.at};
-}
-
-bool range_of(const struct stream *s, struct part t, uint32_t i, struct range *r)
+bool gradient_of(const struct stream *s, struct part t, uint32_t i, struct gradient *r)
 {
 	const struct unit *u = &s->unit[t.unit];
+	const struct split *c = &u->split;
 	uint32_t each = s->micro->plan.expert_window;
 	struct extent e[EXPERT_ARRAYS];
 	if (is_window(s, t)) {
-		if (i >= u->split.arrays) return false;
-		window_extents(&u->split, each, t.nth, e);
-		*r = range_inside(s, t.unit, &e[i], grads_of(s, t));
-		r->expert_off = u->split.array[i].off;
-		r->expert_stride = u->split.array[i].stride;
+		if (i >= c->arrays) return false;
+		window_extents(c, each, t.nth, e);
+		*r = (struct gradient){t.unit, 0, inside(c, &e[i]), grads_of(s, t), .expert_off = c->array[i].off,
+			.expert_stride = c->array[i].stride};
 	} else if (is_split(s, t.unit)) {
-		if (i > split_boundaries(&u->split, each)) return false;
-		e[0] = (struct extent){0, split_rest(&u->split), 0};
-		*r = i ? boundary_range(s, t.unit, i - 1) : range_inside(s, t.unit, e, grads_of(s, t));
+		if (i > split_boundaries(c, each)) return false;
+		e[0] = (struct extent){0, split_rest(c), 0};
+		*r = i ? boundary_block(s, t.unit, i - 1) : (struct gradient){t.unit, 0, inside(c, e), grads_of(s, t), 0, 0};
 	} else {
 		if (i >= (uint32_t)u->origins) return false;
-		*r = (struct range){.unit = u->origin[i].unit,
+		*r = (struct gradient){.unit = u->origin[i].unit,
 			.end = u->origin[i].end,
-			.n = s->micro->layout.tied_grads && u->origin[i].end ? 0 : u->origin[i].elems,
+			.e.to = s->micro->layout.tied_grads && u->origin[i].end ? 0 : u->origin[i].elems,
 			.g = grads_base(s, t.unit, (int)i, grads_of(s, t))};
 	}
 	return true;

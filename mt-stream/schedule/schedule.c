@@ -179,7 +179,7 @@ static int head_forward_backward(struct stream *s, float *gs)
 	return 0;
 }
 
-void recompute(struct stream *s, uint32_t u, const struct weights *w, struct at *at)
+void recompute(struct stream *s, uint32_t u, const struct weights *w, struct block_chunk *at)
 {
 	enum checkpoint level = checkpoint_of(&s->micro->plan, s->geo->layers, u - 1);
 	if (level >= KEEP_ALL_BUT_GATE_UP) return;
@@ -192,7 +192,7 @@ static void block_unit_backward(struct stream *s, uint32_t u, const struct grads
 {
 	struct weights w;
 	struct slot *slot = weights_fetch(s, u, &w);
-	for (struct at at = {0}; next_chunk(s, u, &at);) {
+	for (struct block_chunk at = {0}; next_chunk(s, u, &at);) {
 		recompute(s, u, &w, &at);
 		block_backward(&at.c, u - 1, &w, g, beta_at(s, at.from), at.x, &at.v, dx_at(s, at.from));
 	}

@@ -41,18 +41,18 @@ float *grads_of(const struct stream *, struct part);
 /* The next one: the unit's next part, or the unit below */
 struct part part_after(const struct stream *, struct part);
 
-/* Elements off .. off + n - 1 of a unit's gradient, which are at g */
-struct range {
+/* Elements e.from .. e.to - 1 of a unit's gradient, the first of which is at g[e.at] */
+struct gradient {
 	uint32_t unit, end;
-	uint64_t off, n;
+	struct extent e;
 	float *g;
 	/* of a window's experts: where the unit's first one is, and from one to the next; 0: other gradients */
 	uint64_t expert_off, expert_stride;
 };
 
-/* The i-th range of what leaves with the part, which may be empty; false: i is past the last. Where the embed
- * gradient and the head gradient are summed in one array, the sum leaves as unit 0's gradient. */
-bool range_of(const struct stream *, struct part, uint32_t i, struct range *);
+/* The i-th extent of the gradients that leave with the part, which may be empty; false: i is past the last. Where the
+ * embed gradient and the head gradient are summed in one array, the sum leaves as unit 0's gradient. */
+bool gradient_of(const struct stream *, struct part, uint32_t i, struct gradient *);
 
 /* ---- arrive.c ---- */
 
@@ -83,15 +83,16 @@ bool is_offloaded(const struct stream *, uint32_t layer);
 /* A block's activations for the chunk at `from` */
 struct saved saved_at(const struct stream *, uint32_t layer, int64_t from);
 
-/* A block's next chunk; the first time from and c.n are 0 */
-struct at {
-	int64_t from;
+/* A chunk of the pass in a block: its activations, and its input */
+struct block_chunk {
+	int64_t from; /* token of the pass */
 	struct chunk c;
 	struct saved v;
 	const void *x;
 };
 
-bool next_chunk(struct stream *, uint32_t u, struct at *);
+/* The first time from and c.n are 0 */
+bool next_chunk(struct stream *, uint32_t u, struct block_chunk *);
 
 /* ---- offload.c ---- */
 
@@ -108,7 +109,7 @@ void activations_ahead(struct stream *, uint32_t u, struct event read);
 /* The first chunk of the micro-batch overwrites a unit's gradients (0), the others add to them (1) */
 static inline float beta_at(const struct stream *s, int64_t from) { return s->now.first && from == 0 ? 0 : 1; }
 /* What the chunk's backward pass reads and the block has not kept */
-void recompute(struct stream *, uint32_t u, const struct weights *, struct at *);
+void recompute(struct stream *, uint32_t u, const struct weights *, struct block_chunk *);
 
 /* ---- windows.c: blocks whose experts come by windows ---- */
 

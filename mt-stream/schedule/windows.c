@@ -163,7 +163,7 @@ int split_forward(struct stream *s, uint32_t u, struct weights *w)
 	const struct mt_layer *l = mt_layer_of(s->geo, u - 1);
 	bool few = s->now.n * l->experts_per_token < FEW_ROWS * (int64_t)l->experts;
 	for (uint32_t i = 0; i < 2 && !few; i++) window_load(s, u, i, false);
-	for (struct at at = {0}; next_chunk(s, u, &at);) {
+	for (struct block_chunk at = {0}; next_chunk(s, u, &at);) {
 		mixer_forward(&at.c, u - 1, w, at.x, &at.v, at.v.x2);
 		block_route(&at.c, u - 1, w, at.x, &at.v);
 	}
@@ -172,13 +172,14 @@ int split_forward(struct stream *s, uint32_t u, struct weights *w)
 	for (uint32_t i = 0; i < 2 && few; i++) window_load(s, u, i, true);
 	for (uint32_t i = 0; i < windows_in(s, u); i++) {
 		window_fetch(s, u, i, w);
-		for (struct at at = {0}; next_chunk(s, u, &at);) {
+		for (struct block_chunk at = {0}; next_chunk(s, u, &at);) {
 			struct window win = window_of_chunk(s, u, i, &at.c);
 			block_window_forward(&at.c, u - 1, w, &win, at.x, &at.v);
 		}
 		window_leave(s, u, i);
 	}
-	for (struct at at = {0}; next_chunk(s, u, &at);) mlp_forward(&at.c, u - 1, w, at.x, &at.v, output(s, u, at.from));
+	for (struct block_chunk at = {0}; next_chunk(s, u, &at);)
+		mlp_forward(&at.c, u - 1, w, at.x, &at.v, output(s, u, at.from));
 	return 0;
 }
 
@@ -198,7 +199,7 @@ void split_backward_begin(struct stream *s, uint32_t u)
 	s->now.slot = weights_fetch(s, u, w);
 	launch(s, Q_COMPUTE,
 		&(struct op){OP_DISCARD, .discard = {s->micro->layout.boundary_blocks[u & 1], blocks * sizeof(float)}});
-	for (struct at at = {0}; next_chunk(s, u, &at);) {
+	for (struct block_chunk at = {0}; next_chunk(s, u, &at);) {
 		recompute(s, u, w, &at);
 		block_backward_route(&at.c, u - 1, w, at.x, &at.v, dx_at(s, at.from));
 	}
@@ -216,7 +217,7 @@ void window_backward(struct stream *s, uint32_t u, uint32_t i, float *gs)
 	for (uint32_t a = 0; a < c->arrays; a++) gaps_clear(s, u, gs + e[a].at, e[a].from, e[a].to);
 	window_fetch(s, u, i, w);
 	window_enter(s, u, i, NULL, NULL, gs, &g);
-	for (struct at at = {0}; next_chunk(s, u, &at);) {
+	for (struct block_chunk at = {0}; next_chunk(s, u, &at);) {
 		struct window win = window_of_chunk(s, u, i, &at.c);
 		block_window_backward(&at.c, u - 1, w, &g, beta_at(s, at.from), &win, at.x, &at.v, dx_at(s, at.from));
 	}
@@ -231,7 +232,7 @@ void rest_backward(struct stream *s, uint32_t u, float *gs)
 	launch(s, Q_COMPUTE, &(struct op){OP_DISCARD, .discard = {gs, e.to * sizeof(float)}});
 	grads_at(s, u, gs, &g);
 	grads_clear_gaps(s, u, gs);
-	for (struct at at = {0}; next_chunk(s, u, &at);)
+	for (struct block_chunk at = {0}; next_chunk(s, u, &at);)
 		block_backward(&at.c, u - 1, &s->now.weights, &g, beta_at(s, at.from), at.x, &at.v, dx_at(s, at.from));
 	if (s->now.slot) s->now.slot->last_read = event_record(s, Q_COMPUTE);
 	boundaries_put(s, u, gs, &e, 0);

@@ -16,15 +16,15 @@ struct channels {
 	int64_t first, n, head;
 };
 
-/* How channels are split: heads of `dim` by `lanes` lanes each, then parts of lanes * WIDE channels */
-struct split {
+/* Groups of channels: heads of `dim` by `lanes` lanes each, then parts of lanes * WIDE channels */
+struct channel_groups {
 	int64_t heads, dim, groups;
 	int lanes, wide;
 };
 
-static struct split split_of(const struct conv_args *a, const void *second, int64_t second_ld)
+static struct channel_groups groups_of(const struct conv_args *a, const void *second, int64_t second_ld)
 {
-	struct split s = {a->q_heads + a->k_heads, a->dim, 0, 32, 0};
+	struct channel_groups s = {a->q_heads + a->k_heads, a->dim, 0, 32, 0};
 	int64_t normed = s.heads * s.dim;
 	if (s.heads) s.lanes = lanes_of(s.dim);
 	s.groups = s.heads + div_up(a->channels - normed, s.lanes * WIDE);
@@ -32,8 +32,8 @@ static struct split split_of(const struct conv_args *a, const void *second, int6
 	return s;
 }
 
-static __device__ __forceinline__ struct channels channels_of(const struct split *s, int64_t channels, int64_t group,
-	int lane)
+static __device__ __forceinline__ struct channels channels_of(const struct channel_groups *s, int64_t channels,
+	int64_t group, int lane)
 {
 	struct channels c = {group * s->dim + lane * WIDE, s->dim - lane * WIDE, group};
 	if (group < s->heads) return c;
@@ -138,7 +138,7 @@ static __device__ __forceinline__ float q_scale(const struct conv_args *a, int64
 }
 
 template <typename T>
-static __global__ void __launch_bounds__(BLOCK) conv_forward_kernel(struct conv_args a, struct split s)
+static __global__ void __launch_bounds__(BLOCK) conv_forward_kernel(struct conv_args a, struct channel_groups s)
 {
 	int64_t item = (int64_t)blockIdx.x * (BLOCK / s.lanes) + threadIdx.x / s.lanes, group = item % s.groups;
 	int64_t first = item / s.groups * RUN, end = first + RUN < a.n ? first + RUN : a.n;
@@ -179,7 +179,7 @@ static __global__ void __launch_bounds__(BLOCK) conv_forward_kernel(struct conv_
 /* The gradient of y (as f leaves it) of token t: of a q or k head from the sum of its value heads' */
 template <typename T>
 static __device__ __forceinline__ void y_gradient(float d[WIDE], const float y[WIDE], const struct conv_args *a,
-	const struct split *s, struct channels c, int64_t t, int there)
+	const struct channel_groups *s, struct channels c, int64_t t, int there)
 {
 	float sum = 0, dot = 0, v[WIDE];
 	if (there && c.head < 0) {
@@ -246,7 +246,7 @@ static __device__ __forceinline__ void before_gradient(float d[WIDE], const stru
  * partial (parts, channels (width + 1)): dw, then dbias */
 template <typename T>
 static __global__ void __launch_bounds__(BLOCK)
-	conv_backward_kernel(struct conv_args a, struct split s, float *partial, int64_t rows)
+	conv_backward_kernel(struct conv_args a, struct channel_groups s, float *partial, int64_t rows)
 {
 	int64_t item = (int64_t)blockIdx.x * (BLOCK / s.lanes) + threadIdx.x / s.lanes, group = item % s.groups;
 	int64_t part = item / s.groups, first = part * rows, end = first + rows < a.n ? first + rows : a.n;
@@ -316,7 +316,7 @@ static __global__ void __launch_bounds__(BLOCK)
 template <typename T>
 static void forward(const struct cuda_queue *q, const struct conv_args a)
 {
-	struct split s = split_of(&a, a.y, 0);
+	struct channel_groups s = groups_of(&a, a.y, 0);
 	LAUNCH(conv_forward_kernel<T>, div_up(div_up(a.n, RUN) * s.groups, BLOCK / s.lanes), BLOCK, 0, q->stream, a, s);
 }
 
@@ -325,7 +325,7 @@ static void backward(const struct cuda_queue *q, const struct conv_args a)
 {
 	int64_t width = a.channels * (a.width + 1), parts = partial_blocks(div_up(a.n, RUN), width);
 	int64_t rows = div_up(a.n, parts);
-	struct split s = split_of(&a, a.dx, a.dx_ld);
+	struct channel_groups s = groups_of(&a, a.dx, a.dx_ld);
 	s.wide = s.wide && wide_rows(WIDE, a.dq, a.dk, a.dv, NULL) && wide_rows(WIDE, a.dbefore, a.dafter, NULL, NULL);
 	parts = div_up(a.n, rows);
 	LAUNCH(conv_backward_kernel<T>, div_up(parts * s.groups, BLOCK / s.lanes), BLOCK, 0, q->stream, a, s, q->work,

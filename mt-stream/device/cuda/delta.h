@@ -91,23 +91,23 @@ static __host__ __device__ __forceinline__ int64_t wave_first(const struct delta
 }
 
 /* A chunk: tokens first .. first + n - 1, which the room has from `at` on */
-struct chunk {
+struct delta_chunk {
 	int64_t first, n, at;
 	int begins, goes_on; /* its document begins with it; goes on behind it */
 };
 
 /* Where a block computes: item b / groups of group b % groups, of its chunks or pieces with all heads and slices */
-struct place {
+struct delta_place {
 	int64_t group, first, end; /* the group's part of the wave */
 	int chunks, pieces;        /* there */
 	const uint32_t *chunk, *piece;
 	int64_t item;
 };
 
-static __device__ __forceinline__ struct place place_of(const struct delta_args *a, const struct room *r,
+static __device__ __forceinline__ struct delta_place place_of(const struct delta_args *a, const struct room *r,
 	const struct wave *w)
 {
-	struct place p;
+	struct delta_place p;
 	p.group = blockIdx.x % r->groups.groups;
 	p.item = blockIdx.x / r->groups.groups;
 	int64_t table = (w->number * r->groups.groups + p.group) * (r->wave + 2);
@@ -124,14 +124,14 @@ static __device__ __forceinline__ struct place place_of(const struct delta_args 
 }
 
 /* Tokens of the room before the group's */
-static __device__ __forceinline__ int64_t place_at(const struct room *r, const struct place *p, int64_t t)
+static __device__ __forceinline__ int64_t place_at(const struct room *r, const struct delta_place *p, int64_t t)
 {
 	return p->group * r->wave + t - p->first;
 }
 
 /* Chunk i of the group's part of the wave. false: there is none */
-static __device__ __forceinline__ int chunk_at(struct chunk *c, const struct delta_args *a, const struct room *r,
-	const struct wave *w, const struct place *p, int64_t i)
+static __device__ __forceinline__ int chunk_at(struct delta_chunk *c, const struct delta_args *a, const struct room *r,
+	const struct wave *w, const struct delta_place *p, int64_t i)
 {
 	if (p->pieces == 0) return 0;
 	if (w->alone) i += p->piece[p->pieces - 1];
@@ -340,9 +340,9 @@ static __global__ void __launch_bounds__(THREADS) delta_chunk_kernel(struct delt
 {
 	DYNAMIC_SHARED(float, k);
 	float *q = k + ALL, *t = q + ALL, *g = t + ALL, *beta = g + TILE;
-	struct place p = place_of(&a, &r, &w);
+	struct delta_place p = place_of(&a, &r, &w);
 	int64_t head = p.item % a.value_heads;
-	struct chunk c;
+	struct delta_chunk c;
 	if (!chunk_at(&c, &a, &r, &w, &p, p.item / a.value_heads)) return;
 	struct head_rows<T> h = head_rows_of<T>(&a, head, c.first);
 	float kk[4][4] = {{0}}, qk[4][4] = {{0}};
@@ -399,7 +399,7 @@ static __global__ void __launch_bounds__(THREADS) delta_chunk_kernel(struct delt
 
 /* to (FACTORS, TILE): those of the chunk's tokens, zeros after them */
 static __device__ __forceinline__ void factors_load(float *to, const struct delta_args *a, const struct room *r,
-	const struct chunk *c, int64_t head)
+	const struct delta_chunk *c, int64_t head)
 {
 	for (int e = threadIdx.x; e < FACTORS * TILE; e += THREADS) {
 		int i = e / FACTORS, k = e % FACTORS;
@@ -461,7 +461,7 @@ struct strip {
 static __device__ __forceinline__ int strip_of(struct strip *s, const struct delta_args *a, const struct room *r,
 	const struct wave *w)
 {
-	struct place p = place_of(a, r, w);
+	struct delta_place p = place_of(a, r, w);
 	int64_t slices = (a->value_dim + 16 * STRIPS - 1) / (16 * STRIPS), i = p.item / slices / a->value_heads;
 	if (i >= (w->alone && p.pieces ? 1 : p.pieces)) return 0;
 	if (w->alone) i = p.pieces - 1;
@@ -876,7 +876,7 @@ struct chunk_sums {
 /* dP and dA as tiles; db, or what dt gets from d, and dskip; and s->column. u, v: room for tiles */
 template <typename T, int CORRECT>
 static __device__ __forceinline__ void chunk_pairs(T *dP, T *dA, T *u, T *v, const struct chunk_sums *s,
-	const struct delta_args *a, const struct room *r, const struct chunk *c, int64_t head)
+	const struct delta_args *a, const struct room *r, const struct delta_chunk *c, int64_t head)
 {
 	int64_t values = a->value_heads * a->value_dim, value = head * a->value_dim;
 	struct head_rows<T> h = head_rows_of<T>(a, head, c->first);
@@ -951,7 +951,7 @@ static __device__ __forceinline__ void chunk_pairs(T *dP, T *dA, T *u, T *v, con
 /* The products of a chunk with states, TILE columns of keys from c0 on: q = do S', k = r S', w = d dS1' */
 template <typename T, int CORRECT>
 static __device__ __forceinline__ void chunk_by_states(float q[4][4], float k[4][4], float w[4][4], T *u, T *v,
-	const float *S, const float *dS1, const struct delta_args *a, const struct room *r, const struct chunk *c,
+	const float *S, const float *dS1, const struct delta_args *a, const struct room *r, const struct delta_chunk *c,
 	int64_t head, int64_t c0)
 {
 	int64_t values = a->value_heads * a->value_dim, value = head * a->value_dim;
@@ -1022,9 +1022,9 @@ static __global__ void __launch_bounds__(THREADS, 2)
 	T *dA = dP + PARTS(T) * ALL, *u = dA + PARTS(T) * ALL, *v = u + PARTS(T) * ALL;
 	float *f = (float *)(v + PARTS(T) * ALL), *scratch = f + SUMS * TILE;
 	struct chunk_sums s = {f, f + FACTORS * TILE, f + (FACTORS + 2) * TILE, f + (FACTORS + 4) * TILE};
-	struct place p = place_of(&a, &r, &w);
+	struct delta_place p = place_of(&a, &r, &w);
 	int64_t head = p.item % a.value_heads;
-	struct chunk c;
+	struct delta_chunk c;
 	if (!chunk_at(&c, &a, &r, &w, &p, p.item / a.value_heads)) return;
 	struct head_rows<T> h = head_rows_of<T>(&a, head, c.first);
 	const float *S = c.begins ? NULL : state_at(&a, r.states, c.at, head);
