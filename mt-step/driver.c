@@ -6,8 +6,9 @@
  *  1. `source` is not NULL only if this mt-step has opened the newest txn, and has not seen that it left accumulate.
  *  2. `attempt` is 0, or the attempt under which micros 0 to next - 1 were pushed. They count if and only if it is the
  *     word's: else all micros are dealt again, and readers drop the older messages [deal, deal_anew].
- *  3. Micro j of an attempt goes to live[j % n_live], in ascending order. If the slot of one of these streams, or
- *     mt-optim's if it was there, has another word than in `participants`, a new attempt begins [deal].
+ *  3. Micros are dealt in ascending order, each to the stream that is expected to end it first [deal_to]: streams that
+ *     are equally fast take turns. If the slot of one of the attempt's streams, or mt-optim's if it was there, has
+ *     another word than in `participants`, a new attempt begins [deal].
  *
  *     newest txn   what mt-step does in a turn
  *     accumulate   deals micros while rings have room [deal_one]; without a stream, waits for one [peers_assemble]
@@ -21,6 +22,7 @@
 
 #include "batch.h"
 #include "driver.h"
+#include "mt/control.h"
 #include "mt/error.h"
 #include "mt/ring.h"
 #include "mt/run.h"
@@ -169,6 +171,46 @@ void driver_abandon(struct driver *d)
 	mt_die_of_signal(mt_stopping);
 }
 
+/* How fast the attempt's streams are, by what they have computed since the last attempt. Those that are nearly as fast
+ * as the fastest one count as equal; so do all where one is not known, as those of other nodes are not. */
+static void paces_measure(struct driver *d)
+{
+	const double nearly = 1.25, forget = 0.9;
+	double fastest = INFINITY;
+	for (int i = 0; i < d->n_live; i++) {
+		struct dealt *s = &d->dealt[d->live[i]];
+		const _Atomic uint64_t *now = mt_control(d->run)->slots[MT_STREAM + d->live[i]].counters;
+		uint64_t tokens = now[MT_STREAM_tokens], busy = now[MT_STREAM_busy_ns];
+		if (tokens < s->tokens || busy < s->busy_ns) *s = (struct dealt){0}; /* a successor counts from 0 */
+		if (tokens > s->tokens) {
+			double pace = (double)(busy - s->busy_ns) / (double)(tokens - s->tokens);
+			s->measured = s->measured > 0 ? (s->measured + pace) / 2 : pace;
+		} else {
+			s->measured *= forget; /* one that was too slow to get any is tried again */
+		}
+		s->tokens = tokens;
+		s->busy_ns = busy;
+		s->micros = 0;
+		fastest = fmin(fastest, s->measured);
+	}
+	for (int i = 0; i < d->n_live; i++) {
+		struct dealt *s = &d->dealt[d->live[i]];
+		s->pace = fastest > 0 && s->measured > nearly * fastest ? s->measured : fmax(fastest, 1);
+	}
+}
+
+/* The stream that ends another micro first. Gradients are added in the order of micros: so a slow stream's are late
+ * ones. */
+static int deal_to(const struct driver *d)
+{
+	int to = d->live[0];
+	for (int i = 1; i < d->n_live; i++) {
+		const struct dealt *s = &d->dealt[d->live[i]], *first = &d->dealt[to];
+		if ((s->micros + 1) * s->pace < (first->micros + 1) * first->pace) to = d->live[i];
+	}
+	return to;
+}
+
 /* Start dealing under the txn's attempt. */
 static bool deal_anew(struct driver *d, uint32_t attempt)
 {
@@ -177,6 +219,7 @@ static bool deal_anew(struct driver *d, uint32_t attempt)
 		return false;
 	}
 	mt_must(d->source->rewind(d->source));
+	paces_measure(d);
 	d->attempt = attempt;
 	d->next = 0;
 	mt_stage_activity(d->run, MT_ACT_WAIT_COMMIT, mt_txn(d->run, mt_txn_newest(d->run))->step);
@@ -186,7 +229,8 @@ static bool deal_anew(struct driver *d, uint32_t attempt)
 /* Push micro d->next if its ring has room. */
 static bool deal_one(struct driver *d, uint32_t k)
 {
-	struct mt_ring *ring = d->ring[d->live[d->next % (uint32_t)d->n_live]];
+	int to = deal_to(d);
+	struct mt_ring *ring = d->ring[to];
 	uint32_t *block = mt_ring_reserve(ring);
 	if (!block) {
 		mt_must(mt_ring_check(ring));
@@ -213,6 +257,7 @@ static bool deal_one(struct driver *d, uint32_t k)
 			.documents = d->source->documents},
 	};
 	mt_ring_push(ring, &m);
+	d->dealt[to].micros++;
 	d->next++;
 	return true;
 }

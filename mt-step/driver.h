@@ -42,8 +42,13 @@ struct driver {
 	struct row_source *source;       /* NULL: nothing to deal */
 	uint32_t attempt;                /* under which micros were dealt; 0: none yet */
 	uint32_t micros, next;           /* of the txn; the next one to push */
-	int live[MT_STREAMS], n_live;    /* streams of this attempt; micro j goes to live[j % n_live] */
+	int live[MT_STREAMS], n_live;    /* streams of this attempt */
 	uint64_t participants[MT_SLOTS]; /* slot words when this attempt began */
+	struct dealt {
+		uint64_t tokens, busy_ns; /* of the stream, when the last attempt began */
+		double measured, pace;    /* ns a token: between two attempts, 0: not yet; what counts in this attempt */
+		uint32_t micros;          /* that it got in this attempt */
+	} dealt[MT_STREAMS];
 
 	double lost[MT_SLOTS +
 		1];             /* since when a stage that is needed has been missing, 0: it is there; last: any mt-stream */

@@ -100,3 +100,28 @@ assert long <= longs < 1.2 * long, "long ones compute"' "$(speed 1 1)" "$(speed 
 	refused 78 "device cuda:2: there are 2 GPUs, from 0" --device cuda:0,cuda:2
 	MT_EMU_NO_DRIVER=1 refused 78 "mt-run: device cuda: no NVIDIA driver" --device cuda:all
 }
+
+# bats test_tags=slow
+@test "an mt-stream that is slower than the other one gets fewer micro-batches: the same bits" {
+	run_it() {
+		mt-run --model "$CONFIGS/demo.json" --data "$TOP/README.md" --bytes --epochs 9 --steps 24 --batch 12 --micro 1 \
+			--seq 64 --threads 1 --lr 1e-3 --run "$RUN" "$@" 3>&-
+	}
+	stat() { mt-store stat "$RUN" --json | jq ".stages[] | select(.stage | startswith(\"mt-stream\")) | $1"; }
+	slow() { # mt-stream 1 is stopped for most of the time until the run ends
+		local pid
+		eventually grep -q '"step": 1,' "$T/slow/metrics.jsonl"
+		pid=$(stat .pid | tail -n 1)
+		while kill -STOP "$pid" 2>&-; do
+			sleep 0.06
+			stat .counters.micros >"$T/now" && [ "$(wc -l <"$T/now")" = 2 ] && mv "$T/now" "$T/micros"
+			kill -CONT "$pid" && sleep 0.02
+		done
+	}
+	slow 2>&- &
+	trains slow --streams 2
+	wait $! || true
+	trains one
+	same slow
+	awk 'NR == 1 { fast = $1 } END { exit !($1 > 0 && fast > 2 * $1) }' "$T/micros" || { cat "$T/micros"; return 1; }
+}
