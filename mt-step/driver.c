@@ -19,9 +19,11 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "batch.h"
 #include "driver.h"
+#include "mt/choices.h"
 #include "mt/control.h"
 #include "mt/error.h"
 #include "mt/ring.h"
@@ -32,6 +34,34 @@
 #include "mt/wait.h"
 #include "progress.h"
 #include "saves.h"
+
+enum { SHARE_MOST = 1000 };
+
+/* "3,1": a number for each mt-stream */
+static int shares_parse(struct driver *d, const char *text)
+{
+	const char *next = text;
+	d->n_shares = 0;
+	for (;;) {
+		char *end;
+		unsigned long share = *next >= '1' && *next <= '9' ? strtoul(next, &end, 10) : 0;
+		if (!share || share > SHARE_MOST || d->n_shares == d->streams || (*end && *end != ',')) break;
+		d->shares[d->n_shares++] = (uint32_t)share;
+		if (!*end && strlen(text) < MT_CHOICE_VALUE) return 0;
+		next = end + 1;
+	}
+	return mt_fail(MT_EX_USAGE,
+		"--shares: '%s' is not a list of numbers from 1 to %d, one for each of at most %d mt-streams", text, SHARE_MOST,
+		d->streams);
+}
+
+static int shares_take(struct driver *d)
+{
+	char stands[MT_CHOICE_VALUE];
+	int rc = d->o->shares ? shares_parse(d, d->o->shares) : 0;
+	if (rc == 0 && d->o->shares) rc = mt_shares_enter(d->run, d->o->shares);
+	return rc || !mt_shares(d->run, stands) ? rc : shares_parse(d, stands);
+}
 
 int driver_open(struct driver *d, struct mt_run *run, const struct options *o)
 {
@@ -51,7 +81,7 @@ int driver_open(struct driver *d, struct mt_run *run, const struct options *o)
 				(unsigned long long)o->micro, mt_s(o->micro), (unsigned long long)o->seq, mt_s(o->seq), name,
 				(unsigned long long)most, (unsigned long long)(o->micro * o->seq));
 	}
-	return 0;
+	return shares_take(d);
 }
 
 int rows_rewind(struct row_source *s)
@@ -195,7 +225,8 @@ static void paces_measure(struct driver *d)
 	}
 	for (int i = 0; i < d->n_live; i++) {
 		struct dealt *s = &d->dealt[d->live[i]];
-		s->pace = fastest > 0 && s->measured > nearly * fastest ? s->measured : fmax(fastest, 1);
+		if (d->n_shares) s->pace = 1.0 / d->shares[d->live[i]];
+		else s->pace = fastest > 0 && s->measured > nearly * fastest ? s->measured : fmax(fastest, 1);
 	}
 }
 

@@ -43,6 +43,8 @@ struct driver {
 	uint32_t attempt;                /* under which micros were dealt; 0: none yet */
 	uint32_t micros, next;           /* of the txn; the next one to push */
 	int live[MT_STREAMS], n_live;    /* streams of this attempt */
+	uint32_t shares[MT_STREAMS];     /* of streams that differ */
+	int n_shares;                    /* 0: they are alike; else the first n_shares are needed, and no other one */
 	uint64_t participants[MT_SLOTS]; /* slot words when this attempt began */
 	struct dealt {
 		uint64_t tokens, busy_ns; /* of the stream, when the last attempt began */

@@ -53,6 +53,8 @@ static const struct mt_opt table[] = {
 	{"eval-every", OPT_U64, &o.eval_every, "N", "evaluate every N steps, before the first and after the last", NULL},
 	{"stop-after", OPT_U64, &o.stop_after, "N", "stop after N evaluations in a row without a lower eval loss",
 		&stop_given},
+	{"shares", OPT_STR, &o.shares, "N,N...",
+		"mt-streams on devices of several types: of each N micro-batches in turn (default: equal devices)", NULL},
 	{"ckpt-every", OPT_U64, &o.ckpt_every, "N", "save a checkpoint every N steps and after the last", NULL},
 	{"max-skipped", OPT_U64, &o.max_skipped, "N", "stop after N skipped steps in a row, 0: never (default: 20)", NULL},
 	{"input", OPT_STR, &input, "new", "stdin is other data than the run was trained on so far", NULL},

@@ -21,6 +21,7 @@ struct options {
 	bool check, count;                   /* only check the options; only count what the input would train */
 	bool allow_media;                    /* records may have tokens that stand for images, ... */
 	bool own_metrics;                    /* refuse metrics unless it is a plain file of this user's */
+	const char *shares;                  /* of the mt-streams, or NULL */
 	const char *eval, *metrics, *config; /* files, or NULL */
 	uint64_t eval_every, ckpt_every;     /* 0: never */
 	uint64_t stop_after;                 /* evaluations without improvement that end the training; 0: no limit */

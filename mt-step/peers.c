@@ -13,10 +13,11 @@
 bool peers_assemble(struct driver *d)
 {
 	d->n_live = 0;
-	for (int i = 0; i < d->streams; i++)
+	int most = d->n_shares ? d->n_shares : d->streams;
+	for (int i = 0; i < most; i++)
 		if (mt_stage_alive(d->run, MT_STREAM + i)) d->live[d->n_live++] = i;
 	for (int s = 0; s < MT_SLOTS; s++) d->participants[s] = mt_stage_word(d->run, s);
-	return d->n_live > 0;
+	return d->n_live > 0 && (!d->n_shares || d->n_live == d->n_shares);
 }
 
 static bool left(struct driver *d, int slot)
@@ -124,7 +125,8 @@ void peers_watch(struct driver *d)
 		streams += alive;
 		if (alive) d->met[s] = true;
 		/* one that has released its slot is not needed while others are there */
-		if (d->met[s]) need(d, s, alive || !mt_stage_dead(d->run, s), now);
+		bool shares = s - MT_STREAM < d->n_shares;
+		if (d->met[s] || shares) need(d, s, alive || (!shares && !mt_stage_dead(d->run, s)), now);
 	}
 	need(d, ANY_STREAM, streams > 0, now);
 	/* only a successor of a dead saver can finish a sealed save, and mt-optim waits for that */

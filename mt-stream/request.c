@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "cli/cli.h"
+#include "mt/choices.h"
 #include "mt/control.h"
 #include "mt/error.h"
 #include "mt/run.h"
@@ -347,6 +348,15 @@ static bool rows_packed(const uint32_t *starts, size_t n)
 	return false;
 }
 
+/* Before the first choice: is this the device whose choices stand? */
+static int machine_enter(struct stream *s)
+{
+	char shares[MT_CHOICE_VALUE];
+	if (s->entered || !mt_shares(s->run, shares)) return 0;
+	s->entered = true;
+	return mt_machine_enter(s->run, s->index, s->dev->machine);
+}
+
 int plan_make(struct stream *s, bool *new_shape)
 {
 	uint32_t rows = s->taken.msg.batch.rows, seq = s->taken.msg.batch.seq;
@@ -357,7 +367,7 @@ int plan_make(struct stream *s, bool *new_shape)
 	s->planning.weighted = s->planning.weighted || s->taken.msg.batch.weights;
 	s->planning.objective = s->planning.objective || s->taken.msg.batch.documents;
 	s->planning.packed = s->planning.packed || rows_packed(s->taken.host + 2 * n, n);
-	if (!s->sizes.chunk_tokens && (rc = sizes_select(s, rows, seq))) return rc;
+	if ((rc = machine_enter(s)) || (!s->sizes.chunk_tokens && (rc = sizes_select(s, rows, seq)))) return rc;
 	s->micro = &s->planning.micro;
 	*new_shape = last->rows != rows || last->seq != seq || last->train != train ||
 		last->scores != !!s->taken.msg.batch.scores || last->packed != s->planning.packed ||

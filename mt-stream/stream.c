@@ -16,9 +16,9 @@
 
 static struct requested requested = {.device = "cpu"};
 static const char *trace_path;
-static uint64_t trace_step;
+static uint64_t trace_step, place;
 static struct mt_strings rings;
-static bool verbose, plan, list;
+static bool verbose, plan, list, place_given;
 
 static const struct mt_opt options[] = {
 	{"device", OPT_STR, &requested.device, "DEV", "cpu (default) or chaos:SEED; cuda[:N] where it was built in", NULL},
@@ -29,6 +29,8 @@ static const struct mt_opt options[] = {
 		"tokens of an LM-head chunk, if the run has no record yet", NULL},
 	{"pass-rows", OPT_U64, &requested.sizes.pass_rows, "N",
 		"compute pass-major, N rows a pass, if the run has no record yet (default: layer-major)", NULL},
+	{"index", OPT_U64, &place, "I", "which of its node's mt-streams this is, from 0 (default: the lowest free)",
+		&place_given},
 	{"ring", OPT_LIST, &rings, "FROM=TO", "use ring TO in place of ring FROM; may be repeated", NULL},
 	{"trace", OPT_STR, &trace_path, "FILE", "write the times of all operations, for chrome://tracing and Perfetto",
 		NULL},
@@ -43,7 +45,7 @@ static const struct mt_program program = {
 	.name = "mt-stream",
 	.usage = "mt-stream [RUN] [--device cpu|chaos:SEED|cuda[:N]] [--device-memory BYTES] [--host-memory BYTES]\n"
 			 "       [--recompute auto|full|none] [--expert-window N] [--compute bf16|fp32] [--threads N]\n"
-			 "       [--ring FROM=TO]...\n"
+			 "       [--index I] [--ring FROM=TO]...\n"
 			 "       mt-stream --gpus\n"
 			 "       mt-stream --plan [OPTIONS OF mt-plan]",
 	.about = "Streams a run's weights through a device: forward, backward, gradients out. Serves one mt-step after "
@@ -152,8 +154,12 @@ static int stream_open(struct stream *s)
 	int rc;
 	s->control = mt_control(s->run);
 	s->geo = mt_geometry(s->run);
-	if ((rc = mt_stage_claim(s->run, MT_STREAM, &s->index))) return rc;
-	s->index -= MT_STREAM;
+	int slot = MT_STREAM + (int)(mt_node(s->run) * mt_node_streams(s->run) + place);
+	if (place_given && place >= mt_node_streams(s->run))
+		return mt_fail(MT_EX_NOINPUT, "--index %llu: the run has %u mt-streams%s at most", (unsigned long long)place,
+			mt_node_streams(s->run), mt_nodes(s->run) > 1 ? " a node" : "");
+	if ((rc = mt_stage_claim(s->run, place_given ? slot : MT_STREAM, place_given ? NULL : &slot))) return rc;
+	s->index = slot - MT_STREAM;
 	mt_stage_activity(s->run, MT_ACT_STARTING, 0);
 	if ((rc = rings_map(s))) return rc;
 	if (s->dev->attach && (rc = s->dev->attach(s->dev, s->run, MT_STREAM + s->index))) return rc;

@@ -133,6 +133,7 @@ struct stream {
 	struct list *lists; /* of its kinds of layers */
 	struct device *dev;
 	int index;
+	bool entered; /* its machine, where streams differ */
 	struct mt_ring *batch, *grad;
 	struct unit *unit; /* [units] */
 	uint32_t units;

@@ -39,6 +39,7 @@ struct mt_run {
 	char ring_from[RING_MAPS][32], ring_to[RING_MAPS][32];
 	int ring_maps;
 	uint32_t spare; /* entry of the table of choices that is this stage's and not linked; 0: none */
+	int apart;      /* 1 + the mt-stream whose choices this stage makes, apart from others'; 0: all streams' */
 };
 
 int region_name_check(const char *run);

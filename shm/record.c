@@ -1,12 +1,15 @@
 /* record.c: the reproducibility record: who decides it, what must agree with it, and its table: what a device chose for
  * an operation where another choice would give other bits. mt/memory.h says how the list grows. */
 #include <stddef.h>
+#include <stdio.h>
 
 #include "lib.h"
+#include "mt/choices.h"
 #include "mt/control.h"
 #include "mt/error.h"
 #include "mt/run.h"
 #include "mt/stage.h"
+#include "mt/txn.h"
 #include "mt/wait.h"
 
 /* ---- the record */
@@ -108,12 +111,26 @@ int choices_check(const struct mt_run *run)
 	return walk(run, NULL, &last, &e);
 }
 
-bool mt_choice_find(const struct mt_run *run, const char *key, void *value, size_t bytes)
+/* The key, with the mt-stream's name before it if its choices stand apart */
+static const char *key_apart(const struct mt_run *run, const char *key, char room[2 * MT_CHOICE_KEY])
+{
+	if (!run->apart) return key;
+	snprintf(room, 2 * MT_CHOICE_KEY, "mt-stream %d: %s", run->apart - 1, key);
+	return room;
+}
+
+static bool find(const struct mt_run *run, const char *key, void *value, size_t bytes)
 {
 	const struct mt_choice *last = NULL, *e;
 	if (walk(run, key, &last, &e) || !e || e->bytes != bytes || bytes > sizeof e->value) return false;
 	memcpy(value, e->value, bytes);
 	return true;
+}
+
+bool mt_choice_find(const struct mt_run *run, const char *key, void *value, size_t bytes)
+{
+	char room[2 * MT_CHOICE_KEY];
+	return find(run, key_apart(run, key, room), value, bytes);
 }
 
 /* An entry of this stage's own: the one it has not used, or a new one. 0: none is left */
@@ -200,6 +217,8 @@ static void entry_fill(struct mt_run *run, uint32_t i, const char *key, const vo
 int mt_choice_enter(struct mt_run *run, const char *key, void *value, size_t bytes)
 {
 	bool ask = mt_node(run) && run->slot != MT_LINK && mt_run_state(run) != MT_FILLING; /* a load brings its own */
+	char room[2 * MT_CHOICE_KEY];
+	key = key_apart(run, key, room);
 	if (strlen(key) >= MT_CHOICE_KEY || bytes > MT_CHOICE_VALUE)
 		return mt_fail(MT_EX_BUG, "choice '%s' of %zu bytes is too long", key, bytes);
 	const struct mt_choice *last = NULL, *e;
@@ -219,4 +238,38 @@ int mt_choice_enter(struct mt_run *run, const char *key, void *value, size_t byt
 		return mt_fail(MT_EX_DATA, "reproducibility record: '%s' has %u bytes, not %zu", key, e->bytes, bytes);
 	memcpy(value, e->value, bytes);
 	return 0;
+}
+
+/* ---- mt-streams that differ */
+
+#define SHARES "shares of the mt-streams"
+
+bool mt_shares(const struct mt_run *run, char text[MT_CHOICE_VALUE])
+{
+	return find(run, SHARES, text, MT_CHOICE_VALUE) && !text[MT_CHOICE_VALUE - 1];
+}
+
+/* What stands for the key is to be `mine` */
+static int text_enter(struct mt_run *run, const char *key, const char *what, const char *mine)
+{
+	char stands[MT_CHOICE_VALUE] = "";
+	snprintf(stands, sizeof stands, "%s", mine);
+	int rc = mt_choice_enter(run, key, stands, sizeof stands);
+	return rc ? rc : same(what, stands, sizeof stands, mine);
+}
+
+int mt_shares_enter(struct mt_run *run, const char *text)
+{
+	char stands[MT_CHOICE_VALUE] = "none";
+	if (!mt_shares(run, stands) && mt_record(run) && mt_run_step(run))
+		return same("with shares", stands, sizeof stands, text);
+	return text_enter(run, SHARES, "with shares", text);
+}
+
+int mt_machine_enter(struct mt_run *run, int i, const char *machine)
+{
+	char what[32];
+	run->apart = i + 1;
+	snprintf(what, sizeof what, "by mt-stream %d on", i);
+	return text_enter(run, "machine", what, machine);
 }

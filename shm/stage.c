@@ -379,7 +379,7 @@ int mt_stage_claim(struct mt_run *run, int slot, int *claimed)
 	if (slot >= MT_STREAM + (int)mt_streams(run))
 		return mt_fail(MT_EX_NOINPUT, "run '%s' has no %s: it has %u mt-streams at most", run->name,
 			mt_stage_name(slot), mt_streams(run));
-	if (slot == MT_STREAM) { /* the lowest free one of this node's */
+	if (claimed) { /* the lowest free one of this node's */
 		from += streams * (int)mt_node(run);
 		to = from + streams - 1;
 	}

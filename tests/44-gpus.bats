@@ -125,3 +125,35 @@ assert long <= longs < 1.2 * long, "long ones compute"' "$(speed 1 1)" "$(speed 
 	same slow
 	awk 'NR == 1 { fast = $1 } END { exit !($1 > 0 && fast > 2 * $1) }' "$T/micros" || { cat "$T/micros"; return 1; }
 }
+
+# bats test_tags=slow
+@test "GPUs of two types: refused without --shares, with it each has its share and its own choices; kill, resume" {
+	setup_gpus 2
+	export MT_EMU_GPU=large,small
+	micros() { mt-store stat "$RUN" --json | jq '.stages[].counters.micros // empty' | paste -sd ' ' -; }
+	ends_with() { # CODE OPTIONS...
+		local rc=0
+		trains "${@:2}" || rc=$?
+		[ $rc = "$1" ] || { cat "$T/$2.err"; return 1; }
+	}
+	ends_with 78 none --device cuda:0,cuda:1
+	grep -q "the run was computed on '.*', this is '.*': other bits" "$T/none.err"
+	ends_with 64 zero --device cuda:0,cuda:1 --shares 3,0
+	grep -qF "mt-step: --shares: '3,0' is not a list of numbers from 1 to 1000, one for each of at most 8 mt-streams" "$T/zero.err"
+	STEPS=12
+	killer() {
+		eventually grep -q '"step": 2,' "$T/killed/metrics.jsonl"
+		micros >"$T/micros"
+		kill -9 "$(pgrep -f "^$EMU $RUN --device cuda:1 ")"
+	}
+	killer &
+	trains killed --device cuda:0,cuda:1 --shares 3,1 --restart
+	wait $! || true
+	awk '{ exit !($1 > 2 * $2 && $2 > 0) }' "$T/micros" || { cat "$T/micros"; return 1; }
+	trains half --device cuda:0,cuda:1 --shares 3,1 --until 4
+	grep -q "\"mt-stream 1: machine\"" "$T/half/step-00000004/run.json"
+	ends_with 78 half --device cuda:1,cuda:0 --resume
+	ends_with 78 half --device cuda:0,cuda:1 --shares 1,1 --resume
+	trains half --device cuda:0,cuda:1 --resume
+	cmp "$T/half/model/model.safetensors" "$T/killed/model/model.safetensors"
+}

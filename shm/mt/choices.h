@@ -28,6 +28,13 @@ bool mt_choice_find(const struct mt_run *, const char *key, void *value, size_t 
  * stands is of another size. Several stages may do so at once; none waits. In other nodes than 0 it waits for node 0's;
  * 69: the run was removed meanwhile, or as mt_stage_over. */
 int mt_choice_enter(struct mt_run *, const char *key, void *value, size_t bytes);
+/* Of mt-streams whose devices differ, each computes a fixed share of every step's micro-batches: "3,1". Their choices
+ * stand apart, with keys that begin with the stream's name, and so does each one's machine. mt_shares: the text that
+ * stands; false: the streams are alike. mt_shares_enter, for mt-step, before the first step: 78 if others stand.
+ * mt_machine_enter, for mt-stream I of such a run: from now on its choices are apart; 78 if another machine's stand. */
+bool mt_shares(const struct mt_run *, char text[MT_CHOICE_VALUE]);
+int mt_shares_enter(struct mt_run *, const char *text);
+int mt_machine_enter(struct mt_run *, int i, const char *machine);
 /* For mt-link: the proposals that wait, one a call, with what they propose; false: none. */
 bool mt_choice_proposed(struct mt_run *, struct mt_choice *out);
 /* The entry after `e` (NULL: the first), or NULL. The list may grow meanwhile. */

@@ -14,8 +14,8 @@
 
 struct mt_run;
 
-/* Claim a slot: lock its byte of the control region, then take its word. slot MT_STREAM takes the lowest free stream.
- * If the holder is dead, aborts its generation's accumulation first (not for MT_CKPT, MT_STORE, MT_FILL). Waits up to a
+/* Claim a slot: lock its byte of the control region, then take its word. slot MT_STREAM with `claimed` takes the
+ * lowest free stream, and says which. If the holder is dead, aborts its generation's accumulation first (not for MT_CKPT, MT_STORE, MT_FILL). Waits up to a
  * minute for a holder that is being killed. 75: a live stage holds it (or all of this node's), or that is unknown; 66:
  * the run has no such mt-stream. The run must be open for writing, and no process forked since: a child shares the
  * lock. If a filling began after mt_run_attach, gives the slot back and claims it again when the run is filled; errors

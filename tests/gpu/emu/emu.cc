@@ -399,11 +399,14 @@ cudaError_t cudaSetDevice(int number)
 	return device = number, cudaSuccess;
 }
 cudaError_t cudaDriverGetVersion(int *v) { return *v = 13000, cudaSuccess; }
-cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int)
+/* MT_EMU_GPU=NAME[,NAME...] of each device, of the last one also of those that follow */
+cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int number)
 {
 	*p = (struct cudaDeviceProp){};
-	const char *name = getenv("MT_EMU_GPU");
-	snprintf(p->name, sizeof p->name, "%s", name ? name : "emulated");
+	const char *name = getenv("MT_EMU_GPU"), *next;
+	for (int i = 0; name && i < number && (next = strchr(name, ',')); i++) name = next + 1;
+	if (!name) name = "emulated";
+	snprintf(p->name, sizeof p->name, "%.*s", (int)strcspn(name, ","), name);
 	p->major = 9;
 	p->multiProcessorCount = 2;
 	p->totalGlobalMem = 4ull << 30;
