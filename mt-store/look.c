@@ -225,6 +225,10 @@ static void look_at_stages(struct look *l, struct mt_run *run)
 		mt_stage_describe(run, slot, s->activity, sizeof s->activity);
 		for (int i = 0; i < LOOK_COUNTERS; i++)
 			s->counters[i] = atomic_load_explicit(&shared->counters[i], memory_order_relaxed);
+		for (int i = 0; i < MT_GPU_WORDS && !s->dead; i++) {
+			s->gpu[i] = atomic_load_explicit(&shared->gpu[i], memory_order_relaxed);
+			s->gpu_known |= s->gpu[i] != 0;
+		}
 		if (!s->dead && mt_stage_pid_here(run, slot)) process_look(s->pid, word, &s->process);
 	}
 }

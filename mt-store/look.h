@@ -30,6 +30,8 @@ struct look_stage {
 	char activity[96];
 	uint64_t counters[LOOK_COUNTERS];
 	struct process process;
+	uint64_t gpu[MT_GPU_WORDS]; /* of a live mt-stream on a GPU: see MT_GPU */
+	bool gpu_known;             /* some of it */
 };
 
 struct look_ring {
@@ -144,5 +146,13 @@ struct text text_number(double, const char *format);              /* - for NAN *
 struct text text_counter(const char *name, uint64_t value);       /* by its name: bytes, nanoseconds, or a count */
 int text_counter_name(const char *name);                          /* characters of the name without its unit */
 void text_clean(char *out, size_t n, const char *in, size_t max); /* anything but printable ASCII becomes '?' */
+
+/* What is known of a GPU: how many texts */
+enum { TEXT_GPU = 5 };
+struct gpu_text {
+	const char *name;
+	char value[MT_GPU_HELD];
+};
+int text_gpu(const uint64_t gpu[MT_GPU_WORDS], struct gpu_text[TEXT_GPU]);
 
 #endif

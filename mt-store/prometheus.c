@@ -29,8 +29,8 @@ static void print_label(struct label l)
 	putchar('"');
 }
 
-/* One more label, if it has a name */
-static void sample(const struct look *l, const char *metric, struct label more, double x)
+/* More labels: those that have a name */
+static void sample2(const struct look *l, const char *metric, struct label more, struct label last, double x)
 {
 	printf("mt_%s{", metric);
 	print_label((struct label){"run", l->name});
@@ -38,11 +38,20 @@ static void sample(const struct look *l, const char *metric, struct label more, 
 		putchar(',');
 		print_label(more);
 	}
+	if (last.name) {
+		putchar(',');
+		print_label(last);
+	}
 	if (isnan(x)) printf("} NaN\n");
 	else printf("} %.15g\n", x);
 }
 
 static const struct label none = {NULL, NULL};
+
+static void sample(const struct look *l, const char *metric, struct label more, double x)
+{
+	sample2(l, metric, more, none, x);
+}
 
 /* A metric with one sample. NAN: the value is unknown, and the metric is left out. */
 static void single(const struct look *l, const char *metric, const char *type, const char *help, double x)
@@ -173,6 +182,35 @@ static void print_counter(const struct look *l, const struct counting *c, int i)
 				(double)l->stage[slot].counters[i] * (time ? 1e-9 : 1));
 }
 
+static void print_gpus(const struct look *l)
+{
+#define ROW(field, scale, key, changes, type, metric, help) {"gpu_" metric, type, help, scale},
+	static const struct {
+		const char *metric, *type, *help;
+		double scale;
+	} gauges[] = {MT_GPU(ROW)};
+#define REASON(bit, words) {bit, {"reason", words}},
+	static const struct {
+		int bit;
+		struct label label;
+	} reasons[] = {MT_GPU_REASONS(REASON)};
+	bool any = false;
+	for (int slot = MT_STREAM; slot < MT_SLOTS; slot++) any |= l->stage[slot].gpu_known;
+	if (!any) return;
+	for (int i = 0; i < MT_GPU_reasons; i++) {
+		head(gauges[i].metric, gauges[i].type, gauges[i].help);
+		for (int slot = MT_STREAM; slot < MT_SLOTS; slot++)
+			if (l->stage[slot].gpu[i])
+				sample(l, gauges[i].metric, (struct label){"stage", mt_stage_name(slot)},
+					(double)l->stage[slot].gpu[i] * gauges[i].scale);
+	}
+	head("gpu_clock_held", "gauge", "1 for each reason for which the GPU's clock is held down, 0 for the others.");
+	for (int slot = MT_STREAM; slot < MT_SLOTS; slot++)
+		for (size_t i = 0; l->stage[slot].gpu_known && i < sizeof reasons / sizeof *reasons; i++)
+			sample2(l, "gpu_clock_held", (struct label){"stage", mt_stage_name(slot)}, reasons[i].label,
+				l->stage[slot].gpu[MT_GPU_reasons] >> reasons[i].bit & 1);
+}
+
 static void print_stages(const struct look *l)
 {
 	if (!any_stage(l, 0, MT_SLOTS - 1)) return;
@@ -187,6 +225,7 @@ static void print_stages(const struct look *l)
 				l->stage[slot].process.cpu_s);
 	for (const struct counting *c = counting; c->name; c++)
 		for (int i = 0; any_stage(l, c->from, c->to) && c->counters[i]; i++) print_counter(l, c, i);
+	print_gpus(l);
 }
 
 void print_prometheus(const struct look *l)

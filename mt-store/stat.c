@@ -14,15 +14,29 @@ static json_t *count_or_null(uint64_t x) { return x ? json_integer(number(x)) : 
 
 /* ---- JSON */
 
+static json_t *gpu_object(const uint64_t gpu[MT_GPU_WORDS])
+{
+	char held[MT_GPU_HELD];
+	json_t *o = json_object();
+#define ADD_GPU(field, scale, key, ...) \
+	json_object_set_new(o, key, gpu[MT_GPU_##field] ? json_real((double)gpu[MT_GPU_##field] * (scale)) : json_null());
+	MT_GPU(ADD_GPU)
+	mt_gpu_held(gpu[MT_GPU_reasons], held);
+	json_object_set_new(o, "clock_held_by", json_string(held));
+	return o;
+}
+
 static json_t *stage_object(const struct look_stage *s, int slot)
 {
 	json_t *counters = json_object();
 	const char *const *names = counter_words(slot);
 	for (int i = 0; names[i]; i++) json_object_set_new(counters, names[i], json_integer(number(s->counters[i])));
-	return json_pack("{s:s, s:i, s:b, s:b, s:s, s:o, s:o, s:o}", "stage", mt_stage_name(slot), "pid", s->pid, "alive",
-		!s->dead, "stopped", s->stopped, "activity", s->activity, "counters", counters, "cpu_s",
+	json_t *o = json_pack("{s:s, s:i, s:b, s:b, s:s, s:o, s:o, s:o}", "stage", mt_stage_name(slot), "pid", s->pid,
+		"alive", !s->dead, "stopped", s->stopped, "activity", s->activity, "counters", counters, "cpu_s",
 		real_or_null(s->process.cpu_s < 0 ? NAN : s->process.cpu_s), "age_s",
 		real_or_null(s->process.age_s < 0 ? NAN : s->process.age_s));
+	if (s->gpu_known) json_object_set_new(o, "gpu", gpu_object(s->gpu));
+	return o;
 }
 
 static json_t *stages_array(const struct look *l)
@@ -194,6 +208,9 @@ static void print_stage(const struct look_stage *s, int slot)
 		printf("%s%.*s %s", separator, text_counter_name(names[i]), names[i], text_counter(names[i], s->counters[i]).s);
 		separator = ", ";
 	}
+	struct gpu_text gpu[TEXT_GPU];
+	int known = text_gpu(s->gpu, gpu);
+	for (int i = 0; i < known; i++) printf("%s%s %s", i ? ", " : "; GPU: ", gpu[i].name, gpu[i].value);
 	putchar('\n');
 }
 

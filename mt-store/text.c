@@ -88,6 +88,32 @@ struct text text_counter(const char *name, uint64_t value)
 
 int text_counter_name(const char *name) { return (int)strlen(name) - (is_time(name) ? 3 : 0); }
 
+/* x of a limit, if that is known */
+static int put_of(struct gpu_text *t, const char *name, struct text x, struct text limit, const char *unit)
+{
+	t->name = name;
+	if (!strcmp(x.s, "-")) return 0;
+	bool whole = strcmp(limit.s, "-");
+	snprintf(t->value, sizeof t->value, "%s%s%s%s", x.s, whole ? " of " : "", whole ? limit.s : "", unit);
+	return 1;
+}
+
+int text_gpu(const uint64_t gpu[MT_GPU_WORDS], struct gpu_text out[TEXT_GPU])
+{
+	static const struct text none = {"-"};
+	int n = 0;
+#define WHOLE(field, scale) (gpu[MT_GPU_##field] ? text_number((double)gpu[MT_GPU_##field] * scale, "%.0f") : none)
+#define BYTES(field) (gpu[MT_GPU_##field] ? text_bytes(gpu[MT_GPU_##field]) : none)
+	n += put_of(&out[n], "power", WHOLE(power, 1e-3), WHOLE(power_limit, 1e-3), " W");
+	n += put_of(&out[n], "clock", WHOLE(clock, 1), WHOLE(clock_limit, 1), " MHz");
+	mt_gpu_held(gpu[MT_GPU_reasons], out[n].value);
+	out[n].name = "held down by";
+	n += *out[n].value != 0;
+	n += put_of(&out[n], "temperature", WHOLE(temperature, 1), none, " C");
+	n += put_of(&out[n], "memory", BYTES(memory_used), BYTES(memory), "");
+	return n;
+}
+
 void text_clean(char *out, size_t n, const char *in, size_t max)
 {
 	size_t i = 0;

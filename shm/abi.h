@@ -77,6 +77,7 @@
 	F(mt_unit, version, 128, 8) F(mt_unit, pin, 192, 8) \
 	F(mt_slot, word, 0, 8) F(mt_slot, aborted, 8, 4) F(mt_slot, activity, 12, 4) F(mt_slot, activity_arg, 16, 8) \
 	F(mt_slot, counters, 24, 64) F(mt_slot, pid_ns, 88, 8) F(mt_slot, planned, 96, 24) \
+	F(mt_slot, gpu, 120, 72) \
 	F(mt_position, records, 0, 8) F(mt_position, offset, 8, 8) F(mt_position, hash, 16, 8) \
 	F(mt_position, hash_cut, 24, 8) \
 	F(mt_position, carry, 32, 4) F(mt_position, seq, 36, 4) F(mt_position, batch, 40, 4) F(mt_position, pack, 44, 4) \
@@ -141,7 +142,7 @@
 	R(mt_header, reserved, 64) R(mt_control, reserved0, 56) R(mt_control, reserved1, 40) \
 	R(mt_control, reserved2, 160 - 16 * MT_FIGURES_WORDS) \
 	R(mt_layer, reserved, 8) R(mt_geometry, reserved, 24) R(mt_tensor, reserved, 8) \
-	R(mt_unit, reserved0, 16) R(mt_unit, reserved1, 56) R(mt_unit, reserved2, 56) R(mt_slot, reserved, 136) \
+	R(mt_unit, reserved0, 16) R(mt_unit, reserved1, 56) R(mt_unit, reserved2, 56) R(mt_slot, reserved, 64) \
 	R(mt_position, reserved, 8) R(mt_txn, reserved0, 56) \
 	R(mt_txn, reserved1, 40 - 8 * MT_FIGURES_IN_TXN) R(mt_txn, reserved2, 4) R(mt_txn, reserved3, 24) \
 	R(mt_figures, reserved_skipped, 4) R(mt_hyper, reserved0, 4) R(mt_hyper, reserved, 8) R(mt_nodes, reserved, 48) \

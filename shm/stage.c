@@ -342,6 +342,7 @@ static int take_slot(struct mt_run *run, int slot)
 
 static int claim_slot(struct mt_run *run, int slot)
 {
+	struct mt_slot *s = &run->control->slots[slot];
 	int rc = lock_slot(run, slot);
 	if (rc) return rc;
 	if ((rc = take_slot(run, slot))) {
@@ -349,9 +350,9 @@ static int claim_slot(struct mt_run *run, int slot)
 		return rc;
 	}
 	mt_stage_activity(run, MT_ACT_STARTING, 0);
-	for (int i = 0; i < 8; i++) atomic_store_explicit(&run->control->slots[slot].counters[i], 0, memory_order_relaxed);
-	for (int i = 0; i < MT_PLANNED; i++)
-		atomic_store_explicit(&run->control->slots[slot].planned[i], 0, memory_order_relaxed);
+	for (int i = 0; i < 8; i++) atomic_store_explicit(&s->counters[i], 0, memory_order_relaxed);
+	for (int i = 0; i < MT_PLANNED; i++) atomic_store_explicit(&s->planned[i], 0, memory_order_relaxed);
+	for (int i = 0; i < MT_GPU_WORDS; i++) atomic_store_explicit(&s->gpu[i], 0, memory_order_relaxed);
 	mt_wake(run);
 	return 0;
 }
@@ -470,6 +471,15 @@ void mt_stage_describe(const struct mt_run *run, int slot, char *buf, size_t n)
 	if (d >= sizeof activities / sizeof *activities) d = MT_ACT_NONE;
 	if (activities[d].arg) snprintf(buf, n, "%s %llu", activities[d].words, arg);
 	else snprintf(buf, n, "%s", activities[d].words);
+}
+
+void mt_gpu_held(uint64_t reasons, char buf[MT_GPU_HELD])
+{
+	char *end = buf;
+	*end = 0;
+#define HELD(bit, words) \
+	if (reasons >> bit & 1) end = stpcpy(stpcpy(end, end > buf ? ", " : ""), words);
+	MT_GPU_REASONS(HELD)
 }
 
 static _Atomic uint64_t nowhere; /* a process without a slot counts for nobody */

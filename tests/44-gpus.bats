@@ -83,6 +83,100 @@ assert long <= longs < 1.2 * long, "long ones compute"' "$(speed 1 1)" "$(speed 
 	cmp "$T/whole/model/model.safetensors" "$T/killed/model/model.safetensors"
 }
 
+# Sensors of the emulated GPUs, as tests/probes/so-nvml.c reads them: sensors LINE-OF-GPU...
+sensors() {
+	mkdir -p "$T/lib"
+	ln -sf "$PROBES/so-nvml.so" "$T/lib/libnvidia-ml.so.1"
+	export LD_LIBRARY_PATH=$T/lib NVML_SENSORS=$T/sensors
+	printf '%s\n' "$@" >"$T/sensors.new"
+	mv "$T/sensors.new" "$T/sensors"
+}
+stat_shows() { mt-store stat "$RUN" | grep -q -- "$1"; }
+# $RUN with an mt-stream on each of N emulated GPUs, and an mt-step that has trained 2 steps and waits: serving N
+serving() {
+	need_emulator
+	export MT_EMU_DEVICES=$1 MT_CUBLASLT=$BUILD/emu/libcublasLt.so.13
+	mt-store create "$RUN" --config "$GOLDEN/llama3/model" --streams "$1" 2>"$T/create.err"
+	mt-ckpt load "$RUN" "$GOLDEN/llama3/model" 2>"$T/load.err"
+	for gpu in $(seq 0 $(($1 - 1))); do
+		spawn "stream$gpu" "$EMU" "$RUN" --device "cuda:$gpu"
+		STREAM=$PID
+		eventually stat_shows "^mt-stream $gpu .*waits for a batch"
+	done
+	spawn optim mt-optim "$RUN" --threads 1
+	mkfifo "$T/fifo"
+	exec 7<>"$T/fifo"
+	mt-step "$RUN" --steps 9 --batch 4 --micro 1 --seq 32 --lr 1e-3 <"$T/fifo" >"$T/step.out" 2>"$T/step.err" \
+		3>&- 7>&- &
+	echo "$!" >>"$T/pids"
+	documents 9 >&7
+	eventually grep -q '"step": 2,' "$T/step.out"
+}
+
+# bats test_tags=slow
+@test "each GPU's sensors are in mt-top, stat and Prometheus; a sensor that is not supported is left out" {
+	local first="150000000000 71000000000 612345 700000 1410 1980 61"
+	local second="24000000000 1000000000 80000 - 1500 1500 40 - 1"
+	sensors "$first 5000000 0x24" "$second"
+	serving 2
+	eventually stat_shows '^mt-stream 0 .*; GPU: power 612 of 700 W, clock 1410 of 1980 MHz, held down by power limit,'
+	stat_shows '^mt-stream 1 .*; GPU: power 80 W, clock 1500 of 1500 MHz, temperature 40 C, memory'
+	if [ -x "$MT/mt-top" ]; then
+		COLUMNS=150 mt-top "$RUN" --once >"$T/top"
+		grep -Eq "^GPU of mt-stream 0  tokens/s [0-9.]+( k)?  wait [0-9.]+ %  power 612 of 700 W  clock 1410 " "$T/top"
+		grep -Eq "held down by power limit, temperature" "$T/top"
+	fi
+	# the energy since the mt-stream began
+	sensors "$first 5123000 0x24" "$second"
+	energy() {
+		mt-store stat "$RUN" --prometheus >"$T/prom"
+		grep -q '^mt_gpu_energy_joules_total{.*} 123$' "$T/prom"
+	}
+	eventually energy
+	mt-store stat "$RUN" --json >"$T/stat.json"
+	python3 "$TOP/tests/lib/prometheus.py" "$T/prom" >"$T/prom.json"
+	python3 - "$T" <<-'PY'
+		import json, sys
+		stat, prom = (json.load(open(sys.argv[1] + name)) for name in ("/stat.json", "/prom.json"))
+		first, second = (s["gpu"] for s in stat["stages"] if s["stage"].startswith("mt-stream"))
+		assert first == {"memory_used_bytes": 71e9, "memory_bytes": 150e9, "power_w": 612.345, "power_limit_w": 700,
+		    "clock_hz": 1.41e9, "clock_limit_hz": 1.98e9, "temperature_c": 61, "energy_j": 123,
+		    "clock_held_by": "power limit, temperature"}, first
+		assert second["energy_j"] is None and second["power_limit_w"] is None and second["clock_held_by"] == "", second
+		values = {(name, labels.get("stage"), labels.get("reason")): x for name, labels, x in prom}
+		assert values["mt_gpu_power_watts", "mt-stream 0", None] == 612.345, values
+		assert values["mt_gpu_clock_hertz", "mt-stream 1", None] == 1.5e9, values
+		assert ("mt_gpu_power_limit_watts", "mt-stream 1", None) not in values, values
+		assert [values["mt_gpu_clock_held", "mt-stream %d" % i, "power limit"] for i in (0, 1)] == [1, 0], values
+	PY
+	kill -9 "$STREAM"
+	eventually no stat_shows '^mt-stream 1 .*GPU:'
+}
+
+# bats test_tags=slow
+@test "without NVML, or if it fails, hangs or lacks functions, a run trains and ends as ever, and shows no sensors" {
+	sensors "150000000000 71000000000 612345 700000 1410 1980 61 5000000 4"
+	setup_gpus 1
+	STEPS=1
+	no_gpu() { # NAME
+		no grep -q gpu0 "$T/$1.m"
+		[ -s "$T/$1/model/model.safetensors" ]
+	}
+	LD_LIBRARY_PATH='' trains one --device cuda
+	no_gpu one
+	NVML_SENSORS=$T/none trains fails --device cuda
+	no_gpu fails
+	: >"$T/empty"
+	NVML_SENSORS=$T/empty trains hangs --device cuda
+	no_gpu hangs
+	same hangs
+	cp "$BUILD/emu/libcublasLt.so.13" "$T/lib/libnvidia-ml.so.1.new"
+	mv "$T/lib/libnvidia-ml.so.1.new" "$T/lib/libnvidia-ml.so.1"
+	trains lacks --device cuda
+	no_gpu lacks
+	same lacks
+}
+
 @test "mt-stream --gpus lists them; GPUs that are not there or not named for each mt-stream are refused" {
 	setup_gpus 2
 	[ "$(mt-stream --gpus | cut -d , -f 1)" = "$(printf 'cuda:%d emulated\n' 0 1)" ]

@@ -129,6 +129,33 @@ static void draw_rings(struct screen *s, const struct look *l)
 	screen_next(s);
 }
 
+/* An item of a list comes: on the next row if this one has no room for it */
+static void room_for(struct screen *s, const char *name, const char *value)
+{
+	enum { INDENT = 2 };
+	if (s->col + 2 + (int)strlen(name) + (int)strlen(value) > s->cols && s->col > INDENT) {
+		screen_next(s);
+		screen_column(s, INDENT - 1);
+	}
+}
+
+static void draw_gpus(struct screen *s, const struct watch *w)
+{
+	struct gpu_text text[TEXT_GPU];
+	for (int i = 0; i < MT_STREAMS; i++) {
+		int n = text_gpu(w->look.stage[MT_STREAM + i].gpu, text);
+		if (!n) continue;
+		screen_text(s, STYLE_LABEL, "GPU of mt-stream %d  ", i);
+		pair(s, "tokens/s", text_count(w->gpu[i].speed).s);
+		pair(s, "wait", text_percent(w->gpu[i].wait).s);
+		for (int k = 0; k < n; k++) {
+			room_for(s, text[k].name, text[k].value);
+			pair(s, text[k].name, text[k].value);
+		}
+		screen_next(s);
+	}
+}
+
 /* Tiles in slots: those that are read for the update, and those that it has done and that are written */
 static void draw_tier(struct screen *s, const struct look *l)
 {
@@ -205,14 +232,9 @@ static void draw_decisions(struct screen *s, const struct look *l)
 
 /* ---- memory, history */
 
-/* An item of a list, on the next row if this one has no room for it */
 static void item(struct screen *s, const char *name, const char *value)
 {
-	enum { INDENT = 2 };
-	if (s->col + 2 + (int)strlen(name) + (int)strlen(value) > s->cols && s->col > INDENT) {
-		screen_next(s);
-		screen_column(s, INDENT - 1);
-	}
+	room_for(s, name, value);
 	screen_text(s, STYLE_PLAIN, " %s %s", name, value);
 }
 
@@ -312,6 +334,7 @@ void draw(struct screen *s, const struct watch *w, const struct view *v)
 	draw_figures(s, w);
 	draw_model(s, l);
 	draw_stages(s, w);
+	draw_gpus(s, w);
 	draw_rings(s, l);
 	draw_tier(s, l);
 	draw_units(s, l);

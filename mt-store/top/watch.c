@@ -7,7 +7,8 @@
 #include "watch.h"
 
 #define NODES_EVERY_S 60.0 /* pages hardly move */
-enum { MEAN_OF = 10 };     /* steps' points that make up the shown speed */
+#define GPU_EVERY_S 5.0
+enum { MEAN_OF = 10 }; /* steps' points that make up the shown speed */
 
 static void add_point(struct watch *w, const struct look *l, double now)
 {
@@ -64,6 +65,23 @@ static void look_at_cpu(struct watch *w)
 	}
 }
 
+/* Tokens are counted when a micro-batch is done: so over several seconds; at first, since the mt-stream started */
+static void look_at_gpus(struct watch *w)
+{
+	for (int i = 0; i < MT_STREAMS; i++) {
+		const struct look_stage *s = &w->look.stage[MT_STREAM + i];
+		uint64_t tokens = s->counters[MT_STREAM_tokens];
+		uint64_t wait_ns = s->counters[MT_STREAM_wait_ns] + s->counters[MT_STREAM_update_wait_ns];
+		struct gpu_pace was = w->gpu[i];
+		if (was.pid != s->pid) was = (struct gpu_pace){.when = w->look.when - s->process.age_s};
+		else if (w->look.when - was.when < GPU_EVERY_S || tokens == was.tokens) continue;
+		double since = w->look.when - was.when;
+		w->gpu[i] = (struct gpu_pace){s->pid, w->look.when, tokens, wait_ns,
+			since > 0 ? (double)(tokens - was.tokens) / since : NAN,
+			since > 0 ? 1e-9 * (double)(wait_ns - was.wait_ns) / since : NAN};
+	}
+}
+
 /* An evaluation takes the entry of the step before it: from then on only this keeps the step's metrics. */
 static void keep_figures(struct watch *w)
 {
@@ -95,6 +113,7 @@ void watch_look(struct watch *w)
 	if (span(w, &from, &to)) w->pace = mt_pace(w->run, to->when - from->when, from->work, to->work, w->look.rows);
 	keep_figures(w);
 	look_at_cpu(w);
+	look_at_gpus(w);
 	past_read(w);
 	if (w->look.when - w->nodes_when < NODES_EVERY_S) return;
 	w->nodes_known = nodes_sample(w->run, w->look.state_bytes, w->node);

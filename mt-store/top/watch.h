@@ -39,6 +39,13 @@ struct watch {
 		double cpu_s, when;
 	} before[MT_SLOTS];
 
+	struct gpu_pace { /* of each mt-stream */
+		int pid;
+		double when;
+		uint64_t tokens, wait_ns; /* then */
+		double speed, wait;       /* before: tokens a second; share of the time. NAN: unknown */
+	} gpu[MT_STREAMS];
+
 	double node[WATCH_NODES]; /* share of the store on each NUMA node, by samples */
 	bool nodes_known;
 	double nodes_when;

@@ -31,6 +31,28 @@ enum { MT_COUNTERS_CKPT(MT_COUNTER_INDEX) };
 enum { MT_COUNTERS_TIER(MT_COUNTER_INDEX) };
 enum { MT_COUNTERS_STREAM(MT_COUNTER_INDEX) };
 
+/* What the GPU of an mt-stream says of itself (struct mt_slot, `gpu`), by NVIDIA's management library, once a second.
+ * 0: not known. energy: since the mt-stream started.
+ *
+ * G(field, scale, key, changes, type, metric, help): times scale, it is `key` in mt-store stat --json, gpuN_key in a
+ * line of metrics if it changes while a run trains, and mt_gpu_metric for Prometheus */
+#define MT_GPU(G) \
+	G(memory_used, 1, "memory_used_bytes", true, "gauge", "memory_used_bytes", \
+		"Bytes of the GPU's memory in use, by any process.") \
+	G(memory, 1, "memory_bytes", false, "gauge", "memory_bytes", "Bytes of the GPU's memory.") \
+	G(power, 1e-3, "power_w", true, "gauge", "power_watts", "Power that the GPU draws.") \
+	G(power_limit, 1e-3, "power_limit_w", false, "gauge", "power_limit_watts", "Power that the GPU may draw.") \
+	G(clock, 1e6, "clock_hz", true, "gauge", "clock_hertz", "Clock of the GPU's multiprocessors.") \
+	G(clock_limit, 1e6, "clock_limit_hz", false, "gauge", "clock_limit_hertz", "Their highest clock.") \
+	G(temperature, 1, "temperature_c", true, "gauge", "temperature_celsius", "Temperature of the GPU.") \
+	G(energy, 1e-3, "energy_j", true, "counter", "energy_joules_total", "Energy since the mt-stream started.")
+/* Why the clock is held down: bits of word `reasons`, without NVML's bit 0: the GPU has nothing to do. R(bit, words) */
+#define MT_GPU_REASONS(R) \
+	R(1, "clock setting") R(2, "power limit") R(3, "hardware slowdown") R(4, "sync boost") R(5, "temperature") \
+	R(6, "overheating") R(7, "power brake") R(8, "display's clock setting")
+#define MT_GPU_INDEX(field, ...) MT_GPU_##field,
+enum { MT_GPU(MT_GPU_INDEX) MT_GPU_reasons, MT_GPU_WORDS };
+
 /* clang-format on */
 
 #endif

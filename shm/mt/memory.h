@@ -6,6 +6,8 @@
 #include <stdatomic.h>
 #include <stdint.h>
 
+#include "counters.h"
+
 /* clang-format off */
 
 #define MT_RUN_NAME   32        /* characters of a run's name at most */
@@ -65,7 +67,8 @@ struct mt_slot {                /* 256 bytes */
 	_Atomic uint64_t pid_ns;    /* the namespace that its pid belongs to: inode of the holder's /proc/self/ns/pid */
 	/* mt-stream's, of its plan for training: see enum mt_planned. 0: not known */
 	_Atomic uint64_t planned[MT_PLANNED];
-	uint64_t reserved[20 - MT_PLANNED];
+	_Atomic uint64_t gpu[MT_GPU_WORDS]; /* of an mt-stream on a GPU: see counters.h */
+	uint64_t reserved[20 - MT_PLANNED - MT_GPU_WORDS];
 };
 
 struct mt_position {            /* where mt-step is in its input; part of a txn, a snapshot and run.json */

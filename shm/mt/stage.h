@@ -48,6 +48,9 @@ const char *mt_stage_name(int slot);                /* "mt-optim", "mt-stream 1"
 void mt_stage_activity(struct mt_run *, enum mt_activity, uint64_t arg);
 /* "waits for weights of unit 7" from slot's activity */
 void mt_stage_describe(const struct mt_run *, int slot, char *buf, size_t n);
+/* "power limit, temperature" of a GPU's word MT_GPU_reasons; empty: its clock is not held down */
+enum { MT_GPU_HELD = 128 };
+void mt_gpu_held(uint64_t reasons, char buf[MT_GPU_HELD]);
 _Atomic uint64_t *mt_counter(const struct mt_run *, int i); /* this stage's counter i, of counters.h */
 static inline void mt_count(const struct mt_run *run, int i, uint64_t n)
 { atomic_fetch_add_explicit(mt_counter(run, i), n, memory_order_relaxed); }

@@ -65,6 +65,7 @@ struct cuda {
 	struct ranges blocks;  /* of the gradient ring */
 	atomic_flag refused;   /* a registration, and that was reported */
 	bool unpinned;         /* pinning host memory failed, and that was reported */
+	struct sensors *sensors;
 
 	struct timestamp *timestamps; /* of this micro-batch, if there is a trace */
 	size_t timestamps_n, timestamps_room;
@@ -102,6 +103,10 @@ uint64_t cuda_room(struct device *);
 void *cuda_host_alloc(struct device *, size_t bytes);
 void cuda_host_release(struct device *, void *);
 void cuda_host_register(struct device *, const void *, size_t bytes);
+
+/* nvml.c: from begin to end, the sensors of GPU `ordinal` are read into slot[MT_GPU_WORDS], if they can be */
+struct sensors *sensors_begin(int ordinal, _Atomic uint64_t *slot);
+void sensors_end(struct sensors *);
 
 /* execute.c */
 void cuda_launch(struct device *, enum queue, const struct op *);

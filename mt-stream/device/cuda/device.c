@@ -102,6 +102,7 @@ static int cuda_attach(struct device *d, struct mt_run *r, int slot)
 		return mt_fail(c->ex, "%s", c->why);
 	if ((rc = backend_find(c, geo)) != 0) return rc;
 	if (c->ex) return mt_fail(c->ex, "%s", c->why);
+	c->sensors = sensors_begin(c->ordinal, mt_control(r)->slots[slot].gpu);
 	atomic_init(&c->stop, false);
 	if (c->gpu.host_tables) return 0; /* weights need not be registered */
 	c->registering = !pthread_create(&c->registrar, NULL, registrar_main, c);
@@ -111,6 +112,7 @@ static int cuda_attach(struct device *d, struct mt_run *r, int slot)
 static void cuda_close(struct device *d)
 {
 	struct cuda *c = (struct cuda *)d;
+	sensors_end(c->sensors);
 	atomic_store(&c->stop, true);
 	if (c->registering) pthread_join(c->registrar, NULL);
 	cudaDeviceSynchronize(); /* after an error, copies may still use the memory that is released now */

@@ -399,6 +399,11 @@ cudaError_t cudaSetDevice(int number)
 	return device = number, cudaSuccess;
 }
 cudaError_t cudaDriverGetVersion(int *v) { return *v = 13000, cudaSuccess; }
+/* (no NVML of a GPU that is here knows them) */
+cudaError_t cudaDeviceGetPCIBusId(char *id, int bytes, int number)
+{
+	return snprintf(id, (size_t)bytes, "emulated:%02x:00.0", number), cudaSuccess;
+}
 /* MT_EMU_GPU=NAME[,NAME...] of each device, of the last one also of those that follow */
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int number)
 {

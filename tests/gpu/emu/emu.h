@@ -70,7 +70,7 @@ enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
 
 cudaError_t cudaDeviceGetAttribute(int *, enum cudaDeviceAttr, int);
 cudaError_t cudaGetDeviceCount(int *), cudaSetDevice(int), cudaGetDeviceProperties(struct cudaDeviceProp *, int);
-cudaError_t cudaDriverGetVersion(int *);
+cudaError_t cudaDriverGetVersion(int *), cudaDeviceGetPCIBusId(char *, int bytes, int);
 cudaError_t cudaMemGetInfo(size_t *available, size_t *total);
 cudaError_t cudaMalloc(void **, size_t), cudaFree(void *), cudaHostAlloc(void **, size_t, unsigned),
 	cudaFreeHost(void *);
