@@ -62,7 +62,7 @@ double metrics_figure(enum mt_objective_kind loss, const double *sums, const cha
 /* ---- a line */
 
 struct line {
-	char text[1024];
+	char text[1024 + MT_STREAMS * 512];
 	size_t n;
 };
 
@@ -95,6 +95,31 @@ static void put_pace(struct line *l, const struct mt_pace *p)
 #define PUT_PACE(field, key, format, always, ...) \
 	if (always || !isnan(p->field)) put(l, key, isnan(p->field) ? "null" : format, p->field);
 	MT_PACE(PUT_PACE)
+}
+
+/* , "gpuN_key": value */
+static void put_gpu(struct line *l, int i, const char *key, const char *format, double x)
+{
+	char name[32];
+	snprintf(name, sizeof name, "gpu%d_%s", i, key);
+	put(l, name, format, x);
+}
+
+static void put_gpus(struct line *l, const struct metrics *m)
+{
+	char name[32], held[MT_GPU_HELD];
+	for (int i = 0; i < MT_STREAMS && m->work; i++) {
+		const struct stream_work *w = &m->work[i];
+		if (!w->on_gpu) continue;
+		put_gpu(l, i, "tokens", "%.0f", (double)w->tokens);
+		put_gpu(l, i, "wait", "%.4g", fmin(1e-9 * (double)(w->wait_ns + w->update_wait_ns) / m->pace.step_s, 1));
+#define PUT_GPU(field, scale, key, changes, ...) \
+	if (changes && w->gpu[MT_GPU_##field]) put_gpu(l, i, key, "%.12g", (double)w->gpu[MT_GPU_##field] * (scale));
+		MT_GPU(PUT_GPU)
+		mt_gpu_held(w->gpu[MT_GPU_reasons], held);
+		snprintf(name, sizeof name, "gpu%d_clock_held_by", i);
+		put(l, name, "\"%s\"", held);
+	}
 }
 
 static void put_evaluation(struct line *l, enum mt_objective_kind loss, const struct evaluation *e)
@@ -131,6 +156,7 @@ void metrics_write(const struct metrics *m)
 	if (m->trained) {
 		MT_FIGURES(PUT, put_pace(&l, &m->pace);)
 		for (const struct figure *f = figures_of(m->loss); f->key; f++) put_NUMBER(&l, f->key, f->of(m->sums));
+		put_gpus(&l, m);
 	}
 	if (m->evaluated) put_evaluation(&l, m->loss, &m->evaluation);
 	l.text[l.n++] = '}';

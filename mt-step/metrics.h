@@ -18,13 +18,21 @@ struct evaluation {
 	double sums[MT_STEP_FIGURES]; /* of its objective */
 };
 
+/* What an mt-stream has done since the last line */
+struct stream_work {
+	uint64_t tokens, wait_ns, update_wait_ns; /* its counters */
+	uint64_t gpu[MT_GPU_WORDS];               /* now; energy: since */
+	bool on_gpu;                              /* some of these are known */
+};
+
 struct metrics {
 	struct mt_figures figures;     /* a line of an evaluation alone has only `step` of them */
 	const struct mt_geometry *geo; /* says which terms the model's loss has; of a trained step */
 	bool trained;                  /* false: a line of an evaluation alone */
 	struct mt_pace pace;           /* of the step */
 	enum mt_objective_kind loss;
-	double sums[MT_STEP_FIGURES]; /* of the step's objective; all 0: not known */
+	double sums[MT_STEP_FIGURES];   /* of the step's objective; all 0: not known */
+	const struct stream_work *work; /* [MT_STREAMS] in the step; NULL: not known */
 	bool evaluated;
 	struct evaluation evaluation;
 };

@@ -74,29 +74,44 @@ static struct metrics line_of(const struct driver *d, const struct mt_figures *f
 		.pace = mt_pace(d->run, -1, (struct mt_work){0}, (struct mt_work){0}, 0)};
 }
 
-/* ns for which the mt-stream that waited longest has waited for updates since the last call. A wait is counted when it
- * ends, or after 0.1 s: what is left of a step's last one is the next step's. */
-static uint64_t update_wait(const struct driver *d)
+static uint64_t since(uint64_t *was, uint64_t now)
 {
-	static uint64_t was[MT_STREAMS];
+	uint64_t before = *was;
+	*was = now;
+	return now < before ? now : now - before; /* a successor counts from 0 */
+}
+
+/* What each mt-stream has done since the last call. Returns ns for which the one that waited longest has waited for
+ * updates. A wait is counted when it ends, or after 0.1 s: what is left of a step's last one is the next step's. */
+static uint64_t streams_worked(const struct driver *d, struct stream_work work[MT_STREAMS])
+{
+	static struct stream_work was[MT_STREAMS];
 	uint64_t most = 0;
 	for (int i = 0; i < MT_STREAMS; i++) {
-		uint64_t now = mt_control(d->run)->slots[MT_STREAM + i].counters[MT_STREAM_update_wait_ns];
-		uint64_t waited = now < was[i] ? now : now - was[i]; /* a successor counts from 0 */
-		if (waited > most) most = waited;
-		was[i] = now;
+		const struct mt_slot *s = &mt_control(d->run)->slots[MT_STREAM + i];
+		struct stream_work *w = &work[i];
+		w->tokens = since(&was[i].tokens, s->counters[MT_STREAM_tokens]);
+		w->wait_ns = since(&was[i].wait_ns, s->counters[MT_STREAM_wait_ns]);
+		w->update_wait_ns = since(&was[i].update_wait_ns, s->counters[MT_STREAM_update_wait_ns]);
+		w->on_gpu = false;
+		for (int k = 0; k < MT_GPU_WORDS; k++) w->on_gpu |= (w->gpu[k] = s->gpu[k]) != 0;
+		w->on_gpu = w->on_gpu && mt_stage_alive(d->run, MT_STREAM + i);
+		w->gpu[MT_GPU_energy] = since(&was[i].gpu[MT_GPU_energy], w->gpu[MT_GPU_energy]);
+		if (w->update_wait_ns > most) most = w->update_wait_ns;
 	}
 	return most;
 }
 
 static struct metrics figures(struct driver *d, uint32_t k)
 {
+	static struct stream_work work[MT_STREAMS];
 	struct mt_figures f;
-	uint64_t wait_ns = update_wait(d);
+	uint64_t wait_ns = streams_worked(d, work);
 	mt_count(d->run, MT_STEP_update_wait_ns, wait_ns);
 	mt_txn_figures(mt_txn(d->run, k), &f);
 	struct metrics m = line_of(d, &f);
 	memcpy(m.sums, mt_txn(d->run, k)->figures, sizeof m.sums);
+	m.work = work;
 	double now = mt_now();
 	m.pace = mt_pace(d->run, now - d->mark, (struct mt_work){0}, (struct mt_work){1, f.processed, wait_ns},
 		d->rows[k & 1]);
@@ -248,8 +263,9 @@ static void report_seam(const struct driver *d)
 
 void train_resume(struct driver *d, struct eval *eval)
 {
+	struct stream_work before[MT_STREAMS];
 	d->mark = mt_now();
-	update_wait(d);
+	streams_worked(d, before);
 	report_seam(d);
 	driver_withdraw(d);
 	write_unlogged(d, eval);

@@ -114,7 +114,7 @@ serving() {
 }
 
 # bats test_tags=slow
-@test "each GPU's sensors are in mt-top, stat and Prometheus; a sensor that is not supported is left out" {
+@test "each GPU's sensors are in mt-top, stat, Prometheus and metrics; a sensor that is not supported is left out" {
 	local first="150000000000 71000000000 612345 700000 1410 1980 61"
 	local second="24000000000 1000000000 80000 - 1500 1500 40 - 1"
 	sensors "$first 5000000 0x24" "$second"
@@ -126,18 +126,21 @@ serving() {
 		grep -Eq "^GPU of mt-stream 0  tokens/s [0-9.]+( k)?  wait [0-9.]+ %  power 612 of 700 W  clock 1410 " "$T/top"
 		grep -Eq "held down by power limit, temperature" "$T/top"
 	fi
-	# the energy since the mt-stream began
+	# the energy since the mt-stream began, and that of a step
 	sensors "$first 5123000 0x24" "$second"
 	energy() {
 		mt-store stat "$RUN" --prometheus >"$T/prom"
 		grep -q '^mt_gpu_energy_joules_total{.*} 123$' "$T/prom"
 	}
 	eventually energy
+	documents 4 >&7
+	eventually grep -q '"step": 3,' "$T/step.out"
 	mt-store stat "$RUN" --json >"$T/stat.json"
 	python3 "$TOP/tests/lib/prometheus.py" "$T/prom" >"$T/prom.json"
 	python3 - "$T" <<-'PY'
 		import json, sys
 		stat, prom = (json.load(open(sys.argv[1] + name)) for name in ("/stat.json", "/prom.json"))
+		*before, line = map(json.loads, open(sys.argv[1] + "/step.out"))
 		first, second = (s["gpu"] for s in stat["stages"] if s["stage"].startswith("mt-stream"))
 		assert first == {"memory_used_bytes": 71e9, "memory_bytes": 150e9, "power_w": 612.345, "power_limit_w": 700,
 		    "clock_hz": 1.41e9, "clock_limit_hz": 1.98e9, "temperature_c": 61, "energy_j": 123,
@@ -148,6 +151,10 @@ serving() {
 		assert values["mt_gpu_clock_hertz", "mt-stream 1", None] == 1.5e9, values
 		assert ("mt_gpu_power_limit_watts", "mt-stream 1", None) not in values, values
 		assert [values["mt_gpu_clock_held", "mt-stream %d" % i, "power limit"] for i in (0, 1)] == [1, 0], values
+		assert line["gpu0_energy_j"] == 123 and line["gpu0_power_w"] == 612.345 and "gpu1_energy_j" not in line, line
+		tokens = sum(m["gpu0_tokens"] + m["gpu1_tokens"] for m in before + [line])
+		assert 3 * 128 - 2 * 32 <= tokens <= 3 * 128 and 0 <= line["gpu1_wait"] <= 1, (tokens, line)
+		assert line["gpu0_clock_held_by"] == "power limit, temperature" and line["gpu1_clock_held_by"] == "", line
 	PY
 	kill -9 "$STREAM"
 	eventually no stat_shows '^mt-stream 1 .*GPU:'
