@@ -3,14 +3,16 @@
 load helpers
 load lib/step
 
-# mt-run and all programs, of which mt-stream is the emulator's
+# mt-run and all programs, of which mt-stream is the emulator's. FAULT="cuda:N VARIABLE=VALUE": of emulated GPU N alone
 setup_gpus() { # NUMBER
 	need_emulator
 	export MT_EMU_DEVICES=$1 MT_CUBLASLT=$BUILD/emu/libcublasLt.so.13
 	mkdir "$T/bin"
 	ln -s "$MT"/* "$T/bin"
 	rm "$T/bin/mt-stream"
-	printf '%s\n' '#!/bin/sh' 'echo "$*" >>'"'$T/started'" "exec '$EMU' \"\$@\"" >"$T/bin/mt-stream"
+	printf '%s\n' '#!/bin/sh' 'echo "$*" >>'"'$T/started'" \
+		'[ -z "$FAULT" ] || case "$* " in *"${FAULT%% *} "*) export "${FAULT#* }" ;; esac' \
+		"exec '$EMU' \"\$@\"" >"$T/bin/mt-stream"
 	chmod +x "$T/bin/mt-stream"
 	PATH=$T/bin:$PATH
 }
@@ -182,6 +184,24 @@ serving() {
 	trains lacks --device cuda
 	no_gpu lacks
 	same lacks
+}
+
+# bats test_tags=slow
+@test "a GPU that fails or is short of memory is named in a line; with --restart the others go on, with the same bits" {
+	setup_gpus 3
+	STEPS=4
+	trains one --device cuda
+	broken="^mt-stream: cuda:1: .*: cudaErrorLaunchFailure .*; dmesg has an Xid if .*; mt-stream .*unit"
+	FAULT="cuda:1 MT_EMU_FAIL=150" exits 74 trains fails --device cuda:all
+	[ "$(grep -c "$broken" "$T/fails.err")" = 1 ]
+	FAULT="cuda:1 MT_EMU_FAIL=150" trains goes --device cuda:all --restart
+	[ "$(grep -c "$broken" "$T/goes.err")" = 1 ]
+	grep -q "^mt-run: mt-stream.1 has failed (exit code 74) and is given up; the others go on" "$T/goes.err"
+	[ "$(started)" = "cuda:0 cuda:1 cuda:2" ]
+	same goes
+	FAULT="cuda:2 MT_EMU_MEMORY=300000000" trains short --device cuda:all --restart
+	grep -q "^mt-run: mt-stream.2 has failed (exit code 71) and is given up" "$T/short.err"
+	same short
 }
 
 @test "mt-stream --gpus lists them; GPUs that are not there or not named for each mt-stream are refused" {

@@ -362,7 +362,7 @@ trained() {
 	spawn drive stream-drive step "$RUN" 5 24 1 1 3 # which waits for the rest of the step
 	exits 74 wait "$stream"
 	[ "$(messages "$T/stream.err" | wc -l)" = 1 ]
-	grep -q "^mt-stream: cuda: .*: cudaErrorLaunchFailure .*unit [0-9]" "$T/stream.err"
+	grep -q "^mt-stream: cuda:0: .*: cudaErrorLaunchFailure .*; dmesg .*unit [0-9]" "$T/stream.err"
 }
 
 # bats test_tags=slow

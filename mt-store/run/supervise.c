@@ -21,6 +21,7 @@
  *     a signal                     the script hears of it; what the row of `rules` says for the task that is asked for
  *     a stage exits with 0         nothing
  *     a stage is killed            it is started again, with --restart; else it has failed with 69
+ *     an mt-stream's device fails  the others do its work, if there are any, with --restart; else:
  *     a stage fails                the first failure is mt-run's; mt-step is killed, which ends the task
  *     mt-link ends on node 0       the same, with 69: another node has left the run
  *     mt-feed or mt-step ends      when both have ended, the task is done, or both start again (--restart)
@@ -232,6 +233,17 @@ static void stage_failed(struct stage *st)
 	else if (!s.verdict) s.verdict = st, s.verdict_until = in(VERDICT_S);
 }
 
+/* An mt-stream whose GPU is broken, lost or short of memory would fail again */
+static bool given_up(const struct stage *st)
+{
+	int others = 0;
+	if (!s.restart || strncmp(st->name, "mt-stream", 9) || (st->code != MT_EX_IO && st->code != MT_EX_NOMEM))
+		return false;
+	for (int i = 0; i < s.n; i++) others += s.stages[i].pid && !strncmp(s.stages[i].name, "mt-stream", 9);
+	if (others) mt_say("%s has failed (exit code %d) and is given up; the others go on", st->name, st->code);
+	return others > 0;
+}
+
 static void stage_ended(struct stage *st, int code)
 {
 	bool link = !strcmp(st->name, "mt-link"), killed = code >= 128;
@@ -244,7 +256,7 @@ static void stage_ended(struct stage *st, int code)
 		st->code = MT_EX_PEER;
 		fail(st);
 	} else if (killed && s.restart && st->starts < MOST_STARTS) stage_start(st);
-	else stage_failed(st);
+	else if (!given_up(st)) stage_failed(st);
 }
 
 /* ---- signals, and the end of the launcher */

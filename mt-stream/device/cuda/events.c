@@ -27,8 +27,10 @@ bool cuda_ok(struct cuda *c, cudaError_t e, const char *call)
 {
 	char why[256];
 	if (e == cudaSuccess) return true;
-	snprintf(why, sizeof why, "cuda: %s: %s (%s)", call, cudaGetErrorName(e), cudaGetErrorString(e));
-	error_keep(c, e == cudaErrorMemoryAllocation ? MT_EX_NOMEM : MT_EX_IO, why);
+	bool memory = e == cudaErrorMemoryAllocation;
+	snprintf(why, sizeof why, "cuda:%d: %s: %s (%s)%s", c->ordinal, call, cudaGetErrorName(e), cudaGetErrorString(e),
+		memory ? "" : "; dmesg has an Xid if the GPU is at fault");
+	error_keep(c, memory ? MT_EX_NOMEM : MT_EX_IO, why);
 	return false;
 }
 

@@ -639,7 +639,7 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t n, enum cudaMemcpyKind
 	memcpy(to, from, n);
 	return cudaSuccess;
 }
-/* MT_EMU_FAIL=N: launch N fails */
+/* MT_EMU_FAIL=N: launch N fails, and all later waits, as for a GPU that is lost */
 cudaError_t cudaGetLastError(void)
 {
 	static const char *fail = getenv("MT_EMU_FAIL");
@@ -647,7 +647,8 @@ cudaError_t cudaGetLastError(void)
 	cudaError_t e = last_error;
 
 	last_error = cudaSuccess;
-	return fail && ++launches == atol(fail) ? cudaErrorLaunchFailure : e;
+	emu_broken |= fail && ++launches == atol(fail);
+	return emu_broken ? cudaErrorLaunchFailure : e;
 }
 const char *cudaGetErrorName(cudaError_t e)
 {
