@@ -87,14 +87,8 @@ static const struct constant messages[] = {{"batch", MT_MSG_BATCH}, {"loss", MT_
 #define OBJECTIVE(kind, name, ...) {name, MT_##kind},
 static const struct constant objectives[] = {MT_LOSSES(OBJECTIVE)};
 static const struct constant sides[] = {{"none", MT_SIDE_NONE}, {"chosen", MT_CHOSEN}, {"rejected", MT_REJECTED}};
-static const struct constant flags[] = {{"tied", MT_TIED}, {"qkv_bias", MT_QKV_BIAS}, {"o_bias", MT_O_BIAS},
-	{"mlp_bias", MT_MLP_BIAS}, {"qk_norm", MT_QK_NORM}, {"rope_dynamic", MT_ROPE_DYNAMIC},
-	{"qk_norm_row", MT_QK_NORM_ROW}, {"qk_norm_after", MT_QK_NORM_AFTER}, {"v_norm", MT_V_NORM},
-	{"layernorm", MT_LAYERNORM}, {"norm_bias", MT_NORM_BIAS}, {"norm_one", MT_NORM_ONE}, {"norm_plain", MT_NORM_PLAIN},
-	{"no_pre_norm", MT_NO_PRE_NORM}, {"post_norm", MT_POST_NORM}, {"parallel", MT_PARALLEL}, {"one_norm", MT_ONE_NORM},
-	{"sinks", MT_SINKS}, {"head_bias", MT_HEAD_BIAS}, {"layer_scalar", MT_LAYER_SCALAR}, {"dropout", MT_DROPOUT},
-	{"positions", MT_POSITIONS}, {"in_out", MT_IN_OUT}, {"init_by_depth", MT_INIT_BY_DEPTH},
-	{"qk_norm_plain", MT_QK_NORM_PLAIN}, {"nope_temperature", MT_NOPE_TEMPERATURE}};
+#define GEOMETRY_FLAG(name, bit, word) {#word, MT_##name},
+static const struct constant flags[] = {MT_FLAGS(GEOMETRY_FLAG)};
 
 /* The bit fields of a word: (lowest bit, bits) */
 static const struct bit_field {

@@ -666,8 +666,8 @@ self_attention.dense.weight ln_mlp.weight ln_mlp.bias mlp.dense_h_to_4h.weight m
 	geometry
 	cp "$T/layout" "$T/plain"
 	config llama '"rope_scaling": {"type": "dynamic", "factor": 4.0}'
-	geometry "flags 00000020" # MT_ROPE_DYNAMIC
-	diff <(grep -v "^flags" "$T/layout") <(grep -v "^flags" "$T/plain")
+	geometry "rope_dynamic 1"
+	diff <(grep -v "^rope_dynamic" "$T/layout") <(grep -v "^rope_dynamic" "$T/plain")
 }
 
 # ---- dialects

@@ -235,17 +235,18 @@ static const struct field {
 	{#type, #field, at, bytes, _Generic(((struct type *)0)->field, float : true, default : false)},
 	MT_ABI_GEOMETRY(FIELD)};
 
-static const char *key_of(const struct field *f)
+static const char *key_of(const char *name)
 {
 	static const char *const keys[][2] = {{"layers", "num_hidden_layers"}, {"hidden", "hidden_size"},
 		{"vocab", "vocab_size"}, {"max_position", "max_position_embeddings"},
 		{"norm_eps", "rms_norm_eps or layer_norm_eps"}, {"heads", "num_attention_heads"},
 		{"kv_heads", "num_key_value_heads"}, {"ffn", "intermediate_size"}, {"window", "sliding_window"},
 		{"span", "attention_chunk_size"}, {"rope_inv_freq", "rope_theta or rope_scaling"},
-		{"experts", "the number of experts"}, {"experts_per_token", "num_experts_per_tok"}};
+		{"experts", "the number of experts"}, {"experts_per_token", "num_experts_per_tok"},
+		{"tied", "tie_word_embeddings"}, {"qkv_bias", "attention_bias"}};
 	for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
-		if (!strcmp(f->name, keys[i][0])) return keys[i][1];
-	return f->name;
+		if (!strcmp(name, keys[i][0])) return keys[i][1];
+	return name;
 }
 
 static double number_at(const struct field *f, const void *of)
@@ -262,11 +263,23 @@ static int fields_same(const char *type, const void *run, const void *dir, const
 		snprintf(word, sizeof word, " %s ", f->name);
 		if (strcmp(f->of, type) || strstr(but, word)) continue;
 		if (!memcmp((const char *)run + f->at, (const char *)dir + f->at, f->bytes)) continue;
-		if (f->bytes > 4) return mt_fail(MT_EX_DATA, "config.json: %s%s is not the run's", key_of(f), where);
-		return mt_fail(MT_EX_DATA, "config.json: %s%s is %g, the run's is %g", key_of(f), where, number_at(f, dir),
-			number_at(f, run));
+		if (f->bytes > 4) return mt_fail(MT_EX_DATA, "config.json: %s%s is not the run's", key_of(f->name), where);
+		return mt_fail(MT_EX_DATA, "config.json: %s%s is %g, the run's is %g", key_of(f->name), where,
+			number_at(f, dir), number_at(f, run));
 	}
 	return 0;
+}
+
+#define FLAG(name, bit, word) [bit] = #word,
+static const char *const flags[] = {MT_FLAGS(FLAG)};
+
+static int flags_same(uint32_t run, uint32_t dir)
+{
+	uint32_t differ = (run ^ dir) & ~(uint32_t)(MT_ROPE_DYNAMIC | MT_DROPOUT);
+	if (!differ) return 0;
+	int bit = __builtin_ctz(differ);
+	return mt_fail(MT_EX_DATA, "config.json: %s is %u, the run's is %u", key_of(flags[bit]), dir >> bit & 1,
+		run >> bit & 1);
 }
 
 /* What does not change the model's function or its tensors; the length is that of a table with MT_POSITIONS alone */
@@ -277,33 +290,15 @@ static int fields_same(const char *type, const void *run, const void *dir, const
 
 int config_same(const struct mt_geometry *run, const struct mt_geometry *dir)
 {
-	static const struct {
-		const char *key;
-		uint32_t flag;
-	} flags[] = {
-		{"tie_word_embeddings", MT_TIED},
-		{"attention_bias", MT_QKV_BIAS | MT_O_BIAS},
-		{"mlp_bias", MT_MLP_BIAS},
-		{"the norms of q and k", MT_QK_NORM | MT_QK_NORM_ROW | MT_QK_NORM_AFTER | MT_QK_NORM_PLAIN | MT_V_NORM},
-		{"which layers have the queries' temperature", MT_NOPE_TEMPERATURE},
-		{"the form of its norms", MT_LAYERNORM | MT_NORM_BIAS | MT_NORM_ONE | MT_NORM_PLAIN},
-		{"where its norms are", MT_NO_PRE_NORM | MT_POST_NORM | MT_PARALLEL | MT_ONE_NORM},
-		{"attention's sinks", MT_SINKS},
-		{"the bias of lm_head", MT_HEAD_BIAS},
-		{"the kind of its positions", MT_POSITIONS},
-		{"the order of its matrices", MT_IN_OUT},
-	};
-
 	if (strncmp(run->family, dir->family, sizeof run->family))
 		return mt_fail(MT_EX_DATA, "config.json: model_type is %.32s, the run's is %.32s", dir->family, run->family);
 	if (strncmp(run->wrapper, dir->wrapper, sizeof run->wrapper))
 		return mt_fail(MT_EX_DATA, "config.json: is of %s %.32s, the run's of %s %.32s",
 			*dir->wrapper ? "the class for images" : "the text model", *dir->wrapper ? dir->wrapper : dir->family,
 			*run->wrapper ? "the class for images" : "the text model", *run->wrapper ? run->wrapper : run->family);
-	for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
-		if ((run->flags ^ dir->flags) & flags[i].flag)
-			return mt_fail(MT_EX_DATA, "config.json: %s is not the run's", flags[i].key);
-	int rc = fields_same("mt_geometry", run, dir, "", dir->flags & MT_POSITIONS ? NO_DIFFERENCE : NO_DIFFERENCE LENGTH);
+	int rc = flags_same(run->flags, dir->flags);
+	if (rc == 0)
+		rc = fields_same("mt_geometry", run, dir, "", dir->flags & MT_POSITIONS ? NO_DIFFERENCE : NO_DIFFERENCE LENGTH);
 	for (uint32_t i = 0; i < dir->layers && rc == 0; i++) {
 		char where[24];
 		snprintf(where, sizeof where, " of layer %u", i);

@@ -8,32 +8,41 @@
 
 /* clang-format off */
 
-enum {                          /* mt_geometry.flags */
-	MT_TIED = 1, MT_QKV_BIAS = 2, MT_O_BIAS = 4, MT_MLP_BIAS = 8,
-	MT_QK_NORM = 16,            /* q and k have norms, of each head */
-	MT_ROPE_DYNAMIC = 32,       /* rows longer than max_position would want other frequencies: refused by mt-step.
-								 * With longrope, max_position is the length up to which its short factors hold */
-	MT_QK_NORM_ROW = 64,        /* with MT_QK_NORM: one norm of all q heads together, one of all k heads */
-	MT_QK_NORM_AFTER = 128,     /* with MT_QK_NORM: after rope */
-	MT_V_NORM = 256,            /* each head of v has a norm without weight */
-	MT_LAYERNORM = 512,         /* norms are LayerNorm (of heads too), else RMSNorm */
-	MT_NORM_BIAS = 1024,        /* with MT_LAYERNORM: norms of blocks and the final one have a bias */
-	MT_NORM_ONE = 2048,         /* norms multiply by 1 + w (qk-norms too) */
-	MT_NO_PRE_NORM = 4096,      /* no norm before attention and MLP */
-	MT_POST_NORM = 8192,        /* norms after attention and MLP, before they are added to the residual */
-	MT_PARALLEL = 16384,        /* attention and MLP read the block's input, and both are added to it; */
-	MT_ONE_NORM = 32768,        /* with MT_PARALLEL: behind the same norm */
-	MT_SINKS = 65536,           /* each head has one more score, which takes its part of the softmax */
-	MT_HEAD_BIAS = 131072,
-	MT_LAYER_SCALAR = 262144,   /* a block's output is multiplied by a number that is not trained */
-	MT_DROPOUT = 524288,        /* config.json asks for dropout, which mt does not do */
-	MT_NORM_PLAIN = 1048576,    /* norms of blocks and the final one have no weight */
-	MT_POSITIONS = 2097152,     /* learned positions: a row of a table is added to a token's embedding */
-	MT_IN_OUT = 4194304,        /* matrices of blocks are (in, out), in files and here */
-	MT_INIT_BY_DEPTH = 8388608, /* random weights of o and down: init_range / sqrt(2 layers) */
-	MT_QK_NORM_PLAIN = 16777216, /* with MT_QK_NORM: norms of q and k have no weight, and layers without rope none */
-	MT_NOPE_TEMPERATURE = 33554432, /* only layers without rope have the temperature, which counts positions from 1 */
-};
+/* mt_geometry.flags: MT_TIED, ..., their bits, and their names where programs print them */
+#define MT_FLAGS(F) \
+	F(TIED, 0, tied) \
+	F(QKV_BIAS, 1, qkv_bias) \
+	F(O_BIAS, 2, o_bias) \
+	F(MLP_BIAS, 3, mlp_bias) \
+	F(QK_NORM, 4, qk_norm)                  /* q and k have norms, of each head */ \
+	F(ROPE_DYNAMIC, 5, rope_dynamic)        /* rows longer than max_position would want other frequencies: refused by \
+											 * mt-step. With longrope, max_position is the length up to which its \
+											 * short factors hold */ \
+	F(QK_NORM_ROW, 6, qk_norm_row)          /* with MT_QK_NORM: one norm of all q heads together, one of all k */ \
+	F(QK_NORM_AFTER, 7, qk_norm_after)      /* with MT_QK_NORM: after rope */ \
+	F(V_NORM, 8, v_norm)                    /* each head of v has a norm without weight */ \
+	F(LAYERNORM, 9, layernorm)              /* norms are LayerNorm (of heads too), else RMSNorm */ \
+	F(NORM_BIAS, 10, norm_bias)             /* with MT_LAYERNORM: norms of blocks and the final one have a bias */ \
+	F(NORM_ONE, 11, norm_one)               /* norms multiply by 1 + w (qk-norms too) */ \
+	F(NO_PRE_NORM, 12, no_pre_norm)         /* no norm before attention and MLP */ \
+	F(POST_NORM, 13, post_norm)             /* norms after attention and MLP, before they are added to the residual */ \
+	F(PARALLEL, 14, parallel)               /* attention and MLP read the block's input, and both are added to it; */ \
+	F(ONE_NORM, 15, one_norm)               /* with MT_PARALLEL: behind the same norm */ \
+	F(SINKS, 16, sinks)                     /* each head has one more score, which takes its part of the softmax */ \
+	F(HEAD_BIAS, 17, head_bias) \
+	F(LAYER_SCALAR, 18, layer_scalar)       /* a block's output is multiplied by a number that is not trained */ \
+	F(DROPOUT, 19, dropout)                 /* config.json asks for dropout, which mt does not do */ \
+	F(NORM_PLAIN, 20, norm_plain)           /* norms of blocks and the final one have no weight */ \
+	F(POSITIONS, 21, positions)             /* learned positions: a row of a table is added to a token's embedding */ \
+	F(IN_OUT, 22, in_out)                   /* matrices of blocks are (in, out), in files and here */ \
+	F(INIT_BY_DEPTH, 23, init_by_depth)     /* random weights of o and down: init_range / sqrt(2 layers) */ \
+	F(QK_NORM_PLAIN, 24, qk_norm_plain)     /* with MT_QK_NORM: norms of q and k have no weight, and layers \
+											 * without rope none */ \
+	F(NOPE_TEMPERATURE, 25, nope_temperature) /* only layers without rope have the temperature, which counts \
+											 * positions from 1 */
+
+#define MT_FLAG(name, bit, word) MT_##name = 1 << (bit),
+enum { MT_FLAGS(MT_FLAG) };
 
 enum {                          /* mt_layer.expert_flags */
 	MT_RENORMALISE = 1,         /* a token's weights are divided by their sum */
@@ -115,7 +124,7 @@ struct mt_layer {                /* what all layers of a kind have in common */
 	uint32_t reserved[2];
 };
 
-struct mt_geometry {            /* a model family as a table; no code knows a family by name but config.c */
+struct mt_geometry {            /* a model family as a table; shm/model/families.c has the table */
 	char     family[32];        /* model_type of config.json: "llama", "qwen3", "gemma2", ... */
 	uint32_t layers, hidden, vocab, max_position;
 	uint32_t flags;

@@ -25,8 +25,8 @@ static void print_geometry(const struct mt_geometry *g)
 {
 	printf("family %s\nlayers %u\nhidden %u\nvocab %u\nmax_position %u\nkinds %u\n", g->family, g->layers, g->hidden,
 		g->vocab, g->max_position, g->n_kinds);
-	printf("tied %d\nqkv_bias %d\no_bias %d\nmlp_bias %d\nqk_norm %d\n", !!(g->flags & MT_TIED),
-		!!(g->flags & MT_QKV_BIAS), !!(g->flags & MT_O_BIAS), !!(g->flags & MT_MLP_BIAS), !!(g->flags & MT_QK_NORM));
+#define FLAG(name, bit, word) printf("%s %d\n", #word, !!(g->flags & MT_##name));
+	MT_FLAGS(FLAG)
 	printf("pad_token %d\nnorm_eps %g\ninit_range %g\nkind_of ", g->pad_token, (double)g->norm_eps,
 		(double)g->init_range);
 	uint32_t window = 0;
@@ -36,8 +36,8 @@ static void print_geometry(const struct mt_geometry *g)
 		putchar(mt_layer_of(g, i)->window ? 'w' : '.');
 		if (mt_layer_of(g, i)->window > window) window = mt_layer_of(g, i)->window;
 	}
-	printf("\nwindow %u\nflags %08x\nembed_scale %.9g\nresidual_scale %.9g\nattention_scale %.9g\n", window, g->flags,
-		(double)g->embed_scale, (double)g->residual_scale, (double)g->attention_scale);
+	printf("\nwindow %u\nembed_scale %.9g\nresidual_scale %.9g\nattention_scale %.9g\n", window, (double)g->embed_scale,
+		(double)g->residual_scale, (double)g->attention_scale);
 	printf("mlp_scale %.9g\nmamba_out_scale %.9g\ngate_scale %.9g\n", (double)g->mlp_scale, (double)g->mamba_out_scale,
 		(double)g->gate_scale);
 	printf("mamba_in_scale %.9g\nattention_in_scale %.9g\n", (double)g->mamba_in_scale, (double)g->attention_in_scale);
