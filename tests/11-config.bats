@@ -1478,6 +1478,8 @@ END
 	config deepseek_v2 "$heads" '"num_experts_per_tok": 2' '"topk_method": "group_limited_greedy"' '"n_group": 8' \
 		'"topk_group": 9'
 	refused 78 "topk_group 9 is more than n_group 8"
+	config deepseek_v2 "$heads" '"topk_method": "group_limited_greedy"' '"n_group": 8' '"topk_group": 2'
+	refused 78 "num_experts_per_tok is missing"
 	config deepseek_v2 "$heads" '"num_experts_per_tok": 2' '"norm_topk_prob": true'
 	refused 78 "norm_topk_prob true is not supported"
 	config deepseek_v2 "$heads"

@@ -376,7 +376,6 @@ void read_afmoe(struct reader *r, struct model *m)
 {
 	if (key_bool(r, r->root, "mup_enabled", false)) read_gemma(r, m);
 	m->base.output_gate = MT_GATE_APART;
-	read_experts(r, m);
 }
 
 /* A key of one word, which must be one of two */
@@ -606,9 +605,9 @@ void read_lfm2(struct reader *r, struct model *m)
 }
 
 /* Multi-head latent attention. base's head_dim is that of the part that turns, until here. */
-void read_latents(struct reader *r, struct model *m)
+static void read_latents(struct reader *r, struct model *m)
 {
-	const struct family *family = family_find(m->geo.family);
+	const struct family *family = m->family;
 	struct mt_layer *k = &m->base;
 	const json_t *rank = json_object_get(r->root, "q_lora_rank");
 	bool direct = rank ? json_is_null(rank) : !family->latent[0];
@@ -658,9 +657,10 @@ static void read_kimi_layers(struct reader *r, const json_t *linear, struct mode
 }
 
 /* Kimi Linear: MLA without rope, and delta attention with a gate for each channel */
-void read_kimi_delta(struct reader *r, struct model *m)
+void read_kimi(struct reader *r, struct model *m)
 {
 	const json_t *linear = key_object(r, "linear_attn_config");
+	const char *function = key_string(r, r->root, "moe_router_activation_func");
 	struct reader own = {.root = linear ? linear : r->root, .outer = r->outer, .rc = r->rc};
 	struct mt_layer *d = &m->mixer;
 	d->mixer = MT_DELTA;
@@ -671,8 +671,11 @@ void read_kimi_delta(struct reader *r, struct model *m)
 	r->rc = own.rc;
 	if (!key_bool(r, r->root, "mla_use_nope", true)) REFUSE(r, MT_EX_CONFIG, "mla_use_nope false is not supported");
 	read_kimi_layers(r, linear, m);
-	read_latents(r, m);
 	m->no_rope = true;
+	if (function && strcmp(function, "sigmoid") != 0)
+		REFUSE(r, MT_EX_CONFIG, "moe_router_activation_func '%.40s' is not supported, only sigmoid", function);
+	if (key_u32(r, "moe_layer_freq", 1, 1, INT32_MAX) != 1)
+		REFUSE(r, MT_EX_CONFIG, "moe_layer_freq is not supported, only 1");
 }
 
 /* As nn.Embedding: a negative padding_idx counts from the vocabulary's end. -1: none */
@@ -712,6 +715,7 @@ static int read_geometry(json_t *root, struct mt_geometry *geo)
 	if (!family) return r->rc;
 	snprintf(m.geo.family, sizeof m.geo.family, "%s", family->name);
 	if (wrapper) snprintf(m.geo.wrapper, sizeof m.geo.wrapper, "%s", wrapper->name);
+	m.family = family;
 	m.geo.names = family->names;
 	read_aliases(r, family);
 	refuse_foreign(r, family);
@@ -724,6 +728,8 @@ static int read_geometry(json_t *root, struct mt_geometry *geo)
 	read_numbers(r, family, &m);
 	m.geo.pad_token = read_pad_token(r, family, m.geo.vocab);
 	read_norms(r, family, &m.geo);
+	if (family->latent[1]) read_latents(r, &m);
+	if (family->experts.key && !family->experts.by_read) read_experts(r, &m);
 	if (family->read) family->read(r, &m);
 	read_ropes(r, family, &m);
 	if (!r->rc) read_layers(r, family, &m);

@@ -63,6 +63,7 @@ enum rope_of { ROPE_FULL, ROPE_LOCAL, ROPE_NONE }; /* which of a model's ropes a
 
 /* What is being read: the geometry, and what all kinds of layers have in common */
 struct model {
+	const struct family *family;
 	struct mt_geometry geo;
 	struct mt_layer base;
 	/* what layers with full attention have instead, if not 0 */
@@ -104,6 +105,38 @@ struct number_key {
 	double missing; /* the class's default; NAN: the field stays as it is, as it does for null */
 };
 
+/* In place of a default: the class has none, and the key must be there */
+#define REQUIRED UINT32_MAX
+
+/* MLPs that are mixtures of experts: keys, defaults, and what their routers compute */
+struct experts {
+	const char *key;               /* of the number of experts; NULL: the family has none */
+	uint32_t experts, per_token;   /* defaults, or REQUIRED */
+	const char *ffn_key;           /* an expert's inner size; NULL: intermediate_size */
+	uint32_t ffn;
+	const char *shared_key;        /* NULL: no shared expert */
+	uint32_t shared;
+	bool shared_counts;            /* shared_key is a number of experts, not an inner size */
+	const char *alias;             /* of key (attribute_map); NULL: none */
+	const char *per_token_key, *per_token_alias; /* NULL: num_experts_per_tok, none */
+	enum mt_score score;
+	uint32_t flags;                /* expert_flags; */
+	const char *renormalise_key;   /* and MT_RENORMALISE by this key, */
+	bool renormalise;              /* whose default is this */
+	const char *floor_key;
+	float floor, eps;              /* weight_floor, weight_eps */
+	const char *scale_key;         /* NULL: 1 */
+	float scale;                   /* its default; 0: 1 */
+	uint32_t groups, groups_used;  /* defaults of n_group and topk_group; 0: no such keys; 1 */
+	float aux;                     /* default of router_aux_loss_coef; 0: the loss never has that term */
+	/* which layers are dense: those of mlp_only_layers and decoder_sparse_step; the first first_k_dense_replace; those
+	 * of mlp_layer_types, or if it is missing the first ones; those beside moe_layer_start_index ..
+	 * moe_layer_end_index, and by moe_layer_interval; the first num_dense_layers; those that are not in moe_layers, by
+	 * default all but each interleave_moe_layer_step-th */
+	enum { DENSE_NEVER, DENSE_LISTED, DENSE_FIRST, DENSE_TYPES, DENSE_RANGE, DENSE_NUMBER, DENSE_BY_STEP } dense;
+	uint32_t first;                /* the default of first_k_dense_replace or num_dense_layers */
+	bool by_read;                  /* some models of the family have no experts: `read` calls read_experts */
+};
 
 /* Defaults of LlamaConfig, MistralConfig, ... (configuration_*.py of transformers 4.57 and 5), and what
  * LlamaForCausalLM, ... (modeling_*.py) compute. What a row leaves out is 0 or NULL, which means what llama does. */
@@ -132,6 +165,7 @@ struct family {
 	uint32_t pad;                  /* 1 + default of pad_token_id; 0: none */
 	bool no_pad;                   /* the embedding has no padding_idx, whatever pad_token_id is */
 	const char *refused[2];        /* keys that must not be true */
+	struct experts experts;
 	void (*read)(struct reader *, struct model *); /* what no table says; NULL: nothing */
 	const char *dropout_key[3];    /* keys of dropouts that no other family has, or that are */
 	double dropout;                /* this if they are missing */
@@ -220,21 +254,16 @@ void read_afmoe(struct reader *, struct model *);
 void read_delta(struct reader *, struct model *);
 void read_conv(struct reader *, struct model *);
 void read_lfm2(struct reader *, struct model *);
-void read_latents(struct reader *, struct model *);
-void read_kimi_delta(struct reader *, struct model *);
+void read_kimi(struct reader *, struct model *);
 void read_granite_hybrid(struct reader *, struct model *);
 void read_nemotron_h(struct reader *, struct model *);
 void read_falcon_h1(struct reader *, struct model *);
 /* experts.c: m->experts and m->sparse; as `read` */
 void read_experts(struct reader *, struct model *);
-void read_olmoe(struct reader *, struct model *);
 void read_minimax(struct reader *, struct model *);
 void read_gpt_oss(struct reader *, struct model *);
-void read_delta_experts(struct reader *, struct model *);
 void read_lfm2_experts(struct reader *, struct model *);
-void read_mla(struct reader *, struct model *);
 void read_deepseek_v2(struct reader *, struct model *);
-void read_kimi(struct reader *, struct model *);
 void read_llama4(struct reader *, struct model *);
 /* If layer i has experts, give them to its kind, which has been made of m->base */
 void set_experts(const struct model *, uint32_t i, struct mt_layer *);
