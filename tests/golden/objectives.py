@@ -9,7 +9,7 @@ pair of documents, an answer or a target of pg, random ones and extreme ones:
 
 Numbers are hexadecimal. s is minus the derivative of the loss by a target's log-probability. The losses are written as
 in TRL 1.16: DPOTrainer's 'sigmoid', CPOTrainer's 'simpo', ORPOTrainer.odds_ratio_loss, GRPOTrainer's 'dapo',
-KTOTrainer's 'apo_zero_unpaired'."""
+KTOTrainer's 'apo_zero_unpaired'. Each loss has a seed of its own, its name."""
 
 import os
 import random
@@ -117,24 +117,25 @@ def extreme(kind):
 
 
 def main():
-    rng = random.Random(35)
     torch.set_num_threads(1)
     with open(os.path.join(HERE, "objectives.txt") if len(sys.argv) < 2 else sys.argv[1], "w") as f:
         for kind in PAIRS:
+            rng = random.Random(kind)
             for _ in range(25):
                 targets = [rng.randrange(1, 40) for _ in range(2)]
                 sums = [-n * rng.expovariate(0.5) - 1e-3 for n in targets]
                 f.write(pair_line(kind, options(rng), sums, [s + rng.gauss(0, 5) for s in sums], targets))
             for sums, refs, targets in extreme(kind):
                 f.write(pair_line(kind, options(rng), sums, refs, targets))
+        rng = random.Random("pg")
         for _ in range(40):
             logp = -rng.expovariate(0.5)
             f.write(pg_line(options(rng), logp, logp + rng.gauss(0, 0.3), rng.gauss(0, 1)))
         for logp, old, advantage in ((-1e4, -1.0, 1.0), (-1e4, -1.0, -1.0), (-1.0, -500.0, 1.0), (-1.0, -500.0, -1.0),
                                      (-2.0, -2.0, 0.0), (-2.0, -2.0, 1.5), (-2.0, -2.0, -1.5)):
             f.write(pg_line(options(rng), logp, old, advantage))
-        rng = random.Random(36)             # the losses of answers have draws of their own
         for kind in ANSWERS:
+            rng = random.Random(kind)
             for side in CHOSEN, REJECTED:
                 for _ in range(20):
                     targets = rng.randrange(1, 40)
