@@ -237,6 +237,8 @@ WRAPPERS = {
     "qwen2_5_vl": ["qwen2_5_vl_text"], "qwen2_vl": ["qwen2_vl_text"], "qwen3_5": ["qwen3_5_text"],
     "qwen3_5_moe": ["qwen3_5_moe_text"], "llama4": ["llama4_text"],
 }
+# Of these, transformers cannot make a model of the class's own sizes, or not with what ALWAYS has
+NO_DEFAULTS = {"nemotron", "hunyuan_v1_dense", "granitemoehybrid"}
 SIZES = {"vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim",
          "max_position_embeddings", "pad_token_id"}
 
@@ -371,7 +373,7 @@ def check_numbers(config, meant, model, facts):
     scales = [a.scaling for a in attentions if getattr(a, "scaling", None)]  # Kimi's delta attention has none
     want = {"norm_eps": epsilon(model)}
     if scales or not layers or (attentions and meant.model_type != "kimi_linear"):  # else gated DeltaNet alone
-        want["attention_scale"] = scales[0] if scales else 8 ** -0.5
+        want["attention_scale"] = scales[0] if scales else float(facts["head_dim"]) ** -0.5
     if meant.model_type in ("granite", "granitemoehybrid"):
         want.update(embed_scale=meant.embedding_multiplier, residual_scale=meant.residual_multiplier,
                     logit_scale=1 / meant.logits_scaling)
@@ -379,9 +381,9 @@ def check_numbers(config, meant, model, facts):
         z, x, b, c, dt = meant.ssm_multipliers
         after, before = (1, meant.ssm_in_multiplier) if meant.mamba_proj_bias else (meant.ssm_in_multiplier, 1)
         want.update(embed_scale=meant.embedding_multiplier, logit_scale=meant.lm_head_multiplier,
-                    attention_scale=8 ** -0.5 * meant.key_multiplier, residual_scale=meant.attention_out_multiplier,
-                    gate_scale=meant.mlp_multipliers[0], mlp_scale=meant.mlp_multipliers[1],
-                    mamba_out_scale=meant.ssm_out_multiplier, mamba_in_scale=before,
+                    attention_scale=float(facts["head_dim"]) ** -0.5 * meant.key_multiplier,
+                    residual_scale=meant.attention_out_multiplier, gate_scale=meant.mlp_multipliers[0],
+                    mlp_scale=meant.mlp_multipliers[1], mamba_out_scale=meant.ssm_out_multiplier, mamba_in_scale=before,
                     attention_in_scale=meant.attention_in_multiplier,
                     **{"mamba_scale_%d" % i: factor * after for i, factor in enumerate((c, b, x, z, dt))})
     if meant.model_type == "afmoe":
@@ -456,6 +458,8 @@ def check(where, config):
         model, = (m for n, m in model.named_modules() if n in (
             "model.language_model", "model.text_model", "language_model.model"))
     assert tensors == shapes, (config, set(tensors.items()) ^ set(shapes.items()))
+    if facts["rope_dynamic"] == "0":    # else the length up to which frequencies hold
+        assert int(facts["max_position"]) == meant.max_position_embeddings, config
     pad = model.get_input_embeddings().padding_idx
     assert int(facts["pad_token"]) == (-1 if pad is None else pad), config
     base = base_of(model)
@@ -471,8 +475,10 @@ def main():
     random.seed(2)
     for family in FAMILIES:
         checked = 0
-        while checked < each:
+        while checked <= each:
             config = random_config(family, FAMILIES[family])
+            if not checked and family not in NO_DEFAULTS:
+                config = {"model_type": family, "num_hidden_layers": 4, **ALWAYS.get(family, {})}
             try:
                 AutoConfig.for_model(**copy.deepcopy(config))
             except KeyError:            # transformers refuses some of phi3's ropes
