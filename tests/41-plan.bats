@@ -554,7 +554,7 @@ assert abs(b / a - times) < 1e-3, (a, b)' "$@"
 	grep -qx H100 "$T/names"
 	[ "$(tail -1 "$T/names")" = cpu ]
 	for name in GH200 GH200-144G GB200 GB300 GB10 A4000 RTX2000Ada RTX5090Laptop RTX5080 RTX5070Ti RTX5060Ti RTX4080 \
-		RTX4070TiSUPER RTX4060Ti; do
+		RTX4070TiSUPER RTX4060Ti RTX4070 RTX3080Ti RTX3080 RTX3070 RTX3060 L4 A10G A40 RTX4000Ada RTX6000Ada; do
 		grep -qx "$name" "$T/names"
 	done
 	sed -n '/^GPU: /,/;$/p' "$TOP/mt-stream/plan/mt-plan.1" | sed 's/^GPU: //' | tr -d ' ;\n' | tr ',' '\n' >"$T/manual"
@@ -563,6 +563,23 @@ assert abs(b / a - times) < 1e-3, (a, b)' "$@"
 	while read -r name; do
 		plan demo --seq 256 --micro 2 --device-memory 2G --profile "$name" >/dev/null
 	done <"$T/names"
+}
+
+@test "--list prints the rates of each GPU that --profile knows, as a table and as JSON" {
+	mt-plan --list >"$T/table"
+	mt-plan --list --json >"$T/json"
+	mt-plan --profile help | grep -vx cpu >"$T/names"
+	python3 - "$T/table" "$T/json" "$T/names" <<-'PY'
+		import json, sys
+		head, *lines = (line.split() for line in open(sys.argv[1]))
+		listed, names = json.load(open(sys.argv[2])), open(sys.argv[3]).read().split()
+		assert [p["gpu"] for p in listed] == names == [line[0] for line in lines], (head, names)
+		for p, line in zip(listed, lines):
+		    assert list(p) == head and ["%g" % p[k] for k in head[1:]] == line[1:], (p, line)
+		h100 = {"gpu": "H100", "capability": 9, "memory_gb": 80, "bf16_tflops": 695, "fp32_tflops": 50,
+		    "hbm_gb_s": 3000, "h2d_gb_s": 54, "d2h_gb_s": 52, "ram_gb_s": 116}
+		assert h100.items() <= next(p for p in listed if p["gpu"] == "H100").items(), listed
+	PY
 }
 
 # The rates that a run assumes for a GPU: taken_for MODEL CAPABILITY MULTIPROCESSORS KHZ MEMORY-KHZ BUS-BITS. Copies in
@@ -597,6 +614,17 @@ taken_for() { stream-plan gpu "$@"; }
 		[ "$(taken_for "NVIDIA GeForce RTX 4060 Ti" $nothing)" = "12 250 38 10" ]
 		[ "$(taken_for "NVIDIA RTX 2000 Ada Generation" $nothing)" = "12 195 25 5" ]
 		[ "$(taken_for "NVIDIA RTX A4000" $nothing)" = "25 390 56 10" ]
+		[ "$(taken_for "NVIDIA GeForce RTX 4070" $nothing)" = "25 440 54 18" ]
+		[ "$(taken_for "NVIDIA GeForce RTX 4070 SUPER" $nothing)" = "25 440 54 18" ]
+		[ "$(taken_for "NVIDIA GeForce RTX 3080 Ti" $nothing)" = "25 800 65 21" ]
+		[ "$(taken_for "NVIDIA GeForce RTX 3080" $nothing)" = "25 665 58 18" ]
+		[ "$(taken_for "NVIDIA GeForce RTX 3070" $nothing)" = "25 390 34 11" ]
+		[ "$(taken_for "NVIDIA GeForce RTX 3060" $nothing)" = "25 315 22 7" ]
+		[ "$(taken_for "NVIDIA L4" $nothing)" = "25 260 63 13" ]
+		[ "$(taken_for "NVIDIA A10G" $nothing)" = "25 525 62 21" ]
+		[ "$(taken_for "NVIDIA A40" $nothing)" = "25 610 110 21" ]
+		[ "$(taken_for "NVIDIA RTX 4000 Ada Generation" $nothing)" = "25 315 43 12" ]
+		[ "$(taken_for "NVIDIA RTX 6000 Ada Generation" $nothing)" = "25 840 205 31" ]
 	}
 }
 
@@ -626,7 +654,8 @@ taken_for() { stream-plan gpu "$@"; }
 		[ "$(taken_for "NVIDIA ${chip%:*}" ${chip#*:})" = "$(taken_for "NVIDIA Laptop GPU" ${chip#*:})" ]
 	done
 	# nor are names that begin alike one
-	for chip in "RTX 4070 Ti:89 60 2610000 10501000 192" "RTX 5070:120 48 2512000 14001000 192"; do
+	for chip in "RTX 4070 Ti:89 60 2610000 10501000 192" "RTX 3070 Ti:86 48 1770000 9501000 256" \
+		"RTX 5070:120 48 2512000 14001000 192"; do
 		[ "$(taken_for "NVIDIA GeForce ${chip%:*}" ${chip#*:})" = "$(taken_for mystery ${chip#*:})" ]
 	done
 }

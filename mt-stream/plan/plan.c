@@ -16,7 +16,7 @@ static const char *attention = "cudnn", *loss = "nll", *dtype = "bf16", *grad = 
 				  *optim = "adamw", *update = "late";
 static uint64_t seq, micro, batch, nodes = 1, streams = 1, micros = 1;
 static double net;
-static bool nodes_given, net_given, micros_given, steps_given;
+static bool nodes_given, net_given, micros_given, steps_given, list;
 
 static const struct mt_opt options[] = {
 	{"config", OPT_STR, &dry.config, "FILE", "config.json, or its directory", NULL},
@@ -48,6 +48,7 @@ static const struct mt_opt options[] = {
 	{"streams", OPT_U64, &streams, "N", "streams of a node, each with such a device (default 1)", NULL},
 	{"micro-batches", OPT_U64, &micros, "N", "micro-batches of each stream in a step (default 1)", &micros_given},
 	{"attention", OPT_STR, &attention, "HOW", "cudnn (default, if its work memory fits) or own", NULL},
+	{"list", OPT_FLAG, &list, NULL, "print the rates of all GPUs that --profile knows, in place of a plan", NULL},
 	{"json", OPT_FLAG, &dry.json, NULL, "print JSON", NULL},
 	{0},
 };
@@ -59,7 +60,8 @@ static struct mt_program program = {
 			 "       [--loss nll|pg|dpo|simpo|orpo]\n"
 			 "       [--nodes N --net GB/s] [--streams N] [--micro-batches N] [--device cpu|cuda[:N]] [--profile GPU]\n"
 			 "       [--recompute auto|full|none] [--expert-window N] [--compute bf16|fp32] [--attention cudnn|own]\n"
-			 "       [--update early|late] [--tier GB/s [--tier-memory BYTES] [--steps N]] [--json]",
+			 "       [--update early|late] [--tier GB/s [--tier-memory BYTES] [--steps N]] [--json]\n"
+			 "       mt-plan --list [--json]",
 	.about = "Prints how mt-stream would compute a step of a model, and how long it would take, on this machine or on "
 			 "another: no run, no GPU needed. mt-stream --plan runs it.",
 	.opts = options,
@@ -68,6 +70,31 @@ static struct mt_program program = {
 static void profiles_print(void)
 {
 	for (int i = 0; profile_name(i); i++) puts(profile_name(i));
+}
+
+/* Rates of all GPUs that are known, one a line */
+static void profiles_list(void)
+{
+	static const char *const names[] = {"capability", "memory_gb", "bf16_tflops", "fp32_tflops", "hbm_gb_s", "h2d_gb_s",
+		"d2h_gb_s", "ram_gb_s"};
+	enum { COLUMNS = sizeof names / sizeof *names };
+	struct profile p;
+	if (dry.json) putchar('[');
+	else printf("%-16s", "gpu");
+	for (int j = 0; !dry.json && j < COLUMNS; j++) printf("%12s", names[j]);
+	for (int i = 0; profile_name(i); i++) {
+		mt_must(profile_parse(profile_name(i), MT_BF16, NULL, &p));
+		if (!p.capability) continue; /* cpu, which is measured */
+		const double v[COLUMNS] = {p.capability / 10.0, p.memory / 1e9, p.flops / 1e12, p.fp32 * p.flops / 1e12,
+			p.hbm / 1e9, p.h2d / 1e9, p.d2h / 1e9, p.ram / 1e9};
+		if (dry.json) printf("%s{\"gpu\": \"%s\"", i ? ",\n" : "", p.name);
+		else printf("\n%-16s", p.name);
+		for (int j = 0; j < COLUMNS; j++)
+			if (dry.json) printf(", \"%s\": %g", names[j], v[j]);
+			else printf("%12g", v[j]);
+		if (dry.json) putchar('}');
+	}
+	puts(dry.json ? "]" : "");
 }
 
 /* The GPU of this machine that the plan is for; NULL: its cores, or what --profile names */
@@ -162,8 +189,8 @@ int main(int argc, char **argv)
 	if (!strcmp(argv[0], "mt-stream")) program.name = "mt-stream"; /* which was started with --plan */
 	mt_cli(&program, argc, argv, NULL, 0);
 	requested_parse(&requested);
-	if (!strcmp(requested.profile, "help")) {
-		profiles_print();
+	if (list || !strcmp(requested.profile, "help")) {
+		list ? profiles_list() : profiles_print();
 		return 0;
 	}
 	struct plan_request req = request_parse();

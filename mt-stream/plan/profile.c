@@ -43,9 +43,14 @@ static const struct known {
 	{"GB10", 121, 0, 0, 218, 60, 22, 90, 120},
 	{"A100", 80, 25, 25, 1700, 260, 18, 70, 80},
 	{"L40S", 89, 25, 25, 780, 280, 60, 70, 48},
+	{"RTX6000Ada", 89, 25, 25, 840, 205, 31, 70, 48},
+	{"L4", 89, 25, 25, 260, 63, 13, 70, 24},
 	{"A6000", 86, 25, 25, 680, 120, 30, 70, 48},
+	{"A40", 86, 25, 25, 610, 110, 21, 70, 48},
+	{"A10G", 86, 25, 25, 525, 62, 21, 70, 24},
 	{"A4000", 86, 25, 25, 390, 56, 10, 25, 16},
 	{"RTXPRO6000", 120, 55, 55, 1600, 380, 90, 100, 96},
+	{"RTX4000Ada", 89, 25, 25, 315, 43, 12, 45, 20},
 	{"RTX2000Ada", 89, 12, 12, 195, 25, 5, 45, 16},
 	{"RTX5090", 120, 55, 55, 1600, 200, 80, 45, 32},
 	{"RTX5090Laptop", 120, 25, 25, 780, 75, 25, 45, 24},
@@ -55,8 +60,13 @@ static const struct known {
 	{"RTX4090", 89, 25, 25, 900, 155, 60, 45, 24},
 	{"RTX4080", 89, 25, 25, 630, 80, 27, 45, 16},
 	{"RTX4070TiSUPER", 89, 25, 25, 590, 80, 27, 45, 16},
+	{"RTX4070", 89, 25, 25, 440, 54, 18, 45, 12},
 	{"RTX4060Ti", 89, 12, 12, 250, 38, 10, 45, 16},
 	{"RTX3090", 86, 25, 25, 850, 65, 28, 25, 24},
+	{"RTX3080Ti", 86, 25, 25, 800, 65, 21, 25, 12},
+	{"RTX3080", 86, 25, 25, 665, 58, 18, 25, 10},
+	{"RTX3070", 86, 25, 25, 390, 34, 11, 25, 8},
+	{"RTX3060", 86, 25, 25, 315, 22, 7, 25, 12},
 	{"cpu", 0, 10, 10, 20, 0.3, 0.3, 20, 0},
 };
 
@@ -71,7 +81,7 @@ static const struct known *known_find(const char *name, size_t n)
 
 static bool blank(char c) { return c == ' ' || c == '-'; }
 
-/* Do whole words of `at` spell `name`, blanks of both aside? */
+/* Do whole words of `at` spell `name`, blanks of both aside? A Ti is another chip. */
 static bool spells(const char *at, const char *name)
 {
 	for (; *name; at++) {
@@ -79,7 +89,7 @@ static bool spells(const char *at, const char *name)
 		name += blank(*name);
 		if (tolower((unsigned char)*at) != tolower((unsigned char)*name++)) return false;
 	}
-	return !*at || blank(*at);
+	return !*at || (blank(*at) && strncasecmp(at + 1, "Ti", 2));
 }
 
 /* Laptops have other chips under the same names */
