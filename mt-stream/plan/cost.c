@@ -177,7 +177,8 @@ static void attention_add(const struct plan_request *req, const struct plan *pla
 	const struct shares *share = shares_of(p);
 	double forward = p->flops * share->library_forward, backward = p->flops * share->library_backward;
 	double own = p->flops / (1 + OWN_HALF / ((double)l->heads * rows_of_chunk(req, plan)));
-	bool library = plan->library_attention && req->attention.kind[kind].rows;
+	const struct attention_call *call = &req->attention.kind[kind];
+	bool library = plan->library_attention && call->rows && (call->packs || !req->packed);
 	int column = own_column(req, l);
 	if (p->cores) {
 		double rate = p->flops * p->fp32 * (p->attention_bf16 ? CORES_ATTENTION_BF16 : 1) / cores_shared(req);

@@ -29,12 +29,13 @@ static const struct cudnn_heads {
 	int capability;
 	uint32_t most, also; /* elements of a head: multiples of 8 up to `most`, and `also` */
 	bool latent;         /* also 192 of q and k with 128 of v */
+	bool documents;      /* also in rows of several documents */
 	bool square;         /* the backward pass keeps the gradient of all scores */
 } cudnn[] = {
-	{80, 128, 0, false, true},
-	{90, 256, 0, false, false},
-	{100, 128, 256, true, false},
-	{120, 128, 0, false, true},
+	{80, 128, 0, false, false, true},
+	{90, 256, 0, false, true, false},
+	{100, 128, 256, true, true, false},
+	{120, 128, 0, false, false, true},
 };
 
 static bool cudnn_takes(const struct cudnn_heads *c, uint64_t dim, uint64_t dim_v)
@@ -57,13 +58,15 @@ static struct attention_call cudnn_call(const struct plan_request *req, const st
 {
 	const struct cudnn_heads *c = cudnn_of(req->profile.capability);
 	uint64_t t = req->seq, dim = l->head_dim, dim_v = (uint64_t)head_dim_v(l), row;
-	if (!l->heads || !cudnn_takes(c, dim, dim_v) ||
+	if (!l->heads || !cudnn_takes(c, dim, dim_v) || (req->packed && !c->documents) ||
 		__builtin_mul_overflow(t * l->heads, (c->square ? 2 * t : 0) + 4 * (2 * dim + dim_v), &row))
 		return (struct attention_call){0};
 	uint32_t of_call = kv_heads_of_call(row, l->kv_heads);
 	row = row / l->kv_heads * of_call;
-	return (
-		struct attention_call){.row = row, .rows = of_call < l->kv_heads ? 1 : rows_of_call(row), .kv_heads = of_call};
+	return (struct attention_call){.row = row,
+		.rows = of_call < l->kv_heads ? 1 : rows_of_call(row),
+		.kv_heads = of_call,
+		.packs = c->documents};
 }
 
 /* Work memory of cuDNN's attention. A run asks the library itself. */

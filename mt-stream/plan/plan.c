@@ -13,7 +13,7 @@ enum { MOST_NODES = 64, MOST_STREAMS = 64 }; /* more than a run can have: plans 
 static struct requested requested = {.profile = ""};
 static struct dry dry = {.r = &requested};
 static const char *attention = "cudnn", *loss = "nll", *dtype = "bf16", *grad = "fp32", *state = "fp32",
-				  *optim = "adamw", *update = "late";
+				  *optim = "adamw", *update = "late", *pack = "docs";
 static uint64_t seq, micro, batch, nodes = 1, streams = 1, micros = 1;
 static double net;
 static bool nodes_given, net_given, micros_given, steps_given, list;
@@ -24,6 +24,7 @@ static const struct mt_opt options[] = {
 	{"micro", OPT_U64, &micro, "SEQS", "rows of a micro-batch", NULL},
 	{"batch", OPT_U64, &batch, "SEQS", "in place of --micro: rows of a step, in micro-batches that make it shortest",
 		NULL},
+	{"pack", OPT_STR, &pack, "HOW", "as mt-step's: docs (default: rows of several documents), concat or none", NULL},
 	{"dtype", OPT_STR, &dtype, "TYPE", "bf16 (default) or fp32", NULL},
 	{"grad", OPT_STR, &grad, "TYPE", "gradients in fp32 (default), bf16 or none", NULL},
 	{"state", OPT_STR, &state, "TYPE", "AdamW's m and v in fp32 (default), bf16 or int8", NULL},
@@ -57,7 +58,7 @@ static struct mt_program program = {
 	.name = "mt-plan",
 	.usage = "mt-plan --config FILE --seq T --micro SEQS | --batch SEQS [--device-memory BYTES] [--host-memory BYTES]\n"
 			 "       [--dtype bf16|fp32] [--grad fp32|bf16|none] [--state fp32|bf16|int8] [--optim adamw|lion|sgd]\n"
-			 "       [--loss nll|pg|dpo|simpo|orpo]\n"
+			 "       [--loss nll|pg|dpo|simpo|orpo] [--pack docs|concat|none]\n"
 			 "       [--nodes N --net GB/s] [--streams N] [--micro-batches N] [--device cpu|cuda[:N]] [--profile GPU]\n"
 			 "       [--recompute auto|full|none] [--expert-window N] [--compute bf16|fp32] [--attention cudnn|own]\n"
 			 "       [--update early|late] [--tier GB/s [--tier-memory BYTES] [--steps N]] [--json]\n"
@@ -168,6 +169,9 @@ static struct plan_request request_parse(void)
 	dry.own_attention = !strcmp(attention, "own");
 	if (!dry.own_attention && strcmp(attention, "cudnn"))
 		mt_die(MT_EX_USAGE, "--attention: '%s': not cudnn or own", attention);
+	req.packed = !strcmp(pack, "docs");
+	if (!req.packed && strcmp(pack, "concat") && strcmp(pack, "none"))
+		mt_die(MT_EX_USAGE, "--pack: '%s' is not docs, concat or none", pack);
 	req.elem = req.operand = mt_dtype_bytes(req.dtype);
 	req.rows = (uint32_t)micro;
 	req.seq = (uint32_t)seq;
