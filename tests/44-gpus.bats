@@ -278,3 +278,20 @@ serving() {
 	trains half --device cuda:0,cuda:1 --resume
 	cmp "$T/half/model/model.safetensors" "$T/killed/model/model.safetensors"
 }
+
+@test "cuBLASLt is opened at MT_CUBLASLT, else among NVIDIA's wheels where the program is installed" {
+	need_emulator
+	wheel=$T/venv/lib/python3.12/site-packages/nvidia/cu13/lib/libcublasLt.so.13
+	mkdir -p "$T/venv/bin" "${wheel%/*}"
+	cp "$BUILD/emu/mt-plan" "$T/venv/bin"
+	for library in "$wheel" "$T/given.so"; do
+		echo '__attribute__((constructor)) static void opened(void) { puts(FROM); }' |
+			cc -shared -fPIC -include stdio.h -D"FROM=\"opened $library\"" -xc -o "$library" -
+	done
+	opened() { "$T/venv/bin/mt-plan" --config "$GOLDEN/qwen3/model" --seq 32 --micro 1 --device cuda 2>/dev/null; }
+	opened >"$T/out"
+	grep -qx "opened $wheel" "$T/out"
+	MT_CUBLASLT=$T/given.so opened >"$T/out"
+	grep -qx "opened $T/given.so" "$T/out"
+	no grep -q "opened.*/nvidia/" "$T/out"
+}

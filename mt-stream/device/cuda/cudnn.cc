@@ -6,16 +6,12 @@
  * and later on sm_90), the one whose work memory grows with the tokens, not with their square. Plans are made from a
  * description of the GPU, the same whether the GPU is there or only described.
  */
-#include <dlfcn.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 #include <memory>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "library.h"
 #include "sdpa.h"
 
 #define LIBRARY "libcudnn.so.9"
@@ -294,9 +290,7 @@ static int cudnn_run(struct sdpa *sdpa, void *plan, cudaStream_t stream, const s
 
 static bool library_open(char *why)
 {
-	const char *places[] = {getenv("MT_CUDNN"), LIBRARY, "/usr/local/cuda/lib64/" LIBRARY};
-	for (const char *place : places)
-		if (!fe::cudnn_dlhandle && place) fe::cudnn_dlhandle = dlopen(place, RTLD_NOW | RTLD_LOCAL);
+	if (!fe::cudnn_dlhandle) fe::cudnn_dlhandle = library_find("MT_CUDNN", LIBRARY);
 	if (!fe::cudnn_dlhandle) {
 		snprintf(why, 256, LIBRARY " is not there (MT_CUDNN or LD_LIBRARY_PATH says where it is)");
 		return false;

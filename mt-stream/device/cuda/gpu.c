@@ -1,9 +1,8 @@
 /* gpu.c: finds a GPU and the library for its GEMMs. mt-plan has this file alone of the cuda device. */
-#include <dlfcn.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "gpu.h"
+#include "library.h"
 #include "mt/error.h"
 #include "os.h"
 
@@ -20,14 +19,7 @@
 
 void *cublaslt_open(void)
 {
-	const char *places[] = {
-		getenv("MT_CUBLASLT"),
-		LIBRARY EXPAND(CUBLAS_VER_MAJOR),
-		"/usr/local/cuda/lib64/" LIBRARY EXPAND(CUBLAS_VER_MAJOR),
-	};
-	void *library = NULL;
-	for (size_t i = 0; !library && i < sizeof places / sizeof *places; i++)
-		if (places[i]) library = dlopen(places[i], RTLD_NOW | RTLD_LOCAL);
+	void *library = library_find("MT_CUBLASLT", LIBRARY EXPAND(CUBLAS_VER_MAJOR));
 	if (!library)
 		mt_fail(MT_EX_CONFIG,
 			"cuda: " LIBRARY EXPAND(CUBLAS_VER_MAJOR) " is not there: put its directory into "
