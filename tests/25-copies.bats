@@ -309,7 +309,7 @@ need_direct_io() {
 	no_asan
 	local how
 	need_direct_io
-	create "$RUN" --config "$CONFIGS/demo-small.json" --dtype bf16
+	create "$RUN" --config "$TOP/bin/run/demo.json" --dtype bf16
 	mt-store init "$RUN" --seed 1
 	MT_DIRECT_LOG=$T/direct direct mt-ckpt save "$RUN" "$T/direct-save"
 	[ "$(direct_writes)" -ge 6 ]                           # 12 bytes a parameter, 2 MiB at once
@@ -327,7 +327,7 @@ need_direct_io() {
 @test "an update that waits for a save does not wait for the disk: the rest is written through the page cache" {
 	no_asan
 	need_direct_io
-	create "$RUN" --config "$CONFIGS/demo-small.json" --dtype fp32
+	create "$RUN" --config "$TOP/bin/run/demo.json" --dtype fp32
 	mt-store init "$RUN" --seed 1
 	python3 -c 'import struct, sys; sys.stdout.buffer.write(struct.pack("<800I", *(7 * i % 256 for i in range(800))))' \
 		>"$T/tokens"

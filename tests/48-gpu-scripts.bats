@@ -613,9 +613,7 @@ bare_toolkit() {
 	grep -q 'cuda/rows' "$T/out"
 	plan "cpu chaos" >"$T/out"
 	no grep -q 'cuda/rows' "$T/out"
-	mkdir -p "$T/tree/bin" "$T/tree/tests"
-	cp "$TOP/tests/demo" "$T/tree/tests"
-	ln -s "$TOP/tests/configs" "$T/tree/tests"
+	mkdir -p "$T/tree/bin"
 	ln -s "$TOP/bin/run" "$T/tree/bin"
 	for program in $(sed -n "s|.* -o $T/bin/\(mt-[a-z]*\) .*|\1|p" "$T/out"); do
 		cp "$MT/$program" "$T/tree/bin"
@@ -623,7 +621,7 @@ bare_toolkit() {
 	done
 	(
 		PATH=${PATH#"$MT:$PROBES:"}
-		MT_DEMO_STEPS=5 strace -f -e trace=execve -o "$T/trace" "$T/tree/tests/demo" "$T/demo" >"$T/out" 2>&1
+		MT_DEMO_STEPS=5 strace -f -e trace=execve -o "$T/trace" "$T/tree/bin/mt-run" --demo "$T/demo" >"$T/out" 2>&1
 	) || { cat "$T/out"; return 1; }
 	[ -s "$T/demo/run/samples.jsonl" ] && [ -s "$T/demo/run/model/model.safetensors" ]
 	sed -n 's|.*execve("[^"]*tree/bin/\(mt-[a-z]*\)".*|\1|p' "$T/trace" | grep -vx mt-plot | sort -u >"$T/ran"

@@ -353,7 +353,7 @@ for _ in range(60):
 # bats test_tags=slow
 @test "the scripts pass shellcheck" {
 	need_cmd shellcheck
-	shellcheck --norc "$TOP/bin/run/mt-run" "$TOP"/bin/run/*.sh "$TOP/tests/run" "$TOP/tests/venv"
+	shellcheck --norc "$TOP/bin/run/mt-run" "$TOP/bin/run/demo" "$TOP"/bin/run/*.sh "$TOP/tests/run" "$TOP/tests/venv"
 }
 
 @test "--check with a model's config.json names the file and place of a token outside the vocabulary" {

@@ -157,7 +157,7 @@ dry_on_gpu() {
 
 @test "--dry-run in a cgroup whose memory is too small exits 71, where the start does" {
 	memory_group 1200M
-	MODEL=$CONFIGS/demo-small.json
+	MODEL=$TOP/bin/run/demo.json
 	IN=in_group dry --steps 6 >"$T/report"
 	grep -q "^host .* of 1\.[0-3] GB memory available: fits" "$T/report"
 	MODEL=$CONFIGS/bench-97m.json

@@ -136,7 +136,8 @@ DEMO_RUNS = $(addprefix $(B)/mt-,run store ckpt stream optim step feed sample)
 .PHONY: demo
 demo: demo-deps
 	@$(MAKE) --no-print-directory $(JOBS) $(DEMO_RUNS) $(shell grep -qs cuda $(O)/mt-stream/devices || echo NVCC=)
-	@tests/demo $(DEMO)
+	@rm -rf $(DEMO)
+	@$(B)/mt-run --demo $(DEMO)
 
 .PHONY: bench
 bench: deps

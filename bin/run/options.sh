@@ -65,6 +65,7 @@ usage() {
 	  --score                    write the lines of mt-score, or records; takes its options, and --model, --data,
 	                             --dtype, --device, --compute, --micro, --streams, --threads, --numa, --run, --quiet,
 	                             --args
+	  --demo DIR                 train a small model for a minute, in DIR, and let it write a paragraph
 	  --dry-run                  check everything, print steps, memory, disk and predicted time, and start nothing
 	  --json                     with --dry-run: as JSON
 	  --net GB/s                 with --dry-run --nodes: bandwidth of the network to a node; without it, the predicted
@@ -123,6 +124,7 @@ set_option() { # OPTION VALUE
 	while case $name in *-*) ;; *) false ;; esac; do name=${name%%-*}_${name#*-}; done
 	[ "$1" = --data ] || eval "$name=\$2"       # each but --data has a variable of its name
 	case $1 in
+	--demo) exec sh "$parts/demo" "$2" ;;
 	--args)
 		[ -n "$2" ] || die 64 "--args: an empty name"
 		return ;;                               # find_args has read it
