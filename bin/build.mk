@@ -63,6 +63,18 @@ uninstall: absolute
 	[ ! -d $(D)/include/mt ] || rmdir --ignore-fail-on-non-empty $(D)/include/mt
 	[ ! -d $(D)/share/doc/mt ] || rmdir --ignore-fail-on-non-empty $(D)/share/doc/mt
 
+# ---- a wheel of the programs that are here, in build/wheel: relocatable, with the libraries that they need
+WHEEL = $(O)/wheel
+CUBLAS_MAJOR = $(shell sed -n 's/^.define CUBLAS_VER_MAJOR *//p' $(CUBLAS_H:%/cublasLt.h=%/cublas_api.h))
+RELOCATABLE = -Wl,--disable-new-dtags,-rpath,\$$$$ORIGIN/../lib/mt
+.PHONY: wheel
+wheel:
+	@rm -rf $(WHEEL)/root
+	@mkdir -p $(WHEEL)/bin && ln -sfn $(abspath bin/run) $(WHEEL)/bin/run
+	@$(MAKE) --no-print-directory install B=$(WHEEL)/bin PREFIX=/ DESTDIR=$(abspath $(WHEEL))/root MPICC= \
+	  LDFLAGS='$(LDFLAGS) $(RELOCATABLE)' >/dev/null
+	@.github/wheel $(WHEEL) $(if $(CUDA_OBJ),$(CUBLAS_MAJOR))
+
 # ---- a Debian package, mt-train, in build/deb; deb-test installs it in a bare system and trains there (slow; root)
 .PHONY: deb deb-test
 deb:

@@ -90,6 +90,45 @@ assert run.ring(b"grad.0")["slots"] > 1 and any(run.floats(run.units[1]["w"], 64
 	[ ! -e "$T/root" ]
 }
 
+# ---- the wheel
+
+# bats test_tags=slow
+@test "make wheel: pip installs it without a network, it trains the same bits from there, and uninstalls all files" {
+	no_sanitizers
+	need_cmd objdump
+	python3 -c 'import ensurepip, venv' || skip "needs python3-venv"
+	mt_make wheel WHEEL="$T/wheel"
+	python3 - "$T"/wheel/mt-*-py3-none-manylinux_2_*.whl <<-'PY'
+		import base64, csv, hashlib, sys, zipfile
+		z = zipfile.ZipFile(sys.argv[1])
+		record = {name: digest for name, digest, _ in csv.reader(z.read(z.namelist()[-1]).decode().split())}
+		assert sorted(record) == sorted(z.namelist()) and any(n.endswith("/man1/mt-run.1") for n in record)
+		for name, digest in record.items():
+		    own = base64.urlsafe_b64encode(hashlib.sha256(z.read(name)).digest()).decode().rstrip("=")
+		    assert digest == "sha256=" + own or name.endswith("RECORD"), name
+	PY
+	venv=$T/venv
+	python3 -m venv "$venv"
+	(cd "$venv" && find . ! -type d | sort) >"$T/before"
+	"$venv/bin/pip" install -q --no-index --disable-pip-version-check "$T"/wheel/*.whl
+	for program in "$venv"/bin/mt-*; do (PATH=/usr/bin:/bin "$program" --version >>"$T/versions"); done
+	[ "$(wc -l <"$T/versions")" -ge 15 ]
+	"$venv/bin/python" -c 'import mtshm'
+	ldd "$venv/bin/mt-stream" | grep -E "libdnnl|libopenblas" | grep -F " => $venv/bin/../lib/mt/lib"
+	train() { # PROGRAM OUT
+		"$1" --model "$GOLDEN/llama3/model" --data "$GOLDEN/llama3/data.bin" --steps 2 --batch 2 --seq 32 --lr 1e-3 \
+			--run "$RUN" --out "$2" --quiet 3>&-
+	}
+	PATH=/usr/bin:/bin train "$venv/bin/mt-run" "$T/installed"
+	train mt-run "$T/built"
+	cmp "$T/installed/model/model.safetensors" "$T/built/model/model.safetensors"
+	echo '{"text": "abc"}' | "$venv/bin/mt-tokens" --bytes 2>/dev/null | mt-feed --decode >"$T/text"
+	[ "$(cat "$T/text")" = abc ]
+	"$venv/bin/pip" uninstall -q -y mt
+	(cd "$venv" && find . ! -type d | sort) | diff "$T/before" -
+	[ ! -e "$venv/lib/mt" ]
+}
+
 # ---- completions: the installed file, in a bash without bash-completion
 
 # What TAB after these words offers: offers PROGRAM WORD... (an empty last word: after a space)
@@ -156,10 +195,10 @@ offers() {
 	done
 }
 
-@test "the scripts of make deb and make numa-test pass shellcheck" {
+@test "the scripts of make wheel, make deb and make numa-test pass shellcheck" {
 	need_cmd shellcheck
 	cd "$TOP"
-	shellcheck --norc .github/debian/build .github/debian/test tests/numa/run
+	shellcheck --norc .github/wheel .github/debian/build .github/debian/test tests/numa/run
 	shellcheck --norc -s sh tests/numa/init
 }
 
