@@ -1,4 +1,4 @@
-# make install, make uninstall, and the completions for bash that are made from what programs print with --help.
+# make install, make uninstall, and the completions for bash that are made from what programs print with --options.
 # PREFIX is where the files will be used, DESTDIR where they are put for now. mt.pc is made here, for this PREFIX.
 SCRIPTS   = mt-tokens mt-plot mt-log
 COMPLETED = $(PROGRAMS) $(SCRIPTS)
@@ -10,18 +10,13 @@ man_of = share/man/man$(patsubst .%,%,$(suffix $(1)))/$(notdir $(1))
 .PHONY: completions install uninstall absolute
 completions: $(COMPLETED:%=$(O)/completions/%)
 $(SCRIPTS:%=$(O)/completions/%): $(O)/completions/%: bin/%
-	$(call complete,COLUMNS=100 bin/$* --help)
 $(O)/completions/mt-tokens: bin/tokens/options.py
-$(O)/completions/mt-run: $(B)/mt-run bin/run/options.sh $(B)/mt-step $(B)/mt-feed
-	$(call complete,{ $(B)/mt-run --help; $(B)/mt-step --help | grep '^  --[a-z0-9-]* [^ ]'; \
-	  $(B)/mt-feed --help | grep -E '^  --(bytes|u16|u32|eos|block) '; })
-$(filter-out %/mt-run,$(PROGRAMS:%=$(O)/completions/%)): $(O)/completions/%: $(B)/%
-	$(call complete,$(B)/$* --help)
+$(O)/completions/mt-run: bin/run/options.sh $(B)/mt-step $(B)/mt-feed
+$(PROGRAMS:%=$(O)/completions/%): $(O)/completions/%: $(B)/%
 $(COMPLETED:%=$(O)/completions/%): bin/completion.awk
-define complete
-@mkdir -p $(@D)
-$(QUIET)help=$$($(1)) && printf '%s\n' "$$help" | awk -v program=$(@F) -f bin/completion.awk >$@.$$$$ && mv $@.$$$$ $@
-endef
+	@mkdir -p $(@D)
+	$(QUIET)rows=$$($(filter %/$(@F),$^) --options) && \
+	  printf '%s\n' "$$rows" | awk -v program=$(@F) -f bin/completion.awk >$@.$$$$ && mv $@.$$$$ $@
 
 # what install puts below PREFIX
 LIBMT_H = shm/mt.h $(wildcard shm/mt/*.h)

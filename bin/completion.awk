@@ -1,9 +1,7 @@
-# Writes a bash completion of one program, made from the text that it prints with --help.
-# usage: PROGRAM --help | awk -f completion.awk -v program=PROGRAM
-# (lines of another program's table may follow: a script passes options on)
-#
-# From the usage come the verbs, whether a RUN is an operand, and the values of options ([--dtype bf16|fp32]); from the
-# table the options, what their values are, and the verbs that take them ("create, init: ...").
+# Writes a bash completion of one program, made from what it prints with --options (shm/cli/README.md).
+# usage: PROGRAM --options | awk -f completion.awk -v program=PROGRAM
+
+BEGIN { FS = "\t" }
 
 # "cpu|chaos:SEED|cuda[:N]" -> "cpu chaos: cuda"; empty if it is no list of words
 function alternatives(s,    n, i, part, list) {
@@ -17,107 +15,28 @@ function alternatives(s,    n, i, part, list) {
 	return list
 }
 
-# "linear (default), cosine, wsd or constant" -> "linear cosine wsd constant"; empty if it is no such list
-function enumeration(s,    n, i, part, list) {
-	sub(/^--[a-z-]+: /, "", s)
-	gsub(/ *\([^)]*\)/, "", s)
-	sub(/;.*/, "", s)
-	gsub(/,? or /, ", ", s)
-	n = split(s, part, /, /)
-	for (i = 1; i <= n; i++) {
-		if (part[i] !~ /^[a-z0-9]+$/) return ""
-		list = list (i > 1 ? " " : "") part[i]
-	}
-	return n > 1 ? list : ""
-}
+function either(list, option) { return list (list ? " | " : "") option }
 
-function usage_line(line,    token, option) {
-	if (line ~ / \[?RUN\]?( |$)/) run = 1
-	sub(/^usage:/, "", line)
-	if (match(line, "^ *" program " [a-z]+ ")) {
-		token = substr(line, RSTART, RLENGTH - 1)
-		sub(/.* /, "", token)
-		if (!(token in is_verb)) verbs = verbs " " token
-		is_verb[token] = 1
-	}
-	while (match(line, /--[a-z0-9-]+ [A-Za-z0-9][^ ]*/)) {
-		token = substr(line, RSTART, RLENGTH)
-		line = substr(line, RSTART + RLENGTH)
-		sub(/\]$/, "", token)
-		option = token
-		sub(/ .*/, "", option)
-		sub(/^[^ ]* /, "", token)
-		in_the_usage[++usage_count] = option
-		usage_takes[option] = token
-		if (token ~ /[:|]/ && alternatives(token) != "") values[option] = alternatives(token)
-	}
+$1 == "" {      # a form of usage: program, verb, operands
+	if ($2 ~ / \[?RUN\]?( |$)/) run = 1
+	split($2, word, " ")
+	if (word[1] == program && word[2] ~ /^[a-z]+$/ && !is_verb[word[2]]++) verbs = verbs " " word[2]
+	next
 }
-
-function add(option) {
-	if (!(option in known)) { known[option] = 1; options[++count] = option }
+{
+	option = (length($1) > 1 ? "--" : "-") $1
+	if (alternatives($3) != "") words = words sprintf("\t%s) words='%s' ;;\n", option, alternatives($3))
+	else if ($3 ~ /FILE|DIR/) files = either(files, option)
+	else if ($2 != "flag") other = either(other, option)
+	if ($5 !~ /^[a-z]/) general = general " " option
+	n = split($5, verb, " ")
+	for (i = 1; i <= n; i++) special[verb[i]] = special[verb[i]] " " option
 }
-
-# the verbs at the beginning of an option's description
-function verbs_of(text,    n, i, part) {
-	if (!match(text, /^[a-z]+(, [a-z]+)*( --[a-z-]+)?: /)) return ""
-	text = substr(text, 1, RLENGTH - 2)
-	sub(/ --.*/, "", text)
-	n = split(text, part, /, /)
-	for (i = 1; i <= n; i++) if (!(part[i] in is_verb)) return ""
-	gsub(/,/, "", text)
-	return text
-}
-
-function table_line(line,    option, arg, text) {
-	sub(/^  (-[a-zA-Z], )?/, "", line)
-	text = line
-	if (!sub(/^.*  +/, "", text)) text = ""
-	while (match(line, /^--[a-z0-9-]+,? ?/)) {
-		option = substr(line, 1, RLENGTH)
-		gsub(/[, ]/, "", option)
-		line = substr(line, RLENGTH + 1)
-		arg = line
-		sub(/[ ,].*/, "", arg)
-		if (arg ~ /^--/) arg = ""
-		line = substr(line, length(arg) + 1)
-		sub(/^,? /, "", line)
-		add(option)
-		for_verbs[option] = verbs_of(text)
-		if (arg == "") continue
-		takes[option] = arg
-		if (option in values) continue
-		if (alternatives(arg) != "") values[option] = alternatives(arg)
-		else if (arg ~ /^(HOW|NAME|TYPE)$/) values[option] = enumeration(text)
-	}
-}
-
-/^usage:/ { in_usage = 1 }
-/^$/ { in_usage = 0 }
-in_usage { usage_line($0); next }
-/^  (-[a-zA-Z], )?--[a-z]/ { table_line($0) }
 
 END {
-	for (i = 1; i <= usage_count; i++) {
-		option = in_the_usage[i]
-		if (option in known) continue
-		add(option)
-		takes[option] = usage_takes[option]
-	}
-	for (i = 1; i <= count; i++) {
-		option = options[i]
-		if (option in values && values[option] != "")
-			words = words sprintf("\t%s) words='%s' ;;\n", option, values[option])
-		else if (option in takes && takes[option] ~ /FILE|DIR/) files = files (files ? " | " : "") option
-		else if (option in takes) other = other (other ? " | " : "") option
-		if (for_verbs[option] == "") general = general " " option
-		else {
-			m = split(for_verbs[option], part, " ")
-			for (j = 1; j <= m; j++) special[part[j]] = special[part[j]] " " option
-		}
-	}
 	name = "_" program
 	gsub(/-/, "_", name)
-	print "# bash completion of " program ", made from its --help"
+	print "# bash completion of " program ", made from its --options"
 	print name "() {"
 	print "\tlocal cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD - 1]} words=''"
 	print "\tCOMPREPLY=()"
@@ -133,11 +52,8 @@ END {
 	print "\t\twords='" substr(general, 2) "'"
 	if (verbs) {
 		print "\t\tcase ${COMP_WORDS[1]} in"
-		n = split(substr(verbs, 2), part, " ")
-		for (i = 1; i <= n; i++) if (part[i] in special) {
-			print "\t\t" part[i] ") words=\"$words" special[part[i]] "\" ;;"
-			delete special[part[i]]
-		}
+		n = split(substr(verbs, 2), verb, " ")
+		for (i = 1; i <= n; i++) print "\t\t" verb[i] ") words=\"$words" special[verb[i]] "\" ;;"
 		print "\t\tesac"
 		print "\telif [ \"$COMP_CWORD\" = 1 ]; then words='" substr(verbs, 2) "'"
 	}

@@ -14,17 +14,16 @@ static struct mt_strings rings;
 static const char *update = "late";
 
 static const struct mt_opt options[] = {
-	{"threads", OPT_U64, &threads, "N", "threads of the update; default: half of the cores, with a GPU all but one",
-		NULL},
-	{"update", OPT_STR, &update, "WHEN",
-		"late (default), or early: where nothing clips, each unit as soon as its gradient is complete", NULL},
-	{"ring", OPT_LIST, &rings, "FROM=TO", "use ring TO in place of ring FROM; may be repeated", NULL},
+	{"threads", OPT_U64, &threads, "N", "threads of the update (default: half of the cores, with a GPU all but one)"},
+	{"update", OPT_CHOICE, &update, "late|early",
+		"early: where nothing clips, each unit as soon as its gradient is complete"},
+	MT_OPT_RING(rings),
 	{0},
 };
 
 static const struct mt_program program = {
 	.name = "mt-optim",
-	.usage = "mt-optim RUN [--threads N] [--update early|late] [--ring FROM=TO ...]",
+	.usage = "mt-optim [RUN] [options]",
 	.about = "Adds the gradients that the mt-streams of a run send, clips them, and updates the weights by\n"
 			 "AdamW, Lion or SGD. Runs until SIGTERM or SIGINT, or until the run is gone.",
 	.opts = options,
@@ -75,8 +74,6 @@ int main(int argc, char **argv)
 {
 	const char *run = NULL;
 	mt_cli(&program, argc, argv, &run, 1);
-	if (strcmp(update, "early") && strcmp(update, "late"))
-		mt_die(MT_EX_USAGE, "--update is '%s': wants early or late", update);
 	mt_signals(true);
 	static struct optim optim;
 	struct optim *o = &optim;

@@ -33,10 +33,8 @@ static int put_losses(char *out, int at, int o, int defaults)
 	return at;
 }
 
-void loss_help_make(char losses[LOSS_HELP], char option[MT_LOSS_OPTIONS][LOSS_HELP])
+void loss_help_make(char option[MT_LOSS_OPTIONS][LOSS_HELP])
 {
-	char names[MT_LOSS_NAMES];
-	snprintf(losses, LOSS_HELP, "%s (default: nll)", mt_loss_names(names, NULL, 0));
 	for (int o = 0; o < MT_LOSS_OPTIONS; o++) {
 		int at = put_losses(option[o], 0, o, 0);
 		at += snprintf(option[o] + at, (size_t)(LOSS_HELP - at), ": %s (default: ", options[o].what);

@@ -24,9 +24,9 @@ struct objective {
 	O(DESIRABLE, "desirable", "weight of chosen answers", "0 or more", 0, INFINITY, false) \
 	O(UNDESIRABLE, "undesirable", "weight of rejected answers", "0 or more", 0, INFINITY, false)
 
-/* Lines of --help for --loss, and for each option: its losses, and their defaults */
+/* Of each option a line of --help: its losses, and their defaults */
 #define LOSS_HELP 160
-void loss_help_make(char losses[LOSS_HELP], char option[MT_LOSS_OPTIONS][LOSS_HELP]);
+void loss_help_make(char option[MT_LOSS_OPTIONS][LOSS_HELP]);
 /* Options of other losses and values that are none end the program with 64; what is not given gets its default */
 void loss_check_options(struct objective *, const bool given[MT_LOSS_OPTIONS]);
 

@@ -13,14 +13,6 @@
 #include "mt/tier.h"
 #include "store.h"
 
-/* types: bits of those that the option takes, and the same in words */
-static int parse_dtype(const char *option, const char *word, unsigned types, const char *words, enum mt_dtype *out)
-{
-	*out = mt_dtype_named(word);
-	if (*out && types >> *out & 1) return 0;
-	return mt_fail(MT_EX_USAGE, "--%s: '%s' is not %s", option, word, words);
-}
-
 /* "0/4": node and nodes. NULL: the run is on one machine */
 static int parse_node(const char *word, struct mt_create *out)
 {
@@ -71,12 +63,6 @@ static int make_rings(const char *name)
 	}
 	mt_run_close(run);
 	return rc;
-}
-
-static int parse_optim(const char *word, enum mt_optim *out)
-{
-	*out = mt_optim_named(word);
-	return *out ? 0 : mt_fail(MT_EX_USAGE, "--optim: '%s' is not adamw, lion or sgd", word);
 }
 
 /* NODES: numbers and ranges with commas between, as numactl takes them */
@@ -160,11 +146,7 @@ static void say_summary(const char *name)
 /* "DIR,DIR": directories of the tier. They stay in `text`, which is cut */
 static int parse_tier(const struct store_options *o, char *text, const char *dirs[MT_TIER_DIRS], struct mt_create *out)
 {
-	if (!o->tier) {
-		if (o->tier_memory || o->tile || o->tier_slots)
-			return mt_fail(MT_EX_USAGE, "--tier-memory, --tier-tile and --tier-slots want --tier");
-		return 0;
-	}
+	if (!o->tier) return 0;
 	for (char *save, *dir = strtok_r(text, ",", &save); dir; dir = strtok_r(NULL, ",", &save)) {
 		if (out->tiers == MT_TIER_DIRS) return mt_fail(MT_EX_USAGE, "--tier: at most %d directories", MT_TIER_DIRS);
 		dirs[out->tiers++] = dir;
@@ -177,14 +159,6 @@ static int parse_tier(const struct store_options *o, char *text, const char *dir
 	if (o->tier_slots > 4096) return mt_fail(MT_EX_USAGE, "--tier-slots: wants 2 to 4096");
 	if (o->tier_memory && mt_parse_size(o->tier_memory, &out->tier_memory))
 		return mt_fail(MT_EX_USAGE, "--tier-memory: '%s' is not a number of bytes", o->tier_memory);
-	return 0;
-}
-
-/* --update early: a pass of the tier goes as the backward pass does */
-static int parse_update(const struct store_options *o, struct mt_create *out)
-{
-	if (!strcmp(o->update, "early")) out->order = MT_BACKWARD_ORDER;
-	else if (strcmp(o->update, "late")) return mt_fail(MT_EX_USAGE, "--update: '%s' is not early or late", o->update);
 	return 0;
 }
 
@@ -203,22 +177,24 @@ static int clear_half(const char *run)
 int store_create(const char *run, const struct store_options *o)
 {
 	const char *dirs[MT_TIER_DIRS];
-	struct mt_create create = {.name = run, .step_tokens = o->step_tokens, .numa = o->numa, .stop = &mt_stopping};
+	struct mt_create create = {.name = run,
+		.dtype = mt_dtype_named(o->dtype),
+		.state = mt_dtype_named(o->state),
+		.optim = mt_optim_named(o->optim),
+		.step_tokens = o->step_tokens,
+		.numa = o->numa,
+		.stop = &mt_stopping};
 	struct mt_geometry geo;
 	char *text = NULL;
-	const unsigned floats = 1 << MT_BF16 | 1 << MT_FP32, none = 1 << MT_NONE, int8 = 1 << MT_INT8;
-	int rc = parse_dtype("dtype", o->dtype, floats, "bf16 or fp32", &create.dtype);
-	if (rc == 0) rc = parse_dtype("state", o->state, floats | int8 | none, "bf16, fp32, int8 or none", &create.state);
-	const char *grad = o->grad ? o->grad : create.state == MT_NONE ? "none" : "fp32";
-	if (rc == 0) rc = parse_dtype("grad", grad, floats | none, "bf16, fp32 or none", &create.grad);
-	if (rc == 0) rc = parse_node(o->node, &create);
+	create.grad = o->grad ? mt_dtype_named(o->grad) : create.state == MT_NONE ? MT_NONE : MT_FP32;
+	/* a pass of the tier then goes as the backward pass does */
+	if (!strcmp(o->update, "early")) create.order = MT_BACKWARD_ORDER;
+	int rc = parse_node(o->node, &create);
 	if (rc == 0) rc = parse_streams(o->streams, &create);
-	if (rc == 0) rc = parse_optim(o->optim, &create.optim);
 	if (rc == 0) rc = check_policy(o->numa);
 	char *given = o->tier ? strdup(o->tier) : NULL;
 	if (rc == 0 && o->tier && !given) rc = mt_fail(MT_EX_NOMEM, "no memory for --tier");
 	if (rc == 0) rc = parse_tier(o, given, dirs, &create);
-	if (rc == 0) rc = parse_update(o, &create);
 	if (rc == 0 && o->id && mt_parse_hex(o->id, create.id, sizeof create.id))
 		rc = mt_fail(MT_EX_USAGE, "--id: '%s' is not 32 hexadecimal digits", o->id);
 	if (rc == 0) rc = mt_config_read(o->config, &geo, &text);

@@ -44,8 +44,8 @@ static bool counts_signals; /* since owner_signals */
 int owner_check(const struct store_options *o)
 {
 	struct stat st;
-	if (!o->until_eof && !o->dir) return 0;
-	if (!o->until_eof || !o->dir) return mt_fail(MT_EX_USAGE, "--until-eof and --dir need each other");
+	if (!o->until_eof) return 0;
+	if (!o->dir) return mt_fail(MT_EX_USAGE, "--until-eof needs --dir DIR");
 	/* /dev/null, the stdin of a script's background processes, ends at once */
 	if (fstat(STDIN_FILENO, &st) || !(S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode) || isatty(STDIN_FILENO)))
 		return mt_fail(MT_EX_USAGE,

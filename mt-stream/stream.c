@@ -21,33 +21,30 @@ static struct mt_strings rings;
 static bool verbose, plan, list, place_given;
 
 static const struct mt_opt options[] = {
-	{"device", OPT_STR, &requested.device, "DEV", "cpu (default) or chaos:SEED; cuda[:N] where it was built in", NULL},
+	{"device", OPT_STR, &requested.device, "cpu|chaos:SEED|cuda[:N]", "cuda where it was built in; chaos is for tests"},
 	REQUESTED_OPTIONS(requested),
 	{"chunk-tokens", OPT_U64, &requested.sizes.chunk_tokens, "N",
-		"tokens of a chunk, if the run has no record yet (default 4096)", NULL},
+		"tokens of a chunk, if the run has no record yet (default: 4096)"},
 	{"head-tokens", OPT_U64, &requested.sizes.head_tokens, "N",
-		"tokens of an LM-head chunk, if the run has no record yet", NULL},
+		"tokens of an LM-head chunk, if the run has no record yet"},
 	{"pass-rows", OPT_U64, &requested.sizes.pass_rows, "N",
-		"compute pass-major, N rows a pass, if the run has no record yet (default: layer-major)", NULL},
+		"compute pass-major, N rows a pass, if the run has no record yet (default: layer-major)"},
 	{"index", OPT_U64, &place, "I", "which of its node's mt-streams this is, from 0 (default: the lowest free)",
 		&place_given},
-	{"ring", OPT_LIST, &rings, "FROM=TO", "use ring TO in place of ring FROM; may be repeated", NULL},
-	{"trace", OPT_STR, &trace_path, "FILE", "write the times of all operations, for chrome://tracing and Perfetto",
-		NULL},
-	{"trace-step", OPT_U64, &trace_step, "N", "trace step N only", NULL},
-	{"verbose", OPT_FLAG, &verbose, NULL, "report the plan of each new shape of micro-batch", NULL},
-	{"gpus", OPT_FLAG, &list, NULL, "print the GPUs that cuda:N names, a line each, and exit", NULL},
-	{"plan", OPT_FLAG, &plan, NULL, "run mt-plan with all other options: no run, no GPU needed (mt-plan --help)", NULL},
+	MT_OPT_RING(rings),
+	{"trace", OPT_STR, &trace_path, "FILE", "write the times of all operations, for chrome://tracing and Perfetto"},
+	{"trace-step", OPT_U64, &trace_step, "N", "trace step N only"},
+	{"verbose", OPT_FLAG, &verbose, NULL, "report the plan of each new shape of micro-batch"},
+	{"gpus", OPT_FLAG, &list, NULL, "print the GPUs that cuda:N names, a line each, and exit"},
+	{"plan", OPT_FLAG, &plan, NULL, "run mt-plan with all other options: no run, no GPU needed (mt-plan --help)"},
 	{0},
 };
 
 static const struct mt_program program = {
 	.name = "mt-stream",
-	.usage = "mt-stream [RUN] [--device cpu|chaos:SEED|cuda[:N]] [--device-memory BYTES] [--host-memory BYTES]\n"
-			 "       [--recompute auto|full|none] [--expert-window N] [--compute bf16|fp32] [--threads N]\n"
-			 "       [--index I] [--ring FROM=TO]...\n"
-			 "       mt-stream --gpus\n"
-			 "       mt-stream --plan [OPTIONS OF mt-plan]",
+	.usage = "mt-stream [RUN] [options]\n"
+			 "mt-stream --gpus\n"
+			 "mt-stream --plan [options of mt-plan]",
 	.about = "Streams a run's weights through a device: forward, backward, gradients out. Serves one mt-step after "
 			 "another until SIGTERM, SIGINT or the end of the run. Several may serve one run.",
 	.opts = options,

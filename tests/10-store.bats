@@ -912,6 +912,22 @@ kill_slowly() {
 	mt-store --version | grep -Eq "^mt-store [0-9]+\.[0-9]+"
 }
 
+@test "an option without what it goes with, and a value that is no choice, exit 64 with what is valid" {
+	refuses() { # LINE PROGRAM ARGS...
+		local line=$1
+		shift
+		fails_with 64 "$@"
+		grep -qxF "$1: $line" "$T/fails.err"
+	}
+	refuses "no verb: create, init, serve, stat, ls, rm or ring; see --help" mt-store
+	refuses "rm takes no --json" mt-store rm x --json
+	refuses "init needs --seed N" mt-store init x
+	refuses "--tier-slots goes with --tier" mt-store create x --config x --tier-slots 4
+	refuses "--config goes with --check or --count" mt-step x --config x
+	refuses "--grad: 'fp16' is not fp32, bf16 or none" mt-store create x --config x --grad fp16
+	refuses "--grad: 'fp32|bf16' is not fp32, bf16 or none" mt-store create x --config x --grad 'fp32|bf16'
+}
+
 # bats test_tags=slow
 @test "--help and --version that cannot be written exit 74 with one line" {
 	local program option

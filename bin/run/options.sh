@@ -1,102 +1,34 @@
 # options.sh: mt-run's own options, and those that it collects for mt-step and mt-feed, which check them
 # shellcheck shell=sh disable=SC2034,SC2086,SC2154   # mt-run sets and uses the variables; lists have an entry a line
 
-usage() {
-	cat <<-'EOF'
-	usage: mt-run --model DIR|config.json --data FILE --out DIR [options] [mt-step's options] > metrics
-	       mt-run --score --model DIR --data FILE --seq T [--tokens|--sum] [options] > lines
-	       mt-run --score --join ref|old --model DIR --data FILE --seq T [options] > records
-
-	Trains MODEL on FILE: checkpoints in OUT/step-*, the result in OUT/model, the metrics also in OUT/metrics.jsonl.
-	MODEL is a Hugging Face directory, or a config.json: then weights are random.
-	With --score, writes log-probabilities of the records instead (see mt-score), and trains nothing.
-
-	options, besides those of mt-step (--steps, --batch, --seq, --lr, ...; see mt-step --help):
-	  --args FILE                read options from FILE, one a line, # comments; those of the command line win
-	  --model DIR|config.json    model to train
-	  --out DIR                  directory of what comes of it
-	  --data FILE[:WEIGHT]       records; with --bytes, --u16 or --u32 (and --eos, --block) a flat file, see mt-feed;
-	                             - is stdin; a directory stands for its files; may be repeated: the files follow one
-	                             another, or are mixed (--mix, or a weight is given)
-	  --epochs N                 passes over the data; without --steps, they are counted first and give --steps
-	  --shuffle SEED             random order of documents in each epoch (default, with --seed, if all data are files)
-	  --no-shuffle               the files' order; a resumed training keeps the order that it began with
-	  --dtype bf16|fp32          data type of the weights (default: bf16)
-	  --grad fp32|bf16|none      data type of the gradients (default: fp32)
-	  --state fp32|bf16|int8     data type of AdamW's m and v: bf16 saves 4 bytes a parameter, int8 5.9 (default: fp32)
-	  --optim adamw|lion|sgd     rule of the update: lion and sgd (with momentum) keep no v (default: adamw)
-	  --update early|late        late: units are updated after a step's commit (default); early: with --clip 0, each as
-	                             soon as its gradient is complete; see mt-optim(1)
-	  --tier [DIR[,DIR...]]      lo, m and v of the last units in files below these directories, on NVMe; without DIR:
-	                             OUT/tier, where a checkpoint is made of links to them
-	  --tier-memory BYTES        with --tier: lo, m and v that stay in memory (default: what leaves a tenth of the RAM
-	                             free)
-	  --tier-tile N              with --tier: elements of a tile, a multiple of 64K (default: 16M)
-	  --copy-tier                with --tier: checkpoints have copies in place of links, see mt-ckpt(1)
-	  --seed N                   of random weights and of --shuffle (default: 1)
-	  --device DEV               of mt-stream (default: cpu); several GPUs, with an mt-stream each: cuda:0,cuda:2, or
-	                             cuda:all
-	  --compute bf16|fp32        GEMM operands on the device cpu (default: bf16, if weights are bf16 and the CPU has
-	                             AMX, or is AMD's with AVX512-BF16; else fp32)
-	  --micro SEQS|auto          rows of a micro-batch; auto: those with the shortest predicted step (default with a
-	                             GPU, on one node; else all rows of a step)
-	  --streams N                number of mt-streams, at most 64 (default: 1, or one for each GPU of --device)
-	  --threads N                threads of each mt-stream (default: the cores, shared)
-	  --numa auto|none           auto: on several NUMA nodes, interleave the store, and run an mt-stream on the cores
-	                             of each node, or of the GPU's (default: none)
-	  --keep K                   number of checkpoints to keep (default: 2)
-	  --keep-best                keep also the one with the lowest eval loss
-	  --best                     the same, and at the end that one becomes OUT/model
-	  --resume                   continue from the newest checkpoint in OUT
-	  --new-record               with --resume: continue on another kind of machine or device, where bits differ
-	  --drop-unused              leave out tensors of MODEL that its class does not train, such as layers of
-	                             multi-token prediction; without it, they are carried along as they are
-	  --restart                  start a stage again when it is killed
-	  --nodes                    one of several nodes of a run: mpirun -n N mt-run --nodes ..., the same on each node;
-	                             for checkpoints, OUT must be on a file system that all of them see
-	  --run NAME                 name of the run in shared memory (default: run-PID)
-	  --sample FILE              mt-sample continues the prompts in FILE after the last step, in OUT/samples.jsonl;
-	                             with --bytes, or for a model with a tokenizer, a prompt or chat a line; else records
-	  --sample-every N           do it also every N steps, beside the training
-	  --sample-tokens N          maximum new tokens of each (default: 128)
-	  --sample-temperature X     divide logits by X; 0: the most likely token (default: 1)
-	  --metrics FILE             write metrics to FILE, not to OUT/metrics.jsonl; -: on stdout, also on a terminal
-	  --quiet                    errors and warnings only
-	  --score                    write the lines of mt-score, or records; takes its options, and --model, --data,
-	                             --dtype, --device, --compute, --micro, --streams, --threads, --numa, --run, --quiet,
-	                             --args
-	  --demo DIR                 train a small model for a minute, in DIR, and let it write a paragraph
-	  --dry-run                  check everything, print steps, memory, disk and predicted time, and start nothing
-	  --json                     with --dry-run: as JSON
-	  --net GB/s                 with --dry-run --nodes: bandwidth of the network to a node; without it, the predicted
-	                             time ignores the network
-	  --help, --version
-	EOF
-}
-
 MOST_STREAMS=64                                 # of a run, on all of its nodes
-model='' data='' out='' dtype=bf16 grad=fp32 state=fp32 optim=adamw seed=1 device=cpu compute='' streams=1
-threads='' numa=none keep=2 run=run-$$
+model='' data='' out='' compute='' streams=1 threads='' run=run-$$
 batch='' micro='' seq='' eval='' steps='' until='' epochs='' order='' resume='' record=''
-update=late clip='' tier_given='' tier='' tier_memory='' tier_tile='' copy_tier='' tier_rate='' tier_free=''
+clip='' tier_given='' tier='' tier_memory='' tier_tile='' copy_tier='' tier_rate='' tier_free=''
 chosen=''                                       # set: micro is not the user's choice
 restart='' drop_unused='' load_options='' new_input='' best='' export_best='' nodes='' net=''
-ckpt_every='' eval_every='' stop_after='' max_skipped=20 pack=docs loss=''    # mt-step's, with its defaults
+ckpt_every='' eval_every='' stop_after='' max_skipped='' loss=''    # mt-step's
 sample='' sample_every='' sample_options='' join=''
 metrics='' show='' quiet='' dry='' json=''      # show: metrics on stdout also where that is a terminal
 feed_options='' check_options='' step_options='' given=' ' count=''
 
-# The options are those of --help, here and of mt-step, and these of mt-feed. After one with a value there is a blank
-# and the value's name, after a flag there are more blanks. What mt-run itself asks mt-step is not for users.
+options_of() { MT_RUN_AS=options mt-run "$@"; } # --help, ...: of mt-run's own, whose table is in mt-store/run/options.c
+names() { sed -n "s/^\\([a-z0-9-]\\{1,\\}\\)$tab$1.*/--\\1/p"; }    # TYPE: of rows on stdin
+
+# The options are mt-run's own, and those of mt-step and mt-feed but for what mt-run itself asks these programs, in rows
+# as shm/cli/README.md has them. Variables get the defaults that mt-run itself needs.
 read_options() {
 	driver=mt-step
 	[ -z "$score" ] || driver=mt-score
-	lines=$(usage
-		$driver --help | sed '/^  --check /d; /^  --count /d; /^  --config /d; /^  --own-metrics /d; /^  --micro /d'
-		printf '  %s\n' '--eos ID' '--block N' '--bytes  ' '--u16  ' '--u32  ' '--mix  ')
-	[ -z "$score" ] || lines=$(printf '%s\n' "$lines" | grep -E "^  --($SCORE_OPTIONS) ")
-	with_value=$(printf '%s\n' "$lines" | sed -n 's/^  \(--[a-z0-9-]*\) [^ ].*/\1/p')
-	flags=$(printf '%s\n' "$lines" | sed -n 's/^  \(--[a-z0-9-]*\)  .*/\1/p')
+	rows=$(options_of --options
+		$driver --options | grep -Ev "^($tab|(check|count|config|own-metrics|metrics|micro|help|version)$tab)"
+		mt-feed --options | grep -E "^(eos|block|bytes|u16|u32|mix)$tab")
+	eval "$(printf '%s\n' "$rows" | awk -F '\t' '
+		$1 == "version" { passed_on = 1 }
+		$4 != "" && (!passed_on || $1 == "pack" || $1 == "max-skipped") { sub(/-/, "_", $1); print $1 "=" $4 }')"
+	[ -z "$score" ] || rows=$(printf '%s\n' "$rows" | grep -E "^($SCORE_OPTIONS)$tab")
+	flags=$(printf '%s\n' "$rows" | names flag)
+	with_value=$(printf '%s\n' "$rows" | names '[^f]')
 }
 
 is_in() { case $nl$2$nl in *"$nl$1$nl"*) ;; *) return 1 ;; esac; }  # OPTION LIST
@@ -148,8 +80,7 @@ set_option() { # OPTION VALUE
 
 set_flag() { # FLAG
 	case $1 in
-	--help) print "$(usage)"; exit 0 ;;
-	--version) print "$(mt-step --version | sed 's/mt-step/mt-run/')"; exit 0 ;;
+	--help | --version) options_of "$1"; exit ;;
 	--new-record) record=$1 ;;
 	--drop-unused) drop_unused=$1 load_options=$load_options$1$nl ;;
 	--no-shuffle) set_order none ;;
@@ -192,6 +123,7 @@ parse_words() {
 	while [ $# -gt 0 ]; do
 		case $1 in
 		-h) set_flag --help ;;
+		--options) print "$rows"; exit 0 ;;
 		--*=*) set_option "${1%%=*}" "${1#*=}" ;;
 		--*)
 			if is_in "$1" "$flags"; then set_flag "$1"

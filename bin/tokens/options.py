@@ -55,6 +55,17 @@ class Parser(argparse.ArgumentParser):
             raise Problem(EX_IO, "stdout: " + e.strerror) from e
 
 
+class Rows(argparse.Action):
+    """--options: a row an option, as shm/cli/README.md has them."""
+
+    def __call__(self, parser, *_):
+        for a in parser._actions:
+            if a.option_strings and a.help != argparse.SUPPRESS:
+                kind = "flag" if a.nargs == 0 else "list" if a.default == [] else "value"
+                print(a.option_strings[-1].lstrip("-"), kind, a.metavar or "", "", "", a.help, sep="\t")
+        parser.exit()
+
+
 def number_of_jobs(text):
     if not re.fullmatch("[1-9][0-9]{0,3}", text, re.ASCII):
         raise argparse.ArgumentTypeError("'%s': expected a number of processes, 1 to 9999" % text)
@@ -117,6 +128,7 @@ def parse():
     parser.add_argument("--trust-remote-code", action="store_true",
                         help="let transformers run Python code of the model directory")
     parser.add_argument("--version", action="version", version="mt-tokens " + VERSION)
+    parser.add_argument("--options", action=Rows, nargs=0, help=argparse.SUPPRESS)
     options = parser.parse_intermixed_args()
     if options.bytes and options.model is not None:
         options.files.insert(0, options.model)

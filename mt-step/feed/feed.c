@@ -14,34 +14,33 @@ static bool bytes, u16, u32, decode, allow_media, turn_end;
 static const char *config, *sep, *loss;
 
 static const struct mt_opt options[] = {
-	{"bytes", OPT_FLAG, &bytes, NULL, "FILEs are flat: each byte is an element", NULL},
-	{"u16", OPT_FLAG, &u16, NULL, "FILEs are flat: little-endian 16-bit elements", NULL},
-	{"u32", OPT_FLAG, &u32, NULL, "FILEs are flat: little-endian 32-bit elements", NULL},
+	{"bytes", OPT_FLAG, &bytes, NULL, "FILEs are flat: each byte is an element"},
+	{"u16", OPT_FLAG, &u16, NULL, "FILEs are flat: little-endian 16-bit elements"},
+	{"u32", OPT_FLAG, &u32, NULL, "FILEs are flat: little-endian 32-bit elements"},
 	{"eos", OPT_U64, &how.eos, "ID", "flat FILEs: a document ends after each element ID", &how.by_eos},
-	{"block", OPT_U64, &how.block, "N", "flat FILEs: documents of N elements that overlap by one", NULL},
-	{"epochs", OPT_U64, &how.epochs, "N", "go through the FILEs N times (default: 1)", NULL},
+	{"block", OPT_U64, &how.block, "N", "flat FILEs: documents of N elements that overlap by one"},
+	{"epochs", OPT_U64, &how.epochs, "N", "go through the FILEs N times"},
 	{"shuffle", OPT_U64, &how.seed, "SEED", "random order of documents, given by SEED and the epoch's number",
 		&how.shuffle},
-	{"mix", OPT_FLAG, &how.mix, NULL, "interleave the documents of the FILEs; also if one has a weight", NULL},
+	{"mix", OPT_FLAG, &how.mix, NULL, "interleave the documents of the FILEs; also if one has a weight"},
 	{"decode", OPT_FLAG, &decode, NULL,
-		"write the bytes of documents instead of records; FILE is stdin if none is given", NULL},
-	{"sep", OPT_STR, &sep, "STRING", "with --decode: written after each document (default: a newline)", NULL},
+		"write the bytes of documents instead of records; FILE is stdin if none is given"},
+	{"sep", OPT_STR, &sep, "STRING", "written after each document (default: a newline)", .with = "--decode"},
 	{"check", OPT_FLAG, &how.check, NULL,
-		"check options and the first document of each FILE (with --shuffle, --mix: all), write nothing", NULL},
-	{"config", OPT_STR, &config, "FILE", "with --check: config.json of the model, for its vocabulary", NULL},
-	{"loss", OPT_STR, &loss, "NAME", "with --check: records are those of this --loss of mt-step", NULL},
-	{"turn-end", OPT_FLAG, &turn_end, NULL,
-		"with --check --config: print in which token most parts of records end that are trained on", NULL},
+		"check options and the first document of each FILE (with --shuffle, --mix: all), write nothing"},
+	{"config", OPT_STR, &config, "FILE", "config.json of the model, for its vocabulary", .with = "--check"},
+	{"loss", OPT_CHOICE, &loss, MT_LOSS_CHOICE, "records are those of this --loss of mt-step", .with = "--check"},
+	{"turn-end", OPT_FLAG, &turn_end, NULL, "print in which token most parts of records end that are trained on",
+		.with = "--config"},
 	{"allow-image-tokens", OPT_FLAG, &allow_media, NULL,
-		"with --check: records may have tokens that stand for images, video or sounds", NULL},
-	{NULL, OPT_FLAG, NULL, NULL, NULL, NULL},
+		"with --check: records may have tokens that stand for images, video or sounds"},
+	{0},
 };
 
 static const struct mt_program program = {
 	.name = "mt-feed",
-	.usage = "mt-feed [--bytes|--u16|--u32] [--eos ID|--block N] [--epochs N] [--shuffle SEED] [--mix]\n"
-			 "        FILE[:WEIGHT]...\n"
-			 "mt-feed --decode [--sep STRING] <records >bytes",
+	.usage = "mt-feed [--bytes|--u16|--u32] [options] FILE[:WEIGHT]...\n"
+			 "mt-feed --decode [--sep STRING] < records > bytes",
 	.about =
 		"Writes records on stdout. FILEs of records are copied; flat FILEs are converted, by default one document a\n"
 		"file. A FILE - is stdin; a directory stands for its files. A FILE of weight 2 comes twice an epoch, one of\n"
@@ -65,13 +64,9 @@ static void parse(int argc, char **argv, struct feed_sources *sources)
 			(unsigned long long)largest);
 	if (how.by_eos && how.block) mt_die(MT_EX_USAGE, "only one of --eos and --block");
 	if (how.block == 1 || how.block > RECORD_MAX) mt_die(MT_EX_USAGE, "--block: 2 to %u", RECORD_MAX);
-	if (loss && !how.check) mt_die(MT_EX_USAGE, "--loss goes with --check");
 	how.by_loss = loss;
 	if (loss) mt_must(mt_loss_parse(loss, &how.loss));
-	if (config && !how.check) mt_die(MT_EX_USAGE, "--config goes with --check");
-	if (turn_end && !config) mt_die(MT_EX_USAGE, "--turn-end goes with --check and --config");
 	if (!how.epochs) mt_die(MT_EX_USAGE, "--epochs: at least 1");
-	if (sep && !decode) mt_die(MT_EX_USAGE, "--sep goes with --decode");
 	if (decode) out_decode(sep ? sep : "\n");
 	mt_must(sources_open(sources, operands, n));
 	how.mix |= sources->weighted;

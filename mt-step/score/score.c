@@ -22,23 +22,23 @@
 enum { PART_MICROS = 64 }; /* micro-batches of an evaluation */
 
 static struct options o = {.wait = 10};
-static const char *pack_name, *long_name, *join;
+static const char *pack_name = "docs", *long_name = "split", *join;
 static bool tokens, summed;
 static uint64_t expected; /* bytes of the input; 0: not known */
 
 static const struct mt_opt table[] = {
-	{"seq", OPT_U64, &o.seq, "T", "tokens a row", NULL},
-	{"micro", OPT_U64, &o.micro, "SEQS", "rows a micro-batch (default: as many as the run's rings take)", NULL},
-	{"pack", OPT_STR, &pack_name, "HOW", "docs (default) or none", NULL},
-	{"long", OPT_STR, &long_name, "HOW", "documents longer than a row: split (default), drop or truncate", NULL},
-	{"tokens", OPT_FLAG, &tokens, NULL, "also the log-probability of each token", NULL},
-	{"sum", OPT_FLAG, &summed, NULL, "one line instead: the mean loss of all, and the perplexity", NULL},
-	{"join", OPT_STR, &join, "PART", "write the records again instead, with this part of documents: ref or old", NULL},
+	{"seq", OPT_U64, &o.seq, "T", "tokens a row"},
+	{"micro", OPT_U64, &o.micro, "SEQS", "rows a micro-batch (default: as many as the run's rings take)"},
+	{"pack", OPT_CHOICE, &pack_name, "docs|none", "several documents in a row, or one"},
+	{"long", OPT_CHOICE, &long_name, "split|drop|truncate", "what becomes of documents longer than a row"},
+	{"tokens", OPT_FLAG, &tokens, NULL, "also the log-probability of each token"},
+	{"sum", OPT_FLAG, &summed, NULL, "one line instead: the mean loss of all, and the perplexity"},
+	{"join", OPT_CHOICE, &join, "ref|old", "write the records again instead, with this part of documents"},
 	{"allow-image-tokens", OPT_FLAG, &o.allow_media, NULL,
-		"models with images: take records with tokens that stand for images, video or sounds", NULL},
-	{"expect", OPT_SIZE, &expected, "BYTES", "size of the input, for the time left (default: that of a file)", NULL},
-	{"wait", OPT_DOUBLE, &o.wait, "S", "seconds to wait for a stage that is missing (default: 10)", NULL},
-	{NULL, OPT_FLAG, NULL, NULL, NULL, NULL},
+		"models with images: take records with tokens that stand for images, video or sounds"},
+	{"expect", OPT_SIZE, &expected, "BYTES", "size of the input, for the time left (default: that of a file)"},
+	{"wait", OPT_DOUBLE, &o.wait, "S", "seconds to wait for a stage that is missing"},
+	{0},
 };
 
 static const struct mt_program program = {
@@ -64,11 +64,8 @@ static enum lines parse(int argc, char **argv)
 	mt_cli(&program, argc, argv, &run, 1);
 	o.run = mt_cli_run(run);
 	if (o.seq < 2 || o.seq > SEQ_MAX) mt_die(MT_EX_USAGE, "--seq T is needed, 2 to %u", SEQ_MAX);
-	if (!pack_how_parse(pack_name ? pack_name : "docs", &o.pack) || o.pack == PACK_CONCAT)
-		mt_die(MT_EX_USAGE, "--pack: '%s' is not docs or none", pack_name);
-	if (!pack_long_parse(long_name ? long_name : "split", &o.pack))
-		mt_die(MT_EX_USAGE, "--long: '%s' is not split, drop or truncate", long_name);
-	if (join && strcmp(join, "ref") && strcmp(join, "old")) mt_die(MT_EX_USAGE, "--join: '%s' is not ref or old", join);
+	pack_how_parse(pack_name, &o.pack);
+	pack_long_parse(long_name, &o.pack);
 	if (join && (tokens || summed)) mt_die(MT_EX_USAGE, "--join writes records: not with --tokens or --sum");
 	if (join && (o.pack & LONG_MASK) == LONG_TRUNCATE)
 		mt_die(MT_EX_USAGE, "--join writes whole records: not with --long truncate");

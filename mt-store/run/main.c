@@ -60,6 +60,7 @@ int main(int argc, char **argv)
 	if (as && !strcmp(as, "supervise")) supervise(argc, argv);
 	if (as && !strcmp(as, "count")) count(argc, argv);
 	if (as && !strcmp(as, "json")) json(argc, argv);
+	if (as && !strcmp(as, "options")) run_options(argc, argv);
 	if (as && !strcmp(as, "unborn")) unborn(argc, argv);
 	for (int i = 1; i < argc; i++) {
 		nodes |= !strcmp(argv[i], "--nodes");

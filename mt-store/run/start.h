@@ -8,6 +8,9 @@
 #include "cli/cli.h"
 #include "mt/error.h"
 
+/* options.c: --help, --version and --options (shm/cli/README.md) of mt-run, for the script */
+_Noreturn void run_options(int argc, char **argv);
+
 /* node.c. Before all else, where mt-run runs on several nodes: from now on signals wait until somebody looks for them.
  * A launcher's signals must end nothing that has just begun. */
 void node_hold_signals(void);

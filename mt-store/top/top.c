@@ -26,9 +26,9 @@ static struct watch watch;
 static bool utf8;
 
 static const struct mt_opt options[] = {
-	{"interval", OPT_DOUBLE, &view.interval, "S", "seconds between two looks, 0.1 to 3600 (default 1)", NULL},
-	{"once", OPT_FLAG, &view.once, NULL, "print the screen once on stdout, without a terminal", NULL},
-	{NULL, OPT_FLAG, NULL, NULL, NULL, NULL},
+	{"interval", OPT_DOUBLE, &view.interval, "S", "seconds between two looks, 0.1 to 3600"},
+	{"once", OPT_FLAG, &view.once, NULL, "print the screen once on stdout, without a terminal"},
+	{0},
 };
 
 static const struct mt_program program = {

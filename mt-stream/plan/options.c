@@ -5,22 +5,6 @@
 #include "mt/error.h"
 #include "options.h"
 
-static enum recompute recompute_parse(const char *word)
-{
-	if (!word || !strcmp(word, "auto")) return RECOMPUTE_AUTO;
-	if (!strcmp(word, "full")) return RECOMPUTE_FULL;
-	if (!strcmp(word, "none")) return RECOMPUTE_NONE;
-	mt_die(MT_EX_USAGE, "--recompute: '%s': not auto, full or none", word);
-}
-
-enum mt_dtype type_parse(const char *option, const char *word)
-{
-	enum mt_dtype type = mt_dtype_named(word);
-	if (type == MT_BF16 || type == MT_FP32) return type;
-	if ((type == MT_NONE && !strcmp(option, "grad")) || (type == MT_INT8 && !strcmp(option, "state"))) return type;
-	mt_die(MT_EX_USAGE, "--%s: '%s': not a type for it", option, word);
-}
-
 void requested_parse(struct requested *r)
 {
 	if (r->expert_window > INT32_MAX) mt_die(MT_EX_USAGE, "--expert-window: more than %d", INT32_MAX);
@@ -29,8 +13,9 @@ void requested_parse(struct requested *r)
 		mt_die(MT_EX_USAGE, "--chunk-tokens, --head-tokens, --pass-rows: more than %d", INT32_MAX);
 	if (r->tier_given && !(r->tier >= 1e-6 && r->tier <= 1e6))
 		mt_die(MT_EX_USAGE, "--tier: %g: 1e-6 to 1e6 GB/s", r->tier);
-	r->recompute = recompute_parse(r->recompute_words);
-	r->compute = r->compute_words ? type_parse("compute", r->compute_words) : 0;
+	const char *recompute = r->recompute_words ? r->recompute_words : "auto";
+	r->recompute = *recompute == 'a' ? RECOMPUTE_AUTO : *recompute == 'f' ? RECOMPUTE_FULL : RECOMPUTE_NONE;
+	r->compute = r->compute_words ? mt_dtype_named(r->compute_words) : 0;
 }
 
 int requested_threads(const struct requested *r) { return r->threads ? (int)r->threads : mt_cores(); }

@@ -29,33 +29,29 @@ struct requested { /* 0, NULL: not requested */
 /* clang-format off */
 #define REQUESTED_OPTIONS(r) \
 	{"device-memory", OPT_SIZE, &(r).memory, "BYTES", \
-		"device memory that it may use (default: what is free; cpu: half of what is available)", NULL}, \
-	{"host-memory", OPT_SIZE, &(r).host, "BYTES", "host memory that the run may use", NULL}, \
+		"device memory that it may use (default: what is free; cpu: half of what is available)"}, \
+	{"host-memory", OPT_SIZE, &(r).host, "BYTES", "host memory that the run may use"}, \
 	{"tier", OPT_DOUBLE, &(r).tier, "GB/s", \
 		"plan with lo, m and v on drives that read and write so much at once, both added (mt-tier --bench)", \
 		&(r).tier_given}, \
-	{"recompute", OPT_STR, &(r).recompute_words, "HOW", \
-		"auto, full (keep block inputs only) or none (keep all); same bits", NULL}, \
+	{"recompute", OPT_CHOICE, &(r).recompute_words, "auto|full|none", \
+		"activations: full recomputes all but block inputs, none nothing (default: auto); same bits"}, \
 	{"expert-window", OPT_U64, &(r).expert_window, "N", \
-		"stream mixtures of experts N experts at a time (default: as the plan has it); same bits", NULL}, \
-	{"compute", OPT_STR, &(r).compute_words, "TYPE", \
-		"cpu: multiply in bf16 (default if weights are bf16 and the CPU has AMX or is AMD's with AVX512-BF16) or " \
-		"fp32", \
-		NULL}, \
-	{"threads", OPT_U64, &(r).threads, "N", "compute threads (default: usable cores); same bits", NULL}, \
+		"stream mixtures of experts N experts at a time (default: as the plan has it); same bits"}, \
+	{"compute", OPT_CHOICE, &(r).compute_words, "bf16|fp32", \
+		"cpu: type to multiply in (default: bf16 if weights are and the CPU has AMX, or is AMD's with AVX512-BF16; " \
+		"else fp32)"}, \
+	{"threads", OPT_U64, &(r).threads, "N", "compute threads (default: usable cores); same bits"}, \
 	{"profile", OPT_STR, &(r).profile, "GPU[,K=N...]", \
 		"rates to plan with: H200, H100, ..., cpu (help lists them; default: the GPU found, else cpu); h2d=, d2h=, " \
-		"hbm=, ram= GB/s, flops= TFLOP/s, adam= G params/s", \
-		NULL}
+		"hbm=, ram= GB/s, flops= TFLOP/s, adam= G params/s"}
 /* clang-format on */
 
 /* Of a device's name: */
 #define NO_CUDA "--device %s: mt was built without CUDA: install nvcc, then make clean all"
 
-/* Check them, and parse words. An invalid one ends the program with 64. */
+/* Check them, and parse words. An invalid number ends the program with 64. */
 void requested_parse(struct requested *);
-/* bf16 or fp32; of --grad also none, of --state also int8. Another word ends the program with 64. */
-enum mt_dtype type_parse(const char *option, const char *word);
 int requested_threads(const struct requested *);
 /* The GPU's number in cuda or cuda:N */
 int requested_gpu(const struct requested *);

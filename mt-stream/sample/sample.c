@@ -22,29 +22,26 @@ static struct mt_strings stop_list;
 static struct stops stops;
 
 static const struct mt_opt options[] = {
-	{"temperature", OPT_DOUBLE, &temperature, "X", "divide logits by X (default: 1); 0: the most likely token", NULL},
-	{"top-k", OPT_U64, &top_k, "N", "draw from the N most likely tokens only (default: 0, all)", NULL},
-	{"top-p", OPT_DOUBLE, &top_p, "X", "draw from the fewest tokens with a share of X together (default: 1, all)",
-		NULL},
-	{"seed", OPT_U64, &seed, "N", "seed of the random numbers (default: 0)", NULL},
-	{"max-tokens", OPT_U64, &max_tokens, "N", "maximum new tokens of a continuation (default: 128)", NULL},
+	{"temperature", OPT_DOUBLE, &temperature, "X", "divide logits by X; 0: the most likely token"},
+	{"top-k", OPT_U64, &top_k, "N", "draw from the N most likely tokens only (default: all)"},
+	{"top-p", OPT_DOUBLE, &top_p, "X", "draw from the fewest tokens with a share of X together; 1: all"},
+	{"seed", OPT_U64, &seed, "N", "seed of the random numbers (default: 0)"},
+	{"max-tokens", OPT_U64, &max_tokens, "N", "maximum new tokens of a continuation"},
 	{"stop", OPT_LIST, &stop_list, "ID|TEXT",
-		"end after this token, or the token that completes this text; may be repeated; none: no token (default: the "
-		"model's eos_token_id; a text stands beside it)",
-		NULL},
-	{"echo", OPT_FLAG, &echo, NULL, "write each prompt before its continuation, in the same record", NULL},
-	{"logits", OPT_STR, &logits_path, "FILE", "write the logits of each new token, vocabulary x fp32", NULL},
-	{"compute", OPT_STR, &compute_spec, "TYPE",
-		"multiply in bf16, which reads bf16 weights in place and is faster, or in fp32 (default)", NULL},
-	{"threads", OPT_U64, &threads, "N", "compute threads (default: usable cores; 1 if the run is being trained)", NULL},
-	{"wait", OPT_DOUBLE, &wait_s, "S", "seconds to wait for a run, its weights or a dead mt-optim (default: 10)", NULL},
+		"end after this token, or the token that completes this text; none: no token (default: the model's "
+		"eos_token_id; a text stands beside it)"},
+	{"echo", OPT_FLAG, &echo, NULL, "write each prompt before its continuation, in the same record"},
+	{"logits", OPT_STR, &logits_path, "FILE", "write the logits of each new token, vocabulary x fp32"},
+	{"compute", OPT_CHOICE, &compute_spec, "bf16|fp32",
+		"type to multiply in; bf16 reads bf16 weights in place and is faster"},
+	{"threads", OPT_U64, &threads, "N", "compute threads (default: usable cores; 1 if the run is being trained)"},
+	{"wait", OPT_DOUBLE, &wait_s, "S", "seconds to wait for a run, its weights or a dead mt-optim"},
 	{0},
 };
 
 static const struct mt_program program = {
 	.name = "mt-sample",
-	.usage = "mt-sample [RUN] [--temperature X] [--top-k N] [--top-p X] [--seed N] [--max-tokens N]\n"
-			 "       [--stop ID|TEXT]... [--echo] [--logits FILE] [--compute bf16|fp32] [--threads N] [--wait S]",
+	.usage = "mt-sample [RUN] [options] < prompts > continuations",
 	.about = "Continues the records of tokens on stdin with a run's weights, also while it trains: a record of new\n"
 			 "tokens on stdout for each of them. RUN defaults to $MT_RUN.",
 	.opts = options,
@@ -67,7 +64,7 @@ static void parse_stops(void)
 	for (int i = 0; i < stop_list.n; i++) {
 		const char *stop = stop_list.v[i];
 		uint64_t id = 0;
-		const struct mt_opt number = {"stop", OPT_U64, &id, "ID", "", NULL};
+		const struct mt_opt number = {.type = OPT_U64, .value = &id};
 		if (!*stop) mt_die(MT_EX_USAGE, "--stop: an empty text");
 		if (!strcmp(stop, "none")) no_stop = true;
 		else if (stop[strspn(stop, "0123456789")]) mt_must(stops_add_text(&stops, stop));
@@ -82,8 +79,6 @@ static void check_options(void)
 {
 	enum { MOST = 1 << 24, MOST_THREADS = 4096 };
 	compute = mt_dtype_named(compute_spec);
-	if (compute != MT_BF16 && compute != MT_FP32)
-		mt_die(MT_EX_USAGE, "--compute: '%s': not bf16 or fp32", compute_spec);
 	if (temperature < 0) mt_die(MT_EX_USAGE, "--temperature: below 0");
 	if (!(top_p > 0 && top_p <= 1)) mt_die(MT_EX_USAGE, "--top-p: above 0, at most 1");
 	if (!max_tokens || max_tokens > MOST) mt_die(MT_EX_USAGE, "--max-tokens: 1 to %d", MOST);

@@ -10,16 +10,27 @@
 #include "os.h"
 #include "say.h"
 
-enum mt_opt_type { OPT_FLAG, OPT_STR, OPT_U64, OPT_SIZE, OPT_DOUBLE, OPT_LIST };
+/* A row of a table of options names the fields that it uses. */
+#pragma GCC diagnostic ignored "-Wmissing-field-initializers"
+
+enum mt_opt_type { OPT_FLAG, OPT_STR, OPT_CHOICE, OPT_U64, OPT_SIZE, OPT_DOUBLE, OPT_LIST };
 
 struct mt_opt {       /* one option; the table ends with name NULL */
 	const char *name; /* without the dashes */
 	enum mt_opt_type type;
-	void *value;      /* bool *, const char **, uint64_t * (U64, SIZE), double *, struct mt_strings * */
-	const char *arg;  /* the argument's name in --help; NULL for flags */
+	void *value;      /* bool *, const char ** (STR, CHOICE), uint64_t * (U64, SIZE), double *, struct mt_strings *; it
+						 holds the default, which --help shows unless it is 0 or NULL */
+	const char *arg;  /* the argument's name, of a CHOICE its values: "late|early"; NULL for flags */
 	const char *help; /* one line */
 	bool *seen;       /* set if the option is given; may be NULL */
+	const char *with; /* it is valid with one of these verbs, and with one of these options: "create --tier"; or NULL */
+	bool needed;      /* its verbs need it */
 };
+/* The row of stages whose rings can be replaced */
+#define MT_OPT_RING(list) \
+	{ \
+		"ring", OPT_LIST, &(list), "FROM=TO", "use ring TO in place of ring FROM" \
+	}
 enum { MT_LIST_MAX = 32, MT_OPTIONS_MAX = 64 };
 struct mt_strings {
 	const char *v[MT_LIST_MAX];
@@ -31,11 +42,12 @@ struct mt_program {
 	const char *usage; /* one or more lines, without "usage: " */
 	const char *about; /* a paragraph */
 	const struct mt_opt *opts;
+	const char *verbs; /* "create init": the first operand is one of them; NULL: none */
 };
 
-/* Parse argv in place. Options may come before or after operands; "--" ends options; --help and --version print on
- * stdout and exit 0. Operands go to operands[0..max-1]; returns their number. Any error ends the program with 64, also
- * if an option with one value is given twice. Every program calls this first, and it calls
+/* Parse argv in place. Options may come before or after operands; "--" ends options; --help, --version and --options
+ * (README.md) print on stdout and exit 0. Operands go to operands[0..max-1]; returns their number. Any error ends the
+ * program with 64, also if an option with one value is given twice. Every program calls this first, and it calls
  * mt_open_standard_fds. */
 int mt_cli(const struct mt_program *, int argc, char **argv, const char **operands, int max);
 /* If a program is started with fd 0, 1 or 2 closed, then the next file that it opens gets that number, and its messages

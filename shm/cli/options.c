@@ -1,4 +1,4 @@
-/* options.c: parses options by a program's table, and prints --help from it. */
+/* options.c: parses options by a program's table, and prints --help and --options from it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -13,7 +13,11 @@
 #include "mt/error.h"
 #include "mt/version.h"
 
+enum { TEXT = 640, DEFAULT = 32 };
+
 static const struct mt_program *program;
+static char defaults[MT_OPTIONS_MAX][DEFAULT]; /* of each option, as text; "": none */
+static bool is_given[MT_OPTIONS_MAX];
 
 static _Noreturn void usage_error(const char *fmt, ...)
 {
@@ -31,21 +35,90 @@ static _Noreturn void printed(void)
 	exit(0);
 }
 
+static void put_size(char *out, uint64_t n)
+{
+	int unit = 0;
+	while (n && n % 1024 == 0 && unit < 4) {
+		n /= 1024;
+		unit++;
+	}
+	snprintf(out, DEFAULT, "%llu%.*s", (unsigned long long)n, unit > 0, &"_KMGT"[unit]);
+}
+
+/* Before anything is parsed, values are defaults. */
+static void note_default(const struct mt_opt *o, char *out)
+{
+	if (!o->value) return;
+	const char *word = o->type == OPT_STR || o->type == OPT_CHOICE ? *(const char **)o->value : NULL;
+	if (word) snprintf(out, DEFAULT, "%s", word);
+	if (o->type == OPT_U64 && *(uint64_t *)o->value)
+		snprintf(out, DEFAULT, "%llu", (unsigned long long)*(uint64_t *)o->value);
+	if (o->type == OPT_SIZE && *(uint64_t *)o->value) put_size(out, *(uint64_t *)o->value);
+	if (o->type == OPT_DOUBLE && *(double *)o->value != 0) snprintf(out, DEFAULT, "%g", *(double *)o->value);
+}
+
+/* "create --tier: elements of a tile (default: 16M)" */
+static void describe(const struct mt_opt *o, char out[TEXT])
+{
+	int n = 0;
+	for (const char *s = o->with; s && *s; s++)
+		n += snprintf(out + n, (size_t)(TEXT - n), *s == ' ' && (s[1] != '-' || *o->with == '-') ? ",%c" : "%c", *s);
+	const char *value = defaults[o - program->opts];
+	snprintf(out + n, (size_t)(TEXT - n), "%s%s%s%s%s%s", n ? ": " : "", o->help,
+		o->type == OPT_LIST ? "; may be repeated" : "", *value ? " (default: " : "", value, *value ? ")" : "");
+}
+
+/* The option in the first columns, then its text, line by line */
+static void help_line(const char *left, const char *text)
+{
+	enum { COLUMN = 29, WIDTH = 110 };
+	int at = printf("  %-26s", left);
+	if (at >= COLUMN) at = WIDTH; /* begin below it */
+	while (*text) {
+		int n = (int)strcspn(text, " ");
+		if (at > COLUMN && at + 1 + n > WIDTH) at = printf("\n%*s", COLUMN - 1, "") - 1;
+		at += printf(" %.*s", n, text);
+		text += n + (text[n] == ' ');
+	}
+	putchar('\n');
+}
+
 static _Noreturn void help(void)
 {
+	char left[64], text[TEXT];
 	printf("usage: ");
 	for (const char *s = program->usage; *s; s++) {
 		putchar(*s);
 		if (*s == '\n' && s[1]) printf("       ");
 	}
-	printf("\n\n%s\n", program->about);
-	if (program->opts && program->opts->name) printf("\noptions:\n");
-	for (const struct mt_opt *o = program->opts; o && o->name; o++) {
-		char left[48];
+	printf("\n\n%s\n\noptions:\n", program->about);
+	for (const struct mt_opt *o = program->opts; o->name; o++) {
 		snprintf(left, sizeof left, "--%s%s%s", o->name, o->arg ? " " : "", o->arg ? o->arg : "");
-		printf("  %-26s %s\n", left, o->help);
+		describe(o, text);
+		help_line(left, text);
 	}
-	printf("  %-26s %s\n  %-26s %s\n", "--help", "print this and exit", "--version", "print the version and exit");
+	help_line("--help", "print a summary and exit");
+	help_line("--version", "print the version and exit");
+	printed();
+}
+
+/* --options: README.md */
+static _Noreturn void list(void)
+{
+	static const char *const types[] = {"flag", "value", "choice", "value", "value", "value", "list"};
+	char text[TEXT];
+	putchar('\t');
+	for (const char *s = program->usage; *s; s++) {
+		putchar(*s);
+		if (*s == '\n') putchar('\t');
+	}
+	putchar('\n');
+	for (const struct mt_opt *o = program->opts; o->name; o++) {
+		describe(o, text);
+		printf("%s\t%s\t%s\t%s\t%s\t%s\n", o->name, types[o->type], o->arg ? o->arg : "", defaults[o - program->opts],
+			o->with ? o->with : "", text);
+	}
+	printf("help\tflag\t\t\t\tprint a summary and exit\nversion\tflag\t\t\t\tprint the version and exit\n");
 	printed();
 }
 
@@ -95,11 +168,22 @@ static bool parse_double(const char *s, double *out)
 	return true;
 }
 
+/* Is the word one of those in list, between which the characters of `between` stand? */
+static bool is_among(const char *word, size_t len, const char *list, const char *between)
+{
+	for (size_t n; *list; list += n + !!list[n]) {
+		n = strcspn(list, between);
+		if (n == len && !strncmp(list, word, n)) return true;
+	}
+	return false;
+}
+
 bool mt_opt_set(const struct mt_opt *o, const char *v)
 {
 	switch (o->type) {
 	case OPT_FLAG: *(bool *)o->value = true; return true;
-	case OPT_STR: *(const char **)o->value = v; return true;
+	case OPT_CHOICE:
+	case OPT_STR: *(const char **)o->value = v; return o->type == OPT_STR || is_among(v, strlen(v), o->arg, "|");
 	case OPT_U64: return parse_u64(v, o->value);
 	case OPT_SIZE: return mt_parse_size(v, o->value) == 0;
 	case OPT_DOUBLE: return parse_double(v, o->value);
@@ -138,7 +222,7 @@ static _Noreturn void unknown_option(const char *given, size_t len)
 {
 	const char *best = NULL;
 	int n = (int)len, least = n / 3 + 1; /* more wrong letters than this are not a typing error */
-	for (const struct mt_opt *o = program->opts; o && o->name; o++) {
+	for (const struct mt_opt *o = program->opts; o->name; o++) {
 		size_t m = strlen(o->name), common = m < len ? m : len;
 		int d = common > 2 && !strncmp(given, o->name, common) ? 1 : distance(given, n, o->name);
 		if (d < least || (d == least && !best)) {
@@ -150,9 +234,23 @@ static _Noreturn void unknown_option(const char *given, size_t len)
 	usage_error("unknown option --%.*s; see --help", n, given);
 }
 
+/* "a|b|c", or "a b c", as "a, b or c" */
+static const char *in_words(char out[TEXT], const char *list)
+{
+	const char *last = strpbrk(list, "| ");
+	for (const char *next = last; next; next = strpbrk(last + 1, "| ")) last = next;
+	int n = 0;
+	for (const char *s = list; *s; s++)
+		n += snprintf(out + n, (size_t)(TEXT - n), s == last ? " or " : strchr("| ", *s) ? ", " : "%c", *s);
+	out[n] = 0;
+	return out;
+}
+
 static _Noreturn void bad_value(const struct mt_opt *o, const char *v)
 {
 	double x;
+	char words[TEXT];
+	if (o->type == OPT_CHOICE) usage_error("--%s: '%s' is not %s", o->name, v, in_words(words, o->arg));
 	if (o->type == OPT_LIST) usage_error("--%s is given more than %d times", o->name, MT_LIST_MAX);
 	if (o->type == OPT_U64 && parse_double(v, &x) && x >= 0 && x != floor(x))
 		usage_error("--%s %s wants a whole number: '%s' is a fraction", o->name, o->arg, v);
@@ -162,11 +260,37 @@ static _Noreturn void bad_value(const struct mt_opt *o, const char *v)
 /* Refuse a second value of an option that holds one: it would silently replace the first. */
 static void once(const struct mt_opt *o)
 {
-	static bool given[MT_OPTIONS_MAX];
-	ptrdiff_t i = o - program->opts;
-	if (i >= MT_OPTIONS_MAX || o->type == OPT_FLAG || o->type == OPT_LIST) return;
-	if (given[i]) usage_error("--%s is given twice: it takes one value", o->name);
-	given[i] = true;
+	bool *is = &is_given[o - program->opts];
+	if (*is && o->type != OPT_FLAG && o->type != OPT_LIST)
+		usage_error("--%s is given twice: it takes one value", o->name);
+	*is = true;
+}
+
+/* Is one of the options given that `with` has, or does it have none? */
+static bool has_company(const char *with)
+{
+	bool wanted = false;
+	for (const struct mt_opt *o = program->opts; o->name; o++) {
+		char option[64];
+		int n = snprintf(option, sizeof option, "--%s", o->name);
+		if (!is_among(option, (size_t)n, with, " ")) continue;
+		if (is_given[o - program->opts]) return true;
+		wanted = true;
+	}
+	return !wanted;
+}
+
+/* Does each option go with the verb, if there are verbs, and with the other options? */
+static void check_company(const char *verb)
+{
+	char words[TEXT];
+	for (const struct mt_opt *o = program->opts; o->name; o++) {
+		bool is = is_given[o - program->opts], takes = verb && (!o->with || is_among(verb, strlen(verb), o->with, " "));
+		if (verb && is && !takes) usage_error("%s takes no --%s", verb, o->name);
+		if (takes && o->needed && !is) usage_error("%s needs --%s %s", verb, o->name, o->arg);
+		if (is && o->with && !has_company(o->with))
+			usage_error("--%s goes with %s", o->name, in_words(words, strchr(o->with, '-')));
+	}
 }
 
 /* Parse one option at argv[*i], and move *i over its value. */
@@ -179,9 +303,10 @@ static void option(int argc, char **argv, int *i)
 		printf("%s %s\n", program->name, MT_VERSION);
 		printed();
 	}
+	if (len == 7 && !strncmp(arg, "options", 7)) list();
 	const struct mt_opt *o = program->opts;
-	while (o && o->name && (strlen(o->name) != len || strncmp(o->name, arg, len))) o++;
-	if (!o || !o->name) unknown_option(arg, len);
+	while (o->name && (strlen(o->name) != len || strncmp(o->name, arg, len))) o++;
+	if (!o->name) unknown_option(arg, len);
 	const char *v = arg[len] == '=' ? arg + len + 1 : NULL;
 	if (o->type == OPT_FLAG) {
 		if (v) usage_error("--%s takes no value", o->name);
@@ -207,6 +332,7 @@ int mt_cli(const struct mt_program *p, int argc, char **argv, const char **opera
 	mt_program_name = p->name;
 	mt_open_standard_fds();
 	mt_watch_faults();
+	for (const struct mt_opt *o = p->opts; o->name; o++) note_default(o, defaults[o - p->opts]);
 	int n = 0;
 	bool rest = false;
 	for (int i = 1; i < argc; i++) {
@@ -217,6 +343,11 @@ int mt_cli(const struct mt_program *p, int argc, char **argv, const char **opera
 		else if (n == max) usage_error("unexpected operand '%s'; see --help", argv[i]);
 		else operands[n++] = argv[i];
 	}
+	char words[TEXT];
+	if (p->verbs && !n) usage_error("no verb: %s; see --help", in_words(words, p->verbs));
+	if (p->verbs && !is_among(operands[0], strlen(operands[0]), p->verbs, " "))
+		usage_error("unknown verb '%s'; see --help", operands[0]);
+	check_company(p->verbs ? operands[0] : NULL);
 	return n;
 }
 

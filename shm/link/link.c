@@ -27,16 +27,16 @@ static const char *reason_file;
 static struct mt_strings rings;
 
 static const struct mt_opt options[] = {
-	{"timeout", OPT_DOUBLE, &timeout_s, "S", "seconds of silence after which a node counts as dead; default 60", NULL},
+	{"timeout", OPT_DOUBLE, &timeout_s, "S", "seconds of silence after which a node counts as dead"},
 	{"reason", OPT_STR, &reason_file, "FILE",
-		"at a signal: if FILE has a line CODE TEXT, the run ends on all nodes with this exit code and text", NULL},
-	{"ring", OPT_LIST, &rings, "FROM=TO", "use ring TO in place of ring FROM; may be repeated", NULL},
+		"at a signal: if FILE has a line CODE TEXT, the run ends on all nodes with this exit code and text"},
+	MT_OPT_RING(rings),
 	{0},
 };
 
 static const struct mt_program program = {
 	.name = "mt-link",
-	.usage = "mpirun -n NODES mt-link RUN [--timeout S] [--reason FILE] [--ring FROM=TO ...]",
+	.usage = "mpirun -n NODES mt-link [RUN] [options]",
 	.about =
 		"Connects the nodes of a run that mt-store create --node made: carries batches, gradients, new weights and\n"
 		"node 0's decisions between them. One a node, started by MPI. Runs until SIGTERM or SIGINT, or until the run\n"

@@ -28,6 +28,10 @@ enum mt_loss_option { MT_BETA, MT_GAMMA, MT_CLIP_LOW, MT_CLIP_HIGH, MT_DESIRABLE
 	L(KTO, "kto", MT_ANSWERS, MT_PART_REF, \
 		{[MT_BETA] = {true, 0.1}, [MT_DESIRABLE] = {true, 1}, [MT_UNDESIRABLE] = {true, 1}})
 
+/* "nll|pg|...": what --loss takes */
+#define MT_LOSS_OR(kind, name, ...) "|" name
+#define MT_LOSS_CHOICE &(MT_LOSSES(MT_LOSS_OR))[1]
+
 #define MT_LOSS_KIND(kind, ...) MT_##kind,
 enum mt_objective_kind { MT_LOSSES(MT_LOSS_KIND) MT_LOSS_KINDS };
 

@@ -21,24 +21,23 @@ enum { THREADS = 16, THREADS_MAX = 256 };
 static uint64_t threads = THREADS, bench_bytes;
 static double seconds = 60;
 static const char *io = "threads", *move, *bench_dir;
-static bool only_bench[2];
 
 static const struct mt_opt options[] = {
-	{"threads", OPT_U64, &threads, "N", "readers of each directory, and as many writers; default 16", NULL},
-	{"engine", OPT_STR, &io, "threads", "how files are read and written: by threads with direct I/O", NULL},
-	{"dir", OPT_STR, &move, "OLD=NEW", "first move the tiles that are in directory OLD to NEW, another drive", NULL},
+	{"threads", OPT_U64, &threads, "N", "readers of each directory, and as many writers"},
+	{"engine", OPT_CHOICE, &io, "threads", "how files are read and written: by threads with direct I/O"},
+	{"dir", OPT_STR, &move, "OLD=NEW", "first move the tiles that are in directory OLD to NEW, another drive"},
 	{"bench", OPT_STR, &bench_dir, "DIR",
-		"measure DIR's drive as a training would use it; prints JSON, and writes it to DIR/mt-tier-bench.json", NULL},
-	{"seconds", OPT_DOUBLE, &seconds, "S", "--bench: at least so long; default 60", &only_bench[0]},
-	{"bytes", OPT_SIZE, &bench_bytes, "BYTES", "--bench: in files of this size; default half of the room, at most 64G",
-		&only_bench[1]},
+		"measure DIR's drive as a training would use it; prints JSON, and writes it to DIR/mt-tier-bench.json"},
+	{"seconds", OPT_DOUBLE, &seconds, "S", "at least so long", .with = "--bench"},
+	{"bytes", OPT_SIZE, &bench_bytes, "BYTES", "in files of this size (default: half of the room, at most 64G)",
+		.with = "--bench"},
 	{0},
 };
 
 static const struct mt_program program = {
 	.name = "mt-tier",
-	.usage = "mt-tier RUN [--threads N] [--engine threads] [--dir OLD=NEW]\n"
-			 "mt-tier --bench DIR [--threads N] [--seconds S] [--bytes BYTES]",
+	.usage = "mt-tier [RUN] [options]\n"
+			 "mt-tier --bench DIR [options]",
 	.about = "Brings the tiles of a run that mt-store create --tier made from their files into memory for mt-optim,\n"
 			 "and what it has updated back. Runs until SIGTERM or SIGINT, or until the run is gone.",
 	.opts = options,
@@ -238,10 +237,8 @@ int main(int argc, char **argv)
 	struct tier *t = &tier;
 	const char *run = NULL;
 	int n = mt_cli(&program, argc, argv, &run, 1);
-	if (strcmp(io, "threads") != 0) mt_die(MT_EX_USAGE, "--engine '%s': wants threads", io);
 	if (!threads || threads > THREADS_MAX) mt_die(MT_EX_USAGE, "--threads: wants 1 to %d", THREADS_MAX);
 	if (bench_dir && (n || move)) mt_die(MT_EX_USAGE, "--bench takes no RUN and no --dir");
-	if (!bench_dir && (only_bench[0] || only_bench[1])) mt_die(MT_EX_USAGE, "--seconds and --bytes are for --bench");
 	if (bench_dir) return bench(bench_dir, (uint32_t)threads, seconds, bench_bytes);
 	mt_signals(true);
 	start(t, mt_cli_run(run));
