@@ -18,6 +18,15 @@ $(COMPLETED:%=$(O)/completions/%): bin/completion.awk
 	$(QUIET)rows=$$($(filter %/$(@F),$^) --options) && \
 	  printf '%s\n' "$$rows" | awk -v program=$(@F) -f bin/completion.awk >$@.$$$$ && mv $@.$$$$ $@
 
+# SYNOPSIS and OPTIONS of the man pages, from the same
+.PHONY: man
+man: all
+	@for page in $(filter %.1,$(MAN)); do \
+	  program=$$(basename $$page .1); PATH=$(abspath $(B)):$(CURDIR)/bin:$$PATH; \
+	  rows=$$($$program --options) && \
+	  printf '%s\n' "$$rows" | awk -v program=$$program -f bin/man.awk - $$page >$(O)/page && \
+	  { cmp -s $(O)/page $$page || cat $(O)/page >$$page; } || exit; done
+
 # what install puts below PREFIX
 LIBMT_H = shm/mt.h $(wildcard shm/mt/*.h)
 PARTS = $(patsubst bin/%,%,$(wildcard bin/run/* bin/tokens/*.py))

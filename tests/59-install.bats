@@ -188,6 +188,18 @@ offers() {
 	mandoc -T lint -W warning $(pages)
 }
 
+@test "man pages have the synopsis and the options that make man writes" {
+	for page in $(pages | grep '\.1$'); do
+		program=$(basename "$page" .1)
+		command -v "$program" >/dev/null || continue   # mt-link and mt-top need packages
+		"$program" --options | awk -v "program=$program" -f "$TOP/bin/man.awk" - "$page" >"$T/page"
+		diff "$page" "$T/page"
+	done
+	# and a page's note on an option that there is no more is an error
+	sed 's/^\.It Fl -threads/.It Fl -cores/' "$TOP/mt-optim/mt-optim.1" >"$T/old.1"
+	mt-optim --options | exits 65 awk -v program=mt-optim -f "$TOP/bin/man.awk" - "$T/old.1" >"$T/page"
+}
+
 @test "mt(7) refers to the page of every program, and every program that is installed has a page" {
 	for program in $(cd "$TOP" && ls -d mt-*) mt-feed mt-run mt-tokens; do
 		grep -q "^\.Xr $program 1" "$TOP/shm/mt.7"

@@ -43,8 +43,8 @@ static const struct mt_opt table[] = {
 
 static const struct mt_program program = {
 	.name = "mt-score",
-	.usage = "mt-score RUN --seq T [options] < records > lines\n"
-			 "mt-score RUN --seq T --join ref|old [options] < records > records",
+	.usage = "mt-score [RUN] --seq T [options] < records > lines\n"
+			 "mt-score [RUN] --seq T --join ref|old [options] < records > records",
 	.about = "Writes the log-probability of each record under the weights of RUN, a JSON object a line. It takes the\n"
 			 "places of mt-step and mt-optim; mt-streams compute.",
 	.opts = table,

@@ -53,13 +53,13 @@ static const struct mt_opt options[] = {
 	{"keep", OPT_U64, NUMBER(2), "K", "number of checkpoints to keep"},
 	{"keep-best", OPT_FLAG, NULL, NULL, "keep also the one with the lowest eval loss"},
 	{"best", OPT_FLAG, NULL, NULL, "the same, and at the end that one becomes OUT/model"},
-	{"resume", OPT_FLAG, NULL, NULL, "continue from the newest checkpoint in OUT"},
+	{"resume", OPT_FLAG, NULL, NULL, "continue from the newest complete checkpoint in OUT"},
 	{"new-record", OPT_FLAG, NULL, NULL, "continue on another kind of machine or device, where bits differ",
 		.with = "--resume"},
 	{"drop-unused", OPT_FLAG, NULL, NULL,
 		"leave out tensors of MODEL that its class does not train, such as layers of multi-token prediction; without "
 		"it, they are carried along as they are"},
-	{"restart", OPT_FLAG, NULL, NULL, "start a stage again when it is killed"},
+	{"restart", OPT_FLAG, NULL, NULL, "start a stage, or mt-step, again when it is killed"},
 	{"nodes", OPT_FLAG, NULL, NULL,
 		"one of several nodes of a run: mpirun -n N mt-run --nodes ..., the same on each node; for checkpoints, OUT "
 		"must be on a file system that all of them see"},
@@ -81,7 +81,7 @@ static const struct mt_opt options[] = {
 		"check everything, print steps, memory, disk and predicted time, and start nothing"},
 	{"json", OPT_FLAG, NULL, NULL, "as JSON", .with = "--dry-run"},
 	{"net", OPT_DOUBLE, NULL, "GB/s",
-		"with --nodes: bandwidth of the network to a node; without it, the predicted time ignores the network",
+		"on several nodes: bandwidth of the network to a node; without it, the predicted time ignores the network",
 		.with = "--dry-run"},
 	{0},
 };

@@ -30,7 +30,7 @@ static const struct mt_opt options[] = {
 	{"optim", OPT_CHOICE, &optim, "adamw|lion|sgd", "rule of the update"},
 	{"loss", OPT_CHOICE, &loss, MT_LOSS_CHOICE, "all but nll compute the LM head's forward pass twice"},
 	{"update", OPT_CHOICE, &update, "late|early", "when mt-optim updates"},
-	{"device", OPT_STR, &requested.device, "cpu|cuda[:N]", "this machine's (default: the GPU found, else cpu)"},
+	{"device", OPT_STR, &requested.device, "cpu|cuda[:N]", "device of this machine (default: the GPU found, else cpu)"},
 	REQUESTED_OPTIONS(requested),
 	{"tier-memory", OPT_SIZE, &dry.tier_memory, "BYTES",
 		"lo, m and v of the first units that stay in memory (default: what leaves a tenth of --host-memory, "
