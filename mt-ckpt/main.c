@@ -16,10 +16,11 @@ static const struct mt_opt options[] = {
 	{"replace", OPT_FLAG, &replace, NULL, "replace a DIR that export or save wrote before", .with = "export"},
 	{"from", OPT_STR, &from, "CHECKPOINT", "the model of a checkpoint, without a run", .with = "export"},
 	{"dir", OPT_STR, &dir, "DIR", "directory of the checkpoints step-XXXXXXXX", .with = "serve", .needed = true},
-	{"keep", OPT_U64, &keep, "K", "number of checkpoints to keep", .with = "serve"},
+	{"keep", OPT_U64, &keep, "K", "number of checkpoints to keep", .with = "serve", .least = 1},
 	{"keep-best", OPT_STR, &best, "METRICS", "keep also the lowest eval_loss of this file of mt-step's",
 		.with = "serve"},
-	{"shard", OPT_SIZE, &shard, "BYTES", "maximum tensor bytes in a file", &shard_given, .with = "save export serve"},
+	{"shard", OPT_SIZE, &shard, "BYTES", "maximum tensor bytes in a file", &shard_given, .with = "save export serve",
+		.least = 1},
 	{"threads", OPT_U64, &work_threads, "N",
 		"threads that read or write (default: the cores, serve: at most 4 of them)"},
 	{"part", OPT_FLAG, &part, NULL, "on one of several nodes: write its part; node 0, the last, takes all parts",
@@ -56,8 +57,6 @@ static void check_options(void)
 	if (how.turn_end && strspn(how.turn_end, "0123456789,") != strlen(how.turn_end))
 		mt_die(MT_EX_USAGE, "--turn-end: '%s' is not a token's number, or two behind one another with a comma",
 			how.turn_end);
-	if (keep < 1) mt_die(MT_EX_USAGE, "--keep: at least 1 checkpoint must stay");
-	if (shard < 1) mt_die(MT_EX_USAGE, "--shard: 0 bytes hold nothing");
 }
 
 static int run_command(const char *verb, const char *run, const char *path)

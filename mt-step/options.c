@@ -26,8 +26,9 @@ static char loss_help[MT_LOSS_OPTIONS][LOSS_HELP];
 	{name, OPT_DOUBLE, &o.objective.option[MT_##which], "X", loss_help[MT_##which], &loss_given[MT_##which]},
 
 static const struct mt_opt table[] = {
-	{"steps", OPT_U64, &o.schedule.steps, "N", "number of the last step; length of the learning rate's schedule"},
-	{"until", OPT_U64, &o.until, "M", "stop after step M (default: --steps)", &until_given},
+	{"steps", OPT_U64, &o.schedule.steps, "N", "number of the last step; length of the learning rate's schedule",
+		.least = 1, .most = STEPS_MAX},
+	{"until", OPT_U64, &o.until, "M", "stop after step M (default: --steps)", &until_given, .least = 1},
 	{"batch", OPT_U64, &o.batch, "SEQS", "rows a step"},
 	{"micro", OPT_U64, &o.micro, "SEQS", "rows a micro-batch (default: --batch)"},
 	{"seq", OPT_U64, &o.seq, "T", "tokens a row"},
@@ -50,7 +51,7 @@ static const struct mt_opt table[] = {
 	{"eval", OPT_STR, &o.eval, "FILE", "records to evaluate on"},
 	{"eval-every", OPT_U64, &o.eval_every, "N", "evaluate every N steps, before the first and after the last"},
 	{"stop-after", OPT_U64, &o.stop_after, "N", "stop after N evaluations in a row without a lower eval loss",
-		&stop_given},
+		&stop_given, .least = 1},
 	{"shares", OPT_STR, &o.shares, "N,N...",
 		"mt-streams on devices of several types: how many micro-batches each gets of so many (default: alike)"},
 	{"ckpt-every", OPT_U64, &o.ckpt_every, "N", "save a checkpoint every N steps and after the last"},
@@ -90,9 +91,7 @@ static void check_rows(void)
 static void check_counts(void)
 {
 	if (!o.schedule.steps) mt_die(MT_EX_USAGE, "--steps N is needed, N at least 1");
-	if (o.schedule.steps > STEPS_MAX) mt_die(MT_EX_USAGE, "--steps: at most %u", STEPS_MAX);
 	if (!until_given) o.until = o.schedule.steps;
-	if (!o.until) mt_die(MT_EX_USAGE, "--until: at least 1");
 	if (o.until > o.schedule.steps) mt_die(MT_EX_USAGE, "--until is above --steps");
 	check_rows();
 	if (!o.micro) o.micro = o.batch;
@@ -101,7 +100,6 @@ static void check_counts(void)
 		mt_die(MT_EX_USAGE, "--batch makes more than %d micro-batches of --micro", MT_MICROS);
 	if (!o.eval != !o.eval_every) mt_die(MT_EX_USAGE, "--eval and --eval-every need each other");
 	if (stop_given && !o.eval) mt_die(MT_EX_USAGE, "--stop-after needs --eval");
-	if (stop_given && !o.stop_after) mt_die(MT_EX_USAGE, "--stop-after: at least 1");
 }
 
 /* --warmup: a number of steps, or a percentage. */
@@ -130,23 +128,13 @@ static void check_schedule(void)
 	/* rounded up, as get_warmup_steps of transformers' TrainingArguments does */
 	if (warmup_millionths) s->warmup = (s->steps * warmup_millionths + 999999) / 1000000;
 	mt_must(schedule_parse(schedule_name, &s->kind));
-	if (!lr_given || s->lr < 0) mt_die(MT_EX_USAGE, "--lr X is needed, and not below 0");
+	if (!lr_given) mt_die(MT_EX_USAGE, "--lr X is needed");
 	bool floors = s->kind == SCHEDULE_COSINE || s->kind == SCHEDULE_WSD;
 	if (min_lr_given && !floors) mt_die(MT_EX_USAGE, "--min-lr goes with --schedule cosine or wsd");
-	if (!(s->min_lr >= 0 && s->min_lr <= s->lr)) mt_die(MT_EX_USAGE, "--min-lr: 0 to --lr");
+	if (s->min_lr > s->lr) mt_die(MT_EX_USAGE, "--min-lr: 0 to --lr");
 	if (decay_given != (s->kind == SCHEDULE_WSD)) mt_die(MT_EX_USAGE, "--decay and --schedule wsd need each other");
 	if (s->kind == SCHEDULE_WSD && (s->warmup > s->steps || s->decay > s->steps - s->warmup))
 		mt_die(MT_EX_USAGE, "--warmup and --decay together are more than --steps");
-}
-
-static void check_adam(void)
-{
-	if (!(o.hyperparams.decay >= 0)) mt_die(MT_EX_USAGE, "--wd: 0 or more");
-	if (!(o.hyperparams.beta1 >= 0 && o.hyperparams.beta1 < 1)) mt_die(MT_EX_USAGE, "--beta1: 0 to below 1");
-	if (!(o.hyperparams.beta2 >= 0 && o.hyperparams.beta2 < 1)) mt_die(MT_EX_USAGE, "--beta2: 0 to below 1");
-	if (!(o.hyperparams.eps >= 0)) mt_die(MT_EX_USAGE, "--eps: 0 or more");
-	if (!(o.hyperparams.clip >= 0)) mt_die(MT_EX_USAGE, "--clip: 0 or more");
-	if (!(o.wait >= 0)) mt_die(MT_EX_USAGE, "--wait: 0 or more");
 }
 
 /* --loss, and the options that belong to some losses */
@@ -200,7 +188,8 @@ void options_parse(struct options *out, int argc, char **argv)
 		check_warmup();
 		check_counts();
 		check_schedule();
-		check_adam();
+		if (o.hyperparams.beta1 >= 1) mt_die(MT_EX_USAGE, "--beta1: 0 to below 1");
+		if (o.hyperparams.beta2 >= 1) mt_die(MT_EX_USAGE, "--beta2: 0 to below 1");
 	}
 	pack_how_parse(pack_name, &o.pack);
 	pack_long_parse(long_name, &o.pack);

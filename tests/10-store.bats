@@ -912,7 +912,7 @@ kill_slowly() {
 	mt-store --version | grep -Eq "^mt-store [0-9]+\.[0-9]+"
 }
 
-@test "an option without what it goes with, and a value that is no choice, exit 64 with what is valid" {
+@test "an option without what it goes with, a value out of range or no choice exit 64 with what is valid" {
 	refuses() { # LINE PROGRAM ARGS...
 		local line=$1
 		shift
@@ -925,6 +925,10 @@ kill_slowly() {
 	refuses "--tier-slots goes with --tier" mt-store create x --config x --tier-slots 4
 	refuses "--config goes with --check or --count" mt-step x --config x
 	refuses "--grad: 'fp16' is not fp32, bf16 or none" mt-store create x --config x --grad fp16
+	refuses "--keep: 1 or more" mt-ckpt serve x --dir x --keep 0
+	refuses "--wd: 0 or more" mt-step x --wd -1e-9
+	refuses "--max-tokens: 1 to 16777216" mt-sample x --max-tokens 0
+	refuses "--threads: 1 to 256" mt-tier x --threads 257
 	refuses "--grad: 'fp32|bf16' is not fp32, bf16 or none" mt-store create x --config x --grad 'fp32|bf16'
 }
 

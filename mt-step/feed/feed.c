@@ -18,8 +18,9 @@ static const struct mt_opt options[] = {
 	{"u16", OPT_FLAG, &u16, NULL, "FILEs are flat: little-endian 16-bit elements"},
 	{"u32", OPT_FLAG, &u32, NULL, "FILEs are flat: little-endian 32-bit elements"},
 	{"eos", OPT_U64, &how.eos, "ID", "flat FILEs: a document ends after each element ID", &how.by_eos},
-	{"block", OPT_U64, &how.block, "N", "flat FILEs: documents of N elements that overlap by one"},
-	{"epochs", OPT_U64, &how.epochs, "N", "go through the FILEs N times"},
+	{"block", OPT_U64, &how.block, "N", "flat FILEs: documents of N elements that overlap by one", .least = 2,
+		.most = RECORD_MAX},
+	{"epochs", OPT_U64, &how.epochs, "N", "go through the FILEs N times", .least = 1},
 	{"shuffle", OPT_U64, &how.seed, "SEED", "random order of documents, given by SEED and the epoch's number",
 		&how.shuffle},
 	{"mix", OPT_FLAG, &how.mix, NULL, "interleave the documents of the FILEs; also if one has a weight"},
@@ -63,10 +64,8 @@ static void parse(int argc, char **argv, struct feed_sources *sources)
 		mt_die(MT_EX_USAGE, "--eos: %llu is above every element, at most %llu", (unsigned long long)how.eos,
 			(unsigned long long)largest);
 	if (how.by_eos && how.block) mt_die(MT_EX_USAGE, "only one of --eos and --block");
-	if (how.block == 1 || how.block > RECORD_MAX) mt_die(MT_EX_USAGE, "--block: 2 to %u", RECORD_MAX);
 	how.by_loss = loss;
 	if (loss) mt_must(mt_loss_parse(loss, &how.loss));
-	if (!how.epochs) mt_die(MT_EX_USAGE, "--epochs: at least 1");
 	if (decode) out_decode(sep ? sep : "\n");
 	mt_must(sources_open(sources, operands, n));
 	how.mix |= sources->weighted;

@@ -70,7 +70,6 @@ static enum lines parse(int argc, char **argv)
 	if (join && (o.pack & LONG_MASK) == LONG_TRUNCATE)
 		mt_die(MT_EX_USAGE, "--join writes whole records: not with --long truncate");
 	if (tokens && summed) mt_die(MT_EX_USAGE, "only one of --tokens and --sum");
-	if (!(o.wait >= 0)) mt_die(MT_EX_USAGE, "--wait: 0 or more");
 	if (isatty(STDIN_FILENO)) mt_die(MT_EX_USAGE, "stdin is a terminal; records are read there");
 	if (join) return strcmp(join, "ref") ? LINES_OLD : LINES_REF;
 	return tokens ? LINES_TOKENS : summed ? LINES_SUM : LINES_DOCUMENTS;

@@ -26,7 +26,7 @@ static struct watch watch;
 static bool utf8;
 
 static const struct mt_opt options[] = {
-	{"interval", OPT_DOUBLE, &view.interval, "S", "seconds between two looks, 0.1 to 3600"},
+	{"interval", OPT_DOUBLE, &view.interval, "S", "seconds between two looks, 0.1 to 3600", .least = 0.1, .most = 3600},
 	{"once", OPT_FLAG, &view.once, NULL, "print the screen once on stdout, without a terminal"},
 	{0},
 };
@@ -161,7 +161,6 @@ int main(int argc, char **argv)
 	const char *operand = NULL;
 	struct mt_run *run;
 	mt_cli(&program, argc, argv, &operand, 1);
-	if (!(view.interval >= 0.1 && view.interval <= 3600)) mt_die(MT_EX_USAGE, "--interval: 0.1 to 3600 seconds");
 	/* numbers stay as they are in the C locale */
 	utf8 = setlocale(LC_CTYPE, "") && strcmp(nl_langinfo(CODESET), "UTF-8") == 0;
 	const char *name = which_run(operand);

@@ -7,12 +7,6 @@
 
 void requested_parse(struct requested *r)
 {
-	if (r->expert_window > INT32_MAX) mt_die(MT_EX_USAGE, "--expert-window: more than %d", INT32_MAX);
-	if (r->threads > 4096) mt_die(MT_EX_USAGE, "--threads: %llu: more than 4096", (unsigned long long)r->threads);
-	if (r->sizes.chunk_tokens > INT32_MAX || r->sizes.head_tokens > INT32_MAX || r->sizes.pass_rows > INT32_MAX)
-		mt_die(MT_EX_USAGE, "--chunk-tokens, --head-tokens, --pass-rows: more than %d", INT32_MAX);
-	if (r->tier_given && !(r->tier >= 1e-6 && r->tier <= 1e6))
-		mt_die(MT_EX_USAGE, "--tier: %g: 1e-6 to 1e6 GB/s", r->tier);
 	const char *recompute = r->recompute_words ? r->recompute_words : "auto";
 	r->recompute = *recompute == 'a' ? RECOMPUTE_AUTO : *recompute == 'f' ? RECOMPUTE_FULL : RECOMPUTE_NONE;
 	r->compute = r->compute_words ? mt_dtype_named(r->compute_words) : 0;

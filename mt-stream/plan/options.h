@@ -33,15 +33,17 @@ struct requested { /* 0, NULL: not requested */
 	{"host-memory", OPT_SIZE, &(r).host, "BYTES", "host memory that the run may use"}, \
 	{"tier", OPT_DOUBLE, &(r).tier, "GB/s", \
 		"plan with lo, m and v on drives that read and write so much at once, both added (mt-tier --bench)", \
-		&(r).tier_given}, \
+		&(r).tier_given, .least = 1e-6, .most = 1e6}, \
 	{"recompute", OPT_CHOICE, &(r).recompute_words, "auto|full|none", \
 		"activations: full recomputes all but block inputs, none nothing (default: auto); same bits"}, \
 	{"expert-window", OPT_U64, &(r).expert_window, "N", \
-		"stream mixtures of experts N experts at a time (default: as the plan has it); same bits"}, \
+		"stream mixtures of experts N experts at a time (default: as the plan has it); same bits", \
+		.most = INT32_MAX}, \
 	{"compute", OPT_CHOICE, &(r).compute_words, "bf16|fp32", \
 		"cpu: type to multiply in (default: bf16 if weights are and the CPU has AMX, or is AMD's with AVX512-BF16; " \
 		"else fp32)"}, \
-	{"threads", OPT_U64, &(r).threads, "N", "compute threads (default: usable cores); same bits"}, \
+	{"threads", OPT_U64, &(r).threads, "N", "compute threads (default: usable cores); same bits", \
+		.most = 4096}, \
 	{"profile", OPT_STR, &(r).profile, "GPU[,K=N...]", \
 		"rates to plan with: H200, H100, ..., cpu (help lists them; default: the GPU found, else cpu); h2d=, d2h=, " \
 		"hbm=, ram= GB/s, flops= TFLOP/s, adam= G params/s"}

@@ -37,13 +37,18 @@ static const struct mt_opt options[] = {
 		"else of the embedding alone)",
 		&dry.tier_memory_given, .with = "--tier"},
 	{"steps", OPT_U64, &dry.steps, "N", "steps of the run, for how much they write to drives", .with = "--tier"},
-	{"chunk-tokens", OPT_U64, &requested.sizes.chunk_tokens, "N", "tokens of a chunk (default: as the plan has it)"},
-	{"head-tokens", OPT_U64, &requested.sizes.head_tokens, "N", "tokens of an LM-head chunk (likewise)"},
-	{"pass-rows", OPT_U64, &requested.sizes.pass_rows, "N", "compute pass-major, N rows a pass (likewise)"},
-	{"nodes", OPT_U64, &nodes, "N", "nodes of the run", &nodes_given},
-	{"net", OPT_DOUBLE, &net, "GB/s", "bandwidth of the network to and from a node", &net_given},
-	{"streams", OPT_U64, &streams, "N", "streams of a node, each with such a device"},
-	{"micro-batches", OPT_U64, &micros, "N", "micro-batches of each stream in a step", &micros_given},
+	{"chunk-tokens", OPT_U64, &requested.sizes.chunk_tokens, "N", "tokens of a chunk (default: as the plan has it)",
+		.most = INT32_MAX},
+	{"head-tokens", OPT_U64, &requested.sizes.head_tokens, "N", "tokens of an LM-head chunk (likewise)",
+		.most = INT32_MAX},
+	{"pass-rows", OPT_U64, &requested.sizes.pass_rows, "N", "compute pass-major, N rows a pass (likewise)",
+		.most = INT32_MAX},
+	{"nodes", OPT_U64, &nodes, "N", "nodes of the run", &nodes_given, .least = 1, .most = MOST_NODES},
+	{"net", OPT_DOUBLE, &net, "GB/s", "bandwidth of the network to and from a node", &net_given, .least = 1e-6,
+		.most = 1e6},
+	{"streams", OPT_U64, &streams, "N", "streams of a node, each with such a device", .least = 1, .most = MOST_STREAMS},
+	{"micro-batches", OPT_U64, &micros, "N", "micro-batches of each stream in a step", &micros_given, .least = 1,
+		.most = INT32_MAX},
 	{"attention", OPT_CHOICE, &attention, "cudnn|own", "kernels of attention: cudnn's if their work memory fits"},
 	{"list", OPT_FLAG, &list, NULL, "print the rates of all GPUs that --profile knows, in place of a plan"},
 	{"json", OPT_FLAG, &dry.json, NULL, "print JSON"},
@@ -114,13 +119,6 @@ static const struct gpu *gpu_here(void)
 static void check_nodes(void)
 {
 	uint64_t all = nodes * streams * micros;
-	if (!nodes || nodes > MOST_NODES)
-		mt_die(MT_EX_USAGE, "--nodes: %llu: 1 to %d", (unsigned long long)nodes, MOST_NODES);
-	if (!streams || streams > MOST_STREAMS)
-		mt_die(MT_EX_USAGE, "--streams: %llu: 1 to %d", (unsigned long long)streams, MOST_STREAMS);
-	if (!micros || micros > INT32_MAX)
-		mt_die(MT_EX_USAGE, "--micro-batches: %llu: 1 to %d", (unsigned long long)micros, INT32_MAX);
-	if (net_given && !(net >= 1e-6 && net <= 1e6)) mt_die(MT_EX_USAGE, "--net: %g: 1e-6 to 1e6 GB/s", net);
 	if (net_given != nodes_given)
 		mt_die(MT_EX_USAGE, net_given ? "--net: needs --nodes N" : "--nodes: needs --net, the network's GB/s");
 	if (all > 1 && !strcmp(grad, "none"))
@@ -138,7 +136,7 @@ static struct plan_request request_parse(void)
 	if (!dry.config) mt_die(MT_EX_USAGE, "a plan needs --config FILE");
 	if (batch && (micro || micros_given)) mt_die(MT_EX_USAGE, "--batch: in place of --micro and --micro-batches");
 	dry.batch = (uint32_t)batch;
-	if (batch && batch <= INT32_MAX && nodes && streams) micro = (batch - 1) / nodes / streams + 1; /* at most */
+	if (batch && batch <= INT32_MAX) micro = (batch - 1) / nodes / streams + 1; /* at most */
 	if (!seq || !micro || seq > INT32_MAX || micro > INT32_MAX)
 		mt_die(MT_EX_USAGE, "a plan needs --seq, and --micro or --batch, 1 to %d", INT32_MAX);
 	if (seq * micro > 1ull << 32)

@@ -26,7 +26,7 @@ static const struct mt_opt options[] = {
 	{"top-k", OPT_U64, &top_k, "N", "draw from the N most likely tokens only (default: all)"},
 	{"top-p", OPT_DOUBLE, &top_p, "X", "draw from the fewest tokens with a share of X together; 1: all"},
 	{"seed", OPT_U64, &seed, "N", "seed of the random numbers (default: 0)"},
-	{"max-tokens", OPT_U64, &max_tokens, "N", "maximum new tokens of a continuation"},
+	{"max-tokens", OPT_U64, &max_tokens, "N", "maximum new tokens of a continuation", .least = 1, .most = 1 << 24},
 	{"stop", OPT_LIST, &stop_list, "ID|TEXT",
 		"end after this token, or the token that completes this text; none: no token (default: the model's "
 		"eos_token_id; a text stands beside it)"},
@@ -34,7 +34,8 @@ static const struct mt_opt options[] = {
 	{"logits", OPT_STR, &logits_path, "FILE", "write the logits of each new token, vocabulary x fp32"},
 	{"compute", OPT_CHOICE, &compute_spec, "bf16|fp32",
 		"type to multiply in; bf16 reads bf16 weights in place and is faster"},
-	{"threads", OPT_U64, &threads, "N", "compute threads (default: usable cores; 1 if the run is being trained)"},
+	{"threads", OPT_U64, &threads, "N", "compute threads (default: usable cores; 1 if the run is being trained)",
+		.most = 4096},
 	{"wait", OPT_DOUBLE, &wait_s, "S", "seconds to wait for a run, its weights or a dead mt-optim"},
 	{0},
 };
@@ -77,13 +78,8 @@ static void parse_stops(void)
 
 static void check_options(void)
 {
-	enum { MOST = 1 << 24, MOST_THREADS = 4096 };
 	compute = mt_dtype_named(compute_spec);
-	if (temperature < 0) mt_die(MT_EX_USAGE, "--temperature: below 0");
 	if (!(top_p > 0 && top_p <= 1)) mt_die(MT_EX_USAGE, "--top-p: above 0, at most 1");
-	if (!max_tokens || max_tokens > MOST) mt_die(MT_EX_USAGE, "--max-tokens: 1 to %d", MOST);
-	if (threads > MOST_THREADS) mt_die(MT_EX_USAGE, "--threads: more than %d", MOST_THREADS);
-	if (wait_s < 0) mt_die(MT_EX_USAGE, "--wait: below 0");
 	parse_stops();
 }
 

@@ -25,6 +25,7 @@ struct mt_opt {       /* one option; the table ends with name NULL */
 	bool *seen;       /* set if the option is given; may be NULL */
 	const char *with; /* it is valid with one of these verbs, and with one of these options: "create --tier"; or NULL */
 	bool needed;      /* its verbs need it */
+	double least, most; /* of numbers, none of which is below 0; most 0: no limit */
 };
 /* The row of stages whose rings can be replaced */
 #define MT_OPT_RING(list) \

@@ -257,6 +257,16 @@ static _Noreturn void bad_value(const struct mt_opt *o, const char *v)
 	usage_error("--%s: '%s' is not a valid %s", o->name, v, o->arg);
 }
 
+static void check_range(const struct mt_opt *o)
+{
+	bool real = o->type == OPT_DOUBLE;
+	if (!real && o->type != OPT_U64 && o->type != OPT_SIZE) return;
+	double x = real ? *(double *)o->value : (double)*(uint64_t *)o->value;
+	if (x >= o->least && (!o->most || x <= o->most)) return;
+	if (o->most) usage_error("--%s: %.15g to %.15g", o->name, o->least, o->most);
+	usage_error("--%s: %.15g or more", o->name, o->least);
+}
+
 /* Refuse a second value of an option that holds one: it would silently replace the first. */
 static void once(const struct mt_opt *o)
 {
@@ -316,6 +326,7 @@ static void option(int argc, char **argv, int *i)
 	}
 	once(o);
 	if (!mt_opt_set(o, v)) bad_value(o, v);
+	check_range(o);
 	if (o->seen) *o->seen = true;
 }
 

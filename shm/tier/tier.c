@@ -23,7 +23,8 @@ static double seconds = 60;
 static const char *io = "threads", *move, *bench_dir;
 
 static const struct mt_opt options[] = {
-	{"threads", OPT_U64, &threads, "N", "readers of each directory, and as many writers"},
+	{"threads", OPT_U64, &threads, "N", "readers of each directory, and as many writers", .least = 1,
+		.most = THREADS_MAX},
 	{"engine", OPT_CHOICE, &io, "threads", "how files are read and written: by threads with direct I/O"},
 	{"dir", OPT_STR, &move, "OLD=NEW", "first move the tiles that are in directory OLD to NEW, another drive"},
 	{"bench", OPT_STR, &bench_dir, "DIR",
@@ -237,7 +238,6 @@ int main(int argc, char **argv)
 	struct tier *t = &tier;
 	const char *run = NULL;
 	int n = mt_cli(&program, argc, argv, &run, 1);
-	if (!threads || threads > THREADS_MAX) mt_die(MT_EX_USAGE, "--threads: wants 1 to %d", THREADS_MAX);
 	if (bench_dir && (n || move)) mt_die(MT_EX_USAGE, "--bench takes no RUN and no --dir");
 	if (bench_dir) return bench(bench_dir, (uint32_t)threads, seconds, bench_bytes);
 	mt_signals(true);
