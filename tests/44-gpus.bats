@@ -85,6 +85,33 @@ assert long <= longs < 1.2 * long, "long ones compute"' "$(speed 1 1)" "$(speed 
 	cmp "$T/whole/model/model.safetensors" "$T/killed/model/model.safetensors"
 }
 
+# bats test_tags=slow
+@test "a training continues on another number of GPUs, and two score records: the bits of one GPU" {
+	setup_gpus 3
+	trains one --device cuda
+	trains parts --device cuda:0,cuda:1 --until 1
+	trains parts --device cuda:2 --until 2 --resume
+	trains parts --device cuda:all --resume
+	[ "$(started)" = "cuda:0 cuda:1 cuda:2" ]
+	same parts
+	for list in cuda cuda:1,cuda:2; do
+		mt-run --score --model "$GOLDEN/qwen3/model" --data "$GOLDEN/llama3/data.bin" --seq 32 --run "$RUN" \
+			--device $list >"$T/score.$list" 2>"$T/score.err" 3>&-
+	done
+	[ "$(wc -l <"$T/score.cuda")" -gt 30 ]
+	cmp "$T/score.cuda" "$T/score.cuda:1,cuda:2"
+}
+
+# Kills at random moments, as in tests/80-crash.bats: the bits of one GPU that nothing disturbs
+storm() {
+	need_emulator
+	python3 "$TOP/tests/crash/crash.py" --faults "${MT_CRASH_FAULTS:-20}" "$@"
+}
+# bats test_tags=nightly
+@test "dpo, experts by windows, on two GPUs: kills at random moments change no bit" { storm gpus-2; }
+# bats test_tags=nightly
+@test "--update early, state in files, on three GPUs: kills at random moments change no bit" { storm gpus-3; }
+
 # Sensors of the emulated GPUs, as tests/probes/so-nvml.c reads them: sensors LINE-OF-GPU...
 sensors() {
 	mkdir -p "$T/lib"

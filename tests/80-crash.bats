@@ -51,6 +51,9 @@ setup_file() { export MT_CRASH_SEED=${MT_CRASH_SEED:-$RANDOM}; echo "# seed $MT_
 # bats test_tags=nightly
 @test "blocks' own inputs, shared k and v, two streams: kills at random moments change no bit" { storm shared; }
 @test "dpo on pairs, two streams, evaluations: kills at random moments change no bit" { storm pairs; }
+@test "three streams that reorder all that events allow, evaluations: kills at random moments change no bit" {
+	storm chaos-3
+}
 
 @test "--update early, two streams, evaluations: kills at random moments change no bit" { storm early; }
 # bats test_tags=nightly

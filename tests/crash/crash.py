@@ -50,6 +50,7 @@ from nodes import metrics
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BIN = os.environ.get("MT", os.path.join(TOP, "bin"))
 PROBES = os.path.join(os.environ.get("BUILD", os.path.join(TOP, "build")), "probes")
+EMU, CUBLASLT = (os.path.join(PROBES, "../emu", name) for name in ("mt-stream", "libcublasLt.so.13"))
 SHM = os.environ.get("MT_SHM_DIR", "/dev/shm")
 
 # grad none: a stage that dies after a step's commit leaves a dirty run, which continues from its last checkpoint.
@@ -75,7 +76,13 @@ CASES = {
     "early-windows": dict(dtype="bf16", early=True, experts=6, windows=3, micros=3, streams=2, save=3),
     "shared": dict(dtype="bf16", shared=True, tied=True, micros=3, streams=2, save=3),
     "pairs": dict(dtype="bf16", loss="dpo", micros=3, streams=2, save=3, eval=4),
+    # an mt-stream on each emulated GPU; mt-streams that reorder all that they may
+    "gpus-2": dict(dtype="bf16", device="cuda", experts=6, windows=3, loss="dpo", micros=3, streams=2, save=3,
+                   vocab=100, steps=6),
+    "chaos-3": dict(dtype="bf16", device="chaos", micros=4, streams=3, save=3, eval=4),
     # tier: directories, slots. lo, m and v of all units but the first are in files
+    "gpus-3": dict(dtype="bf16", device="cuda", tier=(1, 3), early=True, micros=4, streams=3, save=3, vocab=100,
+                   steps=6),
     "tier": dict(dtype="bf16", tier=(1, 2), micros=2, streams=2, save=3, threads=2, vocab=8000),
     "tier-eval": dict(dtype="bf16", tier=(3, 4), grad="bf16", state="bf16", tied=True, micros=2, eval=2, vocab=8000),
     "tier-int8": dict(dtype="bf16", tier=(2, 3), state="int8", micros=2, save=4, threads=2, isa="scalar", vocab=8000),
@@ -111,7 +118,8 @@ TIER_AIMS = (
     + [("tier", "new file", None), ("tier", "to link", None)] * 2
 )
 BUSY = {15: "applying", 17: "saving", READ_TILE: "reading", WRITE_TILE: "writing"}
-SLOTS = {"store": 0, "step": 1, "optim": 2, "ckpt": 3, "fill": 4, "tier": 6, "stream0": 8, "stream1": 9}
+SLOTS = {"store": 0, "step": 1, "optim": 2, "ckpt": 3, "fill": 4, "tier": 6, "stream0": 8, "stream1": 9,
+         "stream2": 10}
 
 
 class Wrong(Exception):
@@ -217,7 +225,7 @@ class Run:
 
     def __init__(self, case, where, name):
         self.c = dict({"grad": "fp32", "state": "fp32", "optim": "adamw", "streams": 1, "threads": 1, "micros": 1,
-                       "pack": "docs"}, **case)
+                       "pack": "docs", "device": "cpu"}, **case)
         self.where, self.name = where, name
         self.out = os.path.join(where, name)
         os.makedirs(self.out)
@@ -225,6 +233,7 @@ class Run:
         self.saver_hurt = False
         self.takeovers = 0              # slots taken after their holder was killed or counted as dead
         self.hit = []                   # activities in BUSY that killed stages had
+        self.seed = 0                   # of the last mt-stream
         self.killed_making = {}         # command -> how often it was killed while it made the run
         self.loaded = 0                 # the step of the checkpoint that the run was loaded from
         self.make()
@@ -323,7 +332,11 @@ class Run:
                     "--wd", "0.1", "--eps", "1e-5", "--pack", c["pack"], "--wait", "30"] + eval_ + save + clip + \
                 (["--loss", c["loss"]] if "loss" in c else [])
         windows = ["--expert-window", str(c["experts"] // c["windows"])] if "windows" in c else []
-        return [program("mt-stream"), self.name, "--device", "cpu", "--threads", "1"] + windows
+        self.seed += 1
+        device = {"cpu": "cpu", "chaos": "chaos:%d" % self.seed, "cuda": "cuda:" + stage[-1]}[c["device"]]
+        emulated = ["env", "MT_EMU_SEED=%d" % self.seed, "MT_EMU_DEVICES=%d" % c["streams"], "MT_CUBLASLT=" + CUBLASLT]
+        argv = emulated + [EMU] if c["device"] == "cuda" else [program("mt-stream")]
+        return argv + [self.name, "--device", device, "--threads", "1"] + windows
 
     def stages(self):
         names = ["store", "optim"] + ["stream%d" % i for i in range(self.c["streams"])] + ["step"]
@@ -402,8 +415,11 @@ class Run:
 
     def at_work(self, stage):
         """True if it holds its slot. It has handled signals for long by then."""
-        slots = [8, 9] if stage.startswith("stream") else [SLOTS[stage]]
-        return any(self.watch.holds(slot, self.proc[stage].pid) for slot in slots)
+        return any(self.watch.holds(slot, self.proc[stage].pid) for slot in self.slots(stage))
+
+    def slots(self, stage):
+        """Those that it may have: an mt-stream takes the first one that is free."""
+        return range(8, 8 + max(2, self.c["streams"])) if stage.startswith("stream") else (SLOTS[stage],)
 
     def dirty(self):
         return self.watch.state() == DIRTY and self.c["grad"] == "none"
@@ -533,28 +549,30 @@ def make_model(where, case):
             del config[key]
     with open(os.path.join(where, "config.json"), "w") as f:
         json.dump(config, f)
-    words = random.Random(3)
+    words, vocab = random.Random(3), min(config["vocab_size"], 2000)
     for name, documents in (("data.bin", 40 * 2 * case.get("micros", 1) * 3), ("eval.bin", 12)):
         with open(os.path.join(where, name), "wb") as f:
             for _ in range(documents):
-                f.write(pair(words) if "loss" in case else document(words, words.randint(2, 50)))
+                f.write(pair(words, vocab) if "loss" in case else document(words, vocab, words.randint(2, 50)))
 
 
-def document(words, n, parts=b""):
-    tokens = [min(words.randrange(2000), words.randrange(2000)) for _ in range(n)]
+def document(words, vocab, n, parts=b""):
+    tokens = [min(words.randrange(vocab), words.randrange(vocab)) for _ in range(n)]
     return struct.pack("<I", n) + parts + struct.pack("<%dI" % n, *tokens)
 
 
-def pair(words):
+def pair(words, vocab):
     """A chosen and a rejected document with the sums of a reference model's log-probabilities"""
     both = b""
     for side in words.sample((1, 2), 2):
         n = words.randint(2, 16)
-        both += document(words, n, struct.pack("<IId", 1 | 2, side, -8.0 * n))
+        both += document(words, vocab, n, struct.pack("<IId", 1 | 2, side, -8.0 * n))
     return struct.pack("<I", 1 << 31 | len(both) // 4) + both
 
 
 def undisturbed(case, where):
+    """By one mt-stream, whatever the case has"""
+    case = dict(case, streams=1, device="cuda" if case.get("device") == "cuda" else "cpu")
     run = Run(case, where, "crash%d-ref" % os.getpid())
     try:
         run.start_all()
@@ -694,8 +712,7 @@ class Storm:
         # an mt-stream that is starting could take the slot instead
         if stage == "step" or not all(self.run.at_work(s) for s in streams + [stage]):
             return
-        slots = (8, 9) if stage.startswith("stream") else (SLOTS[stage],)
-        slot = [s for s in slots if self.run.watch.holds(s, self.run.proc[stage].pid)][0]
+        slot = [s for s in self.run.slots(stage) if self.run.watch.holds(s, self.run.proc[stage].pid)][0]
         if not stage.startswith("stream"):
             self.run.strike([stage], signal.SIGSTOP)
             self.refused(stage, (75,), prefix=NAMESPACE)
@@ -877,7 +894,7 @@ def numbers(count):
 
 
 def one_storm(name, where, want, rng, hows, count, taken, i):
-    run = Run(dict(CASES[name], steps=STEPS), where, "crash%d-%d" % (os.getpid(), i))
+    run = Run(dict({"steps": STEPS}, **CASES[name]), where, "crash%d-%d" % (os.getpid(), i))
     try:
         storm = Storm(run, rng, hows, count, taken)
         while not storm.turn():
@@ -932,7 +949,7 @@ def main():
         try:
             make_model(os.path.join(where, "w"), CASES[name])
             here = os.path.join(where, "w")
-            want = undisturbed(dict(CASES[name], steps=STEPS), here)
+            want = undisturbed(dict({"steps": STEPS}, **CASES[name]), here)
             i = 0
             while (faults(count) < args.faults or count["takeovers"] < args.takeovers / len(cases) or
                    time.monotonic() - began < args.seconds):
