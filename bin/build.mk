@@ -79,9 +79,16 @@ wheel:
 	  LDFLAGS='$(LDFLAGS) $(RELOCATABLE)' >/dev/null
 	@.github/wheel $(WHEEL) $(if $(CUDA_OBJ),$(CUBLAS_MAJOR))
 
-# ---- a Debian package, mt-train, in build/deb; deb-test installs it in a bare system and trains there (slow; root)
-.PHONY: deb deb-test
+# ---- Debian packages in build/deb: mt-train, without CUDA, and where nvcc is, mt-train-cuda, which replaces it
+.PHONY: deb
 deb:
-	@.github/debian/build build/deb
-deb-test:
-	@.github/debian/test build/deb
+	@$(if $(CUDA_OBJ),DEB_BUILD_PROFILES=cuda NVCC=$(NVCC) CUDNN_FRONTEND=$(CUDNN_FRONTEND) CUDNN_H=$(CUDNN_H)) \
+	  .github/debian/build build/deb
+
+# ---- what these made is installed in bare systems, trains there, and is removed (as root, with debootstrap)
+BARE ?= $(shell . /etc/os-release && echo $$VERSION_CODENAME)
+.PHONY: wheel-test deb-test
+wheel-test: MADE = $(WHEEL)/*.whl
+deb-test: MADE = build/deb/*.deb
+wheel-test deb-test:
+	@tests/distros $(patsubst %,--with %,.github/try $(wildcard $(MADE))) $(BARE) -- sh /home/mt/try

@@ -99,8 +99,10 @@ assert run.ring(b"grad.0")["slots"] > 1 and any(run.floats(run.units[1]["w"], 64
 	python3 -c 'import ensurepip, venv' || skip "needs python3-venv"
 	mt_make wheel WHEEL="$T/wheel"
 	python3 - "$T"/wheel/mt-*-py3-none-manylinux_2_*.whl <<-'PY'
-		import base64, csv, hashlib, sys, zipfile
+		import base64, csv, email, hashlib, sys, zipfile
 		z = zipfile.ZipFile(sys.argv[1])
+		about = email.message_from_bytes(z.read(z.namelist()[-1].replace("RECORD", "METADATA")))
+		assert about["Description-Content-Type"] and about.get_payload().startswith("# mt"), about.defects
 		record = {name: digest for name, digest, _ in csv.reader(z.read(z.namelist()[-1]).decode().split())}
 		assert sorted(record) == sorted(z.namelist()) and any(n.endswith("/man1/mt-run.1") for n in record)
 		for name, digest in record.items():
@@ -210,16 +212,17 @@ offers() {
 @test "the scripts of make wheel, make deb and make numa-test pass shellcheck" {
 	need_cmd shellcheck
 	cd "$TOP"
-	shellcheck --norc .github/wheel .github/debian/build .github/debian/test tests/numa/run
+	shellcheck --norc .github/wheel .github/try .github/debian/build tests/distros tests/numa/run
 	shellcheck --norc -s sh tests/numa/init
 }
 
 # bats test_tags=slow
-@test "make deb: the package has the tree's files without ignored ones, also where there is no .git" {
+@test "make deb: packages of the tree's files that are not ignored, also without .git; for CUDA if nvcc is there" {
 	need_checkout
 	mkdir "$T/bin" "$T/tree"
 	cat >"$T/bin/dpkg-buildpackage" <<-'SH'
 		#!/bin/sh
+		echo "profiles: ${DEB_BUILD_PROFILES-}, nvcc: ${NVCC-}"
 		: >"../mt-train_$(sed -n '1s/.*(\(.*\)).*/\1/p' debian/changelog)_x.deb"
 	SH
 	chmod +x "$T/bin/dpkg-buildpackage"
@@ -237,6 +240,11 @@ offers() {
 	PATH=$T/bin:$PATH make deb NVCC= MPICC= >"$T/out" 2>"$T/err"
 	(cd build/deb/src && find . -type f ! -path './debian/*') | sort | diff "$T/want" -
 	grep -Eq '/mt-train_[0-9.]+~git20[0-9]{6}\.[0-9a-f]+_x\.deb$' "$T/out"
+	grep -qx "profiles: , nvcc: " "$T/out"
+	mkdir -p "$T/cuda/bin" "$T/cuda/include" "$T/cuda/lib"
+	touch "$T/cuda/bin/nvcc" "$T/cuda/include/cublasLt.h" "$T/cuda/lib/libcudart_static.a"
+	PATH=$T/bin:$PATH make deb NVCC="$T/cuda/bin/nvcc" MPICC= >"$T/out" 2>"$T/err"
+	grep -qx "profiles: cuda, nvcc: $T/cuda/bin/nvcc" "$T/out"
 }
 
 # A python3 whose venvs have a pip that installs nothing and keeps its requirements in $T/asked; while $T/offline is
