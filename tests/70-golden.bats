@@ -105,6 +105,8 @@ load lib/golden
 # Families whose blocks differ from llama's in norms, MLP, factors or the layout of their tensors
 
 @test "granite in fp32: losses, norms, gradients and weights match PyTorch's" { golden granite; }
+@test "hyperclovax in fp32: losses, norms, gradients and weights match PyTorch's" { golden hyperclovax; }
+@test "hyperclovax in bf16: results differ from PyTorch's only by rounding" { golden hyperclovax --bf16; }
 @test "cohere2 in fp32: losses, norms, gradients and weights match PyTorch's" { golden cohere2; }
 @test "cohere2 in bf16: results differ from PyTorch's only by rounding" { golden cohere2 --bf16; }
 @test "cohere2-v4 in fp32: losses, norms, gradients and weights match PyTorch's" { golden cohere2-v4; }
@@ -144,7 +146,7 @@ load lib/golden
 
 MORE="granite cohere2 cohere2-v4 cohere phi gemma glm starcoder2 stablelm stablelm-parallel nemotron arcee apertus \
 	ernie4_5 helium hunyuan olmo olmo-tied falcon falcon-40b falcon-sequential neox neox-sequential exaone minimax-m2 \
-	dots1 solar-open exaone-moe sarvam-moe gpt2 gpt-bigcode gpt-bigcode-heads opt opt-plain"
+	dots1 solar-open exaone-moe sarvam-moe gpt2 gpt-bigcode gpt-bigcode-heads opt opt-plain hyperclovax"
 
 @test "rope_parameters by type of layer are exported as they are, also where all layers are of one type" {
 	python3 - "$GOLDEN/gemma4/model/config.json" "$T/config.json" <<-'EOF'

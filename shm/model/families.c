@@ -35,11 +35,12 @@
 	.no_pad = true, .dropout = 0.1, .dropout_key = {"attn_pdrop", "resid_pdrop", "embd_pdrop"}, \
 	.dropout_released = true, .nope = NOPE_FULL
 #define GPT2_FLAGS (MT_LAYERNORM | MT_NORM_BIAS | ALL_BIASES | MT_POSITIONS | MT_INIT_BY_DEPTH)
-#define GRANITE_FACTORS .number = {{"embedding_multiplier", OF_MODEL(embed_scale), AS_IS, 1}, \
+#define FACTORS(attention, as) .number = {{"embedding_multiplier", OF_MODEL(embed_scale), AS_IS, 1}, \
 	{"residual_multiplier", OF_MODEL(residual_scale), AS_IS, 1}, \
 	{"residual_multiplier", OF_MODEL(mlp_scale), AS_IS, 1}, \
-	{"attention_multiplier", OF_MODEL(attention_scale), AS_IS, 1}, \
-	{"logits_scaling", OF_MODEL(logit_scale), RECIPROCAL, 1}}
+	{"attention_multiplier", OF_MODEL(attention_scale), AS_IS, attention}, \
+	{"logits_scaling", OF_MODEL(logit_scale), as, 1}}
+#define GRANITE_FACTORS FACTORS(1, RECIPROCAL)
 #define OLMO_FLAGS (MT_NO_PRE_NORM | MT_POST_NORM | MT_QK_NORM | MT_QK_NORM_ROW)
 
 /* Mixtures of experts as DeepSeek V3's: scores by sigmoid, a correction that is not trained, shared experts */
@@ -86,6 +87,11 @@ static const struct family families[] = {
 	{"granite", "GraniteForCausalLM", .size = {32, 4096, 11008, 32000, 2048, 32, DERIVED, DERIVED},
 		.flag_key = {ATTENTION_BIAS, MLP_BIAS},
 		GRANITE_FACTORS},
+	{"hyperclovax", "HyperCLOVAXForCausalLM", .size = {32, 4096, 11008, 32000, 2048, 32, DERIVED, DERIVED},
+		.heads_divide_hidden = true,
+		.flag_key = {ATTENTION_BIAS, MLP_BIAS, {"use_post_norm", MT_POST_NORM, true}},
+		FACTORS(NAN, AS_IS),
+		.names = MT_NAMES_HYPERCLOVAX},
 	{"cohere2", "Cohere2ForCausalLM", .size = {40, 8192, 22528, 256000, 8192, 64, DERIVED, DERIVED}, .tied = true,
 		.flags = MT_LAYERNORM | PARALLEL_ONE_NORM, .flag_key = {ATTENTION_BIAS},
 		.number = {{"logit_scale", OF_MODEL(logit_scale), AS_IS, 0.0625}}, .eps_key = "layer_norm_eps", .eps = 1e-5,

@@ -116,3 +116,4 @@ NAMES(KIMI, .renamed = true, .now = MT_NAMES_KIMI_5, .base = MT_NAMES_MIXTRAL, .
 NAMES(KIMI_5, .base = MT_NAMES_KIMI, .experts = "block_sparse_moe.experts.",
 	.other = {{MT_T_GATE, "block_sparse_moe.gate_proj.weight"}, {MT_T_UP, "block_sparse_moe.up_proj.weight"},
 	{MT_T_DOWN, "block_sparse_moe.down_proj.weight"}})
+NAMES(HYPERCLOVAX, .other = {{MT_T_POST1, "post_norm1.weight"}, {MT_T_POST2, "post_norm2.weight"}})

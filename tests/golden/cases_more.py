@@ -21,6 +21,14 @@ CASES = {
             attention_multiplier=0.25, logits_scaling=1.5),
         "dialect": 4,
         "train": {"micro": 2, "wd": 0.1, "clip": 1.6}},
+    # as granite, but the logits' factor is no divisor, and norms after attention and MLP, too, before the factor
+    "hyperclovax": {
+        "config": transformers.HyperCLOVAXConfig(
+            **SMALL, intermediate_size=30, num_attention_heads=4, num_key_value_heads=2, attention_bias=True,
+            mlp_bias=True, embedding_multiplier=3.0, residual_multiplier=0.6, attention_multiplier=0.25,
+            logits_scaling=0.7, rope_parameters=QUICK),
+        "dialect": 4,
+        "train": {"micro": 2, "wd": 0.1, "clip": 1.3}},
     # LayerNorm without bias, attention and MLP parallel behind one norm; windows of 5 with rope, layer 1 without both;
     # pad_token_id 0 as in its class
     "cohere2": {

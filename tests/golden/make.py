@@ -689,7 +689,7 @@ def make_case(name, case, where, once=False):
     if min(float(run["grad1"][sized_by(n)].norm()) for n in run["grad1"] if n not in fixed) < 1e-4:
         raise Unfit("%s: a tensor without a gradient proves nothing" % name)
     if o["clip"] and not 0 < clipped < o["steps"]:
-        raise Unfit("%s: some steps should be clipped and some not: clip %.4g would do" % (
+        raise Unfit("%s: some steps should be clipped and some not: clip %.3g would do" % (
             name, statistics.median(s["grad_norm"] for s in run["steps"])))
     if not where:
         return

@@ -68,9 +68,10 @@ FAMILIES = {
     "llama": {"rope_scaling": [{"rope_type": "longrope", **longrope(4), "original_max_position_embeddings": 32},
                                {"rope_type": "longrope", **longrope(4), "factor": 4.0}]},
 }
+GRANITE = {**BIAS, **MLP_BIAS, "embedding_multiplier": [12], "residual_multiplier": [0.22], "rope_theta": [500.0],
+           "attention_multiplier": [0.015625], "logits_scaling": [16.0], "rope_scaling": [None, LINEAR]}
 FAMILIES.update({
-    "granite": {**BIAS, **MLP_BIAS, "embedding_multiplier": [12], "residual_multiplier": [0.22], "rope_theta": [500.0],
-                "attention_multiplier": [0.015625], "logits_scaling": [16.0], "rope_scaling": [None, LINEAR]},
+    "granite": GRANITE, "hyperclovax": {**GRANITE, "use_post_norm": [True, False]},
     "cohere2": {**TYPES, **BIAS, "sliding_window_pattern": [2], "sliding_window": [5], "logit_scale": [0.5],
                 "rope_theta": [500.0]},
     "cohere": {**BIAS, "logit_scale": [0.5], "rope_theta": [500.0], "rope_scaling": [None, LINEAR]},
@@ -374,9 +375,9 @@ def check_numbers(config, meant, model, facts):
     want = {"norm_eps": epsilon(model)}
     if scales or not layers or (attentions and meant.model_type != "kimi_linear"):  # else gated DeltaNet alone
         want["attention_scale"] = scales[0] if scales else float(facts["head_dim"]) ** -0.5
-    if meant.model_type in ("granite", "granitemoehybrid"):
+    if meant.model_type in ("granite", "granitemoehybrid", "hyperclovax"):
         want.update(embed_scale=meant.embedding_multiplier, residual_scale=meant.residual_multiplier,
-                    logit_scale=1 / meant.logits_scaling)
+                    logit_scale=meant.logits_scaling ** (1 if meant.model_type == "hyperclovax" else -1))
     if meant.model_type == "falcon_h1":
         z, x, b, c, dt = meant.ssm_multipliers
         after, before = (1, meant.ssm_in_multiplier) if meant.mamba_proj_bias else (meant.ssm_in_multiplier, 1)
