@@ -124,7 +124,8 @@ foreign() {
 }
 
 # One extended regular expression a line: the old names and phrases, in forms that cannot be right. (lane is right for
-# SIMD, engine for a GPU's copy engine, "said" in a sentence, --blows and --lanes as old names of options.)
+# SIMD, engine for a GPU's copy engine, "said" in a sentence, --blows and --lanes as old names of options.) The last
+# one: a number of families or suites is wrong as soon as one is added.
 old_names() {
 	cat <<-'END'
 		\bMT_GATHER\b
@@ -160,6 +161,7 @@ old_names() {
 		\b(is|are|was|were) told\b
 		for an answer with\b
 		terms of the loss that routers
+		\b[0-9]+ (golden |small |model )?(families|models|suites|classes)\b
 	END
 }
 

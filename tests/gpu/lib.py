@@ -518,7 +518,7 @@ def step(config, dtype, device, options=(), rows=5, seq=24, micros=1, streams=1,
         return Step(sorted(out.splitlines()), stderr, values, tensors)
 
 
-# How far a gradient may lie from the cpu's, as a share of its norm. fp32: sums in another order; the 109 golden models
+# How far a gradient may lie from the cpu's, as a share of its norm. fp32: sums in another order; the golden models
 # differ by at most 2e-5. bf16: where a value is rounded up instead of down, later layers enlarge the difference. Each
 # model's measure is how far the cpu's own bf16 step lies from its fp32 step: 0.3 % of the whole gradient, up to 25 %
 # (gemma4, with these random weights). The device and the cpu differ by at most 2.1 times that, or by 0.044 of a tensor;
