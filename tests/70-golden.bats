@@ -120,6 +120,8 @@ load lib/golden
 @test "stablelm in fp32: losses, norms, gradients and weights match PyTorch's" { golden stablelm; }
 @test "stablelm-parallel in fp32: losses, norms, gradients and weights match PyTorch's" { golden stablelm-parallel; }
 @test "nemotron in fp32: losses, norms, gradients and weights match PyTorch's" { golden nemotron; }
+@test "jais2 in fp32: losses, norms, gradients and weights match PyTorch's" { golden jais2; }
+@test "jais2 in bf16: results differ from PyTorch's only by rounding" { golden jais2 --bf16; }
 @test "arcee in fp32: losses, norms, gradients and weights match PyTorch's" { golden arcee; }
 @test "apertus in fp32: losses, norms, gradients and weights match PyTorch's" { golden apertus; }
 @test "apertus in bf16: results differ from PyTorch's only by rounding" { golden apertus --bf16; }
@@ -146,7 +148,7 @@ load lib/golden
 
 MORE="granite cohere2 cohere2-v4 cohere phi gemma glm starcoder2 stablelm stablelm-parallel nemotron arcee apertus \
 	ernie4_5 helium hunyuan olmo olmo-tied falcon falcon-40b falcon-sequential neox neox-sequential exaone minimax-m2 \
-	dots1 solar-open exaone-moe sarvam-moe gpt2 gpt-bigcode gpt-bigcode-heads opt opt-plain hyperclovax"
+	dots1 solar-open exaone-moe sarvam-moe gpt2 gpt-bigcode gpt-bigcode-heads opt opt-plain hyperclovax jais2"
 
 @test "rope_parameters by type of layer are exported as they are, also where all layers are of one type" {
 	python3 - "$GOLDEN/gemma4/model/config.json" "$T/config.json" <<-'EOF'

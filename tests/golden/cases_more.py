@@ -103,6 +103,12 @@ CASES = {
             **SMALL, intermediate_size=36, num_attention_heads=3, num_key_value_heads=1, head_dim=12, mlp_bias=True),
         "dialect": 4, "one": True,
         "train": {"micro": 2, "wd": 0.05, "clip": 2.8}},
+    # LayerNorm with bias, squared relu without a gate, biases everywhere
+    "jais2": {
+        "config": transformers.Jais2Config(
+            **SMALL, intermediate_size=36, num_attention_heads=3, num_key_value_heads=1, rope_parameters=QUICK),
+        "dialect": 5,
+        "train": {"micro": 2, "wd": 0.05, "clip": 2.8}},
     # squared relu without a gate in a block that is llama's otherwise; yarn
     "arcee": {
         "config": transformers.ArceeConfig(

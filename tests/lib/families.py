@@ -84,6 +84,7 @@ FAMILIES.update({
     "stablelm": {"use_qkv_bias": [True, False], "use_parallel_residual": [True, False], "rope_scaling": [None, LINEAR],
                  "partial_rotary_factor": [0.25, 0.5, 1.0], "layer_norm_eps": [0.001]},
     "nemotron": {**BIAS, **MLP_BIAS, "partial_rotary_factor": [0.25, 0.5, 1.0], "rope_theta": [500.0]},
+    "jais2": {**BIAS, **MLP_BIAS, "rope_scaling": [None, LLAMA3], "layer_norm_eps": [0.001]},
     "arcee": {**BIAS, **MLP_BIAS, "rope_scaling": [None, YARN], "rope_theta": [500.0]},
     "apertus": {**BIAS, "rope_scaling": [LLAMA3, LINEAR]},
     "ernie4_5": {"use_bias": [True, False], "rope_theta": [500.0]},
