@@ -72,6 +72,7 @@ struct model {
 	uint32_t rotary_dim; /* elements of a head that turn, where a key says so instead of their part; 0: none does */
 	uint32_t rope_positions; /* positions that the ropes' frequencies hold for */
 	enum rope_of rope_of[MT_KINDS];
+	/* These have the numbers of their part alone: */
 	struct mt_layer mixer;   /* gated DeltaNet, Mamba 2 or a convolution, of layers that have it instead of attention */
 	struct mt_layer experts; /* the MLP of layers with experts */
 	bool sparse[1024];       /* does this layer have them? */
@@ -241,32 +242,13 @@ void rope_fill(struct reader *, const struct family *, struct model *, enum rope
 /* layers.c: each layer's kind */
 void read_layers(struct reader *, const struct family *, struct model *);
 void check_heads(struct reader *, const struct mt_layer *);
-void read_falcon(struct reader *, struct model *); /* config.c: what rows of families.c have in `read` */
-void read_gemma(struct reader *, struct model *);
-void read_gemma_1(struct reader *, struct model *);
-void read_olmo(struct reader *, struct model *);
-void read_gemma4_unified(struct reader *, struct model *);
-void read_gpt2(struct reader *, struct model *);
-void read_bigcode(struct reader *, struct model *);
-void read_opt(struct reader *, struct model *);
-void read_gemma4(struct reader *, struct model *);
-void read_afmoe(struct reader *, struct model *);
-void read_delta(struct reader *, struct model *);
-void read_conv(struct reader *, struct model *);
-void read_lfm2(struct reader *, struct model *);
-void read_kimi(struct reader *, struct model *);
-void read_granite_hybrid(struct reader *, struct model *);
-void read_nemotron_h(struct reader *, struct model *);
-void read_falcon_h1(struct reader *, struct model *);
-/* experts.c: m->experts and m->sparse; as `read` */
-void read_experts(struct reader *, struct model *);
-void read_minimax(struct reader *, struct model *);
-void read_gpt_oss(struct reader *, struct model *);
-void read_lfm2_experts(struct reader *, struct model *);
-void read_deepseek_v2(struct reader *, struct model *);
-void read_llama4(struct reader *, struct model *);
-/* If layer i has experts, give them to its kind, which has been made of m->base */
-void set_experts(const struct model *, uint32_t i, struct mt_layer *);
+/* What rows of families.c have in `read`: config.c */
+typedef void read_function(struct reader *, struct model *);
+read_function read_falcon, read_gemma, read_gemma_1, read_gemma4, read_gemma4_unified, read_olmo, read_gpt2;
+read_function read_bigcode, read_opt, read_afmoe, read_delta, read_conv, read_lfm2, read_kimi, read_granite_hybrid;
+read_function read_nemotron_h, read_falcon_h1;
+/* experts.c. read_experts: m->experts and m->sparse */
+read_function read_experts, read_minimax, read_gpt_oss, read_lfm2_experts, read_deepseek_v2, read_llama4;
 
 /* clang-format on */
 

@@ -81,12 +81,12 @@ static uint32_t read_aliased(struct reader *r, const char *key, const char *alia
 	return other;
 }
 
-static void read_expert_sizes(struct reader *r, const struct experts *x, struct mt_layer *k)
+static void read_expert_sizes(struct reader *r, const struct experts *x, uint32_t ffn, struct mt_layer *k)
 {
 	const char *per_token_key = x->per_token_key ? x->per_token_key : "num_experts_per_tok";
 	k->experts = read_aliased(r, x->key, x->alias, x->experts, MT_EXPERTS);
 	k->experts_per_token = read_aliased(r, per_token_key, x->per_token_alias, x->per_token, MT_EXPERTS_PER_TOKEN);
-	k->expert_ffn = x->ffn_key ? key_u32(r, x->ffn_key, x->ffn, 1, 1 << 22) : k->ffn;
+	k->expert_ffn = x->ffn_key ? key_u32(r, x->ffn_key, x->ffn, 1, 1 << 22) : ffn;
 	k->shared_ffn = x->shared_key ? key_u32(r, x->shared_key, x->shared, 0, 1 << 22) : 0;
 	if (k->expert_ffn == REQUIRED) REFUSE(r, MT_EX_CONFIG, "%s is missing", x->ffn_key);
 	if (k->experts == REQUIRED) REFUSE(r, MT_EX_CONFIG, "%s is missing", x->key);
@@ -127,9 +127,7 @@ void read_experts(struct reader *r, struct model *m)
 	struct mt_layer *k = &m->experts;
 	double noise = key_number(r, r->root, "router_jitter_noise"); /* training would multiply inputs at random */
 	if (noise > 0) REFUSE(r, MT_EX_CONFIG, "router_jitter_noise %g is not supported, only 0", noise);
-	*k = m->base;
-	read_expert_sizes(r, x, k);
-	k->ffn = 0;
+	read_expert_sizes(r, x, m->base.ffn, k);
 	k->score = x->score;
 	k->expert_flags = x->flags;
 	if (x->renormalise_key && key_bool(r, r->root, x->renormalise_key, x->renormalise))
@@ -193,21 +191,4 @@ void read_gpt_oss(struct reader *r, struct model *m)
 	if (!isnan(alpha) && alpha != 1.702) REFUSE(r, MT_EX_CONFIG, "swiglu_alpha %g is not supported, only 1.702", alpha);
 	if (!isnan(limit) && limit != 7) REFUSE(r, MT_EX_CONFIG, "swiglu_limit %g is not supported, only 7", limit);
 	m->base.form = MT_SWIGLU_CLAMPED;
-}
-
-void set_experts(const struct model *m, uint32_t i, struct mt_layer *k)
-{
-	if (!m->sparse[i]) return;
-	k->ffn = 0;
-	k->experts = m->experts.experts;
-	k->experts_per_token = m->experts.experts_per_token;
-	k->expert_ffn = m->experts.expert_ffn;
-	k->shared_ffn = m->experts.shared_ffn;
-	k->score = m->experts.score;
-	k->expert_flags = m->experts.expert_flags;
-	k->groups = m->experts.groups;
-	k->groups_per_token = m->experts.groups_per_token;
-	k->expert_scale = m->experts.expert_scale;
-	k->weight_floor = m->experts.weight_floor;
-	k->weight_eps = m->experts.weight_eps;
 }

@@ -128,23 +128,28 @@ static void read_full_layers(struct reader *r, uint32_t layers, uint8_t *has)
 		if (!full[i]) has[i] |= HAS_MIXER;
 }
 
+/* All numbers that the part has, which are those that are not 0 */
+static void add_part(struct mt_layer *k, const struct mt_layer *part)
+{
+	static const uint32_t none;
+	for (size_t at = 0; at < sizeof *k; at += sizeof none)
+		if (memcmp((const char *)part + at, &none, sizeof none))
+			memcpy((char *)k + at, (const char *)part + at, sizeof none);
+}
+
+static void set_experts(const struct model *m, struct mt_layer *k)
+{
+	k->ffn = 0;
+	add_part(k, &m->experts);
+}
+
 static void set_mixer(const struct model *m, struct mt_layer *k)
 {
-	k->mixer = m->mixer.mixer;
 	if (!(m->mixer.mamba_flags & MT_BESIDE_ATTENTION)) {
 		k->heads = k->kv_heads = k->head_dim = k->window = k->output_gate = 0;
 		k->q_rank = k->kv_rank = k->v_dim = k->rope_dim = 0;
 	}
-	k->key_heads = m->mixer.key_heads;
-	k->value_heads = m->mixer.value_heads;
-	k->key_dim = m->mixer.key_dim;
-	k->value_dim = m->mixer.value_dim;
-	k->conv_width = m->mixer.conv_width;
-	k->conv_dim = m->mixer.conv_dim;
-	k->mamba_flags = m->mixer.mamba_flags;
-	k->dt_min = m->mixer.dt_min;
-	k->dt_max = m->mixer.dt_max;
-	k->gate_rank = m->mixer.gate_rank;
+	add_part(k, &m->mixer);
 }
 
 /* Of a layer that is one half alone, the other half */
@@ -280,7 +285,7 @@ void read_layers(struct reader *r, const struct family *family, struct model *m)
 		if (has[i] & HAS_SPAN && !span)
 			REFUSE(r, MT_EX_CONFIG, "layer_types: layer %u is chunked_attention without attention_chunk_size", i);
 		set_sizes(r, family, m, i, &k);
-		set_experts(m, i, &k);
+		if (m->sparse[i]) set_experts(m, &k);
 		set_shared(r, m, i, &k);
 		if (has[i] & HAS_MIXER) set_mixer(m, &k);
 		remove_half(m->halves[i], &k);
