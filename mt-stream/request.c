@@ -74,7 +74,7 @@ static int request_make(struct stream *s, uint32_t rows, uint32_t seq, bool trai
 		.rows = rows,
 		.seq = seq,
 		.micros = 1,
-		.streams = 1,
+		.streams = requested_streams(&s->requested),
 		.nodes = 1,
 		.train = train,
 		.scores = !train && s->taken.msg.batch.scores,
@@ -234,6 +234,7 @@ static int attention_backend_select(struct stream *s, uint32_t rows, uint32_t se
 	struct plan_request req;
 	int rc = request_make(s, rows, seq, true, &req);
 	if (rc || !req.attention.there || req.attention.selected) return rc;
+	req.streams = 1; /* with any number of GPUs, the same bits */
 	req.attention = d->attention_need(d, seq, true, true);
 	bool with = !plan_search(&req, &result) && result.plan.library_attention;
 	if (with) arena_release(s);
@@ -248,6 +249,7 @@ static int sizes_select(struct stream *s, uint32_t rows, uint32_t seq)
 	struct plan_request req;
 	int rc = request_make(s, rows, seq, s->control->state != MT_NONE, &req);
 	req.fixed = false;
+	req.streams = 1;
 	if (rc || (rc = plan_search(&req, &result))) return rc;
 	return record_take(s,
 		&(struct chunk_sizes){result.plan.chunk_tokens, result.plan.head_tokens, result.plan.pass_rows});
@@ -327,7 +329,7 @@ static int plan_shape(struct stream *s, uint32_t rows, uint32_t seq, bool train)
 	int rc;
 	if ((rc = attention_backend_select(s, rows, seq)) || (rc = arrays_make(&m->layout, s->geo->layers)) ||
 		(rc = request_make(s, rows, seq, train, req)) || (rc = plan_take(s, req, &result)) ||
-		(rc = offload_grow(s, result.host_bytes)) || (rc = rows_grow(s, req, &result.plan)) ||
+		(rc = offload_grow(s, result.host_bytes / req->streams)) || (rc = rows_grow(s, req, &result.plan)) ||
 		(rc = scores_grow(s, req)) || (rc = rope_grow(s, seq)))
 		return rc;
 	report(s, req, &result);

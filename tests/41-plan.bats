@@ -588,6 +588,61 @@ assert abs(b / a - times) < 1e-3, (a, b)' "$@"
 	done <"$T/names"
 }
 
+# Qwen2.5-7B with --grad bf16 for GPU: of_seven GPU OPTION...
+of_seven() { plan qwen2.5-7b --seq 4096 --grad bf16 --json --profile "$@"; }
+
+@test "--gpus N plans N GPUs of a machine: with 131,072 tokens each, N times as fast, or slower by what is named" {
+	for n in 1 2 4 8; do of_seven H100 --micro 32 --gpus $n >"$T/$n"; done
+	of_seven H100 --micro 32 --streams 8 | cmp "$T/8"
+	python3 - "$T"/[1248] <<-'PY'
+		import json, sys
+		one, *more = (json.load(open(f)) for f in sys.argv[1:])
+		for p in more:
+		    n = p["gpus"]
+		    assert p["streams"] == n and p["step_tokens"] == n * one["step_tokens"], p
+		    assert 0.94 * n < p["tokens_per_s"] / one["tokens_per_s"] <= n, (n, one, p)
+		    # they offload less, since they share the host's memory, and so recompute more
+		    assert p["bound"] == "compute" and p["recompute_s"] > one["recompute_s"], p
+		    # what decides bits is as for one
+		    for key in "chunk_tokens", "head_tokens", "pass_rows":
+		        assert p[key] == one[key], (key, p)
+	PY
+	fails_with 64 mt-plan --config "$CONFIGS/demo.json" --seq 64 --micro 1 --gpus 2 --streams 2
+	fails_with 64 mt-plan --config "$CONFIGS/demo.json" --seq 64 --micro 1 --gpus 0
+	fails_with 64 mt-plan --config "$CONFIGS/demo.json" --seq 64 --micro 1 --streams 65
+}
+
+@test "GPUs share the links that the profile gives the host: a desktop's 16 lanes, a switch for two A100" {
+	copies() { # GPU N: seconds of a short step's copies in
+		of_seven "$1" --micro 1 --gpus "$2" | value forward_s
+	}
+	# as many GPUs as links that are their own are as fast as one
+	python3 - "$(copies A100,ram=999 1)" "$(copies A100,ram=999 4)" "$(copies A100,ram=999 8)" \
+		"$(copies RTX4090,ram=999 1)" "$(copies RTX4090,ram=999 2)" "$(copies RTX4090,ram=999,links=99 2)" <<-'PY'
+		import sys
+		one, four, eight, card, cards, server = map(float, sys.argv[1:])
+		assert one == four and abs(eight / one - 2) < 0.05, sys.argv
+		assert card == server and abs(cards / card - 2) < 0.05, sys.argv
+	PY
+}
+
+@test "a plan names what bounds the step" {
+	bound() { # NAME GPU OPTION...
+		of_seven "${@:2}" >"$T/plan"
+		[ "$(value bound <"$T/plan")" = "$1" ] || { cat "$T/plan" >&2; return 1; }
+		python3 -c 'import sys; assert 0.5 < float(sys.argv[1]) < 1.001, sys.argv' "$(value bound_share <"$T/plan")"
+	}
+	bound compute H100 --micro 32
+	bound "copies in" H100,h2d=2 --micro 1
+	bound "copies out" H100,d2h=2 --micro 1
+	bound "host memory" H100,ram=5 --micro 1
+	bound "links of the host" H100,links=4 --micro 1 --gpus 2
+	bound update H100,adam=0.1 --micro 1
+	bound network H100 --micro 1 --nodes 2 --net 1
+	bound drives H100 --micro 1 --tier 1
+	plan qwen2.5-7b --seq 4096 --micro 32 | grep -q "^bound     by compute, for 9[0-9] % of the step$"
+}
+
 @test "--list prints the rates of each GPU that --profile knows, as a table and as JSON" {
 	mt-plan --list >"$T/table"
 	mt-plan --list --json >"$T/json"
@@ -600,7 +655,7 @@ assert abs(b / a - times) < 1e-3, (a, b)' "$@"
 		for p, line in zip(listed, lines):
 		    assert list(p) == head and ["%g" % p[k] for k in head[1:]] == line[1:], (p, line)
 		h100 = {"gpu": "H100", "capability": 9, "memory_gb": 80, "bf16_tflops": 695, "fp32_tflops": 50,
-		    "hbm_gb_s": 3000, "h2d_gb_s": 54, "d2h_gb_s": 52, "ram_gb_s": 116}
+		    "hbm_gb_s": 3000, "h2d_gb_s": 54, "d2h_gb_s": 52, "ram_gb_s": 116, "links_gb_s": 0}
 		assert h100.items() <= next(p for p in listed if p["gpu"] == "H100").items(), listed
 	PY
 }

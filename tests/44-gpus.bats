@@ -39,6 +39,7 @@ same() { cmp "$T/one/model/model.safetensors" "$T/$1/model/model.safetensors"; }
 	same two
 	trains all --device cuda:all
 	[ "$(started)" = "cuda:0 cuda:1 cuda:2" ]
+	[ "$(grep -c -e --streams=3 "$T/started")" = 3 ]
 	same all
 	trains shared --device cuda:1,cuda:1 --streams 2
 	[ "$(started)" = "cuda:1 cuda:1" ]

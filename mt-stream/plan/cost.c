@@ -353,17 +353,25 @@ struct pcie {
 	double x_out, o_out, x_in, o_in, x_copy, o_copy, g_copy, wire;
 };
 
-/* Seconds of copies in and out, by the times that they take alone */
-static double both_ways(const struct plan_request *req, double in, double out)
+/* Of GPUs of one host, each has its part of the memory's bandwidth, and of the host's links. Bytes a second */
+static double part_of(const struct plan_request *req, double all)
 {
-	return req->unified || req->profile.cores ? most(in, out) : most(most(in, out), req->profile.duplex * (in + out));
+	return req->streams > 1 && !req->profile.cores && !req->unified ? all / req->streams : INFINITY;
 }
 
-/* Bytes a second over a GPU's link, of which several share the host's memory */
+/* Bytes a second over a GPU's link in one direction */
 static double link_rate(const struct plan_request *req, double alone)
 {
-	bool shared = req->streams > 1 && !req->profile.cores && !req->unified;
-	return shared ? fmin(alone, req->profile.ram / req->streams) : alone;
+	return fmin(alone, fmin(part_of(req, req->profile.ram), part_of(req, req->profile.links)));
+}
+
+/* Seconds of copies in and out, by the times that they take alone. The host's memory carries both. */
+static double both_ways(const struct plan_request *req, double in, double out)
+{
+	const struct profile *p = &req->profile;
+	if (req->unified || p->cores) return most(in, out);
+	double bytes = in * link_rate(req, p->h2d) + out * link_rate(req, p->d2h);
+	return most(most(most(in, out), p->duplex * (in + out)), bytes / part_of(req, p->ram));
 }
 
 static struct pcie pcie_of(const struct plan_request *req, const struct plan *plan)
@@ -513,7 +521,7 @@ static double stall_of(const struct plan_request *req, const struct plan *plan, 
 	/* what makes the blocks' own inputs is updated with the embedding, and needed with it */
 	double first = (double)(req->embed + req->ple) / (update_rate(req) * req->nodes);
 	double updated = (double)req->params * update_bytes(req) / req->nodes + tier_ram(req);
-	double written = (double)memory_host(req, plan);
+	double written = (double)(req->streams * memory_host(req, plan));
 	double shared = (updated + written) / most(req->profile.ram, update_rate(req) * update_bytes(req));
 	double update = written > 0 && req->grad != MT_NONE ? most(p->adam, shared) : p->adam;
 	double all = most(update, first + network_weights_time(req, req->weights));

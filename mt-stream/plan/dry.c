@@ -1,6 +1,7 @@
 /* dry.c: the plan that a stream would select, without a run and without a device: the request is made from options and
  * config.json, and from what is known of GPUs and of this machine's cores.
  */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -109,13 +110,22 @@ static int host_of(const struct dry *o, const struct mt_layout *l, struct plan_r
 	return 0;
 }
 
-/* A stream plans as if its run had one node and its step one micro-batch. That plan, with the times of a whole step */
+/* A stream plans as if its run had one node and its step one micro-batch; what decides bits also as if the node had one
+ * GPU. That plan, with the times of a whole step */
 static int search(const struct plan_request *req, struct plan_result *p)
 {
 	struct plan_request alone = *req;
 	int rc;
-	alone.nodes = alone.micros = 1;
+	alone.nodes = alone.micros = alone.streams = 1;
 	if ((rc = plan_search(&alone, p))) return rc;
+	if (req->streams > 1) {
+		alone.streams = req->streams;
+		alone.chunk_tokens = p->plan.chunk_tokens;
+		alone.head_tokens = p->plan.head_tokens;
+		alone.pass_rows = p->plan.pass_rows;
+		alone.fixed = true;
+		if ((rc = plan_search(&alone, p))) return rc;
+	}
 	struct times t = unit_times(req, &p->plan, rows_of_pass(req, &p->plan));
 	predict(req, &p->plan, &t, &p->predicted);
 	predict_parts(req, &p->plan, &p->predicted);
@@ -209,7 +219,7 @@ static struct advice advise(const struct dry *o, const struct plan_request *req,
 		{"--state int8 --grad bf16", MT_BF16, MT_INT8, false},
 		{"a larger --host-memory", 0, 0, true},
 	};
-	struct advice best = {NULL, 1};
+	struct advice best = {.times = 1};
 	for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
 		struct plan_request other = *req;
 		struct plan_result plan;
@@ -225,9 +235,44 @@ static struct advice advise(const struct dry *o, const struct plan_request *req,
 		dry.r = &requested;
 		if (plan_of(&dry, &other, &plan, &store)) continue;
 		double times = row_time(req, p) / row_time(&other, &plan);
-		if (times >= best.times * (1 + WORTH_PERCENT / 100.0)) best = (struct advice){others[i].options, times};
+		if (times >= best.times * (1 + WORTH_PERCENT / 100.0))
+			best = (struct advice){.options = others[i].options, .times = times};
 	}
 	return best;
+}
+
+/* What bounds the step: of what 1 % more makes the planned step shortest */
+static void bound_find(const struct plan_request *req, const struct plan_result *p, struct advice *a)
+{
+	const double more = 1.01;
+	struct plan_request other = *req;
+	struct profile *rates = &other.profile;
+	const struct {
+		const char *name;
+		double *rate, *also;
+	} all[] = {
+		{"compute", &rates->flops, &rates->hbm},
+		{"copies in", &rates->h2d, NULL},
+		{"copies out", &rates->d2h, NULL},
+		{"links of the host", &rates->links, NULL},
+		{"host memory", &rates->ram, NULL},
+		{"update", &rates->adam, NULL},
+		{"network", &other.net, NULL},
+		{"drives", &other.tier, NULL},
+	};
+	double shortest = INFINITY;
+	for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+		struct prediction t;
+		other = *req;
+		*all[i].rate *= more;
+		if (all[i].also) *all[i].also *= more;
+		struct times times = unit_times(&other, &p->plan, rows_of_pass(&other, &p->plan));
+		predict(&other, &p->plan, &times, &t);
+		if (t.step >= shortest) continue;
+		shortest = t.step;
+		a->bound = all[i].name;
+	}
+	a->share = (1 - shortest / p->predicted.step) / (1 - 1 / more);
 }
 
 struct other {
@@ -295,6 +340,7 @@ static int show(const struct dry *o, struct plan_request *req)
 			mt_s(req->nodes), req->streams, mt_s(req->streams), MT_NODES, MT_STREAMS);
 	warn_wear(o, req);
 	struct advice advice = advise(o, req, &p);
+	bound_find(req, &p, &advice);
 	if (o->json) show_json(req, &p, store, &advice);
 	else show_text(req, &p, store, &advice);
 	return 0;

@@ -24,8 +24,10 @@ int plan_show(struct dry *, struct plan_request *);
 
 /* Another choice of options, and how many times as fast the step is with it; 0: none is faster */
 struct advice {
-	const char *options;
+	const char *options; /* NULL: none, */
 	double times;
+	const char *bound; /* what the step would gain most from more of, */
+	double share;      /* and the part of its time that would shrink with it */
 };
 
 /* show.c. store: bytes of the run's state */

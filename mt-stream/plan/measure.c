@@ -77,6 +77,7 @@ static int measure(int threads, bool bf16, struct profile *p)
 			.flops = flops,
 			.fp32 = fp32 / flops,
 			.ram = all,
+			.links = INFINITY,
 			.adam = 1e9 * ADAM_BYTES / ADAM_PARAMETER * threads,
 			.cores = true,
 			.attention_bf16 = bf16 && attention_bf16_is_fast(),

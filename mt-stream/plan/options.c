@@ -12,6 +12,8 @@ void requested_parse(struct requested *r)
 	r->compute = r->compute_words ? mt_dtype_named(r->compute_words) : 0;
 }
 
+uint32_t requested_streams(const struct requested *r) { return r->streams ? (uint32_t)r->streams : 1; }
+
 int requested_threads(const struct requested *r) { return r->threads ? (int)r->threads : mt_cores(); }
 
 bool requested_cuda(const struct requested *r) { return !strcmp(r->device, "cuda") || !strncmp(r->device, "cuda:", 5); }

@@ -3,6 +3,7 @@
 #define MT_STREAM_PLAN_OPTIONS_H
 
 #include "cli/cli.h"
+#include "mt/memory.h"
 #include "plan.h"
 
 /* What decides bits beside the device; 0: not requested */
@@ -18,6 +19,8 @@ struct requested { /* 0, NULL: not requested */
 	double tier;         /* GB a second that the drives of --tier read and write */
 	bool tier_given;
 	uint64_t expert_window, threads;
+	uint64_t streams; /* of this machine, each on a GPU; 0: 1 */
+	bool streams_given;
 	struct chunk_sizes sizes;
 	/* from these words requested_parse makes */
 	const char *recompute_words, *compute_words;
@@ -34,6 +37,9 @@ struct requested { /* 0, NULL: not requested */
 	{"tier", OPT_DOUBLE, &(r).tier, "GB/s", \
 		"plan with lo, m and v on drives that read and write so much at once, both added (mt-tier --bench)", \
 		&(r).tier_given, .least = 1e-6, .most = 1e6}, \
+	{"streams", OPT_U64, &(r).streams, "N", \
+		"GPUs of this machine that the run uses, which share its memory and links (default: 1); same bits", \
+		&(r).streams_given, .least = 1, .most = MT_STREAMS}, \
 	{"recompute", OPT_CHOICE, &(r).recompute_words, "auto|full|none", \
 		"activations: full recomputes all but block inputs, none nothing (default: auto); same bits"}, \
 	{"expert-window", OPT_U64, &(r).expert_window, "N", \
@@ -46,7 +52,7 @@ struct requested { /* 0, NULL: not requested */
 		.most = 4096}, \
 	{"profile", OPT_STR, &(r).profile, "GPU[,K=N...]", \
 		"rates to plan with: H200, H100, ..., cpu (help lists them; default: the GPU found, else cpu); h2d=, d2h=, " \
-		"hbm=, ram= GB/s, flops= TFLOP/s, adam= G params/s"}
+		"hbm=, ram=, links= GB/s, flops= TFLOP/s, adam= G params/s"}
 /* clang-format on */
 
 /* Of a device's name: */
@@ -55,6 +61,7 @@ struct requested { /* 0, NULL: not requested */
 /* Check them, and parse words. An invalid number ends the program with 64. */
 void requested_parse(struct requested *);
 int requested_threads(const struct requested *);
+uint32_t requested_streams(const struct requested *);
 /* The GPU's number in cuda or cuda:N */
 int requested_gpu(const struct requested *);
 bool requested_cuda(const struct requested *);

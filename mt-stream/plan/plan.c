@@ -1,4 +1,5 @@
 /* plan.c: mt-plan: how a run would compute a step, without a run and without a device: options. */
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -8,15 +9,15 @@
 #include "mt/layout.h"
 #include "mt/losses.h"
 
-enum { MOST_NODES = 64, MOST_STREAMS = 64 }; /* more than a run can have: plans are arithmetic */
+enum { MOST_NODES = 64 }; /* more than a run can have: plans are arithmetic */
 
 static struct requested requested = {.profile = ""};
 static struct dry dry = {.r = &requested};
 static const char *attention = "cudnn", *loss = "nll", *dtype = "bf16", *grad = "fp32", *state = "fp32",
 				  *optim = "adamw", *update = "late", *pack = "docs";
-static uint64_t seq, micro, batch, nodes = 1, streams = 1, micros = 1;
+static uint64_t seq, micro, batch, nodes = 1, gpus, micros = 1;
 static double net;
-static bool nodes_given, net_given, micros_given, list;
+static bool nodes_given, net_given, micros_given, gpus_given, list;
 
 static const struct mt_opt options[] = {
 	{"config", OPT_STR, &dry.config, "FILE", "config.json, or its directory"},
@@ -46,7 +47,8 @@ static const struct mt_opt options[] = {
 	{"nodes", OPT_U64, &nodes, "N", "nodes of the run", &nodes_given, .least = 1, .most = MOST_NODES},
 	{"net", OPT_DOUBLE, &net, "GB/s", "bandwidth of the network to and from a node", &net_given, .least = 1e-6,
 		.most = 1e6},
-	{"streams", OPT_U64, &streams, "N", "streams of a node, each with such a device", .least = 1, .most = MOST_STREAMS},
+	{"gpus", OPT_U64, &gpus, "N", "GPUs of a node: --streams by another name", &gpus_given, .least = 1,
+		.most = MT_STREAMS},
 	{"micro-batches", OPT_U64, &micros, "N", "micro-batches of each stream in a step", &micros_given, .least = 1,
 		.most = INT32_MAX},
 	{"attention", OPT_CHOICE, &attention, "cudnn|own", "kernels of attention: cudnn's if their work memory fits"},
@@ -73,7 +75,7 @@ static void profiles_print(void)
 static void profiles_list(void)
 {
 	static const char *const names[] = {"capability", "memory_gb", "bf16_tflops", "fp32_tflops", "hbm_gb_s", "h2d_gb_s",
-		"d2h_gb_s", "ram_gb_s"};
+		"d2h_gb_s", "ram_gb_s", "links_gb_s"};
 	enum { COLUMNS = sizeof names / sizeof *names };
 	struct profile p;
 	if (dry.json) putchar('[');
@@ -83,7 +85,7 @@ static void profiles_list(void)
 		mt_must(profile_parse(profile_name(i), MT_BF16, NULL, &p));
 		if (!p.capability) continue; /* cpu, which is measured */
 		const double v[COLUMNS] = {p.capability / 10.0, p.memory / 1e9, p.flops / 1e12, p.fp32 * p.flops / 1e12,
-			p.hbm / 1e9, p.h2d / 1e9, p.d2h / 1e9, p.ram / 1e9};
+			p.hbm / 1e9, p.h2d / 1e9, p.d2h / 1e9, p.ram / 1e9, isinf(p.links) ? 0 : p.links / 1e9};
 		if (dry.json) printf("%s{\"gpu\": \"%s\"", i ? ",\n" : "", p.name);
 		else printf("\n%-16s", p.name);
 		for (int j = 0; j < COLUMNS; j++)
@@ -118,7 +120,7 @@ static const struct gpu *gpu_here(void)
 /* --nodes and what goes with it; --grad, --seq and --micro are checked already */
 static void check_nodes(void)
 {
-	uint64_t all = nodes * streams * micros;
+	uint64_t all = nodes * requested_streams(&requested) * micros;
 	if (net_given != nodes_given)
 		mt_die(MT_EX_USAGE, net_given ? "--net: needs --nodes N" : "--nodes: needs --net, the network's GB/s");
 	if (all > 1 && !strcmp(grad, "none"))
@@ -136,7 +138,7 @@ static struct plan_request request_parse(void)
 	if (!dry.config) mt_die(MT_EX_USAGE, "a plan needs --config FILE");
 	if (batch && (micro || micros_given)) mt_die(MT_EX_USAGE, "--batch: in place of --micro and --micro-batches");
 	dry.batch = (uint32_t)batch;
-	if (batch && batch <= INT32_MAX) micro = (batch - 1) / nodes / streams + 1; /* at most */
+	if (batch && batch <= INT32_MAX) micro = (batch - 1) / nodes / requested_streams(&requested) + 1; /* at most */
 	if (!seq || !micro || seq > INT32_MAX || micro > INT32_MAX)
 		mt_die(MT_EX_USAGE, "a plan needs --seq, and --micro or --batch, 1 to %d", INT32_MAX);
 	if (seq * micro > 1ull << 32)
@@ -158,7 +160,7 @@ static struct plan_request request_parse(void)
 	req.rows = (uint32_t)micro;
 	req.seq = (uint32_t)seq;
 	req.micros = (uint32_t)micros;
-	req.streams = (uint32_t)streams;
+	req.streams = requested_streams(&requested);
 	req.nodes = (uint32_t)nodes;
 	req.net = net * 1e9;
 	req.recompute = requested.recompute;
@@ -174,6 +176,12 @@ int main(int argc, char **argv)
 {
 	if (!strcmp(argv[0], "mt-stream")) program.name = "mt-stream"; /* which was started with --plan */
 	mt_cli(&program, argc, argv, NULL, 0);
+	if (gpus_given && requested.streams_given)
+		mt_die(MT_EX_USAGE, "--gpus and --streams are the same: give one of them");
+	if (gpus_given) {
+		requested.streams = gpus;
+		requested.streams_given = true;
+	}
 	requested_parse(&requested);
 	if (list || !strcmp(requested.profile, "help")) {
 		list ? profiles_list() : profiles_print();

@@ -27,7 +27,8 @@ struct profile { /* what a machine does in a second */
 	double h2d, d2h, hbm; /* bytes */
 	double duplex;        /* copies in and out at once take this share of the sum of their times alone */
 	double flops;         /* of large square GEMMs in the run's type, as measured, not as advertised */
-	double ram;           /* bytes of host memory that the cores read and write */
+	double ram;           /* bytes of host memory that the cores read and write; several GPUs' copies get as many */
+	double links;         /* bytes each way over the host's links to all of its GPUs */
 	double adam;          /* parameters that the cores update, */
 	bool adam_measured;   /* as measured; else an upper bound, and ram may allow fewer */
 	double memory;        /* bytes of device memory that such a device has; 0: unknown */
@@ -133,8 +134,9 @@ struct plan_result {
 
 /* ---- profile.c ---- */
 
-/* NAME, or NAME,h2d=GB/s,d2h=,hbm=,ram=,flops=TFLOP/s,adam=Gparams/s, each optional. Without NAME: the GPU `here`, by
- * its model's name or else by its architecture and clocks; `here` NULL: an H200. The cores are this machine's. -64 */
+/* NAME, or NAME,h2d=GB/s,d2h=,hbm=,ram=,links=,flops=TFLOP/s,adam=Gparams/s, each optional. Without NAME: the GPU
+ * `here`, by its model's name or else by its architecture and clocks; `here` NULL: an H200. The cores are this
+ * machine's. -64 */
 int profile_parse(const char *spec, enum mt_dtype, const struct gpu *here, struct profile *);
 /* Replace rates: h2d=GB/s,... as above; "" replaces none. -64 */
 int profile_change(const char *rates, struct profile *);

@@ -19,7 +19,8 @@
  * in fp32 without TF32; gpu-bench measures it, and measured the H100's. README.md has the sources. ram: measured on
  * the H100's host; else assumed, since copies and other programs use host memory too: a third of a server's (eight
  * channels of DDR5-4800: 307 GB/s, DDR4-3200: 204; Grace: 384 with 480 GB, 500 with 120), half of a desktop's two
- * channels (90, 51). memory: the larger, where one name has two. */
+ * channels (90, 51). links: a desktop's CPU has 16 lanes for GPUs, of the generation of the card. memory: the larger,
+ * where one name has two. */
 static const struct known {
 	const char *name;  /* the driver's, without blanks or with '-' in their place */
 	int capability;    /* compute capability, 90: 9.0 */
@@ -27,47 +28,48 @@ static const struct known {
 	double hbm;        /* GB/s */
 	double bf16, fp32; /* TFLOP/s */
 	double ram;        /* GB/s of the host's memory */
+	double links;      /* GB/s each way of the host's links to all of its GPUs; 0: as many as they have */
 	double memory;     /* GB */
 } known[] = {
-	{"H200", 90, 55, 55, 4300, 762, 52, 116, 141},
-	{"H100", 90, 54, 52, 3000, 695, 50, 116, 80},
-	{"H100NVL", 90, 55, 55, 3500, 579, 45, 116, 94},
-	{"H100PCIe", 90, 55, 55, 1800, 463, 40, 116, 80},
-	{"GH200", 90, 300, 170, 3400, 695, 50, 125, 96},
-	{"GH200-120GB", 90, 375, 170, 3400, 695, 50, 165, 96}, /* of host memory, as in GH200 480GB */
-	{"GH200-144G", 90, 300, 170, 4150, 695, 50, 125, 144}, /* of device memory */
-	{"B200", 100, 55, 55, 7000, 1600, 62, 100, 180},
-	{"GB200", 100, 201, 193, 7000, 1400, 62, 125, 185},
-	{"GB300", 103, 201, 193, 7000, 1400, 62, 125, 279},
-	{"GB300-WS", 103, 201, 193, 6200, 1400, 62, 125, 252},
-	{"GB10", 121, 0, 0, 218, 60, 22, 90, 120},
-	{"A100", 80, 25, 25, 1700, 260, 18, 70, 80},
-	{"L40S", 89, 25, 25, 780, 280, 60, 70, 48},
-	{"RTX6000Ada", 89, 25, 25, 840, 205, 31, 70, 48},
-	{"L4", 89, 25, 25, 260, 63, 13, 70, 24},
-	{"A6000", 86, 25, 25, 680, 120, 30, 70, 48},
-	{"A40", 86, 25, 25, 610, 110, 21, 70, 48},
-	{"A10G", 86, 25, 25, 525, 62, 21, 70, 24},
-	{"A4000", 86, 25, 25, 390, 56, 10, 25, 16},
-	{"RTXPRO6000", 120, 55, 55, 1600, 380, 90, 100, 96},
-	{"RTX4000Ada", 89, 25, 25, 315, 43, 12, 45, 20},
-	{"RTX2000Ada", 89, 12, 12, 195, 25, 5, 45, 16},
-	{"RTX5090", 120, 55, 55, 1600, 200, 80, 45, 32},
-	{"RTX5090Laptop", 120, 25, 25, 780, 75, 25, 45, 24},
-	{"RTX5080", 120, 55, 55, 840, 92, 30, 45, 16},
-	{"RTX5070Ti", 120, 55, 55, 780, 76, 25, 45, 16},
-	{"RTX5060Ti", 120, 25, 25, 390, 41, 14, 45, 16},
-	{"RTX4090", 89, 25, 25, 900, 155, 60, 45, 24},
-	{"RTX4080", 89, 25, 25, 630, 80, 27, 45, 16},
-	{"RTX4070TiSUPER", 89, 25, 25, 590, 80, 27, 45, 16},
-	{"RTX4070", 89, 25, 25, 440, 54, 18, 45, 12},
-	{"RTX4060Ti", 89, 12, 12, 250, 38, 10, 45, 16},
-	{"RTX3090", 86, 25, 25, 850, 65, 28, 25, 24},
-	{"RTX3080Ti", 86, 25, 25, 800, 65, 21, 25, 12},
-	{"RTX3080", 86, 25, 25, 665, 58, 18, 25, 10},
-	{"RTX3070", 86, 25, 25, 390, 34, 11, 25, 8},
-	{"RTX3060", 86, 25, 25, 315, 22, 7, 25, 12},
-	{"cpu", 0, 10, 10, 20, 0.3, 0.3, 20, 0},
+	{"H200", 90, 55, 55, 4300, 762, 52, 116, 0, 141},
+	{"H100", 90, 54, 52, 3000, 695, 50, 116, 0, 80},
+	{"H100NVL", 90, 55, 55, 3500, 579, 45, 116, 0, 94},
+	{"H100PCIe", 90, 55, 55, 1800, 463, 40, 116, 0, 80},
+	{"GH200", 90, 300, 170, 3400, 695, 50, 125, 0, 96},
+	{"GH200-120GB", 90, 375, 170, 3400, 695, 50, 165, 0, 96}, /* of host memory, as in GH200 480GB */
+	{"GH200-144G", 90, 300, 170, 4150, 695, 50, 125, 0, 144}, /* of device memory */
+	{"B200", 100, 55, 55, 7000, 1600, 62, 100, 0, 180},
+	{"GB200", 100, 201, 193, 7000, 1400, 62, 125, 0, 185},
+	{"GB300", 103, 201, 193, 7000, 1400, 62, 125, 0, 279},
+	{"GB300-WS", 103, 201, 193, 6200, 1400, 62, 125, 0, 252},
+	{"GB10", 121, 0, 0, 218, 60, 22, 90, 0, 120},
+	{"A100", 80, 25, 25, 1700, 260, 18, 70, 100, 80},
+	{"L40S", 89, 25, 25, 780, 280, 60, 70, 0, 48},
+	{"RTX6000Ada", 89, 25, 25, 840, 205, 31, 70, 0, 48},
+	{"L4", 89, 25, 25, 260, 63, 13, 70, 0, 24},
+	{"A6000", 86, 25, 25, 680, 120, 30, 70, 0, 48},
+	{"A40", 86, 25, 25, 610, 110, 21, 70, 0, 48},
+	{"A10G", 86, 25, 25, 525, 62, 21, 70, 0, 24},
+	{"A4000", 86, 25, 25, 390, 56, 10, 25, 25, 16},
+	{"RTXPRO6000", 120, 55, 55, 1600, 380, 90, 100, 0, 96},
+	{"RTX4000Ada", 89, 25, 25, 315, 43, 12, 45, 25, 20},
+	{"RTX2000Ada", 89, 12, 12, 195, 25, 5, 45, 25, 16},
+	{"RTX5090", 120, 55, 55, 1600, 200, 80, 45, 55, 32},
+	{"RTX5090Laptop", 120, 25, 25, 780, 75, 25, 45, 25, 24},
+	{"RTX5080", 120, 55, 55, 840, 92, 30, 45, 55, 16},
+	{"RTX5070Ti", 120, 55, 55, 780, 76, 25, 45, 55, 16},
+	{"RTX5060Ti", 120, 25, 25, 390, 41, 14, 45, 55, 16},
+	{"RTX4090", 89, 25, 25, 900, 155, 60, 45, 25, 24},
+	{"RTX4080", 89, 25, 25, 630, 80, 27, 45, 25, 16},
+	{"RTX4070TiSUPER", 89, 25, 25, 590, 80, 27, 45, 25, 16},
+	{"RTX4070", 89, 25, 25, 440, 54, 18, 45, 25, 12},
+	{"RTX4060Ti", 89, 12, 12, 250, 38, 10, 45, 25, 16},
+	{"RTX3090", 86, 25, 25, 850, 65, 28, 25, 25, 24},
+	{"RTX3080Ti", 86, 25, 25, 800, 65, 21, 25, 25, 12},
+	{"RTX3080", 86, 25, 25, 665, 58, 18, 25, 25, 10},
+	{"RTX3070", 86, 25, 25, 390, 34, 11, 25, 25, 8},
+	{"RTX3060", 86, 25, 25, 315, 22, 7, 25, 25, 12},
+	{"cpu", 0, 10, 10, 20, 0.3, 0.3, 20, 0, 0},
 };
 
 const char *profile_name(int i) { return i < (int)(sizeof known / sizeof *known) ? known[i].name : NULL; }
@@ -162,6 +164,7 @@ static void profile_of(const struct known *k, enum mt_dtype dtype, struct profil
 		.fp32 = dtype == MT_BF16 ? k->fp32 / k->bf16 : 1,
 		.capability = k->capability,
 		.ram = k->ram * 1e9,
+		.links = k->links > 0 ? k->links * 1e9 : INFINITY,
 		.adam = INFINITY,
 		.memory = k->memory * 1e9,
 		.unified = k->in == 0,
@@ -193,6 +196,7 @@ static int number_parse(const char **at, struct profile *p)
 		{"hbm=", &p->hbm, 1e9},
 		{"flops=", &p->flops, 1e12},
 		{"ram=", &p->ram, 1e9},
+		{"links=", &p->links, 1e9},
 		{"adam=", &p->adam, 1e9},
 	};
 
@@ -232,7 +236,7 @@ int profile_change(const char *rates, struct profile *p)
 	while (*rates)
 		if (number_parse(&rates, p))
 			return mt_fail(MT_EX_USAGE,
-				"--profile: '%s': expected h2d=, d2h=, hbm=, ram=, flops= or adam= and a number", rates);
+				"--profile: '%s': expected h2d=, d2h=, hbm=, ram=, links=, flops= or adam= and a number", rates);
 	return 0;
 }
 

@@ -74,6 +74,7 @@ static void show_bound(const struct plan_request *req, const struct prediction *
 		100 * (t->pcie_wait + t->tail) / t->step);
 	if (req->nodes > 1) printf(", for the network %.0f %%", 100 * t->network_wait / t->step);
 	printf("; recompute takes %.0f %%\n", 100 * t->recompute / t->step);
+	printf("bound     by %s, for %.0f %% of the step\n", advice->bound, 100 * advice->share);
 	if (advice->options) printf("faster    %.2f times with %s\n", advice->times, advice->options);
 }
 
@@ -185,7 +186,7 @@ void show_json(const struct plan_request *req, const struct plan_result *p, uint
 		(unsigned long long)req->params, (unsigned long long)(req->params - req->idle_params),
 		(unsigned long long)req->geo->carried_bytes, req->rows, req->seq, (unsigned long long)req->memory,
 		req->profile.name);
-	printf("\"unified\": %s, ", req->unified ? "true" : "false");
+	printf("\"gpus\": %u, \"unified\": %s, ", req->profile.cores ? 0 : req->streams, req->unified ? "true" : "false");
 	printf("\"order\": \"%s\", \"pass_rows\": %u, \"passes\": %u, ", plan->pass_rows ? "pass-major" : "layer-major",
 		plan->pass_rows, plan->pass_rows ? (req->rows + plan->pass_rows - 1) / plan->pass_rows : 1);
 	printf("\"chunk_tokens\": %u, \"chunk_rows\": %u, \"mlp_tokens\": %llu, \"head_tokens\": %u, ", plan->chunk_tokens,
@@ -220,6 +221,7 @@ void show_json(const struct plan_request *req, const struct plan_result *p, uint
 		printf("\"tier_bytes\": %llu, \"tier_written\": %llu, \"tier_s\": %.9g, \"tier_wait_s\": %.9g, ",
 			(unsigned long long)req->tier_disk, (unsigned long long)req->tier_bytes,
 			2 * (double)req->tier_bytes / req->tier, t->tier_wait);
+	printf("\"bound\": \"%s\", \"bound_share\": %.4g, ", advice->bound, advice->share);
 	if (advice->options) printf("\"faster_with\": \"%s\", \"faster_times\": %.4g, ", advice->options, advice->times);
 	printf("\"step_s\": %.9g, \"forward_s\": %.9g, \"backward_s\": %.9g, \"first_forward_s\": %.9g, \"adam_s\": %.9g, "
 		   "\"stall_s\": %.9g, \"tail_s\": %.9g, \"tokens_per_s\": %.6g, \"model_tflops\": %.6g}\n",
