@@ -46,7 +46,10 @@ is_device() { case $1 in *:*[!0-9]* | *:) return 1 ;; cpu | cuda | chaos:* | cud
 check_options() {
 	[ -n "$model" ] || die 64 "--model DIR or config.json is needed"
 	[ -n "$data" ] || die 64 "--data FILE is needed"
-	[ -n "$out" ] || die 64 "--out DIR is needed"
+	case $out in
+	'') die 64 "--out DIR is needed" ;;
+	*"$nl"*) die 64 "--out: a line break in '$out'" ;;
+	esac
 	number batch "$batch" 999999999; number seq "$seq" 999999999
 	if [ -z "$steps" ] && [ -n "$epochs" ]; then check_countable; fi
 	[ "$state" != none ] || die 64 "--state none: a run of weights alone cannot be trained; see mt-store(1)"
@@ -167,7 +170,7 @@ choose_places() {
 	[ -n "$threads" ] || threads=$(((cores + streams - 1) / streams))
 }
 
-resumes() { [ -n "$resume" ] && [ -n "$(find "$out/" -maxdepth 1 -name 'step-*' 2>/dev/null)" ]; }
+resumes() { [ -n "$resume" ] && [ -n "$(checkpoints "$out")" ]; }
 
 # Rows of a micro-batch: all of a step, or with a GPU, or --micro auto, those of the plan whose step is shortest. They
 # decide bits, so a training continues with those that it began with.
@@ -288,7 +291,6 @@ check_files() {
 		mt-step "$run" $step_options --check </dev/null || exit
 	fi
 	if [ -z "$metrics" ]; then
-		case $out in *"$nl"*) die 64 "--out: a line break in '$out'" ;; esac
 		metrics=$out/metrics.jsonl
 		step_options=$step_options--metrics=$metrics$nl--own-metrics$nl
 	fi

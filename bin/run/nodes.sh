@@ -107,12 +107,7 @@ find_shared_checkpoint() {
 	quiet=1
 	[ -n "$resume" ] || return 0
 	! hear_checkpoint || return 0
-	set --
-	set +f
-	for dir in "$shared"/step-*; do set -- "$dir" "$@"; done
-	set -f
-	for dir; do                                 # node 0 tells what is wrong with the others
-		[ -d "$dir" ] || continue
+	for dir in $(checkpoints "$shared" | sort -r); do   # node 0 tells what is wrong with the others
 		if mt-ckpt verify "$dir" --as-load $load_options 2>/dev/null; then newest=$dir; return; fi
 	done
 }

@@ -72,16 +72,9 @@ end_dead_run() {
 	memory=$(mt-store stat "$holder" --json 2>/dev/null)
 	[ "$(json_of "$memory" run_id)" = "$holder_id" ] || return 0
 	[ "$(json_of "$memory" stages.mt-store.alive)" != true ] || return 0
-	set +f
-	set -- "$out"/step-*/run.json
-	set -f
-	shift $(($# - 1))
-	saved=${1%/run.json}
-	saved=${saved##*/step-}
-	case $saved in
-	*[!0-9]*) saved='there is no checkpoint' ;;
-	*) saved="the newest checkpoint is of step $(as_number "$saved")" ;;
-	esac
+	saved=$(saved_steps | tail -n 1)
+	[ -z "$saved" ] || saved="the newest checkpoint is of step $saved"
+	: "${saved:=there is no checkpoint}"
 	who="$out: its $who and mt-store were killed: the memory has step $(json_of "$memory" step), $saved"
 	[ "$(json_of "$memory" state)" != dirty ] ||
 		die 65 "$who; an update cannot be finished: mt-store rm $holder --force, then --resume"
@@ -177,37 +170,27 @@ as_number() { # DIGITS: without zeros before it
 
 checkpoint_of() { printf '%s/step-%08d\n' "$out" "$1"; }    # STEP
 
+# Names have as many digits as it takes to sort by step
+checkpoints() { find -L "$1/" -maxdepth 1 -type d -name 'step-*' 2>/dev/null | LC_ALL=C sort; }    # DIR
+
+saved_steps() { # of checkpoints that are whole
+	for dir in $(checkpoints "$out"); do
+		[ ! -e "$dir/run.json" ] || as_number "${dir##*/step-}"
+	done
+}
+
 # Of the checkpoints and of STEP, where the run is, the one with the lowest eval loss: sets best_step, STEP if none was
 # evaluated. Only with --keep-best or --best.
 find_best() { # STEP
-	best_step=$1
-	[ -n "$best" ] || return 0
-	set +f
-	saved=$(for file in "$out"/step-*/run.json; do
-		file=${file%/run.json}
-		printf '%s ' "${file##*/step-}"
-	done)
-	set -f
-	best_step=$(json step eval_loss <"$metrics" 2>/dev/null | LC_ALL=C awk -v saved="$saved" -v step="$1" -F '\t' '
-		BEGIN {
-			for (i = split(saved, names, " "); i; i--) known[names[i] + 0]
-			known[step]
-			best = step
-		}
-		{
-			if ($2 == "" || $2 == "null" || !($1 + 0 in known) || (any++ && $2 + 0 >= lowest)) next
-			lowest = $2 + 0
-			best = $1
-		}
-		END { print best }')
+	best_step=''
+	[ -z "$best" ] || best_step=$(json step eval_loss <"$metrics" 2>/dev/null |
+		grep -E "^($(saved_steps | tr '\n' '|')$1)[$tab][-0-9]" | LC_ALL=C sort -sgk 2 | sed "s/$tab.*//; q")
 	: "${best_step:=$1}"
 }
 
 find_checkpoint() {
 	found=''
-	set +f
-	for dir in "$out"/step-*; do                # names have as many digits as it takes to sort by step
-		[ -d "$dir" ] || continue
+	for dir in $(checkpoints "$out"); do
 		[ -n "$resume" ] || die 73 "$out has checkpoints: take --resume, or another --out"
 		found=1
 		mt-ckpt verify "$dir" --as-load $load_options; rc=$?
@@ -217,7 +200,6 @@ find_checkpoint() {
 		*) exit_code $rc "mt-ckpt verify" || die $? "$dir: cannot be verified" ;;
 		esac
 	done
-	set -f
 	if [ -n "$(ls -A "$out/model" 2>/dev/null)" ]; then
 		[ -n "$resume" ] || die 73 "$out/model is not empty"
 		is_export "$out/model" || die 73 "$out/model is not a model that mt exported: move it, the result belongs there"
@@ -311,7 +293,7 @@ free_in() { df -B1 --output=avail -- "$(existing "$1")" | tail -1; }    # DIR, w
 # written at all. Without --ckpt-every that is the last step.
 checkpoints_kept() {
 	if [ -n "$node_count" ] && [ -z "$shared" ]; then echo 0; return; fi
-	most=$((keep + ${best:-0} + 1 - $(find "$out/" -maxdepth 1 -name 'step-*' 2>/dev/null | wc -l 2>/dev/null)))
+	most=$((keep + ${best:-0} + 1 - $(checkpoints "$out" | wc -l)))
 	[ "$most" -gt 0 ] || most=1
 	last=${until:-$steps} saves=1
 	if [ -n "$stop_after" ]; then saves=$most
@@ -337,13 +319,13 @@ function files(kept, each) {
 '
 
 warn_of_disk() {
-	LC_ALL=C awk -v params="$params" -v kept="$(checkpoints_kept)" -v free="$(free_in "$out")" -v state="$state" \
-		-v optim="$optim" -v dtype="$dtype" -v carried="$([ -n "$drop_unused" ] || fact carried_bytes)" "$sizes"'BEGIN {
+	lack=$(LC_ALL=C awk -v params="$params" -v kept="$(checkpoints_kept)" -v free="$(free_in "$out")" \
+		-v state="$state" -v optim="$optim" -v dtype="$dtype" \
+		-v carried="$([ -n "$drop_unused" ] || fact carried_bytes)" "$sizes"'BEGIN {
 			each = checkpoint_bytes(params, state, optim, carried)
 			need = disk_bytes(kept, each, params, dtype, carried)
 			if (need > free) print gb(free) " free, " files(kept, each) " need " gb(need) \
 				(kept && each > free ? ": no checkpoint fits" : "")
-		}' >"$tmp/disk"
-	first_line "$tmp/disk"
-	[ -z "$first" ] || say "warning: $out: $first"
+		}')
+	[ -z "$lack" ] || say "warning: $out: $lack"
 }

@@ -16,11 +16,10 @@ text_maker() {
 # Sets with: the directory of the tokenizer: the model's or, if that is gone, the newest checkpoint
 find_tokenizer() {
 	with=$model
-	[ ! -d "$with" ] || return 0
-	set +f
-	for with in "$out"/step-*; do :; done
-	set -f
-	[ -d "$with" ]
+	until [ -d "$with" ]; do                    # a checkpoint may be deleted meanwhile
+		with=$(checkpoints "$out" | tail -n 1)
+		[ -n "$with" ] || return
+	done
 }
 
 make_prompts() { # the prompts as records

@@ -119,18 +119,17 @@ follow() {
 }
 
 follow_lines() {
-	set +f
-	told=" $(printf '%s ' "$out"/step-*)"
+	told=$(checkpoints "$out")
 	while IFS=$tab read -r at loss; do
 		if [ ! -t 2 ]; then tell_start; return; fi
 		if [ -n "$loss" ] && { [ "$at" -gt "$began" ] || [ "$began" = 0 ]; }; then
 			[ "$loss" = null ] || loss=$(LC_ALL=C printf %.4f "$loss")
 			tell "step $at: eval loss $loss"
 		fi
-		for dir in "$out"/step-*; do
-			case $told in *" $dir "*) continue ;; esac
+		for dir in $(checkpoints "$out"); do
+			case $nl$told$nl in *"$nl$dir$nl"*) continue ;; esac
 			[ -e "$dir/run.json" ] || continue
-			told="$told$dir "
+			told=$told$nl$dir
 			tell "saved $dir"
 			(echo "$dir" >"$tmp/told-save") 2>/dev/null
 		done
