@@ -19,31 +19,19 @@
 const char *mt_program_name = "mt";
 void (*mt_before_say)(void);
 
-/* Bytes of the character at s: 1 to 4; 0: no UTF-8 (RFC 3629), or cut short by the end. */
-static size_t utf8_length(const unsigned char *s, size_t left)
+size_t mt_utf8_part(const char *s, size_t left, bool *whole)
 {
-	static const struct {
-		unsigned char first, last, low, high, bytes;
-	} form[] = {
-		{0x00, 0x7f, 0, 0, 1},
-		{0xc2, 0xdf, 0x80, 0xbf, 2},
-		{0xe0, 0xe0, 0xa0, 0xbf, 3},
-		{0xe1, 0xec, 0x80, 0xbf, 3},
-		{0xed, 0xed, 0x80, 0x9f, 3},
-		{0xee, 0xef, 0x80, 0xbf, 3},
-		{0xf0, 0xf0, 0x90, 0xbf, 4},
-		{0xf1, 0xf3, 0x80, 0xbf, 4},
-		{0xf4, 0xf4, 0x80, 0x8f, 4},
-	};
-	for (size_t i = 0; i < sizeof form / sizeof *form; i++) {
-		if (*s < form[i].first || *s > form[i].last) continue;
-		size_t n = form[i].bytes;
-		if (n > left || (n > 1 && (s[1] < form[i].low || s[1] > form[i].high))) return 0;
-		for (size_t k = 2; k < n; k++)
-			if ((s[k] & 0xc0) != 0x80) return 0;
-		return n;
-	}
-	return 0;
+	const unsigned char *c = (const unsigned char *)s;
+	size_t n = *c < 0x80 ? 1 : *c < 0xc2 || *c > 0xf4 ? 0 : *c < 0xe0 ? 2 : *c < 0xf0 ? 3 : 4, part = 1;
+	unsigned char low = *c == 0xe0 ? 0xa0
+		: *c == 0xf0               ? 0x90
+								   : 0x80,
+				  high = *c == 0xed ? 0x9f
+		: *c == 0xf4                ? 0x8f
+									: 0xbf;
+	for (; part < n && part < left && c[part] >= low && c[part] <= high; part++) low = 0x80, high = 0xbf;
+	*whole = part == n;
+	return part;
 }
 
 /* Names and texts come from files: a message stays one line, and nothing in it is a command to a terminal. Those are
@@ -52,10 +40,11 @@ static void make_harmless(char *line, size_t len)
 {
 	for (size_t i = 0; i < len;) {
 		unsigned char *c = (unsigned char *)line + i;
-		size_t n = utf8_length(c, len - i);
+		bool whole;
+		size_t n = mt_utf8_part(line + i, len - i, &whole);
 		bool c1 = n == 2 && c[0] == 0xc2 && c[1] < 0xa0;
-		if (n == 0 || c1 || *c < 0x20 || *c == 0x7f) memset(c, '?', n ? n : 1);
-		i += n ? n : 1;
+		if (!whole || c1 || *c < 0x20 || *c == 0x7f) memset(c, '?', n);
+		i += n;
 	}
 }
 

@@ -3,6 +3,8 @@
 #define MT_SAY_H
 
 #include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct mt_geometry;
@@ -13,6 +15,8 @@ extern const char *mt_program_name; /* "mt" until mt_cli sets it */
  * environment, a plain file of this user's, gets the line first. */
 void mt_say(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 void mt_vsay(const char *fmt, va_list) __attribute__((format(printf, 1, 0)));
+/* Bytes of the UTF-8 character at s (RFC 3629), or if it is not whole, of as much as could begin one, at least 1 */
+size_t mt_utf8_part(const char *s, size_t left, bool *whole);
 /* Called before each message, if set: who writes a line over and over on a terminal takes it away */
 extern void (*mt_before_say)(void);
 

@@ -86,11 +86,14 @@ find_plan() {
 	[ "${node:-0}" != 0 ] || tell_nodes
 }
 
+# Control characters in names become '?': they could command the terminal.
+printable() { printf %s "$1" | LC_ALL=C tr '\000-\037\177' '[?*]' | LC_ALL=C sed 's/\xc2[\x80-\x9f]/?/g'; }
+
 report() {
 	shm=${MT_SHM_DIR:-/dev/shm}
 	# names by the environment, since awk's -v would turn backslashes into other characters
 	{ printf '%s\n' "$plan" | json | sed "s/^/plan$tab/"; printf '%s\n' "$count" | json; } |
-		model=$(printf %s "$config" | printable) shm=$(printf %s "$shm" | printable) \
+		model=$(printable "$config") shm=$(printable "$shm") \
 		LC_ALL=C awk -F '\t' -v short="$short" -v remedy="$remedy" -v json="$json" \
 		-v dtype="$dtype" -v grad="$grad" -v state="$state" -v optim="$optim" -v device="$device" \
 		-v steps="$steps" -v began="$began" -v epochs="${epochs:-1}" -v batch="$batch" -v micro="$micro" \

@@ -152,12 +152,10 @@ sample_failed() { # MESSAGE
 
 # $tmp/sample as JSON lines, with the step from which it was made, and that at its end if training went on
 write_down() {
-	head="{\"step\": $from, "
-	[ "$to" = "$from" ] || head="$head\"last_step\": $to, "
 	if [ "$maker" = tokenizer ] && [ ! -e "$tmp/no-text" ]; then
-		while find_tokenizer; do                # a checkpoint may be deleted while it is read
+		while find_tokenizer; do
 			if beside /dev/null "$tmp/texts" /dev/null nice mt-tokens --decode --json "$with" "$tmp/sample"; then
-				awk -v head="$head" '{ print head "\"prompt\": " NR ", " substr($0, 2) }' "$tmp/texts"
+				MT_RUN_AS=samples mt-run "$from" "$to" objects <"$tmp/texts"
 				return
 			fi
 			wanted || return
@@ -165,53 +163,11 @@ write_down() {
 		done
 		: >"$tmp/no-text"                       # this Python cannot; tokens are written
 	fi
-	od -A n -v -t u4 -w4 "$tmp/sample" | LC_ALL=C awk -v head="$head" -v bytes="${maker#tokenizer}" "$json_of"'
-		!left { left = $1; number++; n = 0; next }
-		{ id[++n] = $1 + 0 }
-		!--left { print head "\"prompt\": " number ", " (bytes ? "\"text\": \"" text(n) "\"}" : tokens(n)) }'
+	MT_RUN_AS=samples mt-run "$from" "$to" "${maker#tokenizer}" <"$tmp/sample"
 }
-
-# awk: the n ids as text or as a list. Ids above 255 are left out of text: a vocabulary can be larger than 256, and
-# a model that was trained for a few steps makes such ids.
-# Bytes that are not UTF-8 become U+FFFD, one for each maximal part of a character, as Unicode and Python do it.
-json_of='
-function tokens(n,    i, list) {
-	for (i = 1; i <= n; i++) list = list (i > 1 ? ", " : "") id[i]
-	return "\"tokens\": [" list "]}"
-}
-function text(n,    i, c, s, part, need, low, high, bad) {
-	bad = "\357\277\275"
-	for (i = 1; i <= n; i++) {
-		c = id[i]
-		if (c > 255) continue
-		if (need && (c < low || c > high)) {
-			s = s bad
-			need = 0
-		}
-		if (need) {
-			part = part sprintf("%c", c)
-			low = 128
-			high = 191
-			if (!--need) s = s part
-		} else if (c < 128) s = s escaped(c)
-		else if (c < 194 || c > 244) s = s bad
-		else {
-			part = sprintf("%c", c)
-			need = c < 224 ? 1 : c < 240 ? 2 : 3
-			low = c == 224 ? 160 : c == 240 ? 144 : 128
-			high = c == 237 ? 159 : c == 244 ? 143 : 191
-		}
-	}
-	return s (need ? bad : "")
-}
-function escaped(c) {
-	if (c == 10) return "\\n"
-	if (c == 34 || c == 92) return sprintf("\\%c", c)
-	return sprintf(c < 32 || c == 127 ? "\\u%04x" : "%c", c)
-}'
 
 tell_samples() { # the first line of each
 	json step text tokens <"$tmp/samples" |
-		awk -F '\t' '{ gsub(/[][]/, "", $3); print "step " $1 ": " ($3 == "" ? $2 : "tokens " $3) }' >"$tmp/first-lines"
-	while read -r first; do tell "$first"; done <"$tmp/first-lines"
+		awk -F '\t' '{ gsub(/[][]/, "", $3); print "step " $1 ": " ($3 == "" ? $2 : "tokens " $3) }' |
+		while IFS= read -r first; do tell "$first"; done
 }

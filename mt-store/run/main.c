@@ -48,20 +48,26 @@ static void find(char script[PATH_MAX + 32])
 	if (access(script, F_OK)) snprintf(script, PATH_MAX + 32, "%s/../lib/mt/run/mt-run", real);
 }
 
+_Noreturn static void say(int argc, char **argv) { mt_die(0, "%s", argc > 1 ? argv[1] : ""); }
+
+/* What the script calls this program for: a shell cannot do it well */
+static const struct {
+	const char *name;
+	void (*run)(int argc, char **argv);
+} parts[] = {{"supervise", supervise}, {"count", count}, {"json", json}, {"options", run_options}, {"unborn", unborn},
+	{"samples", samples}, {"say", say}};
+
 int main(int argc, char **argv)
 {
 	bool nodes = false, dry = false;
 	char script[PATH_MAX + 32];
-	const char *as = getenv("MT_RUN_AS"); /* the script calls this program for what a shell cannot do well */
+	const char *as = getenv("MT_RUN_AS");
 	mt_program_name = "mt-run";
 	unsetenv("MT_RUN_AS");
 	child_defaults(); /* launchers ignore PIPE, for example, and a shell could not change that */
 	if (as) mt_open_standard_fds();
-	if (as && !strcmp(as, "supervise")) supervise(argc, argv);
-	if (as && !strcmp(as, "count")) count(argc, argv);
-	if (as && !strcmp(as, "json")) json(argc, argv);
-	if (as && !strcmp(as, "options")) run_options(argc, argv);
-	if (as && !strcmp(as, "unborn")) unborn(argc, argv);
+	for (size_t i = 0; as && i < sizeof parts / sizeof *parts; i++)
+		if (!strcmp(as, parts[i].name)) parts[i].run(argc, argv);
 	for (int i = 1; i < argc; i++) {
 		nodes |= !strcmp(argv[i], "--nodes");
 		dry |= !strcmp(argv[i], "--dry-run");

@@ -48,11 +48,12 @@ int keeper_created(struct keeper *);
 void keeper_tell(const struct keeper *, const char *line); /* to mt-store, see owner.c */
 void keeper_end(struct keeper *);                          /* the run's owner ends, in order */
 
-/* ---- supervise.c, count.c, json.c, keeper.c: what the program does in the script's name */
+/* ---- supervise.c, count.c, json.c, keeper.c, samples.c: what the program does in the script's name */
 
 _Noreturn void supervise(int argc, char **argv);
 _Noreturn void count(int argc, char **argv);
 _Noreturn void json(int argc, char **argv);
 _Noreturn void unborn(int argc, char **argv);
+_Noreturn void samples(int argc, char **argv);
 
 #endif
