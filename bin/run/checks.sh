@@ -81,6 +81,8 @@ check_update() {
 		die 64 "--update early: gradients in bf16 have no room for new weights in fp32"
 }
 
+drives=''                                       # the directories of --tier
+
 check_tier() {
 	if [ -z "$tier_given" ]; then
 		[ -z "$tier_memory$tier_tile$copy_tier" ] || die 64 "--tier-memory, --tier-tile and --copy-tier need --tier"
@@ -89,6 +91,7 @@ check_tier() {
 	[ -z "$nodes" ] || die 78 "--tier: on one machine alone"
 	: "${tier:=$out/tier}"
 	case $tier in *"$nl"*) die 64 "--tier: a line break in '$tier'" ;; esac
+	drives=$(printf '%s\n' "$tier" | tr , '\n')
 	case $tier_tile in
 	'' | [1-9]*[KM]) ;; # (mt-store create looks at these)
 	0* | *[!0-9]* | ??????????*) die 64 "--tier-tile wants a multiple of 65536" ;;
@@ -101,22 +104,18 @@ check_tier() {
 # A checkpoint has links to the files, so they are on its file system
 check_links() {
 	device_of_out=$(stat -c %d -- "$(existing "$out")")
-	IFS=,
-	for drive in $tier; do
-		IFS=$nl
+	for drive in $drives; do
 		[ "$(stat -c %d -- "$(existing "$drive")")" = "$device_of_out" ] ||
 			die 78 "--tier: $drive is on another file system than $out, and links cannot go there: --copy-tier"
 	done
-	IFS=$nl
 }
 
 # What mt-tier --bench has measured there, in GB/s: of several directories, if all have it, the sum
 find_tier_rate() {
-	tier_rate=$(IFS=,
-		for drive in $tier; do                  # anybody may have put a FIFO there, or a file without an end
+	tier_rate=$(
+		for drive in $drives; do                # anybody may have put a FIFO there, or a file without an end
 			rates=$drive/mt-tier-bench.json
-			rate=$([ ! -f "$rates" ] || head -c 4096 "$rates" | head -n 1 | json sum)
-			echo "$rate"
+			if [ -f "$rates" ]; then head -c 4096 "$rates" | head -n 1 | json sum; else echo; fi
 		done | LC_ALL=C awk '!($1 > 0) { none = 1 } { all += $1 } END { if (!none) printf "%.6g", all / 1e9 }')
 }
 

@@ -49,10 +49,7 @@ check_start() {
 
 # Directories of --tier, each with the same part: the least room, if they are not in OUT
 check_drives() {
-	set -f
-	IFS=,
-	for drive in $tier; do
-		IFS=$nl
+	for drive in $drives; do
 		at=$(existing "$drive")
 		case $(stat -f -c %T -- "$at") in
 		ext2/ext3 | xfs | btrfs | f2fs) ;;
@@ -62,7 +59,6 @@ check_drives() {
 		room=$(free_in "$drive")
 		if [ -z "$tier_free" ] || [ "$room" -lt "$tier_free" ]; then tier_free=$room; fi
 	done
-	IFS=$nl
 }
 
 # Other nodes than 0 say only that their memory is short
@@ -100,7 +96,7 @@ report() {
 		-v seq="$seq" -v nodes="$node_count" -v net="$net" -v drop_unused="$drop_unused" -v kept="$(checkpoints_kept)" \
 		-v max_skipped="$max_skipped" -v pack="$pack" \
 		-v tier="$tier_given" -v tier_rate="$tier_rate" -v tier_free="$tier_free" -v last="${until:-$steps}" \
-		-v drives="$(printf %s "$tier" | tr -cd , | wc -c)" \
+		-v drives="$(printf '%s\n' "$drives" | wc -l)" \
 		-v elsewhere="${node#0}" -v available="$available" -v shm_free="$(free_in "$shm")" \
 		-v disk_free="$(free_in "$out")" "$words$sizes"'
 		# of the plan, and of the count of the data
@@ -191,7 +187,7 @@ report() {
 			if (tier == "") return 0
 			disk = plan["tier_bytes"]
 			written = plan["tier_written"] * (last - began)
-			each = disk / (drives + 1)
+			each = disk / drives
 			line("tier", gb(disk) " of lo, m and v in files" \
 				(tier_free == "" ? "" : ", " gb(each) " of " gb(tier_free) " free in a directory: " \
 				fits(each, tier_free)))

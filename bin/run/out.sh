@@ -245,7 +245,7 @@ make_tmp() {
 	tmp=$(mktemp -d "${TMPDIR:-/tmp}/mt-run.XXXXXX") || leave 74
 	exec 5<"$tmp"
 	flock -s 5 2>/dev/null
-	mkfifo "$tmp/requests" "$tmp/answers" "$tmp/follow_lines" "$tmp/sample_steps" || leave 74
+	mkfifo "$tmp/requests" "$tmp/answers" || leave 74
 	head -c 65536 /dev/zero 2>/dev/null >"$tmp/room" || no_room     # for all that comes here
 	rm "$tmp/room"
 }

@@ -87,24 +87,23 @@ can_reread_metrics() {
 # Let the function READER read values of the metrics, a line a step, as they come; +1: all of the file's, 0: only new
 # ones. Sets watcher, for end_watching.
 watch_metrics() { # READER +1|0 PATH...
-	reader=$1
-	(exec tail -n "$2" -F --pid=$$ "$metrics") 4>&- 5<&- 6<&- 7>&- >"$tmp/$1" 2>/dev/null &
-	echo $! >"$tmp/$1.tail.pid"
+	reader=$1 lines=$2
 	shift 2
-	# not to a function: dash would keep copies of what is closed
-	(exec 4>&- 5<&- 6<&- 7>&- <"$tmp/$reader"; json "$@" | "$reader") &
+	(
+		exec 4>&- 5<&- 6<&- 7>&-
+		# the pid of tail, which end_watching ends
+		(sh -c 'echo $PPID' >"$tmp/$reader.pid"; exec tail -n "$lines" -F --pid=$$ "$metrics" 2>/dev/null) |
+			json "$@" | "$reader"
+	) &
 	watcher=$!
 }
 
-# A reader that comes to the FIFO after its tail was killed would wait for another writer; and for ever, if the FIFO was
-# deleted
 end_watching() { # READER WATCHER
-	signal_to PIPE "$tmp/$1.tail.pid"           # of which bash prints nothing
 	tries=0
 	while lives "$2"; do
-		(: <>"$tmp/$1") 2>/dev/null
+		signal_to PIPE "$tmp/$1.pid"            # to tail; bash prints nothing of it
 		sleep 0.05
-		signal_to KILL "$tmp/$1.tail.pid"
+		signal_to KILL "$tmp/$1.pid"
 		tries=$((tries + 1))
 		[ $tries -lt 100 ] || kill -9 "$2" 2>/dev/null
 	done
@@ -144,11 +143,11 @@ end_following() {
 
 # Metrics of the steps since `began`. The run also knows how many they are: metrics may be missing, on a full
 # disk, in a file that was deleted, or where they cannot be read.
-trained_metrics() { # LAST-STEP WHICH: last (the last step; empty: none was trained) or words
+trained_metrics() { # LAST-STEP: prints the last step, empty if none was trained, and a line of words
 	file=/dev/null
 	if can_reread_metrics && [ -r "$metrics" ]; then file=$metrics; fi
 	json step loss eval_loss processed time_s skipped margin accuracy <"$file" |
-		LC_ALL=C awk -v began="$began" -v step="$1" -v which="$2" -F '\t' "$words"'
+		LC_ALL=C awk -v began="$began" -v step="$1" -F '\t' "$words"'
 		BEGIN {
 			split("loss margin accuracy", shown, " ")
 			split("2 7 8", column, " ")
@@ -182,18 +181,18 @@ trained_metrics() { # LAST-STEP WHICH: last (the last step; empty: none was trai
 		END {
 			if (newest + 0 > step + 0) step = newest
 			trained = step - began
-			if (which == "last") print (trained > 0 ? step : "")
-			else if (trained <= 0) print "no step was trained"
-			else {
-				printf "%s", many(trained, "step")
-				if (steps && steps < trained) printf "; the metrics have %d", steps
-				if (steps) printf "%s %s tokens in %s", (steps < trained ? ":" : ","), human(tokens), clock(time)
-				if (time > 0) printf ", %s tokens/s", human(timed / time)
-				for (i = 1; i <= 3; i++) if (known[i]) printf "; %s %s", shown[i], first_and_last(i, known[i])
-				if (skipped) printf "; %d skipped", skipped
-				if (best != "") printf "; best eval loss %.4f at step %d", best, at
-				print ""
+			if (trained <= 0) {
+				print "\nno step was trained"
+				exit
 			}
+			printf "%s\n%s", step, many(trained, "step")
+			if (steps && steps < trained) printf "; the metrics have %d", steps
+			if (steps) printf "%s %s tokens in %s", (steps < trained ? ":" : ","), human(tokens), clock(time)
+			if (time > 0) printf ", %s tokens/s", human(timed / time)
+			for (i = 1; i <= 3; i++) if (known[i]) printf "; %s %s", shown[i], first_and_last(i, known[i])
+			if (skipped) printf "; %d skipped", skipped
+			if (best != "") printf "; best eval loss %.4f at step %d", best, at
+			print ""
 		}'
 }
 
@@ -209,8 +208,8 @@ exported_step() {
 
 tell_training() { # CODE
 	end_following
-	last=$(committed)
-	trained=$(trained_metrics "$last" last) trains=$(trained_metrics "$last" words)
+	trains=$(trained_metrics "$(committed)")
+	trained=${trains%%"$nl"*} trains=${trains#*"$nl"}
 	if [ -n "$quiet" ] || { [ -z "$trained$signal" ] && [ "$1" != 0 ]; }; then began=''; return; fi
 	[ -e "$tmp/start-told" ] || tell_start
 	how=''
