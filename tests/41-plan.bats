@@ -219,7 +219,7 @@ plan() {
 @test "more host memory keeps what blocks would recompute, and a step is faster" {
 	# a 7B on 22 GB of device memory, with room for residuals alone, and for all that its blocks keep
 	for host in 120 180; do
-		plan qwen2.5-7b --profile RTX4090 --device-memory 22G --seq 2048 --micro 12 --micro-batches 22 \
+		plan qwen2.5-7b --profile RTX4090 --device-memory 22G --seq 2048 --micro 12 --micro-batches 22 --pack concat \
 			--host-memory ${host}G --json >"$T/$host"
 	done
 	python3 - "$T/120" "$T/180" <<-'PY'

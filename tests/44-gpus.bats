@@ -286,7 +286,9 @@ serving() {
 		[ $rc = "$1" ] || { cat "$T/$2.err"; return 1; }
 	}
 	ends_with 78 none --device cuda:0,cuda:1
-	grep -q "the run was computed on '.*', this is '.*': other bits" "$T/none.err"
+	grep -qF "mt-run: GPUs of several types (large, sm_90;small, sm_90): --shares N,N says how many" "$T/none.err"
+	ends_with 64 none --device cuda:0,cuda:1 --shares 3
+	grep -qF "mt-run: --shares: '3' is not a number for each of 2 GPUs" "$T/none.err"
 	ends_with 64 zero --device cuda:0,cuda:1 --shares 3,0
 	grep -qF "mt-step: --shares: '3,0' is not a list of numbers from 1 to 1000, one for each of at most" "$T/zero.err"
 	STEPS=12

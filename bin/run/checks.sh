@@ -145,6 +145,20 @@ check_device() { # sets devices, a line for each mt-stream on a GPU, and streams
 	esac
 	streams=$#
 	number streams "$streams" $MOST_STREAMS
+	if [ -n "$shares" ]; then
+		[ "$(printf '%s\n' "$shares" | tr , '\n' | wc -l)" = $# ] ||
+			die 64 "--shares: '$shares' is not a number for each of $(many $# GPU)"
+	elif [ -z "$resume" ]; then
+		types=$(types_of "$@" | sort -u)
+		case $types in *"$nl"*)
+			types=$(printf '%s\n' "$types" | paste -sd ';' -)
+			die 78 "GPUs of several types ($types): --shares N,N says how many micro-batches each gets of so many" ;;
+		esac
+	fi
+}
+
+types_of() { # DEV...: a line for each that is there
+	for one; do mt-stream --gpus 2>/dev/null | sed -n "s/^$one \(.*\), [0-9]* GiB\$/\1/p"; done
 }
 
 device_of() { # I: of mt-stream I

@@ -2,7 +2,7 @@
 # shellcheck shell=sh disable=SC2034,SC2086,SC2154   # mt-run sets and uses the variables; lists have an entry a line
 
 MOST_STREAMS=64                                 # of a run, on all of its nodes
-model='' data='' out='' compute='' streams=1 threads='' run=run-$$
+model='' data='' out='' compute='' streams=1 shares='' threads='' run=run-$$
 batch='' micro='' seq='' eval='' steps='' until='' epochs='' order='' resume='' record=''
 clip='' tier_given='' tier='' tier_memory='' tier_tile='' copy_tier='' tier_rate='' tier_free=''
 chosen=''                                       # set: micro is not the user's choice
