@@ -760,11 +760,11 @@ assert all(float(low) * y <= x <= float(high) * y for x, y in pairs), a' "$@"
 
 # bats test_tags=slow
 @test "the table of a GH200 beside an H200 has the numbers that mt-plan prints" {
-	python3 "$TOP/tests/lib/plan_table.py" "$MT/mt-plan" "$CONFIGS" "$TOP/mt-stream/plan/results/README.md"
+	"$TOP/tests/bench/plans" --check "$TOP/mt-stream/plan/results/README.md" gh200
 	# a number that is off by two of its last digit is found
 	sed 's/| GH200 | 819 |/| GH200 | 821 |/' "$TOP/mt-stream/plan/results/README.md" >"$T/stale"
-	exits 1 python3 "$TOP/tests/lib/plan_table.py" "$MT/mt-plan" "$CONFIGS" "$T/stale" >"$T/found"
-	grep -q "^.llama-3.1-8b. .* GH200:" "$T/found"
+	exits 1 "$TOP/tests/bench/plans" --check "$T/stale" gh200 >"$T/found"
+	grep -q "printed | .llama-3.1-8b. .* GH200 | 821" "$T/found"
 	# what the text below says of it
 	table() {
 		sed -n "/^## A GH200 beside/,\$p" "$TOP/mt-stream/plan/results/README.md" | grep "^| .$1. .*$2.* | $3 |"
@@ -776,6 +776,23 @@ assert all(float(low) * y <= x <= float(high) * y for x, y in pairs), a' "$@"
 		    a, b = (float(row.split("|")[5].replace(",", "")) for row in sys.argv[i:i + 2])
 		    assert abs(a / b - float(sys.argv[i + 2])) < 0.01, sys.argv
 	PY
+}
+
+# bats test_tags=nightly
+@test "the tables of several GPUs, of the largest models and of mixtures have the numbers that mt-plan prints" {
+	"$TOP/tests/bench/plans" --check "$TOP/mt-stream/plan/results/README.md" gpus largest mixtures
+}
+
+@test "--csv prints a line of names and a line of values, as --json has them; with --json or --list it exits 64" {
+	of_seven H100 --micro 4 --gpus 2 >"$T/json"
+	plan qwen2.5-7b --seq 4096 --grad bf16 --profile H100 --micro 4 --gpus 2 --csv >"$T/csv"
+	python3 - "$T/json" "$T/csv" <<-'PY'
+		import csv, json, sys
+		p, (names, values) = json.load(open(sys.argv[1])), csv.reader(open(sys.argv[2]))
+		assert len(names) == 14 and values == [str(p[name]) for name in names], (names, values)
+	PY
+	fails_with 64 mt-plan --config "$CONFIGS/demo.json" --seq 64 --micro 1 --csv --json
+	fails_with 64 mt-plan --list --csv
 }
 
 # bats test_tags=slow

@@ -342,6 +342,7 @@ static int show(const struct dry *o, struct plan_request *req)
 	struct advice advice = advise(o, req, &p);
 	bound_find(req, &p, &advice);
 	if (o->json) show_json(req, &p, store, &advice);
+	else if (o->csv) show_csv(req, &p, &advice);
 	else show_text(req, &p, store, &advice);
 	return 0;
 }

@@ -15,7 +15,7 @@ struct dry {
 	uint64_t steps;     /* of the run; 0: not given */
 	uint32_t batch;     /* rows of a step, whose micro-batches are to be selected; 0: the request has them */
 	bool own_attention; /* plan our own kernels, as on a machine without cuDNN */
-	bool json;
+	bool json, csv;
 };
 
 /* dry.c: print the plan on stdout. The request has what options say. 0; -71: device or host memory is short; or an
@@ -33,5 +33,6 @@ struct advice {
 /* show.c. store: bytes of the run's state */
 void show_text(const struct plan_request *, const struct plan_result *, uint64_t store, const struct advice *);
 void show_json(const struct plan_request *, const struct plan_result *, uint64_t store, const struct advice *);
+void show_csv(const struct plan_request *, const struct plan_result *, const struct advice *);
 
 #endif

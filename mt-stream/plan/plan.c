@@ -54,6 +54,7 @@ static const struct mt_opt options[] = {
 	{"attention", OPT_CHOICE, &attention, "cudnn|own", "kernels of attention: cudnn's if their work memory fits"},
 	{"list", OPT_FLAG, &list, NULL, "print the rates of all GPUs that --profile knows, in place of a plan"},
 	{"json", OPT_FLAG, &dry.json, NULL, "print JSON"},
+	{"csv", OPT_FLAG, &dry.csv, NULL, "print the plan's main numbers as CSV: a line of names, a line of values"},
 	{0},
 };
 
@@ -176,6 +177,7 @@ int main(int argc, char **argv)
 {
 	if (!strcmp(argv[0], "mt-stream")) program.name = "mt-stream"; /* which was started with --plan */
 	mt_cli(&program, argc, argv, NULL, 0);
+	if (dry.csv && (dry.json || list)) mt_die(MT_EX_USAGE, "--csv: not with --json or --list");
 	if (gpus_given && requested.streams_given)
 		mt_die(MT_EX_USAGE, "--gpus and --streams are the same: give one of them");
 	if (gpus_given) {

@@ -11,6 +11,8 @@ static uint64_t tokens_of_step(const struct plan_request *req)
 	return (uint64_t)req->rows * req->seq * req->micros * req->streams * req->nodes;
 }
 
+static uint32_t gpus_of(const struct plan_request *req) { return req->profile.cores ? 0 : req->streams; }
+
 /* Streams, micro-batches and rows of a step, where there are several of the first or the second */
 static void show_step(const struct plan_request *req)
 {
@@ -163,6 +165,18 @@ void show_text(const struct plan_request *req, const struct plan_result *p, uint
 		(double)tokens_of_step(req) / p->predicted.step, p->predicted.tflops, req->profile.name);
 }
 
+void show_csv(const struct plan_request *req, const struct plan_result *p, const struct advice *advice)
+{
+	const struct prediction *t = &p->predicted;
+	puts(
+		"profile,gpus,nodes,params,seq,rows,micro_batches,step_tokens,step_s,tokens_per_s,bound,bound_share,peak_bytes,"
+		"host_bytes");
+	printf("\"%s\",%u,%u,%llu,%u,%u,%u,%llu,%.9g,%.6g,%s,%.4g,%llu,%llu\n", req->profile.name, gpus_of(req), req->nodes,
+		(unsigned long long)req->params, req->seq, req->rows, req->micros, (unsigned long long)tokens_of_step(req),
+		t->step, (double)tokens_of_step(req) / t->step, advice->bound, advice->share, (unsigned long long)p->bytes,
+		(unsigned long long)(req->host_beside + p->host_bytes));
+}
+
 static void json_network(const struct plan_request *req, const struct prediction *t)
 {
 	char net[32] = "null";
@@ -186,7 +200,7 @@ void show_json(const struct plan_request *req, const struct plan_result *p, uint
 		(unsigned long long)req->params, (unsigned long long)(req->params - req->idle_params),
 		(unsigned long long)req->geo->carried_bytes, req->rows, req->seq, (unsigned long long)req->memory,
 		req->profile.name);
-	printf("\"gpus\": %u, \"unified\": %s, ", req->profile.cores ? 0 : req->streams, req->unified ? "true" : "false");
+	printf("\"gpus\": %u, \"unified\": %s, ", gpus_of(req), req->unified ? "true" : "false");
 	printf("\"order\": \"%s\", \"pass_rows\": %u, \"passes\": %u, ", plan->pass_rows ? "pass-major" : "layer-major",
 		plan->pass_rows, plan->pass_rows ? (req->rows + plan->pass_rows - 1) / plan->pass_rows : 1);
 	printf("\"chunk_tokens\": %u, \"chunk_rows\": %u, \"mlp_tokens\": %llu, \"head_tokens\": %u, ", plan->chunk_tokens,
