@@ -77,7 +77,9 @@ static void look(struct mt_run *run, struct watched watched[MT_SLOTS], struct ow
 			*w = (struct watched){.word = word, .fd = -1};
 			int pid = mt_stage_pid(run, slot);
 			if ((slot == MT_OPTIM || slot == MT_TIER || slot == MT_CKPT) && pid)
-				end->replaceable[slot] = mt_stage_pid_here(run, slot) && is_program(pid, mt_stage_name(slot));
+				/* of one that died before this mt-store began, nobody knows what it was */
+				end->replaceable[slot] = mt_stage_dead(run, slot) ||
+					(mt_stage_pid_here(run, slot) && is_program(pid, mt_stage_name(slot)));
 			/* of another PID namespace: its death is seen at the next tick */
 			if (pid && mt_stage_pid_here(run, slot)) w->fd = (int)syscall(SYS_pidfd_open, pid, 0);
 		}

@@ -60,8 +60,7 @@ lock_out() {
 }
 
 # The mt-run that had OUT was killed, and with it mt-store, which would have ended its run: the memory stays. Another
-# mt-store does it now, and a mt-optim finishes an update that has begun, a mt-ckpt a save that this may wait for. By
-# now, a run of that name may be another OUT's.
+# mt-store does it now. By now, a run of that name may be another OUT's.
 end_dead_run() {
 	ended=''
 	read_holder
@@ -80,18 +79,10 @@ end_dead_run() {
 		die 65 "$who; an update cannot be finished: mt-store rm $holder --force, then --resume"
 	[ -n "$resume" ] || die 73 "$who: --resume saves it and goes on; without it: mt-store rm $holder --force"
 	say "$who; saves it and goes on"
-	mt-optim "$holder" 2>/dev/null 7>&- &
-	finisher=$!
-	saver=''
-	[ -n "$node" ] || { mt-ckpt serve "$holder" --dir "$out" >/dev/null 2>&1 7>&- & saver=$!; }
-	mover=''
-	[ -z "$(json_of "$memory" tier)" ] || { mt-tier "$holder" 2>/dev/null 7>&- & mover=$!; }
 	(: | mt-store serve "$holder" --until-eof --dir "$out" 2>&1 >/dev/null 7>&-) |
 		sed '/^mt-store: .* (pid [0-9]*) has died$/d' >&2
 	mt-store ls "$holder" >/dev/null 2>&1
 	[ $? = 66 ] || die 74 "$out: run '$holder' could not be ended, see above"
-	kill -9 $finisher $saver $mover 2>/dev/null # started late, they would wait for the new run of this name
-	wait $finisher $saver $mover 2>/dev/null
 	ended=1
 }
 
