@@ -212,7 +212,7 @@ offers() {
 @test "the scripts of make wheel, make deb and make numa-test pass shellcheck" {
 	need_cmd shellcheck
 	cd "$TOP"
-	shellcheck --norc .github/wheel .github/try .github/debian/build tests/distros tests/numa/run
+	shellcheck --norc .github/wheel .github/try .github/container-test .github/debian/build tests/distros tests/numa/run
 	shellcheck --norc -s sh tests/numa/init
 }
 
