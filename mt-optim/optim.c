@@ -14,7 +14,7 @@ static struct mt_strings rings;
 static const char *update = "late";
 
 static const struct mt_opt options[] = {
-	{"threads", OPT_U64, &threads, "N", "threads of the update (default: half of the cores, with a GPU all but one)"},
+	{"threads", OPT_U64, &threads, "N", "threads of the update (default: half of the cores; all but one for each GPU)"},
 	{"update", OPT_CHOICE, &update, "late|early",
 		"early: where nothing clips, each unit as soon as its gradient is complete"},
 	MT_OPT_RING(rings),
