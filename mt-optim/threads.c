@@ -1,5 +1,5 @@
 /* threads.c: how many threads share the work. They are created with the first work: by then the reproducibility record
- * names the run's device, and with GPUs each mt-stream needs hardly a core. Without work they sleep: the cores belong to
+ * names the run's device, and with GPUs an mt-stream needs hardly a core. Without work they sleep: the cores belong to
  * the mt-streams then. */
 #include "cli/cli.h"
 #include "mt/choices.h"
