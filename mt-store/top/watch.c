@@ -7,8 +7,9 @@
 #include "watch.h"
 
 #define NODES_EVERY_S 60.0 /* pages hardly move */
-#define GPU_EVERY_S 5.0
-enum { MEAN_OF = 10 }; /* steps' points that make up the shown speed */
+#define GPU_EVERY_S 5.0    /* a micro-batch ends more often, */
+#define GPU_IDLE_S 60.0    /* or at least now and then */
+enum { MEAN_OF = 10 };     /* steps' points that make up the shown speed */
 
 static void add_point(struct watch *w, const struct look *l, double now)
 {
@@ -74,8 +75,8 @@ static void look_at_gpus(struct watch *w)
 		uint64_t wait_ns = s->counters[MT_STREAM_wait_ns] + s->counters[MT_STREAM_update_wait_ns];
 		struct gpu_pace was = w->gpu[i];
 		if (was.pid != s->pid) was = (struct gpu_pace){.when = w->look.when - s->process.age_s};
-		else if (w->look.when - was.when < GPU_EVERY_S || tokens == was.tokens) continue;
 		double since = w->look.when - was.when;
+		if (was.pid && since < (tokens == was.tokens ? GPU_IDLE_S : GPU_EVERY_S)) continue;
 		w->gpu[i] = (struct gpu_pace){s->pid, w->look.when, tokens, wait_ns,
 			since > 0 ? (double)(tokens - was.tokens) / since : NAN,
 			since > 0 ? 1e-9 * (double)(wait_ns - was.wait_ns) / since : NAN};
