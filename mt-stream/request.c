@@ -263,6 +263,10 @@ static int plan_take(struct stream *s, struct plan_request *req, struct plan_res
 {
 	for (;;) {
 		int rc = plan_search(req, result);
+		if (rc && req->streams > 1) { /* of what is free, the run's other streams may have taken their parts already */
+			req->streams = 1;
+			continue;
+		}
 		if (rc || (rc = arena_grow(s, memory_arena(req, result->bytes))) == 0) return rc;
 		if (!s->dev->room) return rc;
 		uint64_t now = budget_now(s);

@@ -226,6 +226,26 @@ lm_head_is_slow() {
 }
 
 # bats test_tags=slow
+@test "each of several streams offloads to its part of the host's memory; more if no plan fits without; same bits" {
+	need_emulator
+	make_run qwen3 bf16 bf16
+	ROWS=16 step_of all "$EMU --device cuda"
+	own=$(own_of "$T/stream.err")
+	run_bytes=$(mt-store stat "$RUN" --json | value bytes)
+	# KiB of both memories, number of streams, do residuals leave? They have 24 KiB
+	for case in "700 100 1 true" "700 100 9 no" "700 400 9 true" "260 50 9 true"; do
+		read -r memory host n leave <<-END
+			$case
+		END
+		ROWS=16 step_of less "$EMU --device cuda --device-memory $((own + memory))K --streams $n \
+			--host-memory $((run_bytes + 1024 * host)) --verbose"
+		cmp "$T/all" "$T/less"
+		[ "$leave" = no ] || leave=
+		$leave grep -q 'residuals offloaded' "$T/stream.err"
+	done
+}
+
+# bats test_tags=slow
 @test "gradients converted to bf16 in place are sent in pieces of any size with the same bits" {
 	need_emulator
 	mkdir -p "$T/wide"
