@@ -23,7 +23,8 @@ static bool loss_given[MT_LOSS_OPTIONS];
 static char loss_help[MT_LOSS_OPTIONS][LOSS_HELP];
 
 #define LOSS_OPTION(which, name, ...) \
-	{name, OPT_DOUBLE, &o.objective.option[MT_##which], "X", loss_help[MT_##which], &loss_given[MT_##which]},
+	{name, OPT_DOUBLE, &o.objective.option[MT_##which], "X", loss_help[MT_##which], &loss_given[MT_##which], \
+		.least = -INFINITY},
 
 static const struct mt_opt table[] = {
 	{"steps", OPT_U64, &o.schedule.steps, "N", "number of the last step; length of the learning rate's schedule",

@@ -48,7 +48,7 @@ saves() {
 
 @test "--state takes fp32, bf16, int8 and none alone, and no other option takes int8" {
 	fails_with 64 mt-store create "$RUN" --config "$CONFIGS/demo.json" --state fp16
-	grep -q "'fp16' is not bf16, fp32, int8 or none" "$T/fails.err"
+	grep -q "'fp16' is not fp32, bf16, int8 or none" "$T/fails.err"
 	fails_with 64 mt-stream --plan --config "$CONFIGS/demo.json" --seq 64 --micro 1 --state none
 	fails_with 64 mt-store create "$RUN" --config "$CONFIGS/demo.json" --dtype int8
 	fails_with 64 mt-store create "$RUN" --config "$CONFIGS/demo.json" --grad int8

@@ -339,7 +339,11 @@ void mt_open_standard_fds(void)
 
 int mt_cli(const struct mt_program *p, int argc, char **argv, const char **operands, int max)
 {
-	program = p;
+	static const struct mt_opt none;
+	static struct mt_program own;
+	own = *p;
+	if (!p->opts) own.opts = &none;
+	p = program = &own;
 	mt_program_name = p->name;
 	mt_open_standard_fds();
 	mt_watch_faults();
