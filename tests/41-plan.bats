@@ -130,7 +130,8 @@ plan() {
 	mt-store create "$RUN" --config "$CONFIGS/demo.json" --dtype bf16 --grad bf16 --step-tokens 1024 --streams 20 \
 		2>/dev/null
 	mt-store stat "$RUN" --json >"$T/stat"
-	[ "$(value bytes <"$T/stat")" = $(($(value host_bytes <"$T/plan") - 20 * (12 * 1024 + 4 * 128 * 64))) ]
+	beside=$(($(value host_activation_bytes <"$T/plan") + 20 * (12 * 1024 + 4 * 128 * 64)))
+	[ "$(value bytes <"$T/stat")" = $(($(value host_bytes <"$T/plan") - beside)) ]
 }
 
 @test "with too little host memory the message names the need, and that budget works" {
@@ -1121,7 +1122,7 @@ works_or_says() {
 	own=$(own_of "$T/stream.all.err")
 	step_of little "10 24 1" --device cuda --device-memory $((own + 560))K
 	same all little
-	grep -q "keep: 0 all.*residuals offloaded" "$T/stream.little.err"
+	grep -q "residuals offloaded" "$T/stream.little.err"
 	fails_with 78 mt-stream "$RUN" --device cuda --chunk-tokens 7
 	grep -q "chunk-tokens" "$T/fails.err"
 }

@@ -229,19 +229,17 @@ void ple_take(struct ple_scratch *, const struct ple_sizes *, take_fn *take, voi
 
 static inline uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-/* Elements of a token, of one kind of layers, or the most of several kinds (mt_layer_most): in what the mixer gives;
- * in what it computes that from: q | k | v after rope; of gated DeltaNet qkv | z | b | a (Kimi: not as one); of a
- * short convolution B | C | x */
+/* Elements of a token: of attention, a head of v, what it gives, and q | k | v; of gated DeltaNet and Mamba 2, what the
+ * convolution reads, and qkv | z | b | a (Kimi: not as one) */
 static inline int64_t head_dim_v(const struct mt_layer *l) { return l->v_dim ? l->v_dim : l->head_dim; }
 static inline int64_t value_width(const struct mt_layer *l) { return l->heads * head_dim_v(l); }
 static inline bool beside_attention(const struct mt_layer *l) { return l->mamba_flags & MT_BESIDE_ATTENTION; }
-static inline int64_t mixer_width(const struct mt_layer *l)
+static inline int64_t proj_width(const struct mt_layer *l)
 {
-	uint64_t values = beside_attention(l) ? 0 : (uint64_t)l->value_heads * l->value_dim;
-	return (int64_t)larger(larger((uint64_t)value_width(l), values), l->conv_dim);
+	return ((int64_t)l->heads + l->kv_heads) * l->head_dim + l->kv_heads * head_dim_v(l);
 }
 /* Which halves has a block of this kind, or any of these kinds? */
-static inline bool has_mixer(const struct mt_layer *l) { return mixer_width(l) > 0; }
+static inline bool has_mixer(const struct mt_layer *l) { return l->heads || l->value_heads || l->conv_dim; }
 static inline bool has_mlp(const struct mt_layer *l) { return l->ffn || l->experts; }
 static inline int64_t conv_width(const struct mt_layer *l)
 {
@@ -264,19 +262,6 @@ static inline struct delta_args delta_sizes(const struct mt_layer *l, int64_t n,
 		.correct = l->mixer != MT_MAMBA,
 		.channels = l->gate_rank != 0};
 }
-static inline int64_t proj_width(const struct mt_layer *l)
-{
-	uint64_t values = l->kv_heads * (uint64_t)head_dim_v(l);
-	uint64_t attention = ((uint64_t)l->heads + l->kv_heads) * l->head_dim + values;
-	uint64_t delta = beside_attention(l) ? 0 : (uint64_t)delta_width(l);
-	return (int64_t)larger(larger(attention, delta), 3ull * l->conv_dim);
-}
-/* The same of Mamba 2 beside attention, else 0 */
-static inline int64_t mamba_o_width(const struct mt_layer *l)
-{
-	return beside_attention(l) ? (int64_t)l->value_heads * l->value_dim : 0;
-}
-static inline int64_t mamba_width(const struct mt_layer *l) { return beside_attention(l) ? delta_width(l) : 0; }
 /* MLA, else 0: elements of a token in its latents and in the part of k that all heads share; in what kv's latent
  * becomes: for each head the other part of k, and v */
 static inline int64_t latent_width(const struct mt_layer *l)

@@ -210,6 +210,8 @@ struct run {
 	uint32_t from, to;
 	int64_t begin, rows;
 };
+/* That chunk, or slice of one, for a call */
+struct run run_of(const struct run *, enum call, int level);
 void *value_at(const struct run *, int v);
 void *grad_at(const struct run *, int v);
 /* From a row of it to the next one's */

@@ -235,8 +235,7 @@ int again(struct run *r, int v)
 	return was;
 }
 
-/* A chunk, or a slice of one, for a call */
-static struct run run_of(const struct run *of, enum call call, int level)
+struct run run_of(const struct run *of, enum call call, int level)
 {
 	struct run r = *of;
 	const struct chunk *c = r.c;

@@ -25,16 +25,8 @@
 #define CORES_ATTENTION_BACKWARD 0.60
 #define CORES_ATTENTION_BF16 1.65 /* factor on both, of operands of bf16 */
 #define CORES_DELTA 0.70
-#define CORES_OF_NODES 1.3 /* factor on several nodes: mt-link and MPI share the cores (one core a node) */
-#define LAUNCH 5e-6        /* s that a kernel takes at least. Kernels that a chunk or a slice launches: */
-#define FORWARD_CHUNK 6    /* norm, q k v, rope, attention, output, residual */
-#define FORWARD_SLICE 5    /* norm, gate and up, SwiGLU, down, residual */
-#define BACKWARD_CHUNK 13
-#define BACKWARD_SLICE 10
-#define HEAD_CHUNK 7
-#define HEAD_FORWARD 4   /* norm, LM head, cross-entropy, their sum */
-#define FORWARD_WINDOW 6 /* a window of experts: norm, dispatch, gate and up, SwiGLU, down, sum */
-#define BACKWARD_WINDOW 12
+#define CORES_OF_NODES 1.3  /* factor on several nodes: mt-link and MPI share the cores (one core a node) */
+#define LAUNCH 5e-6         /* s that a kernel takes at least */
 #define EMBED_BACKWARD 0.03 /* of device memory's bandwidth: rows of one token are added in order. Measured */
 #define ROUND_TRIP 20e-6    /* s: the host learns how many rows each expert has, and launches the first window */
 #define MASTER_BYTES 4      /* of a weight and its low bits */
@@ -90,26 +82,6 @@ static double grouped_gemm(const struct plan_request *req, double flops, double 
 	return flops / (p->flops * share) * (1 + GROUPED_SPARE / rows);
 }
 
-/* Of a layer, the mean of all */
-static double mean_of(const struct mt_geometry *g, int64_t (*of)(const struct mt_layer *))
-{
-	double sum = 0;
-	for (uint32_t i = 0; i < g->layers; i++) sum += (double)of(mt_layer_of(g, i));
-	return sum / g->layers;
-}
-
-static int64_t slots(const struct mt_layer *l) { return l->experts_per_token; }
-
-/* Seconds of GEMMs of n tokens in slices, with `weights` that multiply each token; of its chosen experts, those of
- * `matrices` (H, expert_ffn) are among them. flops: operations for each token and weight, 2 forward, 4 backward */
-static double gemms(const struct plan_request *req, double flops, double n, double slice, double weights, int matrices)
-{
-	const struct mt_layer *l = &req->most;
-	double experts = mean_of(req->geo, slots) * matrices * l->expert_ffn * req->geo->hidden;
-	double rows = l->experts ? slice * l->experts_per_token / l->experts : 0;
-	return gemm(req, flops * n * (weights - experts), slice) + grouped_gemm(req, flops * n * experts, rows, flops > 2);
-}
-
 /* Bytes of host memory that the update of a parameter reads and writes: weight and the optimizer's state of so many
  * bytes, each read and written, and the gradient */
 static double bytes_with(const struct plan_request *req, double state)
@@ -159,21 +131,11 @@ static int own_column(const struct plan_request *req, const struct mt_layer *l)
 	return dim <= 64 ? 0 : dim <= 128 ? 1 : dim <= 256 ? 2 : 3;
 }
 
-struct attention {            /* attention or the delta rule, of one layer, the mean of all: */
-	double flops;             /* multiplications and additions, forward, of all rows */
-	double forward, backward; /* seconds */
-};
-
-/* rows: of all layers of this kind, over the number of layers of all kinds */
-static void attention_add(const struct plan_request *req, const struct plan *plan, uint32_t kind, double rows,
-	struct attention *sum)
+/* FLOP/s of attention in layers of this kind */
+static double attention_rate(const struct plan_request *req, const struct plan *plan, uint32_t kind, bool goes_back)
 {
 	const struct mt_layer *l = &req->geo->kind[kind];
 	const struct profile *p = &req->profile;
-	double t = req->seq, w = l->window && l->window < req->seq ? l->window : t;
-	double keys = (double)l->heads * l->head_dim, values = (double)value_width(l);
-	double scores = l->span && l->span < req->seq ? l->span * t / 2 : w * t - w * w / 2;
-	double each = rows * 2 * scores, flops = each * (keys + values);
 	const struct shares *share = shares_of(p);
 	double forward = p->flops * share->library_forward, backward = p->flops * share->library_backward;
 	double own = p->flops / (1 + OWN_HALF / ((double)l->heads * rows_of_chunk(req, plan)));
@@ -189,58 +151,29 @@ static void attention_add(const struct plan_request *req, const struct plan *pla
 		backward = own * share->backward[column];
 	} else if (!library) forward = backward = p->flops * p->fp32 * PLAIN_ATTENTION;
 	else if (l->head_dim > 128) backward *= LARGE_HEADS;
-	sum->flops += flops;
-	sum->forward += flops / forward;
-	sum->backward += each * (3 * keys + 2 * values) / backward; /* scores, dK, dQ; the gradient of scores, dV */
+	return goes_back ? backward : forward;
 }
 
-/* Operations of the delta rule, forward, of a token: k k', q k', k S, q S, P d, and (1 + A)^-1 r and k' d, by chunks;
- * of Mamba 2 only q k', q S, P d and k' d; with gates of channels k S, q S and k' d, token by token. Backward has three
- * times as many. */
-static double delta_flops(const struct mt_layer *l)
+/* Keys that a query sees, the mean of a row's */
+static double keys_of(const struct plan_request *req, const struct mt_layer *l)
 {
-	double dk = l->key_dim, dv = l->value_dim;
-	if (l->mixer == MT_MAMBA) return 2.0 * l->value_heads * (DELTA_CHUNK * dk + 2 * dk * dv + DELTA_CHUNK * dv);
-	if (l->gate_rank) return 2.0 * l->value_heads * 3 * dk * dv;
-	return 2.0 * l->value_heads * (2 * DELTA_CHUNK * dk + 3 * dk * dv + 1.5 * DELTA_CHUNK * dv);
+	double t = req->seq, w = l->window && l->window < req->seq ? l->window : t;
+	return l->span && l->span < req->seq ? l->span / 2.0 : w - w * w / (2 * t);
 }
 
-static void delta_add(const struct plan_request *req, const struct mt_layer *l, double layers, struct attention *sum)
+/* Seconds of attention and the delta rule for n tokens */
+static double attention_time(const struct plan_request *req, const struct plan *plan, const struct work *w, double n,
+	bool backward)
 {
 	const struct profile *p = &req->profile;
-	bool tensor_cores = req->dtype == MT_BF16 && !l->gate_rank;
-	double rate = p->cores ? p->flops * p->fp32 * CORES_DELTA / cores_shared(req)
-		: tensor_cores     ? p->flops * shares_of(p)->delta
-						   : p->flops * p->fp32 * PLAIN_DELTA;
-	double flops = layers * req->seq * delta_flops(l);
-	sum->flops += flops;
-	sum->forward += flops / rate;
-	sum->backward += 3 * flops / rate;
-}
-
-static struct attention attention_of(const struct plan_request *req, const struct plan *plan, double rows)
-{
-	const struct mt_geometry *g = req->geo;
-	uint32_t layers[MT_KINDS] = {0};
-	struct attention a = {0};
-	for (uint32_t i = 0; i < g->layers; i++) layers[g->kind_of[i]]++;
-	for (uint32_t k = 0; k < g->n_kinds; k++) {
-		double share = rows * layers[k] / g->layers;
-		if (g->kind[k].value_heads) delta_add(req, &g->kind[k], share, &a);
-		if (g->kind[k].heads) attention_add(req, plan, k, share, &a);
-	}
-	return a;
-}
-
-/* Time that windows of experts add, for n tokens in a number of slices of a unit: each window computes the input's
- * norm again, and reads and writes the sums */
-static void add_windows(const struct plan_request *req, const struct plan *plan, double n, double slices,
-	struct times *t)
-{
-	double windows = ceil((double)req->most.experts / plan->expert_window), h = req->geo->hidden;
-	double each = n * h * (2 * (double)req->elem + 2 * sizeof(float)) / req->profile.hbm;
-	t->forward += windows * (each + LAUNCH * FORWARD_WINDOW * slices) + ROUND_TRIP;
-	t->backward += windows * (each + LAUNCH * BACKWARD_WINDOW * slices);
+	double fp32 = p->flops * p->fp32, sum = 0,
+		   delta = p->cores     ? fp32 * CORES_DELTA / cores_shared(req)
+		: req->dtype == MT_BF16 ? p->flops * shares_of(p)->delta
+								: fp32 * PLAIN_DELTA;
+	for (uint32_t k = 0; k < req->geo->n_kinds; k++)
+		if (w->attention[k] > 0)
+			sum += w->attention[k] * keys_of(req, &req->geo->kind[k]) / attention_rate(req, plan, k, backward);
+	return n * (sum + w->delta[0] / delta + w->delta[1] / (p->cores ? delta : fp32 * PLAIN_DELTA));
 }
 
 /* Seconds of GEMMs, and of reading and writing weights and their gradients: a GPU does both at once */
@@ -249,90 +182,54 @@ static double beside(const struct plan_request *req, double products, double wei
 	return req->profile.cores ? products + weights : most(products, weights);
 }
 
-static int64_t channels(const struct mt_layer *l)
-{
-	return l->conv_dim ? l->conv_dim : l->value_heads ? conv_width(l) : 0;
-}
-static int64_t gated_values(const struct mt_layer *l) { return (int64_t)l->value_heads * l->value_dim; }
-static int64_t gated_heads(const struct mt_layer *l) { return l->output_gate ? l->heads * l->head_dim : 0; }
-static int64_t q_and_k(const struct mt_layer *l) { return ((int64_t)l->heads + l->kv_heads) * l->head_dim; }
+struct pass { /* n tokens through a unit */
+	double n, slice, chunks, slices;
+};
 
-/* Elements that what is neither GEMM nor attention loads and stores of a token and block, forward and backward:
- * norms, rope, SwiGLU, the rows of experts. Counted in ../device/cuda/results/README.md; on a GPU, some count more
- * often, as their kernels do not reach device memory's bandwidth: measured, as is all of convolutions, their gated
- * norms, norms of q and k, and gates of attention's output. */
-static void elements(const struct plan_request *req, double *forward, double *backward)
+/* Seconds of operations */
+static double time_of(const struct plan_request *req, const struct plan *plan, const struct work *w,
+	const struct pass *pass, bool backward)
 {
-	const struct mt_geometry *g = req->geo;
-	bool gpu = !req->profile.cores;
-	double h = g->hidden, a = mean_of(g, mixer_width) + mean_of(g, mamba_o_width);
-	double k = (mean_of(g, proj_width) + mean_of(g, mamba_width) - a) / 2, f = mean_of(g, active_ffn);
-	double experts = mean_of(g, slots) * h;
-	*forward = 6 * h + 2 * (a + k) + 3 * f + (gpu ? 3.8 : 2) * experts;
-	*backward = (gpu ? 17 : 12) * h + 3 * a + 4 * k + 6 * f + (gpu ? 10 : 4) * experts;
-	if (!gpu) return;
-	double c = mean_of(g, channels), v = mean_of(g, gated_values), n = g->flags & MT_QK_NORM ? mean_of(g, q_and_k) : 0,
-		   o = mean_of(g, gated_heads);
-	*forward += 4.4 * c + 4.7 * v + 4 * n + 10 * o;
-	*backward += 23.5 * c + 16 * v + 5 * n + 25 * o;
+	const struct profile *p = &req->profile;
+	const struct mt_layer *l = &req->most;
+	double n = pass->n, rows = l->experts ? pass->slice * l->experts_per_token / l->experts : 0;
+	double products = gemm(req, n * w->gemms, pass->slice) + grouped_gemm(req, n * w->grouped, rows, backward);
+	double weights = pass->chunks * w->weights[0] + pass->slices * w->weights[1];
+	return beside(req, products, weights / p->hbm) + attention_time(req, plan, w, n, backward) +
+		n * w->bytes[!p->cores] / p->hbm + LAUNCH * (pass->chunks * w->kernels[0] + pass->slices * w->kernels[1]);
 }
 
 /* Times in a pass of `rows` rows, in which all n of its tokens go through a unit */
 struct times unit_times(const struct plan_request *req, const struct plan *plan, uint32_t rows)
 {
 	const struct mt_geometry *g = req->geo;
-	const struct mt_layer *l = &req->most;
 	const struct profile *p = &req->profile;
-	double n = (double)rows * req->seq, h = g->hidden, a = mean_of(g, mixer_width) + mean_of(g, mamba_o_width);
-	double k = (mean_of(g, proj_width) + mean_of(g, mamba_width) - a) / 2, e = (double)req->elem,
-		   w = (double)req->operand;
-	double block = (double)req->mean, narrow = w < e ? n * (e + w) / p->hbm : 0;
-	/* of mixtures of experts, GEMMs are of those that a token uses, but a slice reads the weights of all */
-	int wide = mlp_gated(l) ? 2 : 1;
-	double f = mean_of(g, active_ffn), gu = wide * f, used = block - (double)req->idle;
+	const struct counts *c = &req->counts;
+	double n = (double)rows * req->seq, h = g->hidden, e = (double)req->elem;
 	double per = fmin(n, (double)rows_of_chunk(req, plan) * req->seq),
-		   slice = fmin(n, (double)tokens_of_slice(req, plan));
-	double chunks = ceil(n / per), slices = ceil(n / slice), head_n = fmin(n, plan->head_tokens);
-	double mlp = h * (wide + 1) * mean_of(g, whole_ffn);
-	const struct attention attention = attention_of(req, plan, rows);
-	struct times t;
-	/* bytes: weights once a chunk, gradients read and written once a chunk, and elements() */
-	double weights = (chunks * (block - mlp) + slices * mlp) * w / p->hbm, grads = weights / w * 8;
-	double other, other_back;
-	elements(req, &other, &other_back);
-	t.forward = beside(req, gemms(req, 2, n, slice, used, wide + 1), weights) + attention.forward +
-		n * e * other / p->hbm + LAUNCH * (FORWARD_CHUNK * chunks + FORWARD_SLICE * slices);
-	t.backward = beside(req, gemms(req, 4, n, slice, used, wide + 1), weights + grads) + attention.backward +
-		n * e * other_back / p->hbm + LAUNCH * (BACKWARD_CHUNK * chunks + BACKWARD_SLICE * slices);
-	/* what GEMMs read of activations, and in the backward pass also of gradients, is narrowed first */
-	t.forward += narrow * (2 * h + a + f);
-	t.backward += narrow * (4 * h + 2 * a + 2 * k + f + gu);
-	t.attention = attention.forward + (req->train ? attention.backward : 0);
-	double gate_up = gemms(req, 2, n, slice, h * gu, wide), down = gate_up / wide;
-	if (g->flags & MT_POST_NORM) t.backward += down; /* the norm behind it reads what is not kept */
-	t.recompute[KEEP_ALL] = 0;
-	t.recompute[KEEP_ALL_BUT_GATE_UP] = beside(req, gate_up, weights / 2);
-	t.recompute[KEEP_ATTENTION] = t.forward - down - attention.forward;
-	t.recompute[KEEP_INPUT] = t.forward - down;
-	if (plan->expert_window) add_windows(req, plan, n, slices, &t);
-
-	double head_chunks = ceil(n / head_n), head = (double)req->head, v = g->vocab;
-	t.head = beside(req, gemm(req, (req->train ? 6 : 2) * n * h * v, head_n),
-				 head_chunks * head * (req->train ? 2 * w + 8 : w) / p->hbm) +
-		n * e * ((p->cores ? 3 : 3.3) * v + 5 * h) / p->hbm + narrow * (req->train ? 2 * h + v : h) +
-		LAUNCH * HEAD_CHUNK * head_chunks;
-	t.head_again = 0;
-	if (req->train && req->objective) /* forward, with logits in fp32 */
-		t.head_again = beside(req, gemm(req, 2 * n * h * v, head_n), head_chunks * head * w / p->hbm) +
-			n * (8 * v + 2 * e * h) / p->hbm + narrow * h + LAUNCH * HEAD_FORWARD * head_chunks;
+		   slice = fmin(n, (double)tokens_of_slice(req, plan)), head_n = fmin(n, plan->head_tokens);
+	const struct pass pass = {n, slice, ceil(n / per), ceil(n / slice)}, head = {n, head_n, ceil(n / head_n), 0};
+	struct times t = {.forward = time_of(req, plan, &c->forward, &pass, false),
+		.backward = time_of(req, plan, &c->backward, &pass, true),
+		.attention = attention_time(req, plan, &c->forward, n, false),
+		.head = time_of(req, plan, &c->head, &head, true)};
+	for (int level = KEEP_INPUT; level < KEEP_ALL; level++)
+		t.recompute[level] = time_of(req, plan, &c->again[level], &pass, false);
+	if (plan->expert_window) {
+		double windows = ceil((double)req->most.experts / plan->expert_window);
+		t.forward += windows * time_of(req, plan, &c->window[0], &pass, false) + ROUND_TRIP;
+		t.backward += windows * time_of(req, plan, &c->window[1], &pass, true);
+	}
+	if (req->train) t.attention += attention_time(req, plan, &c->backward, n, true);
+	if (req->train && req->objective) t.head_again = time_of(req, plan, &c->losses, &head, false);
 	t.head += t.head_again;
 	double ple = (double)ple_width(g);
-	t.embed_forward = 2 * n * h * e / p->hbm + LAUNCH * chunks;
+	t.embed_forward = 2 * n * h * e / p->hbm + LAUNCH * pass.chunks;
 	t.embed_forward += gemm(req, 2 * n * h * ple, slice) + 7 * n * ple * e / p->hbm;
 	t.embed_backward = gemm(req, 6 * n * h * ple, slice) + 10 * n * ple * e / p->hbm;
 	t.embed_backward += ((double)(req->embed + req->ple) * 4 + n * h * (e + 8) / (p->cores ? 1 : EMBED_BACKWARD)) /
 			p->hbm +
-		LAUNCH * chunks;
+		LAUNCH * pass.chunks;
 	return t;
 }
 
@@ -635,7 +532,10 @@ void predict_parts(const struct plan_request *req, const struct plan *plan, stru
 {
 	double model = (double)req->geo->layers * (double)(req->mean - req->idle) + (double)req->head,
 		   tokens = (double)req->rows * req->seq, micros = req->micros, all = micros * req->streams * req->nodes;
-	double attention = attention_of(req, plan, req->rows).flops * req->geo->layers;
+	const struct work *w = &req->counts.forward;
+	double attention = w->delta[0] + w->delta[1];
+	for (uint32_t k = 0; k < req->geo->n_kinds; k++) attention += w->attention[k] * keys_of(req, &req->geo->kind[k]);
+	attention *= req->geo->layers * tokens;
 	uint32_t pass = rows_of_pass(req, plan);
 	traffic(req, plan, p);
 	network(req, p);

@@ -3,7 +3,7 @@
  *
  *     plan request ──▶ search.c tries plans ──▶ plan result
  *                       │ memory.c: does the plan fit?
- *                       │ cost.c: how long does a step take?
+ *                       │ price.c, cost.c: how long does a step take?
  *
  * Layer-major, the whole micro-batch goes through the model unit by unit. Inside a unit it is split into chunks of
  * whole rows; where one row is longer than a chunk, the MLP takes that row in slices of a chunk's tokens. Pass-major,
@@ -39,9 +39,23 @@ struct profile { /* what a machine does in a second */
 	bool attention_bf16;  /* and their attention multiplies bf16 */
 };
 
+struct work { /* what operations are made of (price.c) */
+	double gemms, grouped,
+		delta[2];                  /* FLOPs of a token: of GEMMs, of experts', of the delta rule; [1]: with channels */
+	double attention[MT_KINDS];    /* FLOPs of a token and a key, by kind of layers */
+	double bytes[2];               /* that all else loads and stores of a token; [1]: on a GPU, by times_of() */
+	double weights[2], kernels[2]; /* bytes of weights and their gradients, and kernels: of a chunk; of a slice */
+};
+/* Of a block, the mean of all: of one that keeps all, what others do again, what each window of experts does beside it;
+ * of the head, and what gives losses alone */
+struct counts {
+	struct work forward, backward, again[KEEP_ALL], window[2], head, losses;
+};
+
 struct plan_request {
 	const struct mt_geometry *geo;
 	struct list *lists;               /* of its kinds of layers (block.h); NULL: request_sizes makes them */
+	struct counts counts;             /* of what they do */
 	enum mt_dtype dtype, grad, state; /* of weights, gradients, the optimizer's m and v */
 	enum mt_optim optim;
 	uint64_t embed, block, head;  /* elements of units: block: of the largest; head: with a tied embedding's */
@@ -166,6 +180,11 @@ uint32_t default_head_tokens(const struct mt_geometry *);
 /* The plan with the shortest predicted step of all that fit. -71 when none fits: then only least and least_host are
  * set. */
 int plan_search(const struct plan_request *, struct plan_result *);
+
+/* ---- price.c: what operations are made of ---- */
+
+/* Of a request whose lists are made */
+struct counts price_lists(const struct plan_request *, const struct mt_unit *units, const struct mt_tensor *tensors);
 
 /* ---- cost.c: how long a plan takes ---- */
 

@@ -64,6 +64,7 @@ void request_sizes(struct plan_request *req, const struct mt_unit *units, const 
 	req->idle_params = 0;
 	for (uint32_t i = 0; i < req->geo->layers; i++) req->idle_params += idle_of(req->geo, mt_layer_of(req->geo, i));
 	req->idle = req->idle_params / req->geo->layers;
+	req->counts = price_lists(req, units, tensors);
 }
 
 void request_tier(struct plan_request *req, double tier, const struct mt_layout_tier *t)
