@@ -272,5 +272,5 @@ CASES = {
         "dialect": 5, "double": True,
         "uniform": {"q_norm": (0.15, 0.35), "post_attention_layernorm": (0.3, 0.7),
                     "post_feedforward_layernorm": (0.3, 0.7), "post_per_layer_input_norm": (0.2, 0.5)},
-        "train": {"micro": 2, "batch": 4, "seq": 30, "warmup": 2, "wd": 0.1, "clip": 1.6}},
+        "train": {"micro": 2, "batch": 4, "seq": 30, "warmup": 2, "wd": 0.1, "clip": 2.0}},
 }
