@@ -117,15 +117,19 @@ assert run.ring(b"grad.0")["slots"] > 1 and any(run.floats(run.units[1]["w"], 64
 	[ "$(wc -l <"$T/versions")" -ge 15 ]
 	"$venv/bin/python" -c 'import mtshm'
 	ldd "$venv/bin/mt-stream" | grep -E "libdnnl|libopenblas" | grep -F " => $venv/bin/../lib/mt/lib"
-	train() { # PROGRAM OUT
+	train() { # PROGRAM OUT [OPTION]
 		"$1" --model "$GOLDEN/llama3/model" --data "$GOLDEN/llama3/data.bin" --steps 2 --batch 2 --seq 32 --lr 1e-3 \
-			--run "$RUN" --out "$2" --quiet 3>&-
+			--run "$RUN" --out "$2" --quiet ${3:+"$3"} 3>&-
 	}
 	PATH=/usr/bin:/bin train "$venv/bin/mt-run" "$T/installed"
 	train mt-run "$T/built"
 	cmp "$T/installed/model/model.safetensors" "$T/built/model/model.safetensors"
 	echo '{"text": "abc"}' | "$venv/bin/mt-tokens" --bytes 2>/dev/null | mt-feed --decode >"$T/text"
 	[ "$(cat "$T/text")" = abc ]
+	# it has no mt-link
+	PATH=/usr/bin:/bin OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2 \
+		fails_with 78 train "$venv/bin/mt-run" "$T/nodes" --nodes
+	grep -q "no mt-link: mt was built without MPI" "$T/fails.err"
 	"$venv/bin/pip" uninstall -q -y mt
 	(cd "$venv" && find . ! -type d | sort) | diff "$T/before" -
 	[ ! -e "$venv/lib/mt" ]

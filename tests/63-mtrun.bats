@@ -1306,6 +1306,15 @@ kill_all() { # ARGS...; with HOW=update while an update is under way
 	[ ! -e "$DISK/out/tier" ]
 }
 
+@test "mt-run --demo refuses other options with 64, and a directory that is there with 73" {
+	fails_with 64 mt-run --demo "$T/new" --steps 5
+	[ ! -e "$T/new" ]
+	touch "$T/kept"
+	fails_with 73 mt-run --demo "$T"
+	grep -q "^mt-run: --demo: .*exists" "$T/fails.err"
+	[ -e "$T/kept" ]
+}
+
 @test "mt-run deletes what runs whose memory is gone have left in OUT/tier, and nothing else there" {
 	need_tier
 	mkdir "$DISK/out"

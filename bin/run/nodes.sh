@@ -32,6 +32,7 @@ await_node0() {
 
 check_nodes() { # what mt-run refuses on several nodes
 	[ -n "$node_count" ] || return 0
+	[ -n "$dry" ] || command -v mt-link >/dev/null || die 78 "--nodes: there is no mt-link: mt was built without MPI"
 	[ "$grad" != none ] || die 64 "--grad none: not on several nodes, where gradients go to the node that updates"
 	[ -z "$restart" ] || die 64 "--restart: not on several nodes: a stage that dies ends the run on all of them"
 	share_out

@@ -8,7 +8,7 @@ clip='' tier_given='' tier='' tier_memory='' tier_tile='' copy_tier='' tier_rate
 chosen=''                                       # set: micro is not the user's choice
 restart='' drop_unused='' load_options='' new_input='' best='' export_best='' nodes='' net=''
 ckpt_every='' eval_every='' stop_after='' max_skipped='' loss=''    # mt-step's
-sample='' sample_every='' sample_options='' join=''
+demo='' sample='' sample_every='' sample_options='' join=''
 metrics='' show='' quiet='' dry='' json=''      # show: metrics on stdout also where that is a terminal
 feed_options='' check_options='' step_options='' given=' ' count=''
 
@@ -56,12 +56,12 @@ set_option() { # OPTION VALUE
 	while case $name in *-*) ;; *) false ;; esac; do name=${name%%-*}_${name#*-}; done
 	[ "$1" = --data ] || eval "$name=\$2"       # each but --data has a variable of its name
 	case $1 in
-	--demo) exec sh "$parts/demo" "$2" ;;
 	--args)
 		[ -n "$2" ] || die 64 "--args: an empty name"
 		return ;;                               # find_args has read it
 	--model | --out | --dtype | --grad | --state | --optim | --update | --seed | --device | --compute | --streams | \
-		--threads | --numa | --keep | --run | --net | --sample | --tier-memory | --tier-tile) return ;;
+		--threads | --numa | --keep | --run | --net | --sample | --tier-memory | --tier-tile | \
+		--demo) return ;;
 	--tier) tier_given=1; return ;;
 	--input) new_input=1 ;;
 	esac
