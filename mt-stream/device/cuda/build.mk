@@ -11,7 +11,7 @@ override CUDA_TARGETS := $(patsubst all,80 90 100 120,$(or $(strip $(CUDA_TARGET
 cuda-all:
 	@$(MAKE) --no-print-directory all CUDA_TARGETS=all
 # for a machine without the toolkit: what the build needs of it, as Python's wheels (0.9 GB) in build/deps/nvcc
-NVCC_WHEELS = $(foreach p,cublas cuda-cccl cuda-crt cuda-nvcc cuda-runtime nvvm,'nvidia-$(p)==13.0.*')
+NVCC_WHEELS = $(foreach p,cublas cuda-cccl cuda-crt cuda-nvcc cuda-nvrtc cuda-runtime nvvm,'nvidia-$(p)==13.0.*')
 nvcc:
 	@python3 -m pip install -q --disable-pip-version-check --no-deps --only-binary :all: --upgrade \
 	  --target build/deps/nvcc $(NVCC_WHEELS)
