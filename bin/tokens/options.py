@@ -9,7 +9,7 @@ import sys
 from .errors import EX_IO, EX_USAGE, Problem, say
 from .template import Clock
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"
 DESCRIPTION = "converts texts and chats to records, with a model's tokenizer and chat template, or records to text."
 
 EPILOG = """each line of a FILE (default: stdin) is one of

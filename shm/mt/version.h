@@ -4,7 +4,7 @@
 
 /* clang-format off */
 
-#define MT_VERSION "0.1.0"
+#define MT_VERSION "0.2.0"
 #define MT_ABI 22
 
 /* clang-format on */
