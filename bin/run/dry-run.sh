@@ -32,6 +32,7 @@ dry_run() {
 	if [ -n "$countable" ] && [ -z "$count" ]; then count_data; fi
 	find_plan
 	text=$(report); rc=$?
+	[ -z "$json" ] || text=$(printf '%s\n' "$text" | MT_RUN_AS=object mt-run)
 	print "$text"
 	exit $rc
 }
@@ -107,8 +108,11 @@ report() {
 			if (elsewhere != "") printf "%s", lack ? text "\n" : ""
 			else if (json == "") printf "%-9s %s\n", name, text
 		}
+		function set(name, value) {
+			names[++named] = name
+			return value_of[name] = value
+		}
 		function share(part, all) { return sprintf("%.0f %%", all ? 100 * part / all : 0) }
-		function key(name, value) { if (json != "") printf "%s\"%s\": %s", comma++ ? ", " : "{", name, value }
 		function fits(need, have) { return need <= have ? "fits" : "does not fit" }
 		END {
 			model = ENVIRON["model"]
@@ -123,92 +127,76 @@ report() {
 				"the time leaves the network out (--net GB/s)" : "the network carries " net " GB/s to each"))
 			if (counted) data()
 			else line("data", "is read only once, so it is not counted; " many(steps, "step"))
-			key("steps", steps)
-			key("micro", micro)
-			key("nodes", nodes == "" ? 1 : nodes)
+			set("steps", steps)
+			set("micro", micro)
+			set("nodes", nodes == "" ? 1 : nodes)
 			if (planned) memory()
 			else {
 				line("memory", short ": " remedy, 1)
-				key("fits", "false")
 				bad = 71
 			}
-			if (json != "") print "}"
+			set("fits", bad ? "false" : "true")
+			for (i = 1; json != "" && i <= named; i++) print names[i] "\t" value_of[names[i]]
 			exit bad ? bad : bad_data
 		}
 		# Training stops after this number of skipped steps in a row
-		function targets(    rows, none, skipped, in_row) {
-			rows = count["rows"]
-			none = count["rows_without_targets"]
-			skipped = count["steps_skipped"]
+		function targets(rows, none,    skipped, in_row) {
+			skipped = set("steps_skipped", count["steps_skipped"])
 			in_row = count["steps_skipped_in_row"]
-			key("rows_without_targets", none / epochs)
-			key("steps_skipped", skipped)
 			if (!skipped && none <= rows / 2) return
 			if (began == 0 && ((max_skipped && in_row >= max_skipped) || skipped >= steps)) bad_data = 65
 			line("targets", sprintf("%.0f of %s an epoch %s none, every token is context only; %s would be " \
-				"skipped, %d in a row%s", none / epochs, many(rows / epochs, "row"), (none == epochs ? "has" : "have"),
-				many(skipped, "step"), in_row,
-				bad_data ? ": training would stop (--max-skipped)" : ""))
+				"skipped, %d in a row%s", none, many(rows, "row"), (none == 1 ? "has" : "have"), many(skipped, "step"),
+				in_row, bad_data ? ": training would stop (--max-skipped)" : ""))
 		}
-		function answers(    n, cut) {
-			n = count["answers"] / epochs
-			cut = count["answers_cut"] / epochs
-			key("answers", n)
-			key("answers_cut", cut)
+		function data(    i, n, key, rows, longest, cut) {
+			n = split("documents tokens targets longer rows padding answers answers_cut rows_without_targets", key, / /)
+			for (i = 1; i <= n; i++) set(key[i], count[key[i]] / epochs)
+			rows = value_of["rows"]
+			longest = set("longest", count["longest"])
+			line("data", sprintf("%s, %s tokens, %s targets an epoch; the longest has %s; %s are longer than --seq %d",
+				many(value_of["documents"], "document"), human(value_of["tokens"]), human(value_of["targets"]),
+				many(longest, "token"), share(value_of["longer"], value_of["documents"]), seq))
+			line("rows", sprintf("%d of %d tokens an epoch, %s padding", rows + 0.5, seq,
+				share(value_of["padding"], rows * seq)))
+			line("steps", sprintf("%.1f an epoch, %d in all%s", rows / batch, steps,
+				began > 0 ? ", " began " of them trained" : ""))
+			set("steps_in_data", count["steps"])
+			if (count["rows"] < batch * (steps - 1)) line("", "the data ends at step " count["steps"])
+			targets(rows, value_of["rows_without_targets"])
+			cut = value_of["answers_cut"]
 			if (cut && pack != "concat")
 				line("answers", sprintf("%.0f of %.0f %s question, which --seq %d cuts off: --long drop leaves " \
-					"out documents that are too long", cut, n, (cut == 1 ? "loses its" : "lose their"), seq))
-		}
-		function data(    d, rows, longer) {
-			d = count["documents"] / epochs
-			rows = count["rows"]
-			longer = count["longer"]
-			line("data", sprintf("%s, %s tokens, %s targets an epoch; the longest has %s; %s are longer than --seq %d",
-				many(d, "document"), human(count["tokens"] / epochs), human(count["targets"] / epochs),
-				many(count["longest"], "token"), share(longer, d * epochs), seq))
-			line("rows", sprintf("%d of %d tokens an epoch, %s padding", rows / epochs + 0.5, seq,
-				share(count["padding"], rows * seq)))
-			line("steps", sprintf("%.1f an epoch, %d in all%s", rows / epochs / batch, steps,
-				began > 0 ? ", " began " of them trained" : ""))
-			if (rows < batch * (steps - 1)) line("", "the data ends at step " count["steps"])
-			key("documents", d)
-			key("tokens", count["tokens"] / epochs)
-			key("targets", count["targets"] / epochs)
-			key("longest", count["longest"])
-			key("longer", longer / epochs)
-			key("rows", rows / epochs)
-			key("padding", count["padding"] / epochs)
-			key("steps_in_data", count["steps"])
-			targets()
-			answers()
+					"out documents that are too long", cut, value_of["answers"],
+					(cut == 1 ? "loses its" : "lose their"), seq))
 		}
 		# on disk: what the drives of --tier have beside checkpoints
-		function on_drives(    disk, written, each) {
+		function on_drives(    disk, step, each) {
 			if (tier == "") return 0
-			disk = plan["tier_bytes"]
-			written = plan["tier_written"] * (last - began)
+			disk = set("tier_bytes", plan["tier_bytes"])
+			step = set("tier_written", plan["tier_written"])
 			each = disk / drives
 			line("tier", gb(disk) " of lo, m and v in files" \
 				(tier_free == "" ? "" : ", " gb(each) " of " gb(tier_free) " free in a directory: " \
 				fits(each, tier_free)))
 			if (tier_free != "" && each > tier_free && !bad) bad = 74
-			line("", gb(2 * plan["tier_written"]) " a step, " (tier_rate == "" ? \
+			line("", gb(2 * step) " a step, " (tier_rate == "" ? \
 				"and no measured rate, so that the time leaves it out: mt-tier --bench DIR, in each" : \
 				sprintf("%.1f s at %.3g GB/s: a step waits %.1f s", plan["tier_s"], tier_rate,
 				plan["tier_wait_s"])))
-			line("", sprintf("%s in all to the drives%s", gb(written), written <= 0.5e15 ? "" : \
-				": look up how much they are rated for (TBW)"))
-			key("tier_bytes", disk)
-			key("tier_written", plan["tier_written"])
-			key("tier_s", tier_rate == "" ? "null" : plan["tier_s"])
-			key("tier_wait_s", tier_rate == "" ? "null" : plan["tier_wait_s"])
+			line("", sprintf("%s in all to the drives%s", gb(step * (last - began)), step * (last - began) <= 0.5e15 ? \
+				"" : ": look up how much they are rated for (TBW)"))
+			set("tier_s", tier_rate == "" ? "null" : plan["tier_s"])
+			set("tier_wait_s", tier_rate == "" ? "null" : plan["tier_wait_s"])
 			return tier_free == "" ? disk : 0
 		}
-		function memory(    host, own, cores, shared, carried, disk, each, step, row, rate, faster) {
+		function memory(    host, own, cores, shared, carried, disk, each, time, rate, faster) {
 			cores = device !~ /^cuda/ || plan["unified"] == "true" # memory is that of the host
-			own = plan["peak_bytes"]
-			shared = plan["host_bytes"] - plan["host_activation_bytes"]
-			host = plan["host_bytes"] + (cores ? own : 0)
+			own = set("device_bytes", plan["peak_bytes"])
+			shared = set("shared_bytes", plan["host_bytes"] - plan["host_activation_bytes"])
+			host = set("host_bytes", plan["host_bytes"] + (cores ? own : 0))
+			set("host_available", available)
+			set("shared_free", shm_free)
 			line("host", gb(host) " of " gb(available) " memory available: " fits(host, available) \
 				(remedy == "" ? "" : "; " remedy), host > available)
 			if (host > available) bad = 71
@@ -219,30 +207,19 @@ report() {
 			}
 			if (!cores) line("device", gb(own) " of " gb(plan["memory"]) " device memory: fits")
 			carried = drop_unused == "" ? plan["carried_bytes"] : 0
-			each = checkpoint_bytes(plan["params"], state, optim, carried)
-			disk = disk_bytes(kept, each, plan["params"], dtype, carried) + on_drives()
+			each = set("checkpoint_bytes", checkpoint_bytes(plan["params"], state, optim, carried))
+			disk = set("disk_bytes", disk_bytes(kept, each, plan["params"], dtype, carried) + on_drives())
+			set("disk_free", disk_free)
 			line("disk", gb(disk) " of " gb(disk_free) " free: " files(kept, each) ": " fits(disk, disk_free) \
 				(disk > disk_free ? "; a smaller --keep, or another --out" : ""))
 			if (!bad && disk > disk_free) bad = 74
-			step = plan["step_s"]
-			row = !counted ? seq : count["tokens"] / count["rows"]
-			rate = batch * row / step
-			if (host <= available) line("speed", (!counted ? "at most " : "") \
-				(rate < 10 ? sprintf("%.2f", rate) : human(rate)) " tokens/s, " many(steps - began, "step") " in " \
-				clock((steps - began) * step) ", predicted by the rates of " plan["profile"])
+			rate = set("tokens_per_s", batch * (counted ? count["tokens"] / count["rows"] : seq) / plan["step_s"])
+			time = set("time_s", (steps - began) * plan["step_s"])
+			if (host > available) return
+			line("speed", (!counted ? "at most " : "") (rate < 10 ? sprintf("%.2f", rate) : human(rate)) \
+				" tokens/s, " many(steps - began, "step") " in " clock(time) ", predicted by the rates of " \
+				plan["profile"])
 			faster = plan["faster_with"]
-			if (host <= available && faster != "")
-				line("", sprintf("%.2f", plan["faster_times"]) " times as fast with " faster)
-			key("host_bytes", host)
-			key("host_available", available)
-			key("shared_bytes", shared)
-			key("shared_free", shm_free)
-			key("device_bytes", own)
-			key("checkpoint_bytes", each)
-			key("disk_bytes", disk)
-			key("disk_free", disk_free)
-			key("tokens_per_s", rate)
-			key("time_s", (steps - began) * step)
-			key("fits", bad ? "false" : "true")
+			if (faster != "") line("", sprintf("%.2f", plan["faster_times"]) " times as fast with " faster)
 		}'
 }

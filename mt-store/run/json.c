@@ -1,5 +1,5 @@
-/* json.c: what the script reads of JSON. Each line of stdin is an object, and becomes a line of values with tabs
- * between them. What is not there is empty, and so is each value of a line that is no object. */
+/* json.c: what the script reads of JSON, and writes. Each line of stdin is an object, and becomes a line of values with
+ * tabs between them. What is not there is empty, and so is each value of a line that is no object. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -71,4 +71,17 @@ void json(int argc, char **argv)
 	}
 	free(line);
 	exit(ferror(stdin) || ferror(stdout) ? MT_EX_IO : 0);
+}
+
+/* Lines of a name and a number, true, false or null, with a tab between them: prints an object that has them */
+void object(int argc, char **argv)
+{
+	char name[64], value[64];
+	json_t *all = json_object();
+	if (argc > 1) mt_die(MT_EX_USAGE, "unexpected operand '%s'", argv[1]);
+	while (scanf("%63s %63s", name, value) == 2)
+		json_object_set_new(all, name, json_loads(value, JSON_DECODE_ANY, NULL));
+	json_dumpf(all, stdout, JSON_REAL_PRECISION(15));
+	json_decref(all);
+	exit(0);
 }

@@ -54,8 +54,8 @@ _Noreturn static void say(int argc, char **argv) { mt_die(0, "%s", argc > 1 ? ar
 static const struct {
 	const char *name;
 	void (*run)(int argc, char **argv);
-} parts[] = {{"supervise", supervise}, {"count", count}, {"json", json}, {"options", run_options}, {"unborn", unborn},
-	{"samples", samples}, {"say", say}};
+} parts[] = {{"supervise", supervise}, {"count", count}, {"json", json}, {"options", run_options}, {"object", object},
+	{"unborn", unborn}, {"samples", samples}, {"say", say}};
 
 int main(int argc, char **argv)
 {

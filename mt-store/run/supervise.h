@@ -53,6 +53,7 @@ void keeper_end(struct keeper *);                          /* the run's owner en
 _Noreturn void supervise(int argc, char **argv);
 _Noreturn void count(int argc, char **argv);
 _Noreturn void json(int argc, char **argv);
+_Noreturn void object(int argc, char **argv);
 _Noreturn void unborn(int argc, char **argv);
 _Noreturn void samples(int argc, char **argv);
 
