@@ -224,6 +224,6 @@ int store_create(const char *run, const struct store_options *o)
 	if (logout_removes())
 		mt_say(
 			"warning: logging out will delete this run: systemd's RemoveIPC is on; 'loginctl enable-linger' keeps it");
-	say_summary(run);
+	if (!o->quiet) say_summary(run);
 	return 0;
 }

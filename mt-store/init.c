@@ -200,7 +200,8 @@ int store_init(const char *name, const struct store_options *o)
 	uint64_t params = mt_control(run)->params;
 	mt_run_close(run);
 	if (stopped) mt_die_of_signal(stopped);
-	mt_say("run '%s': %llu random parameters from seed %llu", name, (unsigned long long)params,
-		(unsigned long long)o->seed);
+	if (!o->quiet)
+		mt_say("run '%s': %llu random parameters from seed %llu", name, (unsigned long long)params,
+			(unsigned long long)o->seed);
 	return 0;
 }

@@ -63,6 +63,7 @@ static const struct mt_opt options[] = {
 	{"id", OPT_STR, &given.id, "DIGITS",
 		"32 hexadecimal digits that tell the run from others of its name (default: random)", .with = "create"},
 	{"seed", OPT_U64, &given.seed, "N", "the same seed gives the same weights", .with = "init", .needed = true},
+	{"quiet", OPT_FLAG, &given.quiet, NULL, "errors and warnings only", .with = "create init"},
 	{"until-eof", OPT_FLAG, &given.until_eof, NULL,
 		"at the end of stdin (a pipe), finish the step, save it in --dir, remove the run", .with = "serve"},
 	{"dir", OPT_STR, &given.dir, "DIR", "directory of the checkpoints step-XXXXXXXX", .with = "serve --until-eof"},

@@ -91,9 +91,11 @@ watch_metrics() { # READER +1|0 PATH...
 	shift 2
 	(
 		exec 4>&- 5<&- 6<&- 7>&-
-		# the pid of tail, which end_watching ends
-		(sh -c 'echo $PPID' >"$tmp/$reader.pid"; exec tail -n "$lines" -F --pid=$$ "$metrics" 2>/dev/null) |
-			json "$@" | "$reader"
+		{
+			tail -n "$lines" -F --pid=$$ "$metrics" &
+			echo $! >"$tmp/$reader.pid"         # for end_watching
+			wait
+		} 2>/dev/null | json "$@" | "$reader"   # a shell may say that tail was killed
 	) &
 	watcher=$!
 }
@@ -101,9 +103,8 @@ watch_metrics() { # READER +1|0 PATH...
 end_watching() { # READER WATCHER
 	tries=0
 	while lives "$2"; do
-		signal_to PIPE "$tmp/$1.pid"            # to tail; bash prints nothing of it
-		sleep 0.05
 		signal_to KILL "$tmp/$1.pid"
+		sleep 0.05
 		tries=$((tries + 1))
 		[ $tries -lt 100 ] || kill -9 "$2" 2>/dev/null
 	done

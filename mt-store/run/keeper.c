@@ -94,7 +94,7 @@ void unborn(int argc, char **argv)
 	exit(0);
 }
 
-_Noreturn static void keep(const struct keeper *k, char *const create[], const char *errors, int report)
+_Noreturn static void keep(const struct keeper *k, char *const create[], int report)
 {
 	static const int of_mt_run[] = {FD_SHIM, FD_REQUESTS, FD_ANSWERS, FD_STDIN};
 	for (int i = 0; i < 4; i++) close(of_mt_run[i]);
@@ -102,7 +102,7 @@ _Noreturn static void keep(const struct keeper *k, char *const create[], const c
 	signal(SIGUSR1, SIG_IGN);
 	signal(SIGPIPE, SIG_IGN); /* mt-run may be gone */
 	if (create) {
-		const struct streams streams = {.in_file = "", .out_file = "", .err_file = errors, .ends_with_us = true};
+		const struct streams streams = {.in_file = "", .out_file = "", .ends_with_us = true};
 		unsigned char code = (unsigned char)wait_for(child_start(create, &streams));
 		if (code > 128) remove_unborn(k->run, k->id);
 		ssize_t w = write(report, &code, 1);
@@ -113,7 +113,7 @@ _Noreturn static void keep(const struct keeper *k, char *const create[], const c
 	_exit(serve(k));
 }
 
-void keeper_start(struct keeper *k, char *const create[], const char *errors)
+void keeper_start(struct keeper *k, char *const create[])
 {
 	int report[2] = {-1, -1};
 	if (k->owner[1] < 0 && pipe2(k->owner, O_CLOEXEC)) mt_die(MT_EX_NOMEM, "a pipe: %s", strerror(errno));
@@ -121,7 +121,7 @@ void keeper_start(struct keeper *k, char *const create[], const char *errors)
 	k->pid = child_fork();
 	if (k->pid == 0) {
 		if (create) close(report[0]);
-		keep(k, create, errors, report[1]);
+		keep(k, create, report[1]);
 	}
 	if (create) close(report[1]);
 	k->report = report[0];

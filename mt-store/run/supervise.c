@@ -4,7 +4,7 @@
  *
  * A request is its number of words and these, each with a zero behind it.
  *
- *     create ERRORS WORDS...      mt-store create, by the keeper
+ *     create WORDS...             mt-store create, by the keeper
  *     fill IN OUT ERRORS WORDS    a program to its end; so are sample and export
  *     stage NAME WHEN WORDS...    a program that runs until the run ends; WHEN "late": once mt-link is connected
  *     await N                     until N mt-streams are there
@@ -508,7 +508,7 @@ static void serve_request(char **w, int n)
 		const char *name;
 		enum task task; /* for those that turn() ends */
 		int words;      /* at least, with the name */
-	} requests[] = {{"create", CREATE, 3}, {"fill", FILL, 5}, {"stage", NONE, 4}, {"await", AWAIT, 2},
+	} requests[] = {{"create", CREATE, 2}, {"fill", FILL, 5}, {"stage", NONE, 4}, {"await", AWAIT, 2},
 		{"train", TRAIN, 5}, {"sample", SAMPLE, 5}, {"export", EXPORT, 5}, {"follow", FOLLOW, 1}, {"close", CLOSE, 2},
 		{"end", END, 1}, {"stop", STOP, 2}};
 	size_t i = 0;
@@ -519,7 +519,7 @@ static void serve_request(char **w, int n)
 	s.ticks = 0;
 	s.until = in(PEERS_S);
 	switch (s.task) {
-	case CREATE: keeper_start(&s.keeper, w + 2, w[1]); break;
+	case CREATE: keeper_start(&s.keeper, w + 1); break;
 	case AWAIT: s.streams = atoi(w[1]); break;
 	case TRAIN: train(w + 1, n - 1); break;
 	case CLOSE: s.code = atoi(w[1]); break;
@@ -578,7 +578,7 @@ static void keeper_ended(int status)
 	int code = child_code(status);
 	s.keeper.pid = 0;
 	if (s.task == CREATE) created();
-	else if (WIFSIGNALED(status) && s.made) keeper_start(&s.keeper, NULL, NULL);
+	else if (WIFSIGNALED(status) && s.made) keeper_start(&s.keeper, NULL);
 	else {
 		s.kept = store.code = code;
 		if (s.task == END) answer(code);

@@ -41,8 +41,8 @@ struct keeper {
 	int report;   /* the exit code of create comes from here; -1: it has come */
 	bool over;
 };
-/* create: mt-store's words, whose errors go to the file `errors`; NULL: the run is there */
-void keeper_start(struct keeper *, char *const create[], const char *errors);
+/* create: mt-store's words; NULL: the run is there */
+void keeper_start(struct keeper *, char *const create[]);
 /* The exit code of create, read from `report`. 137: it was killed, and nothing of the run is left */
 int keeper_created(struct keeper *);
 void keeper_tell(const struct keeper *, const char *line); /* to mt-store, see owner.c */
