@@ -205,7 +205,7 @@ choose_micro() {
 	micro=$began_with
 	if [ -z "$micro" ]; then
 		check_model
-		make_plan "$(mt-store stat --memory --json | json memory_available)" || die $code "$plan"
+		make_plan "$(mt-store stat --memory --json | json memory_available)" || die $code "$why"
 		micro=$(json_of "$plan" rows)
 	fi
 	chosen=1

@@ -2,6 +2,7 @@
 # shellcheck shell=sh disable=SC2034,SC2086,SC2154   # mt-run sets and uses the variables; lists have an entry a line
 
 # The plan of a micro-batch on the device that is there, as JSON, in $plan. 0, or mt-stream's exit code and its message
+# in $why; if that is 71, the plan does without HOST-BYTES
 make_plan() { # [HOST-BYTES]
 	kind=$(device_of 0)
 	case $kind in chaos:*) kind=cpu ;; esac
@@ -18,7 +19,8 @@ make_plan() { # [HOST-BYTES]
 		${tier:+--tier="${tier_rate:-1000000}"} ${tier_memory:+--tier-memory="$tier_memory"} \
 		${node_count:+--nodes="$node_count"} ${node_count:+--net="${net:-1000000}"} 2>&1)
 	code=$?
-	plan=$(printf '%s\n' "$plan" | if [ $code = 0 ]; then sed -n '/^{/p'; else sed 's/^mt-stream: //'; fi)
+	why=$(printf '%s\n' "$plan" | sed -n 's/^mt-stream: //p' | tail -n 1)
+	plan=$(printf '%s\n' "$plan" | sed -n '/^{/p')
 	return $code
 }
 
@@ -73,12 +75,11 @@ dry_run_elsewhere() {
 find_plan() {
 	available=$(mt-store stat --memory --json | json memory_available) short='' remedy=''
 	: "${available:=0}"
-	make_plan "$available" || [ $code = 71 ] || die $code "$plan"
+	make_plan "$available" || [ $code = 71 ] || die $code "$why"
 	if [ $code = 71 ]; then
-		case $plan in *'; fits: '*) remedy="${plan#*; fits: } would fit" ;; esac
+		case $why in *'; fits: '*) remedy="${why#*; fits: } would fit" ;; esac
 		: "${remedy:=too large for this machine: a smaller model or --seq, or more memory}"
-		short=${plan%%: a smaller*}
-		make_plan || plan=''                    # its numbers
+		short=${why%%: a smaller*}
 	fi
 	[ "${node:-0}" != 0 ] || tell_nodes
 }

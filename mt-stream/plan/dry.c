@@ -325,12 +325,29 @@ static void warn_wear(const struct dry *o, const struct plan_request *req)
 			pb / written);
 }
 
+static int show(const struct dry *o, struct plan_request *req);
+
+/* Where --host-memory is short, JSON has the plan without it, whose numbers say how short it is. Returns the failure */
+static int show_short(const struct dry *o, const struct plan_request *short_of, struct plan_request req)
+{
+	struct requested without = *o->r;
+	struct dry unlimited = *o;
+	char why[1400];
+	(void)add_remedies(o, short_of);
+	snprintf(why, sizeof why, "%s", mt_errmsg());
+	without.host = 0;
+	unlimited.r = &without;
+	if (o->json && o->r->host) (void)show(&unlimited, &req);
+	return mt_fail(MT_EX_NOMEM, "%s", why);
+}
+
 static int show(const struct dry *o, struct plan_request *req)
 {
+	const struct plan_request as_given = *req;
 	struct plan_result p;
 	uint64_t store;
 	int rc = o->batch ? plan_split(o, req, &p, &store) : plan_of(o, req, &p, &store);
-	if (rc == -MT_EX_NOMEM) return add_remedies(o, req);
+	if (rc == -MT_EX_NOMEM) return show_short(o, req, as_given);
 	if (rc) return rc;
 	if (!profile_named(o->r->profile))
 		mt_say("plans for this machine's %s; --profile NAME plans for another, --profile help lists them",
