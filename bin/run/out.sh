@@ -250,13 +250,7 @@ remove_tmp() {
 }
 
 is_unused() { # OUT has nothing but what an mt-run that has not begun to train writes
-	set +f
-	for file in "$out"/* "$out"/.[!.]*; do
-		case ${file##*/} in
-		.lock | .node-0 | command | log | micro | order | count) ;;
-		*) [ ! -e "$file" ] || return 1 ;;
-		esac
-	done
+	! find "$out/" -mindepth 1 -maxdepth 1 2>/dev/null | grep -qvE '/(\.lock|\.node-0|command|log|micro|order|count)$'
 }
 
 leave() { # CODE
