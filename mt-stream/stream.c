@@ -151,12 +151,10 @@ static int stream_open(struct stream *s)
 	int rc;
 	s->control = mt_control(s->run);
 	s->geo = mt_geometry(s->run);
-	int slot = MT_STREAM + (int)(mt_node(s->run) * mt_node_streams(s->run) + place);
-	if (place_given && place >= mt_node_streams(s->run))
-		return mt_fail(MT_EX_NOINPUT, "--index %llu: the run has %u mt-streams%s at most", (unsigned long long)place,
-			mt_node_streams(s->run), mt_nodes(s->run) > 1 ? " a node" : "");
-	if ((rc = mt_stage_claim(s->run, place_given ? slot : MT_STREAM, place_given ? NULL : &slot))) return rc;
-	s->index = slot - MT_STREAM;
+	if (place_given) rc = mt_stream_claim(s->run, place, &s->index);
+	else rc = mt_stage_claim(s->run, MT_STREAM, &s->index);
+	if (rc) return rc;
+	s->index -= MT_STREAM;
 	mt_stage_activity(s->run, MT_ACT_STARTING, 0);
 	if ((rc = rings_map(s))) return rc;
 	if (s->dev->attach && (rc = s->dev->attach(s->dev, s->run, MT_STREAM + s->index))) return rc;

@@ -373,26 +373,41 @@ static int yield_to_filler(struct mt_run *run, int slot)
 	return rc ? rc : 1;
 }
 
-int mt_stage_claim(struct mt_run *run, int slot, int *claimed)
+/* The lowest of slots from .. to that is free */
+static int claim_one(struct mt_run *run, int from, int to, int *claimed)
 {
 	if (run->slot >= 0) return mt_fail(MT_EX_BUG, "this process holds a slot already");
-	int rc = 0, from = slot, to = slot, streams = (int)mt_node_streams(run);
-	if (slot >= MT_STREAM + (int)mt_streams(run))
+	if (from >= MT_STREAM + (int)mt_streams(run))
 		return mt_fail(MT_EX_NOINPUT, "run '%s' has no %s: it has %u mt-streams at most", run->name,
-			mt_stage_name(slot), mt_streams(run));
-	if (claimed) { /* the lowest free one of this node's */
-		from += streams * (int)mt_node(run);
-		to = from + streams - 1;
-	}
+			mt_stage_name(from), mt_streams(run));
+	int rc = 0;
 	for (int i = from; i <= to; i++) {
 		do rc = claim_slot(run, i);
 		while (!rc && (rc = yield_to_filler(run, i)) > 0);
 		if (!rc && claimed) *claimed = i;
 		if (rc != -MT_EX_BUSY) return rc;
 	}
-	return from < to ? mt_fail(MT_EX_BUSY, "run '%s': all %d mt-streams%s are taken; the last: %s", run->name, streams,
-						   mt_nodes(run) > 1 ? " of this node" : "", mt_errmsg())
+	return from < to ? mt_fail(MT_EX_BUSY, "run '%s': all %d mt-streams%s are taken; the last: %s", run->name,
+						   to - from + 1, mt_nodes(run) > 1 ? " of this node" : "", mt_errmsg())
 					 : rc;
+}
+
+static int first_stream(const struct mt_run *run) { return MT_STREAM + (int)(mt_node_streams(run) * mt_node(run)); }
+
+int mt_stage_claim(struct mt_run *run, int slot, int *claimed)
+{
+	if (slot != MT_STREAM) return claim_one(run, slot, slot, claimed);
+	return claim_one(run, first_stream(run), first_stream(run) + (int)mt_node_streams(run) - 1, claimed);
+}
+
+int mt_stream_claim(struct mt_run *run, uint64_t i, int *claimed)
+{
+	uint32_t streams = mt_node_streams(run);
+	if (i >= streams)
+		return mt_fail(MT_EX_NOINPUT, "run '%s' has no mt-stream %llu: it has %u at most%s", run->name,
+			(unsigned long long)i, streams, mt_nodes(run) > 1 ? " on each node" : "");
+	int slot = first_stream(run) + (int)i;
+	return claim_one(run, slot, slot, claimed);
 }
 
 void mt_stage_release(struct mt_run *run)

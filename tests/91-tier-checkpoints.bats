@@ -458,7 +458,7 @@ trained() {
 		words = random.Random(5)
 		with open(os.path.join(sys.argv[2], "data"), "wb") as f:
 		    for i in range(200):
-		        f.write(document(words, words.randint(2, 40)))
+		        f.write(document(words, 2000, words.randint(2, 40)))
 	END
 	mt-store create "$RUN" --config "$T/m" --step-tokens 1K --tier "$DISK/a,$DISK/b" --tier-memory 0 --tier-tile 64K \
 		--tier-slots 2 "$@" 2>"$T/create.err"

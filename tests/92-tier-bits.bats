@@ -19,7 +19,7 @@ setup_file() {
 		words = random.Random(5)
 		with open(os.path.join(where, "data.bin"), "wb") as f:
 		    for i in range(400):        # after 4 of 20 steps, there are two without a target
-		        f.write(document(words, words.randint(2, 40)))
+		        f.write(document(words, 2000, words.randint(2, 40)))
 		        if i == 24:
 		            f.write(struct.pack("<2I", 1, 5) * (3 * 4 * 32))
 	END

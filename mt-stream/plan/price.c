@@ -16,6 +16,7 @@ struct counter {
 	struct device dev; /* first */
 	struct work *work;
 	double times;  /* count it as often */
+	int64_t rows;  /* of experts */
 	bool slice;    /* the call is one of each slice, not of each chunk */
 	uint32_t kind; /* of layers */
 };
@@ -136,6 +137,9 @@ static void count(struct device *dev, enum queue queue, const struct op *op)
 	case OP_ATTENTION_BACKWARD: w->attention[c->kind] += c->times * attention_flops(&op->attention); break;
 	case OP_DELTA_FORWARD:
 	case OP_DELTA_BACKWARD: w->delta[op->delta.channels] += c->times * delta_flops(&op->delta); break;
+	case OP_GROUPED_BIAS_BACKWARD: /* the device alone has how many rows these are */
+		bytes = (double)(c->rows * op->grouped_bias_backward.n) * (double)dev->elem;
+		break;
 	default: bytes = bytes_of(*op, dev->elem, dev->operand);
 	}
 	for (int gpu = 0; gpu < 2; gpu++) w->bytes[gpu] += token * bytes * times_of(op, gpu);
@@ -161,7 +165,7 @@ static void count_block(struct counter *c, struct counts *to, struct run *r)
 {
 	const struct mt_layer *l = mt_layer_of(r->c->geo, r->layer);
 	r->to = l->experts;
-	r->rows = TOKENS * (int64_t)l->experts_per_token;
+	c->rows = r->rows = TOKENS * (int64_t)l->experts_per_token;
 	count_call(c, &to->forward, 1, r, walk_call, MIXER_FORWARD, KEEP_INPUT);
 	count_call(c, &to->forward, 1, r, walk_call, MLP_FORWARD, KEEP_ALL_BUT_GATE_UP);
 	count_call(c, &to->backward, 1, r, walk_call, MIXER_BACKWARD, KEEP_ALL_BUT_GATE_UP);
@@ -173,7 +177,7 @@ static void count_block(struct counter *c, struct counts *to, struct run *r)
 	}
 	if (!l->experts) return;
 	r->from = r->to; /* of no experts: what a window does beside what its experts do without windows */
-	r->rows = 1;
+	c->rows = r->rows = 1;
 	count_call(c, &to->window[0], 1, r, walk_call, WINDOW_FORWARD, KEEP_ALL_BUT_GATE_UP);
 	count_call(c, &to->window[1], 1, r, walk_call, WINDOW_BACKWARD, KEEP_ALL);
 }

@@ -14,14 +14,15 @@
 
 struct mt_run;
 
-/* Claim a slot: lock its byte of the control region, then take its word. slot MT_STREAM with `claimed` takes the
- * lowest free stream, and says which. If the holder is dead, aborts its generation's accumulation first (not for
- * MT_CKPT, MT_STORE, MT_FILL). Waits up to a minute for a holder that is being killed. 75: a live stage holds it (or
- * all of this node's), or that is unknown; 66: the run has no such mt-stream. The run must be open for writing, and no
- * process forked since: a child shares the lock. If a filling began after mt_run_attach, gives the slot back and
- * claims it again when the run is filled; errors as mt_run_attach then. A run that was removed after mt_run_attach: 0,
- * and its state is MT_GONE. */
+/* Claim a slot: lock its byte of the control region, then take its word. slot MT_STREAM takes the lowest free stream.
+ * If the holder is dead, aborts its generation's accumulation first (not for MT_CKPT, MT_STORE, MT_FILL). Waits up to
+ * a minute for a holder that is being killed. 75: a live stage holds it (or all of this node's), or that is unknown;
+ * 66: the run has no such mt-stream. The run must be open for writing, and no process forked since: a child shares the
+ * lock. If a filling began after mt_run_attach, gives the slot back and claims it again when the run is filled; errors
+ * as mt_run_attach then. A run that was removed after mt_run_attach: 0, and its state is MT_GONE. */
 int mt_stage_claim(struct mt_run *, int slot, int *claimed);
+/* The same of this node's mt-stream i, from 0 */
+int mt_stream_claim(struct mt_run *, uint64_t i, int *claimed);
 void mt_stage_release(struct mt_run *);             /* this process's slot; also done by mt_run_close */
 /* What is known of the slot's holder. Dead is proved: the kernel has dropped its lock. Unknown: the lock cannot be
  * looked at, or the word says that its holder has none. A stopped holder is alive. */
