@@ -58,6 +58,7 @@ static int shares_parse(struct driver *d, const char *text)
 static int shares_take(struct driver *d)
 {
 	char stands[MT_CHOICE_VALUE];
+	if (d->o->shares && mt_nodes(d->run) > 1) return mt_fail(MT_EX_USAGE, "--shares: on one machine alone");
 	int rc = d->o->shares ? shares_parse(d, d->o->shares) : 0;
 	if (rc == 0 && d->o->shares) rc = mt_shares_enter(d->run, d->o->shares);
 	return rc || !mt_shares(d->run, stands) ? rc : shares_parse(d, stands);

@@ -325,3 +325,39 @@ serving() {
 	grep -qx "opened $T/given.so" "$T/out"
 	no grep -q "opened.*/nvidia/" "$T/out"
 }
+
+@test "the emulated GPUs: what is of another device than the thread's ends the program" {
+	need_emulator
+	cat >"$T/uses.cc" <<-'END'
+		#include <cuda_runtime.h>
+		#include <cstdlib>
+		#include <cstring>
+		int main(int, char **argv)
+		{
+			void *a, *b;
+			cudaStream_t one, other;
+			cudaEvent_t e;
+			char what = argv[1][0];
+			for (int i = 0; i < 2; i++) {
+				cudaSetDevice(i);
+				cudaMalloc(i ? &b : &a, 64);
+				cudaStreamCreateWithFlags(i ? &other : &one, cudaStreamNonBlocking);
+				if (i) cudaEventCreateWithFlags(&e, cudaEventDisableTiming);
+			}
+			cudaSetDevice(what == 'm'); /* m: all is of device 1 */
+			if (what == 'm') cudaMemsetAsync(b, 0, 64, other), cudaMemcpy(b, b, 8, cudaMemcpyDeviceToDevice);
+			if (what == 'p') cudaMemsetAsync((char *)b + 60, 0, 4, one);
+			if (what == 'c') cudaMemcpy(a, b, 64, cudaMemcpyDeviceToDevice);
+			if (what == 's') cudaMemsetAsync(a, 0, 64, other);
+			if (what == 'e') cudaStreamWaitEvent(one, e, 0);
+			if (what == 'f') cudaFree(b);
+			return 0;
+		}
+	END
+	c++ -std=c++17 -I"$TOP/tests/gpu/emu" -o "$T/uses" "$T/uses.cc" "$BUILD/emu/emu.o" "$BUILD/emu/sdpa.o" -lpthread
+	MT_EMU_DEVICES=2 "$T/uses" m
+	for what in p c s e f; do
+		MT_EMU_DEVICES=2 exits 134 "$T/uses" $what 2>"$T/$what.err"
+		grep -q "a thread uses what is of another device than its own" "$T/$what.err"
+	done
+}

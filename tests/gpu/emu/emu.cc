@@ -544,6 +544,7 @@ cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
 {
 	uint64_t wanted = e->recorded;
+	must_be_mine(e->of);
 	enqueue(s, [=] { return e->reached >= wanted; });
 	return cudaSuccess;
 }
@@ -566,6 +567,14 @@ cudaError_t cudaEventElapsedTime(float *ms, cudaEvent_t from, cudaEvent_t to)
 	*ms = (float)(to->at - from->at);
 	return cudaSuccess;
 }
+/* Device memory that p is in must be the thread's device's */
+static void must_own(const void *p)
+{
+	auto after = device_of.upper_bound((const char *)p);
+	if (after == device_of.begin()) return;
+	const auto &in = *--after;
+	if ((const char *)p < in.first + allocated[(char *)in.first]) must_be_mine(in.second);
+}
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, enum cudaMemcpyKind kind, cudaStream_t s)
 {
 	const void *host = kind == cudaMemcpyHostToDevice ? from : kind == cudaMemcpyDeviceToHost ? to : NULL;
@@ -575,6 +584,8 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, enum cudaMemcp
 		die("an asynchronous copy of memory that is not pinned, or of two registrations");
 	if ((to != host && !one_holds(allocated, to, n)) || (from != host && !one_holds(allocated, from, n)))
 		die("a copy beyond an allocation of the device");
+	must_own(to);
+	must_own(from);
 	held.unlock();
 	/* what it writes is garbage first, then it runs in parts; anything may come between */
 	size_t part = draw(n + 1);
@@ -618,6 +629,7 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute, int
 }
 cudaError_t cudaMemsetAsync(void *to, int byte, size_t n, cudaStream_t s)
 {
+	must_own(to);
 	if (s)
 		enqueue(s, [=] {
 			memset(to, byte, n);
@@ -635,6 +647,8 @@ cudaError_t cudaMemset(void *to, int byte, size_t n)
 }
 cudaError_t cudaMemcpy(void *to, const void *from, size_t n, enum cudaMemcpyKind)
 {
+	must_own(to);
+	must_own(from);
 	cudaDeviceSynchronize();
 	memcpy(to, from, n);
 	return cudaSuccess;
