@@ -202,32 +202,35 @@ void driver_abandon(struct driver *d)
 	mt_die_of_signal(mt_stopping);
 }
 
-/* How fast the attempt's streams are, by what they have computed since the last attempt. Those that are nearly as fast
- * as the fastest one count as equal; so do all where one is not known, as those of other nodes are not. */
+/* How fast the attempt's streams are, by what each computed in the better of two attempts. Where one is not known, as
+ * those of other nodes are not, all count as equal. So do those that are nearly as fast as the fastest one, and those
+ * that lose less than `noise` with a micro-batch. */
 static void paces_measure(struct driver *d)
 {
-	const double nearly = 1.25, forget = 0.9;
-	double fastest = INFINITY;
+	const double nearly = 1.25, forget = 0.9, noise = 1e7; /* ns */
+	double micro = (double)(d->o->micro * d->o->seq), fastest = INFINITY;
 	for (int i = 0; i < d->n_live; i++) {
 		struct dealt *s = &d->dealt[d->live[i]];
 		const _Atomic uint64_t *now = mt_control(d->run)->slots[MT_STREAM + d->live[i]].counters;
 		uint64_t tokens = now[MT_STREAM_tokens], busy = now[MT_STREAM_busy_ns];
 		if (tokens < s->tokens || busy < s->busy_ns) *s = (struct dealt){0}; /* a successor counts from 0 */
 		if (tokens > s->tokens) {
-			double pace = (double)(busy - s->busy_ns) / (double)(tokens - s->tokens);
-			s->measured = s->measured > 0 ? (s->measured + pace) / 2 : pace;
+			s->last[1] = s->last[0];
+			s->last[0] = (double)(busy - s->busy_ns) / (double)(tokens - s->tokens);
 		} else {
-			s->measured *= forget; /* one that was too slow to get any is tried again */
+			s->last[0] *= forget; /* one that was too slow to get any is tried again */
 		}
 		s->tokens = tokens;
 		s->busy_ns = busy;
 		s->micros = 0;
-		fastest = fmin(fastest, s->measured);
+		s->pace = fmin(s->last[0], s->last[1]);
+		fastest = fmin(fastest, s->pace);
 	}
 	for (int i = 0; i < d->n_live; i++) {
 		struct dealt *s = &d->dealt[d->live[i]];
+		bool slower = fastest > 0 && s->pace > nearly * fastest && (s->pace - fastest) * micro > noise;
 		if (d->n_shares) s->pace = 1.0 / d->shares[d->live[i]];
-		else s->pace = fastest > 0 && s->measured > nearly * fastest ? s->measured : fmax(fastest, 1);
+		else if (!slower) s->pace = fmax(fastest, 1);
 	}
 }
 

@@ -48,7 +48,7 @@ struct driver {
 	uint64_t participants[MT_SLOTS]; /* slot words when this attempt began */
 	struct dealt {
 		uint64_t tokens, busy_ns; /* of the stream, when the last attempt began */
-		double measured, pace;    /* ns a token: between two attempts, 0: not yet; what counts in this attempt */
+		double last[2], pace;     /* ns a token: in the last two attempts, 0: not yet; what counts in this one */
 		uint32_t micros;          /* that it got in this attempt */
 	} dealt[MT_STREAMS];
 

@@ -253,8 +253,8 @@ serving() {
 # bats test_tags=slow
 @test "an mt-stream that is slower than the other one gets fewer micro-batches: the same bits" {
 	run_it() {
-		mt-run --model "$CONFIGS/demo.json" --data "$TOP/README.md" --bytes --epochs 9 --steps 24 --batch 12 --micro 1 \
-			--seq 64 --threads 1 --lr 1e-3 --run "$RUN" "$@" 3>&-
+		mt-run --model "$CONFIGS/demo.json" --data "$TOP/README.md" --bytes --epochs 9 --steps 16 --batch 12 --micro 1 \
+			--seq 256 --threads 1 --lr 1e-3 --run "$RUN" "$@" 3>&-
 	}
 	stat() { mt-store stat "$RUN" --json | jq ".stages[] | select(.stage | startswith(\"mt-stream\")) | $1"; }
 	slow() { # mt-stream 1 is stopped for most of the time until the run ends

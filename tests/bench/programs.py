@@ -21,6 +21,8 @@ CORES = len(CPUS)
 TICK = os.sysconf("SC_CLK_TCK")
 ANSWER_S = 900                  # limit of one answer of a Python program, including what it compiles first
 
+ENDS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
 children = []                   # Popen, newest last
 runs = []                       # names
 undo = []                       # commands that remove what else was made
@@ -49,8 +51,14 @@ def mt(name, *args, **kw):
 
 
 def start(args, **kw):
-    child = subprocess.Popen(list(map(str, args)), **kw)
-    children.append(child)
+    # a signal between the two would end us without the child
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
+    try:
+        child = subprocess.Popen(list(map(str, args)), **kw,
+                                 preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, before))
+        children.append(child)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return child
 
 
