@@ -23,8 +23,8 @@ trains() { # NAME OPTIONS...
 	run_it "$@" --out "$T/$name" >"$T/$name.m" 2>"$T/$name.err"
 }
 run_it() {
-	mt-run --model "$GOLDEN/qwen3/model" --data "$GOLDEN/llama3/data.bin" --steps "${STEPS:-3}" --batch 4 --micro 1 \
-		--seq 32 --lr 1e-3 --no-shuffle --run "$RUN" "$@" 3>&-
+	mt-run --model "$GOLDEN/qwen3/model" --data "$GOLDEN/llama3/data.bin" --steps "${STEPS:-3}" --batch 4 \
+		--micro "${MICRO:-1}" --seq 32 --lr 1e-3 --no-shuffle --run "$RUN" "$@" 3>&-
 }
 started() { sed -n 's/.*--device \([^ ]*\).*/\1/p' "$T/started" | sort | paste -sd ' ' -; }
 same() { cmp "$T/one/model/model.safetensors" "$T/$1/model/model.safetensors"; } # NAME
@@ -68,8 +68,9 @@ assert long <= longs < 1.2 * long, "long ones compute"' "$(speed 1 1)" "$(speed 
 # bats test_tags=slow
 @test "GPUs of different memory, and one whose mt-stream is killed in a step: the same bits" {
 	setup_gpus 2
-	trains one --device cuda
-	MT_EMU_MEMORY=4294967296,402900000 trains small --device cuda:all
+	MICRO=2 trains one --device cuda
+	MICRO=2 MT_EMU_MEMORY=4294967296,402940000 trains small --device cuda:all
+	grep -q "2 weight and 2 gradient slots" "$T/small.err" && grep -q "1 weight and 1 gradient slot;" "$T/small.err"
 	same small
 	STEPS=12
 	killer() {
