@@ -148,7 +148,7 @@ check_device() { # sets devices, a line for each mt-stream on a GPU, and streams
 	if [ -n "$shares" ]; then
 		[ "$(printf '%s\n' "$shares" | tr , '\n' | wc -l)" = $# ] ||
 			die 64 "--shares: '$shares' is not a number for each of $(many $# GPU)"
-	elif [ -z "$resume" ]; then
+	elif [ -z "$resume" ] && [ $# -gt 1 ]; then
 		types=$(types_of "$@" | sort -u)
 		case $types in *"$nl"*)
 			types=$(printf '%s\n' "$types" | paste -sd ';' -)
@@ -158,7 +158,8 @@ check_device() { # sets devices, a line for each mt-stream on a GPU, and streams
 }
 
 types_of() { # DEV...: a line for each that is there
-	for one; do mt-stream --gpus 2>/dev/null | sed -n "s/^$one \(.*\), [0-9]* GiB\$/\1/p"; done
+	list=$(mt-stream --gpus 2>/dev/null)
+	for one; do printf '%s\n' "$list" | sed -n "s/^$one \(.*\), [0-9]* GiB\$/\1/p"; done
 }
 
 device_of() { # I: of mt-stream I
