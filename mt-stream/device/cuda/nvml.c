@@ -67,7 +67,7 @@ static bool library_open(struct sensors *s)
 	return begin && find && !begin() && !find(s->bus_id, &s->gpu);
 }
 
-/* What cannot be read is 0 */
+/* A value that the library does not give is stored as 0 */
 static void sensors_read(const struct sensors *s, uint64_t value[MT_GPU_WORDS])
 {
 	memset(value, 0, MT_GPU_WORDS * sizeof *value);
