@@ -347,7 +347,10 @@ int mt_cli(const struct mt_program *p, int argc, char **argv, const char **opera
 	mt_program_name = p->name;
 	mt_open_standard_fds();
 	mt_watch_faults();
-	for (const struct mt_opt *o = p->opts; o->name; o++) note_default(o, defaults[o - p->opts]);
+	for (const struct mt_opt *o = p->opts; o->name; o++) {
+		MT_ASSERT(o - p->opts < MT_OPTIONS_MAX);
+		note_default(o, defaults[o - p->opts]);
+	}
 	int n = 0;
 	bool rest = false;
 	for (int i = 1; i < argc; i++) {
