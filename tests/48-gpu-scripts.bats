@@ -69,7 +69,7 @@ no_stage_of() { ! pgrep -f "^$1 gpu" >/dev/null; }
 	on_emulator
 	torch_that "while read -r n; do echo '{\"seconds\": [0.5, 0.5], \"peak_bytes\": 0}'; done"
 	"$TOP/tests/gpu/first" --stream "$EMU" --quick main check >"$T/one"
-	"$TOP/tests/gpu/first" --stream "$EMU" --quick --python "$T/python" 4 5 6 >"$T/two"
+	"$TOP/tests/gpu/first" --stream "$EMU" --quick --python "$T/python" 5 6 7 >"$T/two"
 	of "$RESULTS/first.json" \
 		'[b["parts"][p]["outcome"] for p in ("main", "check", "small", "none", "torch")] == ["ok"] * 5'
 	of "$RESULTS/check.json" 'b["counts"]["ok"] == 6 and sum(b["counts"].values()) == 6'
@@ -86,6 +86,46 @@ no_stage_of() { ! pgrep -f "^$1 gpu" >/dev/null; }
 	# the most important measurements came first, each of them once
 	of "$RESULTS/bench.json" '[r["what"] for r in b["rates"]][:5] == ["gemm", "register", "h2d", "d2h", "both ways"]
 		and [r["threads"] for r in b["rates"] if r["what"] == "adam"] == sorted({1, max(1, cores // 2), cores})'
+}
+
+# bats test_tags=nightly
+@test "gpu-first: a card's first command trains what no card has shown, late and early, and repeats only what changed" {
+	on_emulator
+	"$TOP/tests/gpu/first" --stream "$EMU" --quick card >"$T/out"
+	of "$RESULTS/first.json" 'b["parts"]["card"]["outcome"] == "ok"'
+	of "$RESULTS/bench.json" 'not undone and [(r["config"], r["micro_rows"]) for r in b["runs"]] == [
+		("qwen2 --state int8 --seq 16", 4), ("qwen2 --state int8 --micro 2 --update early --seq 16", 2),
+		("qwen2 --state int8 --micro 1 --update early --seq 16", 1), ("qwen2-moe --state int8 --seq 16", 4),
+		("qwen2-moe --state int8 --micro 2 --update early --seq 16", 2)]
+		and {r["state"] for r in b["rates"] if r["what"] == "adam"} == {"int8"}'
+	# of other sources of steps: trainings are measured again, rates are not
+	python3 - "$RESULTS/bench.json" <<-'PY'
+		import json, sys
+		text = open(sys.argv[1]).read()
+		open(sys.argv[1], "w").write(text.replace(json.loads(text)["runs"][0]["machine"], "0ther-0nes"))
+	PY
+	"$TOP/tests/gpu/first" --stream "$EMU" --quick card >"$T/out"
+	of "$RESULTS/bench.json" 'len(runs) == 10 and [r["what"] for r in b["rates"]].count("h2d") == 1'
+	"$TOP/tests/gpu/first" --stream "$EMU" --quick card >"$T/out"
+	of "$RESULTS/bench.json" 'len(runs) == 10'
+}
+
+# bats test_tags=nightly
+@test "gpu-first: programs that were packed elsewhere are taken if they are of these sources" {
+	need_checkout
+	[ -n "$(make -s -C "$TOP" gpu-have | sed -n 's/^nvcc \([^-].*\)/\1/p')" ] || skip "needs nvcc"
+	clone "$T/clone"
+	unset MT BUILD MAKELEVEL MAKEFLAGS MFLAGS
+	"$T/clone/tests/gpu/first" --pack >"$T/out" 2>&1 || { tail "$T/out" >&2; return 1; }
+	[ "$(stat -c %s "$T/clone/build/gpu-programs.tar.gz")" -lt $((30 << 20)) ]
+	mkdir "$T/there"
+	clone "$T/there"
+	mkdir -p "$T/there/build"
+	cp "$T/clone/build/"gpu-programs.tar.gz* "$T/there/build"
+	"$T/there/tests/gpu/first" --unpack
+	"$T/there/bin/mt-stream" --version
+	echo >>"$T/there/mt-stream/serve.c"
+	no "$T/there/tests/gpu/first" --unpack
 }
 
 # A copy of the tracked files but the results, and of what travels along: clone DIR
@@ -359,7 +399,7 @@ clone() {
 	chmod +x "$T/build/probes/cuda-kernels"
 	ln -s "$BUILD/emu" "$T/build/emu"
 	ln -s "$BUILD/probes/stream-drive" "$T/build/probes/stream-drive"
-	BUILD=$T/build exits 1 "$TOP/tests/gpu/first" --stream "$EMU" --quick 1 5 >"$T/out"
+	BUILD=$T/build exits 1 "$TOP/tests/gpu/first" --stream "$EMU" --quick 1 6 >"$T/out"
 	of "$RESULTS/first.json" 'b["parts"]["build"]["outcome"] == "FAILED" and b["parts"]["none"]["outcome"] == "ok"'
 	grep -q '^FAILED operations .*FAILED rmsnorm' "$RESULTS/first.log"
 }

@@ -11,7 +11,8 @@ $(O)/gpu/cuda-kernels: tests/probes/cuda-kernels.c $(CUDA_OBJ) $(GPU_GEMM:%=$(O)
 $(O)/gpu/rates: $(UPDATE_OBJ)
 $(O)/gpu/%: tests/gpu/%.c $(CUDA_OBJ) $(GPU_GEMM:%=$(O)/mt-stream/%) $(OUR_LIBS)
 	@mkdir -p $(@D)
-	$(QUIET)$(CC) $(ALL_CFLAGS) $(CUDA_INCLUDE) $(LDFLAGS) -o $@ $(filter-out %.h,$^) $(CUDART) -ldl -lrt $(LIBMT_LIBS)
+	$(QUIET)$(CC) $(ALL_CFLAGS) $(CUDA_INCLUDE) $(LDFLAGS) -o $@ \
+	  $(filter-out %.h $(if $(filter products,$*),%/gemm.o),$^) $(CUDART) -ldl -lrt $(LIBMT_LIBS)
 ifneq ($(CUDNN),)
 PROBES += $(O)/gpu/cudnn-plans $(O)/gpu/described/libcuda.so.1
 $(O)/gpu/cudnn-plans: tests/gpu/cudnn-plans.c $(CUDNN)
@@ -124,7 +125,7 @@ gpu-have:
 	@:$(info cudnn_frontend.h $(or $(addsuffix /cudnn_frontend.h,$(CUDNN_FRONTEND)),-))
 # EMULATED=yes: the emulator in the place of the GPU. What is there stays as it was built, with or without nvcc: other
 # processes may use it.
-GPU_PROGRAMS = $(O)/gpu/cuda-kernels $(O)/gpu/rates $(O)/gpu/large $(O)/gpu/kernels
+GPU_PROGRAMS = $(O)/gpu/cuda-kernels $(O)/gpu/rates $(O)/gpu/large $(O)/gpu/kernels $(O)/gpu/products
 EMU_PROGRAMS = $(O)/emu/mt-stream $(O)/emu/libcublasLt.so.13 $(O)/emu/rates $(O)/emu/large $(O)/probes/cuda-kernels
 gpu-build:
 	@$(MAKE) --no-print-directory -j "$$(nproc)" all $(O)/probes/stream-drive $(O)/probes/ckpt-dump $(O)/bench/adam \

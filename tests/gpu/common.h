@@ -55,7 +55,7 @@ static inline void must_not(int failed)
 	exit(1);
 }
 
-static inline struct gemms *library_open(void)
+static inline struct gemms *gemms_here(void)
 {
 	int ex;
 	must(cuda_kernels_prepare(), "cudaFuncSetAttribute");

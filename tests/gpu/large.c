@@ -209,7 +209,7 @@ static void attention(void)
 static void product(void)
 {
 	int64_t k = 64, n = 37888, m = (1ll << 31) / n + 128, some = 128;
-	struct gemms *g = library_open();
+	struct gemms *g = gemms_here();
 	struct gemm_args p = {.m = m,
 		.n = n,
 		.k = k,

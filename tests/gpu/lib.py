@@ -4,6 +4,7 @@ import array
 import atexit
 import contextlib
 import ctypes
+import functools
 import glob
 import hashlib
 import json
@@ -103,7 +104,8 @@ def find_library(stem, variable, version):
 
 def find_libraries():
     """Let programs started from here find the wheels' libraries; cuDNN opens some of them by name. {library: where}"""
-    own = [d for d in os.environ.get("LD_LIBRARY_PATH", "").split(":") if d]
+    own = [d for d in os.environ.get("LD_LIBRARY_PATH", "").split(":") if d] + \
+        glob.glob(os.path.join(TOP, "build", "gpu-deps", "usr", "lib", "*-linux-gnu"))
     os.environ["LD_LIBRARY_PATH"] = ":".join([*own, *(d for d in (os.path.join(w, "lib") for w in wheels())
                                                       if os.path.isdir(d) and d not in own)])
     major = (re.findall(r"release (\d+)", words(nvcc(), "--version")) or ["13"])[0]
@@ -153,14 +155,31 @@ def versions(found):
             for name, place in found.items() if place}
 
 
-def source_hash():
-    """A hash of the sources, in case there is no git"""
+# What results of a kind depend on, beside the machine: files and folders below the top
+OF_KERNELS = ("mt-stream/ops", "mt-stream/device/cuda", "tests/gpu/common.h")
+OF_STEPS = ("shm", "mt-store", "mt-stream", "mt-optim", "mt-step")
+DEPENDS = {
+    "rates": ("tests/gpu/rates.c", "tests/gpu/common.h", "mt-optim", "mt-stream/device/cuda/gemm.c"),
+    "kernels": (*OF_KERNELS, "tests/gpu/kernels.c", "tests/gpu/products.c", "tests/bench/mixer.h"),
+    "operations": (*OF_KERNELS, "tests/probes", "tests/gpu/large.c"),
+    "steps": OF_STEPS,
+    "checks": (*OF_STEPS, "tests/gpu/check", "tests/gpu/lib.py"),
+}
+BESIDE = {"results", "sample", "score", "feed", "top", "run", "link", "tier"}     # folders that no step uses
+
+
+@functools.cache
+def sources(kind):
+    """A hash of what results of that kind depend on: those of an earlier commit with the same one are not repeated"""
     h = hashlib.sha256()
-    for path in sorted(p for d in ("shm", "shm/*", "mt-store", "mt-stream", "mt-stream/*", "mt-optim", "mt-step",
-                                      "mt-step/*", "tests/gpu", "tests/gpu/emu")
-                       for p in glob.glob(os.path.join(TOP, d, "*")) if os.path.isfile(p) and not p.endswith(".md")):
-        with open(path, "rb") as f:
-            h.update(f.read())
+    for place in DEPENDS[kind]:
+        found = [os.path.join(TOP, place)] if os.path.isfile(os.path.join(TOP, place)) else []
+        for folder, below, names in os.walk(os.path.join(TOP, place)):
+            below[:] = sorted(set(below) - BESIDE)
+            found += [os.path.join(folder, n) for n in sorted(names) if n.endswith((".c", ".h", ".cu"))]
+        for path in found:
+            with open(path, "rb") as f:
+                h.update(f.read())
     return h.hexdigest()[:12]
 
 
@@ -172,9 +191,9 @@ def cpu_name():
     return platform.machine()
 
 
-def machine(found):
-    """What a result depends on; `id` names what another machine must have in common, so that results can be compared.
-    found: what find_libraries returned"""
+def machine(found, kind="checks"):
+    """What a result of that kind depends on; `id` names what must be equal, so that it is not measured again: `place`
+    (card, driver, libraries, processor) and the sources. found: what find_libraries returned"""
     commit = os.environ.get("MT_COMMIT") or words("git", "rev-parse", "--short", "HEAD")
     if commit and not os.environ.get("MT_COMMIT") and words("git", "status", "--porcelain", "--untracked-files=no",
                                                             "--", ".", ":!tests/gpu/results"):
@@ -182,12 +201,17 @@ def machine(found):
     smi = words("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader").splitlines()
     card, driver = smi[0].rsplit(", ", 1) if smi and ", " in smi[0] else ("", "")
     toolkit = (re.findall(r"release ([\d.]+)", words(nvcc(), "--version")) or [""])[0]
-    same = {"sources": source_hash(), "card": card, "driver": driver, "libraries": {"nvcc": toolkit, **versions(found)},
-            "cpu": cpu_name(), "cores": len(os.sched_getaffinity(0))}
-    return {"id": hashlib.sha256(json.dumps(same).encode()).hexdigest()[:8], "commit": commit, **same,
-            "kernel": platform.release(), "memory": meminfo("MemTotal"), "available": meminfo("MemAvailable"),
-            "shm": free_in("/dev/shm"), "pidfds": pidfd_works(),
-            "date": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())}
+    same = {"card": card, "driver": driver, "libraries": {"nvcc": toolkit, **versions(found)}, "cpu": cpu_name(),
+            "cores": len(os.sched_getaffinity(0))}
+    return of_kind({"place": hashlib.sha256(json.dumps(same).encode()).hexdigest()[:8], "commit": commit, **same,
+                    "kernel": platform.release(), "memory": meminfo("MemTotal"), "available": meminfo("MemAvailable"),
+                    "shm": free_in("/dev/shm"), "pidfds": pidfd_works(),
+                    "date": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())}, kind)
+
+
+def of_kind(machine, kind):
+    """The same machine, for results of another kind"""
+    return {**machine, "id": f"{machine['place']}-{sources(kind)[:8]}", "sources": sources(kind)}
 
 
 # ---- memory for runs ----
@@ -346,6 +370,38 @@ class Watch:
     def __exit__(self, *_):
         self.over.set()
         self.thread.join()
+
+
+SENSORS = ("power.draw.instant", "clocks.sm", "temperature.gpu", "clocks_event_reasons.active")
+
+
+class Sensors:
+    """The first GPU's power (W), clock (MHz), temperature and what holds the clock down, every 100 ms until the end"""
+
+    def __init__(self):
+        self.rows = []
+        with contextlib.suppress(OSError):
+            p = subprocess.Popen(["nvidia-smi", "-i", "0", f"--query-gpu={','.join(SENSORS)}", "-lms", "100",
+                                  "--format=csv,noheader,nounits"], stdout=subprocess.PIPE, text=True,
+                                 stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
+            atexit.register(p.kill)
+            threading.Thread(target=self.read, args=(p.stdout,), daemon=True).start()
+
+    def read(self, lines):
+        for line in lines:
+            words = line.strip().split(", ")
+            if len(words) == len(SENSORS) and words[0].replace(".", "", 1).isdigit() and words[1].isdigit():
+                self.rows.append((time.monotonic(), float(words[0]), int(words[1]), words[3]))
+
+    def since(self, began):
+        """Means since then, and the share of time in which each reason held the clock down; {}: nothing was read"""
+        rows = [r for r in self.rows if r[0] >= began]
+        if not rows:
+            return {}
+        reasons = [r[3] for r in rows]
+        return {"power_w": sum(r[1] for r in rows) / len(rows), "clock_mhz": sum(r[2] for r in rows) / len(rows),
+                "power_most_w": max(r[1] for r in rows),
+                "reasons": {r: reasons.count(r) / len(rows) for r in sorted(set(reasons))}}
 
 
 # ---- runs ----

@@ -126,6 +126,9 @@ static void *worker_main(void *arg)
 			.lo = unit->lo ? mt_at(k->run, unit->lo) : NULL,
 			.m = mt_at(k->run, unit->m),
 			.v = mt_at(k->run, unit->v),
+			.state = (enum mt_dtype)mt_control(k->run)->state,
+			.m_scale = int8_scales(mt_at(k->run, unit->m), unit->elems),
+			.v_scale = int8_scales(mt_at(k->run, unit->v), unit->elems),
 			.g = {mt_at(k->run, unit->g[0]), NULL},
 			.g_bf16 = mt_control(k->run)->grad == MT_BF16};
 		uint64_t groups = unit->elems / MT_GROUP;
@@ -166,7 +169,10 @@ static void updates(struct mt_run *run)
 {
 	const struct mt_control *c = mt_control(run);
 	int cores = mt_cores() < MOST_THREADS ? mt_cores() : MOST_THREADS;
-	double touched = 24 + (c->grad == MT_BF16 ? 2 : 4), beside = 0; /* w, lo, m, v read and written, g read */
+	const char *state = c->state == MT_FP32 ? "fp32" : c->state == MT_BF16 ? "bf16" : "int8";
+	double of_state = c->state == MT_FP32 ? 4 : c->state == MT_BF16 ? 2 : 1 + 4.0 / MT_GROUP;
+	/* w, lo, m, v read and written, g read */
+	double touched = 8 + 4 * of_state + (c->grad == MT_BF16 ? 2 : 4), beside = 0;
 	pthread_t copier;
 	if (c->grad == MT_NONE) return;
 	int threads[] = {1, cores / 2, cores};
@@ -174,15 +180,16 @@ static void updates(struct mt_run *run)
 		int n = threads[i];
 		if (i && n <= threads[i - 1]) continue;
 		double rate = update_rate(run, n);
-		printf("{\"what\": \"adam\", \"threads\": %d, \"gparams_s\": %.3f, \"gb_s\": %.1f}\n", n, rate, rate * touched);
+		printf("{\"what\": \"adam\", \"state\": \"%s\", \"threads\": %d, \"gparams_s\": %.3f, \"gb_s\": %.1f}\n", state,
+			n, rate, rate * touched);
 	}
 	if (!pieces_n || pthread_create(&copier, NULL, copies_main, &beside)) return;
 	double rate = update_rate(run, cores);
 	atomic_store(&enough, true);
 	pthread_join(copier, NULL);
-	printf(
-		"{\"what\": \"adam beside h2d\", \"threads\": %d, \"gparams_s\": %.3f, \"gb_s\": %.1f, \"h2d_gb_s\": %.1f}\n",
-		cores, rate, rate * touched, beside);
+	printf("{\"what\": \"adam beside h2d\", \"state\": \"%s\", \"threads\": %d, \"gparams_s\": %.3f, \"gb_s\": %.1f, "
+		   "\"h2d_gb_s\": %.1f}\n",
+		state, cores, rate, rate * touched, beside);
 }
 
 /* ---- GEMM ---- */
@@ -190,7 +197,7 @@ static void updates(struct mt_run *run)
 static void gemms(double seconds, int64_t n)
 {
 	int64_t times = 0;
-	struct gemms *g = library_open();
+	struct gemms *g = gemms_here();
 	struct cuda_queue q = {.elem = 2};
 	struct gemm_args p = {.m = n,
 		.n = n,

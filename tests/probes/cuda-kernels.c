@@ -397,7 +397,7 @@ int main(int argc, char **argv)
 	cuda_kernels_prepare();
 #else
 	queue.work = reachable(queue.work_bytes);
-	library = library_open();
+	library = gemms_here();
 	printf("%s\n", gemms_name(library));
 #endif
 	for (int i = 0; i < POOLS; i++)
