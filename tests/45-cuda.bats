@@ -127,8 +127,13 @@ as_on_cpu() {
 		ROWS=16 step_of registered "$EMU --device cuda"
 		make_run "$model" bf16 bf16
 		SEED=2 ROWS=16 step_of direct "env MT_EMU_HOST_TABLES=1 MT_EMU_HOST_MOST=1 $EMU --device cuda"
-		no grep -q 'cudaHost\|; 0 weight and' "$T/stream.err"
+		no grep -q 'cudaHost\|; 0 weight and\|kernel copies' "$T/stream.err"
 		cmp "$T/registered" "$T/direct"
+		# where such copies wait for their stream
+		make_run "$model" bf16 bf16
+		SEED=4 ROWS=16 step_of kernel "env MT_EMU_HOST_TABLES=waits MT_EMU_HOST_MOST=1 $EMU --device cuda"
+		grep -q 'wait for their stream: a kernel copies' "$T/stream.err"
+		cmp "$T/registered" "$T/kernel"
 	done
 	own=$(own_of "$T/stream.err")
 	make_run qwen3 bf16 bf16

@@ -290,10 +290,35 @@ void op_zero(struct pool *p, void *dst, size_t bytes)
 
 /* ---- cases: those of ops.c, and shapes at which the kernels change their way ---- */
 
+/* Any length, between any places */
+static void test_copies(void)
+{
+	enum { MOST = 300001 };
+	static const struct {
+		int to, from, n;
+	} each[] = {{0, 0, MOST}, {0, 16, 16}, {32, 0, 1}, {1, 0, 4099}, {2, 6, 70000}, {16, 16, 4097}};
+	char *src = keep_at(MOST + 64, 0), *dst = keep_at(MOST + 64, 0);
+	int right = 0, cases = sizeof each / sizeof *each;
+	for (int i = 0; i < MOST + 64; i++) src[i] = (char)(i * 31 + i / 256);
+	for (int c = 0; c < cases; c++) {
+		for (int i = 0; i < MOST + 64; i++) dst[i] = 0x55;
+		begin(pools[0]);
+		cuda_copy(&queue, dst + each[c].to, src + each[c].from, (size_t)each[c].n);
+		end();
+		int same = !memcmp(dst + each[c].to, src + each[c].from, (size_t)each[c].n);
+		for (int i = 0; i < MOST + 64; i++)
+			if (i < each[c].to || i >= each[c].to + each[c].n) same &= dst[i] == 0x55;
+		right += same;
+	}
+	say(right == cases, "%d copies of host memory by a kernel", cases);
+	forget();
+}
+
 /* Topics are named like the files of their kernels */
 static void rows(void)
 {
 	test_biases();
+	test_copies();
 	test_scaled(4099, 2);
 	test_scaled(4099, 4);
 	test_scaled(4099, 1 | 2 | 8);

@@ -65,6 +65,7 @@ struct cuda {
 	struct ranges blocks;  /* of the gradient ring */
 	atomic_flag refused;   /* a registration, and that was reported */
 	bool unpinned;         /* pinning host memory failed, and that was reported */
+	bool copies_wait;      /* of memory that is not pinned: a kernel copies it */
 	struct sensors *sensors;
 
 	struct timestamp *timestamps; /* of this micro-batch, if there is a trace */
@@ -88,6 +89,8 @@ int cuda_sync(struct device *, struct event);
 void cuda_times(struct device *);
 
 /* memory.c */
+/* Find out whether copies of host memory return at once, where the GPU uses the host's page tables */
+void copies_try(struct cuda *);
 /* Can all of it be copied directly? */
 bool is_direct(struct cuda *, const void *p, size_t bytes);
 void copy_host(struct cuda *, struct cuda_stream *, void *dst, const void *src, size_t bytes,

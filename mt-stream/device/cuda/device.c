@@ -154,6 +154,7 @@ static int cuda_open(struct cuda *c)
 		if (!stream_open(c, &c->q[q])) rc = -c->ex;
 	if (!rc) rc = kernels_open(c->ordinal, &p);
 	if (!rc && !cuda_own_alloc(c, &c->gemm_workspace, GEMM_BYTES, "cudaMalloc of cuBLASLt's workspace")) rc = -c->ex;
+	if (!rc && c->gpu.host_tables) copies_try(c);
 	if (!rc && !(c->gemms = gemms_open(c->gemm_workspace, GEMM_BYTES, &ex))) return -ex;
 	if (rc) return c->ex ? mt_fail(c->ex, "%s", c->why) : rc;
 	c->dev.gemm = gemms_name(c->gemms);

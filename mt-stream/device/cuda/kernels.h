@@ -41,6 +41,8 @@ void cuda_add_bias(const struct cuda_queue *, const struct gemm_args *);
 void cuda_narrow(const struct cuda_queue *, void *dst, const float *src, int64_t n);
 /* the same, to the first 2 n bytes of x (n) itself */
 void cuda_narrow_in_place(const struct cuda_queue *, float *x, int64_t n);
+/* dst = src, either of which may be host memory that the GPU reads and writes */
+void cuda_copy(const struct cuda_queue *, void *dst, const void *src, size_t bytes);
 
 /* Once a process, before the first launch: request the shared memory that kernels need. cudaSuccess or the error */
 cudaError_t cuda_kernels_prepare(void);

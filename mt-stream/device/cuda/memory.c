@@ -6,10 +6,13 @@
  *
  * A GPU that uses the host's page tables (GH200, GB200, GB300, GB10) copies all host memory directly. There
  * cudaHostRegister pins nothing, it only populates pages (CUDA driver API, cuMemHostRegister), and mt-store create has
- * done that: so nothing is registered, and no page tables of the GPU's own are needed. Not measured yet: whether such
- * copies are as fast, and return as soon, as those of registered memory.
+ * done that: so nothing is registered, and no page tables of the GPU's own are needed. Copies of memory that is not
+ * pinned may wait until the stream has come to them (CUDA runtime API, "API synchronization behavior"), and then one
+ * piece at a time would be on its way. So that is tried once; if they wait, a kernel copies. Not measured yet on such a
+ * GPU.
  */
 #include <stdlib.h>
+#include <time.h>
 
 #include "cli/cli.h"
 #include "cuda.h"
@@ -41,15 +44,20 @@ static bool on_device(const struct cuda *c, const void *p)
 	return false;
 }
 
+static bool is_pinned(const struct cuda *c, const void *p, size_t bytes)
+{
+	for (int i = 0; i < ARENAS; i++)
+		if (c->pinned[i].bytes && within(&c->pinned[i], p, bytes)) return true;
+	return false;
+}
+
 /* How many bytes from p on can be copied in one way, directly or through bounce buffers: one copy may not span two
  * registrations */
 static size_t direct_bytes(struct cuda *c, const void *p, size_t bytes, bool *direct)
 {
 	const struct ranges *const known[] = {&c->weights, &c->blocks};
 	*direct = c->gpu.host_tables;
-	if (*direct) return bytes;
-	for (int i = 0; i < ARENAS; i++)
-		if (c->pinned[i].bytes && within(&c->pinned[i], p, bytes)) return *direct = true, bytes;
+	if (*direct || is_pinned(c, p, bytes)) return *direct = true, bytes;
 	for (size_t i = 0; !*direct && i < sizeof known / sizeof *known; i++)
 		bytes = ranges_alike(known[i], p, bytes, direct);
 	return bytes;
@@ -62,6 +70,41 @@ bool is_direct(struct cuda *c, const void *p, size_t bytes)
 	return direct;
 }
 
+#define HOLD_S 0.02              /* how long the stream is held up */
+#define TRIED_BYTES (256u << 10) /* smaller copies may be staged, and do not wait */
+
+static void hold_up(void *arg)
+{
+	(void)arg;
+	nanosleep(&(struct timespec){.tv_nsec = (long)(HOLD_S * 1e9)}, NULL);
+}
+
+/* Does a copy between this host memory and the device return only when the stream has come to it? */
+static bool copy_waits(struct cuda *c, cudaStream_t stream, char *host, bool in)
+{
+	void *device = c->gemm_workspace;
+	bool ok = cuda_ok(c, cudaLaunchHostFunc(stream, hold_up, NULL), "cudaLaunchHostFunc");
+	double began = mt_now();
+	ok = ok &&
+		cuda_ok(c,
+			in ? cudaMemcpyAsync(device, host, TRIED_BYTES, cudaMemcpyHostToDevice, stream)
+			   : cudaMemcpyAsync(host, device, TRIED_BYTES, cudaMemcpyDeviceToHost, stream),
+			"cudaMemcpyAsync");
+	double took = mt_now() - began;
+	return ok && cuda_ok(c, cudaStreamSynchronize(stream), "cudaStreamSynchronize") && took > HOLD_S / 2;
+}
+
+/* Twice: another program may have had the core */
+void copies_try(struct cuda *c)
+{
+	cudaStream_t stream = c->q[Q_WEIGHTS].stream;
+	char *host = calloc(1, TRIED_BYTES);
+	for (int way = 0; host && way < 2 && !c->copies_wait; way++)
+		c->copies_wait = copy_waits(c, stream, host, way == 0) && copy_waits(c, stream, host, way == 0);
+	free(host);
+	if (c->copies_wait) mt_say("cuda: copies of host memory wait for their stream: a kernel copies instead");
+}
+
 void copy_host(struct cuda *c, struct cuda_stream *s, void *dst, const void *src, size_t bytes, bool in)
 {
 	bool direct;
@@ -69,6 +112,11 @@ void copy_host(struct cuda *c, struct cuda_stream *s, void *dst, const void *src
 		const char *from = (const char *)src + at;
 		char *to = (char *)dst + at;
 		n = direct_bytes(c, in ? from : to, bytes - at, &direct);
+		if (c->copies_wait && !is_pinned(c, in ? from : to, n)) {
+			cuda_copy(&(struct cuda_queue){.stream = s->stream}, to, from, n);
+			cuda_ok(c, cudaGetLastError(), "copy by a kernel");
+			continue;
+		}
 		cudaError_t e = direct
 			? cudaMemcpyAsync(to, from, n, in ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost, s->stream)
 			: (in ? bounce_in : bounce_out)(&s->bounce, to, from, n);

@@ -417,9 +417,11 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int number)
 	p->totalGlobalMem = 4ull << 30;
 	return cudaSuccess;
 }
-/* MT_EMU_HOST_TABLES: it uses the host's page tables, as GH200. With MT_EMU_INTEGRATED its memory is the host's, as
+/* MT_EMU_HOST_TABLES: it uses the host's page tables, as GH200; `waits`: a copy of memory that is not pinned waits for
+ * its stream, and the fifth ends the program. With MT_EMU_INTEGRATED its memory is the host's, as
  * GB10's */
 static bool host_tables(void) { return getenv("MT_EMU_HOST_TABLES"); }
+static int waited_for; /* copies that waited */
 cudaError_t cudaDeviceGetAttribute(int *n, enum cudaDeviceAttr a, int)
 {
 	*n = a == cudaDevAttrIntegrated                              ? getenv("MT_EMU_INTEGRATED") != NULL
@@ -586,7 +588,10 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n, enum cudaMemcp
 		die("a copy beyond an allocation of the device");
 	must_own(to);
 	must_own(from);
+	bool waits = host && host_tables() && !strcmp(getenv("MT_EMU_HOST_TABLES"), "waits") && !one_holds(pinned, host, n);
+	if (waits && waited_for++ == 4) die("a copy that waits for its stream");
 	held.unlock();
+	if (waits) cudaDeviceSynchronize();
 	/* what it writes is garbage first, then it runs in parts; anything may come between */
 	size_t part = draw(n + 1);
 	enqueue(s, [=] {
