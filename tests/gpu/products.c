@@ -1,5 +1,5 @@
-/* products: cuBLASLt's rates under load, a line of JSON for each: every candidate that mt-stream would time for GEMMs of
- * Qwen2.5-7B, and 8192 x 8192 x 8192 in bf16 and in FP8 (e4m3, one scale a matrix). Each runs for some seconds, one
+/* products: rates of cuBLASLt under load, a line of JSON for each: every candidate that mt-stream would time for GEMMs
+ * of Qwen2.5-7B, and 8192 x 8192 x 8192 in bf16 and in FP8 (e4m3, one scale a matrix). Each runs for some seconds, one
  * behind the other without a pause: a card that is limited by power is slower then than in the milliseconds in which
  * mt-stream selects.
  *
