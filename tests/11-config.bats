@@ -767,7 +767,9 @@ self_attention.dense.weight ln_mlp.weight ln_mlp.bias mlp.dense_h_to_4h.weight m
 
 @test "other families and other architectures exit 78" {
 	config bert
-	refused 78 "model_type 'bert' is not supported"
+	refused 78 "model_type 'bert' is not supported: an encoder, whose tokens see those behind them"
+	config newfam
+	refused 78 "model_type 'newfam' is not supported"
 	config llama -model_type
 	refused 78 "model_type is missing"
 	config llama '"architectures": ["MistralForCausalLM"]'
@@ -1329,6 +1331,29 @@ for attempt in range(60):
     assert len(table) == len(want) and max(abs(a - b) for a, b in zip(table, want)) <= 2, (config, table, want)
     assert abs(float(facts["rope_scaling"]) - rotary.attention_scaling) <= 1e-7 * rotary.attention_scaling
 END
+}
+
+@test "each class that transformers has for causal language models has a golden case, or is refused with a reason" {
+	need_torch
+	with_torch - "$TOP" "$T/config.json" <<-'END'
+		import glob, json, re, subprocess, sys
+		sys.path.insert(0, sys.argv[1] + "/tests/golden")
+		import cases_wrappers
+		from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as classes
+		configs = [json.load(open(path)) for path in glob.glob(sys.path[0] + "/*/model/config.json")]
+		configs += [case["config"].to_dict() for case in cases_wrappers.MORE.values()]
+		cases = {part["model_type"] for c in configs for part in (c, c.get("text_config", c))}
+		table = re.search("figures untrained(.*?)<!-- end", open(sys.argv[1] + "/shm/model/README.md").read(), re.S)[1]
+		table = {name: row[0] for row in re.findall("\\| (.*?) \\| (.*?) \\|", table) for name in row[1].split(", ")}
+		table = {name: why for name, why in table.items() if name not in ("model_type", "---")}
+		assert table.keys() <= classes.keys(), ("no class any more", table.keys() - classes.keys())
+		for name in classes:
+		    json.dump({"model_type": name}, open(sys.argv[2], "w"))
+		    said = subprocess.run(["store-layout", sys.argv[2]], capture_output=True, text=True).stderr
+		    refused = "model_type '%s' is not supported" % name in said
+		    assert refused == (name in table) and (not refused or said.endswith(": %s\n" % table[name])), said
+		    assert refused or name in cases, "%s has no golden case" % name
+	END
 }
 
 # bats test_tags=slow

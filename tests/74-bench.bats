@@ -84,11 +84,12 @@ assert fp32 > 1 and (bf16 > 1.5 * fp32 if "amx_bf16" in flags else bf16 > 0.8 * 
 	grep -q "^fp32  training  .*  $(of_result 'print("%.3g" % part("fp32")[1]["share"])')  " "$T/table"
 }
 
-@test "README.md and tests/bench/results/README.md have the recorded results: what make figures writes" {
+@test "README.md, tests/bench/results/README.md and shm/model/README.md have the tables that make figures writes" {
 	"$BENCH/figures" --check
 	# a number typed by hand shows, and so does a result that was added
-	mkdir "$T/repo" "$T/repo/tests"
+	mkdir -p "$T/repo/tests" "$T/repo/shm"
 	cp "$TOP/README.md" "$T/repo/"
+	cp -r "$TOP/shm/model" "$T/repo/shm/"
 	cp -r "$BENCH" "$T/repo/tests/"
 	sed -i 's/^| Xeon with AMX | 1.54 /| Xeon with AMX | 1.55 /' "$T/repo/README.md"
 	no "$T/repo/tests/bench/figures" --check >"$T/diff"

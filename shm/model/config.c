@@ -59,6 +59,13 @@ static const char *first_class(struct reader *r)
 	return first;
 }
 
+/* where: of which config. The reason stands behind it, if transformers' class is known. */
+static void refuse_type(struct reader *r, const char *where, const char *type)
+{
+	const char *why = family_untrained(type);
+	REFUSE(r, MT_EX_CONFIG, "%smodel_type '%.40s' is not supported%s%s", where, type, why ? ": " : "", why ? why : "");
+}
+
 /* The keys of the text model become those that are read. */
 static const struct family *find_text(struct reader *r, const struct wrapper *w)
 {
@@ -69,7 +76,7 @@ static const struct family *find_text(struct reader *r, const struct wrapper *w)
 	if (!type) type = w->text;
 	const struct family *family = w->any || strcmp(type, w->text) == 0 ? family_find(type) : NULL;
 	if (family && family->inner && strcmp(type, w->text) != 0) family = NULL;
-	if (!family) return REFUSE(r, MT_EX_CONFIG, "text_config: model_type '%.40s' is not supported", type), NULL;
+	if (!family) return refuse_type(r, "text_config: ", type), NULL;
 	if (!first || wrapper_is_class(w, first)) return family;
 	REFUSE(r, MT_EX_CONFIG, "architectures '%.60s' is not supported, only %s", first, w->architecture);
 	return NULL;
@@ -81,7 +88,7 @@ static const struct family *find_family(struct reader *r, const struct wrapper *
 	if (!type) return REFUSE(r, MT_EX_CONFIG, "model_type is missing"), NULL;
 	if ((*wrapper = wrapper_find(type))) return find_text(r, *wrapper);
 	const struct family *family = family_find(type);
-	if (!family || family->inner) return REFUSE(r, MT_EX_CONFIG, "model_type '%.40s' is not supported", type), NULL;
+	if (!family || family->inner) return refuse_type(r, "", type), NULL;
 	const char *first = first_class(r);
 	if (!first) return family;
 	/* As transformers' AutoModelForCausalLM, which goes by model_type alone. But a class of another family is a

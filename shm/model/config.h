@@ -226,6 +226,7 @@ struct wrapper {
 #define PARALLEL_ONE_NORM (MT_PARALLEL | MT_ONE_NORM)
 
 const struct family *family_find(const char *model_type); /* NULL: none */
+const char *family_untrained(const char *model_type); /* why mt does not train a class that it knows; NULL: not known */
 /* Whose class this is: LLaMAForCausalLM, LlamaModel and LlamaForSequenceClassification are llama's. NULL: nobody's */
 const struct family *family_of_class(const char *architecture);
 const struct wrapper *wrapper_find(const char *model_type); /* NULL: none */

@@ -407,7 +407,59 @@ static const struct wrapper wrappers[] = {
 	{"qwen2_5_vl", "Qwen2_5_VLForConditionalGeneration", "qwen2_5_vl_text", .at_root = true, .text_ties = true},
 	{"qwen2_vl", "Qwen2VLForConditionalGeneration", "qwen2_vl_text", .at_root = true, .text_ties = true},
 };
+
+/* What else transformers has for causal language models (MODEL_FOR_CAUSAL_LM_MAPPING_NAMES): why mt does not train it.
+ * tests/bench/figures reads this table, too. */
+static const struct {
+	const char *why, *names; /* of model_type, with blanks between them */
+} untrained[] = {
+	{"an encoder, whose tokens see those behind them", "bert bert-generation big_bird camembert data2vec-text "
+		"electra ernie megatron-bert rembert roberta roberta-prelayernorm roc_bert roformer xlm xlm-roberta "
+		"xlm-roberta-xl xmod"},
+	{"the decoder of an encoder, whose output it reads", "bart bigbird_pegasus blenderbot blenderbot-small marian "
+		"mbart mllama musicgen musicgen_melody mvp pegasus plbart prophetnet trocr whisper"},
+	{"an assistant, which reads another model's keys and values", "gemma4_assistant gemma4_unified_assistant"},
+	{"tokens are seen in a random order", "xlnet"},
+	{"bytes are grouped to tokens by a second model", "blt"},
+	{"a second decoder predicts codes of sound", "moshi"},
+	{"attention needs a bias by distance (ALiBi, or learned)", "bloom cpmant inkling2_loop_text inkling2_text "
+		"inkling_text mpt"},
+	{"attention needs an indexer that chooses keys", "axk2 deepseek_v32 deepseek_v4 dots3_note dots3_note_text "
+		"glm_moe_dsa hy_v4 minimax_m3_vl_text qwen4_exp qwen4_exp_text"},
+	{"attention needs other scores (hashed, masked by values, differential)", "diffllama doge reformer"},
+	{"attention needs experts, convolutions or another gate", "beam jetmoe laguna lfm3 zaya"},
+	{"attention needs values of another size than keys", "mimo_v2_flash"},
+	{"norms of q and k need biases", "fuyu persimmon"},
+	{"a norm behind the embedding is needed", "modernbert-decoder nanochat"},
+	{"norms inside attention and MLP are needed", "bitnet"},
+	{"norms of the sum with the residual are needed", "git openai-gpt"},
+	{"positions need sines, which no file holds", "ctrl xglm"},
+	{"a bias that the last layer alone has is needed", "gpt_neox_japanese"},
+	{"layers that run several times are needed", "dory hrm_text"},
+	{"blocks with AltUp and LAuReL are needed", "gemma3n gemma3n_text"},
+	{"blocks with two attentions are needed", "longcat_flash"},
+	{"another recurrent mixer is needed", "bailing_hybrid falcon_mamba jamba lara_mini mamba minimax olmo_hybrid "
+		"recurrent_gemma rwkv xlstm zamba"},
+	{"Mamba 2 in another block is needed", "bamba mamba2 zamba2"},
+	{"experts need another router", "dbrx kolibri1 phimoe"},
+	{"mt has no row for it yet", "apertus1p5_text aria_text axk1 biogpt codegen cohere2_moe cohere_compass_text cwm "
+		"emu3 flex_olmo flint got_ocr2 gpt-sw3 gpt_neo gptj granite_swa granitemoe_swa granitemoeshared "
+		"hunyuan_v1_moe hy_v3 internlm3 iquestcoder mellum minicpm3 ministral moss_transcribe_diarize "
+		"phi4_multimodal sarvam_mla vaultgemma youtu"},
+};
 /* clang-format on */
+
+const char *family_untrained(const char *model_type)
+{
+	size_t n = strlen(model_type);
+	for (size_t i = 0; i < sizeof untrained / sizeof *untrained; i++)
+		for (const char *name = untrained[i].names; *name; name += strspn(name, " ")) {
+			size_t length = strcspn(name, " ");
+			if (length == n && !memcmp(name, model_type, n)) return untrained[i].why;
+			name += length;
+		}
+	return NULL;
+}
 
 const struct wrapper *wrapper_find(const char *model_type)
 {
