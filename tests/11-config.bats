@@ -346,6 +346,17 @@ self_attention.dense.weight ln_mlp.weight ln_mlp.bias mlp.dense_h_to_4h.weight m
 	refused 78 "n_embed is not supported"
 }
 
+@test "rarer families: keys that change the computation exit 78 and are named; gpt-sw3 is gpt2" {
+	config internlm3 '"qkv_bias": true'
+	refused 78 "qkv_bias different from bias is not supported"
+	config iquestcoder '"clip_qkv": 8.0'
+	refused 78 "clip_qkv is not supported"
+	config iquestcoder '"use_sliding_window": true'
+	refused 78 "use_sliding_window true is not supported"
+	config gpt-sw3
+	geometry "family gpt2"
+}
+
 @test "olmo: norms without weight and bias, whose epsilon no key changes; clip_qkv exits 78" {
 	config olmo '"rms_norm_eps": 0.5' '"layer_norm_eps": 0.5' '"clip_qkv": null'
 	geometry "norm_eps 1e-05" "pad_token 1" "tied 0" "kv_heads 2"
@@ -1342,6 +1353,7 @@ END
 		from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as classes
 		configs = [json.load(open(path)) for path in glob.glob(sys.path[0] + "/*/model/config.json")]
 		configs += [case["config"].to_dict() for case in cases_wrappers.MORE.values()]
+		configs += [{"model_type": "gpt-sw3"}]  # which is gpt2
 		cases = {part["model_type"] for c in configs for part in (c, c.get("text_config", c))}
 		table = re.search("figures untrained(.*?)<!-- end", open(sys.argv[1] + "/shm/model/README.md").read(), re.S)[1]
 		table = {name: row[0] for row in re.findall("\\| (.*?) \\| (.*?) \\|", table) for name in row[1].split(", ")}

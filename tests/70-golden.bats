@@ -149,6 +149,21 @@ load lib/golden
 MORE="granite cohere2 cohere2-v4 cohere phi gemma glm starcoder2 stablelm stablelm-parallel nemotron arcee apertus \
 	ernie4_5 helium hunyuan olmo olmo-tied falcon falcon-40b falcon-sequential neox neox-sequential exaone minimax-m2 \
 	dots1 solar-open exaone-moe sarvam-moe gpt2 gpt-bigcode gpt-bigcode-heads opt opt-plain hyperclovax jais2"
+RARE="internlm3 iquestcoder cwm ministral vaultgemma"
+
+# bats test_tags=slow
+@test "rarer families in fp32 and bf16: losses, norms, gradients and weights match PyTorch's" {
+	local c dtype
+	for c in $(some 3 $RARE); do
+		for dtype in "" --bf16; do
+			RUN=$(mt_run_name "$c$dtype")
+			echo "$c $dtype"
+			golden "$c" $dtype
+			mt-store rm "$RUN" --force
+			rm -r "$T/final"
+		done
+	done
+}
 
 @test "rope_parameters by type of layer are exported as they are, also where all layers are of one type" {
 	python3 - "$GOLDEN/gemma4/model/config.json" "$T/config.json" <<-'EOF'
@@ -170,7 +185,7 @@ MORE="granite cohere2 cohere2-v4 cohere phi gemma glm starcoder2 stablelm stable
 
 # bats test_tags=slow
 @test "these families' models are exported as they were loaded: names, shapes, values, and the same geometry" {
-	same_export $MORE
+	same_export $MORE $RARE
 }
 
 @test "falcon-40b: a checkpoint's arrays have the rows of its files, and load to the same state" {
@@ -240,7 +255,7 @@ d[t:t + 4] = struct.pack("<f", 0.25)'
 # bats test_tags=slow
 @test "transformers computes the loss of mt on these families' exported models" {
 	need_torch
-	for c in $(some 6 $MORE); do
+	for c in $(some 6 $MORE $RARE); do
 		loss_on "$GOLDEN/$c/data.bin" "$c" --until 2 --eval-every 2
 	done
 	transformers_agrees

@@ -292,6 +292,13 @@ void read_olmo(struct reader *r, struct model *m)
 	if (is_given(json_object_get(r->root, "clip_qkv"))) REFUSE(r, MT_EX_CONFIG, "clip_qkv is not supported");
 }
 
+/* Its own code has o's bias by the same key as the MLP's, Llama's class by that of q, k and v. */
+void read_internlm3(struct reader *r, struct model *m)
+{
+	if (!(m->geo.flags & MT_QKV_BIAS) != !(m->geo.flags & MT_MLP_BIAS))
+		REFUSE(r, MT_EX_CONFIG, "qkv_bias different from bias is not supported");
+}
+
 /* reorder_and_upcast_attn and the like say in which order and type transformers computes the same */
 void read_gpt2(struct reader *r, struct model *m)
 {

@@ -193,7 +193,8 @@ struct family {
 	uint32_t from;                 /* WINDOW_FROM: default of max_window_layers */
 	bool window_missing_none;      /* without the key there is no window */
 	bool window_null_none;         /* with null there is no window; WINDOW_PATTERN only, the others always allow it */
-	uint32_t pattern;              /* WINDOW_PATTERN: each such layer is full */
+	uint32_t pattern;              /* WINDOW_PATTERN: each such layer is full; */
+	bool first_full;               /* the first one, too, and each such one after it */
 	const char *pattern_key;       /* unless this key says another; NULL: no key does */
 	bool types_win;                /* whatever pattern_key says beside layer_types */
 	bool last_full;                /* whatever layer_types says of the last layer */
@@ -247,7 +248,7 @@ void check_heads(struct reader *, const struct mt_layer *);
 typedef void read_function(struct reader *, struct model *);
 read_function read_falcon, read_gemma, read_gemma_1, read_gemma4, read_gemma4_unified, read_olmo, read_gpt2;
 read_function read_bigcode, read_opt, read_afmoe, read_delta, read_conv, read_lfm2, read_kimi, read_granite_hybrid;
-read_function read_nemotron_h, read_falcon_h1;
+read_function read_nemotron_h, read_falcon_h1, read_internlm3;
 /* experts.c. read_experts: m->experts and m->sparse */
 read_function read_experts, read_minimax, read_gpt_oss, read_lfm2_experts, read_deepseek_v2, read_llama4;
 

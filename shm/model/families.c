@@ -10,6 +10,7 @@
 #define ALL_BIASES (MT_QKV_BIAS | MT_O_BIAS | MT_MLP_BIAS)
 #define ATTENTION_BIAS {"attention_bias", MT_QKV_BIAS | MT_O_BIAS, false} /* of q, k, v and o */
 #define SLIDING_PATTERN "sliding_window_pattern"
+#define NO_LAYER UINT32_MAX /* as a pattern: all layers have windows */
 #define MLP_BIAS {"mlp_bias", MT_MLP_BIAS, false}
 
 /* Gemma: files with tied embeddings, norms before and after, 1 + w */
@@ -18,6 +19,8 @@
 #define GEMMA GEMMA_NAMES, .refused = {"use_bidirectional_attention"}
 #define GEMMA_FLAGS (MT_NORM_ONE | MT_POST_NORM)
 #define Q_SCALE {"query_pre_attn_scalar", OF_MODEL(attention_scale), RECIPROCAL_ROOT, 256}
+#define GEMMA_2_NUMBERS Q_SCALE, {"attn_logit_softcapping", OF_MODEL(attention_cap), AS_IS, 50}, \
+	{"final_logit_softcapping", OF_MODEL(logit_cap), AS_IS, 30}
 #define GEMMA_4 GEMMA_NAMES, .flags = MT_POST_NORM | MT_QK_NORM | MT_V_NORM | MT_LAYER_SCALAR, \
 	.flag_key = {ATTENTION_BIAS}, .number = {{"final_logit_softcapping", OF_MODEL(logit_cap), AS_IS, NAN}}, \
 	.theta = 1e6, .local_theta = 1e4, .window = WINDOW_PATTERN, .pattern = 6, .last_full = true, .per_layer = true, \
@@ -58,8 +61,23 @@ static const struct family families[] = {
 		.size = {32, 4096, 14336, 102400, 4096, 32, 8, DERIVED}, .heads_divide_hidden = true,
 		.flag_key = {ATTENTION_BIAS, MLP_BIAS}, .only_act = true, .names = MT_NAMES_EXAONE, .eps = 1e-5, .pad = 1 + 0,
 		.theta = 5e5},
+	{"internlm3", "InternLM3ForCausalLM", .shares = "llama",
+		.alias = {{"qkv_bias", "attention_bias"}, {"bias", "mlp_bias"}},
+		.size = {48, 4096, 10240, 128512, 32768, 32, 2, 128}, .heads_divide_hidden = true,
+		.flag_key = {ATTENTION_BIAS, MLP_BIAS}, .only_act = true, .eps = 1e-5, .pad = 1 + 2, .read = read_internlm3},
+	{"iquestcoder", "IQuestCoderForCausalLM", .shares = "llama",
+		.size = {80, 5120, 27648, 76800, 131072, 40, 8, 128}, .heads_divide_hidden = true,
+		.flag_key = {ATTENTION_BIAS, MLP_BIAS}, .only_act = true, .eps = 1e-5, .refused = {"use_sliding_window"},
+		.read = read_olmo},
+	{"cwm", "CwmForCausalLM", .size = {64, 6144, 21504, 128256, 131072, 48, 8, 128}, .heads_divide_hidden = true,
+		.flag_key = {MLP_BIAS}, .only_act = true, .eps = 1e-5, .theta = 1e6,
+		.rope = "{\"rope_type\": \"llama3\", \"rope_theta\": 1000000.0, \"factor\": 16.0, "
+				"\"original_max_position_embeddings\": 8192, \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0}",
+		.window = WINDOW_PATTERN, .tokens = 8192, .window_null_none = true, .pattern = 4, .first_full = true},
 	{"mistral", "MistralForCausalLM", .size = {32, 4096, 14336, 32000, 131072, 32, 8, DERIVED}, .only_act = true,
 		.window = WINDOW_ALL},
+	{"ministral", "MinistralForCausalLM", .size = {32, 4096, 14336, 32000, 131072, 32, 8, DERIVED}, .only_act = true,
+		.window = WINDOW_PATTERN, .window_null_none = true, .pattern = NO_LAYER},
 	{"qwen2", "Qwen2ForCausalLM", .size = {32, 4096, 22016, 151936, 32768, 32, 32, DERIVED}, .flags = MT_QKV_BIAS,
 		.only_act = true, .window = WINDOW_QWEN},
 	{"qwen3", "Qwen3ForCausalLM", .size = {32, 4096, 22016, 151936, 32768, 32, 32, 128}, .flags = MT_QK_NORM,
@@ -165,8 +183,9 @@ static const struct family families[] = {
 		.refused = {"use_bidirectional_attention"}, .read = read_gemma_1},
 	{"gemma2", "Gemma2ForCausalLM", .size = {26, 2304, 9216, 256000, 8192, 8, 4, 256}, GEMMA, .flags = GEMMA_FLAGS,
 		.flag_key = {ATTENTION_BIAS}, .read = read_gemma,
-		.number = {Q_SCALE, {"attn_logit_softcapping", OF_MODEL(attention_cap), AS_IS, 50},
-			{"final_logit_softcapping", OF_MODEL(logit_cap), AS_IS, 30}},
+		.number = {GEMMA_2_NUMBERS}, .window = WINDOW_PATTERN, .pattern = 2},
+	{"vaultgemma", "VaultGemmaForCausalLM", .size = {26, 2304, 9216, 256000, 8192, 8, 4, 256}, GEMMA,
+		.flags = MT_NORM_ONE, .flag_key = {ATTENTION_BIAS}, .read = read_gemma, .number = {GEMMA_2_NUMBERS},
 		.window = WINDOW_PATTERN, .pattern = 2},
 	{"gemma3_text", "Gemma3ForCausalLM", .size = {26, 2304, 9216, 262208, 131072, 8, 4, 256}, GEMMA,
 		.flags = GEMMA_FLAGS | MT_QK_NORM, .flag_key = {ATTENTION_BIAS}, .read = read_gemma,
@@ -442,10 +461,10 @@ static const struct {
 		"recurrent_gemma rwkv xlstm zamba"},
 	{"Mamba 2 in another block is needed", "bamba mamba2 zamba2"},
 	{"experts need another router", "dbrx kolibri1 phimoe"},
-	{"mt has no row for it yet", "apertus1p5_text aria_text axk1 biogpt codegen cohere2_moe cohere_compass_text cwm "
-		"emu3 flex_olmo flint got_ocr2 gpt-sw3 gpt_neo gptj granite_swa granitemoe_swa granitemoeshared "
-		"hunyuan_v1_moe hy_v3 internlm3 iquestcoder mellum minicpm3 ministral moss_transcribe_diarize "
-		"phi4_multimodal sarvam_mla vaultgemma youtu"},
+	{"mt has no row for it yet", "apertus1p5_text aria_text axk1 biogpt codegen cohere2_moe cohere_compass_text "
+		"emu3 flex_olmo flint got_ocr2 gpt_neo gptj granite_swa granitemoe_swa granitemoeshared "
+		"hunyuan_v1_moe hy_v3 mellum minicpm3 moss_transcribe_diarize "
+		"phi4_multimodal sarvam_mla youtu"},
 };
 /* clang-format on */
 
@@ -470,6 +489,7 @@ const struct wrapper *wrapper_find(const char *model_type)
 
 const struct family *family_find(const char *model_type)
 {
+	if (strcmp(model_type, "gpt-sw3") == 0) model_type = "gpt2"; /* transformers knows its tokenizer by this name */
 	for (size_t i = 0; i < sizeof families / sizeof *families; i++)
 		if (strcmp(model_type, families[i].name) == 0) return &families[i];
 	return NULL;

@@ -71,7 +71,7 @@ static uint32_t read_tokens(struct reader *r, const struct family *family)
 static bool in_window(const struct family *family, uint32_t i, uint8_t has, uint32_t every, uint32_t from)
 {
 	switch (family->window) {
-	case WINDOW_PATTERN: return every && (i + 1) % every;
+	case WINDOW_PATTERN: return every && (i + (family->first_full ? 0 : 1)) % every;
 	case WINDOW_NOPE: return !(has & HAS_ROPE);
 	case WINDOW_QWEN:
 	case WINDOW_FROM: return i >= from;

@@ -233,6 +233,42 @@ CASES = {
             tie_word_embeddings=False, activation_function="gelu"),
         "dialect": 5,
         "train": {"warmup": 2, "wd": 0.1, "clip": 2.0}},
+    # llama with one key for biases of attention and one for the MLP's
+    "internlm3": {
+        "config": transformers.InternLM3Config(
+            **SMALL, intermediate_size=30, num_attention_heads=3, num_key_value_heads=1, head_dim=10,
+            attention_bias=True, mlp_bias=True, rope_parameters={**QUICK, "rope_type": "dynamic", "factor": 6.0}),
+        "dialect": 4, "names": {"qkv_bias": "attention_bias", "bias": "mlp_bias"},
+        "train": {"micro": 2, "clip": 3.0}},
+    "iquestcoder": {
+        "config": transformers.IQuestCoderConfig(
+            **SMALL, intermediate_size=30, num_attention_heads=3, num_key_value_heads=1, head_dim=10),
+        "dialect": 5,
+        "train": {"micro": 2, "wd": 0.1, "clip": 3.0}},
+    # the first layer is full, the others have windows of 5; llama3's rope
+    "cwm": {
+        "config": transformers.CwmConfig(
+            **{**SMALL, "num_hidden_layers": 3}, intermediate_size=26, num_attention_heads=3, num_key_value_heads=1,
+            head_dim=8, sliding_window=5,
+            rope_parameters={"rope_type": "llama3", "rope_theta": 1000000.0, "factor": 16.0, "low_freq_factor": 1.0,
+                             "high_freq_factor": 4.0, "original_max_position_embeddings": 32}),
+        "dialect": 4,
+        "train": {"micro": 2, "clip": 3.0}},
+    # mistral whose layers may be full
+    "ministral": {
+        "config": transformers.MinistralConfig(
+            **{**SMALL, "num_hidden_layers": 3}, intermediate_size=26, num_attention_heads=3, num_key_value_heads=1,
+            head_dim=10, sliding_window=5,
+            layer_types=["sliding_attention", "full_attention", "sliding_attention"]),
+        "dialect": 5,
+        "train": {"micro": 2, "seq": 26, "clip": 3.0}},
+    # gemma2 without norms after attention and MLP
+    "vaultgemma": {
+        "config": transformers.VaultGemmaConfig(
+            **SMALL, intermediate_size=30, num_attention_heads=4, num_key_value_heads=2, head_dim=8, sliding_window=5,
+            query_pre_attn_scalar=12, attn_logit_softcapping=1.5, final_logit_softcapping=4.0),
+        "dialect": 5,
+        "train": {"micro": 2, "clip": 1.75}},
     # one block after the other, as RedPajama-INCITE; biases of the MLP only; the whole head turns; tied
     "neox-sequential": {
         "config": transformers.GPTNeoXConfig(

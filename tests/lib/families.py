@@ -86,6 +86,11 @@ FAMILIES.update({
     "nemotron": {**BIAS, **MLP_BIAS, "partial_rotary_factor": [0.25, 0.5, 1.0], "rope_theta": [500.0]},
     "jais2": {**BIAS, **MLP_BIAS, "rope_scaling": [None, LLAMA3], "layer_norm_eps": [0.001]},
     "arcee": {**BIAS, **MLP_BIAS, "rope_scaling": [None, YARN], "rope_theta": [500.0]},
+    "internlm3": {"rope_scaling": [None, LLAMA3], "rope_theta": [500.0]},
+    "iquestcoder": {**BIAS, **MLP_BIAS, "rope_scaling": [None, YARN], "rope_theta": [500.0]},
+    "cwm": {**MLP_BIAS, **TYPES, "sliding_window": [5], "rope_parameters": [{**LLAMA3, "rope_theta": 500.0}]},
+    "ministral": {**TYPES, "sliding_window": [5], "rope_theta": [500.0]},
+    "vaultgemma": {**TYPES, **BIAS, "sliding_window": [5], "rope_theta": [500.0], "query_pre_attn_scalar": [7]},
     "apertus": {**BIAS, "rope_scaling": [LLAMA3, LINEAR]},
     "ernie4_5": {"use_bias": [True, False], "rope_theta": [500.0]},
     "helium": {**BIAS, **MLP_BIAS, "rope_theta": [500.0]},
@@ -240,7 +245,7 @@ WRAPPERS = {
     "qwen3_5_moe": ["qwen3_5_moe_text"], "llama4": ["llama4_text"],
 }
 # Of these, transformers cannot make a model of the class's own sizes, or not with what ALWAYS has
-NO_DEFAULTS = {"nemotron", "hunyuan_v1_dense", "granitemoehybrid"}
+NO_DEFAULTS = {"nemotron", "hunyuan_v1_dense", "granitemoehybrid", "ministral"}
 SIZES = {"vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim",
          "max_position_embeddings", "pad_token_id"}
 
