@@ -345,6 +345,8 @@ int ckpt_load(const char *run, const char *dir, bool weights, bool new_record, c
 int ckpt_save(const char *run, const char *dir, bool part, uint64_t shard); /* save.c; part: of several nodes */
 int ckpt_export(const char *run, const char *dir, enum mt_dtype, uint64_t shard, bool replace); /* save.c */
 int ckpt_export_from(const char *from, const char *dir, bool replace);                          /* copy.c */
+/* a directory whose model has other rows of tokens */
+int ckpt_resize(const char *from, const char *dir, uint64_t vocab, bool replace); /* resize.c */
 /* best: keep the best checkpoint of this file of metrics, too; may be NULL */
 int ckpt_serve(const char *run, const char *dir, uint64_t keep, const char *best, uint64_t shard,
 	bool copy_tier); /* serve.c */

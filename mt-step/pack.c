@@ -178,8 +178,8 @@ static int check_ids(const struct packer *p, uint32_t at, uint32_t n, uint64_t r
 	for (uint32_t i = 0; i < n; i++) {
 		uint32_t id = p->raw[at + i] & ~MT_CONTEXT_ONLY;
 		if (id >= p->vocab.size)
-			return mt_fail(MT_EX_DATA, "%s: record %llu, element %llu: token %u is outside the vocabulary of %u",
-				p->in->name, (unsigned long long)record, (unsigned long long)(element + i), id, p->vocab.size);
+			return mt_fail(MT_EX_DATA, "%s: record %llu, element %llu: " MT_OUTSIDE, p->in->name,
+				(unsigned long long)record, (unsigned long long)(element + i), id, p->vocab.size);
 		const char *key = mt_media_key(&p->vocab.media, id);
 		if (key)
 			return mt_fail(MT_EX_DATA,

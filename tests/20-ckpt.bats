@@ -1179,3 +1179,103 @@ holds() { # STEP BEFORE
 	[ ! -e "$T/other" ]                                     # no directory was made
 	[ ! -s "$T/serve.err" ]
 }
+
+# ---- convert --resize-vocab
+
+resized() { "$PYTHON" "$TOP/tests/lib/resized.py" "$@"; }
+# N rows for the model FROM: rows FROM N OPTIONS...
+rows() {
+	rm -rf "$T/new"
+	mt-ckpt convert "$1" "$T/new" --resize-vocab "${@:2}"
+}
+
+@test "convert --resize-vocab appends the mean of all rows or cuts the last ones, and keeps all else byte for byte" {
+	local dtype n
+	for dtype in F32 BF16 F16; do
+		ST make "$T/in" --dtype $dtype --shards 3 --set pad_token_id=31
+		echo '{}' >"$T/in/tokenizer.json"
+		for n in 1 31 32 45; do
+			rows "$T/in" $n
+			resized "$T/in" "$T/new" $n
+			[ "$(cat "$T/new/tokenizer.json")" = '{}' ]
+			[ "$(value pad_token_id <"$T/new/config.json")" = "$([ $n -lt 32 ] && echo None || echo 31)" ]
+		done
+		rows "$T/in" 33 --multiple-of 64
+		resized "$T/in" "$T/new" 64
+		rm -r "$T/in"
+	done
+}
+
+@test "convert --resize-vocab keeps tied heads tied, and resizes biases, own inputs of blocks, wrappers, heads of MTP" {
+	local case
+	for case in qwen3 phi gemma4-e gemma4-e-wrapper; do
+		rows "$GOLDEN/$case/model" 140
+		resized "$GOLDEN/$case/model" "$T/new" 140
+	done
+	cp -r "$GOLDEN/glm4-moe/model" "$T/in"
+	python3 - "$TOP/tests/lib" "$T/in" <<-'END'
+		import sys
+		sys.path.insert(0, sys.argv[1])
+		from wrap import read, write
+		t = read(sys.argv[2])
+		t["model.layers.7.embed_tokens.weight"] = t["model.embed_tokens.weight"]
+		t["model.layers.7.shared_head.head.weight"] = t["lm_head.weight"]
+		write(sys.argv[2], t)
+	END
+	rows "$T/in" 90
+	resized "$T/in" "$T/new" 90
+}
+
+# bats test_tags=slow
+@test "convert --resize-vocab makes what transformers' resize_token_embeddings makes, but for the noise in new rows" {
+	need_torch
+	local case n
+	for case in llama3 qwen3 phi gemma4-e-wrapper; do
+		for n in 90 140; do
+			rows "$GOLDEN/$case/model" $n
+			TRANSFORMERS_VERBOSITY=error with_torch "$TOP/tests/lib/resized.py" "$GOLDEN/$case/model" "$T/new" $n \
+				--transformers
+		done
+	done
+}
+
+@test "a run trains on new tokens after convert --resize-vocab, of a checkpoint too, and not before" {
+	words "$T/data" 4 1 2 110 3
+	documents 60 30 >>"$T/data"
+	make_run "$GOLDEN/llama3/model"
+	mt-ckpt save "$RUN" "$T/ck"
+	mt-store rm "$RUN"
+	fails_with 65 mt-feed --check --config "$T/ck/config.json" "$T/data"
+	grep -q "token 110 is outside the vocabulary of 101; mt-ckpt convert --resize-vocab " "$T/fails.err"
+	rows "$T/ck" 111
+	[ ! -e "$T/new/run.json" ]
+	resized "$T/ck" "$T/new" 111
+	make_run "$T/new"
+	start_stages
+	mt-step "$RUN" --steps 3 --batch 8 --seq 64 --lr 1e-3 <"$T/data" >"$T/metrics"
+	mt-ckpt export "$RUN" "$T/out"
+	python3 - "$TOP/tests/lib" "$T/out" <<-'END'
+		import sys
+		sys.path.insert(0, sys.argv[1])
+		from wrap import read
+		dtype, (n, d), data = read(sys.argv[2])["model.embed_tokens.weight"]
+		rows = [data[i * d * 2:(i + 1) * d * 2] for i in range(n)]
+		assert rows[108] == rows[109] != rows[110]
+	END
+}
+
+@test "convert: wrong options exit 64, damage 65, a full directory 73, and nothing is left" {
+	ST make "$T/in"
+	fails_with 64 mt-ckpt convert "$T/in" "$T/new"
+	fails_with 64 mt-ckpt convert "$T/new" --resize-vocab 40
+	fails_with 64 mt-ckpt convert "$T/in" "$T/new" --resize-vocab 0
+	fails_with 64 mt-ckpt load "$T/in" --resize-vocab 40
+	fails_with 66 mt-ckpt convert "$T/none" "$T/new" --resize-vocab 40
+	mkdir "$T/full"
+	echo x >"$T/full/x"
+	fails_with 73 mt-ckpt convert "$T/in" "$T/full" --resize-vocab 40
+	truncate -s -1 "$T/in/model.safetensors"
+	fails_with 65 mt-ckpt convert "$T/in" "$T/new" --resize-vocab 40
+	[ ! -e "$T/new" ]
+	[ -z "$(find "$T" -maxdepth 1 -name '.*mt-tmp*')" ]
+}

@@ -359,7 +359,8 @@ for _ in range(60):
 @test "--check with a model's config.json names the file and place of a token outside the vocabulary" {
 	outside() { # MESSAGE OPTIONS...: --check fails with it
 		fails_with 65 mt-feed --check --config "$T/config.json" "${@:2}"
-		[ "$(cat "$T/fails.err")" = "mt-feed: $1 is outside the vocabulary of 101" ]
+		[ "$(cat "$T/fails.err")" = "mt-feed: $1 is outside the vocabulary of 101; mt-ckpt convert --resize-vocab \
+gives a model more rows" ]
 	}
 	echo '{"vocab_size": 101}' >"$T/config.json"
 	record 1 2 100 >"$T/good"

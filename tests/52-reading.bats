@@ -428,7 +428,7 @@ sys.path.insert(0, sys.argv.pop(1))'; cat; } | "$REAL_PYTHON" -B - "$MT" "$@"; }
 			echo "$config" >"$T/model/config.json"
 			exits 65 "$PYTHON" "$MT/mt-tokens" $how "$T/model" "$T/in" >"$T/rec" 2>"$T/err"
 			grep -qF "in: line 2: token 3, '<|tool|>', is outside the vocabulary of 3 in the model's" "$T/err"
-			grep -qF "resize_token_embeddings(len(tokenizer))" "$T/err"
+			grep -qF "mt-ckpt convert $T/model NEW --resize-vocab N" "$T/err"
 			[ "$(wc -c <"$T/rec")" = 16 ]
 		done
 	done

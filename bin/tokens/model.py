@@ -86,6 +86,6 @@ class Vocabulary:
         if self.size and ids and max(ids) >= self.size:
             bad = next(i for i in ids if i >= self.size)
             raise Problem(EX_DATA, "token %d, '%s', is outside the vocabulary of %d in the model's config.json: take "
-                          "the tokenizer that the model was trained with, or give the model rows for it: transformers' "
-                          "model.resize_token_embeddings(len(tokenizer)), then save_pretrained" % (
-                              bad, tokenizer.decode([bad]).decode(errors="replace"), self.size))
+                          "the tokenizer that the model was trained with, or give the model rows for it: mt-ckpt "
+                          "convert %s NEW --resize-vocab N" % (
+                              bad, tokenizer.decode([bad]).decode(errors="replace"), self.size, self.model))

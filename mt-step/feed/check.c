@@ -93,8 +93,8 @@ static int check_words(void *arg, const uint32_t *words, uint32_t n)
 			"%s: %selement %llu: token %u is %s of config.json and stands for no text; "
 			"--allow-image-tokens trains on it",
 			c->file->name, record, (unsigned long long)c->element, words[i] & ~MT_CONTEXT_ONLY, key);
-	return mt_fail(MT_EX_DATA, "%s: %selement %llu: token %u is outside the vocabulary of %llu", c->file->name, record,
-		(unsigned long long)c->element, words[i] & ~MT_CONTEXT_ONLY, (unsigned long long)c->how->vocab);
+	return mt_fail(MT_EX_DATA, "%s: %selement %llu: " MT_OUTSIDE, c->file->name, record, (unsigned long long)c->element,
+		words[i] & ~MT_CONTEXT_ONLY, (uint32_t)c->how->vocab);
 }
 
 static int gather(void *arg, const uint32_t *words, uint32_t n)

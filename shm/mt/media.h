@@ -23,4 +23,7 @@ static inline const char *mt_media_key(const struct mt_media *m, uint32_t id)
 	return NULL;
 }
 
+/* Of a token that a model has no row for: its id, the size of the vocabulary, and what to do */
+#define MT_OUTSIDE "token %u is outside the vocabulary of %u; mt-ckpt convert --resize-vocab gives a model more rows"
+
 #endif
