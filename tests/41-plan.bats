@@ -1136,6 +1136,6 @@ works_or_says() {
 		json.dump(config, open(sys.argv[2], "w"))
 	END
 	mt-plan --config "$T/config.json" --profile H100 --seq 65536 --batch 1 --json >"$T/plan"
-	# 134 MB of them, as fp32, beside 1.13 GB
-	[ "$(value least_bytes <"$T/plan")" -gt 1200000000 ]
+	# 134 MB of them, as fp32, beside 1.06 GB
+	[ "$(value least_bytes <"$T/plan")" -gt 1150000000 ]
 }

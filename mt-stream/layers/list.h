@@ -85,10 +85,12 @@ struct node {
 	float scale, eps;
 };
 
-/* An array in the chunk's arena: bytes of a token that lie before it, and its number in their order */
+/* Where an array lies: over a value that the block keeps; or in the chunk's arena: bytes of a token that lie before it,
+ * and its number in their order */
 struct place {
-	int64_t before;
+	int over; /* 0: in the arena */
 	int rank;
+	int64_t before;
 };
 struct places {
 	struct place value[LIST_VALUES], grad[LIST_VALUES];

@@ -1,6 +1,7 @@
 /* place.c: where the arrays of a list lie that a block does not keep: values, from the node that makes one to its last
  * reader, and gradients, from the first node that writes one to the node that made the value. Those that are not there
- * at the same time may have the same memory.
+ * at the same time may have the same memory: in the arena, or where a value is that the block keeps, before it is made
+ * again or after it was read for the last time.
  */
 #include "list.h"
 
@@ -8,6 +9,7 @@
 
 enum { ARRAYS = 2 * LIST_VALUES }; /* values, then their gradients */
 #define ALIGN 256
+#define TOKEN_ALIGN 128 /* bytes: a kept value whose tokens are not multiples of it has no other array in its place */
 
 struct survey {
 	struct walk_state k; /* first */
@@ -15,6 +17,12 @@ struct survey {
 	int level;                         /* what a block keeps at it lies elsewhere */
 	int now, from[ARRAYS], to[ARRAYS]; /* steps; from 0: not needed */
 };
+
+/* Does the call need a place for it? */
+static bool is_own(const struct survey *s, int array)
+{
+	return s->from[array] && (array >= LIST_VALUES || s->t->v[array].keep > s->level);
+}
 
 static void touch(struct survey *s, int array)
 {
@@ -33,7 +41,7 @@ static void touch_value(struct survey *s, int v)
 	const struct list *t = s->t;
 	if (v == NONE) return;
 	v = root_of(t, v);
-	if (v != 0 && v != t->x2 && v != t->y && t->v[v].keep > s->level && !kept_by_windows(s, v)) touch(s, v);
+	if (v != 0 && v != t->y && !kept_by_windows(s, v)) touch(s, v);
 }
 
 static void touch_grad(struct survey *s, int v)
@@ -92,37 +100,79 @@ static int64_t bytes_of(const struct list *t, int array)
 							   : v->grad_width * token_rows(v) * (int64_t)t->elem;
 }
 
-/* The largest first, each at the first place where those of its time leave room */
-static void places_make(const struct survey *s, struct places *p)
+static bool meet(const struct survey *s, int a, int b) { return s->from[a] <= s->to[b] && s->from[b] <= s->to[a]; }
+
+/* May the array lie where a value is that the block keeps? The mixers' backward pass is the last reader of all; what
+ * their forward pass writes at any checkpoint level is free until then. An MLP beside them reads x2 in between. */
+static bool lends(const struct survey *s, int v, int a)
 {
-	int64_t at[ARRAYS], end;
-	int order[ARRAYS], n = 0;
-	memset(p, 0, sizeof *p);
+	const struct value *by = &s->t->v[v];
+	bool forward = s->k.call == MIXER_FORWARD, parallel = s->t->g->flags & MT_PARALLEL;
+	if (s->k.call > MIXER_BACKWARD || by->of != NONE || by->keep > s->level || bytes_of(s->t, v) % TOKEN_ALIGN ||
+		bytes_of(s->t, a) > bytes_of(s->t, v) || (parallel && v == s->t->x2))
+		return false;
+	return forward ? by->keep == KEEP_ALL_BUT_GATE_UP && s->to[a] < s->from[v] : s->from[a] > s->to[v];
+}
+
+/* The smallest kept value that lends the array its place; 0: none. over: whose place each array has so far */
+static int lender(const struct survey *s, int a, const int over[ARRAYS])
+{
+	int best = 0;
+	for (int v = 1; v < s->t->values; v++) {
+		bool free = lends(s, v, a);
+		for (int b = 0; free && b < ARRAYS; b++) free = over[b] != v || !meet(s, a, b);
+		if (free && (!best || bytes_of(s->t, v) < bytes_of(s->t, best))) best = v;
+	}
+	return best;
+}
+
+static struct place *place_for(struct places *p, int array)
+{
+	return array < LIST_VALUES ? &p->value[array] : &p->grad[array - LIST_VALUES];
+}
+
+/* The arrays for which the arena needs room, the largest first. How many */
+static int arrays_of(const struct survey *s, struct places *p, int order[ARRAYS])
+{
+	int over[ARRAYS] = {0}, n = 0, left = 0;
 	for (int a = 0; a < ARRAYS; a++) {
-		if (!s->from[a]) continue;
+		if (!is_own(s, a)) continue;
 		int i = n++;
 		for (; i > 0 && bytes_of(s->t, order[i - 1]) < bytes_of(s->t, a); i--) order[i] = order[i - 1];
 		order[i] = a;
 	}
 	for (int i = 0; i < n; i++) {
 		int a = order[i];
+		place_for(p, a)->over = over[a] = lender(s, a, over);
+		if (!over[a]) order[left++] = a;
+	}
+	return left;
+}
+
+/* Each at the first place where those of its time leave room */
+static void places_make(const struct survey *s, struct places *p)
+{
+	int64_t at[ARRAYS], end;
+	int order[ARRAYS], n;
+	memset(p, 0, sizeof *p);
+	p->arrays = n = arrays_of(s, p, order);
+	for (int i = 0; i < n; i++) {
+		int a = order[i];
 		at[i] = 0;
 		for (int j = 0; j < i; j++) {
 			int b = order[j];
-			bool meet = s->from[a] <= s->to[b] && s->from[b] <= s->to[a];
 			end = at[j] + bytes_of(s->t, b);
-			if (!meet || at[i] >= end || at[i] + bytes_of(s->t, a) <= at[j]) continue;
+			if (!meet(s, a, b) || at[i] >= end || at[i] + bytes_of(s->t, a) <= at[j]) continue;
 			at[i] = end;
 			j = -1;
 		}
 		p->bytes = (int64_t)larger((uint64_t)p->bytes, (uint64_t)(at[i] + bytes_of(s->t, a)));
 	}
 	for (int i = 0; i < n; i++) {
-		struct place *to = order[i] < LIST_VALUES ? &p->value[order[i]] : &p->grad[order[i] - LIST_VALUES];
+		struct place *to = place_for(p, order[i]);
 		to->before = at[i];
 		for (int j = 0; j < n; j++) to->rank += at[j] < at[i];
 	}
-	p->arrays = n;
 }
 
 void list_place(struct list *t)

@@ -191,13 +191,20 @@ static int64_t columns_before(const struct list *t, int v)
 	return at;
 }
 
+static void *array_at(const struct run *r, int root);
+
+static void *placed_at(const struct run *r, const struct place *p)
+{
+	return p->over ? array_at(r, p->over) : r->arena + place_of(p, r->c->n);
+}
+
 static void *array_at(const struct run *r, int root)
 {
 	const struct list *t = r->k.t;
 	if (root == 0) return (void *)(uintptr_t)r->x;
 	if (root == t->y) return r->y;
 	if (root == t->x2) return r->s->x2;
-	return r->s->v[root] ? r->s->v[root] : r->arena + place_of(&r->at->value[root], r->c->n);
+	return r->s->v[root] ? r->s->v[root] : placed_at(r, &r->at->value[root]);
 }
 
 void *value_at(const struct run *r, int v)
@@ -214,7 +221,7 @@ void *grad_at(const struct run *r, int v)
 	void *d = root == 0      ? r->dx
 		: kept               ? r->s->dsum
 		: t->grad_over[root] ? array_at(r, root)
-							 : r->arena + place_of(&r->at->grad[root], r->c->n);
+							 : placed_at(r, &r->at->grad[root]);
 	return elements_after(r->c->dev, d, columns_before(t, v) - columns_before(t, own));
 }
 
