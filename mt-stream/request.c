@@ -86,6 +86,7 @@ static int request_make(struct stream *s, uint32_t rows, uint32_t seq, bool trai
 		.memory = budget_now(s),
 		.work = s->dev->own,
 		.recompute = s->requested.recompute,
+		.without = s->requested.without,
 		.expert_window = s->requested.expert_window,
 		.chunk_tokens = s->sizes.chunk_tokens,
 		.head_tokens = s->sizes.head_tokens,

@@ -163,7 +163,12 @@ static inline struct event event_record(struct stream *s, enum queue q)
 	return e;
 }
 /* What is launched on the queue from here on runs after the event */
-static inline void queue_wait(struct stream *s, enum queue q, struct event e) { s->dev->wait(s->dev, q, e); }
+static inline void queue_wait(struct stream *s, enum queue q, struct event e)
+{
+	s->dev->wait(s->dev, q, e);
+	if (q == Q_WEIGHTS && s->requested.without & WITHOUT_PREFETCH)
+		s->dev->wait(s->dev, q, s->dev->record(s->dev, Q_COMPUTE));
+}
 /* This thread waits for the event. 0 or -ex */
 static inline int event_sync(struct stream *s, struct event e) { return s->dev->sync(s->dev, e); }
 
@@ -210,6 +215,7 @@ int run_state(const struct stream *);    /* 0, GONE, -65: the store is dirty, or
 int micro_wanted(const struct stream *); /* STALE: the micro-batch is no longer needed; else as run_state */
 int weights_wait(struct stream *, uint32_t u);               /* until the unit's weights are this step's */
 int room_wait(struct stream *, uint32_t unit, void **block); /* until the gradient ring has room for a block */
+void *room_ahead(const struct stream *, uint64_t ahead);     /* the block `ahead` behind its next one; NULL: no room */
 void batch_wait(struct stream *, uint32_t seen);             /* until the doorbell rings after `seen` */
 int record_wait(const struct stream *,
 	uint32_t seen); /* likewise, for the stream that writes the reproducibility record */

@@ -381,6 +381,45 @@ narrow_ring() {
 }
 
 # bats test_tags=slow
+@test "MT_WITHOUT: no weights come, or no gradients leave, while a block computes; an unknown word exits 64" {
+	mkdir "$T/deep"
+	sed 's/\("num_hidden_layers": \)[0-9]*/\14/' "$GOLDEN/llama3/model/config.json" >"$T/deep/config.json"
+	stream-drive make "$RUN" "$T/deep" bf16 bf16 1024 7
+	step_of plain "--compute fp32"
+	for without in slots prefetch grads; do
+		MT_WITHOUT=$without step_of $without "--compute fp32 --trace $T/$without.json"
+		same plain $without
+	done
+	python3 - "$T" <<-'PY'
+		import json, sys
+		def launched(what, *names):             # in the order in which they were: name, unit, begin, end
+		    with open(f"{sys.argv[1]}/{what}.json") as f:
+		        for e in json.load(f)["traceEvents"]:
+		            if e["ph"] == "X" and e["name"] in names:
+		                yield e["name"], e["args"]["unit"], e["ts"], e["ts"] + e["dur"]
+		for what in "slots", "prefetch":
+		    computed, n = 0, 0
+		    for name, unit, begin, end in launched(what, "weights in", "GEMM"):
+		        if name == "GEMM":
+		            computed = max(computed, end)
+		        elif 1 < unit < 5:
+		            n += 1
+		            assert begin >= computed, (what, unit)
+		    assert n >= 3, what
+		left, n = {}, 0
+		for name, unit, begin, end in launched("grads", "gradients out", "GEMM"):
+		    if name != "GEMM":
+		        left[unit] = end
+		    elif 0 < unit < 4 and unit + 1 in left:
+		        n += 1
+		        assert begin >= left[unit + 1], unit
+		assert n, left
+	PY
+	MT_WITHOUT=slots,all fails_with 64 mt-stream "$RUN"
+	grep -q "MT_WITHOUT: 'all': not slots, prefetch, grads, pieces or update" "$T/fails.err"
+}
+
+# bats test_tags=slow
 @test "a block's weights come for the backward pass while the gradients of the block but one above still leave" {
 	mkdir -p "$T/deep"
 	sed 's/\("num_hidden_layers": \)[0-9]*/\16/; s/\("intermediate_size": \)[0-9]*/\18000/' \

@@ -613,6 +613,33 @@ of_seven() { plan qwen2.5-7b --seq 4096 --grad bf16 --json --profile "$@"; }
 	fails_with 64 mt-plan --config "$CONFIGS/demo.json" --seq 64 --micro 1 --streams 65
 }
 
+@test "a plan without something that MT_WITHOUT names is slower by what then nothing hides" {
+	for without in "" slots prefetch grads pieces update; do
+		MT_WITHOUT=$without of_seven H100,d2h=30 --micro 2 --recompute none >"$T/${without:-all}"
+	done
+	python3 - "$T" <<-'PY'
+		import json, sys
+		plan = {name: json.load(open(f"{sys.argv[1]}/{name}")) for name in
+		        ("all", "slots", "prefetch", "grads", "pieces", "update")}
+		every = plan["all"]
+		assert (every["order"], every["weight_slots"] > 1, every["grad_slots"]) == ("layer-major", True, 2), every
+		for name, p in plan.items():
+		    assert name == "all" or p["step_s"] > every["step_s"], (name, p, every)
+		assert (plan["slots"]["weight_slots"], plan["grads"]["grad_slots"]) == (1, 1)
+		weights_in = every["params"] * 2 / 55e9         # with all embeddings, of which few rows come in
+		for name in "slots", "prefetch":
+		    more = plan[name]["forward_s"] - every["forward_s"]
+		    assert 0.3 * weights_in < more <= weights_in, (name, more, weights_in)
+		gradients_out = every["params"] * 2 / 30e9
+		for name in "grads", "pieces":
+		    more = plan[name]["backward_s"] - every["backward_s"]
+		    assert 0.1 * gradients_out < more <= gradients_out, (name, more, gradients_out)
+		more = plan["update"]["stall_s"] - every["stall_s"]
+		assert abs(more / every["first_forward_s"] - 1) < 0.1, (plan["update"], every)
+	PY
+	MT_WITHOUT=slot fails_with 64 mt-plan --config "$CONFIGS/demo.json" --seq 64 --micro 1
+}
+
 @test "GPUs share the links that the profile gives the host: a desktop's 16 lanes, a switch for two A100" {
 	copies() { # GPU N: seconds of a short step's copies in
 		of_seven "$1" --micro 1 --gpus "$2" | value forward_s
@@ -780,8 +807,8 @@ assert all(float(low) * y <= x <= float(high) * y for x, y in pairs), a' "$@"
 }
 
 # bats test_tags=nightly
-@test "the tables of several GPUs, of the largest models and of mixtures have the numbers that mt-plan prints" {
-	"$TOP/tests/bench/plans" --check "$TOP/mt-stream/plan/results/README.md" gpus largest mixtures
+@test "the tables of several GPUs, the largest models, mixtures and ablations have the numbers that mt-plan prints" {
+	"$TOP/tests/bench/plans" --check "$TOP/mt-stream/plan/results/README.md" gpus largest mixtures ablation
 }
 
 @test "--csv prints a line of names and a line of values, as --json has them; with --json or --list it exits 64" {

@@ -15,7 +15,8 @@ step_of() {
 }
 
 # Steps of golden models on the cpu device and on the cuda device, whose streams take turns in two orders: gradients are
-# near each other by BOUND, and no order changes a bit; AFTER: a check of the cuda device's first step.
+# near each other by BOUND, and neither the order nor MT_WITHOUT changes a bit; AFTER: a check of the cuda device's
+# first step.
 # as_on_cpu DTYPE BOUND AFTER MODEL...
 as_on_cpu() {
 	local dtype=$1 bound=$2 after=$3 model
@@ -28,7 +29,7 @@ as_on_cpu() {
 		SEED=1 step_of one "$EMU --device cuda"
 		near cpu one "$bound"
 		$after
-		SEED=2 step_of two "$EMU --device cuda:0 --recompute full"
+		SEED=2 MT_WITHOUT=slots,prefetch,grads,pieces,update step_of two "$EMU --device cuda:0 --recompute full"
 		cmp "$T/one" "$T/two"
 	done
 }

@@ -50,6 +50,19 @@ same() { # NAME NAME
 }
 
 # bats test_tags=slow
+@test "the bits are the same whatever MT_WITHOUT leaves out, on the devices cpu and chaos" {
+	local compute="--threads 1 --compute fp32"
+	STREAM_OPTS=$compute train all llama3 --dtype bf16 --
+	for without in slots prefetch grads pieces update; do
+		MT_WITHOUT=$without STREAM_OPTS=$compute train "$without" llama3 --dtype bf16 --
+		same all "$without"
+	done
+	MT_WITHOUT=slots,prefetch,grads,pieces,update STREAM_OPTS="$compute --device chaos:7" train chaos llama3 \
+		--dtype bf16 --
+	same all chaos
+}
+
+# bats test_tags=slow
 @test "mt-optim with one thread, two and five, and its scalar reference, give the same bits" {
 	for grad in fp32 bf16; do
 		OPTIM_OPTS="--threads 1" train "one$grad" llama3 --dtype bf16 --grad "$grad" --

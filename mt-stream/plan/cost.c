@@ -280,7 +280,9 @@ static struct pcie pcie_of(const struct plan_request *req, const struct plan *pl
 	if (embed_in_place(req, plan)) embed = ROWS_TIMES * (double)elems_of_rows(req);
 	/* what a node adds: its part of the gradients of all streams of the run */
 	double accumulate = req->grad == MT_NONE ? 0 : 2 * size * req->streams / (update_bytes(req) * update_rate(req));
-	double out = most(most(size / d2h, accumulate), network_grads_time(req, 1)),
+	double leave = most(size / d2h, accumulate);
+	if (req->without & WITHOUT_PIECES) leave = size / d2h + (accumulate > 0 ? accumulate : 1 / update_rate(req));
+	double out = most(leave, network_grads_time(req, 1)),
 		   x = plan->residual_offloaded ? n * req->geo->hidden * (double)req->elem : 0;
 	double o = plan->offloaded ? (double)memory_away(req, plan) : 0;
 	return (struct pcie){
@@ -305,6 +307,12 @@ static struct pcie pcie_of(const struct plan_request *req, const struct plan *pl
 }
 
 /* ---- a step ---- */
+
+/* Compute, and what comes in for it while the unit before computes */
+static double come_and_work(const struct plan_request *req, double in, double work)
+{
+	return req->without & WITHOUT_PREFETCH ? in + work : most(in, work);
+}
 
 /* A backward pass lasts at least from the head's gradient on until the network has carried it and all blocks' to their
  * owners: where blocks leave the network no spare time, the head's gradient delays theirs. The last block's gradient
@@ -331,7 +339,10 @@ static double backward_range(const struct plan_request *req, const struct plan *
 	if (plan->grad_slots < 2) work += b->slot_out;
 	double wire = out * b->wire, held = most(most(work, both_ways(req, in + windows, wire)), out);
 	double come = most(most(work, both_ways(req, away, wire)), out);
-	if (slots < 2) come = most(come, plan->expert_window ? work + away - windows : work + away);
+	if (req->without & WITHOUT_PREFETCH) {
+		held = most(held, work + in + windows);
+		come = most(come, work + away);
+	} else if (slots < 2) come = most(come, plan->expert_window ? work + away - windows : work + away);
 	return (here - from) * held + (to - here) * come;
 }
 
@@ -343,16 +354,17 @@ static void predict_layers(const struct plan_request *req, const struct plan *pl
 			 at[5] = {0, plan->keep_all, plan->keep_all + plan->keep_but_gate_up,
 				 plan->keep_all + plan->keep_but_gate_up + plan->keep_attention, last};
 	double block = t->forward + b.x_copy, leaves = b.x_out;
-	if (!req->zero_copy && plan->weight_slots < 2) block += b.slot_in;
+	if (req->without & WITHOUT_PREFETCH) block += b.block_in;
+	else if (!req->zero_copy && plan->weight_slots < 2) block += b.slot_in;
 	double stays = most(block, both_ways(req, b.block_in, leaves)),
 		   goes = most(block + b.o_copy, both_ways(req, b.block_in, leaves + b.o_out));
-	p->forward = most(t->embed_forward, b.embed_in) + last * stays + away * goes;
+	p->forward = come_and_work(req, b.embed_in, t->embed_forward) + last * stays + away * goes;
 	p->first_forward = p->forward;
 	if (!req->train) {
-		p->forward += most(t->head, b.head_in);
+		p->forward += come_and_work(req, b.head_in, t->head);
 		return;
 	}
-	p->backward = most(t->head, b.head_in);
+	p->backward = come_and_work(req, b.head_in, t->head);
 	for (int i = 0; i < 4; i++)
 		p->backward += backward_range(req, plan, t, &b, (enum checkpoint)(KEEP_ALL - i), false, at[i], at[i + 1]);
 	p->backward += backward_range(req, plan, t, &b, plan->offloaded, true, last, layers);
@@ -369,8 +381,9 @@ static void predict_passes(const struct plan_request *req, const struct plan *pl
 	const struct pcie b = pcie_of(req, plan);
 	uint32_t layers = req->geo->layers, full = req->rows / plan->pass_rows, rest = req->rows % plan->pass_rows;
 	struct times r = rest ? unit_times(req, plan, rest) : *t, z = full ? *t : r;
-	p->first_forward = most(z.embed_forward, b.embed_in) + layers * most(z.forward, b.block_in);
-	p->forward = p->first_forward + most(z.head, b.head_in) - z.head;
+	p->first_forward = come_and_work(req, b.embed_in, z.embed_forward) +
+		layers * come_and_work(req, b.block_in, z.forward);
+	p->forward = p->first_forward + come_and_work(req, b.head_in, z.head) - z.head;
 	double pass = z.embed_forward + layers * z.forward;
 	const struct times *last = rest ? &r : &z;
 	p->forward += pass * (full ? full - 1 : 0) + (full && rest ? r.embed_forward + layers * r.forward : 0);
@@ -384,6 +397,12 @@ static void predict_passes(const struct plan_request *req, const struct plan *pl
 	p->tail = b.embed_out;
 }
 
+/* Seconds of the next step's first forward pass, behind which what is left of the update hides */
+static double hides(const struct plan_request *req, const struct prediction *p)
+{
+	return req->without & WITHOUT_UPDATE ? 0 : p->first_forward;
+}
+
 /* --update early: all but the embedding is updated while the last micro-batch goes backward, as far as adding up its
  * gradients leaves the host's memory. After the commit come the embedding, what is left, and the copy of the new
  * weights to their place, while the next step goes forward. */
@@ -395,7 +414,7 @@ static double stall_early(const struct plan_request *req, const struct predictio
 	double left = most(0, p->adam - first - most(0, p->last_backward - added));
 	double updated = (double)req->params * update_bytes(req) + tier_ram(req);
 	double taken = req->unified ? (updated + copied * rate) / req->profile.hbm : 0;
-	return most(first, first + left + copied - p->first_forward) + taken;
+	return most(first, first + left + copied - hides(req, p)) + taken;
 }
 
 /* The update hides behind the next step's first forward pass, which waits for each unit's new weights. Without
@@ -414,7 +433,7 @@ static double stall_of(const struct plan_request *req, const struct plan *plan, 
 {
 	if (req->early) return stall_early(req, p);
 	uint64_t head = req->head - (req->geo->flags & MT_TIED ? req->embed : 0);
-	double behind = req->grad == MT_NONE ? p->last_backward : p->first_forward;
+	double behind = req->grad == MT_NONE ? p->last_backward : hides(req, p);
 	/* what makes the blocks' own inputs is updated with the embedding, and needed with it */
 	double first = (double)(req->embed + req->ple) / (update_rate(req) * req->nodes);
 	double updated = (double)req->params * update_bytes(req) / req->nodes + tier_ram(req);

@@ -5,11 +5,27 @@
 #include "mt/error.h"
 #include "options.h"
 
+static unsigned without_parse(const char *list)
+{
+	static const char *const words[] = {"slots", "prefetch", "grads", "pieces", "update"};
+	unsigned without = 0;
+	for (size_t n; list && *list; list += n + (list[n] == ',')) {
+		size_t i = 0;
+		n = strcspn(list, ",");
+		while (i < sizeof words / sizeof *words && (strlen(words[i]) != n || strncmp(words[i], list, n))) i++;
+		if (i == sizeof words / sizeof *words)
+			mt_die(MT_EX_USAGE, "MT_WITHOUT: '%.*s': not slots, prefetch, grads, pieces or update", (int)n, list);
+		without |= 1u << i;
+	}
+	return without;
+}
+
 void requested_parse(struct requested *r)
 {
 	const char *recompute = r->recompute_words ? r->recompute_words : "auto";
 	r->recompute = *recompute == 'a' ? RECOMPUTE_AUTO : *recompute == 'f' ? RECOMPUTE_FULL : RECOMPUTE_NONE;
 	r->compute = r->compute_words ? mt_dtype_named(r->compute_words) : 0;
+	r->without = without_parse(getenv("MT_WITHOUT"));
 }
 
 uint32_t requested_streams(const struct requested *r) { return r->streams ? (uint32_t)r->streams : 1; }

@@ -25,6 +25,7 @@ struct requested { /* 0, NULL: not requested */
 	/* from these words requested_parse makes */
 	const char *recompute_words, *compute_words;
 	enum recompute recompute;
+	unsigned without;      /* enum without, of the environment */
 	enum mt_dtype compute; /* the type of operands */
 };
 

@@ -165,6 +165,7 @@ static struct plan_request request_parse(void)
 	req.nodes = (uint32_t)nodes;
 	req.net = net * 1e9;
 	req.recompute = requested.recompute;
+	req.without = requested.without;
 	req.expert_window = (uint32_t)requested.expert_window;
 	req.chunk_tokens = (uint32_t)requested.sizes.chunk_tokens;
 	req.head_tokens = (uint32_t)requested.sizes.head_tokens;

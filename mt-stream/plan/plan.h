@@ -22,6 +22,15 @@
 
 enum recompute { RECOMPUTE_AUTO, RECOMPUTE_FULL, RECOMPUTE_NONE };
 
+/* What $MT_WITHOUT leaves out, for tests and benches (tests/bench/README.md): same bits, less overlap */
+enum without {
+	WITHOUT_SLOTS = 1,    /* weight slots but one */
+	WITHOUT_PREFETCH = 2, /* what comes in waits for all compute that was launched before it */
+	WITHOUT_GRADS = 4,    /* gradient slots but one: a block's gradients leave before the next block computes */
+	WITHOUT_PIECES = 8,   /* pieces under way but one: the next one leaves when mt-optim has added it */
+	WITHOUT_UPDATE = 16,  /* the forward pass waits for the whole update */
+};
+
 struct profile { /* what a machine does in a second */
 	char name[64];
 	double h2d, d2h, hbm; /* bytes */
@@ -94,6 +103,7 @@ struct plan_request {
 	uint64_t host;                  /* host memory budget of the run, in bytes */
 	uint64_t host_beside;           /* bytes of it that the run takes besides activations */
 	enum recompute recompute;
+	unsigned without;       /* enum without */
 	uint32_t expert_window; /* experts of a window, those of a layer and more: no windows; 0: the planner selects */
 	uint32_t chunk_tokens, head_tokens, pass_rows; /* chunk_tokens, head_tokens 0: the planner selects them, */
 	bool fixed;                                    /* and pass_rows, unless this is set */

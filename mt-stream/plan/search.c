@@ -258,7 +258,7 @@ static void try_slots(struct search *s, struct plan *plan, const struct times *t
 	for (uint32_t slots = least;; slots = next(slots, layers)) {
 		plan->weight_slots = slots;
 		try_keep_all(s, plan, t, &inc, base, slots == least);
-		if (never || !slots || slots >= layers) break;
+		if (never || !slots || slots >= layers || req->without & WITHOUT_SLOTS) break;
 		base += (next(slots, layers) - slots) * inc.slot;
 	}
 }
@@ -267,7 +267,8 @@ static void try_offload(struct search *s, struct plan *plan)
 {
 	const struct plan_request *req = s->req;
 	struct times t = unit_times(req, plan, rows_of_pass(req, plan));
-	uint32_t layers = req->geo->layers, most_slots = req->train ? (layers < 2 ? layers : 2) : 0;
+	uint32_t layers = req->geo->layers, two = req->without & WITHOUT_GRADS ? 1 : 2,
+			 most_slots = req->train ? (layers < two ? layers : two) : 0;
 	bool offloads = req->train && !plan->pass_rows && !req->unified;
 	for (int host = 0; host < (offloads ? 2 * (KEEP_ALL + 1) : 1); host++) {
 		plan->residual_offloaded = host & 1;
@@ -358,7 +359,8 @@ static void try_orders(struct search *s, bool library)
 	const struct plan_request *req = s->req;
 	struct plan plan = {.pass_rows = req->pass_rows, .library_attention = library};
 	if (!plan.pass_rows || !req->train) try_chunks(s, &plan);
-	bool passes = req->train && !req->fixed && req->geo->aux_coef == 0;
+	bool passes = req->train && !req->fixed && req->geo->aux_coef == 0 &&
+		!(req->without & (WITHOUT_SLOTS | WITHOUT_GRADS)); /* which have slots for all blocks */
 	for (uint32_t r = 1; passes && r <= req->rows; r = next(r, req->rows)) {
 		plan = (struct plan){.pass_rows = r, .chunk_tokens = r * req->seq, .library_attention = library};
 		if ((uint64_t)r * req->seq <= INT32_MAX) try_head(s, &plan);

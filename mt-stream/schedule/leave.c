@@ -112,7 +112,7 @@ static void pieces_launch(struct stream *s, struct leaving *l)
 	const struct gradient *r = l->gradient;
 	void *block;
 	trace_at(s->dev->trace, Q_GRADS, r->unit, "gradients");
-	while (l->launched < r->e.to && l->n < FLIGHT && (block = mt_ring_reserve_ahead(s->grad, l->n))) {
+	while (l->launched < r->e.to && l->n < FLIGHT && (block = room_ahead(s, l->n))) {
 		bool zero;
 		uint64_t n = piece_elems(s, r, l->launched, &zero);
 

@@ -251,6 +251,8 @@ static int forward(struct stream *s)
 	struct event *done = s->now.done;
 	int rc;
 	s->now.backward = false;
+	for (uint32_t u = 0; s->requested.without & WITHOUT_UPDATE && u < s->units; u++)
+		if ((rc = weights_wait(s, u))) return rc;
 	for (uint32_t u = 0; u < head_unit(s); u++) {
 		if ((rc = micro_wanted(s)) || (rc = weights_wait(s, u))) return rc;
 		mt_stage_activity(s->run, MT_ACT_FORWARD, u);

@@ -76,11 +76,17 @@ int weights_wait(struct stream *s, uint32_t u)
 	return 0;
 }
 
+void *room_ahead(const struct stream *s, uint64_t ahead)
+{
+	if (s->requested.without & WITHOUT_PIECES && (ahead || mt_ring_used(s->grad))) return NULL;
+	return mt_ring_reserve_ahead(s->grad, ahead);
+}
+
 int room_wait(struct stream *s, uint32_t unit, void **block)
 {
 	for (;;) {
 		uint32_t seen = mt_event(s->run);
-		if ((*block = mt_ring_reserve(s->grad))) return micro_wanted(s);
+		if ((*block = room_ahead(s, 0))) return micro_wanted(s);
 		int rc = micro_wait(s, seen, mt_ring_on_room(s->grad), MT_ACT_WAIT_GRAD_ROOM, unit);
 		if (rc) return rc;
 	}

@@ -100,6 +100,7 @@ static uint64_t lay(const struct plan_request *, const struct plan *, struct mem
 static bool talks;
 static struct {
 	unsigned micros, evals, zero_copies, windows, residual_offloaded, offloaded, stale, levels[KEEP_ALL + 1];
+	unsigned without[3]; /* prefetch, pieces, update */
 } went;
 
 static void levels_draw(const struct plan_request *req, struct plan *plan)
@@ -217,9 +218,21 @@ static const char *wrong; /* what the seed showed, beside bits */
 static struct event boundaries[AHEAD];
 static unsigned boundary_n;
 
+/* What $MT_WITHOUT leaves out must not be there: the update behind the forward pass, two pieces in the ring */
+static void left_out(const struct stream *s, enum mt_activity activity)
+{
+	unsigned without = s->requested.without;
+	for (uint32_t u = 0; without & WITHOUT_UPDATE && activity == MT_ACT_FORWARD && u < s->units; u++)
+		for (int i = 0; i < s->unit[u].origins; i++)
+			if ((mt_version)(s->run, s->unit[u].origin[i].unit) < s->taken.msg.batch.version)
+				wrong = "a unit is not updated, and the forward pass has begun";
+	if (without & WITHOUT_PIECES && mt_ring_used(s->grad) > 1) wrong = "two pieces are under way";
+}
+
 static void boundary(struct stream *s, enum mt_activity activity)
 {
 	world.activity = activity;
+	left_out(s, activity);
 	if (activity != MT_ACT_FORWARD && activity != MT_ACT_BACKWARD) return;
 	struct event *e = &boundaries[boundary_n++ % AHEAD];
 	if (!s->dev->query(s->dev, *e)) wrong = "the host runs ahead";
@@ -414,11 +427,17 @@ static bool seed_right(uint64_t seed)
 	/* before the seed's own device is opened: two of the cuda's cannot register the same memory in one process */
 	for (int i = 0; i < n; i++) reference(of_run, sizes, m[i].shape);
 	stream_begin(&s, device_open(seed), &sizes_of_runs[sizes]);
+	for (int i = 0; i < 3; i++) {
+		static const enum without levers[] = {WITHOUT_PREFETCH, WITHOUT_PIECES, WITHOUT_UPDATE};
+		bool without = draw(4) == 0;
+		if (without) s.requested.without |= levers[i];
+		went.without[i] += without;
+	}
 	for (int i = 0; right && i < n; i++) {
 		const struct shape *z = &shapes[m[i].shape];
 		if (talks)
-			mt_say("seed %llu: %s, sizes %d; neighbours: eager %u, stale in %lld", (unsigned long long)seed,
-				runs[of_run].model, sizes, m[i].eager, (long long)m[i].stale_in);
+			mt_say("seed %llu: %s, sizes %d, without %u; neighbours: eager %u, stale in %lld", (unsigned long long)seed,
+				runs[of_run].model, sizes, s.requested.without, m[i].eager, (long long)m[i].stale_in);
 		struct seen got = micro(&s, z, seed * 1000 + (uint64_t)i * 10, m[i].eager, m[i].stale_in);
 		right = same(reference(of_run, sizes, m[i].shape), &got, seed);
 		went.micros++;
@@ -462,9 +481,10 @@ static int seeds(const char *name, const char *models, uint64_t from, uint64_t c
 	printf(
 		"%llu seeds layer-major, %u pass-major: %u micro-batches, %u of them evaluations, %u aborted and sent again; "
 		"%u in place, %u by windows of experts, %u residuals offloaded, %u blocks offloaded; checkpoint "
-		"levels %u %u %u %u\n",
+		"levels %u %u %u %u; without prefetch %u, pieces %u, update %u\n",
 		(unsigned long long)count - passes, passes, went.micros, went.evals, went.stale, went.zero_copies, went.windows,
-		went.residual_offloaded, went.offloaded, went.levels[0], went.levels[1], went.levels[2], went.levels[3]);
+		went.residual_offloaded, went.offloaded, went.levels[0], went.levels[1], went.levels[2], went.levels[3],
+		went.without[0], went.without[1], went.without[2]);
 	return 0;
 }
 

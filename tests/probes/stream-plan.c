@@ -89,6 +89,7 @@ static struct plan_request request_of(const struct mt_geometry *g, const struct 
 		.host = UINT64_MAX,
 		.host_beside = draw(1 << 30),
 		.recompute = draw(4) ? RECOMPUTE_AUTO : (enum recompute)draw(3),
+		.without = draw(4) ? 0 : draw(2 * WITHOUT_UPDATE),
 		.expert_window = g->kind[0].experts && draw(4) == 0 ? between(1, g->kind[0].experts) : 0,
 	};
 	int gpus = 0;
