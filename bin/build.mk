@@ -30,9 +30,9 @@ man: all
 # what install puts below PREFIX
 LIBMT_H = shm/mt.h $(wildcard shm/mt/*.h)
 PARTS = $(patsubst bin/%,%,$(wildcard bin/run/* bin/tokens/*.py))
-INSTALLED = $(COMPLETED:%=bin/%) $(PARTS:%=lib/mt/%) lib/mt/mtshm.py lib/libmt.a lib/$(SONAME) lib/libmt.so \
-  lib/pkgconfig/mt.pc $(LIBMT_H:shm/%=include/%) $(foreach m,$(MAN),$(call man_of,$(m))) share/doc/mt/abi.md \
-  $(COMPLETED:%=share/bash-completion/completions/%)
+INSTALLED = $(COMPLETED:%=bin/%) $(PARTS:%=lib/mt/%) lib/mt/mtshm.py lib/mt/mtweights.py lib/libmt.a lib/$(SONAME) \
+  lib/libmt.so lib/pkgconfig/mt.pc $(LIBMT_H:shm/%=include/%) $(foreach m,$(MAN),$(call man_of,$(m))) \
+  share/doc/mt/abi.md $(COMPLETED:%=share/bash-completion/completions/%)
 
 absolute:
 	@case '$(PREFIX)' in /*) ;; *) echo "PREFIX=$(PREFIX): expected an absolute path" >&2; exit 64;; esac
@@ -43,7 +43,7 @@ install: absolute all lib completions
 	install -m 644 $(filter bin/run/%,$(PARTS:%=bin/%)) $(D)/lib/mt/run
 	chmod 755 $(D)/lib/mt/run/mt-run
 	install -m 644 $(filter bin/tokens/%,$(PARTS:%=bin/%)) $(D)/lib/mt/tokens
-	install -m 644 tests/examples/mtshm.py $(D)/lib/mt
+	install -m 644 tests/examples/mtshm.py tests/examples/mtweights.py $(D)/lib/mt
 	install -m 644 $(O)/libmt.a $(D)/lib
 	install $(O)/libmt.so $(D)/lib/$(SONAME)
 	ln -sf $(SONAME) $(D)/lib/libmt.so

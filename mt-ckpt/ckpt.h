@@ -347,6 +347,7 @@ int ckpt_export(const char *run, const char *dir, enum mt_dtype, uint64_t shard,
 int ckpt_export_from(const char *from, const char *dir, bool replace);                          /* copy.c */
 /* a directory whose model has other rows of tokens */
 int ckpt_resize(const char *from, const char *dir, uint64_t vocab, bool replace); /* resize.c */
+int ckpt_map(const char *run);                                                    /* map.c */
 /* best: keep the best checkpoint of this file of metrics, too; may be NULL */
 int ckpt_serve(const char *run, const char *dir, uint64_t keep, const char *best, uint64_t shard,
 	bool copy_tier); /* serve.c */

@@ -48,14 +48,15 @@ static const struct mt_program program = {
 			 "mt-ckpt export [RUN] DIR [options]\n"
 			 "mt-ckpt export --from CHECKPOINT DIR [--replace]\n"
 			 "mt-ckpt convert FROM DIR --resize-vocab N [options]\n"
+			 "mt-ckpt map [RUN]\n"
 			 "mt-ckpt verify DIR [options]\n"
 			 "mt-ckpt serve [RUN] --dir DIR [options]",
 	.about =
 		"Loads a Hugging Face directory or a checkpoint into a run, writes a run as either, or verifies a directory.\n"
-		"convert writes a directory with another vocabulary. "
+		"convert writes a directory with another vocabulary, map says where a run has each tensor of an export. "
 		"serve writes the checkpoints that mt-step requests during training. RUN defaults to $MT_RUN.",
 	.opts = options,
-	.verbs = "load save export convert verify serve",
+	.verbs = "load save export convert map verify serve",
 };
 
 static void check_options(void)
@@ -74,6 +75,7 @@ static int run_command(const char *verb, const char *run, const char *path)
 	if (from) return ckpt_export_from(from, path, replace);
 	if (!strcmp(verb, "export")) return ckpt_export(run, path, d, shard, replace);
 	if (!strcmp(verb, "convert")) return ckpt_resize(run, path, (vocab + multiple - 1) / multiple * multiple, replace);
+	if (!strcmp(verb, "map")) return ckpt_map(run);
 	if (!strcmp(verb, "verify")) return ckpt_verify(path, as_load, &how);
 	return ckpt_serve(run, dir, keep, best, shard, copy_tier);
 }
@@ -83,10 +85,11 @@ int main(int argc, char **argv)
 	const char *operand[3], *run = NULL, *path = NULL;
 	int n = mt_cli(&program, argc, argv, operand, 3);
 	const char *verb = operand[0];
-	bool serve = !strcmp(verb, "serve"), verify = !strcmp(verb, "verify"), convert = !strcmp(verb, "convert");
+	bool run_only = !strcmp(verb, "serve") || !strcmp(verb, "map");
+	bool verify = !strcmp(verb, "verify"), convert = !strcmp(verb, "convert");
 	check_options();
-	if (n > 3 - serve - verify - !!from) mt_die(MT_EX_USAGE, "unexpected operand '%s'; see --help", operand[n - 1]);
-	if (serve) run = mt_cli_run(n == 2 ? operand[1] : NULL);
+	if (n > 3 - run_only - verify - !!from) mt_die(MT_EX_USAGE, "unexpected operand '%s'; see --help", operand[n - 1]);
+	if (run_only) run = mt_cli_run(n == 2 ? operand[1] : NULL);
 	else {
 		if (n < 2 + convert) mt_die(MT_EX_USAGE, "%s needs %sDIR; see --help", verb, convert ? "FROM and " : "");
 		path = operand[n - 1];

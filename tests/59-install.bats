@@ -115,7 +115,7 @@ assert run.ring(b"grad.0")["slots"] > 1 and any(run.floats(run.units[1]["w"], 64
 	"$venv/bin/pip" install -q --no-index --disable-pip-version-check "$T"/wheel/*.whl
 	for program in "$venv"/bin/mt-*; do (PATH=/usr/bin:/bin "$program" --version >>"$T/versions"); done
 	[ "$(wc -l <"$T/versions")" -ge 15 ]
-	"$venv/bin/python" -c 'import mtshm'
+	"$venv/bin/python" -c 'import mtshm, mtweights'
 	ldd "$venv/bin/mt-stream" | grep -E "libdnnl|libopenblas" | grep -F " => $venv/bin/../lib/mt/lib"
 	train() { # PROGRAM OUT [OPTION]
 		"$1" --model "$GOLDEN/llama3/model" --data "$GOLDEN/llama3/data.bin" --steps 2 --batch 2 --seq 32 --lr 1e-3 \

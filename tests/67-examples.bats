@@ -485,3 +485,62 @@ service() {
 	PY
 	[ -e "$T/out/3/model/model.safetensors" ]
 }
+
+# ---- mtweights.py
+
+@test "mtweights.py: names, dtypes, shapes and bytes are those of an export, of each way in which files have tensors" {
+	need_atomic
+	local case dtype
+	python3 "$TOP/tests/lib/wrap.py" "$GOLDEN/gemma3/model" "$T/wrapper" gemma3
+	python3 "$TOP/tests/lib/forms.py" "$GOLDEN/qwen3-moe/model" "$T/transposed" transposed
+	for case in "$GOLDEN"/{qwen3,glm4-moe,falcon-40b,qwen3-next,nemotron-h}/model "$T/wrapper" "$T/transposed"; do
+		for dtype in bf16 fp32; do
+			make_run "$case" --dtype $dtype
+			mt-ckpt export "$RUN" "$T/export" 2>"$T/err"
+			PYTHONPATH=$EXAMPLES:$TOP/tests/lib python3 - "$RUN" "$T/export" <<-'END'
+				import sys
+				from mtweights import Weights
+				from wrap import CARRIED, read
+				want = {k: (d, list(s), bytes(b)) for k, (d, s, b) in read(sys.argv[2]).items() if k not in CARRIED}
+				assert Weights(sys.argv[1]).read() == want
+			END
+			mt-store rm "$RUN"
+			rm -r "$T/export"
+		done
+	done
+}
+
+# reads N OPTIONS...: N reads by tests/lib/live.py beside trainings of 60 steps, of each of which there is a checkpoint
+reads() {
+	need_atomic
+	local options="--steps 60 --batch 8 --seq 33 --lr 1e-3 --wait 60"
+	documents 480 33 >"$T/data"
+	make_run "$CASE/model"
+	mkdir "$T/ck"
+	mt-ckpt export "$RUN" "$T/ck/step-00000000"
+	start_stages
+	spawn serve mt-ckpt serve "$RUN" --dir "$T/ck" --keep 100
+	mt-step "$RUN" $options --ckpt-every 1 <"$T/data" >"$T/metrics"
+	kill "$STREAM" "$OPTIM" "$PID"
+	wait "$STREAM" "$OPTIM" "$PID" || true
+	python3 "$TOP/tests/lib/live.py" "$RUN" "$CASE/model" "$T/ck" "$T/data" "$@" -- $options >"$T/out" 2>"$T/err" ||
+		{ cat "$T/err"; return 1; }
+}
+
+# bats test_tags=slow
+@test "mtweights.py: 400 reads beside a training whose stages are killed are of one step each" {
+	reads 400
+	grep "^400 reads .*: none torn" "$T/out"
+}
+
+# bats test_tags=slow
+@test "mtweights.py: reads that do not look whether they were overtaken are torn" {
+	no reads 4000 --unchecked
+	grep "AssertionError: torn: read " "$T/err"
+}
+
+# bats test_tags=nightly
+@test "mtweights.py: 10,000 reads beside --update early under kills are of one step each" {
+	reads 10000 --update early
+	grep "^10000 reads .*: none torn" "$T/out"
+}

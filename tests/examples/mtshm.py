@@ -72,7 +72,10 @@ def elements(region, name, off):
 
 
 class Run:
-    def __init__(self, name):
+    """write=False: of a reader, which can change nothing: what it would store in `control` nobody sees"""
+
+    def __init__(self, name, write=True):
+        self.write = write
         (self.fd, control), (_, self.rings), (_, self.store) = map(self.open, [name] * 3, ("control", "rings", "store"))
         self.control, self.header = At(control, "mt_control"), At(control, "mt_header")
         self.txns = [self.control.inner("txn", i) for i in (0, 1)]
@@ -80,8 +83,10 @@ class Run:
 
     def open(self, name, region):
         path = f"{os.environ.get('MT_SHM_DIR', '/dev/shm')}/mt.{os.geteuid()}.{name}.{region}"
-        fd = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK)
-        memory = mmap.mmap(fd, 0)
+        fd = os.open(path, (os.O_RDWR if self.write else os.O_RDONLY) | os.O_NOFOLLOW | os.O_NONBLOCK)
+        # ctypes takes addresses of writable memory alone: a private mapping shows others' stores while it has none
+        how = {"prot": mmap.PROT_READ} if region == "store" else {"flags": mmap.MAP_PRIVATE}
+        memory = mmap.mmap(fd, 0, **({} if self.write else how))
         header = At(memory, "mt_header")
         if header["abi"] != ABI["abi"] or header["size"] != len(memory):
             sys.exit(f"{path}: another ABI, or half made")
