@@ -523,7 +523,8 @@ reads() {
 	mt-step "$RUN" $options --ckpt-every 1 <"$T/data" >"$T/metrics"
 	kill "$STREAM" "$OPTIM" "$PID"
 	wait "$STREAM" "$OPTIM" "$PID" || true
-	python3 "$TOP/tests/lib/live.py" "$RUN" "$CASE/model" "$T/ck" "$T/data" "$@" -- $options >"$T/out" 2>"$T/err" ||
+	PYTHONPATH=$EXAMPLES with_torch "$TOP/tests/lib/live.py" "$RUN" "$CASE/model" "$T/ck" "$T/data" "$@" -- $options \
+		>"$T/out" 2>"$T/err" ||
 		{ cat "$T/err"; return 1; }
 }
 
@@ -537,6 +538,34 @@ reads() {
 @test "mtweights.py: reads that do not look whether they were overtaken are torn" {
 	no reads 4000 --unchecked
 	grep "AssertionError: torn: read " "$T/err"
+}
+
+# bats test_tags=slow
+@test "mtvllm.py: 300 updates of a stub of vLLM beside a training whose stages are killed have the bytes of one step" {
+	need_torch
+	reads 300 --vllm
+	grep "^300 reads .*: none torn" "$T/out"
+}
+
+@test "mtvllm.py: a worker that wants a step which is not the newest any more loads nothing and raises Overtaken" {
+	need_atomic
+	need_torch
+	make_run "$CASE/model"
+	start_stages
+	mt-step "$RUN" --steps 2 --batch 4 --seq 32 --lr 1e-3 <"$CASE/data.bin" >"$T/metrics"
+	PYTHONPATH=$EXAMPLES:$TOP/tests/lib with_torch - "$RUN" <<-'END'
+		import sys
+		from vllm_stub import Worker
+		from mtweights import Overtaken
+		worker = Worker(sys.argv[1])
+		assert len(worker.update(step=2)) == len(worker.update(after=1)) > 15
+		try:
+		    worker.update(step=1)
+		except Overtaken as e:
+		    assert "step 1 is not the newest any more: 2 is" in str(e) and worker.model.tensors is None
+		else:
+		    assert False
+	END
 }
 
 # bats test_tags=nightly

@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
 """Reads a run's weights (tests/examples/mtweights.py) beside its training, whose stages are killed at random.
 
-    live.py RUN MODEL CHECKPOINTS DATA READS [--update early] [--seed N] [--unchecked] -- OPTIONS OF mt-step
+    live.py RUN MODEL CHECKPOINTS DATA READS [OPTIONS] -- OPTIONS OF mt-step
+
+    --update early      as mt-optim's
+    --unchecked         reads do not look whether they were overtaken, and nobody is killed: then some must be torn
+    --vllm              mtvllm.py reads, in a stub of vLLM
+    --seed N            of when which stage is killed
 
 RUN exists and has no stages. It is loaded from MODEL and trained on DATA, again and again, until READS reads were made;
 a fresh process of each stage follows a killed one. CHECKPOINTS has step-XXXXXXXX of every step of the same training,
-undisturbed, and of step 0. Every read must have the bytes of its step's checkpoint. Prints the reads, and how late they were. --unchecked: reads
-do not look whether they were overtaken, and nobody is killed: then some must be torn."""
+undisturbed, and of step 0. Every read must have the bytes of its step's checkpoint. Prints how late they were."""
 import argparse
 import glob
 import hashlib
@@ -30,6 +34,23 @@ def digest(tensors):
         dtype, shape, data = tensors[name]
         h.update(repr((name, dtype, list(shape))).encode() + bytes(data))
     return h.digest()
+
+
+class ByVllm:
+    """Reads as vLLM would, and gives what its model got"""
+    NAMES = {"torch.float32": "F32", "torch.bfloat16": "BF16"}
+
+    def __init__(self, run):
+        import vllm_stub
+        self.worker = vllm_stub.Worker(run)
+
+    def __getattr__(self, name):
+        return getattr(self.worker.engine.weights, name)
+
+    def read(self):
+        import torch
+        return {name: (self.NAMES[str(t.dtype)], list(t.shape), t.reshape(-1).view(torch.uint8).numpy().tobytes())
+                for name, t in self.worker.update().items()}
 
 
 class Storm(threading.Thread):
@@ -85,12 +106,13 @@ def main():
     p.add_argument("--update", default="late")
     p.add_argument("--seed", type=int, default=random.randrange(1 << 32))
     p.add_argument("--unchecked", action="store_true")
+    p.add_argument("--vllm", action="store_true")
     at = sys.argv.index("--")
     a = p.parse_args(sys.argv[1:at])
     want = {int(d[-8:]): digest(read(d)) for d in glob.glob(a.checkpoints + "/step-*")}
     storm, lags, behind, seen, last = Storm(a, sys.argv[at + 1:]), [], [], set(), None
     storm.start()
-    weights = Weights(a.run)
+    weights = ByVllm(a.run) if a.vllm else Weights(a.run)
     if a.unchecked:
         weights.check = lambda: None
     try:
@@ -111,11 +133,11 @@ def main():
         storm.over.set()
         storm.join()
     lags.sort()
-    print("%d reads of %d steps, %d trainings, %d kills, seed %d: none torn; overtaken %d times; ms: median %.1f, 99 %% "
-          "%.1f, most %.1f; %d had a newer step when they ended" % (
+    print("%d reads of %d steps, %d trainings, %d kills, seed %d: none torn; overtaken %d times; ms: median %.1f, "
+          "99 %% %.1f, most %.1f; steps behind at its end: %d of them, at most %d" % (
               a.reads, len(seen), storm.rounds + 1, storm.kills, a.seed, weights.overtaken,
               1e3 * statistics.median(lags), 1e3 * lags[len(lags) * 99 // 100], 1e3 * lags[-1],
-              sum(b != 0 for b in behind)))
+              sum(b != 0 for b in behind), max(behind)))
     if storm.error:
         raise storm.error
 
