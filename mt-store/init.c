@@ -40,7 +40,8 @@ static void fill_random(struct fill *f, uint32_t index, uint64_t from, uint64_t 
 	const struct mt_tensor *t = mt_tensor(f->run, index);
 	const struct mt_geometry *geo = mt_geometry(f->run);
 	bool smaller = geo->flags & MT_INIT_BY_DEPTH && (t->role == MT_T_O || t->role == MT_T_DOWN);
-	double std = (double)geo->init_range / (smaller ? sqrt(2.0 * geo->layers) : 1), z[2];
+	bool larger = geo->flags & MT_INIT_EMBED && t->role == MT_T_EMBED;
+	double std = (double)geo->init_range / (smaller ? sqrt(2.0 * geo->layers) : larger ? 0.5 : 1), z[2];
 	for (uint64_t i = from & ~1ull; i < to; i += 2) {
 		normal_pair(f->seed, index, i / 2, z);
 		if (i >= from) store_weight(f->run, t, i, (float)(std * z[0]));

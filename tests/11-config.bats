@@ -353,6 +353,22 @@ self_attention.dense.weight ln_mlp.weight ln_mlp.bias mlp.dense_h_to_4h.weight m
 	refused 78 "clip_qkv is not supported"
 	config iquestcoder '"use_sliding_window": true'
 	refused 78 "use_sliding_window true is not supported"
+	config gptj '"rotary_dim": null'
+	refused 65 "rotary_dim is not an integer"
+	config gpt_neo '"attention_types": [[["global", "cross"], 1]]'
+	refused 78 "attention_types is not supported, only lists of global and local"
+	config biogpt '"layerdrop": 0.1'
+	refused 78 "layerdrop 0.1 is not supported"
+	config granite_swa '"layer_rope_theta": [10000.0, 500.0, 0]'
+	refused 78 "layer_rope_theta with several bases is not supported"
+	config granite_swa '"layer_rope_theta": [500.0, 500.0, 0]' '"rope_parameters": {"rope_theta": 300.0}'
+	refused 78 "rope_theta is 500 here and 300 there: the two dialects disagree"
+	config minicpm3 '"hidden_size": 4096' '"num_key_value_heads": 4'
+	refused 78 "v_head_dim 1024 is not between 1 and 512"
+	config sarvam_mla '"num_key_value_heads": 4' \
+		'"rope_scaling": {"type": "deepseek_yarn", "factor": 40.0, "original_max_position_embeddings": 4096}'
+	geometry
+	grep -q "^rope_scaling 1.3688" "$T/layout"
 	config gpt-sw3
 	geometry "family gpt2"
 }

@@ -319,6 +319,55 @@ static void refuse_number(struct reader *r, const char *key, double missing)
 	if (x != 0 && !isnan(x)) REFUSE(r, MT_EX_CONFIG, "%s %g is not supported", key, x);
 }
 
+/* The number of a head's elements that turn */
+void read_gptj(struct reader *r, struct model *m) { m->rotary_dim = key_u32(r, "rotary_dim", 64, 2, m->base.head_dim); }
+
+/* attention_types: lists of local, which has the window, and global, each with the number of times that it comes */
+void read_gpt_neo(struct reader *r, struct model *m)
+{
+	const json_t *pairs = json_object_get(r->root, "attention_types");
+	m->geo.attention_scale = 1;
+	m->no_rope = true;
+	if (r->rc || !is_given(pairs)) return;
+	json_t *types = json_array();
+	json_object_set_new((json_t *)r->root, "layer_types", types);
+	for (size_t i = 0; i < json_array_size(pairs); i++) {
+		const json_t *pair = json_array_get(pairs, i), *names = json_array_get(pair, 0);
+		size_t each = json_array_size(names), all = each * (size_t)json_integer_value(json_array_get(pair, 1));
+		for (size_t k = 0; k < all && json_array_size(types) <= m->geo.layers; k++) {
+			const char *name = json_string_value(json_array_get(names, k % each));
+			bool local = name && strcmp(name, "local") == 0;
+			if (!name || (!local && strcmp(name, "global") != 0))
+				return REFUSE(r, MT_EX_CONFIG, "attention_types is not supported, only lists of global and local");
+			json_array_append_new(types, json_string(local ? "sliding_attention" : "full_attention"));
+		}
+	}
+}
+
+void read_biogpt(struct reader *r, struct model *m)
+{
+	if (key_bool(r, r->root, "scale_embedding", true)) read_gemma(r, m);
+	refuse_number(r, "layerdrop", 0);
+	m->geo.position_offset = 2;
+}
+
+/* layer_rope_theta: each layer's base, 0 for none. With one that is not rope_theta, rope.c finds a disagreement. */
+void read_granite_swa(struct reader *r, struct model *m)
+{
+	json_t *root = (json_t *)r->root, *list = json_object_get(root, "layer_rope_theta"), *turns = json_array();
+	json_object_set_new(root, "no_rope_layers", turns);
+	for (uint32_t i = 0; i < m->geo.layers; i++) {
+		json_t *v = json_array_get(list, i), *theta = json_object_get(root, "rope_theta");
+		if (is_given(list) && !json_is_number(v))
+			return REFUSE(r, MT_EX_CONFIG, "layer_rope_theta is not a list of %u numbers", m->geo.layers);
+		bool has = !v || json_number_value(v) != 0;
+		json_array_append_new(turns, json_integer(has));
+		if (v && has && !theta) json_object_set(root, "rope_theta", v);
+		else if (v && has && json_number_value(theta) != json_number_value(v))
+			REFUSE(r, MT_EX_CONFIG, "layer_rope_theta with several bases is not supported");
+	}
+}
+
 /* Without word_embed_proj_dim and norms after attention and MLP, which OPT 350M has */
 void read_opt(struct reader *r, struct model *m)
 {
@@ -643,6 +692,22 @@ static void read_latents(struct reader *r, struct model *m)
 		REFUSE(r, MT_EX_CONFIG, "num_key_value_heads %u is not num_attention_heads %u", k->kv_heads, k->heads);
 	check_heads(r, k);
 	m->geo.attention_scale = (float)(1 / sqrt(k->head_dim));
+}
+
+void read_youtu(struct reader *r, struct model *m)
+{
+	if (!is_given(json_object_get(r->root, "initializer_range"))) m->geo.init_range = 2 / sqrtf(5.0f * m->geo.hidden);
+}
+
+/* Its rope is llama's. Null means no factor. */
+void read_minicpm3(struct reader *r, struct model *m)
+{
+	m->base.neighbours = 0;
+	if (!json_object_get(r->root, "v_head_dim")) m->base.v_dim = m->geo.hidden / m->base.heads;
+	if (m->base.v_dim > 512) REFUSE(r, MT_EX_CONFIG, "v_head_dim %u is not between 1 and 512", m->base.v_dim);
+	if (!json_is_null(json_object_get(r->root, "scale_depth"))) m->geo.residual_scale /= sqrtf(m->geo.layers);
+	if (!json_is_null(json_object_get(r->root, "dim_model_base"))) m->geo.logit_scale /= m->geo.hidden;
+	m->geo.mlp_scale = m->geo.residual_scale;
 }
 
 /* Which layers have delta attention, where layer_types does not say it: those that linear_attn_config lists, from 1 on,

@@ -28,15 +28,17 @@
 			"\"partial_rotary_factor\": 0.25}, " \
 			"\"sliding_attention\": {\"rope_type\": \"default\", \"rope_theta\": 10000.0}}"
 
-/* GPT-2: learned positions, LayerNorm with bias, all biases, tied */
-#define GPT2 .size = {12, 768, DERIVED, 50257, 1024, 12, DERIVED, DERIVED}, \
-	.size_name = {[S_LAYERS] = "n_layer", [S_HIDDEN] = "n_embd", [S_FFN] = "n_inner", [S_POSITIONS] = "n_positions", \
-		[S_HEADS] = "n_head", [S_KV_HEADS] = "", [S_HEAD_DIM] = ""}, \
+/* GPT-2's keys; GPT-2: learned positions, LayerNorm with bias, all biases, tied */
+#define GPT_KEYS .size_name = {[S_LAYERS] = "n_layer", [S_HIDDEN] = "n_embd", [S_FFN] = "n_inner", \
+		[S_POSITIONS] = "n_positions", [S_HEADS] = "n_head", [S_KV_HEADS] = "", [S_HEAD_DIM] = ""}, \
 	.alias = {{"num_hidden_layers", "n_layer"}, {"hidden_size", "n_embd"}, {"max_position_embeddings", "n_positions"}, \
 		{"num_attention_heads", "n_head"}}, \
-	.tied = true, .act_key = "activation_function", .ungated = true, .eps_key = "layer_norm_epsilon", .eps = 1e-5, \
-	.no_pad = true, .dropout = 0.1, .dropout_key = {"attn_pdrop", "resid_pdrop", "embd_pdrop"}, \
-	.dropout_released = true, .nope = NOPE_FULL
+	.act_key = "activation_function", .ungated = true, .eps_key = "layer_norm_epsilon", .eps = 1e-5, .no_pad = true
+#define GPT2 .size = {12, 768, DERIVED, 50257, 1024, 12, DERIVED, DERIVED}, GPT_KEYS, .tied = true, .dropout = 0.1, \
+	.dropout_key = {"attn_pdrop", "resid_pdrop", "embd_pdrop"}, .dropout_released = true, .nope = NOPE_FULL
+#define GPT_J .size = {28, 4096, DERIVED, 50400, 2048, 16, DERIVED, DERIVED}, GPT_KEYS, .act = "gelu_new", \
+	.flags = MT_LAYERNORM | MT_NORM_BIAS | PARALLEL_ONE_NORM | MT_MLP_BIAS | MT_HEAD_BIAS, .partial = 1, \
+	.neighbours = true, .dropout_key = {"attn_pdrop"}, .read = read_gptj
 #define GPT2_FLAGS (MT_LAYERNORM | MT_NORM_BIAS | ALL_BIASES | MT_POSITIONS | MT_INIT_BY_DEPTH)
 #define FACTORS(attention, as) .number = {{"embedding_multiplier", OF_MODEL(embed_scale), AS_IS, 1}, \
 	{"residual_multiplier", OF_MODEL(residual_scale), AS_IS, 1}, \
@@ -44,6 +46,8 @@
 	{"attention_multiplier", OF_MODEL(attention_scale), AS_IS, attention}, \
 	{"logits_scaling", OF_MODEL(logit_scale), as, 1}}
 #define GRANITE_FACTORS FACTORS(1, RECIPROCAL)
+#define GRANITE_SWA .flags = MT_SINKS, .window = WINDOW_PATTERN, .tokens = 128, .pattern = 4, .first_full = true, \
+	.nope = NOPE_LIST, .read = read_granite_swa
 #define OLMO_FLAGS (MT_NO_PRE_NORM | MT_POST_NORM | MT_QK_NORM | MT_QK_NORM_ROW)
 
 /* Mixtures of experts as DeepSeek V3's: scores by sigmoid, a correction that is not trained, shared experts */
@@ -105,6 +109,9 @@ static const struct family families[] = {
 	{"granite", "GraniteForCausalLM", .size = {32, 4096, 11008, 32000, 2048, 32, DERIVED, DERIVED},
 		.flag_key = {ATTENTION_BIAS, MLP_BIAS},
 		GRANITE_FACTORS},
+	{"granite_swa", "GraniteSWAForCausalLM", .size = {24, 2560, 8192, 100352, 8192, 20, 4, DERIVED}, .tied = true,
+		.flag_key = {ATTENTION_BIAS, MLP_BIAS}, .eps = 1e-5,
+		GRANITE_FACTORS, GRANITE_SWA},
 	{"hyperclovax", "HyperCLOVAXForCausalLM", .size = {32, 4096, 11008, 32000, 2048, 32, DERIVED, DERIVED},
 		.heads_divide_hidden = true,
 		.flag_key = {ATTENTION_BIAS, MLP_BIAS, {"use_post_norm", MT_POST_NORM, true}},
@@ -167,6 +174,16 @@ static const struct family families[] = {
 		.refused = {"add_cross_attention", "scale_attn_by_inverse_layer_idx"}, .read = read_gpt2},
 	{"gpt_bigcode", "GPTBigCodeForCausalLM", GPT2, .flags = GPT2_FLAGS, .act = "gelu_pytorch_tanh",
 		.names = MT_NAMES_BIGCODE, .refused = {"add_cross_attention"}, .read = read_bigcode},
+	{"gptj", "GPTJForCausalLM", GPT_J, .names = MT_NAMES_GPTJ},
+	{"codegen", "CodeGenForCausalLM", GPT_J, .names = MT_NAMES_CODEGEN},
+	{"gpt_neo", "GPTNeoForCausalLM", .size = {24, 2048, DERIVED, 50257, 2048, 16, DERIVED, DERIVED},
+		.size_name = {[S_LAYERS] = "num_layers", [S_HEADS] = "num_heads", [S_KV_HEADS] = "", [S_HEAD_DIM] = ""},
+		.alias = {{"num_hidden_layers", "num_layers"}, {"num_attention_heads", "num_heads"},
+			{"window_size", "sliding_window"}},
+		.tied = true, .flags = MT_LAYERNORM | MT_NORM_BIAS | MT_POSITIONS | MT_O_BIAS | MT_MLP_BIAS,
+		.act_key = "activation_function", .act = "gelu_new", .ungated = true, .names = MT_NAMES_GPT_NEO,
+		.eps_key = "layer_norm_epsilon", .eps = 1e-5, .no_pad = true, .dropout_key = {"resid_dropout", "embed_dropout"},
+		.window = WINDOW_PATTERN, .tokens = 256, .pattern = 2, .first_full = true, .read = read_gpt_neo},
 	{"opt", "OPTForCausalLM", .size = {12, 768, 3072, 50272, 2048, 12, DERIVED, DERIVED},
 		.size_name = {[S_FFN] = "ffn_dim", [S_KV_HEADS] = "", [S_HEAD_DIM] = ""},
 		.alias = {{"init_std", "initializer_range"}}, .tied = true, .flags = MT_LAYERNORM | MT_POSITIONS,
@@ -174,6 +191,12 @@ static const struct family families[] = {
 		.act_key = "activation_function", .act = "relu", .ungated = true, .names = MT_NAMES_OPT, .eps_key = "",
 		.eps = 1e-5, .pad = 1 + 1, .refused = {"_remove_final_layer_norm"}, .read = read_opt, .dropout = 0.1,
 		.dropout_key = {"dropout"}, .dropout_released = true, .nope = NOPE_FULL},
+	{"biogpt", "BioGptForCausalLM", .size = {24, 1024, 4096, 42384, 1024, 16, DERIVED, DERIVED},
+		.size_name = {[S_KV_HEADS] = "", [S_HEAD_DIM] = ""}, .tied = true,
+		.flags = MT_LAYERNORM | MT_NORM_BIAS | MT_POSITIONS | ALL_BIASES, .act = "gelu", .ungated = true,
+		.names = MT_NAMES_BIOGPT, .eps_key = "", .eps = 1e-5, .pad = 1 + 1, .read = read_biogpt, .dropout = 0.1,
+		.dropout_key = {"hidden_dropout_prob", "attention_probs_dropout_prob", "activation_dropout"},
+		.dropout_released = true, .nope = NOPE_FULL},
 	{"phi", "PhiForCausalLM", .size = {24, 2048, 8192, 51200, 2048, 32, DERIVED, DERIVED},
 		.flags = MT_LAYERNORM | MT_NORM_BIAS | PARALLEL_ONE_NORM | ALL_BIASES | MT_HEAD_BIAS, .act = "gelu_new",
 		.ungated = true, .names = MT_NAMES_PHI_1, .eps_key = "layer_norm_eps", .eps = 1e-5,
@@ -316,6 +339,22 @@ static const struct family families[] = {
 		.latent = {1536, 512, 128, 128},
 		.experts = {DEEPSEEK_EXPERTS(256, 8, 2048, 1), .renormalise = true, .scale = 2.5f, .groups = 8,
 			.groups_used = 4, .dense = DENSE_FIRST, .first = 3}},
+	{"sarvam_mla", "SarvamMLAForCausalLM", .shares = "deepseek_v3",
+		.alias = {{"num_experts", "n_routed_experts"}, {"num_shared_experts", "n_shared_experts"}},
+		.size = {32, 4096, 16384, 262144, 4096, 64, DERIVED, 64}, .size_name = {[S_HEAD_DIM] = "qk_rope_head_dim"},
+		.flag_key = {ATTENTION_BIAS}, .init_range = 0.006, .latent = {0, 512, 128, 128}, .any_head_dim = true,
+		.experts = {DEEPSEEK_EXPERTS(128, 8, 2048, 1), .renormalise = true, .scale = 2.5f, .groups = 1,
+			.dense = DENSE_FIRST, .first = 1}},
+	{"youtu", "YoutuForCausalLM", .size = {32, 2048, 6144, 128256, 131072, 16, 16, 64},
+		.size_name = {[S_HEAD_DIM] = "qk_rope_head_dim"}, .tied = true, .flags = MT_INIT_EMBED,
+		.flag_key = {ATTENTION_BIAS}, .latent = {1536, 512, 128, 128}, .read = read_youtu},
+	{"minicpm3", "MiniCPM3ForCausalLM", .size = {62, 2560, 6400, 73448, 32768, 40, 40, 32},
+		.size_name = {[S_HEAD_DIM] = "qk_rope_head_dim"}, .heads_divide_hidden = true, .tied = true,
+		.flag_key = {ATTENTION_BIAS, MLP_BIAS},
+		.number = {{"scale_emb", OF_MODEL(embed_scale), AS_IS, 12},
+			{"scale_depth", OF_MODEL(residual_scale), AS_IS, 1.4},
+			{"dim_model_base", OF_MODEL(logit_scale), AS_IS, 256}},
+		.eps = 1e-5, .init_range = 0.1, .latent = {768, 256, 64, 64}, .any_head_dim = true, .read = read_minicpm3},
 	{"kimi_linear", "KimiLinearForCausalLM",
 		.alias = {{"model_max_length", "max_position_embeddings"}, {"num_experts_per_token", "num_experts_per_tok"},
 			{"num_shared_experts", "n_shared_experts"}, {"num_expert_group", "n_group"},
@@ -461,10 +500,10 @@ static const struct {
 		"recurrent_gemma rwkv xlstm zamba"},
 	{"Mamba 2 in another block is needed", "bamba mamba2 zamba2"},
 	{"experts need another router", "dbrx kolibri1 phimoe"},
-	{"mt has no row for it yet", "apertus1p5_text aria_text axk1 biogpt codegen cohere2_moe cohere_compass_text "
-		"emu3 flex_olmo flint got_ocr2 gpt_neo gptj granite_swa granitemoe_swa granitemoeshared "
-		"hunyuan_v1_moe hy_v3 mellum minicpm3 moss_transcribe_diarize "
-		"phi4_multimodal sarvam_mla youtu"},
+	{"mt has no row for it yet", "apertus1p5_text aria_text axk1 cohere2_moe cohere_compass_text "
+		"emu3 flex_olmo flint got_ocr2 granitemoe_swa granitemoeshared "
+		"hunyuan_v1_moe hy_v3 mellum moss_transcribe_diarize "
+		"phi4_multimodal"},
 };
 /* clang-format on */
 

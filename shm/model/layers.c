@@ -274,7 +274,7 @@ void read_layers(struct reader *r, const struct family *family, struct model *m)
 	bool all = (family->mamba || family->beside) && !is_given(json_object_get(r->root, "layer_types"));
 	for (uint32_t i = 0; i < m->geo.layers; i++)
 		if (m->halves[i] == 'M' || all || m->mixes[i]) has[i] |= HAS_MIXER;
-	bool nope = m->no_rope || family->nope == NOPE_FULL || (family->nope == NOPE_BESIDE_WINDOWS && tokens);
+	bool nope = family->nope == NOPE_FULL || (family->nope == NOPE_BESIDE_WINDOWS && tokens);
 
 	for (uint32_t i = 0; i < m->geo.layers; i++) {
 		struct mt_layer k = m->base;
@@ -289,7 +289,7 @@ void read_layers(struct reader *r, const struct family *family, struct model *m)
 		set_shared(r, m, i, &k);
 		if (has[i] & HAS_MIXER) set_mixer(m, &k);
 		remove_half(m->halves[i], &k);
-		if (!(has[i] & HAS_ROPE) || (nope && !window) || !k.heads) rope = ROPE_NONE;
+		if (!(has[i] & HAS_ROPE) || m->no_rope || (nope && !window) || !k.heads) rope = ROPE_NONE;
 		m->geo.kind_of[i] = kind_number(r, m, &k, rope);
 	}
 	for (uint32_t i = 0; i < m->geo.n_kinds && !r->rc; i++) rope_fill(r, family, m, m->rope_of[i], &m->geo.kind[i]);

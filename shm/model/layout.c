@@ -225,6 +225,7 @@ static const struct names {
 	bool renamed;        /* the classes of transformers 5 have other names than released files: */
 	enum mt_names now;   /* those of this row */
 	bool by_group;       /* in files q | k | v is cut by kv head: its query heads, its k, its v */
+	uint32_t shards;     /* in files q | v | k is cut into so many parts */
 	bool matrix;         /* files have a row of corrections, not a vector */
 	const char *experts; /* the module of all experts in transformers 5; NULL: mlp.experts. */
 	const char *module;  /* the one module of each block, instead of self_attn, mamba and mlp; NULL: these */
@@ -540,6 +541,8 @@ static struct cut cut_of(const struct mt_geometry *geo, const struct mt_tensor *
 	if (q && names[geo->names].by_group)
 		return (
 			struct cut){k->kv_heads, 3, {k->heads / k->kv_heads * k->head_dim, k->head_dim, k->head_dim}, {0, 1, 2}};
+	uint64_t shard = names[geo->names].shards ? geo->hidden / names[geo->names].shards : 0;
+	if (q && shard) return (struct cut){names[geo->names].shards, 3, {shard, shard, shard}, {0, 2, 1}};
 	/* for each head: q, gate */
 	if (q && k->output_gate == MT_GATE_IN_Q) return (struct cut){k->heads, 2, {k->head_dim, k->head_dim}, {1, 0}};
 	uint64_t keys = (uint64_t)k->key_heads * k->key_dim, all = (uint64_t)k->value_heads * k->value_dim;

@@ -117,3 +117,15 @@ NAMES(KIMI_5, .base = MT_NAMES_KIMI, .experts = "block_sparse_moe.experts.",
 	.other = {{MT_T_GATE, "block_sparse_moe.gate_proj.weight"}, {MT_T_UP, "block_sparse_moe.up_proj.weight"},
 	{MT_T_DOWN, "block_sparse_moe.down_proj.weight"}})
 NAMES(HYPERCLOVAX, .other = {{MT_T_POST1, "post_norm1.weight"}, {MT_T_POST2, "post_norm2.weight"}})
+NAMES(GPTJ, .blocks = "transformer.h", .base = MT_NAMES_GPT2, .other = {{MT_T_Q, "attn.q_proj.weight"},
+	{MT_T_K, "attn.k_proj.weight"}, {MT_T_V, "attn.v_proj.weight"}, {MT_T_O, "attn.out_proj.weight"},
+	{MT_T_UP, "mlp.fc_in.weight"}, {MT_T_UPB, "mlp.fc_in.bias"}, {MT_T_DOWN, "mlp.fc_out.weight"},
+	{MT_T_DOWNB, "mlp.fc_out.bias"}})
+NAMES(CODEGEN, .blocks = "transformer.h", .base = MT_NAMES_GPTJ, .shards = 4,
+	.other = {{MT_T_Q, "attn.qkv_proj.weight"}, {MT_T_K, NULL}, {MT_T_V, NULL}})
+NAMES(GPT_NEO, .blocks = "transformer.h", .base = MT_NAMES_GPT2, .other = {{MT_T_Q, "attn.attention.q_proj.weight"},
+	{MT_T_K, "attn.attention.k_proj.weight"}, {MT_T_V, "attn.attention.v_proj.weight"},
+	{MT_T_O, "attn.attention.out_proj.weight"}, {MT_T_OB, "attn.attention.out_proj.bias"}})
+NAMES(BIOGPT, .blocks = "biogpt.layers", .base = MT_NAMES_OPT, .other = {{MT_T_EMBED, "biogpt.embed_tokens.weight"},
+	{MT_T_POSITIONS, "biogpt.embed_positions.weight"}, {MT_T_FNORM, "biogpt.layer_norm.weight"},
+	{MT_T_FNORMB, "biogpt.layer_norm.bias"}, {MT_T_HEAD, "output_projection.weight"}})

@@ -44,6 +44,7 @@ static const struct rope_kind *find_kind(const struct family *family, const char
 {
 	if (family->longrope && (strcmp(name, "su") == 0 || strcmp(name, "yarn") == 0)) name = "longrope";
 	if (family->longrope && strcmp(name, "longrope") != 0 && strcmp(name, "default") != 0) return NULL;
+	if (family->latent[1] && strcmp(name, "deepseek_yarn") == 0) name = "yarn"; /* Sarvam's name for it */
 	for (size_t i = 0; i < sizeof rope_kinds / sizeof *rope_kinds; i++)
 		if (strcmp(name, rope_kinds[i].name) == 0) return &rope_kinds[i];
 	return NULL;

@@ -39,7 +39,8 @@
 	F(QK_NORM_PLAIN, 24, qk_norm_plain)     /* with MT_QK_NORM: norms of q and k have no weight, and layers \
 											 * without rope none */ \
 	F(NOPE_TEMPERATURE, 25, nope_temperature) /* only layers without rope have the temperature, which counts \
-											 * positions from 1 */
+											 * positions from 1 */ \
+	F(INIT_EMBED, 26, init_embed)           /* random weights of the embedding: 2 init_range */
 
 #define MT_FLAG(name, bit, word) MT_##name = 1 << (bit),
 enum { MT_FLAGS(MT_FLAG) };

@@ -93,6 +93,18 @@ CASES = {
         "dialect": 4, "double": True, "factors": {"embed": 3.0, "gate.weight": 3.0, "q_b_proj": 0.6},
         "correction": (0, 0.4),
         "train": {"micro": 2, "seq": 70, "warmup": 2, "wd": 0.1, "clip": 2.2}},
+    # as Sarvam 105B: deepseek-v3 without a latent of q and without groups, in the names of its files
+    "sarvam-mla": {
+        "config": transformers.SarvamMLAConfig(
+            **SMALL, intermediate_size=22, num_hidden_layers=2, num_attention_heads=2, q_lora_rank=None,
+            kv_lora_rank=10, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=6, moe_intermediate_size=6,
+            n_shared_experts=1, n_routed_experts=6, num_experts_per_tok=2, first_k_dense_replace=1,
+            routed_scaling_factor=1.5, rope_parameters={
+                "rope_type": "yarn", "rope_theta": 100.0, "factor": 8.0, "original_max_position_embeddings": 32,
+                "beta_fast": 4.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0}),
+        "dialect": 4, "names": {"num_experts": "n_routed_experts", "num_shared_experts": "n_shared_experts"},
+        "factors": {"embed": 3.0, "gate.weight": 3.0}, "correction": (0, 0.4),
+        "train": {"micro": 2, "warmup": 2, "clip": 2.2}},
     # experts by softmax alone, whose weights are not divided by their sum; yarn whose two factors are equal
     "deepseek-v2": {
         "config": transformers.DeepseekV2Config(

@@ -269,6 +269,54 @@ CASES = {
             query_pre_attn_scalar=12, attn_logit_softcapping=1.5, final_logit_softcapping=4.0),
         "dialect": 5,
         "train": {"micro": 2, "clip": 1.75}},
+    # attention and MLP parallel behind one LayerNorm, neighbours turn in a part of a head, biases of MLP and LM head
+    "gptj": {
+        "config": transformers.GPTJConfig(
+            vocab_size=53, n_embd=24, n_layer=2, n_positions=64, n_head=3, n_inner=36, rotary_dim=4),
+        "dialect": 5,
+        "train": {"micro": 2, "clip": 1.9}},
+    # as gptj, but q, v and k are one tensor, cut into four parts
+    "codegen": {
+        "config": transformers.CodeGenConfig(
+            vocab_size=53, n_embd=24, n_layer=2, n_positions=64, n_head=2, rotary_dim=4, pad_token_id=None),
+        "dialect": 5,
+        "train": {"micro": 2, "clip": 2.3}},
+    # learned positions, windows of 5 in the first two layers, a factor of scores of 1; a bias of o, not of q, k and v
+    "gpt-neo": {
+        "config": transformers.GPTNeoConfig(
+            vocab_size=53, hidden_size=24, num_layers=3, max_position_embeddings=64, num_heads=3, intermediate_size=36,
+            window_size=5, attention_types=[[["local"], 2], [["global"], 1]]),
+        "dialect": 5,
+        "train": {"micro": 2, "clip": 3.2}},
+    # as opt, with a factor of embeddings; pad_token_id 1 as in its class
+    "biogpt": {
+        "config": transformers.BioGptConfig(
+            **SMALL, intermediate_size=36, num_attention_heads=3, hidden_dropout_prob=0,
+            attention_probs_dropout_prob=0),
+        "dialect": 5,
+        "train": {"micro": 2, "clip": 1.8}},
+    # MLA and a dense MLP
+    "youtu": {
+        "config": transformers.YoutuConfig(
+            **SMALL, intermediate_size=30, num_attention_heads=3, num_key_value_heads=3, q_lora_rank=14,
+            kv_lora_rank=10, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=10),
+        "dialect": 4,
+        "train": {"micro": 2, "clip": 4.1}},
+    # MLA whose rope pairs elements as llama does, factors of embedding, residual and logits
+    "minicpm3": {
+        "config": transformers.MiniCPM3Config(
+            **SMALL, intermediate_size=30, num_attention_heads=3, num_key_value_heads=3, q_lora_rank=14,
+            kv_lora_rank=10, qk_nope_head_dim=6, qk_rope_head_dim=4, scale_emb=3, dim_model_base=16),
+        "dialect": 4,
+        "train": {"micro": 2, "clip": 2.1}},
+    # sinks, windows of 5 in all layers but the first, whose rope is that of all but the second
+    "granite-swa": {
+        "config": transformers.GraniteSWAConfig(
+            **{**SMALL, "num_hidden_layers": 3}, intermediate_size=26, num_attention_heads=3, num_key_value_heads=1,
+            sliding_window=5, layer_rope_theta=[10000.0, 0, 10000.0], embedding_multiplier=3.0,
+            residual_multiplier=0.6, attention_multiplier=0.25, logits_scaling=1.5),
+        "dialect": 5,
+        "train": {"micro": 2, "clip": 1.8}},
     # one block after the other, as RedPajama-INCITE; biases of the MLP only; the whole head turns; tied
     "neox-sequential": {
         "config": transformers.GPTNeoXConfig(

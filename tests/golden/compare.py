@@ -37,7 +37,7 @@ LR = 1e-6  # of --lr: the transaction record holds it in fp32
 
 
 EXACT = ("glm4_moe", "ernie4_5_moe", "minimax_m2", "dots1", "solar_open", "exaone_moe", "sarvam_moe",
-         "lfm2_moe", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "nemotron_h", "afmoe", "kimi_linear")
+         "lfm2_moe", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "nemotron_h", "afmoe", "kimi_linear", "sarvam_mla")
 
 
 def exact(model_type, name):
@@ -75,7 +75,7 @@ def bf16_bounds(case, steps):
     with open(os.path.join(case, "model", "config.json")) as f:
         config = json.load(f)
     kinds = config.get("layers_block_type") or config.get("hybrid_override_pattern")
-    layers = config.get("num_hidden_layers") or config.get("n_layer") or len(kinds)
+    layers = config.get("num_hidden_layers") or config.get("n_layer") or config.get("num_layers") or len(kinds)
     first = read_model(os.path.join(case, "model"))
     last = read_safetensors(os.path.join(case, "final.safetensors"))
     grad = read_safetensors(os.path.join(case, "grad1.safetensors"))

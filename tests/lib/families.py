@@ -110,6 +110,10 @@ FAMILIES.update({
              "layer_norm_epsilon": [0.001], "scale_attn_weights": [True, False]},
     "gpt_bigcode": {"n_inner": [None, 24], "multi_query": [True, False], "activation_function": ["gelu"],
                     "attn_pdrop": [0], "scale_attn_weights": [True, False]},
+    "gptj": {"n_inner": [None, 24], "rotary_dim": [2, 8], "layer_norm_epsilon": [0.001]},
+    "codegen": {"n_inner": [None, 24], "rotary_dim": [2, 8], "activation_function": ["gelu"]},
+    "gpt_neo": {"window_size": [5], "attention_types": [[[["global", "local"], 2]], [[["local"], 3], [["global"], 1]]]},
+    "biogpt": {"scale_embedding": [True, False], "hidden_act": ["relu"]},
     "opt": {"ffn_dim": [24], "enable_bias": [True, False], "layer_norm_elementwise_affine": [True, False],
             "activation_function": ["gelu"], "dropout": [0, 0.2], "word_embed_proj_dim": [None, 32]},
 })
@@ -148,6 +152,14 @@ FAMILIES.update({
                     "first_k_dense_replace": [0, 2], "topk_method": ["greedy", "group_limited_greedy"]},
     "deepseek_v3": {**LATENT, **LATENT_ROPE, "first_k_dense_replace": [0, 2]},
     "glm4_moe_lite": {**LATENT, **LATENT_ROPE, "mlp_layer_types": [["sparse", "dense", "sparse", "dense"]]},
+})
+DENSE_LATENT = {key: values for key, values in LATENT.items() if key not in MOE}
+FAMILIES.update({
+    "youtu": {**DENSE_LATENT, **LATENT_ROPE},
+    "minicpm3": {**DENSE_LATENT, **MLP_BIAS, "scale_emb": [3], "scale_depth": [None, 2.0], "dim_model_base": [None, 8]},
+    "sarvam_mla": {**LATENT, **LATENT_ROPE, "first_k_dense_replace": [0, 2]},
+    "granite_swa": {**GRANITE, **TYPES, "rope_scaling": [None], "sliding_window": [5], "rope_theta": [10000.0],
+                    "layer_rope_theta": [[10000.0, 0, 0, 10000.0]]},
 })
 KIMI = {"full_attn_layers": [3], "kda_layers": [4, 1, 2], "num_heads": 2, "head_dim": 6, "short_conv_kernel_size": 3}
 FAMILIES["kimi_linear"] = {
@@ -226,7 +238,10 @@ TEXTS = {
 }
 TEXTS["mistral4"] = {**LATENT, "rope_theta": [10000.0], "rope_parameters": [
     {**YARN, "rope_theta": 100.0, "llama_4_scaling_beta": 0.2, "mscale_all_dim": 1.0}]}
-for family in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "mistral4"):
+ALWAYS["youtu"] = ALWAYS["minicpm3"] = {"num_attention_heads": 4, "num_key_value_heads": 4, "qk_rope_head_dim": 8}
+ALWAYS["gptj"] = ALWAYS["codegen"] = {"rotary_dim": 4}
+ALWAYS["gpt_neo"] = {"attention_types": [[["global", "local"], 2]]}
+for family in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "mistral4", "sarvam_mla"):
     ALWAYS[family] = {**EXPERTS, "num_attention_heads": 4, "num_key_value_heads": 4, "qk_rope_head_dim": 8,
                       "n_routed_experts": 8, "n_group": 2, "topk_group": 1}
 ALWAYS["kimi_linear"] = {"num_attention_heads": 4, "num_key_value_heads": 4, "qk_rope_head_dim": 8, "num_experts": 6,
@@ -245,7 +260,7 @@ WRAPPERS = {
     "qwen3_5_moe": ["qwen3_5_moe_text"], "llama4": ["llama4_text"],
 }
 # Of these, transformers cannot make a model of the class's own sizes, or not with what ALWAYS has
-NO_DEFAULTS = {"nemotron", "hunyuan_v1_dense", "granitemoehybrid", "ministral"}
+NO_DEFAULTS = {"nemotron", "hunyuan_v1_dense", "granitemoehybrid", "ministral", "minicpm3"}
 SIZES = {"vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim",
          "max_position_embeddings", "pad_token_id"}
 
@@ -347,11 +362,15 @@ def check_rope(config, meant, rotary, layer, i):
     nope |= types[i] in (DELTA, CONV) or meant.model_type == "afmoe" and types[i] == FULL
     nope |= meant.model_type == "granitemoehybrid" and meant.position_embedding_type != "rope"
     nope |= meant.model_type in ("smollm3", "llama4_text") and not meant.no_rope_layers[i] or rotary is None
+    nope |= meant.model_type == "granite_swa" and not meant.layer_rope_theta[i]
     if meant.model_type == "kimi_linear" and types[i] == FULL:  # the part without positions has angles of 0
         assert layer["rope_dim"] == str(meant.qk_rope_head_dim) and not any(layer["inv_freq"]), (config, i)
     elif nope:
         assert layer["rope_dim"] == "0", (config, i)
     if nope:
+        return
+    if meant.model_type in ("gptj", "codegen"):  # they have a table of sines instead of frequencies
+        assert layer["rope_dim"] == str(meant.rotary_dim), (config, i)
         return
     prefix = types[i] + "_" if hasattr(rotary, "%s_inv_freq" % types[i]) else ""
     want = [struct.unpack("I", struct.pack("f", x))[0] for x in getattr(rotary, prefix + "inv_freq").tolist()]
@@ -361,9 +380,9 @@ def check_rope(config, meant, rotary, layer, i):
 
 
 def check_window(config, meant, facts, layer, i):
-    types = getattr(meant, "layer_types", None)
-    window = getattr(meant, "sliding_window", None) or 0
-    if types and types[i] != SLIDING or meant.model_type == "smollm3" and not meant.use_sliding_window:
+    types = getattr(meant, "layer_types", None) or getattr(meant, "attention_layers", None)
+    window = getattr(meant, "sliding_window", None) or getattr(meant, "window_size", 0)
+    if types and types[i] not in (SLIDING, "local") or meant.model_type == "smollm3" and not meant.use_sliding_window:
         window = 0
     got = int(facts["window"]) if facts["window_layers"][i] == "w" else 0
     assert got == window, (config, i, got, window)
@@ -381,7 +400,15 @@ def check_numbers(config, meant, model, facts):
     want = {"norm_eps": epsilon(model)}
     if scales or not layers or (attentions and meant.model_type != "kimi_linear"):  # else gated DeltaNet alone
         want["attention_scale"] = scales[0] if scales else float(facts["head_dim"]) ** -0.5
-    if meant.model_type in ("granite", "granitemoehybrid", "hyperclovax"):
+    if meant.model_type == "gpt_neo":
+        want["attention_scale"] = 1
+    if meant.model_type == "biogpt":
+        want["embed_scale"] = meant.hidden_size ** 0.5 if meant.scale_embedding else 1
+    if meant.model_type == "minicpm3":
+        depth = meant.scale_depth * meant.num_hidden_layers ** -0.5
+        want.update(embed_scale=meant.scale_emb, residual_scale=depth, mlp_scale=depth,
+                    logit_scale=1 / meant.logits_scaling)
+    if meant.model_type in ("granite", "granitemoehybrid", "granite_swa", "hyperclovax"):
         want.update(embed_scale=meant.embedding_multiplier, residual_scale=meant.residual_multiplier,
                     logit_scale=meant.logits_scaling ** (1 if meant.model_type == "hyperclovax" else -1))
     if meant.model_type == "falcon_h1":
@@ -411,7 +438,7 @@ def base_of(model):
 
 def epsilon(model):
     base = base_of(model)
-    norms = ("norm", "ln_f", "final_layer_norm", "final_layernorm", "embedding_norm", "norm_f")
+    norms = ("norm", "ln_f", "final_layer_norm", "final_layernorm", "embedding_norm", "norm_f", "layer_norm")
     norm = next(getattr(base, n) for n in norms if hasattr(base, n))
     return next((getattr(norm, key) for key in ("eps", "variance_epsilon") if hasattr(norm, key)), 1e-5)  # olmo: fixed
 
