@@ -114,7 +114,7 @@ deepspeed = [r for r in rows if r["peer"] == "DeepSpeed cpu_adam"]
 assert len(torch) == len(deepspeed) == len(rows) / 2
 assert all(abs(r["peer_value"] - r["size"] / 0.5 / 1e9) < 1e-12 and r["note"] is None for r in torch)
 assert all(r["value"] > 0 and r["peer_value"] is None and r["met"] is None for r in deepspeed)
-assert all(r["note"].startswith("skipped: DeepSpeed is not installed") for r in deepspeed)
+assert all(r["note"].startswith("skipped: ") and r["note"].endswith(" has no DeepSpeed") for r in deepspeed)
 assert {r["model"] for r in rows} >= {"1 thread"}
 '
 	rm "$T/python"
@@ -128,6 +128,92 @@ assert {r["model"] for r in rows} >= {"1 thread"}
 	rm -f "$T/programs/git"
 	PATH=$T/programs bench --quick --only peers >"$T/table"
 	of_result 'assert b["header"]["commit"] is None and b["header"]["changed"] is None'
+}
+
+@test "energy is what processors, memory and GPUs counted, beyond a counter's end too; null where nothing counts" {
+	mkdir -p "$T/cap/intel-rapl:0" "$T/cap/intel-rapl:0:0" "$T/cap/intel-rapl:0:1" "$T/cap/intel-rapl-mmio:0" "$T/lib"
+	ln -s "$BUILD/probes/so-nvml.so" "$T/lib/libnvidia-ml.so.1"
+	TMPDIR=$T/tmp PYTHONPATH=$BENCH MT_POWERCAP=$T/cap NVML_SENSORS=$T/sensors LD_LIBRARY_PATH=$T/lib python3 - <<-'PY'
+		import energy, os
+		def zone(zone, name, now, end=1000000):
+		    for file, value in (("name", name), ("energy_uj", now), ("max_energy_range_uj", end)):
+		        with open(os.path.join(energy.POWERCAP, zone, file), "w") as f:
+		            print(value, file=f)
+		def sensors(*energies):
+		    with open(os.environ["NVML_SENSORS"], "w") as f:
+		        f.writelines("80000 1 1 1 1 1 1 %s\n" % e for e in energies)
+		assert energy.Meter().joules() is None and energy.Meter().watts() is None
+		zone("intel-rapl:0", "package-0", 900000)
+		zone("intel-rapl:0:0", "core", 10)
+		zone("intel-rapl:0:1", "dram", 500000, 2000000)
+		zone("intel-rapl-mmio:0", "package-0", 1)
+		sensors(5000, "-", 1000)
+		meter, host = energy.Meter(), energy.Meter(energy.packages)
+		zone("intel-rapl:0", "package-0", 100000)       # 0.2 J, over the end
+		zone("intel-rapl:0:0", "core", 900000)          # part of the package's
+		zone("intel-rapl:0:1", "dram", 800000, 2000000) # 0.3 J
+		zone("intel-rapl-mmio:0", "package-0", 300000)  # the same package again
+		sensors(7500, "-", 2000)                        # 3.5 J; the second does not count
+		assert abs(meter.joules() - 4.0) < 1e-9, meter.joules()
+		assert abs(host.joules() - 0.5) < 1e-9 and host.watts() > 0, host.joules()
+		zone("intel-rapl:0", "package-0", "")           # not to be read by this user
+		assert abs(energy.Meter().joules()) < 1e-9
+		import programs
+		assert programs.Watch().end()["joules"] is not None
+	PY
+}
+
+# bats test_tags=slow
+@test "mt and ZeRO-3 take turns from the same files: speed, memory with shared memory once, the loss of each step" {
+	cat >"$T/python" <<-'EOF'
+		#!/bin/sh
+		echo '{"torch": "0.0", "deepspeed": "0.0"}'
+		while read -r n; do
+			[ "$n" = 1 ] && echo '{"losses": [5], "seconds": [9]}' || echo '{"losses": [4, 3], "seconds": [9, 2]}'
+		done
+	EOF
+	chmod +x "$T/python"
+	bench --quick --only zero3 --models tiny >"$T/table"
+	of_result '
+for dtype in "fp32", "bf16":
+    found = {r["what"]: r for r in rows if r["model"] == "tiny %s, 2 rows of 32" % dtype}
+    assert all(r["peer"] in ("DeepSpeed ZeRO-3", None) for r in found.values())
+    assert found["training"]["peer_value"] == 2 * 32 / 2 and found["training"]["value"] > 0
+    losses = [found["loss of step %d" % step] for step in (1, 2, 3)]
+    assert [r["peer_value"] for r in losses] == [5, 4, 3] and all(4 < r["value"] < 6 for r in losses), losses
+    memory, most = found["host memory"], found["host memory, most in a step"]
+    params, both = memory["size"], (memory, most)
+    assert 16 < memory["value"] <= most["value"] < 16 + (1 << 30) / params, both   # weights, gradients, m and v
+    assert memory["peer_value"] * params < 50 << 20, both
+assert b["header"]["version_deepspeed"] == "0.0" and len(part("zero3")) == 2 * 9
+'
+	[ -z "$(ls "$T/tmp")" ]
+}
+
+# bats test_tags=slow
+@test "torch_train.py: FSDP2 and ZeRO-3, where installed, have the losses of PyTorch alone, with micro-batches too" {
+	need_torch
+	python3 - "$T/records" <<-'PY'
+		import random, struct, sys
+		with open(sys.argv[1], "wb") as f:
+		    for _ in range(12):
+		        f.write(struct.pack("<33I", 32, *(random.randrange(96) for _ in range(32))))
+	PY
+	train() {
+		echo 3 | with_torch "$BENCH/torch_train.py" "$GOLDEN/qwen3/model" "$T/records" --batch 4 --seq 32 --lr 1e-3 "$@"
+	}
+	train >"$T/alone"
+	for by in fsdp2 zero3; do
+		train --by "$by" --micro 2 --recompute >"$T/$by" 2>"$T/$by.err"
+		python3 - "$T/alone" "$T/$by" <<-'PY'
+			import json, sys
+			alone, other = ([json.loads(line) for line in open(path)] for path in sys.argv[1:])
+			if other != [{"missing": "deepspeed"}]:
+			    pairs = list(zip(alone[1]["losses"], other[1]["losses"]))
+			    assert len(pairs) == 3 and all(abs(a - b) < 1e-5 * a for a, b in pairs), pairs
+			    assert alone[1]["losses"][0] - alone[1]["losses"][2] != 0
+		PY
+	done
 }
 
 @test "a power is fitted to points on a logarithmic scale, with its residual" {

@@ -11,6 +11,8 @@ import subprocess
 import tempfile
 import time
 
+from energy import Meter
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 TOP = os.path.dirname(os.path.dirname(HERE))
 MT = os.environ.get("MT", os.path.join(TOP, "bin"))
@@ -138,7 +140,7 @@ class PythonSide:
         ready = self.answer()
         if "missing" in ready:
             stop(self.child)
-            raise Missing("%s is not installed for %s" % (ready["missing"], PYTHON))
+            raise Missing("%s has no %s" % (PYTHON, ready["missing"]))
         self.versions = ready
 
     def answer(self):
@@ -182,13 +184,14 @@ def busy_seconds():
 
 
 class Watch:
-    """CPU time of named processes over an interval, and the share of the machine that others used"""
+    """CPU time of named processes over an interval, energy, and the share of the machine that others used"""
 
     def __init__(self, pids=()):
         self.pids = dict(pids)
         self.cpu = {name: cpu_seconds(pid) for name, pid in self.pids.items()}
         self.busy = busy_seconds()
         self.own = sum(os.times()[:4])
+        self.meter = Meter()
         self.wall = time.monotonic()
 
     def end(self):
@@ -196,7 +199,8 @@ class Watch:
         busy = busy_seconds() - self.busy
         cpu = {name: cpu_seconds(pid) - self.cpu[name] for name, pid in self.pids.items()}
         ours = sum(cpu.values()) + sum(os.times()[:4]) - self.own
-        return {"wall_s": wall, "cpu_s": cpu, "others": max(0.0, busy - ours) / (wall * (os.cpu_count() or 1))}
+        return {"wall_s": wall, "joules": self.meter.joules(), "cpu_s": cpu,
+                "others": max(0.0, busy - ours) / (wall * (os.cpu_count() or 1))}
 
 
 class Sides:

@@ -61,7 +61,7 @@ def make_row(part, what, value, unit, peer=None, peer_value=None, turns=None, pa
         row["higher_is_better"] = "/s" in unit
     if isinstance(value, list):
         row.update(low=min(value), high=max(value), n=len(value))
-        if turns is None and isinstance(peer_value, list) and len(peer_value) == len(value):
+        if turns is None and isinstance(peer_value, list) and len(peer_value) == len(value) and all(peer_value):
             turns = [a / b for a, b in zip(value, peer_value)]
     if row["value"] is not None and row["peer_value"]:
         row["ratio"] = row["value"] / row["peer_value"]

@@ -41,27 +41,31 @@ def write_records(path, rows, seq, vocab):
 
 class MtSide:
     """A run with its stages; a round is one mt-step, which continues where the last one stopped. create: options of
-    mt-store; cpus: cores that all of it is pinned to"""
+    mt-store; cpus: cores that all of it is pinned to; stream: mt-stream and its options; config: a model's directory
+    has its weights loaded"""
 
     def __init__(self, label, config, batch, seq, records, create=(), compute=None, micro=None, cpus=None,
-                 threads=None):
+                 threads=None, stream=("mt-stream",)):
         self.name = "mt --compute " + compute if compute else "mt"
         self.batch, self.seq, self.records, self.step = batch, seq, records, 0
         self.step_options = ["--micro", micro] if micro else []
         self.run = make_run(label + (compute or ""), config, "--step-tokens", batch * seq, *create)
-        mt("mt-store", "init", self.run, "--seed", 1)
+        if os.path.isdir(config):
+            mt("mt-ckpt", "load", self.run, config)
+        else:
+            mt("mt-store", "init", self.run, "--seed", 1)
         self.log = tempfile.TemporaryFile(mode="w+")
         self.pin = ["taskset", "-c", ",".join(map(str, cpus))] if cpus else []
         thread_options = ["--threads", threads] if threads else []
         compute_options = ["--compute", compute] if compute else []
         self.stages = {}
-        for stage, options in (("mt-store", ["serve", self.run]), ("mt-optim", [self.run, *thread_options]),
-                               ("mt-stream", [self.run, *thread_options, *compute_options])):
+        for stage, *options in (("mt-store", "serve", self.run), ("mt-optim", self.run, *thread_options),
+                                (*stream, self.run, *thread_options, *compute_options)):
             self.add(stage, options, self.pin)
         self.versions = {"mt": mt("mt-store", "--version").split()[-1]}
 
     def add(self, stage, options, pin=()):
-        self.stages[stage] = start([*pin, program(stage), *options], stdin=subprocess.DEVNULL,
+        self.stages[os.path.basename(stage)] = start([*pin, program(stage), *options], stdin=subprocess.DEVNULL,
                                    stdout=subprocess.DEVNULL, stderr=self.log)
 
     def pids(self):
@@ -107,26 +111,27 @@ class MtSide:
 # ---- fp32, bf16: mt and PyTorch in turns
 
 class TorchSide(PythonSide):
-    def __init__(self, model, dtype, batch, seq, records, compiled):
-        self.name = "PyTorch" + (" compiled" if compiled else "") + (" autocast" if dtype == "bf16" else "")
-        super().__init__("torch_train.py", model, records, "--batch", str(batch), "--seq", str(seq), "--dtype", dtype,
-                         "--lr", str(LEARNING_RATE), *(["--compile"] if compiled else []))
+    def __init__(self, name, model, dtype, batch, seq, records, *more):
+        self.name = name
+        super().__init__("torch_train.py", model, records, "--batch", batch, "--seq", seq, "--dtype", dtype, "--lr",
+                         LEARNING_RATE, *more)
 
 
-def export_model(label, config):
+def export_model(label, config, dtype="fp32"):
     """Export the random weights that mt starts from, so that PyTorch starts from them too"""
-    path = os.path.join(scratch, label)
+    path = os.path.join(scratch, label + "." + dtype)
     if not os.path.exists(path):
         name = make_run("export", config, "--dtype", "fp32")
         mt("mt-store", "init", name, "--seed", 1)
-        mt("mt-ckpt", "export", name, path)
+        mt("mt-ckpt", "export", name, path, "--dtype", dtype)
         remove_run(name)
     return path
 
 
 def take_turns(sides, rounds, timed):
     """Rounds of each side in turn; the first step of a round is not timed, because caches and threads are cold"""
-    results = {s.name: {"seconds": [], "losses": [], "medians": [], "cpu_s": [], "others": []} for s in sides}
+    keys = "seconds", "losses", "medians", "cpu_s", "joules", "others"
+    results = {s.name: {key: [] for key in keys} for s in sides}
     for _ in range(rounds):
         for side in sides:
             watch = Watch(side.pids())
@@ -136,6 +141,7 @@ def take_turns(sides, rounds, timed):
             r["seconds"] += answer["seconds"][1:]
             r["medians"].append(statistics.median(answer["seconds"][1:]))
             r["cpu_s"].append(sum(seen["cpu_s"].values()) / (timed + 1))
+            r["joules"].append(seen["joules"] and seen["joules"] / (timed + 1))
             r["others"].append(seen["others"])
     return results
 
@@ -155,7 +161,8 @@ def make_sides(model, dtype, options, records):
     path = export_model(name, config)
     try:
         for compiled in (False, True) if options.compile else (False,):
-            sides.append(TorchSide(path, dtype, batch, seq, records, compiled))
+            peer = "PyTorch" + (" compiled" if compiled else "") + (" autocast" if dtype == "bf16" else "")
+            sides.append(TorchSide(peer, path, dtype, batch, seq, records, *(["--compile"] if compiled else [])))
     except Missing as e:
         return sides, str(e)
     return sides, None
@@ -176,14 +183,24 @@ def gflop_of_step(config, batch, seq):
     return plan["model_tflops"] * 1e3 * plan["step_s"]
 
 
-def compare_training(table, part, shape, ours, peer, r, bar):
-    """Rows of one peer: the steps, their CPU time, and whether both computed the same"""
+def per_token(side, tokens):
+    """Joules; None: nothing counts them here"""
+    return None if None in side["joules"] else [joules / tokens for joules in side["joules"]]
+
+
+def compare_training(table, part, shape, tokens, ours, peer, r, bar=None):
+    """Rows of one peer: the steps, their CPU time and energy, and whether both computed the same"""
     others = statistics.mean(ours["others"] + r["others"])
+    for side in (ours, r):
+        side["tokens_per_s"] = [tokens / s for s in side["seconds"]]
     turns = [b / a for a, b in zip(ours["medians"], r["medians"])]
     table.add(part, "training", ours["tokens_per_s"], "tokens/s", peer, r["tokens_per_s"], turns, model=shape,
-              share=ours["share"], others=others, bar=bar and "ratio >= %g" % bar)
+              share=ours.get("share"), others=others, bar=bar and "ratio >= %g" % bar)
     table.add(part, "CPU time of a step", ours["cpu_s"], "s", peer, r["cpu_s"], model=shape)
-    if peer.startswith("PyTorch"):
+    energy = per_token(ours, tokens)
+    table.add(part, "energy", energy, "J/token", peer, per_token(r, tokens), model=shape, higher_is_better=False,
+              note=None if energy else "neither RAPL nor NVML can be read here")
+    if not peer.startswith("mt "):
         table.add(part, "greatest difference of a step's loss", far_apart(ours["losses"], r["losses"]), "of the loss",
                   model=shape, note="from " + peer)
 
@@ -203,17 +220,15 @@ def bench_training(table, part, options):
         for s in sides:
             table.versions(s.versions)
             s.close()
-        for r in results.values():
-            r["tokens_per_s"] = [batch * seq / s for s in r["seconds"]]
         ours = results.pop("mt")
         gflop = gflop_of_step(config_path(config), batch, seq)
         ours["share"] = gflop / statistics.median(ours["seconds"]) / max(peaks)[0]
         table.add(part, "peak of multiply-adds", [gflops for gflops, _ in peaks], "GFLOP/s", model=shape,
                   note="%s, %d threads; a step has %.1f GFLOP" % (peaks[0][1], CORES, gflop))
         for peer, r in results.items():
-            compare_training(table, part, shape, ours, peer, r, BARS.get((name, peer)))
+            compare_training(table, part, shape, batch * seq, ours, peer, r, BARS.get((name, peer)))
         if not any(peer.startswith("PyTorch") for peer in results):
-            table.add(part, "training", ours["tokens_per_s"], "tokens/s", "PyTorch", model=shape,
+            table.add(part, "training", [batch * seq / s for s in ours["seconds"]], "tokens/s", "PyTorch", model=shape,
                       share=ours["share"], others=statistics.mean(ours["others"]), note=why or "--no-torch")
 
 

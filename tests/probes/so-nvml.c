@@ -10,6 +10,7 @@ enum { TOTAL, USED, POWER, LIMIT, CLOCK, HIGHEST, TEMPERATURE, ENERGY, REASONS }
 enum { SUCCESS, NOT_SUPPORTED = 3, NOT_FOUND = 6, UNKNOWN = 999 };
 
 int nvmlInit_v2(void), nvmlDeviceGetHandleByPciBusId_v2(const char *, void **);
+int nvmlDeviceGetHandleByIndex_v2(unsigned, void **);
 int nvmlDeviceGetMemoryInfo(void *, unsigned long long *), nvmlDeviceGetPowerUsage(void *, unsigned *);
 int nvmlDeviceGetEnforcedPowerLimit(void *, unsigned *), nvmlDeviceGetClockInfo(void *, int, unsigned *);
 int nvmlDeviceGetMaxClockInfo(void *, int, unsigned *), nvmlDeviceGetTemperature(void *, int, unsigned *);
@@ -56,6 +57,14 @@ int nvmlDeviceGetHandleByPciBusId_v2(const char *id, void **gpu)
 	numbers[number] = (int)number;
 	*gpu = &numbers[number];
 	return SUCCESS;
+}
+
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **gpu)
+{
+	unsigned long long memory = 0;
+	char id[32];
+	snprintf(id, sizeof id, "emulated:%x:00.0", index);
+	return nvmlDeviceGetHandleByPciBusId_v2(id, gpu) || sensor(*gpu, TOTAL, &memory) || !memory ? NOT_FOUND : SUCCESS;
 }
 
 int nvmlDeviceGetMemoryInfo(void *gpu, unsigned long long *of)
