@@ -214,6 +214,18 @@ def of_kind(machine, kind):
     return {**machine, "id": f"{machine['place']}-{sources(kind)[:8]}", "sources": sources(kind)}
 
 
+def gpu_bytes():
+    """Memory of the first GPU; of the machine where it has none of its own (GB10: [N/A]); 0: no GPU"""
+    found = words("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader,nounits").split()
+    return 0 if not found else int(found[0]) << 20 if found[0].isdigit() else meminfo("MemTotal")
+
+
+def gpu_joules(metrics):
+    """What all GPUs took for the steps of these lines of mt-step; None: they do not count it"""
+    found = [v for line in metrics for k, v in line.items() if re.fullmatch(r"gpu\d+_energy_j", k)]
+    return sum(found) if found else None
+
+
 # ---- memory for runs ----
 
 def free_in(directory):
