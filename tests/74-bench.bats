@@ -256,6 +256,24 @@ assert all(r["peer"].startswith("mt-") and 0 < r["peer_value"] and 0 < r["value"
 }
 
 # bats test_tags=nightly
+@test "shapes of models have time, memory and fitted powers; a step without something has its ratio to one with all" {
+	bench --quick --only shapes,ablation >"$T/table"
+	PYTHONPATH=$BENCH of_result '
+from left_out import LEFT_OUT
+shapes = {(r["what"], r["model"].split(",")[0]): r["value"] for r in part("shapes")}
+assert len([what for what, _ in shapes if what.startswith("exponent of ")]) == 6, shapes
+assert all(value > 0 for (what, _), value in shapes.items() if " over " in what[:12]), shapes
+memory = [shapes["memory over depth", f"{n} blocks of 512"] for n in (2, 4)]
+assert 40 < memory[1] - memory[0] < 100, memory         # MB of 6.4 M parameters in 6.1 bytes, and rings
+assert shapes["memory over width", "8 blocks of 256"] < shapes["memory over depth, of equal size", "8 blocks of 512"]
+for compute in "bf16", "fp32":
+    turns = [r for r in part("ablation") if r["model"] == f"demo, --compute {compute}"]
+    assert [r["what"] for r in turns] == [what for what, *_ in LEFT_OUT] and turns[0]["value"] == 1, turns
+'
+	[ -z "$(ls "$T/tmp")" ]
+}
+
+# bats test_tags=nightly
 @test "a step on two nodes is compared with one machine, and nothing is left of the nodes" {
 	need_mpi
 	local shm=${MT_SHM_DIR:-/dev/shm}/$(mt_run_name)

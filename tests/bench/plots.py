@@ -1,16 +1,16 @@
 """plots.py: pictures of the rows by gnuplot: mt beside other trainers (peers.png) and its parts beside simple programs
-(parts.png) as bars, and scaling with the fitted lines."""
+(parts.png) as bars; scaling, and time and memory of shapes of models (shapes.png), with the fitted lines."""
 import os
 import shutil
 import subprocess
 
 from rows import large
-from scaling import fit
+from scaling import SHAPES, fit
 
 ROW_PX = 22                     # of a bar
 OTHERS = ("fp32", "bf16", "peers")              # parts whose peers are other trainers
-SCALING = (("parameters", "step over parameters"), ("threads", "step over threads"),
-           ("tokens a row", "step over row length"))
+SCALING = [("parameters", "step over parameters"), ("threads", "step over threads"),
+           ("tokens a row", "step over row length")]
 
 
 def quoted(text):
@@ -62,9 +62,20 @@ plot $bars using ($2/2):1:($2/2):(0.35) with boxxyerror lc rgb "#3b75af", \\
 
 
 def scaling_script(path, rows):
+    return fits_script(path, rows, "scaling", SCALING, 1)
+
+
+def shapes_script(path, rows):
+    return fits_script(path, rows, "shapes", [
+        (unit, "%s over %s" % (of, what)) for of in ("step", "memory") for what, unit, _ in SHAPES], 2)
+
+
+def fits_script(path, rows, part, axes, lines):
+    """Points and their fitted power over each axis, in so many lines of panels"""
     script, panels = "", 0
-    for i, (axis, what) in enumerate(SCALING):
-        points = [(r["size"], r["value"]) for r in rows if r["part"] == "scaling" and r["what"] == what and r["value"]]
+    for i, (axis, what) in enumerate(axes):
+        found = [r for r in rows if r["part"] == part and r["what"] == what and r["value"]]
+        points = [(r["size"], r["value"]) for r in found]
         if len(points) < 2:
             continue
         a, b, _ = fit(points)
@@ -72,25 +83,25 @@ def scaling_script(path, rows):
         tics = ", ".join('"%s" %d' % (large(x), x) for x, _ in points)
         low, high = min(y for _, y in points), max(y for _, y in points)
         script += block("points%d" % i, ["%g %g" % p for p in points]) + """
-set title "step over %s"
+set title "%s"
 set xlabel "%s"
 set xtics (%s)
 set xrange [%g:%g]
 set yrange [%g:%g]
-plot $points%d using 1:2 with points pt 7 ps 1.4 lc rgb "#3b75af" title "measured, s", \\
+plot $points%d using 1:2 with points pt 7 ps 1.4 lc rgb "#3b75af" title "measured, %s", \\
      exp(%g) * x ** %g with lines lw 2 lc rgb "#c23b22" title "power %.2f"
-""" % (what[len("step over "):], axis, tics, points[0][0] / 1.3, points[-1][0] * 1.3, low / 2, high * 4, i, b, a, a)
+""" % (what, axis, tics, points[0][0] / 1.3, points[-1][0] * 1.3, low / 2, high * 4, i, found[0]["unit"], b, a, a)
     if not panels:
         return None
-    return """set terminal pngcairo noenhanced size %d,400 font ",11"
+    return """set terminal pngcairo noenhanced size %d,%d font ",11"
 set output %s
 set logscale xy
 set format y "%%g"
 set grid lc rgb "#dddddd"
 set key top center
-set multiplot layout 1,%d
+set multiplot layout %d,%d
 %sunset multiplot
-""" % (500 * panels, quoted(path), panels, script)
+""" % (500 * panels // lines, 400 * lines, quoted(path), lines, panels // lines, script)
 
 
 def plot(directory, rows):
@@ -99,7 +110,8 @@ def plot(directory, rows):
         return None
     os.makedirs(directory, exist_ok=True)
     drawn = []
-    for name, script_of in (("peers.png", peers_script), ("parts.png", parts_script), ("scaling.png", scaling_script)):
+    for name, script_of in (("peers.png", peers_script), ("parts.png", parts_script), ("scaling.png", scaling_script),
+                            ("shapes.png", shapes_script)):
         path = os.path.join(directory, name)
         script = script_of(path, rows)
         if script:

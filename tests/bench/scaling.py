@@ -1,4 +1,5 @@
-"""scaling.py: the time of a step over parameters, threads and length of rows, each with the exponent of a fitted power.
+"""scaling.py: the time of a step over parameters, threads and length of rows (scaling), and time and memory of a step
+over depth, width, and depth of models of equal size (shapes), each with the exponent of a fitted power.
 
 All runs are bf16 with --grad none and --state int8, the smallest state per parameter: so a billion parameters fit.
 """
@@ -7,13 +8,18 @@ import math
 import os
 import statistics
 
-from programs import CORES, CPUS, Watch, available_bytes, scratch
+from programs import CORES, CPUS, Watch, available_bytes, first, scratch
+from rows import large
 from training import MtSide, write_records
 
 # name, hidden size, blocks of a llama with byte-level tokens and heads of 64
 SIZES = [("1M", 128, 5), ("3M", 192, 7), ("10M", 320, 8), ("30M", 512, 9), ("100M", 768, 14), ("300M", 1024, 23),
          ("1B", 2048, 20)]
 CREATE = ("--dtype", "bf16", "--grad", "none", "--state", "int8")
+# of llamas as these: what grows, its unit, and (hidden size, blocks)
+SHAPES = [("depth", "blocks", [(512, 2), (512, 4), (512, 8), (512, 16), (512, 32)]),
+          ("width", "hidden size", [(128, 8), (256, 8), (512, 8), (1024, 8)]),
+          ("depth, of equal size", "blocks", [(1024, 2), (512, 8), (384, 14), (256, 32), (192, 57), (128, 128)])]
 VOCABULARY = 256
 BYTES = 6.2                     # of state, a parameter
 
@@ -43,7 +49,8 @@ def fit(points):
 
 
 def measure(label, config, batch, seq, budget_s, threads=None):
-    """Seconds of steps: as many as take about budget_s, 3 to 30. With threads: pinned to that many cores"""
+    """Seconds of steps: as many as take about budget_s, 3 to 30; others' share; bytes of memory, of which what several
+    processes share counts once. With threads: pinned to that many cores"""
     records = os.path.join(scratch, "scaling-%d" % seq)
     write_records(records, 33 * batch, seq, VOCABULARY)
     side = MtSide("scaling-" + label, config, batch, seq, records, CREATE, cpus=CPUS[:threads] if threads else None,
@@ -52,17 +59,19 @@ def measure(label, config, batch, seq, budget_s, threads=None):
     watch = Watch(side.pids())
     seconds = side.round(1 + max(3, min(30, int(budget_s / slowest))))["seconds"][1:]
     others = watch.end()["others"]
+    memory = sum(1024 * int(first("/proc/%d/smaps_rollup" % pid, r"^Pss:\s*(\d+)") or 0)
+                 for pid in side.pids().values())
     side.close()
-    return seconds, others
+    return seconds, others, memory
 
 
-def add_fit(table, part, what, points, model):
+def add_fit(table, part, what, points, model, of="a step's time"):
+    what = "exponent of %s over %s" % (of, what)
     if len(points) < 2:
-        return table.add(part, "exponent of a step's time over " + what, None, "exponent", model=model,
-                         higher_is_better=False, note="skipped: needs two points")
+        return table.add(part, what, None, "exponent", model=model, higher_is_better=False,
+                         note="skipped: needs two points")
     a, _, residual = fit(points)
-    table.add(part, "exponent of a step's time over " + what, a, "exponent", model=model, residual=residual,
-              higher_is_better=False)
+    table.add(part, what, a, "exponent", model=model, residual=residual, higher_is_better=False)
 
 
 def over_parameters(table, part, options):
@@ -73,7 +82,7 @@ def over_parameters(table, part, options):
         if params * BYTES > available_bytes() / 3:
             table.add(part, "step over parameters", None, "s", note="skipped: more than a third of memory", **shape)
             continue
-        seconds, others = measure(name, config_of(hidden, blocks, seq), 1, seq, 1 if options.quick else 10)
+        seconds, others, _ = measure(name, config_of(hidden, blocks, seq), 1, seq, 1 if options.quick else 10)
         table.add(part, "step over parameters", seconds, "s", others=others, **shape)
         points.append((params, statistics.median(seconds)))
     add_fit(table, part, "parameters", points, "1 row of %d" % seq)
@@ -88,7 +97,7 @@ def over_threads(table, part, options):
     name, hidden, blocks = SIZES[0 if options.quick else 3]
     seq, points = 512, []
     for threads in thread_counts():
-        seconds, others = measure("threads", config_of(hidden, blocks, seq), 1, seq, 1 if options.quick else 10,
+        seconds, others, _ = measure("threads", config_of(hidden, blocks, seq), 1, seq, 1 if options.quick else 10,
                                   threads)
         table.add(part, "step over threads", seconds, "s", model="llama " + name, size=threads, size_unit="threads",
                   others=others)
@@ -101,7 +110,7 @@ def over_length(table, part, options):
     tokens, points = 512 if options.quick else 4096, []
     config, seq = config_of(hidden, blocks, tokens), 128
     while seq <= tokens:
-        seconds, others = measure("length", config, tokens // seq, seq, 1 if options.quick else 10)
+        seconds, others, _ = measure("length", config, tokens // seq, seq, 1 if options.quick else 10)
         table.add(part, "step over row length", seconds, "s", model="llama " + name, size=seq, size_unit="tokens a row",
                   others=others)
         points.append((seq, statistics.median(seconds)))
@@ -113,3 +122,21 @@ def bench_scaling(table, part, options):
     over_parameters(table, part, options)
     over_threads(table, part, options)
     over_length(table, part, options)
+
+
+def bench_shapes(table, part, options):
+    seq, seen = 256, {}
+    for what, unit, shapes in SHAPES:
+        points = []
+        for hidden, blocks in shapes[:2] if options.quick else shapes:
+            label = "%d blocks of %d" % (blocks, hidden)
+            if label not in seen:
+                seen[label] = measure("shape", config_of(hidden, blocks, seq), 1, seq, 1 if options.quick else 6)
+            seconds, others, memory = seen[label]
+            shape = {"model": "%s, %s" % (label, large(parameters(hidden, blocks))), "size_unit": unit,
+                     "size": blocks if unit == "blocks" else hidden}
+            table.add(part, "step over " + what, seconds, "s", others=others, **shape)
+            table.add(part, "memory over " + what, memory / 1e6, "MB", higher_is_better=False, **shape)
+            points.append((shape["size"], statistics.median(seconds), memory))
+        add_fit(table, part, what, [p[:2] for p in points], "1 row of %d" % seq)
+        add_fit(table, part, what, [p[::2] for p in points], "1 row of %d" % seq, "memory")

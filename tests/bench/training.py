@@ -58,15 +58,22 @@ class MtSide:
         self.pin = ["taskset", "-c", ",".join(map(str, cpus))] if cpus else []
         thread_options = ["--threads", threads] if threads else []
         compute_options = ["--compute", compute] if compute else []
+        self.stream_options = [self.run, *thread_options, *compute_options]
         self.stages = {}
         for stage, *options in (("mt-store", "serve", self.run), ("mt-optim", self.run, *thread_options),
-                                (*stream, self.run, *thread_options, *compute_options)):
+                                (*stream, *self.stream_options)):
             self.add(stage, options, self.pin)
         self.versions = {"mt": mt("mt-store", "--version").split()[-1]}
 
-    def add(self, stage, options, pin=()):
+    def add(self, stage, options, pin=(), env=None):
         self.stages[os.path.basename(stage)] = start([*pin, program(stage), *options], stdin=subprocess.DEVNULL,
-                                   stdout=subprocess.DEVNULL, stderr=self.log)
+                                                     stdout=subprocess.DEVNULL, stderr=self.log,
+                                                     env={**os.environ, **(env or {})})
+
+    def stream_again(self, env, more):
+        """Another mt-stream in place of the one that serves: with these variables, and more options"""
+        stop(self.stages["mt-stream"])
+        self.add("mt-stream", [*self.stream_options, *more], self.pin, env)
 
     def pids(self):
         return {name: child.pid for name, child in self.stages.items()}
