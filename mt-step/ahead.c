@@ -5,7 +5,9 @@
 #include <stdlib.h>
 
 #include "ahead.h"
+#include "mt/control.h"
 #include "mt/error.h"
+#include "mt/run.h"
 #include "mt/wait.h"
 
 #define SETS 2
@@ -37,6 +39,7 @@ static int pack_step(struct ahead *a, struct rows *r)
 		a->packer.weights = r->weights + at;
 		if (r->documents) a->packer.in_row = r->documents + at;
 		if (r->documents) a->packer.old = r->old + at;
+		if (r->teacher) a->packer.teacher = r->teacher + at * MT_TEACHER_WORDS(a->packer.vocab.top);
 		int rc = packer_row(&a->packer, r->tokens + at, r->targets + at, r->starts + at);
 		if (rc < 0) return rc;
 		if (rc == 0) break;
@@ -91,7 +94,8 @@ static void *work(void *arg)
 
 static int make_sets(struct ahead *a)
 {
-	uint64_t n = a->o->batch * a->o->seq;
+	uint64_t n = a->o->batch * a->o->seq, words = MT_TEACHER_WORDS(mt_control(a->run)->top);
+	bool teacher = mt_losses[a->o->objective.kind].needs & MT_PART_TEACHER;
 	for (int i = 0; i < SETS; i++) {
 		struct rows *r = &a->sets[i];
 		r->tokens = calloc(n * 3, sizeof *r->tokens);
@@ -102,11 +106,12 @@ static int make_sets(struct ahead *a)
 		r->starts = r->targets + n;
 		if (a->o->objective.kind == MT_NLL) continue;
 		r->old = calloc(n, sizeof *r->old);
+		if (teacher) r->teacher = calloc(n * words, sizeof *r->teacher);
 		r->documents = calloc(n, sizeof *r->documents);
 		r->n_documents = calloc(a->o->batch, sizeof *r->n_documents);
-		if (!r->old || !r->documents || !r->n_documents)
+		if (!r->old || !r->documents || !r->n_documents || (teacher && !r->teacher))
 			return mt_fail(MT_EX_NOMEM, "no memory for the documents of a step: %llu bytes",
-				(unsigned long long)n * 20);
+				(unsigned long long)n * (20 + 4 * words));
 	}
 	return 0;
 }
@@ -128,7 +133,7 @@ int ahead_start(struct ahead **out, struct mt_run *run, const struct options *o,
 	if (!rc) rc = record_open(&a->in, fd, "stdin");
 	if (!rc) rc = packer_open(&a->packer, &a->in, o->pack, (uint32_t)o->seq, &vocab);
 	if (rc) return rc;
-	a->packer.loss = &o->objective.kind;
+	a->packer.loss = &o->objective;
 
 	pthread_t thread;
 	sigset_t all, old; /* signals are for the driver, which sleeps on the doorbell */

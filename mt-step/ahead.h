@@ -8,7 +8,8 @@ struct rows {                            /* the rows of one step */
 	uint32_t *tokens, *targets, *starts; /* (batch, seq) each, */
 	float *weights;                      /* and of targets */
 	bool weighted;                       /* a document of the step has weights */
-	float *old;                          /* as in rows_source; NULL without an objective, as the next two */
+	float *old;                          /* as in rows_source; NULL without an objective, as the next three */
+	uint32_t *teacher;
 	struct mt_document *documents;
 	uint32_t *n_documents;
 	struct mt_objective objective;

@@ -98,7 +98,7 @@ int count_input(const struct options *o, int fd)
 				 : mt_fail(MT_EX_NOMEM, "no memory for a row of %u token%s", (uint32_t)o->seq, mt_s(o->seq));
 	if (!rc) rc = record_open(&in, fd, "stdin");
 	if (!rc) rc = packer_open(&packer, &in, o->pack, (uint32_t)o->seq, &vocab);
-	packer.loss = &o->objective.kind;
+	packer.loss = &o->objective;
 	if (!rc) rc = count_rows(&packer, o, row, &counted);
 	progress_clear();
 	if (!rc) rc = packer_check_any(&packer);

@@ -68,13 +68,19 @@ int driver_open(struct driver *d, struct mt_run *run, const struct options *o)
 {
 	*d = (struct driver){.run = run, .o = o, .wakes = MT_ON_TXN | MT_ON_SNAP | MT_ON_STAGE};
 	d->streams = (int)mt_streams(run);
+	bool teacher = mt_losses[o->objective.kind].needs & MT_PART_TEACHER;
+	if (teacher) d->top = (uint32_t)mt_control(run)->top;
+	if (teacher && !d->top)
+		return mt_fail(MT_EX_CONFIG,
+			"--loss %s: the run's rings have no room for a teacher's tokens: mt-store create --top K",
+			mt_losses[o->objective.kind].name);
 	for (int i = 0; i < d->streams; i++) {
 		char name[32];
 		snprintf(name, sizeof name, "batch.%d", i);
 		int rc = mt_ring_open(run, name, &d->ring[i]);
 		if (rc) return rc;
 		d->wakes |= mt_ring_on_room(d->ring[i]);
-		uint64_t most = batch_tokens(mt_ring_block(d->ring[i]));
+		uint64_t most = batch_tokens(mt_ring_block(d->ring[i]), d->top);
 		if (most / o->seq < o->micro)
 			return mt_fail(MT_EX_USAGE,
 				"a micro-batch of %llu row%s of %llu token%s does not fit ring %s, which takes %llu "
@@ -93,7 +99,7 @@ int rows_rewind(struct row_source *s)
 
 struct mt_document *objective_fill(const struct row_source *s, uint64_t n, uint32_t *block)
 {
-	struct mt_objective *to = (void *)((char *)block + batch_objective_at(n));
+	struct mt_objective *to = (void *)((char *)block + batch_objective_at(n, s->top));
 	*to = s->objective;
 	return (void *)(to + 1);
 }
@@ -110,6 +116,8 @@ int rows_fill(struct row_source *s, uint64_t first, uint32_t n, uint32_t *block)
 	s->documents = 0;
 	if (!objective) return 0;
 	memcpy(block + 4 * count, r->old + at, count * 4);
+	uint64_t words = MT_TEACHER_WORDS(s->top);
+	if (words) memcpy(block + 5 * count, r->teacher + at * words, count * words * 4);
 	struct mt_document *to = objective_fill(s, count, block);
 	for (uint32_t row = 0; row < n; row++)
 		for (uint32_t i = 0; i < r->n_documents[first + row]; i++) {
@@ -287,8 +295,9 @@ static bool deal_one(struct driver *d, uint32_t k)
 			.seq = (uint32_t)d->o->seq,
 			.loss_scale = t->targets ? 1.0 / (double)t->targets : 0,
 			.micros = d->micros,
-			.scores = d->scores,
+			.scores = (uint16_t)d->scores,
 			.weights = d->source->weighted || d->source->documents,
+			.top = d->top,
 			.documents = d->source->documents},
 	};
 	mt_ring_push(ring, &m);

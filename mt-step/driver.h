@@ -11,7 +11,8 @@ struct row_source {
 	uint64_t processed;            /* of a training txn: tokens of documents in its rows */
 	bool weighted;                 /* blocks have weights, too; with an objective they always have */
 	struct mt_objective objective; /* of the whole txn; of kind nll: none */
-	uint32_t documents;            /* with an objective, of the block that `fill` made last */
+	uint32_t documents;            /* with an objective, of the block that `fill` made last; */
+	uint32_t top;                  /* and of a teacher's tokens, how many a position has */
 	int (*fill)(struct row_source *, uint64_t first, uint32_t rows, uint32_t *block); /* block as mt/memory.h has it */
 	int (*rewind)(struct row_source *);
 };
@@ -23,6 +24,7 @@ struct rows_source {
 	uint32_t *tokens, *targets, *starts;
 	float *weights;
 	float *old;                    /* with an objective, as what follows: */
+	uint32_t *teacher;             /* (rows, seq, MT_TEACHER_WORDS), of a loss that needs it */
 	struct mt_document *documents; /* (rows, seq) of each row its first ones, with places in the row as `begin` */
 	uint32_t *n_documents;         /* (rows) how many they are */
 };
@@ -58,7 +60,8 @@ struct driver {
 	double looked;      /* when peers were looked at last */
 
 	uint64_t rows[2]; /* of this mt-step's newest two txns, k's at k & 1; 0: another mt-step opened it */
-	uint32_t scores;  /* of an evaluation's batch messages */
+	uint32_t scores;  /* of an evaluation's batch messages; */
+	uint32_t top;     /* of all: in training those of a loss that needs a teacher */
 	double mark;      /* when the last step was done, for time_s */
 	uint64_t failed;  /* failed saves that have been reported */
 	bool save_failed;

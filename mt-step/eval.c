@@ -20,7 +20,7 @@ static int start_over(struct eval *e)
 	e->at = 0;
 	int rc = record_open(&e->in, e->fd, e->o->eval);
 	if (!rc) rc = packer_open(&e->packer, &e->in, e->o->pack, (uint32_t)e->o->seq, &e->vocab);
-	e->packer.loss = &e->o->objective.kind;
+	e->packer.loss = &e->o->objective;
 	return rc;
 }
 
@@ -36,6 +36,7 @@ static int drop_row(struct eval *e)
 {
 	uint64_t seq = e->o->seq;
 	e->packer.weights = e->packer.old = NULL;
+	e->packer.teacher = NULL;
 	e->packer.in_row = e->documents;
 	return next_row(e, e->scratch, e->scratch + seq, e->scratch + 2 * seq);
 }
@@ -62,6 +63,7 @@ static int fill_micro(struct row_source *s, uint64_t first, uint32_t rows, uint3
 	for (uint64_t i = 0; i < n; i += seq) {
 		e->packer.weights = s->weighted || objective ? (float *)(block + 3 * n) + i : NULL;
 		e->packer.old = objective ? (float *)(block + 4 * n) + i : NULL;
+		e->packer.teacher = s->top ? block + 5 * n + i * MT_TEACHER_WORDS(s->top) : NULL;
 		e->packer.in_row = documents + s->documents;
 		int rc = next_row(e, block + i, block + n + i, block + 2 * n + i);
 		if (rc < 0) return rc;
@@ -126,6 +128,7 @@ static void add_part(struct evaluation *sum, struct driver *d, uint32_t k)
 struct evaluation eval_run(struct eval *e, struct driver *d, uint64_t step, const struct mt_position *position)
 {
 	struct evaluation sum = {0};
+	e->source.top = d->top;
 	for (uint64_t part = 0; part < e->n_parts; part++) {
 		e->part_first = part * part_rows(e);
 		uint64_t left = e->rows - e->part_first;

@@ -55,6 +55,8 @@ void loss_check_options(struct objective *l, const bool given[MT_LOSS_OPTIONS])
 			mt_die(MT_EX_USAGE, "--%s: %s", options[o].name, options[o].range);
 	}
 	if (!given[MT_CLIP_HIGH]) l->option[MT_CLIP_HIGH] = l->option[MT_CLIP_LOW];
+	if (l->kind == MT_KD && l->option[MT_TEMPERATURE] != 1 && l->option[MT_REST] != 0)
+		mt_die(MT_EX_USAGE, "--temperature: the mass of all other tokens is known at 1 alone: --rest 0 leaves it out");
 }
 
 /* ---- records ---- */
@@ -93,6 +95,7 @@ static const struct {
 	{MT_PART_WEIGHTS, "no weights, which are its advantages in --loss %s", "mt-tokens writes them of advantage"},
 	{MT_PART_OLD, "no old log-probabilities, which --loss %s needs",
 		"mt-tokens writes those of logprobs, mt-score --join old computes them"},
+	{MT_PART_TEACHER, "no teacher, which --loss %s needs", "mt-score --top K writes it"},
 };
 
 static int check_document(const struct mt_loss_kind *loss, const struct record_reader *r, uint32_t number,
@@ -128,6 +131,45 @@ int loss_check_record(enum mt_objective_kind kind, const struct record_reader *r
 	return 0;
 }
 
+int loss_check_teacher(const char *name, uint64_t record, const struct group_document *d, uint64_t top, uint32_t vocab)
+{
+	enum { PADDING = 512 }; /* models of one tokenizer differ by so many tokens, which no text has */
+	uint32_t differ = d->vocabulary > vocab ? d->vocabulary - vocab : vocab - d->vocabulary;
+	unsigned long long of = record;
+	if (top && d->top != top)
+		return mt_fail(MT_EX_DATA, "%s: record %llu: has %u tokens of its teacher in place of %llu", name, of, d->top,
+			(unsigned long long)top);
+	if (differ > PADDING && vocab < MT_CONTEXT_ONLY) /* else the model is not known */
+		return mt_fail(MT_EX_DATA,
+			"%s: record %llu: its teacher has a vocabulary of %u tokens, the model one of %u: they must be the same",
+			name, of, d->vocabulary, vocab);
+	const uint32_t *words = d->teacher;
+	for (uint32_t i = 1; i < d->count; i++) {
+		if (!record_targets(d, i)) continue;
+		if (words[d->top - 1] >= vocab) /* they ascend */
+			return mt_fail(MT_EX_DATA,
+				"%s: record %llu, element %u: its teacher's token %u is outside the vocabulary of %u", name, of, i,
+				words[d->top - 1], vocab);
+		words += record_teacher_words(d->top);
+	}
+	return 0;
+}
+
+void loss_teacher(const struct objective *o, const uint32_t *words, uint32_t top, uint32_t *out)
+{
+	double sum = 0, rate = 1 / o->option[MT_TEMPERATURE], most = -INFINITY;
+	for (uint32_t i = 0; i < top; i++) most = fmax(most, (double)record_teacher_log(words, top, i));
+	for (int write = 0; write < 2; write++)
+		for (uint32_t i = 0; i <= top; i++) {
+			double p = exp(((double)record_teacher_log(words, top, i) - most) * rate);
+			if (i == top) p = o->option[MT_REST] == 0 ? 0 : p * o->option[MT_REST];
+			float share = (float)(p / sum);
+			if (write) memcpy(out + top + i, &share, sizeof share);
+			else sum += p;
+		}
+	memcpy(out, words, top * sizeof *out);
+}
+
 static uint64_t targets_of(const uint32_t *targets, uint32_t from, uint32_t end)
 {
 	uint64_t n = 0;
@@ -160,5 +202,8 @@ struct mt_objective loss_objective(const struct objective *o, const struct loss_
 		.gamma = o->option[MT_GAMMA],
 		.low = o->option[MT_CLIP_LOW],
 		.high = o->option[MT_CLIP_HIGH],
-		.chosen_scale = unit == MT_ANSWERS ? each * o->option[MT_DESIRABLE] : chosen};
+		.chosen_scale = o->kind == MT_KD ? o->option[MT_HARD]
+			: unit == MT_ANSWERS         ? each * o->option[MT_DESIRABLE]
+										 : chosen,
+		.temperature = o->option[MT_TEMPERATURE]};
 }

@@ -22,7 +22,11 @@ struct objective {
 	O(CLIP_HIGH, "clip-high", "those above 1 + X are clipped; --clip-low if not given", "0 or more", 0, INFINITY, \
 		false) \
 	O(DESIRABLE, "desirable", "weight of chosen answers", "0 or more", 0, INFINITY, false) \
-	O(UNDESIRABLE, "undesirable", "weight of rejected answers", "0 or more", 0, INFINITY, false)
+	O(UNDESIRABLE, "undesirable", "weight of rejected answers", "0 or more", 0, INFINITY, false) \
+	O(TEMPERATURE, "temperature", "of both softmaxes; other than 1 with --rest 0 alone", "above 0", 0, INFINITY, true) \
+	O(HARD, "hard", "share of the data's own targets in the loss", "0 to 1", 0, 1, false) \
+	O(REST, "rest", "weight of what the teacher gives to all other tokens, as one class; 0: without them", "0 to 1", \
+		0, 1, false)
 
 /* Of each option a line of --help: its losses, and their defaults */
 #define LOSS_HELP 160
@@ -32,6 +36,12 @@ void loss_check_options(struct objective *, const bool given[MT_LOSS_OPTIONS]);
 
 /* Does the current record, whose first document is the current one, have what the loss needs? -65: no */
 int loss_check_record(enum mt_objective_kind, const struct record_reader *);
+
+/* Does the document's teacher say `top` tokens (0: any number) of a vocabulary that is the model's, apart from padding?
+ * -65: no */
+int loss_check_teacher(const char *name, uint64_t record, const struct group_document *, uint64_t top, uint32_t vocab);
+/* What a batch has of a position (MT_TEACHER_WORDS), from what a record has of its target */
+void loss_teacher(const struct objective *, const uint32_t *words, uint32_t top, uint32_t *out);
 
 /* Of rows, for the scales of a loss */
 struct loss_counts {

@@ -49,7 +49,7 @@ static const struct figure {
 static const struct figure *figures_of(enum mt_objective_kind loss)
 {
 	if (mt_losses[loss].unit != MT_TARGETS) return of_sides;
-	return mt_is_objective(loss) ? of_targets : none;
+	return mt_losses[loss].needs & MT_PART_OLD ? of_targets : none;
 }
 
 double metrics_figure(enum mt_objective_kind loss, const double *sums, const char *key)

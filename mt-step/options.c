@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "mt/control.h"
 #include "mt/error.h"
 #include "mt/run.h"
 #include "options.h"
@@ -174,7 +175,9 @@ struct vocabulary vocabulary_of_run(const struct options *opt, const struct mt_r
 {
 	size_t bytes;
 	const char *config = mt_config_text(run, &bytes);
-	return vocabulary_of(opt, mt_geometry(run), config, bytes);
+	struct vocabulary v = vocabulary_of(opt, mt_geometry(run), config, bytes);
+	v.top = mt_control(run)->top;
+	return v;
 }
 
 void options_parse(struct options *out, int argc, char **argv)

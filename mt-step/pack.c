@@ -81,7 +81,7 @@ void packer_close(struct packer *p)
  * so a successor leaves out the same. */
 static void cut_long(struct packer *p)
 {
-	bool several = p->in->documents > 1 || (p->loss && mt_losses[*p->loss].unit != MT_TARGETS);
+	bool several = p->in->documents > 1 || (p->loss && mt_losses[p->loss->kind].unit != MT_TARGETS);
 	p->groups_dropped += several;
 	if ((p->pack & LONG_MASK) == LONG_DROP || several) record_cut(p->in, 0);
 	else if ((p->pack & LONG_MASK) == LONG_TRUNCATE) record_cut(p->in, p->seq);
@@ -100,7 +100,7 @@ static int look(struct packer *p)
 		if (p->in->words && (p->pack & PACK_HOW) == PACK_CONCAT)
 			return mt_fail(MT_EX_DATA, "%s: record %llu: is a group, and --pack concat keeps no record together",
 				p->in->name, (unsigned long long)p->in->records);
-		if (p->loss && (rc = loss_check_record(*p->loss, p->in)) < 0) return rc;
+		if (p->loss && (rc = loss_check_record(p->loss->kind, p->in)) < 0) return rc;
 		if (n > p->longest) p->longest = n;
 		p->longer += n > p->seq;
 		if (n > p->seq) cut_long(p);
@@ -218,6 +218,24 @@ static void take_floats(float *out, const uint32_t *bits, float plain, uint32_t 
 		for (uint32_t i = 0; i < n; i++) out[i] = plain;
 }
 
+/* What the teacher says of n elements, from `element` on, of which the first one is placed at row's `at`: a target's is
+ * that of the position before it */
+static int take_teacher(struct packer *p, const struct group_document *d, uint32_t at, uint32_t n, uint64_t element)
+{
+	const uint32_t *words = d->teacher;
+	bool needed = p->loss && mt_losses[p->loss->kind].needs & MT_PART_TEACHER;
+	if (!needed) return 0;
+	int rc = element ? 0 : loss_check_teacher(p->in->name, p->in->records, d, p->vocab.top, p->vocab.size);
+	p->vocab.top = d->top;
+	for (uint64_t i = 1; !rc && p->teacher && i < element + n; i++) {
+		if (!record_targets(d, (uint32_t)i)) continue;
+		uint64_t place = at + i - element - 1;
+		if (i >= element) loss_teacher(p->loss, words, d->top, p->teacher + place * MT_TEACHER_WORDS(p->vocab.top));
+		words += record_teacher_words(d->top);
+	}
+	return rc;
+}
+
 /* Place the next piece of the open record at raw[at], n elements of it. */
 static int place_piece(struct packer *p, uint32_t at, uint32_t n)
 {
@@ -229,7 +247,8 @@ static int place_piece(struct packer *p, uint32_t at, uint32_t n)
 	take_floats(p->raw_weights + at, of.weight_bits ? of.weight_bits + element : NULL, 1, n);
 	take_floats(p->raw_old + at, of.old_bits ? of.old_bits + element : NULL, 0, n);
 	count_answers(p, p->raw + at, n, element == 0);
-	return check_ids(p, at, n, record, element);
+	rc = check_ids(p, at, n, record, element);
+	return rc ? rc : take_teacher(p, &of, at, n, element);
 }
 
 static void begin_piece(uint32_t *starts, uint32_t at, uint32_t n)
@@ -291,6 +310,7 @@ int packer_row(struct packer *p, uint32_t *tokens, uint32_t *targets, uint32_t *
 {
 	p->weighted = false;
 	p->n_in_row = 0;
+	if (p->teacher) memset(p->teacher, 0, p->seq * MT_TEACHER_WORDS(p->vocab.top) * sizeof *p->teacher);
 	int64_t n = (p->pack & PACK_HOW) == PACK_CONCAT ? concat_row(p, starts) : docs_row(p, starts);
 	if (n <= 0) return (int)n;
 	for (uint32_t i = 0; i < n; i++) {

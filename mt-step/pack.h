@@ -24,7 +24,8 @@ struct answers {
 
 struct vocabulary {        /* the tokens that records may have: */
 	uint32_t size;         /* those below it, */
-	struct mt_media media; /* but not these */
+	struct mt_media media; /* but not these; */
+	uint64_t top;          /* and how many of a teacher, with a loss that needs it. 0: any number */
 };
 
 struct place {
@@ -51,8 +52,10 @@ struct packer {
 	struct place *places;           /* (seq) of each place in the row, its document; NULL: not asked for */
 	float *weights;                 /* (seq) of each target of the row, 1 without weights; NULL: not asked for */
 	bool weighted;                  /* a document in the current row has weights */
-	const enum mt_objective_kind *loss; /* records must be of this loss; NULL: of any */
+	const struct objective *loss;   /* records must be of this loss; NULL: of any */
 	float *old; /* (seq) of each target of the row, the sampler's log-probability, 0 without; NULL: not asked for */
+	/* (seq, MT_TEACHER_WORDS) what a teacher says of each target, with a loss that needs it; NULL: not asked for */
+	uint32_t *teacher;
 	/* (seq) the row's documents, with places in the row as `begin`; NULL: not asked for; and how many (concat: 0) */
 	struct mt_document *in_row;
 	uint32_t n_in_row;

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "model/half.h"
 #include "model/hfjson.h"
 #include "mt/documents.h"
 #include "mt/error.h"
@@ -117,14 +118,23 @@ static int skip_rest(struct record_reader *r)
 
 /* ---- groups */
 
-enum { KNOWN = MT_PART_SIDE | MT_PART_REF | MT_PART_WEIGHTS | MT_PART_OLD };
+enum { KNOWN = MT_PART_SIDE | MT_PART_REF | MT_PART_WEIGHTS | MT_PART_OLD | MT_PART_TEACHER };
 
 /* The parts of a document that are one value. Returns what stands behind them. */
 static const uint32_t *take_values(const uint32_t *words, struct group_document *d)
 {
 	if (d->parts & MT_PART_SIDE) d->side = *words++;
 	if (d->parts & MT_PART_REF) memcpy(&d->ref, words, sizeof d->ref);
-	return d->parts & MT_PART_REF ? words + 2 : words;
+	if (d->parts & MT_PART_REF) words += 2;
+	if (!(d->parts & MT_PART_TEACHER)) return words;
+	d->top = *words++;
+	d->vocabulary = *words++;
+	return words;
+}
+
+float record_teacher_log(const uint32_t *words, uint32_t top, uint32_t i)
+{
+	return half_float((uint16_t)(words[top + i / 2] >> i % 2 * 16));
 }
 
 static uint32_t infinite_at(const uint32_t *bits, uint32_t n)
@@ -137,11 +147,38 @@ static uint32_t infinite_at(const uint32_t *bits, uint32_t n)
 	return 0;
 }
 
-static bool has_target(const struct group_document *d)
+static uint32_t targets_of(const struct group_document *d)
 {
-	uint32_t i = 1;
-	while (i < d->count && d->ids[i] & MT_CONTEXT_ONLY) i++;
-	return i < d->count;
+	uint32_t n = 0;
+	for (uint32_t i = 1; i < d->count; i++) n += record_targets(d, i);
+	return n;
+}
+
+/* Are these ids that ascend, and logarithms in fp16 of at most 1? That of all other tokens may be of 0 */
+static bool teacher_is_valid(const struct group_document *d, const uint32_t *words)
+{
+	for (uint32_t i = 0; i < d->top; i++)
+		if (words[i] >= d->vocabulary || (i && words[i] <= words[i - 1])) return false;
+	for (uint32_t i = 0; i <= d->top; i++) {
+		float x = record_teacher_log(words, d->top, i);
+		if (!(x <= 0) || (i < d->top && isinf(x))) return false;
+	}
+	return true;
+}
+
+static int check_teacher(const char *name, unsigned long long of, uint32_t number, const struct group_document *d)
+{
+	const uint32_t *words = d->teacher;
+	for (uint32_t i = 1; words && i < d->count; i++) {
+		if (!record_targets(d, i)) continue;
+		if (!teacher_is_valid(d, words))
+			return mt_fail(MT_EX_DATA,
+				"%s: record %llu, document %u, element %u: its teacher's %u tokens do not ascend below %u, or a "
+				"log-probability is not one",
+				name, of, number, i, d->top, d->vocabulary);
+		words += record_teacher_words(d->top);
+	}
+	return 0;
 }
 
 /* Is what the document has valid? */
@@ -156,11 +193,12 @@ static int check_parts(const char *name, unsigned long long of, uint32_t number,
 			name, of, number, old);
 	if (!isfinite(d->ref))
 		return mt_fail(MT_EX_DATA, "%s: record %llu, document %u: its ref is not finite", name, of, number);
-	if (!(d->parts & MT_PART_SIDE)) return 0;
+	int rc = check_teacher(name, of, number, d);
+	if (rc || !(d->parts & MT_PART_SIDE)) return rc;
 	if (d->side != MT_CHOSEN && d->side != MT_REJECTED)
 		return mt_fail(MT_EX_DATA, "%s: record %llu, document %u: side %u is neither 1 (chosen) nor 2 (rejected)", name,
 			of, number, d->side);
-	if (!has_target(d))
+	if (!targets_of(d))
 		return mt_fail(MT_EX_DATA, "%s: record %llu, document %u: is an answer, and has nothing to predict", name, of,
 			number);
 	return 0;
@@ -171,10 +209,11 @@ int group_document(const char *name, uint64_t record, uint32_t number, const uin
 {
 	unsigned long long of = record;
 	uint32_t parts = n - *at < 2 ? 0 : words[*at + 1];
-	uint32_t head = 2 + !!(parts & MT_PART_SIDE) + 2 * !!(parts & MT_PART_REF);
+	uint32_t head = 2 + !!(parts & MT_PART_SIDE) + 2 * !!(parts & MT_PART_REF) + 2 * !!(parts & MT_PART_TEACHER);
 	if (parts & ~(uint32_t)KNOWN)
 		return mt_fail(MT_EX_DATA,
-			"%s: record %llu, document %u: parts %u: this program knows 1 (side), 2 (ref), 8 (weights) and 16 (old)",
+			"%s: record %llu, document %u: parts %u: this program knows 1 (side), 2 (ref), 8 (weights), 16 (old) and "
+			"32 (teacher)",
 			name, of, number, parts);
 	if (n - *at < head)
 		return mt_fail(MT_EX_DATA, "%s: record %llu, document %u: its group ends inside its head", name, of, number);
@@ -188,6 +227,14 @@ int group_document(const char *name, uint64_t record, uint32_t number, const uin
 	if (parts & MT_PART_WEIGHTS) d->weight_bits = d->ids + count;
 	if (parts & MT_PART_OLD) d->old_bits = d->ids + (arrays - 1) * count;
 	*at += head + arrays * count;
+	if (parts & MT_PART_TEACHER) {
+		uint64_t words_of_all = targets_of(d) * record_teacher_words(d->top);
+		if (!d->top || words_of_all > n - *at)
+			return mt_fail(MT_EX_DATA, "%s: record %llu, document %u: %u tokens of its teacher do not fit its group",
+				name, of, number, d->top);
+		d->teacher = words + *at;
+		*at += (uint32_t)words_of_all;
+	}
 	return check_parts(name, of, number, d);
 }
 

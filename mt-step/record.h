@@ -1,11 +1,14 @@
 /* record.h: reading the records of the contract: a little-endian u32 count, then that many u32s: one document. A count
  * with bit 31 is that of the words of a group: documents that stay together in a row, each of
  *
- *     u32 count, u32 parts, [u32 side], [f64 ref], count u32 ids, [count f32 weights], [count f32 old]
+ *     u32 count, u32 parts, [u32 side], [f64 ref], [u32 top, u32 vocabulary], count u32 ids, [count f32 weights],
+ *     [count f32 old], [teacher]
  *
  * and parts says which it has (enum mt_record_part). A group with sides is a pair: two documents, one chosen (side 1)
  * and one rejected (2); or one answer, of either side. What stands at an element is about this element; at the first
- * one it is ignored. */
+ * one it is ignored. The teacher has something at elements alone that are predicted, and count: `top` u32 ids in
+ * ascending order, of its vocabulary, then top + 1 log-probabilities in fp16, of these ids and of all others together,
+ * and padding to a multiple of 4 bytes. */
 #ifndef RECORD_H
 #define RECORD_H
 
@@ -14,6 +17,7 @@
 #include <stdint.h>
 
 #include "mt/losses.h"
+#include "mt/memory.h"
 
 #define RECORD_MAX \
 	(1u << 30) /* maximum elements of a record; a larger count means that the file holds something else */
@@ -25,7 +29,20 @@ struct group_document {
 	uint32_t count, parts, side;                  /* parts: of enum mt_record_part; side: enum mt_side */
 	double ref;                                   /* sum of a reference model's log-probabilities of its targets */
 	const uint32_t *ids, *weight_bits, *old_bits; /* (count); floats as they stand; NULL: it has none */
+	uint32_t top, vocabulary;                     /* of its teacher */
+	const uint32_t *teacher;                      /* (targets, record_teacher_words) */
 };
+
+/* Words of a teacher at an element */
+static inline uint64_t record_teacher_words(uint32_t top) { return top + ((uint64_t)top + 2) / 2; }
+/* Its log-probability of id i, or of all other tokens (i = top) */
+float record_teacher_log(const uint32_t *words, uint32_t top, uint32_t i);
+
+/* Is element i predicted, and does it count? */
+static inline bool record_targets(const struct group_document *d, uint32_t i)
+{
+	return i && !(d->ids[i] & MT_CONTEXT_ONLY);
+}
 
 struct record_reader {
 	int fd;

@@ -458,6 +458,7 @@ static void begin_step(struct trainer *t, const struct rows *r, bool save_anyway
 									.processed = r->n_processed,
 									.weighted = r->weighted,
 									.objective = r->objective,
+									.top = t->d->top,
 									.fill = rows_fill,
 									.rewind = rows_rewind},
 		.seq = o->seq,
@@ -466,6 +467,7 @@ static void begin_step(struct trainer *t, const struct rows *r, bool save_anyway
 		.starts = r->starts,
 		.weights = r->weights,
 		.old = r->old,
+		.teacher = r->teacher,
 		.documents = r->documents,
 		.n_documents = r->n_documents};
 	t->newest = driver_begin(t->d, MT_TRAIN, step, schedule_lr(&o->schedule, step), save, last, &r->position,

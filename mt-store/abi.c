@@ -83,7 +83,8 @@ static const struct constant slots[] = {{"mt-store", MT_STORE}, {"mt-step", MT_S
 	{"mt-ckpt", MT_CKPT}, {"fill", MT_FILL}, {"mt-tier", MT_TIER}, {"mt-link", MT_LINK}, {"mt-stream", MT_STREAM}};
 static const struct constant kinds[] = {{"train", MT_TRAIN}, {"eval", MT_EVAL}};
 static const struct constant messages[] = {{"batch", MT_MSG_BATCH}, {"loss", MT_MSG_LOSS}, {"grad", MT_MSG_GRAD},
-	{"save", MT_MSG_SAVE}, {"squares", MT_MSG_SQUARES}, {"score", MT_MSG_SCORE}, {"figures", MT_MSG_FIGURES}};
+	{"save", MT_MSG_SAVE}, {"squares", MT_MSG_SQUARES}, {"score", MT_MSG_SCORE}, {"figures", MT_MSG_FIGURES},
+	{"top", MT_MSG_TOP}};
 #define OBJECTIVE(kind, name, ...) {name, MT_##kind},
 static const struct constant objectives[] = {MT_LOSSES(OBJECTIVE)};
 static const struct constant sides[] = {{"none", MT_SIDE_NONE}, {"chosen", MT_CHOSEN}, {"rejected", MT_REJECTED}};

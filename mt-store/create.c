@@ -182,6 +182,7 @@ int store_create(const char *run, const struct store_options *o)
 		.state = mt_dtype_named(o->state),
 		.optim = mt_optim_named(o->optim),
 		.step_tokens = o->step_tokens,
+		.top = o->top,
 		.numa = o->numa,
 		.stop = &mt_stopping};
 	struct mt_geometry geo;

@@ -42,6 +42,8 @@ static const struct mt_opt options[] = {
 		.with = "create"},
 	{"optim", OPT_CHOICE, &given.optim, "adamw|lion|sgd", "rule of the update; sgd has momentum", .with = "create"},
 	{"step-tokens", OPT_SIZE, &given.step_tokens, "N", "maximum tokens of a micro-batch", .with = "create"},
+	{"top", OPT_U64, &given.top, "K", "most likely tokens of a teacher that each may have (mt-step --loss kd)",
+		.with = "create", .most = 1 << 20},
 	{"numa", OPT_STR, &given.numa, "POLICY", "default, interleave[:NODES], bind:NODES or preferred:NODE",
 		.with = "create"},
 	{"node", OPT_STR, &given.node, "R/N",

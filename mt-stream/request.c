@@ -94,6 +94,7 @@ static int request_make(struct stream *s, uint32_t rows, uint32_t seq, bool trai
 		.fixed = true,
 		.weighted = s->planning.weighted,
 		.objective = s->planning.objective,
+		.top = s->taken.msg.batch.top,
 		.packed = s->planning.packed,
 	};
 	if (s->dev->attention_need) req->attention = s->dev->attention_need(s->dev, seq, s->planning.packed, train);
@@ -165,8 +166,10 @@ static int rows_grow(struct stream *s, const struct plan_request *req, const str
 static int scores_grow(struct stream *s, const struct plan_request *req)
 {
 	size_t n = needs_losses(req) ? (size_t)req->rows * req->seq : 0;
-	size_t bytes = n * (sizeof *s->memory.scores + sizeof *s->memory.scales);
+	size_t top = req->scores ? MT_TEACHER_WORDS(req->top) * sizeof *s->memory.top : 0;
+	size_t bytes = n * (sizeof *s->memory.scores + sizeof *s->memory.scales + top);
 	s->memory.scales = (float *)(s->memory.scores + n);
+	s->memory.top = (uint32_t *)(s->memory.scales + n);
 	if (bytes <= s->memory.scores_bytes) return 0;
 	free(s->memory.scores);
 	s->memory.scores_bytes = 0;
@@ -174,6 +177,7 @@ static int scores_grow(struct stream *s, const struct plan_request *req)
 		return mt_fail(MT_EX_NOMEM, "no %zu MiB of memory for the losses of tokens", bytes >> 20);
 	s->memory.scores_bytes = bytes;
 	s->memory.scales = (float *)(s->memory.scores + n);
+	s->memory.top = (uint32_t *)(s->memory.scales + n);
 	return 0;
 }
 
@@ -372,13 +376,14 @@ int plan_make(struct stream *s, bool *new_shape)
 	size_t n = (size_t)rows * seq;
 	int rc;
 	s->planning.weighted = s->planning.weighted || s->taken.msg.batch.weights;
-	s->planning.objective = s->planning.objective || s->taken.msg.batch.documents;
+	s->planning.objective = s->planning.objective || has_objective(s);
 	s->planning.packed = s->planning.packed || rows_packed(s->taken.host + 2 * n, n);
 	if ((rc = machine_enter(s)) || (!s->sizes.chunk_tokens && (rc = sizes_select(s, rows, seq)))) return rc;
 	s->micro = &s->planning.micro;
 	*new_shape = last->rows != rows || last->seq != seq || last->train != train ||
 		last->scores != !!s->taken.msg.batch.scores || last->packed != s->planning.packed ||
-		last->weighted != s->planning.weighted || last->objective != s->planning.objective;
+		last->weighted != s->planning.weighted || last->top != s->taken.msg.batch.top ||
+		last->objective != s->planning.objective;
 	if (!*new_shape) return 0;
 	if ((rc = plan_shape(s, rows, seq, train))) last->rows = 0;
 	return rc;

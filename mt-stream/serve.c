@@ -28,8 +28,14 @@ static int batch_take(struct stream *s, const void *block)
 {
 	int rc = batch_fits(&s->taken.msg, mt_ring_block(s->batch));
 	if (rc) return rc;
-	if (s->taken.msg.batch.scores > (s->taken.msg.txn_kind == MT_EVAL ? 2 : 0))
+	if (s->taken.msg.batch.scores > (s->taken.msg.txn_kind == MT_EVAL ? 3 : 0))
 		return mt_fail(MT_EX_PEER, "log-probabilities of kind %u are asked for", s->taken.msg.batch.scores);
+	uint32_t top = s->taken.msg.batch.top;
+	bool asked = s->taken.msg.batch.scores == 3;
+	if (asked ? !top || top > s->geo->vocab || MT_TEACHER_WORDS(top) * 4 > mt_ring_block(s->grad)
+			  : top && !s->taken.msg.batch.documents)
+		return mt_fail(MT_EX_PEER, "%u tokens of a teacher with log-probabilities of kind %u", top,
+			s->taken.msg.batch.scores);
 	if (s->geo->flags & MT_POSITIONS && s->taken.msg.batch.seq > s->geo->max_position)
 		return mt_fail(MT_EX_PEER, "rows of %u tokens: the model has %u positions", s->taken.msg.batch.seq,
 			s->geo->max_position);

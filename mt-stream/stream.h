@@ -114,7 +114,8 @@ struct memory {
 	uint32_t *rows;                       /* with windows: rows_of_layer() of each layer */
 	uint64_t rows_bytes;
 	double *scores; /* of the micro-batch's tokens: their losses, if they are asked for or an objective needs them; */
-	float *scales;  /* behind them, what the objective makes of these */
+	float *scales;  /* behind them, what the objective makes of these; */
+	uint32_t *top;  /* and the most likely tokens, if they are asked for */
 	uint64_t scores_bytes;
 };
 
@@ -151,6 +152,12 @@ struct stream {
 	struct progress now; /* set by schedule.c */
 	struct waits waits;
 };
+
+/* Is the loss a function of documents' log-probabilities (objective.h)? A teacher's is one of each row's logits. */
+static inline bool has_objective(const struct stream *s)
+{
+	return s->taken.msg.batch.documents && !s->taken.msg.batch.top;
+}
 
 /* ---- the device, as schedule.c uses it ---- */
 

@@ -53,7 +53,7 @@
 	F(mt_control, numa, 336, 64) F(mt_control, geo, 400, 10728) F(mt_control, optim, 11128, 4) \
 	F(mt_control, router_dtype, 11132, 4) \
 	F(mt_control, attempts, 11136, 8) \
-	F(mt_control, fills, 11144, 8) F(mt_control, form, 11152, 8) \
+	F(mt_control, fills, 11144, 8) F(mt_control, form, 11152, 8) F(mt_control, top, 11160, 8) \
 	F(mt_control, record, 11200, 320) F(mt_control, snap, 11520, 192) F(mt_control, slots, 11712, 18432) \
 	F(mt_control, txn, 30144, 197376) F(mt_control, unlogged, 227520, 16 * MT_FIGURES_WORDS) \
 	F(mt_control, hyper, 227520 + 16 * MT_FIGURES_WORDS, 160) F(mt_control, nodes, 227840, 1600) \
@@ -114,7 +114,8 @@
 	F(mt_msg, micro, 12, 4) \
 	F(mt_msg, step, 16, 8) F(mt_msg, batch.version, 24, 8) F(mt_msg, batch.rows, 32, 4) F(mt_msg, batch.seq, 36, 4) \
 	F(mt_msg, batch.loss_scale, 40, 8) F(mt_msg, batch.micros, 48, 4) \
-	F(mt_msg, batch.scores, 52, 4) F(mt_msg, batch.weights, 56, 4) F(mt_msg, batch.documents, 60, 4) \
+	F(mt_msg, batch.scores, 52, 2) F(mt_msg, batch.weights, 54, 2) F(mt_msg, batch.top, 56, 4) \
+	F(mt_msg, batch.documents, 60, 4) \
 	F(mt_msg, loss.sum, 24, 8) \
 	F(mt_msg, loss.targets, 32, 8) F(mt_msg, loss.nonfinite, 40, 4) F(mt_msg, loss.aux, 48, 8) \
 	F(mt_msg, loss.z, 56, 8) F(mt_msg, grad.unit, 24, 4) \
@@ -123,7 +124,7 @@
 	F(mt_msg, score.off, 24, 8) F(mt_msg, score.n, 32, 8) F(mt_msg, figures.figures, 24, 40) \
 	F(mt_objective, kind, 0, 4) F(mt_objective, scale, 8, 8) F(mt_objective, beta, 16, 8) \
 	F(mt_objective, gamma, 24, 8) F(mt_objective, low, 32, 8) F(mt_objective, high, 40, 8) \
-	F(mt_objective, chosen_scale, 48, 8) \
+	F(mt_objective, chosen_scale, 48, 8) F(mt_objective, temperature, 56, 8) \
 	F(mt_document, begin, 0, 4) F(mt_document, side, 4, 4) F(mt_document, ref, 8, 8)
 
 #define MT_ABI_SIZES(S) \
@@ -139,7 +140,7 @@
 /* R(struct, field, size): bytes for later fields. With those above they fill each struct, so that a new field must take
  * its bytes from one of them, and be listed. */
 #define MT_ABI_RESERVED(R) \
-	R(mt_header, reserved, 64) R(mt_control, reserved0, 56) R(mt_control, reserved1, 40) \
+	R(mt_header, reserved, 64) R(mt_control, reserved0, 56) R(mt_control, reserved1, 32) \
 	R(mt_control, reserved2, 160 - 16 * MT_FIGURES_WORDS) \
 	R(mt_layer, reserved, 8) R(mt_geometry, reserved, 24) R(mt_tensor, reserved, 8) \
 	R(mt_unit, reserved0, 16) R(mt_unit, reserved1, 56) R(mt_unit, reserved2, 56) R(mt_slot, reserved, 64) \
@@ -153,5 +154,5 @@
 	R(mt_ringbuf, reserved2, 56) R(mt_ringbuf, reserved3, 56) R(mt_rings, reserved, 124) \
 	R(mt_msg, loss.reserved, 4) \
 	R(mt_msg, grad.reserved0, 4) R(mt_msg, grad.reserved1, 8) R(mt_msg, score.reserved, 24) \
-	R(mt_objective, reserved0, 4) R(mt_objective, reserved1, 8)
+	R(mt_objective, reserved0, 4)
 /* clang-format on */

@@ -1,5 +1,6 @@
 /* batch.c: what a message may say. It comes from a peer: nothing in it may lead out of bounds. */
 #include <math.h>
+#include <string.h>
 
 #include "batch.h"
 #include "mt/documents.h"
@@ -7,11 +8,17 @@
 #include "mt/memory.h"
 #include "say.h"
 
-uint64_t batch_tokens(size_t block) { return block < MT_BATCH_ROOM ? 0 : (block - MT_BATCH_ROOM) / MT_BATCH_TOKEN; }
+uint64_t batch_tokens(size_t block, uint32_t top)
+{
+	return block < MT_BATCH_ROOM ? 0 : (block - MT_BATCH_ROOM) / (MT_BATCH_TOKEN + 4 * MT_TEACHER_WORDS(top));
+}
+
+/* How many of a teacher's the block has of each position: with scores 3 they are asked for */
+static uint32_t top_of(const struct mt_msg *m) { return m->batch.documents ? m->batch.top : 0; }
 
 int batch_fits(const struct mt_msg *m, size_t block)
 {
-	uint64_t rows = m->batch.rows, seq = m->batch.seq, most = batch_tokens(block);
+	uint64_t rows = m->batch.rows, seq = m->batch.seq, most = batch_tokens(block, top_of(m));
 	if (!rows || !seq || rows > most / seq)
 		return mt_fail(MT_EX_PEER, "%llu row%s of %llu token%s do not fit in a block of %llu token%s",
 			(unsigned long long)rows, mt_s(rows), (unsigned long long)seq, mt_s(seq), (unsigned long long)most,
@@ -24,13 +31,17 @@ int batch_fits(const struct mt_msg *m, size_t block)
 	return 0;
 }
 
-size_t batch_objective_at(uint64_t n) { return (n * 5 * sizeof(uint32_t) + 7) / 8 * 8; }
+size_t batch_objective_at(uint64_t n, uint32_t top)
+{
+	return (n * (5 + MT_TEACHER_WORDS(top)) * sizeof(uint32_t) + 7) / 8 * 8;
+}
 
 size_t batch_bytes(const struct mt_msg *m)
 {
 	uint64_t n = (uint64_t)m->batch.rows * m->batch.seq;
 	if (!m->batch.documents) return n * (m->batch.weights ? 4 : 3) * sizeof(uint32_t);
-	return batch_objective_at(n) + sizeof(struct mt_objective) + m->batch.documents * sizeof(struct mt_document);
+	return batch_objective_at(n, m->batch.top) + sizeof(struct mt_objective) +
+		m->batch.documents * sizeof(struct mt_document);
 }
 
 struct batch_parts batch_parts(const struct mt_msg *m, const void *block)
@@ -41,7 +52,8 @@ struct batch_parts batch_parts(const struct mt_msg *m, const void *block)
 	if (m->batch.weights) b.weights = (const float *)block + 3 * n;
 	if (!m->batch.documents) return b;
 	b.old = (const float *)block + 4 * n;
-	b.objective = (const void *)((const char *)block + batch_objective_at(n));
+	if (m->batch.top) b.teacher = tokens + 5 * n;
+	b.objective = (const void *)((const char *)block + batch_objective_at(n, m->batch.top));
 	b.documents = (const void *)(b.objective + 1);
 	return b;
 }
@@ -65,9 +77,36 @@ static int check_rows(const struct mt_msg *m, const struct batch_parts *b, uint3
 	return 0;
 }
 
+/* Is what a teacher says of a target a distribution over ids of the vocabulary, each at most once? */
+static bool is_distribution(const uint32_t *words, uint32_t top, uint32_t vocab)
+{
+	double sum = 0;
+	for (uint32_t i = 0; i <= top; i++) {
+		float p;
+		memcpy(&p, words + top + i, sizeof p);
+		if (i < top && (words[i] >= vocab || (i && words[i] <= words[i - 1]))) return false;
+		if (!(p >= 0)) return false;
+		sum += (double)p;
+	}
+	return fabs(sum - 1) < 1e-3;
+}
+
+static int check_teacher(const struct mt_msg *m, const struct batch_parts *b, uint32_t vocab)
+{
+	uint32_t seq = m->batch.seq, top = m->batch.top;
+	bool needs = mt_losses[b->objective->kind].needs & MT_PART_TEACHER;
+	if (needs != (top != 0))
+		return mt_fail(MT_EX_PEER, "objective of kind %u with %u tokens of a teacher", b->objective->kind, top);
+	for (size_t i = 0, n = top ? (size_t)m->batch.rows * seq : 0; i < n; i++)
+		if (b->targets[i] != MT_NO_TARGET && !is_distribution(b->teacher + i * MT_TEACHER_WORDS(top), top, vocab))
+			return mt_fail(MT_EX_PEER, "row %zu, position %zu: its teacher's is no distribution over %u tokens",
+				i / seq, i % seq, vocab);
+	return 0;
+}
+
 static int check_objective(const struct mt_objective *o)
 {
-	const double numbers[] = {o->scale, o->beta, o->gamma, o->low, o->high, o->chosen_scale};
+	const double numbers[] = {o->scale, o->beta, o->gamma, o->low, o->high, o->chosen_scale, o->temperature};
 	if (!mt_is_objective(o->kind)) return mt_fail(MT_EX_PEER, "objective of kind %u", o->kind);
 	for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
 		if (!isfinite(numbers[i])) return mt_fail(MT_EX_PEER, "objective: number %zu is not finite", i);
@@ -119,6 +158,7 @@ int batch_check(const struct mt_msg *m, const void *block, uint32_t vocab)
 	struct batch_parts b = batch_parts(m, block);
 	int rc = check_rows(m, &b, vocab);
 	if (!rc && b.objective) rc = check_objective(b.objective);
+	if (!rc && b.objective) rc = check_teacher(m, &b, vocab);
 	if (!rc && b.objective) rc = check_documents(m, &b);
 	if (!rc && b.objective) rc = check_targets(m, &b);
 	return rc;

@@ -157,7 +157,8 @@ int mt_optimizer_take(struct mt_optimizer *o, uint32_t ring, const struct mt_msg
 	/* it was compared with the txn's entry, which mt-step may have begun to write for another attempt */
 	if (m->txn_kind != o->attempt.kind || m->micro >= o->attempt.micros) return 0;
 	struct mt_loss *loss = &mt_txn(o->run, m->k)->losses[m->micro];
-	if (m->kind == MT_MSG_SCORE) return bad(ring, m, "log-probabilities, which mt-score asks for, not mt-step");
+	if (m->kind == MT_MSG_SCORE || m->kind == MT_MSG_TOP)
+		return bad(ring, m, "log-probabilities, which mt-score asks for, not mt-step");
 	if (m->kind == MT_MSG_FIGURES) {
 		/* a micro's come before its loss, so they are in when all losses are */
 		if (loss->entered) return bad(ring, m, "figures after their loss");

@@ -72,7 +72,7 @@ static void ring_spec(const struct mt_control *c, uint32_t i, char *name, uint32
 	if (kind == BATCH) {
 		snprintf(name, 32, "batch.%u", stream);
 		*slots = BATCH_SLOTS;
-		*block = c->step_tokens * MT_BATCH_TOKEN + MT_BATCH_ROOM;
+		*block = c->step_tokens * (MT_BATCH_TOKEN + 4 * MT_TEACHER_WORDS(c->top)) + MT_BATCH_ROOM;
 	} else if (kind == GRAD) {
 		snprintf(name, 32, "grad.%u", stream);
 		*slots = c->piece_elems > PIECE_ELEMS ? 2 * GRAD_SLOTS : GRAD_SLOTS;
@@ -396,7 +396,8 @@ static bool answers(const struct mt_ring *r, const struct mt_txn *t, const struc
 	const struct mt_control *c = r->run->control;
 	if (m->micro >= t->micros || m->txn_kind != t->kind || m->step != t->step) return false;
 	if (m->kind == MT_MSG_LOSS || m->kind == MT_MSG_FIGURES) return true;
-	if (m->kind == MT_MSG_SCORE)
+	if (m->kind == MT_MSG_SCORE ||
+		m->kind == MT_MSG_TOP) /* whoever asked for top tokens knows how many words they are */
 		return m->txn_kind == MT_EVAL && m->score.n && m->score.n <= r->block_bytes / sizeof(double);
 	if (m->kind != MT_MSG_GRAD || m->txn_kind != MT_TRAIN || m->grad.unit >= c->n_units) return false;
 	return piece_fits(m, mt_unit(r->run, m->grad.unit), mt_part(r->run, m->grad.unit),

@@ -55,8 +55,8 @@ static uint64_t piece_elems(const struct mt_layout *l)
 }
 
 /* Bytes of all regions of node 0 but the store, which no other node's are more than; 0: no memory to say */
-static uint64_t need_beside(const struct mt_layout *l, size_t config_bytes, uint64_t step_tokens, uint32_t nodes,
-	uint32_t streams)
+static uint64_t need_beside(const struct mt_layout *l, size_t config_bytes, uint64_t step_tokens, uint64_t top,
+	uint32_t nodes, uint32_t streams)
 {
 	struct mt_control *c = aligned_alloc(64, round_up(sizeof *c, 64));
 	if (!c) return 0;
@@ -64,6 +64,7 @@ static uint64_t need_beside(const struct mt_layout *l, size_t config_bytes, uint
 	c->dtype = l->dtype;
 	c->grad = l->grad;
 	c->step_tokens = step_tokens;
+	c->top = top;
 	c->config_bytes = config_bytes;
 	c->piece_elems = piece_elems(l);
 	c->nodes.nodes = nodes;
@@ -77,11 +78,12 @@ static uint64_t need_beside(const struct mt_layout *l, size_t config_bytes, uint
 	return round_up(control, mt_page()) + round_up(rings, mt_page()) + link;
 }
 
-uint64_t mt_node_need(const struct mt_layout *l, size_t config_bytes, uint64_t step_tokens, uint32_t nodes,
-	uint32_t streams)
+uint64_t mt_node_need(const struct mt_layout *l, size_t config_bytes, uint64_t step_tokens, uint64_t top,
+	uint32_t nodes, uint32_t streams)
 {
 	uint64_t store = mt_node_store(l, nodes);
-	uint64_t beside = need_beside(l, config_bytes, step_tokens, nodes, streams ? streams : mt_default_streams(nodes));
+	uint64_t beside = need_beside(l, config_bytes, step_tokens, top, nodes,
+		streams ? streams : mt_default_streams(nodes));
 	return beside && store ? beside + round_up(store, mt_page()) : 0;
 }
 
@@ -103,7 +105,7 @@ static uint64_t other_need(void *arg, enum mt_dtype grad, enum mt_dtype state, u
 	struct mt_layout l;
 	(void)rows;
 	if (mt_layout_make(&l, &c->geo, c->dtype, grad, state, c->optim)) return UINT64_MAX;
-	uint64_t bytes = mt_node_need(&l, c->config_bytes, c->step_tokens, c->nodes.nodes, c->nodes.streams);
+	uint64_t bytes = mt_node_need(&l, c->config_bytes, c->step_tokens, c->top, c->nodes.nodes, c->nodes.streams);
 	mt_layout_release(&l);
 	return bytes ? bytes : UINT64_MAX;
 }
@@ -166,7 +168,7 @@ static void fill_control(struct mt_control *c, const struct mt_create *opt, cons
 static uint64_t tier_memory(const struct mt_create *opt, const struct mt_layout *l)
 {
 	uint64_t have = mt_mem_available(), spare = mt_mem_total() / 10, free_shm = region_free();
-	uint64_t need = mt_node_need(l, opt->config_bytes, opt->step_tokens, 1, opt->streams);
+	uint64_t need = mt_node_need(l, opt->config_bytes, opt->step_tokens, opt->top, 1, opt->streams);
 	uint64_t unit_0 = mt_layout_state_bytes(l, 0); /* which is in memory in any case */
 	if (free_shm < have) have = free_shm;
 	return need && have > need + spare ? have - need - spare + unit_0 : 0;
@@ -242,6 +244,7 @@ int mt_run_create(const struct mt_create *opt, const struct mt_geometry *geo)
 		plan->partitions = MT_PARTITIONS;
 		plan->group = MT_GROUP;
 		plan->step_tokens = opt->step_tokens;
+		plan->top = opt->top;
 		plan->config_bytes = opt->config_bytes;
 		plan->params = l.params;
 		plan->nodes.node = opt->node;

@@ -60,7 +60,7 @@ load helpers
 	compiles() { "${CC:-cc}" -std=gnu17 -D_GNU_SOURCE -I"$T/shm" -fsyntax-only "$T/shm/abi.c" 2>"$T/err"; }
 	cp -r "$TOP/shm" "$T/shm"
 	compiles
-	for change in 's/n, reserved\[31\];/n, news, reserved[30];/' 's/reserved1\[5\];/reserved1[4], news;/' \
+	for change in 's/n, reserved\[31\];/n, news, reserved[30];/' 's/reserved1\[4\];/reserved1[3], news;/' \
 		's/double   aux, z;/double news, aux, z;/' 's/ zero;  /  news, zero;  /'; do
 		cp "$TOP"/shm/mt/*.h "$T/shm/mt/"
 		sed -i "$change" "$T"/shm/mt/*.h
@@ -84,7 +84,7 @@ load helpers
 	m.batch.documents = N + 1: 13 documents in 2 rows of 6 tokens
 	m.batch.weights = 0: an objective without weights
 	block.objective.kind = MT_NLL: objective of kind 0
-	block.objective.kind = MT_LOSS_KINDS: objective of kind 6
+	block.objective.kind = MT_LOSS_KINDS: objective of kind 7
 	block.objective.beta = NAN: objective: number 1 is not finite
 	block.old[7] = INFINITY: row 1, position 1: its old log-probability is not finite
 	d[1].side = MT_CHOSEN: documents 0 and 1 are not a pair of one row
@@ -102,5 +102,14 @@ load helpers
 	block.targets[3] = block.targets[4] = MT_NO_TARGET: document 1: has no target
 	d[0].begin = 3; d[1].begin = 6; m.batch.documents = 2: row 0, position 0: a target of no document
 	block.targets[3] = block.targets[4] = MT_NO_TARGET: valid
+	block.objective.kind = MT_KD: objective of kind 6 with 0 tokens of a teacher
+	if (batch_bytes(&m) != sizeof taught) return 1: valid
+	taught.objective.kind = MT_PG: objective of kind 1 with 2 tokens of a teacher
+	taught.teacher[0].ids[1] = 7: row 0, position 0: its teacher's is no distribution over 50 tokens
+	taught.teacher[0].ids[1] = VOCAB: row 0, position 0: its teacher's is no distribution over 50 tokens
+	taught.teacher[0].p[2] = NAN: row 0, position 0: its teacher's is no distribution over 50 tokens
+	taught.teacher[0].p[0] = -0.5f: row 0, position 0: its teacher's is no distribution over 50 tokens
+	taught.objective.temperature = NAN: objective: number 6 is not finite
+	m.batch.top = 1 << 30: 1 row of 2 tokens do not fit in a block of 0 tokens
 	EOF
 }

@@ -8,7 +8,7 @@ load lib/golden
 		grep -qF -- "$1" "$T/fails.err" || { cat "$T/fails.err"; return 1; }
 		fails_with 64 mt-step --count --batch 1 --seq 8 "${@:2}"
 	}
-	refused "--loss: 'ipo' is not nll, pg, dpo, simpo, orpo or kto" --loss ipo
+	refused "--loss: 'ipo' is not nll, pg, dpo, simpo, orpo, kto or kd" --loss ipo
 	refused "--loss: '' is not" --loss ''
 	refused "--beta goes with --loss dpo, simpo, orpo or kto" --beta 0.1
 	refused "--beta goes with" --loss pg --beta 0.1
@@ -22,9 +22,13 @@ load lib/golden
 	refused "--clip-high: 0 or more" --loss pg --clip-high -1
 	refused "--desirable goes with --loss kto" --loss dpo --desirable 1
 	refused "--undesirable: 0 or more" --loss kto --undesirable -1
-	for loss in pg dpo simpo orpo kto; do refused "--pack concat cuts the input" --loss $loss --pack concat; done
+	refused "--hard goes with --loss kd" --hard 0.1
+	refused "--temperature: above 0" --loss kd --temperature 0
+	refused "--rest: 0 to 1" --loss kd --rest 1.1
+	refused "--temperature: the mass of all other tokens is known at 1 alone" --loss kd --temperature 2
+	for loss in pg dpo simpo orpo kto kd; do refused "--pack concat cuts the input" --loss $loss --pack concat; done
 	for how in "" "nll" "pg" "pg --clip-low 0 --clip-high 5" "dpo --beta 1" "simpo --beta 10 --gamma 0" orpo \
-		"kto --beta 0.2 --desirable 0 --undesirable 1.5"; do
+		"kto --beta 0.2 --desirable 0 --undesirable 1.5" kd "kd --temperature 2 --rest 0 --hard 0.5"; do
 		mt-step r --check --steps 1 --batch 1 --seq 8 --lr 1 ${how:+--loss $how}
 	done
 	for loss in "dpo --beta 0" "dpo --clip-low 0.1" "ipo"; do
@@ -120,20 +124,26 @@ load lib/golden
 @test "8 steps of orpo match PyTorch's, with tied embeddings" { golden llama-orpo; }
 @test "8 steps of pg, of which a quarter of the targets is clipped, match PyTorch's" { golden llama-pg; }
 @test "8 steps of kto, answers of two weights alone and in pairs, match PyTorch's" { golden llama-kto; }
+@test "8 steps of kd on a teacher's 8 tokens and the others' mass, a quarter of hard targets, match PyTorch's" {
+	TEACHER=8 golden llama-kd
+}
+@test "4 steps of kd at temperature 2 on 8 tokens alone match PyTorch's" { TEACHER=8 golden llama-kd-hot; }
+@test "4 steps of kd on all tokens of the vocabulary match PyTorch's KL divergence" { TEACHER=79 golden llama-kd-all; }
 # bats test_tags=slow
 @test "8 steps of each objective differ from PyTorch's only by rounding, in bf16" {
-	for loss in dpo simpo orpo pg kto; do
+	for loss in dpo simpo orpo pg kto kd; do
 		RUN=$(mt_run_name $loss)
-		golden llama-$loss --bf16
+		TEACHER=8 golden llama-$loss --bf16
 		mt-store rm "$RUN" --force
 		rm -r "$T/final"
 	done
 }
 
-# Pairs in $T/pairs, rollouts in $T/rollouts, and answers alone and in pairs in $T/answers, each of 64 tokens in all, so
-# that rows of 64, 128 and 256 tokens are full
+# Pairs in $T/pairs, rollouts in $T/rollouts, answers alone and in pairs in $T/answers, and documents with 5 tokens of a
+# teacher in $T/taught, each of 64 tokens in all, so that rows of 64, 128 and 256 tokens are full
 full_records() {
-	PYTHONPATH=$GOLDEN python3 - "$T" <<-'END2'
+	TEACHER=5
+	PYTHONPATH=$GOLDEN python3 - "$T" 127 <<-'END2'
 		import random, sys
 		from records import CONTEXT_ONLY, Group, Weighted, write_records
 		draw = random.Random(5)
@@ -149,17 +159,23 @@ full_records() {
 		write_records(sys.argv[1] + "/answers", [answer() if i % 3 else pair() for i in range(12)])
 		write_records(sys.argv[1] + "/rollouts", [Weighted(tokens(64), [draw.choice((-1, 0.5, 1))] * 64, None, None,
 		    [draw.uniform(-6, -4) for _ in range(64)]) for _ in range(12)])
+		def taught():
+		    ids = tokens(64)
+		    each = lambda: (sorted(draw.sample(range(90), 5)), [draw.uniform(-6, -1) for _ in range(6)])
+		    return Weighted(ids, taught=(5, int(sys.argv[2])), teacher=[
+		        each() if i and not t & CONTEXT_ONLY else None for i, t in enumerate(ids)])
+		write_records(sys.argv[1] + "/taught", [taught() for _ in range(12)])
 	END2
 }
 
 records_of() { # LOSS
-	case $1 in pg) echo "$T/rollouts" ;; kto) echo "$T/answers" ;; *) echo "$T/pairs" ;; esac
+	case $1 in pg) echo "$T/rollouts" ;; kto) echo "$T/answers" ;; kd) echo "$T/taught" ;; *) echo "$T/pairs" ;; esac
 }
 
 # bats test_tags=slow
 @test "losses of documents depend on rows and micro-batches up to rounding, and two mt-streams give the bits of one" {
 	full_records
-	for loss in dpo simpo orpo pg kto; do
+	for loss in dpo simpo orpo pg kto kd; do
 		file=$(records_of $loss)
 		for how in "64 4 2" "64 4 1" "128 2 1" "256 1 1"; do
 			set -- $how
@@ -168,8 +184,8 @@ records_of() { # LOSS
 		python3 - $loss "$T"/s{64-2,64-1,128-1,256-1}.m <<-'END2'
 			import json, sys
 			runs = [[json.loads(l) for l in open(f)] for f in sys.argv[2:]]
-			keys = ("clip_fraction", "kl") if sys.argv[1] == "pg" else ("reward_chosen", "reward_rejected", "margin",
-			    "accuracy", "eval_margin", "eval_accuracy")
+			keys = {"pg": ("clip_fraction", "kl"), "kd": ()}.get(sys.argv[1], ("reward_chosen", "reward_rejected",
+			    "margin", "accuracy", "eval_margin", "eval_accuracy"))
 			for other in runs[1:]:
 			    for a, b in zip(runs[0], other, strict=True):
 			        assert a.keys() == b.keys() and (a["step"] == 0 or {*keys[:2], "loss"} <= a.keys()), (a, b)
@@ -263,11 +279,11 @@ references() {
 # bats test_tags=slow
 @test "kill -9 of each stage, and resume, change no bit of a training with an objective" {
 	full_records
-	for loss in dpo pg kto; do
+	for loss in dpo pg kto kd; do
 		file=$(records_of $loss)
 		set -- --seq 64 --batch 2 --micro 1 --loss $loss --eval "$file" --eval-every 2
 		trained whole "$file" --steps 6 "$@"
-		make_run "$GOLDEN/qwen3/model" --dtype fp32
+		make_run "$GOLDEN/qwen3/model" --dtype fp32 --top $TEACHER
 		start_stages
 		for dies in stream optim step none; do
 			spawn step sh -c 'f=$1; shift; exec mt-step "$@" --steps 6 --lr 1e-3 --wait 20 <"$f"' - "$file" "$RUN" "$@"
@@ -289,7 +305,7 @@ references() {
 
 @test "--grad none: steps with an objective give the bits of a run with gradients in the store" {
 	full_records
-	for loss in dpo pg kto; do
+	for loss in dpo pg kto kd; do
 		file=$(records_of $loss)
 		set -- --seq 64 --batch 4 --micro 4 --loss $loss --clip 0
 		MODEL=llama3 trained store "$file" "$@"
@@ -308,6 +324,142 @@ references() {
 	spawn sgd "$TOP/tests/examples/sgd.py" "$RUN"
 	mt-step "$RUN" --steps 3 --lr 0.5 --seq 64 --batch 4 --loss dpo --wait 5 <"$T/pairs" >"$T/m"
 	grep -q '"step": 3, "loss": [0-9.]*, .*"reward_chosen": null, .*"accuracy": null}' "$T/m"
+}
+
+# ---- a teacher ----
+
+# bats test_tags=slow
+@test "a teacher's part that is not valid, of another vocabulary or number of tokens, is one line, and 65" {
+	local G=$((1 << 31)) half=$(((0xc000 << 16) | 0xb800)) # -0.5 and -2 in fp16
+	# two tokens with loss; of a vocabulary of 100, the teacher's ids 4 and 9, and all others
+	taught() { # ID ID LOGS LOG VOCABULARY TOP
+		words "$T/in" $((G + 15)) 3 32 "$6" "$5" 7 8 9 "$1" "$2" "$3" "$4" 4 9 $half $((0xc000))
+	}
+	refused() { # WORDS
+		fails_with 65 sh -c 'mt-step --count --batch 1 --seq 8 --loss kd --config "$1" <"$0"' "$T/in" \
+			"$GOLDEN/llama3/model"
+		grep -qF -- "$1" "$T/fails.err" || { cat "$T/fails.err"; return 1; }
+		fails_with 65 mt-feed --check --loss kd --config "$GOLDEN/llama3/model/config.json" "$T/in"
+		grep -qF -- "$1" "$T/fails.err" || { cat "$T/fails.err"; return 1; }
+	}
+	taught 4 9 $half $((0xc000)) 100 2
+	mt-step --count --batch 1 --seq 8 --loss kd --config "$GOLDEN/llama3/model" <"$T/in" | grep -q '"targets": 2,'
+	[ "$(mt-feed --check --teacher "$T/in")" = 2 ]
+	taught 4 9 $half $((0xfc00)) 100 2 # no mass for all others
+	mt-feed --check --loss kd "$T/in"
+	taught 9 4 $half $((0xc000)) 100 2
+	refused "document 1, element 1: its teacher's 2 tokens do not ascend below 100, or a log-probability is not one"
+	taught 4 4 $half $((0xc000)) 100 2 && refused "do not ascend"
+	taught 4 100 $half $((0xc000)) 100 2 && refused "do not ascend"
+	for bad in 0xb8003c00 0xfc00c000 0xfe00c000 0xc000fc00; do # above 1, of 0 twice, NaN
+		taught 4 9 $((bad)) $((0xc000)) 100 2 && refused "do not ascend"
+	done
+	for bad in 0 3 $((G)) $((0xffffffff)); do
+		taught 4 9 $half $((0xc000)) 100 $bad && refused "tokens of its teacher do not fit its group"
+	done
+	taught 4 9 $half $((0xc000)) 50000 2
+	refused "its teacher has a vocabulary of 50000 tokens, the model one of 101: they must be the same"
+	taught 4 101 $half $((0xc000)) 103 2
+	refused "element 1: its teacher's token 101 is outside the vocabulary of 101"
+	taught 4 9 $half $((0xc000)) 100 2 && cp "$T/in" "$T/first"
+	words "$T/second" $((G + 8)) 2 32 1 100 7 8 4 $half && cat "$T/first" "$T/second" >"$T/in"
+	fails_with 65 sh -c 'mt-step --count --batch 1 --seq 8 --loss kd <"$0"' "$T/in"
+	grep -q "stdin: record 2: has 1 tokens of its teacher in place of 2" "$T/fails.err"
+	words "$T/in" 3 7 8 9 && refused "has no teacher, which --loss kd needs: mt-score --top K writes it"
+	make_run "$GOLDEN/llama3/model"
+	fails_with 78 sh -c 'mt-step "$1" --steps 1 --batch 1 --seq 8 --lr 1 --loss kd <"$0"' "$T/first" "$RUN"
+	grep -q "the run's rings have no room for a teacher's tokens: mt-store create --top K" "$T/fails.err"
+}
+
+# mt-score --top K of $T/records by mt-stream's OPTIONS, into $T/NAME: top NAME K [OPTIONS...]
+top() {
+	make_run "$GOLDEN/qwen3/model" --dtype fp32 --state none
+	spawn stream mt-stream "$RUN" --threads 1 "${@:3}"
+	mt-score "$RUN" --seq 32 --micro 3 --top "$2" <"$T/records" >"$T/$1" 2>"$T/err" ||
+		{ cat "$T/err" "$T/stream.err"; return 1; }
+	mt-store rm "$RUN" --force
+	wait "$PID" || true
+	: >"$T/pids"
+}
+
+@test "mt-score --top: the likeliest tokens and their log-probabilities, as --tokens has them; else the same" {
+	mixed_records
+	for k in 1 3 127; do top top$k $k; done
+	mt-feed "$T/top3" | cmp - "$T/top3"
+	mt-feed --check --shuffle 1 "$T/top3"
+	mv "$T/top3" "$T/records"
+	top again 3
+	cmp "$T/records" "$T/again"
+	make_run "$GOLDEN/qwen3/model" --dtype fp32
+	spawn stream mt-stream "$RUN" --threads 1
+	mt-score "$RUN" --seq 32 --micro 3 --tokens <"$T/records" >"$T/lines"
+	mixed_records
+	PYTHONPATH=$GOLDEN python3 - "$T" <<-'END2'
+		import json, math, sys
+		from records import CONTEXT_ONLY, Group, read_records
+		where = sys.argv[1]
+		flat = lambda rs: [d for r in rs for d in (r if isinstance(r, Group) else [r])]
+		lines = [json.loads(l) for l in open(where + "/lines")]
+		plain = flat(r for r in read_records(where + "/records") if not isinstance(r, Group) or sum(map(len, r)) <= 32)
+		one, all_of, some = (flat(read_records(f"{where}/{name}")) for name in ("top1", "top127", "again"))
+		assert len(one) == len(some) == len(plain) == len(lines), (len(one), len(plain), len(lines))
+		count = 0
+		for d, a, b, c, line in zip(plain, one, some, all_of, lines):
+		    for x in a, b, c:
+		        assert list(x) == list(d)
+		        assert all(getattr(x, k) == getattr(d, k, None) for k in ("weights", "side", "ref", "old"))
+		    for i, logp in enumerate(line["tokens"]):
+		        assert (logp is None) == (b.teacher[i] is None)
+		        if logp is None:
+		            continue
+		        count += 1
+		        every = dict(zip(*c.teacher[i]))
+		        assert list(every) == list(range(127)) and c.teacher[i][1][-1] == -math.inf
+		        best = sorted(every, key=lambda t: -every[t])
+		        assert abs(every[d[i]] - logp) <= 2**-11 * abs(logp)
+		        for x, k in (a, 1), (b, 3):
+		            ids, logs = x.teacher[i]
+		            assert min(every[t] for t in ids) >= every[best[k]] and len(ids) == k
+		            assert all(every[t] == l for t, l in zip(ids, logs)) and list(ids) == sorted(ids)
+		            assert abs(sum(map(math.exp, logs)) - 1) < 5e-3, logs
+		    greedy = all(t is None or t[0][0] == token for t, token in zip(a.teacher, d))
+		    assert greedy == line["greedy"]
+		assert count > 400, count
+	END2
+	fails_with 64 mt-score "$RUN" --seq 32 --top 3 --join ref
+	fails_with 64 mt-score "$RUN" --seq 32 --top 3 --sum
+	fails_with 64 mt-score "$RUN" --seq 32 --top 128
+}
+
+@test "mt-score --top: the same bytes from two mt-streams and from any order of a device's queues" {
+	mixed_records
+	top one 7
+	top chaos 7 --device chaos:3
+	cmp "$T/one" "$T/chaos"
+	make_run "$GOLDEN/qwen3/model" --dtype fp32 --state none
+	spawn a mt-stream "$RUN" --threads 1
+	spawn b mt-stream "$RUN" --threads 1
+	mt-score "$RUN" --seq 32 --micro 3 --top 7 <"$T/records" >"$T/two" 2>"$T/err"
+	cmp "$T/one" "$T/two"
+}
+
+# bats test_tags=slow
+@test "kd with the model itself as its teacher: loss and gradient are those of fp16 log-probabilities" {
+	full_records
+	cp "$T/rollouts" "$T/records"
+	run_of() { mt-run --quiet --model "$GOLDEN/qwen3/model" --dtype fp32 --threads 1 --seq 64 --micro 2 "$@"; }
+	run_of --score --data "$T/rollouts" --top 20 >"$T/own"
+	run_of --data "$T/own" --loss kd --no-shuffle --steps 2 --batch 4 --lr 1e-3 --out "$T/kd" >"$T/m"
+	python3 - "$T/m" <<-'END2'
+		import json, sys
+		first, second = map(json.loads, open(sys.argv[1]))
+		assert 0 < first["loss"] < 1e-6 and first["grad_norm"] < 1e-2 < second["grad_norm"], (first, second)
+	END2
+	fails_with 64 run_of --score --data "$T/rollouts" --top 20 --join ref
+	fails_with 64 run_of --score --data "$T/rollouts" --top 20 --sum
+	fails_with 65 run_of --data "$T/rollouts" --loss kd --steps 2 --batch 4 --lr 1e-3 --out "$T/no"
+	grep -q "has no teacher" "$T/fails.err"
+	fails_with 64 run_of --data "$T/own" --top 20 --steps 2 --batch 4 --lr 1e-3 --out "$T/no"
 }
 
 # ---- metrics ----

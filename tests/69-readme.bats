@@ -127,6 +127,36 @@ new_user() {
 	PY
 }
 
+@test "the README's commands of distillation work as written: a teacher's tokens, training on them to a lower loss" {
+	new_user
+	mkdir models/Qwen2.5-7B-Instruct
+	cp models/*0.5B*/* models/Qwen2.5-7B-Instruct
+	with_torch - models/Qwen2.5-7B-Instruct <<-'PY'
+		import sys, torch
+		from transformers import Qwen2Config, Qwen2ForCausalLM
+		torch.manual_seed(2)
+		config = Qwen2Config.from_pretrained(sys.argv[1], hidden_size=32, initializer_range=0.3)
+		Qwen2ForCausalLM(config).save_pretrained(sys.argv[1])
+	PY
+	python3 - >chats.jsonl <<-'PY'
+		import json
+		for i in range(300):
+		    answer = "I am a small model. " * (10 + i % 23)
+		    print(json.dumps({"messages": [{"role": "user", "content": "Who are you?"},
+		                                   {"role": "assistant", "content": answer}]}))
+	PY
+	{ block 2 | tail -n 1; block 3 | sed -n '/^cat /,/^END$/p'; block 5; } >commands
+	sed -i 's/--lr 1e-5/--lr 1e-3/' commands
+	grep -q '^bin/mt-run --score --top 64 ' commands
+	PATH=$T:$PATH sh -e commands >m 2>story || { cat story; return 1; }
+	[ -e kd/model/model.safetensors ]
+	python3 - kd/metrics.jsonl <<-'PY'
+		import json, sys
+		loss = [json.loads(line)["loss"] for line in open(sys.argv[1])]
+		assert len(loss) > 2 and 0 < loss[-1] < loss[0], loss
+	PY
+}
+
 @test "mt-tokens(1)'s recipe makes a model of a GGUF file: mt-tokens reads its tokenizer, mt-ckpt loads its weights" {
 	need_torch
 	has gguf accelerate || skip "needs gguf and accelerate (make venv)"

@@ -61,8 +61,22 @@ check_options() {
 	check_update
 	check_tier
 	check_device; check_compute
+	check_teacher
 	choose_micro
 	choose_places
+}
+
+MOST_TOP=1048576
+
+# Tokens of the teacher, for which batches need room: as the first record has them
+check_teacher() {
+	if [ "$loss" != kd ]; then
+		[ -z "$top" ] || die 64 "--top goes with --loss kd"
+		return
+	fi
+	[ -n "$top" ] || top=$(mt-feed --check --loss=kd --teacher $feed_options $data <&9) || exit
+	[ -n "$top" ] || die 64 "--loss kd: --top K is needed where the data is a pipe"
+	number top "$top" $MOST_TOP
 }
 
 # 0, 0.0, ...
@@ -298,7 +312,8 @@ check_files() {
 	[ -n "$steps$epochs" ] || die 64 "--steps N or --epochs N is needed"
 	if [ -n "$steps" ]; then
 		check_step
-		[ -z "$loss" ] || mt-feed --check --loss="$loss" $feed_options $data <&9 || exit
+		[ -z "$loss" ] ||
+			mt-feed --check --loss="$loss" --config="$config" $check_options $feed_options $data <&9 || exit
 	else                                        # counting checks that records are those of --loss, too
 		check_step --steps=$MOST_STEPS
 		count_steps

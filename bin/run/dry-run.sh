@@ -15,6 +15,7 @@ make_plan() { # [HOST-BYTES]
 	plan=$(mt-stream --plan --json --config "$config" --seq "$seq" $split --dtype "$dtype" \
 		--grad "$grad" --state "$state" --optim "$optim" --update "$update" --device "$kind" \
 		${threads:+--threads=$((threads * streams))} ${compute:+--compute="$compute"} ${loss:+--loss="$loss"} \
+		${top:+--top="$top"} \
 		${pack:+--pack="$pack"} ${1:+--host-memory="$1"} ${gpu_streams:+--streams="$gpu_streams"} \
 		${tier:+--tier="${tier_rate:-1000000}"} ${tier_memory:+--tier-memory="$tier_memory"} \
 		${node_count:+--nodes="$node_count"} ${node_count:+--net="${net:-1000000}"} 2>&1)

@@ -8,7 +8,7 @@ clip='' tier_given='' tier='' tier_memory='' tier_tile='' copy_tier='' tier_rate
 chosen=''                                       # set: micro is not the user's choice
 restart='' drop_unused='' load_options='' new_input='' best='' export_best='' nodes='' net=''
 ckpt_every='' eval_every='' stop_after='' max_skipped='' loss=''    # mt-step's
-demo='' sample='' sample_every='' sample_options='' join=''
+demo='' sample='' sample_every='' sample_options='' join='' top=''
 metrics='' show='' quiet='' dry='' json=''      # show: metrics on stdout also where that is a terminal
 feed_options='' check_options='' step_options='' given=' ' count=''
 
@@ -73,6 +73,7 @@ set_option() { # OPTION VALUE
 	--sample-temperature) sample_options=$sample_options--temperature=$2$nl ;;
 	--shuffle) set_order "$2" ;;
 	--epochs | --eos | --block) feed_options=$feed_options$1=$2$nl ;;
+	--top) [ -z "$score" ] || step_options=$step_options$1=$2$nl ;;
 	--micro) [ "$2" = auto ] || step_options=$step_options$1=$2$nl ;;
 	*) step_options=$step_options$1=$2$nl ;;
 	esac
@@ -148,7 +149,7 @@ of_file=''                                      # " (line N of FILE)" while an o
 alternatives='--shuffle --no-shuffle
 --bytes --u16 --u32
 --eos --block
---tokens --sum --join'
+--tokens --sum --join --top'
 
 # awk: the words of each line, without its comment, as by a shell that expands nothing but ~/. The word behind an option
 # is its value; where the line has no other option and nothing quoted, all words are. A line that begins with mt-run is

@@ -3,7 +3,7 @@
 
 # Those of mt-run, mt-feed and mt-score
 SCORE_OPTIONS='args|score|model|data|dtype|device|compute|micro|streams|threads|numa|run|quiet|help|version|bytes|u16'
-SCORE_OPTIONS="$SCORE_OPTIONS|u32|eos|block|seq|pack|long|tokens|sum|join|allow-image-tokens|wait"
+SCORE_OPTIONS="$SCORE_OPTIONS|u32|eos|block|seq|pack|long|tokens|sum|join|top|allow-image-tokens|wait"
 # Tokens of a micro-batch, unless --micro says it: its weights are read once
 SCORE_TOKENS=16384
 
@@ -12,8 +12,11 @@ check_score() {
 	[ -n "$data" ] || die 64 "--data FILE is needed"
 	number seq "$seq" 999999999
 	case $join in '' | ref | old) ;; *) die 64 "--join: '$join' is not ref or old" ;; esac
-	case $join$nl$step_options in
-	[a-z]*"$nl--tokens$nl"* | [a-z]*"$nl--sum$nl"*) die 64 "--join writes records: not with --tokens or --sum" ;;
+	[ -z "$top" ] || number top "$top" $MOST_TOP
+	[ -z "$top" ] || [ -z "$join" ] || die 64 "only one of --join and --top"
+	records=${join:+--join}${top:+--top}
+	case $records$nl$step_options in
+	-*"$nl--tokens$nl"* | -*"$nl--sum$nl"*) die 64 "$records writes records: not with --tokens or --sum" ;;
 	esac
 	if [ -z "$micro" ]; then
 		micro=$(((SCORE_TOKENS + seq - 1) / seq))

@@ -8,7 +8,7 @@ import sys
 from .errors import EX_DATA, Problem
 
 CONTEXT_ONLY = GROUP = 1 << 31
-SIDE, REF, WEIGHTS, OLD = 1, 2, 8, 16       # parts of a document in a group
+SIDE, REF, WEIGHTS, OLD, TEACHER = 1, 2, 8, 16, 32      # parts of a document in a group
 CHOSEN, REJECTED = 1, 2                     # sides
 
 
@@ -72,9 +72,13 @@ def documents(where, words):
     while at < len(words):
         number += 1
         count, parts = (*words[at:at + 2], 0)[:2]
-        begin = at + 2 + bool(parts & SIDE) + 2 * bool(parts & REF)
+        head = at + 2 + bool(parts & SIDE) + 2 * bool(parts & REF)
+        begin = head + 2 * bool(parts & TEACHER)
         end = begin + count * (1 + bool(parts & WEIGHTS) + bool(parts & OLD))
-        if parts & ~(SIDE | REF | WEIGHTS | OLD) or not count or end > len(words):
+        if parts & TEACHER and begin + count <= len(words):
+            targets = sum(word < CONTEXT_ONLY for word in words[begin + 1:begin + count])
+            end += targets * (words[head] + (words[head] + 2) // 2)
+        if parts & ~(SIDE | REF | WEIGHTS | OLD | TEACHER) or not count or end > len(words):
             raise Problem(EX_DATA, "%s, document %d: is not valid in its group" % (where, number))
         yield "%s, document %d" % (where, number), words[begin:begin + count]
         at = end

@@ -1,6 +1,7 @@
 /* model.c: one or several safetensors files as one model: open, look up by name, match with a run's tensors, read. */
 #include <stdlib.h>
 #include "hf.h"
+#include "model/half.h"
 #include "model/hfjson.h"
 
 static int by_name(const void *a, const void *b)
@@ -253,15 +254,6 @@ int model_match_tied(struct model *m, const char *embed_name, const char *head_n
 	free(y);
 	free(raw);
 	return rc;
-}
-
-/* fp16 pattern -> fp32 pattern, exact for all */
-static uint32_t half_bits(uint16_t h)
-{
-	uint32_t sign = (uint32_t)(h & 0x8000) << 16, exp = h >> 10 & 31, frac = h & 1023;
-	if (exp == 31) return sign | 0x7f800000u | frac << 13;
-	if (exp) return sign | (exp + 112) << 23 | frac << 13;
-	return sign | mt_bits((float)frac * 0x1p-24f); /* a denormal, and exact in fp32 */
 }
 
 int st_read(const struct st_entry *e, uint64_t from, uint64_t n, void *data)

@@ -129,6 +129,9 @@ static int check_group(struct checked *c, uint64_t off, uint32_t n)
 		rc = group_document(c->file->name, c->documents, number, words, n, &at, &d);
 		c->element = 0;
 		if (!rc && c->how->vocab) rc = check_words(c, d.ids, d.count);
+		if (!rc && c->how->vocab && c->how->by_loss && c->how->loss == MT_KD)
+			rc = loss_check_teacher(c->file->name, c->documents, &d, 0, (uint32_t)c->how->vocab);
+		if (!rc && c->how->top && !*c->how->top) *c->how->top = d.top;
 		if (!rc) count_end(c);
 	}
 	free(group);

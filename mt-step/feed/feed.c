@@ -1,4 +1,6 @@
 /* mt-feed: turns files into records. */
+#include <errno.h>
+#include <stdio.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +12,8 @@
 enum { MAX_FILES = 4096 };
 
 static struct feed_how how = {.epochs = 1};
-static bool bytes, u16, u32, decode, allow_media, turn_end;
+static bool bytes, u16, u32, decode, allow_media, turn_end, teacher;
+static uint32_t top;
 static const char *config, *sep, *loss;
 
 static const struct mt_opt options[] = {
@@ -33,6 +36,7 @@ static const struct mt_opt options[] = {
 	{"loss", OPT_CHOICE, &loss, MT_LOSS_CHOICE, "records are those of this --loss of mt-step", .with = "--check"},
 	{"turn-end", OPT_FLAG, &turn_end, NULL, "print in which token most parts of records end that are trained on",
 		.with = "--config"},
+	{"teacher", OPT_FLAG, &teacher, NULL, "print how many tokens of a teacher the first record has", .with = "--check"},
 	{"allow-image-tokens", OPT_FLAG, &allow_media, NULL,
 		"with --check: records may have tokens that stand for images, video or sounds"},
 	{0},
@@ -65,6 +69,7 @@ static void parse(int argc, char **argv, struct feed_sources *sources)
 			(unsigned long long)largest);
 	if (how.by_eos && how.block) mt_die(MT_EX_USAGE, "only one of --eos and --block");
 	how.by_loss = loss;
+	if (teacher) how.top = &top;
 	if (loss) mt_must(mt_loss_parse(loss, &how.loss));
 	if (decode) out_decode(sep ? sep : "\n");
 	mt_must(sources_open(sources, operands, n));
@@ -123,6 +128,7 @@ static int check_files(const struct feed_sources *s)
 	}
 	for (size_t i = 0; i < s->n_files && !rc; i++) rc = check_file(s->files[i], &how);
 	if (!rc && how.ends) rc = check_turn_end(&how);
+	if (!rc && top && printf("%u\n", top) < 0) rc = mt_fail(MT_EX_IO, "stdout: %s", strerror(errno));
 	free(ends.of[0]);
 	return rc;
 }

@@ -30,6 +30,7 @@ struct feed_how {
 	} * ends;
 	struct mt_media media; /* tokens that records must not have */
 	bool by_loss;          /* check that records are those of this loss */
+	uint32_t *top;         /* how many tokens of a teacher the first record has; NULL: not asked for */
 	enum mt_objective_kind loss;
 };
 

@@ -18,12 +18,13 @@ static struct {
 	struct mt_run *run;
 	struct mt_ring *grad[MT_STREAMS];
 	uint32_t streams;
-	uint64_t word;            /* of the attempt that the rest is of; 0: of none */
-	uint64_t done[MT_MICROS]; /* positions of each micro that have come */
-	uint64_t all, left;       /* of all micros, positions and losses; those that have not come */
+	uint64_t word; /* of the attempt that the rest is of; 0: of none */
+	/* positions of each micro that have come: their log-probabilities, their most likely tokens */
+	uint64_t done[2][MT_MICROS];
+	uint64_t all, left; /* of all micros, positions and losses; those that have not come */
 } got;
 
-void answers_open(const struct options *o)
+void answers_open(const struct options *o, uint32_t top)
 {
 	mt_must(mt_run_attach(&got.run, o->run, MT_RUN_RINGS, o->wait, &mt_stopping));
 	mt_must(mt_stage_claim(got.run, MT_OPTIM, NULL));
@@ -33,6 +34,9 @@ void answers_open(const struct options *o)
 		char name[32];
 		snprintf(name, sizeof name, "grad.%u", i);
 		mt_must(mt_ring_open(got.run, name, &got.grad[i]));
+		if (4 * MT_TEACHER_WORDS(top) > mt_ring_block(got.grad[i]))
+			mt_die(MT_EX_CONFIG, "--top %u: a position's tokens do not fit a block of ring %s, of %zu bytes", top, name,
+				mt_ring_block(got.grad[i]));
 	}
 }
 
@@ -58,9 +62,9 @@ static void begin(uint64_t word, uint32_t k, const struct part *p)
 {
 	struct mt_txn *t = mt_txn(got.run, k);
 	got.word = word;
-	got.left = got.all = p->in.source.rows * p->in.seq + t->micros;
+	got.left = got.all = p->in.source.rows * p->in.seq * (p->top ? 2 : 1) + t->micros;
 	for (uint32_t i = 0; i < t->micros; i++) {
-		got.done[i] = 0;
+		got.done[0][i] = got.done[1][i] = 0;
 		t->losses[i] = (struct mt_loss){0};
 	}
 }
@@ -73,7 +77,10 @@ static _Noreturn void bad(const struct mt_msg *m, const char *why)
 static void take(struct driver *d, const struct mt_msg *m, const void *block, struct part *p)
 {
 	struct mt_loss *loss = &mt_txn(got.run, m->k)->losses[m->micro];
-	uint64_t *done = &got.done[m->micro], first = m->micro * d->o->micro * p->in.seq;
+	bool top = m->kind == MT_MSG_TOP;
+	uint64_t *done = &got.done[top][m->micro], first = m->micro * d->o->micro * p->in.seq;
+	uint64_t each = top ? 4 * MT_TEACHER_WORDS(p->top) : sizeof *p->logp;
+	char *to = top ? (char *)p->teacher : (char *)p->logp;
 	if (m->kind == MT_MSG_LOSS) {
 		if (loss->entered) bad(m, "a loss that came before");
 		*loss = (struct mt_loss){.sum = m->loss.sum,
@@ -83,9 +90,10 @@ static void take(struct driver *d, const struct mt_msg *m, const void *block, st
 		got.left--;
 		return;
 	}
-	if (m->kind != MT_MSG_SCORE || m->score.off != *done || m->score.n > positions_of(d, p, m->micro) - *done)
+	if ((m->kind != MT_MSG_SCORE && (!top || !each)) || m->score.off != *done ||
+		m->score.n > positions_of(d, p, m->micro) - *done || m->score.n * each > mt_ring_block(got.grad[0]))
 		bad(m, "not the micro-batch's next log-probabilities");
-	memcpy(p->logp + first + *done, block, m->score.n * sizeof *p->logp);
+	memcpy(to + (first + *done) * each, block, m->score.n * each);
 	*done += m->score.n;
 	got.left -= m->score.n;
 }

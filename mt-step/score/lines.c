@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "metrics.h"
 #include "mt/error.h"
@@ -16,6 +17,9 @@ static struct {
 	bool greedy;    /* each target is the most likely token */
 	double *tokens; /* with LINES_TOKENS and LINES_OLD, of each token: NAN without target */
 	size_t n, room;
+	uint32_t *teacher; /* with LINES_TOP, of each target what messages have */
+	size_t teacher_words, teacher_room;
+	uint32_t top, vocabulary;
 } line;
 
 static struct {
@@ -57,10 +61,22 @@ static void put_line(enum lines how, struct place of, uint64_t targets, double l
 static void close_line(enum lines how)
 {
 	if (!line.of.record) return;
-	if (how == LINES_REF || how == LINES_OLD)
-		join_document(how == LINES_REF ? MT_PART_REF : MT_PART_OLD, line.of.record, line.logp, line.tokens, line.n);
+	if (how >= LINES_REF)
+		join_document(
+			&(struct joined){
+				.part = how == LINES_REF ? MT_PART_REF
+					: how == LINES_OLD   ? MT_PART_OLD
+										 : MT_PART_TEACHER,
+				.sum = line.logp,
+				.tokens = line.tokens,
+				.n = line.n,
+				.teacher = line.teacher,
+				.top = line.top,
+				.vocabulary = line.vocabulary,
+			},
+			line.of.record);
 	else if (how != LINES_SUM) put_line(how, line.of, line.targets, line.logp, line.greedy);
-	line.n = 0;
+	line.n = line.teacher_words = 0;
 }
 
 static void open_line(enum lines how, struct place of)
@@ -76,20 +92,36 @@ static void open_line(enum lines how, struct place of)
 	sum.documents++;
 }
 
+/* x, with room for so many more elements behind n */
+static void *grow(void *x, size_t n, size_t more, size_t *room, size_t bytes)
+{
+	if (n + more <= *room) return x;
+	*room = 2 * (n + more) + 4096;
+	x = realloc(x, *room * bytes);
+	if (!x) mt_die(MT_EX_NOMEM, "no memory for the log-probabilities of a document");
+	return x;
+}
+
 static void add_token(double logp)
 {
-	if (line.n == line.room) {
-		line.room = line.room ? 2 * line.room : 4096;
-		line.tokens = realloc(line.tokens, line.room * sizeof *line.tokens);
-		if (!line.tokens) mt_die(MT_EX_NOMEM, "no memory for the log-probabilities of a document");
-	}
+	line.tokens = grow(line.tokens, line.n, 1, &line.room, sizeof *line.tokens);
 	line.tokens[line.n++] = logp;
+}
+
+static void add_teacher(const uint32_t *words, size_t n)
+{
+	line.teacher = grow(line.teacher, line.teacher_words, n, &line.teacher_room, sizeof *words);
+	memcpy(line.teacher + line.teacher_words, words, n * sizeof *words);
+	line.teacher_words += n;
 }
 
 void lines_add(enum lines how, const struct part *p, const struct mt_txn *t)
 {
 	const struct rows_source *in = &p->in;
 	bool tokens = how == LINES_TOKENS || how == LINES_OLD;
+	size_t words = MT_TEACHER_WORDS(p->top);
+	line.top = p->top;
+	line.vocabulary = p->vocabulary;
 	for (uint64_t i = 0; i < in->source.rows * in->seq; i++) {
 		bool target = in->targets[i] != MT_NO_TARGET;
 		double logp = 0 - fabs(p->logp[i]);
@@ -99,6 +131,7 @@ void lines_add(enum lines how, const struct part *p, const struct mt_txn *t)
 		if (begins) open_line(how, of);
 		if (begins && tokens) add_token(NAN); /* nothing predicts the first token */
 		if (target) {
+			if (words) add_teacher(p->teacher + i * words, words);
 			line.logp += logp;
 			line.greedy &= !signbit(p->logp[i]);
 			line.targets++;

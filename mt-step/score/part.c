@@ -4,15 +4,18 @@
 #include "mt/error.h"
 #include "score.h"
 
-int part_open(struct part *p, uint64_t rows, uint64_t seq)
+int part_open(struct part *p, uint64_t rows, uint64_t seq, uint32_t top, uint32_t vocabulary)
 {
 	uint64_t n = rows * seq;
 	uint32_t *tokens = malloc(n * 3 * sizeof *tokens);
 	*p = (struct part){.in = {.source = {.fill = rows_fill, .rewind = rows_rewind}, .seq = seq, .tokens = tokens},
-		.most = rows};
+		.most = rows,
+		.top = top,
+		.vocabulary = vocabulary};
 	p->places = malloc(n * sizeof *p->places);
 	p->logp = malloc(n * sizeof *p->logp);
-	if (!tokens || !p->places || !p->logp)
+	p->teacher = malloc(n * MT_TEACHER_WORDS(top) * sizeof *p->teacher + 1);
+	if (!tokens || !p->places || !p->logp || !p->teacher)
 		return mt_fail(MT_EX_NOMEM, "no memory for %llu rows of %llu tokens", (unsigned long long)rows,
 			(unsigned long long)seq);
 	p->in.targets = tokens + n;

@@ -19,11 +19,13 @@
 #include "saves.h"
 #include "score.h"
 
-enum { PART_MICROS = 64 }; /* micro-batches of an evaluation */
+/* micro-batches of an evaluation; where answers are long */
+enum { PART_MICROS = 64, PART_MICROS_TOP = 8 };
 
 static struct options o = {.wait = 10};
 static const char *pack_name = "docs", *long_name = "split", *join;
 static bool tokens, summed;
+static uint64_t top;
 static uint64_t expected; /* bytes of the input; 0: not known */
 
 static const struct mt_opt table[] = {
@@ -34,6 +36,8 @@ static const struct mt_opt table[] = {
 	{"tokens", OPT_FLAG, &tokens, NULL, "also the log-probability of each token"},
 	{"sum", OPT_FLAG, &summed, NULL, "one line instead: the mean loss of all, and the perplexity"},
 	{"join", OPT_CHOICE, &join, "ref|old", "write the records again instead, with this part of documents"},
+	{"top", OPT_U64, &top, "K",
+		"write the records again instead, with the K most likely tokens of each target, for kd"},
 	{"allow-image-tokens", OPT_FLAG, &o.allow_media, NULL,
 		"models with images: take records with tokens that stand for images, video or sounds"},
 	{"expect", OPT_SIZE, &expected, "BYTES", "size of the input, for the time left (default: that of a file)"},
@@ -44,7 +48,8 @@ static const struct mt_opt table[] = {
 static const struct mt_program program = {
 	.name = "mt-score",
 	.usage = "mt-score [RUN] --seq T [options] < records > lines\n"
-			 "mt-score [RUN] --seq T --join ref|old [options] < records > records",
+			 "mt-score [RUN] --seq T --join ref|old [options] < records > records\n"
+			 "mt-score [RUN] --seq T --top K [options] < records > records",
 	.about = "Writes the log-probability of each record under the weights of RUN, a JSON object a line. It takes the\n"
 			 "places of mt-step and mt-optim; mt-streams compute.",
 	.opts = table,
@@ -66,11 +71,15 @@ static enum lines parse(int argc, char **argv)
 	if (o.seq < 2 || o.seq > SEQ_MAX) mt_die(MT_EX_USAGE, "--seq T is needed, 2 to %u", SEQ_MAX);
 	pack_how_parse(pack_name, &o.pack);
 	pack_long_parse(long_name, &o.pack);
-	if (join && (tokens || summed)) mt_die(MT_EX_USAGE, "--join writes records: not with --tokens or --sum");
-	if (join && (o.pack & LONG_MASK) == LONG_TRUNCATE)
-		mt_die(MT_EX_USAGE, "--join writes whole records: not with --long truncate");
+	const char *records = join ? "--join" : "--top";
+	if (join && top) mt_die(MT_EX_USAGE, "only one of --join and --top");
+	if ((join || top) && (tokens || summed))
+		mt_die(MT_EX_USAGE, "%s writes records: not with --tokens or --sum", records);
+	if ((join || top) && (o.pack & LONG_MASK) == LONG_TRUNCATE)
+		mt_die(MT_EX_USAGE, "%s writes whole records: not with --long truncate", records);
 	if (tokens && summed) mt_die(MT_EX_USAGE, "only one of --tokens and --sum");
 	if (isatty(STDIN_FILENO)) mt_die(MT_EX_USAGE, "stdin is a terminal; records are read there");
+	if (top) return LINES_TOP;
 	if (join) return strcmp(join, "ref") ? LINES_OLD : LINES_REF;
 	return tokens ? LINES_TOKENS : summed ? LINES_SUM : LINES_DOCUMENTS;
 }
@@ -109,7 +118,10 @@ static void enter(void)
 	saves_begin(&driver, reported);
 	options_check_seq(&o, mt_geometry(run));
 	check_finished(run);
-	answers_open(&o);
+	if (top > mt_geometry(run)->vocab)
+		mt_die(MT_EX_USAGE, "--top %llu: the vocabulary has %u tokens", (unsigned long long)top,
+			mt_geometry(run)->vocab);
+	answers_open(&o, (uint32_t)top);
 	driver.wakes |= answers_wake();
 }
 
@@ -174,11 +186,12 @@ int main(int argc, char **argv)
 	if (!expected && fstat(STDIN_FILENO, &st) == 0 && S_ISREG(st.st_mode)) expected = (uint64_t)st.st_size;
 	enter();
 	struct vocabulary vocab = vocabulary_of_run(&o, driver.run);
-	mt_must(part_open(&part, PART_MICROS * o.micro, o.seq));
+	mt_must(part_open(&part, (top ? PART_MICROS_TOP : PART_MICROS) * o.micro, o.seq, (uint32_t)top, vocab.size));
 	mt_must(record_open(&in, STDIN_FILENO, "stdin"));
-	if (join) in.whole = join_keep;
+	if (join || top) in.whole = join_keep;
 	mt_must(packer_open(&packer, &in, o.pack, (uint32_t)o.seq, &vocab));
-	driver.scores = 2;
+	driver.scores = top ? 3 : 2;
+	driver.top = (uint32_t)top;
 	while ((rows = part_read(&part, &packer)) > 0) score(&part, how, &packer);
 	mt_must((int)rows);
 	if (!packer.documents) mt_die(MT_EX_DATA, "stdin: no record at all");

@@ -63,6 +63,8 @@ static const struct mt_opt options[] = {
 	{"nodes", OPT_FLAG, NULL, NULL,
 		"one of several nodes of a run: mpirun -n N mt-run --nodes ..., the same on each node; for checkpoints, OUT "
 		"must be on a file system that all of them see"},
+	{"top", OPT_U64, NULL, "K",
+		"with --loss kd: tokens of a teacher at each target (default: as the first record has)"},
 	{"run", OPT_STR, NULL, "NAME", "name of the run in shared memory (default: run-PID)"},
 	{"sample", OPT_STR, NULL, "FILE",
 		"mt-sample continues the prompts in FILE after the last step, in OUT/samples.jsonl; with --bytes, or for a "
@@ -90,7 +92,7 @@ static const struct mt_program program = {
 	.name = "mt-run",
 	.usage = "mt-run --model DIR|config.json --data FILE --out DIR [options] [options of mt-step] > metrics\n"
 			 "mt-run --score --model DIR --data FILE --seq T [--tokens|--sum] [options] > lines\n"
-			 "mt-run --score --join ref|old --model DIR --data FILE --seq T [options] > records",
+			 "mt-run --score --join ref|old|--top K --model DIR --data FILE --seq T [options] > records",
 	.about = "Trains MODEL on FILE: checkpoints in OUT/step-*, the result in OUT/model, the metrics also in\n"
 			 "OUT/metrics.jsonl. MODEL is a Hugging Face directory, or a config.json: then weights are random.\n"
 			 "With --score, writes log-probabilities of the records instead (see mt-score), and trains nothing.\n"

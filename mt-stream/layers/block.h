@@ -61,6 +61,7 @@ struct scratch {            /* valid only within one call */
 	float *mean;            /* (N)         LayerNorm's */
 	void *logits;           /* (N', V)     N' the tokens of a head chunk; fp32 where losses are asked for */
 	double *losses;         /* (N')      of each token; NULL: only their sum is asked for */
+	uint32_t *top;          /* (N', MT_TEACHER_WORDS) the most likely ones; NULL: they are not asked for */
 	struct routing routing; /* of a slice; models with experts only */
 	struct ple_scratch ple;
 	void *operand[2]; /* room for operands x and dy; NULL where activations are operands as they are */
@@ -97,6 +98,7 @@ struct chunk { /* whole rows that go through a layer together */
 	const struct list *lists;                  /* of each kind of layers */
 	const uint32_t *tokens, *targets, *starts; /* (N) each */
 	const float *row_weights;                  /* (N) of targets in the loss; NULL: 1 each */
+	struct teacher teacher;                    /* (N) of targets, likewise; its top also that of s.top */
 	const uint32_t *host_starts;               /* host: as starts */
 	const uint32_t *span_starts; /* (N): where in its row the token's span starts (mt_layer); NULL to sample */
 	const float *cos[MT_KINDS], *sin[MT_KINDS]; /* (positions, rope_dim / 2), by kind of layer */

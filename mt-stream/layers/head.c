@@ -52,7 +52,10 @@ static void head_forward(const struct chunk *c, const struct weights *w, float s
 	LAUNCH(c, OP_CROSS_ENTROPY, cross_entropy, .logits = c->s.logits, .targets = c->targets, .n = c->n,
 		.vocab = c->geo->vocab, .scale = scale, .backward = backward, .loss = loss, .losses = c->s.losses,
 		.weights = c->s.losses ? NULL : c->row_weights, .logit_scale = changed ? c->geo->logit_scale : 0,
-		.cap = changed ? c->geo->logit_cap : 0);
+		.cap = changed ? c->geo->logit_cap : 0, .teacher = c->teacher);
+	if (c->s.losses && c->s.top)
+		LAUNCH(c, OP_TOP, top, .logits = c->s.logits, .targets = c->targets, .losses = c->s.losses, .n = c->n,
+			.vocab = c->geo->vocab, .top = c->teacher.top, .words = c->s.top);
 }
 
 void head_loss(const struct chunk *c, const struct weights *w, struct loss *loss, const void *x)

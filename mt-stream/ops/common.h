@@ -52,6 +52,7 @@ static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 	f(SCALED_ADD, scaled_add, scaled_add, "scaled add") \
 	f(CAP_LOGITS, cap_logits, cap_logits, "cap logits") \
 	f(CROSS_ENTROPY, cross_entropy, cross_entropy, "cross-entropy") \
+	f(TOP, top, top, "top tokens") \
 	f(JOIN, join, join, "join") \
 	f(ROUTE_FORWARD, route_forward, route, "route forward") \
 	f(ROUTE_BACKWARD, route_backward, route, "route backward") \
@@ -76,7 +77,7 @@ static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 /* Their arguments */
 #define OP_ARGS(f) \
 	f(bias_backward) f(embed_forward) f(embed_backward) f(norm_forward) f(norm_backward) f(rope) f(attention) \
-	f(activation) f(sinks_backward) f(scaled_add) f(cap_logits) f(cross_entropy) f(join) f(route) f(dispatch) \
+	f(activation) f(sinks_backward) f(scaled_add) f(cap_logits) f(cross_entropy) f(top) f(join) f(route) f(dispatch) \
 	f(grouped_gemm) f(grouped_bias_backward) f(combine) f(combine_backward) f(balance) f(conv) f(delta) \
 	f(gated_norm) f(gate) f(columns) f(mla)
 /* clang-format on */

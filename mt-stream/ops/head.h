@@ -17,9 +17,19 @@ struct loss {
 	int64_t targets;
 };
 
+/* What a teacher says of each row's target, and the loss of it (Hinton et al., arXiv 1503.02531): t^2 KL(p || softmax
+ * of logits / t), times 1 - hard; and cross-entropy with the target, times hard. The last of p is that of all tokens
+ * which are not among ids, as one class; where it is 0, they are none. */
+struct teacher {
+	const uint32_t *words; /* (N, MT_TEACHER_WORDS(top)) ids, ascending, then p, fp32; NULL: there is none */
+	int64_t top;
+	float temperature, hard;
+};
+
 /* loss += the rows' -log softmax(logits)[target] in fp64, times their weights, and the number of targets */
 struct cross_entropy_args {
-	/* (N, V); backward: becomes (softmax - onehot) scale weight, and 0 in rows without target or of weight 0 */
+	/* (N, V); backward: becomes the gradient, which without a teacher is (softmax - onehot), times scale and weight;
+	 * and 0 in rows without target or of weight 0 */
 	void *logits;
 	uint16_t *as;            /* cpu: the logits that they become, rounded to bf16 */
 	const uint32_t *targets; /* (N); UINT32_MAX: no target */
@@ -34,7 +44,21 @@ struct cross_entropy_args {
 	/* backward, if not 0: logits were scaled and capped by OP_CAP_LOGITS, and the gradient is wanted of what they were
 	 * before: times logit_scale (1 - (logit / cap)^2) */
 	float logit_scale, cap;
+	struct teacher teacher; /* its losses are not asked for */
 };
+
+/* The most likely tokens of rows with a target, by logits in fp32: ids in ascending order, of equally likely ones the
+ * first ones; then the log-probabilities of these, and of all others together */
+struct top_args {
+	const float *logits;
+	const uint32_t *targets;
+	const double *losses; /* as OP_CROSS_ENTROPY has them */
+	int64_t n, vocab, top;
+	uint32_t *words; /* (N, MT_TEACHER_WORDS(top)); 0 in rows without a target */
+};
+
+/* The order of floats as one of unsigned numbers */
+static inline ON_DEVICE uint32_t top_key(uint32_t bits) { return bits & 0x80000000u ? ~bits : bits | 0x80000000u; }
 
 /* clang-format off */
 #define cap_logits_arrays(A) \
@@ -42,6 +66,8 @@ struct cross_entropy_args {
 #define cross_entropy_arrays(A) \
 	A(a->losses ? 4 : elem, logits, a->n * a->vocab, 0) \
 	A(8, losses, a->n, 1)
+#define top_arrays(A) \
+	A(4, words, a->n * (2 * a->top + 1), 1)
 /* clang-format on */
 
 #endif

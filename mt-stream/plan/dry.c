@@ -87,7 +87,7 @@ static uint64_t regions_of(const struct dry *o, const struct mt_layout *l, const
 {
 	uint64_t tokens = (uint64_t)req->rows * req->seq;
 	uint32_t streams = larger(mt_default_streams(req->nodes), req->streams); /* as mt-run has create make rings */
-	return mt_node_need(l, o->config_bytes, tokens < 2 ? 2 : tokens, req->nodes, streams);
+	return mt_node_need(l, o->config_bytes, tokens < 2 ? 2 : tokens, req->top, req->nodes, streams);
 }
 
 /* The host memory budget, and what the run takes of it beside activations: the run's regions, and in mt-stream the rows
@@ -99,7 +99,7 @@ static int host_of(const struct dry *o, const struct mt_layout *l, struct plan_r
 	for (uint32_t k = 0; k < req->geo->n_kinds; k++)
 		tables += (uint64_t)req->seq * req->geo->kind[k].rope_dim * sizeof(float);
 	if (!regions) return mt_fail(MT_EX_NOMEM, "no memory for a plan");
-	req->host_beside = regions + req->streams * (tokens * 3 * sizeof(uint32_t) + tables);
+	req->host_beside = regions + req->streams * (tokens * (3 + MT_TEACHER_WORDS(req->top)) * sizeof(uint32_t) + tables);
 	uint64_t shared = o->here ? mt_mem_available() : (uint64_t)req->profile.memory;
 	req->host = o->r->host ? o->r->host : req->unified ? shared : UINT64_MAX;
 	if (req->host_beside > req->host)

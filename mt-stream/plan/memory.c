@@ -5,6 +5,7 @@
 
 #include "layers/list.h"
 #include "mt/layout.h"
+#include "mt/memory.h"
 #include "plan.h"
 
 struct sizes {
@@ -142,6 +143,7 @@ static void take_scratch(struct walk *w, const struct plan_request *req, const s
 	if (req->ple) ple_take(&t->ple, &(struct ple_sizes){req->geo, z->slice, z->elem}, walk_take_fn, &ple);
 	t->logits = walk_take(&head, z->head, req->geo->vocab, needs_losses(req) ? sizeof(float) : z->elem);
 	t->losses = needs_losses(req) ? walk_take(&head, z->head, 1, sizeof *t->losses) : NULL;
+	t->top = req->scores && req->top ? walk_take(&head, z->head, MT_TEACHER_WORDS(req->top), 4) : NULL;
 	w->used = larger(larger(mixers.used, mlp.used), larger(ple.used, head.used));
 	w->over |= mixers.over || mlp.over || ple.over || head.over;
 }
@@ -236,6 +238,7 @@ uint64_t memory_lay(const struct plan_request *req, const struct plan *plan, str
 	p->targets = walk_take(&w, all, 1, 4);
 	p->starts = walk_take(&w, all, 1, 4);
 	p->row_weights = req->weighted ? walk_take(&w, all, 1, sizeof(float)) : NULL;
+	p->teacher = req->top && !req->scores ? walk_take(&w, all, MT_TEACHER_WORDS(req->top), 4) : NULL;
 	p->span_starts = req->most.span ? walk_take(&w, all, 1, 4) : NULL;
 	p->loss = walk_take(&w, 1, 1, sizeof *p->loss);
 	take_balance(&w, req, all, p);

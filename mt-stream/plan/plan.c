@@ -15,7 +15,7 @@ static struct requested requested = {.profile = ""};
 static struct dry dry = {.r = &requested};
 static const char *attention = "cudnn", *loss = "nll", *dtype = "bf16", *grad = "fp32", *state = "fp32",
 				  *optim = "adamw", *update = "late", *pack = "docs";
-static uint64_t seq, micro, batch, nodes = 1, gpus, micros = 1;
+static uint64_t seq, micro, batch, nodes = 1, gpus, micros = 1, top = 64;
 static double net;
 static bool nodes_given, net_given, micros_given, gpus_given, list;
 
@@ -29,7 +29,8 @@ static const struct mt_opt options[] = {
 	{"grad", OPT_CHOICE, &grad, "fp32|bf16|none", "type of gradients"},
 	{"state", OPT_CHOICE, &state, "fp32|bf16|int8", "type of AdamW's m and v"},
 	{"optim", OPT_CHOICE, &optim, "adamw|lion|sgd", "rule of the update"},
-	{"loss", OPT_CHOICE, &loss, MT_LOSS_CHOICE, "all but nll compute the LM head's forward pass twice"},
+	{"loss", OPT_CHOICE, &loss, MT_LOSS_CHOICE, "all but nll and kd compute the LM head's forward pass twice"},
+	{"top", OPT_U64, &top, "K", "with --loss kd: tokens of the teacher at each target", .least = 1, .most = 1 << 20},
 	{"update", OPT_CHOICE, &update, "late|early", "when mt-optim updates"},
 	{"device", OPT_STR, &requested.device, "cpu|cuda[:N]", "device of this machine (default: the GPU found, else cpu)"},
 	REQUESTED_OPTIONS(requested),
@@ -149,7 +150,9 @@ static struct plan_request request_parse(void)
 	req.state = mt_dtype_named(state);
 	req.optim = mt_optim_named(optim);
 	mt_must(mt_loss_parse(loss, &kind));
-	req.objective = req.weighted = mt_is_objective(kind);
+	req.weighted = mt_is_objective(kind);
+	req.top = mt_losses[kind].needs & MT_PART_TEACHER ? (uint32_t)top : 0;
+	req.objective = req.weighted && !req.top;
 	check_nodes();
 	req.early = !strcmp(update, "early");
 	if (req.early && (req.grad == MT_NONE || nodes_given))

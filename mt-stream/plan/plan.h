@@ -87,6 +87,7 @@ struct plan_request {
 	bool scores;                     /* not train: each token's loss is asked for, too */
 	bool weighted;                   /* rows may have weights */
 	bool objective;                  /* the loss may be one of documents' log-probabilities */
+	uint32_t top;                    /* of a teacher's tokens: of each target, or with scores of each answer */
 	bool packed;                     /* rows may hold several documents */
 	struct attention_need attention; /* work memory of library attention on such rows */
 	uint64_t elem, operand;          /* bytes of an element on the device, and of an operand (device.h) */
@@ -320,6 +321,7 @@ static inline uint64_t tokens_of_head(const struct plan_request *req, const stru
 struct memory_layout {
 	uint32_t *tokens, *targets, *starts; /* (n) of the whole micro-batch */
 	float *row_weights;                  /* (n) likewise, where rows may have weights */
+	uint32_t *teacher;                   /* (n, MT_TEACHER_WORDS) likewise, with a loss that needs it */
 	uint32_t *span_starts;               /* (n) of models with spans */
 	struct loss *loss;
 	uint32_t *counted;                    /* (n), and */

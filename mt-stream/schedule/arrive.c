@@ -37,11 +37,14 @@ void batch_in(struct stream *s)
 		{OP_COPY, .copy = {m->layout.row_weights, s->taken.host + 3 * n, n * 4}},
 	};
 	/* those of an objective come from its head */
-	bool weights = s->taken.msg.batch.weights && !s->taken.msg.batch.documents;
+	bool weights = s->taken.msg.batch.weights && !has_objective(s);
+	size_t words = m->layout.teacher ? n * MT_TEACHER_WORDS(m->request.top) : 0;
 	size_t copies = sizeof ops / sizeof *ops - !weights;
 	launch(s, Q_COMPUTE, &ops[0]);
 	queue_wait(s, Q_WEIGHTS, event_record(s, Q_COMPUTE));
 	for (size_t i = 1; i < copies; i++) launch(s, Q_COMPUTE, &ops[i]);
+	if (words)
+		launch(s, Q_COMPUTE, &(struct op){OP_COPY, .copy = {m->layout.teacher, s->taken.host + 5 * n, words * 4}});
 	if (m->layout.span_starts)
 		launch(s, Q_COMPUTE, &(struct op){OP_COPY, .copy = {m->layout.span_starts, s->taken.spans, n * 4}});
 	balance_in(s);

@@ -1,6 +1,7 @@
 /* chunks.c: the chunks of a pass, and where the activations of each are. */
 #include <string.h>
 
+#include "batch.h"
 #include "schedule.h"
 
 int64_t slices_of(const struct stream *s, int64_t n)
@@ -9,6 +10,18 @@ int64_t slices_of(const struct stream *s, int64_t n)
 	const struct plan *plan = &s->micro->plan;
 	int64_t chunk = (int64_t)rows_of_chunk(req, plan) * req->seq, slice = (int64_t)tokens_of_slice(req, plan);
 	return n / chunk * (int64_t)slices_of_chunk(req, plan) + (n % chunk + slice - 1) / slice;
+}
+
+static struct teacher teacher_of(const struct stream *s, int64_t first)
+{
+	const struct mt_msg *m = &s->taken.msg;
+	struct teacher t = {.top = m->batch.top};
+	if (!m->batch.top || !m->batch.documents) return t;
+	const struct mt_objective *how = batch_parts(m, s->taken.host).objective;
+	t.words = s->micro->layout.teacher + (uint64_t)first * MT_TEACHER_WORDS(t.top);
+	t.temperature = (float)how->temperature;
+	t.hard = (float)how->chosen_scale;
+	return t;
 }
 
 struct chunk chunk_of(struct stream *s, int64_t from, int64_t n)
@@ -28,6 +41,7 @@ struct chunk chunk_of(struct stream *s, int64_t from, int64_t n)
 		.targets = at->targets + first,
 		.starts = at->starts + first,
 		.row_weights = s->taken.msg.batch.weights ? at->row_weights + first : NULL,
+		.teacher = teacher_of(s, first),
 		.span_starts = at->span_starts ? at->span_starts + first : NULL,
 		.balance = balance_of(s, first),
 		.s = at->scratch,

@@ -38,7 +38,7 @@ int loss_out(struct stream *s, struct event ready)
 {
 	void *block;
 	int rc = event_sync(s, ready);
-	if (!rc && s->taken.msg.batch.documents) rc = figures_out(s);
+	if (!rc && has_objective(s)) rc = figures_out(s);
 	if (rc || (rc = room_wait(s, head_unit(s), &block))) return rc;
 	struct balance_loss terms = balance_loss(s);
 	put(s, 0,
@@ -55,7 +55,7 @@ int loss_out(struct stream *s, struct event ready)
 int scores_out(struct stream *s)
 {
 	uint64_t all = (uint64_t)s->micro->request.rows * s->micro->request.seq;
-	uint64_t most = mt_ring_block(s->grad) / sizeof(double);
+	uint64_t most = mt_ring_block(s->grad) / sizeof(double), words = MT_TEACHER_WORDS(s->micro->request.top);
 	for (uint64_t off = 0; off < all;) {
 		uint64_t n = all - off < most ? all - off : most;
 		void *block;
@@ -66,6 +66,17 @@ int scores_out(struct stream *s)
 			((double *)block)[i] = 0 - (s->taken.msg.batch.scores == 2 ? loss : fabs(loss));
 		}
 		put(s, 0, (struct mt_msg){.kind = MT_MSG_SCORE, .score = {.off = off, .n = n}});
+		mt_ring_publish(s->grad, 1);
+		off += n;
+	}
+	most = words ? mt_ring_block(s->grad) / (4 * words) : 0;
+	for (uint64_t off = 0; words && off < all;) {
+		uint64_t n = all - off < most ? all - off : most;
+		void *block;
+		int rc = room_wait(s, head_unit(s), &block);
+		if (rc) return rc;
+		memcpy(block, s->memory.top + off * words, n * words * 4);
+		put(s, 0, (struct mt_msg){.kind = MT_MSG_TOP, .score = {.off = off, .n = n}});
 		mt_ring_publish(s->grad, 1);
 		off += n;
 	}

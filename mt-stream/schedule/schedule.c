@@ -86,9 +86,6 @@ static void positions_clear(struct stream *s, const struct grads *g)
 	launch(s, Q_COMPUTE, &(struct op){OP_ZERO, .zero = {g->t[MT_T_POSITIONS], n * sizeof(float)}});
 }
 
-/* Is the loss a function of documents' log-probabilities (objective.h)? */
-static bool has_objective(const struct stream *s) { return s->taken.msg.batch.documents; }
-
 /* The head's chunk at `from`, which may split rows; losses: of each row, too */
 static struct chunk head_chunk(struct stream *s, int64_t from, bool losses)
 {
@@ -110,6 +107,11 @@ static void head_forward(struct stream *s, const struct weights *w, bool losses)
 			launch(s, Q_COMPUTE,
 				&(struct op){OP_COPY,
 					.copy = {s->memory.scores + s->now.base + from, c.s.losses, (size_t)n * sizeof *c.s.losses}});
+		uint64_t words = MT_TEACHER_WORDS(c.teacher.top);
+		if (losses && c.s.top)
+			launch(s, Q_COMPUTE,
+				&(struct op){OP_COPY,
+					.copy = {s->memory.top + (uint64_t)(s->now.base + from) * words, c.s.top, (size_t)n * words * 4}});
 	}
 }
 

@@ -132,7 +132,7 @@ void link_refuse(struct link *l, int ex, const char *why, ...)
 
 /* What must be the same on all nodes */
 struct same {
-	uint64_t nodes, streams, units, params, piece_elems, step_tokens, dtype, grad, state, optim, step, t;
+	uint64_t nodes, streams, units, params, piece_elems, step_tokens, top, dtype, grad, state, optim, step, t;
 	uint64_t model, weights; /* hashes of the geometry, and of samples of w */
 };
 
@@ -155,8 +155,8 @@ static struct same describe(const struct link *l)
 	const struct mt_control *c = l->control;
 	struct mt_committed at;
 	mt_run_committed(l->run, &at);
-	return (struct same){l->nodes, l->streams, c->n_units, c->params, c->piece_elems, c->step_tokens, c->dtype, c->grad,
-		c->state, c->optim, at.step, at.t, XXH3_64bits(&c->geo, sizeof c->geo), hash_weights(l)};
+	return (struct same){l->nodes, l->streams, c->n_units, c->params, c->piece_elems, c->step_tokens, c->top, c->dtype,
+		c->grad, c->state, c->optim, at.step, at.t, XXH3_64bits(&c->geo, sizeof c->geo), hash_weights(l)};
 }
 
 static void check_same(struct link *l)
@@ -171,7 +171,8 @@ static void check_same(struct link *l)
 				(unsigned long long)all[0].streams, (unsigned long long)all[node].streams);
 		if (memcmp(&all[node], &all[0], sizeof mine))
 			link_refuse(l, MT_EX_CONFIG,
-				"the runs of node 0 and node %u differ: model, types, optimizer, --step-tokens, step or weights", node);
+				"the runs of node 0 and node %u differ: model, types, optimizer, --step-tokens, --top, step or weights",
+				node);
 	}
 }
 

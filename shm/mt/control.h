@@ -78,7 +78,8 @@ struct mt_control {
 	_Alignas(64) _Atomic uint64_t attempts;  /* the run's attempt counter: opening and aborting take a new one */
 	_Atomic uint64_t fills;     /* fillings begun plus fillings ended: odd while init or load is at work */
 	uint64_t form;              /* of the loaded files (mt/layout.h), in which files are written */
-	uint64_t reserved1[5];
+	uint64_t top;               /* of a teacher's most likely tokens, how many a batch block holds of a token */
+	uint64_t reserved1[4];
 	struct mt_record record;
 	struct mt_snapshot snap;
 	struct mt_slot slots[MT_SLOTS];

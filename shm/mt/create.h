@@ -19,6 +19,7 @@ struct mt_create {
 	enum mt_dtype dtype, grad, state; /* state 0: fp32 */
 	enum mt_optim optim;              /* 0: adamw */
 	uint64_t step_tokens; const char *numa;
+	uint64_t top;               /* as in the control region */
 	uint32_t node, nodes;       /* nodes 0 or 1: the run is on one machine */
 	uint32_t streams;           /* mt-streams of this node at most; 0: mt_default_streams */
 	const char *const *tier; uint32_t tiers;  /* directories of the tier; 0: none */
@@ -34,8 +35,8 @@ int mt_run_create(const struct mt_create *, const struct mt_geometry *);
 /* Bytes of the regions that it makes on the one of several nodes (or of one) that has most, with the rings that mt-link
  * reads there, and of its store region alone; 0: no memory to say. streams: of each node, 0: mt_default_streams. There
  * may be more than a run has, for plans. */
-uint64_t mt_node_need(const struct mt_layout *, size_t config_bytes, uint64_t step_tokens, uint32_t nodes,
-	uint32_t streams);
+uint64_t mt_node_need(const struct mt_layout *, size_t config_bytes, uint64_t step_tokens, uint64_t top,
+	uint32_t nodes, uint32_t streams);
 uint64_t mt_node_store(const struct mt_layout *, uint32_t nodes);
 
 struct mt_small {               /* a run that is to become smaller */

@@ -16,8 +16,8 @@ struct mt_objective {           /* 64 bytes: what a step's loss is. NLL has none
 	                             * answers, times the weight of rejected ones */
 	double   beta, gamma, low, high;      /* those that the kind has */
 	double   chosen_scale;      /* orpo: 1 / targets of chosen documents in the whole step; kto: as scale, of chosen
-	                             * answers */
-	uint64_t reserved1;
+	                             * answers; kd: the share of the data's own targets */
+	double   temperature;       /* kd */
 };
 
 struct mt_document {            /* 16 bytes: of the micro, in ascending order of begin */

@@ -11,10 +11,21 @@
 enum mt_loss_unit { MT_TARGETS, MT_ANSWERS, MT_PAIRS };
 
 /* What a document of a record may have beside its tokens, as bits of the record (mt-step(1)) */
-enum mt_record_part { MT_PART_SIDE = 1, MT_PART_REF = 2, MT_PART_WEIGHTS = 8, MT_PART_OLD = 16 };
+enum mt_record_part { MT_PART_SIDE = 1, MT_PART_REF = 2, MT_PART_WEIGHTS = 8, MT_PART_OLD = 16, MT_PART_TEACHER = 32 };
 
 /* Numbers that some losses have: options of mt-step */
-enum mt_loss_option { MT_BETA, MT_GAMMA, MT_CLIP_LOW, MT_CLIP_HIGH, MT_DESIRABLE, MT_UNDESIRABLE, MT_LOSS_OPTIONS };
+enum mt_loss_option {
+	MT_BETA,
+	MT_GAMMA,
+	MT_CLIP_LOW,
+	MT_CLIP_HIGH,
+	MT_DESIRABLE,
+	MT_UNDESIRABLE,
+	MT_TEMPERATURE,
+	MT_HARD,
+	MT_REST,
+	MT_LOSS_OPTIONS
+};
 
 /* clang-format off */
 
@@ -26,7 +37,9 @@ enum mt_loss_option { MT_BETA, MT_GAMMA, MT_CLIP_LOW, MT_CLIP_HIGH, MT_DESIRABLE
 	L(SIMPO, "simpo", MT_PAIRS, 0, {[MT_BETA] = {true, 2}, [MT_GAMMA] = {true, 1}}) \
 	L(ORPO, "orpo", MT_PAIRS, 0, {[MT_BETA] = {true, 0.1}}) \
 	L(KTO, "kto", MT_ANSWERS, MT_PART_REF, \
-		{[MT_BETA] = {true, 0.1}, [MT_DESIRABLE] = {true, 1}, [MT_UNDESIRABLE] = {true, 1}})
+		{[MT_BETA] = {true, 0.1}, [MT_DESIRABLE] = {true, 1}, [MT_UNDESIRABLE] = {true, 1}}) \
+	L(KD, "kd", MT_TARGETS, MT_PART_TEACHER, \
+		{[MT_TEMPERATURE] = {true, 1}, [MT_HARD] = {true, 0}, [MT_REST] = {true, 1}})
 
 /* "nll|pg|...": what --loss takes */
 #define MT_LOSS_OR(kind, name, ...) "|" name

@@ -20,10 +20,15 @@
 #define MT_CHOICE_KEY 120       /* bytes of an entry's key, NUL included, */
 #define MT_CHOICE_VALUE 120     /* and of its value */
 #define MT_NO_TARGET  UINT32_MAX
-#define MT_BATCH_TOKEN 36       /* bytes that a batch block has for a token, */
+#define MT_BATCH_TOKEN 36       /* bytes that a batch block has for a token, beside those of a teacher */
 #define MT_BATCH_ROOM 72        /* and once */
 #define MT_STEP_FIGURES 5       /* sums that an objective has beside its loss */
 #define MT_CONTEXT_ONLY 0x80000000u  /* bit 31 of a record's element: no loss for predicting this token */
+
+/* What a teacher says of a position's target, in batches of kd and in answers to evaluations with scores 3: `top` ids
+ * in ascending order, then top + 1 floats, of these ids and of all others together. Floats are probabilities in
+ * batches, whose sum is 1, and log-probabilities in answers. All 0 without a target. In words of 4 bytes */
+#define MT_TEACHER_WORDS(top) ((top) ? 2 * (uint64_t)(top) + 1 : 0)
 
 enum mt_state { MT_EMPTY = 0, MT_FILLING = 1, MT_FILLED = 2, MT_DIRTY = 3, MT_GONE = 4 };
 
@@ -133,7 +138,7 @@ struct mt_choice {              /* 256 bytes in the control region */
 #define MT_CHOICE_TAKEN UINT32_MAX
 
 enum mt_msg_kind { MT_MSG_BATCH = 1, MT_MSG_LOSS = 2, MT_MSG_GRAD = 3, MT_MSG_SAVE = 4, MT_MSG_SQUARES = 5,
-	MT_MSG_SCORE = 6, MT_MSG_FIGURES = 7 };
+	MT_MSG_SCORE = 6, MT_MSG_FIGURES = 7, MT_MSG_TOP = 8 };
 
 struct mt_msg {                 /* 64 bytes; fields of the txn first, then by kind */
 	uint32_t k, attempt;
@@ -144,9 +149,11 @@ struct mt_msg {                 /* 64 bytes; fields of the txn first, then by ki
 	union {
 		struct { uint64_t version;     /* units must be at this version or later */
 			 uint32_t rows, seq; double loss_scale; uint32_t micros;
-			 uint32_t scores;      /* 1: an evaluation that is answered with log-probabilities, too; 2: and
-						  with what their signs say */
-			 uint32_t weights;     /* 1: the block has weights, too */
+			 uint16_t scores;      /* 1: an evaluation that is answered with log-probabilities, too; 2: and
+						  with what their signs say; 3: and with the most likely tokens */
+			 uint16_t weights;     /* 1: the block has weights, too */
+			 uint32_t top;         /* of a teacher's most likely tokens, how many the block has of each
+						  position, or with scores 3 the answer */
 			 uint32_t documents; } batch;  /* of the micro; above 0: the block has an objective, too */
 		struct { double sum; uint64_t targets; uint32_t nonfinite, reserved;
 			 double aux, z; /* of this micro, without coefficients; 0 where the geometry's is 0 */ } loss;
@@ -168,6 +175,7 @@ struct mt_msg {                 /* 64 bytes; fields of the txn first, then by ki
  * With `documents`, `weights` is 1, too, and there follow
  *   old     a fifth array of f32: the log-probability of the position's target under the policy that sampled it; 0
  *           where there is none
+ *   teacher with `top`: MT_TEACHER_WORDS(top) words of each position
  * and, from the next multiple of 8 bytes on, a struct mt_objective and `documents` x struct mt_document (documents.h).
  * Payload of a grad message: n elements, bf16 or fp32 as the run's --grad says (fp32 for none).
  * A squares message has the fields of grad; its payload is a double for each block of MT_BLOCK of the n elements: the
@@ -175,6 +183,7 @@ struct mt_msg {                 /* 64 bytes; fields of the txn first, then by ki
  * Payload of a score message: n doubles, for positions off .. off + n - 1 of the micro: the log-probability of the
  * position's target; 0 where there is none. With scores 2 it is positive, +0 included, where the target is the
  * most likely token, of equally likely ones the first.
+ * Payload of a top message, whose fields are those of score: MT_TEACHER_WORDS(top) words of each of the n positions.
  * A figures message has none; documents.h says what its sums are. */
 
 struct mt_ringbuf {             /* 256 bytes in the rings region: one ring, single producer, single consumer */

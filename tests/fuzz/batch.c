@@ -7,6 +7,13 @@
 #include "mt/documents.h"
 #include "mt/memory.h"
 
+static void check_teacher(const struct mt_msg *m, const struct batch_parts *b, size_t position, uint32_t vocab)
+{
+	const uint32_t *ids = b->teacher + position * MT_TEACHER_WORDS(m->batch.top);
+	for (uint32_t i = 0; i < m->batch.top; i++)
+		if (ids[i] >= vocab || (i && ids[i] <= ids[i - 1])) abort();
+}
+
 static void check_objective(const struct mt_msg *m, const struct batch_parts *b, const char *end)
 {
 	uint32_t seq = m->batch.seq, n = m->batch.rows * seq;
@@ -34,6 +41,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	struct bytes in = {data, size};
 	struct mt_msg m = {.batch = {.rows = take_u32(&in), .seq = take_u32(&in), .documents = take_u32(&in)}};
 	m.batch.weights = m.batch.documents ? 1 : size & 1;
+	m.batch.top = m.batch.documents >> 16;
+	m.batch.documents &= 0xffff;
 	size_t block = in.n;
 	if (batch_fits(&m, block)) return 0;
 	size_t n = (size_t)m.batch.rows * m.batch.seq, bytes = batch_bytes(&m);
@@ -44,6 +53,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	if (batch_check(&m, host, VOCAB) == 0) {
 		for (size_t i = 0; i < n; i++)
 			if (b.tokens[i] >= VOCAB || b.starts[i] > i % m.batch.seq) abort();
+			else if (b.teacher && b.targets[i] != MT_NO_TARGET) check_teacher(&m, &b, i, VOCAB);
 		if (b.objective) check_objective(&m, &b, host + bytes);
 	}
 	free(host);

@@ -13,6 +13,7 @@ fp32 arithmetic, with room to spare.
 import argparse
 import contextlib
 import copy
+import functools
 import json
 import math
 import os
@@ -89,17 +90,22 @@ CASES = {
             num_key_value_heads=1, max_position_embeddings=64),
         "dialect": 5, "weights": True,
         "train": {"micro": 2, "seq": 27, "warmup": 2, "clip": 3.3}},
-    # objectives, in fp64. The reference of dpo and kto is another model; a quarter of pg's targets is clipped
+    # objectives, in fp64. The reference of dpo and kto is another model, as kd's teacher; a quarter of pg's targets is
+    # clipped
     **{"llama-" + loss: {
         "config": transformers.LlamaConfig(
             vocab_size=79, hidden_size=24, intermediate_size=28, num_hidden_layers=2, num_attention_heads=3,
             num_key_value_heads=1, max_position_embeddings=64, tie_word_embeddings=loss == "orpo"),
         "dialect": 5, "double": True,
-        "train": {"steps": 8, "micro": 2, "seq": 40, "warmup": 2, "loss": loss, **options}}
+        "train": {"steps": 8, "micro": 2, "seq": 40, "warmup": 2, "loss": loss.split("-")[0], **options}}
        for loss, options in (("dpo", {"beta": 0.1, "clip": 2.5}), ("simpo", {"beta": 1.0, "gamma": 0.6, "clip": 4.0}),
                              ("orpo", {"beta": 0.4, "clip": 5.0}),
                              ("pg", {"clip_low": 0.2, "clip_high": 0.28, "clip": 3.0}),
-                             ("kto", {"beta": 0.1, "undesirable": 0.75, "clip": 0.4}))},
+                             ("kto", {"beta": 0.1, "undesirable": 0.75, "clip": 0.4}),
+                             # the teacher's 8 most likely tokens, and the others as a class; without these; all tokens
+                             ("kd", {"top": 8, "hard": 0.25, "clip": 1.04}),
+                             ("kd-hot", {"top": 8, "temperature": 2.0, "rest": 0.0, "clip": 4.0, "steps": 4}),
+                             ("kd-all", {"top": 79, "clip": 2.08, "steps": 4, "batch": 2}))},
     # every bias of a llama; pad_token_id is a token of the data, embeddings untied
     "llama-bias": {
         "config": transformers.LlamaConfig(
@@ -373,15 +379,17 @@ def documents(rng, vocab, seq, rows):
 
 
 def preference_data(config, weights, rng, o):
-    """For an objective. dpo's reference is the model with noise; pg's policy was the model, but for noise."""
+    """For an objective. dpo's reference and kd's teacher are the model with noise; pg's policy was the model, but for
+    noise."""
     start = {n: w + 0.5 * w.std() * torch.randn_like(w) if w.dim() > 1 else w for n, w in weights.items()} \
-        if o["loss"] in ("dpo", "kto") else weights
+        if o["loss"] in ("dpo", "kto", "kd") else weights
     with fp64():
         other = build(config, torch.float64)
         other.load_state_dict({n: w.double() for n, w in start.items()}, strict=False)
-        draw = {"pg": preferences.samples, "kto": preferences.labelled}.get(o["loss"], preferences.pairs)
+        draw = {"pg": preferences.samples, "kto": preferences.labelled,
+                "kd": functools.partial(preferences.taught, o.get("top"))}.get(o["loss"], preferences.pairs)
         return draw(rng, document, config.vocab_size, o["seq"], o["steps"] * o["batch"],
-                    other if o["loss"] in ("pg", "dpo", "kto") else None)
+                    other if o["loss"] in ("pg", "dpo", "kto", "kd") else None)
 
 
 # Training
@@ -636,9 +644,9 @@ def write_json(path, value):
 
 
 def arguments(o):
-    """The case's options for mt-step, without those that equal the default."""
+    """The case's options for mt-step, without those that equal the default, and the teacher's tokens."""
     return " ".join("--%s %s" % (key.replace("_", "-"), value) for key, value in o.items()
-                    if value or key not in ("warmup", "decay", "min_lr", "wd"))
+                    if key != "top" and (value or key not in ("warmup", "decay", "min_lr", "wd")))
 
 
 def make_case(name, case, where, once=False):

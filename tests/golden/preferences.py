@@ -58,6 +58,55 @@ def samples(rng, document, vocab, seq, rows, policy):
     return made
 
 
+def taught(top, rng, document, vocab, seq, rows, teacher):
+    """Documents for so many rows with the teacher's most likely tokens, their log-probabilities in fp16."""
+    made = []
+    while len(pack(made, seq, "docs")) < rows:
+        tokens = document(rng, vocab, rng.randint(2, seq + 9 * (len(made) % 5 == 4)))
+        with torch.no_grad():
+            logs = torch.log_softmax(teacher(input_ids=torch.tensor([ids(tokens)]), use_cache=False).logits[0], -1)
+        each = [None]
+        for logp, target in zip(logs, targets(tokens)[:-1]):
+            best = sorted(logp.topk(top).indices.tolist())
+            rest = math.log1p(-float(logp[best].exp().sum())) if top < vocab else -math.inf
+            half = torch.tensor([*logp[best].tolist(), rest]).to(torch.float16).tolist()
+            each.append(None if target is None else (best, half))
+        made.append(Weighted(tokens, [rng.randint(1, 8) / 4 for _ in tokens] if len(made) % 3 == 0 else None,
+                             taught=(top, vocab), teacher=each))
+    return made
+
+
+def distillation(logits, best, logs, options):
+    """The loss of one position, of the teacher's log-probabilities as records have them: KL to the student's softmax,
+    t^2 as Hinton et al. (arXiv 1503.02531) have it. All other tokens are one class, or none."""
+    t, rest = options.get("temperature", 1.0), options.get("rest", 1.0)
+    student = torch.log_softmax(logits / t, -1)
+    p = torch.tensor(logs, dtype=logits.dtype)[:-1] / t
+    q = student[best]
+    if rest and len(best) < len(logits):
+        others = torch.ones(len(logits), dtype=torch.bool)
+        others[best] = False
+        q = torch.cat([q, student[others].logsumexp(-1, keepdim=True)])
+        p = torch.cat([p, torch.tensor([logs[-1] + math.log(rest)], dtype=logits.dtype)])
+    return torch.nn.functional.kl_div(q, p.log_softmax(-1), reduction="sum", log_target=True) * t * t
+
+
+def step_of_taught(model, rows, o):
+    documents = [d for row in rows for d in row]
+    count = sum(t is not None for d in documents for t in targets(d))
+    total, hard = 0.0, o.get("hard", 0.0)
+    for d in documents:
+        logits = model(input_ids=torch.tensor([ids(d)]), use_cache=False).logits[0]
+        for at, target in enumerate(targets(d)):
+            if target is None:
+                continue
+            loss = (1 - hard) * distillation(logits[at], *d.teacher[at + 1], o)
+            loss = loss - hard * torch.log_softmax(logits[at], -1)[target]
+            total = total + target_weights(d)[at] * loss / count
+    total.backward()
+    return float(total.detach()), {}
+
+
 def step_of_pairs(model, rows, o):
     documents = [d for row in rows for d in row]
     of_pairs = [sorted(documents[i : i + 2], key=lambda d: d.side) for i in range(0, len(documents), 2)]
@@ -119,7 +168,8 @@ def step_of_samples(model, rows, o):
 
 def step(model, rows, o):
     """A step's gradients, its loss and what its metrics have beside it."""
-    total, metrics = {"pg": step_of_samples, "kto": step_of_answers}.get(o["loss"], step_of_pairs)(model, rows, o)
+    steps = {"pg": step_of_samples, "kto": step_of_answers, "kd": step_of_taught}
+    total, metrics = steps.get(o["loss"], step_of_pairs)(model, rows, o)
     if not math.isfinite(total):
         raise SystemExit("a loss of %g" % total)
     return total, metrics

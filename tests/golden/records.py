@@ -10,23 +10,26 @@ CONTEXT_ONLY = 1 << 31  # "no loss for predicting this token"
 
 
 GROUP = 1 << 31         # of a record's count: it is that of a group's words
-SIDE, REF, WEIGHTS, OLD = 1, 2, 8, 16       # parts of a group's document
+SIDE, REF, WEIGHTS, OLD, TEACHER = 1, 2, 8, 16, 32      # parts of a group's document
 CHOSEN, REJECTED = 1, 2
 
 
 class Weighted(list):
     """A document with a weight for each token, and with what else it has in a group: its side, the sum of a reference
-    model's log-probabilities, the sampler's log-probability of each token; None: it has none. Its parts keep these."""
+    model's log-probabilities, the sampler's log-probability of each token; None: it has none. Its parts keep these.
+    teacher: (ids, log-probabilities of these and of all others) of each token that is a target; taught: how many ids,
+    and the vocabulary."""
 
-    def __init__(self, tokens, weights=None, side=None, ref=None, old=None):
+    def __init__(self, tokens, weights=None, side=None, ref=None, old=None, taught=None, teacher=None):
         super().__init__(tokens)
         self.weights, self.side, self.ref, self.old = weights, side, ref, old
+        self.taught, self.teacher = taught, teacher
 
     def __getitem__(self, at):
         if not isinstance(at, slice):
             return super().__getitem__(at)
-        weights, old = (x and x[at] for x in (self.weights, self.old))
-        return Weighted(super().__getitem__(at), weights, self.side, self.ref, old)
+        weights, old, teacher = (x and x[at] for x in (self.weights, self.old, self.teacher))
+        return Weighted(super().__getitem__(at), weights, self.side, self.ref, old, self.taught, teacher)
 
 
 class Group(list):
@@ -54,9 +57,13 @@ def read_group(words):
         count, parts = take(2)
         (side,) = take(1) if parts & SIDE else (None,)
         (ref,) = values_of("d", take(2)) if parts & REF else (None,)
+        taught = tuple(take(2)) if parts & TEACHER else None
         tokens = list(take(count))
         weights, old = (values_of("%df" % count, take(count)) if parts & part else None for part in (WEIGHTS, OLD))
-        documents.append(Weighted(tokens, weights, side, ref, old) if parts else tokens)
+        teacher = [None if at == 0 or token & CONTEXT_ONLY else
+                   (list(take(taught[0])), values_of("%de" % (taught[0] // 2 * 2 + 2), take(taught[0] // 2 + 1))
+                    [: taught[0] + 1]) for at, token in enumerate(tokens)] if taught else None
+        documents.append(Weighted(tokens, weights, side, ref, old, taught, teacher) if parts else tokens)
     return documents[0] if len(documents) == 1 else documents
 
 
@@ -64,11 +71,15 @@ def group_words(documents):
     words = []
     for d in documents:
         side, ref, weights, old = (getattr(d, x, None) for x in ("side", "ref", "weights", "old"))
-        parts = ((SIDE, side), (REF, ref), (WEIGHTS, weights), (OLD, old))
+        taught = getattr(d, "taught", None)
+        parts = ((SIDE, side), (REF, ref), (WEIGHTS, weights), (OLD, old), (TEACHER, taught))
         words += [len(d), sum(part for part, has in parts if has is not None)]
-        words += ([] if side is None else [side]) + ([] if ref is None else words_of("d", ref)) + list(d)
+        words += ([] if side is None else [side]) + ([] if ref is None else words_of("d", ref))
+        words += [*(taught or []), *d]
         for floats in weights, old:
             words += words_of("%df" % len(d), *floats) if floats is not None else []
+        for of, logs in filter(None, d.teacher if taught else []):
+            words += [*of, *words_of("%de" % (len(of) // 2 * 2 + 2), *logs, *[0] * (len(of) // 2 * 2 + 1 - len(of)))]
     return [GROUP | len(words), *words]
 
 

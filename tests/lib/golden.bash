@@ -9,7 +9,7 @@ golden() {
 	[ "${2:-}" = --bf16 ] && dtype=bf16
 	[ "${2:-}" != --optim ] || optim=$3 args=args.$3
 	[ -e "$case/eval.bin" ] && eval=(--eval "$case/eval.bin" --eval-every 10)
-	make_run "$case/model" --dtype "$dtype" --optim "$optim"
+	make_run "$case/model" --dtype "$dtype" --optim "$optim" ${TEACHER:+--top "$TEACHER"}
 	start_stages --compute fp32
 	mt-step "$RUN" $(cat "$case/$args") --until 1 "${eval[@]}" <"$case/data.bin" >"$T/first" 2>"$T/step.err"
 	ckpt-dump "$RUN" grads "$T/grad1.safetensors"
@@ -35,7 +35,8 @@ arrays() { state_of "$1" | grep -E '^unit [0-9]+ (w|lo|m|v) '; }
 trained() { # NAME FILE MT-STEP'S OPTIONS...
 	local name=$1 file=$2
 	shift 2
-	make_run "$GOLDEN/${MODEL:-qwen3}/model" --dtype "${DTYPE:-fp32}" --grad "${GRAD:-fp32}"
+	make_run "$GOLDEN/${MODEL:-qwen3}/model" --dtype "${DTYPE:-fp32}" --grad "${GRAD:-fp32}" \
+		${TEACHER:+--top "$TEACHER"}
 	start_stages
 	# shellcheck disable=SC2046
 	mt-step "$RUN" $(with "--steps 3 --lr 1e-3 --wait 5" "$@") <"$file" >"$T/$name.raw" 2>"$T/step.err"

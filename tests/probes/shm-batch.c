@@ -40,12 +40,45 @@ static void make(uint32_t kind)
 			.documents = sizeof block.documents / sizeof(struct mt_document)}};
 }
 
-static void say(const char *what)
+/* With a teacher: a row of two tokens, of which one is a target */
+enum { TOP = 2 };
+static struct {
+	uint32_t tokens[2], targets[2], starts[2];
+	float weights[2], old[2];
+	struct {
+		uint32_t ids[TOP];
+		float p[TOP + 1];
+	} teacher[2];
+	struct mt_objective objective;
+	struct mt_document document;
+} taught;
+
+static void make_taught(void)
 {
-	int rc = batch_fits(&m, MT_BATCH_ROOM + N * MT_BATCH_TOKEN);
-	if (!rc) rc = batch_check(&m, &block, VOCAB);
+	memset(&taught, 0, sizeof taught);
+	taught.targets[1] = MT_NO_TARGET;
+	taught.teacher[0].ids[0] = 7;
+	taught.teacher[0].ids[1] = 9;
+	for (int i = 0; i <= TOP; i++) taught.teacher[0].p[i] = 1.0f / (TOP + 1);
+	taught.objective = (struct mt_objective){.kind = MT_KD, .scale = 1, .temperature = 1};
+	m = (struct mt_msg){.batch = {.rows = 1, .seq = 2, .weights = 1, .documents = 1, .top = TOP}};
+}
+
+static void say_of(const char *what, const void *of, size_t room)
+{
+	int rc = batch_fits(&m, room);
+	if (!rc) rc = batch_check(&m, of, VOCAB);
 	printf("%s: %s\n", what, rc ? mt_errmsg() : "valid");
 }
+
+static void say(const char *what) { say_of(what, &block, MT_BATCH_ROOM + N * MT_BATCH_TOKEN); }
+
+#define TAUGHT(change) \
+	do { \
+		make_taught(); \
+		change; \
+		say_of(#change, &taught, MT_BATCH_ROOM + 2 * (MT_BATCH_TOKEN + 4 * MT_TEACHER_WORDS(TOP))); \
+	} while (0)
 
 #define SPOILT(kind, change) \
 	do { \
@@ -59,7 +92,7 @@ int main(void)
 	struct mt_document *d = block.documents;
 	make(MT_PG);
 	say("pg");
-	for (uint32_t kind = MT_DPO; kind < MT_LOSS_KINDS; kind++) {
+	for (uint32_t kind = MT_DPO; kind < MT_KD; kind++) {
 		make(kind);
 		if (batch_bytes(&m) != sizeof block) return 1;
 		d[2].side = MT_REJECTED; /* in either order */
@@ -90,5 +123,14 @@ int main(void)
 	SPOILT(MT_DPO, block.targets[3] = block.targets[4] = MT_NO_TARGET);
 	SPOILT(MT_PG, d[0].begin = 3; d[1].begin = 6; m.batch.documents = 2);
 	SPOILT(MT_PG, block.targets[3] = block.targets[4] = MT_NO_TARGET);
+	SPOILT(MT_PG, block.objective.kind = MT_KD);
+	TAUGHT(if (batch_bytes(&m) != sizeof taught) return 1);
+	TAUGHT(taught.objective.kind = MT_PG);
+	TAUGHT(taught.teacher[0].ids[1] = 7);
+	TAUGHT(taught.teacher[0].ids[1] = VOCAB);
+	TAUGHT(taught.teacher[0].p[2] = NAN);
+	TAUGHT(taught.teacher[0].p[0] = -0.5f);
+	TAUGHT(taught.objective.temperature = NAN);
+	TAUGHT(m.batch.top = 1 << 30);
 	return 0;
 }

@@ -193,7 +193,7 @@ static uint32_t pairs_make(struct mt_document *d, uint32_t documents, uint32_t *
 static uint32_t objective_make(uint32_t *tokens)
 {
 	uint32_t n = rows * seq, documents = 0, of_row = 0, *targets = tokens + n, *starts = targets + n;
-	struct mt_objective *o = (void *)((char *)tokens + batch_objective_at(n));
+	struct mt_objective *o = (void *)((char *)tokens + batch_objective_at(n, 0));
 	struct mt_document *d = (void *)(o + 1);
 	enum mt_objective_kind kind;
 	if (!words[W_LOSS].set) return 0;

@@ -252,7 +252,7 @@ static uint32_t objective_make(const struct shape *z, uint32_t *block)
 {
 	uint32_t n = z->rows * z->seq, documents = 0;
 	const uint32_t *starts = block + 2 * n;
-	struct mt_objective *o = (void *)((char *)block + batch_objective_at(n));
+	struct mt_objective *o = (void *)((char *)block + batch_objective_at(n, 0));
 	struct mt_document *document = (void *)(o + 1);
 	bool pg = z->rows == 2, dpo = z->rows == 5 || (!z->train && world.control->dtype == MT_BF16);
 	if (!pg && !dpo) return 0;

@@ -11,6 +11,7 @@
 #include "pool.h"
 
 struct op;
+struct teacher;
 
 /* pool_scratch of a thread, or of the caller of pool_run. Growing it may end the process with 71. */
 void *op_scratch(struct pool *, int thread, size_t bytes);
@@ -106,6 +107,9 @@ struct kernels {
 	double (*cross_entropy)(float *row, int64_t target, int64_t vocab, float scale, int backward);
 	/* the same backward, times 1 - (row / cap)^2 */
 	double (*cross_entropy_capped)(float *row, int64_t target, int64_t vocab, float scale, float cap);
+	/* the same with a teacher's words of the row; logit_scale is part of scale */
+	double (*distill)(float *row, int64_t target, int64_t vocab, const struct teacher *, const uint32_t *words,
+		float scale, float cap, int backward);
 	void (*cap_logits)(float *x, int64_t n, float scale, float cap);
 	/* y = (add + scale * x) * factor; add NULL: zeros; y may be x or add */
 	void (*scaled_add)(float *y, const float *x, const float *add, float scale, float factor, int64_t n);

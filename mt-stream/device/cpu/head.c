@@ -29,7 +29,10 @@ static void row_task(void *arg, int64_t row, int thread)
 	bool counts = a->targets[row] != UINT32_MAX && weight != 0;
 	float scale = (a->logit_scale != 0 ? a->scale * a->logit_scale : a->scale) * weight; /* of the gradient */
 	double loss = 0;
-	if (counts && a->backward && a->cap != 0)
+	if (counts && a->teacher.words)
+		loss = cpu_kernels()->distill(x, a->targets[row], a->vocab, &a->teacher,
+			a->teacher.words + row * (2 * a->teacher.top + 1), scale, a->cap, a->backward);
+	else if (counts && a->backward && a->cap != 0)
 		loss = cpu_kernels()->cross_entropy_capped(x, a->targets[row], a->vocab, scale, a->cap);
 	else if (counts) loss = cpu_kernels()->cross_entropy(x, a->targets[row], a->vocab, scale, a->backward);
 	else if (a->backward) memset(x, 0, (size_t)a->vocab * sizeof *x);
@@ -49,6 +52,46 @@ void op_cross_entropy(struct pool *pool, const struct cross_entropy_args *a)
 		}
 	a->loss->sum += sum;
 }
+
+/* The least key of the `top` largest ones, bit by bit, and how many of it are among them */
+static uint32_t top_least(const uint32_t *x, int64_t vocab, int64_t top, int64_t *of_it)
+{
+	uint32_t least = 0;
+	for (uint32_t bit = 1u << 31; bit; bit >>= 1) {
+		int64_t n = 0;
+		for (int64_t i = 0; i < vocab; i++) n += top_key(x[i]) >= (least | bit);
+		if (n >= top) least |= bit;
+	}
+	*of_it = top;
+	for (int64_t i = 0; i < vocab; i++) *of_it -= top_key(x[i]) > least;
+	return least;
+}
+
+static void top_task(void *arg, int64_t row, int thread)
+{
+	const struct top_args *a = arg;
+	const float *x = a->logits + row * a->vocab;
+	uint32_t *ids = a->words + row * (2 * a->top + 1);
+	float *logp = (float *)(ids + a->top);
+	double sum = 0;
+	int64_t equal, n = 0;
+	(void)thread;
+	memset(ids, 0, (size_t)(2 * a->top + 1) * sizeof *ids);
+	if (a->targets[row] == UINT32_MAX) return;
+	double log_sum = fabs(a->losses[row]) + (double)x[a->targets[row]];
+	uint32_t least = top_least((const uint32_t *)x, a->vocab, a->top, &equal);
+	for (int64_t i = 0; i < a->vocab; i++) {
+		uint32_t key = top_key(((const uint32_t *)x)[i]);
+		if (key < least || (key == least && !equal)) continue;
+		equal -= key == least;
+		logp[n] = (float)((double)x[i] - log_sum);
+		ids[n++] = (uint32_t)i;
+		sum += exp((double)x[i] - log_sum);
+	}
+	logp[a->top] = (float)(a->top < a->vocab && sum < 1 ? log1p(-sum) : -INFINITY);
+}
+
+void op_top(struct pool *pool, const struct top_args *a) { pool_run(pool, a->n, top_task, (void *)a); }
 
 enum { GRAIN = 32768 }; /* logits of a task */
 

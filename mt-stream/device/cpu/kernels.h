@@ -29,6 +29,7 @@
 		.sinks_backward = sinks_backward, \
 		.cross_entropy = cross_entropy, \
 		.cross_entropy_capped = cross_entropy_capped, \
+		.distill = distill, \
 		.cap_logits = cap_logits, \
 		.scaled_add = scaled_add, \
 		.add = add, \

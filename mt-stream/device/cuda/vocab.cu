@@ -194,6 +194,115 @@ static __global__ void __launch_bounds__(THREADS)
 	}
 }
 
+/* Which of the teacher's ids, which ascend, is the first that is i or more */
+static __device__ __forceinline__ int64_t place_of(const uint32_t *ids, int64_t top, int64_t i)
+{
+	int64_t low = 0;
+	while (low < top) {
+		int64_t middle = (low + top) / 2;
+		if ((int64_t)ids[middle] < i) low = middle + 1;
+		else top = middle;
+	}
+	return low;
+}
+
+/* Of a row, times e^high: sums of e^(x / t) over the teacher's tokens and over all others, of e^x over all; of the
+ * teacher's p, and p (log p - x / t) */
+enum { OWN, OTHERS, ALL, P, KL, SUMS };
+
+/* sum (SUMS) becomes that of the block, in a fixed order; parts (THREADS, SUMS) is shared memory */
+static __device__ __forceinline__ void block_sums(double *parts, double *sum)
+{
+	for (int j = 0; j < SUMS; j++) parts[threadIdx.x * SUMS + j] = sum[j];
+	for (int half = THREADS / 2; half; half /= 2) {
+		__syncthreads();
+		for (int j = 0; j < SUMS && (int)threadIdx.x < half; j++)
+			parts[threadIdx.x * SUMS + j] += parts[(threadIdx.x + half) * SUMS + j];
+	}
+	__syncthreads();
+	for (int j = 0; j < SUMS; j++) sum[j] = parts[j];
+}
+
+/* As distill of the cpu */
+template <typename T>
+static __global__ void __launch_bounds__(THREADS)
+	distill_kernel(T *logits, const uint32_t *targets, const float *weights, struct teacher t, double *losses,
+		int64_t vocab, float scale, int backward, int aligned, float slope, float of_cap)
+{
+	DYNAMIC_SHARED(double, parts);
+	int64_t row = blockIdx.x, top = t.top;
+	T *x = logits + row * vocab;
+	const uint32_t *ids = t.words + row * (2 * top + 1);
+	const float *p = (const float *)(ids + top);
+	uint32_t target = targets[row];
+	float v[WIDE], weight = weights ? weights[row] : 1.0f, rate = 1.0f / t.temperature;
+
+	if (target == UINT32_MAX || weight == 0) {
+		for (int j = 0; j < WIDE; j++) v[j] = 0;
+		for (int64_t i = threadIdx.x * WIDE; backward && i < vocab; i += THREADS * WIDE)
+			put_wide(x + i, v, vocab - i, aligned && vocab - i >= WIDE);
+		if (threadIdx.x == 0) losses[row] = 0;
+		return;
+	}
+	struct seen s = row_seen(x, vocab, aligned);
+	parts[threadIdx.x] = (double)s.high;
+	__syncthreads();
+	float high = -INFINITY, at_target = get(x[target]);
+	for (int i = 0; i < THREADS; i++) high = parts[i] > (double)high ? (float)parts[i] : high;
+	__syncthreads();
+	double own_sum = 0, others = 0, all = 0, all_p = 0, kl = 0;
+	for (int64_t i = threadIdx.x * WIDE; i < vocab; i += THREADS * WIDE) {
+		int64_t k = place_of(ids, top, i);
+		get_wide(v, x + i, vocab - i, aligned && vocab - i >= WIDE);
+		for (int j = 0; j < WIDE && i + j < vocab; j++) {
+			int own = k < top && (int64_t)ids[k] == i + j;
+			float z = (v[j] - high) * rate;
+			if (own) own_sum += (double)expf(z);
+			else others += (double)expf(z);
+			if (t.hard != 0) all += (double)expf(v[j] - high);
+			if (own) all_p += (double)p[k];
+			if (own && p[k] > 0) kl += (double)p[k] * (log((double)p[k]) - (double)z);
+			k += own;
+		}
+	}
+	double sum[SUMS] = {own_sum, others, all, all_p, kl}, rest = (double)p[top];
+	block_sums(parts, sum);
+	double total = sum[OWN] + sum[OTHERS];
+	kl = sum[KL] + (sum[P] + rest) * log(total);
+	if (rest > 0) kl += rest * (log(rest) - log(sum[OTHERS]));
+	double soft = (1 - (double)t.hard) / (double)rate, loss = soft / (double)rate * kl;
+	if (t.hard != 0) loss += (double)t.hard * (log(sum[ALL]) + (double)high - (double)at_target);
+	if (threadIdx.x == 0) losses[row] = (double)weight * loss;
+	if (!backward) return;
+	scale *= weight * slope;
+	double each = (double)scale * soft / total;
+	float of_own = (float)each, of_others = (float)(rest > 0 ? each * (1 - rest * total / sum[OTHERS]) : each);
+	float hard = t.hard != 0 ? (float)((double)scale * (double)t.hard / sum[ALL]) : 0, of_p = scale * (float)soft;
+	for (int64_t i = threadIdx.x * WIDE; i < vocab; i += THREADS * WIDE) {
+		int64_t k = place_of(ids, top, i);
+		int wide = aligned && vocab - i >= WIDE;
+		get_wide(v, x + i, vocab - i, wide);
+		for (int j = 0; j < WIDE; j++) {
+			int own = k < top && (int64_t)ids[k] == i + j;
+			float part = v[j] * of_cap, e = expf((v[j] - high) * rate) * (own ? of_own : of_others);
+			if (own) e -= of_p * p[k];
+			if (t.hard != 0) e += expf(v[j] - high) * hard - (i + j == target ? scale * t.hard : 0);
+			v[j] = e * (1.0f - part * part);
+			k += own;
+		}
+		put_wide(x + i, v, vocab - i, wide);
+	}
+}
+
+template <typename T>
+static void distill(const struct cuda_queue *q, const struct cross_entropy_args *a, double *losses)
+{
+	int aligned = wide_rows(a->vocab, a->logits, NULL, NULL, NULL);
+	LAUNCH((distill_kernel<T>), a->n, THREADS, THREADS * SUMS * sizeof(double), q->stream, (T *)a->logits, a->targets,
+		a->weights, a->teacher, losses, a->vocab, a->scale, a->backward, aligned,
+		a->logit_scale != 0 ? a->logit_scale : 1.0f, a->cap != 0 ? 1.0f / a->cap : 0);
+}
+
 /* *loss += the losses of rows with a target, in a fixed order: one block sums them in a tree */
 static __global__ void __launch_bounds__(THREADS)
 	loss_kernel(struct loss *loss, const double *losses, int marked, const uint32_t *targets, int64_t n)
@@ -233,10 +342,82 @@ static void cross_entropy(const struct cuda_queue *q, const struct cross_entropy
 void cuda_cross_entropy(const struct cuda_queue *q, const struct cross_entropy_args *a)
 {
 	double *losses = a->losses ? a->losses : (double *)q->work;
-	if (a->backward && a->logit_scale != 0) BY_ELEMENT(q, (cross_entropy<T, 1>(q, a, losses)));
+	if (a->teacher.words) BY_ELEMENT(q, (distill<T>(q, a, losses)));
+	else if (a->backward && a->logit_scale != 0) BY_ELEMENT(q, (cross_entropy<T, 1>(q, a, losses)));
 	else BY_BYTES(a->losses ? 4 : q->elem, (cross_entropy<T, 0>(q, a, losses)));
 	LAUNCH(loss_kernel, 1, THREADS, THREADS * sizeof(struct loss), q->stream, a->loss, losses, a->losses != NULL,
 		a->targets, a->n);
+}
+
+/* ---- the most likely tokens: a block a row ---- */
+
+/* How many keys of the row are `from` or more; counts is shared memory of THREADS */
+static __device__ __forceinline__ int64_t keys_from(const float *x, int64_t vocab, uint32_t from, uint32_t *counts)
+{
+	uint32_t n = 0;
+	for (int64_t i = threadIdx.x; i < vocab; i += THREADS) n += top_key(as_bits(x[i])) >= from;
+	counts[threadIdx.x] = n;
+	for (int half = THREADS / 2; half; half /= 2) {
+		__syncthreads();
+		if ((int)threadIdx.x < half) counts[threadIdx.x] += counts[threadIdx.x + half];
+	}
+	__syncthreads();
+	n = counts[0];
+	__syncthreads();
+	return n;
+}
+
+/* As of the cpu. Each thread looks at its own stretch of the row, so that ids ascend: those before it have how many are
+ * of the threads before */
+static __global__ void __launch_bounds__(THREADS) top_kernel(struct top_args a)
+{
+	DYNAMIC_SHARED(double, sums);
+	uint32_t *counts = (uint32_t *)(sums + THREADS), *same = counts + THREADS, least = 0;
+	int64_t row = blockIdx.x, each = (a.vocab + THREADS - 1) / THREADS, from = threadIdx.x * each;
+	int64_t to = from + each < a.vocab ? from + each : a.vocab, n = 0, equal = a.top, words = 2 * a.top + 1;
+	const float *x = a.logits + row * a.vocab;
+	uint32_t *ids = a.words + row * words;
+	float *logp = (float *)(ids + a.top);
+
+	if (a.targets[row] == UINT32_MAX) {
+		for (int64_t i = threadIdx.x; i < words; i += THREADS) ids[i] = 0;
+		return;
+	}
+	double log_sum = fabs(a.losses[row]) + (double)x[a.targets[row]], sum = 0;
+	for (uint32_t bit = 1u << 31; bit; bit >>= 1)
+		if (keys_from(x, a.vocab, least | bit, counts) >= a.top) least |= bit;
+	counts[threadIdx.x] = same[threadIdx.x] = 0;
+	for (int64_t i = from; i < to; i++) {
+		uint32_t key = top_key(as_bits(x[i]));
+		counts[threadIdx.x] += key > least;
+		same[threadIdx.x] += key == least;
+	}
+	__syncthreads();
+	for (int j = 0; j < THREADS; j++) equal -= counts[j]; /* so many of the least one are taken, from the first on */
+	for (int j = 0; j < (int)threadIdx.x; j++) {
+		int64_t taken = same[j] < equal ? same[j] : equal;
+		n += counts[j] + taken;
+		equal -= taken;
+	}
+	for (int64_t i = from; i < to; i++) {
+		uint32_t key = top_key(as_bits(x[i]));
+		if (key < least || (key == least && !equal)) continue;
+		equal -= key == least;
+		logp[n] = (float)((double)x[i] - log_sum);
+		ids[n++] = (uint32_t)i;
+		sum += exp((double)x[i] - log_sum);
+	}
+	sums[threadIdx.x] = sum;
+	for (int half = THREADS / 2; half; half /= 2) {
+		__syncthreads();
+		if ((int)threadIdx.x < half) sums[threadIdx.x] += sums[threadIdx.x + half];
+	}
+	if (threadIdx.x == 0) logp[a.top] = a.top < a.vocab && sums[0] < 1 ? (float)log1p(-sums[0]) : -INFINITY;
+}
+
+void cuda_top(const struct cuda_queue *q, const struct top_args *a)
+{
+	LAUNCH(top_kernel, a->n, THREADS, THREADS * (sizeof(double) + 2 * sizeof(uint32_t)), q->stream, *a);
 }
 
 /* x = cap tanh(scale x / cap), or scale x where cap is 0 */
