@@ -4,10 +4,11 @@
  *
  * A new row is the mean of all old ones. transformers draws it from a normal distribution around that mean, with 1e-9
  * times the covariance of the old rows, or takes the mean where that covariance is not positive definite in fp32. */
-#include <math.h>
 #include <stdlib.h>
+
 #include "ckpt.h"
 #include "model/bf16.h"
+#include "model/half.h"
 #include "model/hfjson.h"
 #include "mt/run.h"
 
@@ -37,12 +38,6 @@ static bool has_rows_of_tokens(const struct source *s, const struct st_entry *e)
 	if (e == model_head(&s->model[ARRAY_W], head_tensor_name(&s->geo))) return true; /* a tied one */
 	return t->ndim == 2 && t->shape[0] == s->geo.vocab &&
 		(ends_with(t->name, ".embed_tokens.weight") || ends_with(t->name, ".shared_head.head.weight"));
-}
-
-static uint16_t half_round(float f)
-{
-	int e = fabsf(f) < 0x1p-14f ? -14 : ilogbf(f);
-	return (uint16_t)((signbit(f) ? 0x8000 : 0) + ((e + 14) << 10) + lrintf(ldexpf(fabsf(f), 10 - e)));
 }
 
 static int take_mean(const struct st_entry *e, struct resized *r)
