@@ -573,3 +573,24 @@ reads() {
 	reads 10000 --update early
 	grep "^10000 reads .*: none torn" "$T/out"
 }
+
+# bats test_tags=slow
+@test "grpo.py: rounds of sampling by transformers, rewards and --loss pg on one run raise the mean reward" {
+	need_atomic
+	need_torch
+	mkdir "$T/model"
+	sed 's/"vocab_size": [0-9]*/"vocab_size": 16/' "$CASE/model/config.json" >"$T/model/config.json"
+	with_torch "$EXAMPLES/grpo.py" "$T/model" "$T/out" 8 --steps 200 --lr 1e-2 --batch 4 2>"$T/err" || {
+		cat "$T/err" "$T/out/log"
+		return 1
+	}
+	python3 - "$T/out/metrics.jsonl" <<-'END'
+		import json, sys
+		lines = [json.loads(line) for line in open(sys.argv[1])]
+		rewards = [line["reward"] for line in lines if "reward" in line]
+		first = [line["kl"] for before, line in zip(lines, lines[1:]) if "reward" in before]
+		assert len(rewards) == len(first) == 8 and rewards[-1] > 2 * rewards[0], rewards
+		assert all(abs(kl) < 1e-3 for kl in first), first   # each round's first step is on its own samples
+	END
+	[ -e "$T/out/model/model.safetensors" ]
+}

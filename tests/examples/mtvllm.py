@@ -10,8 +10,9 @@
     llm.finish_weight_update()
 
 A model on several GPUs has a worker for each, which all must take the same step: {"step": 42}. If a worker has been
-overtaken, it loads nothing and raises Overtaken: update again, with a newer step. A training that waits for its rollouts
-overtakes nobody. A worker copies the step before it loads it, since vLLM cannot load a part of the model again."""
+overtaken, it loads nothing and raises Overtaken: update again, with a newer step. A training that waits for its
+rollouts overtakes nobody. A worker copies the step before it loads it, since vLLM cannot load a part of a model
+again."""
 from dataclasses import dataclass
 from typing import Optional
 
