@@ -217,8 +217,8 @@ assert b["header"]["version_deepspeed"] == "0.0" and len(part("zero3")) == 2 * 9
 }
 
 @test "a power is fitted to points on a logarithmic scale, with its residual" {
-	TMPDIR=$T/tmp PYTHONPATH=$BENCH python3 - <<-'PY'
-		from scaling import fit
+	PYTHONPATH=$BENCH python3 - <<-'PY'
+		from rows import fit
 		a, b, residual = fit([(10 ** i, 3 * (10 ** i) ** 1.5) for i in range(5)])
 		assert abs(a - 1.5) < 1e-9 and abs(b - 1.0986) < 1e-4 and residual < 1e-9
 		a, _, residual = fit([(1, 1.1), (10, 10 / 1.1), (100, 100 / 1.1), (1000, 1100)])
@@ -256,19 +256,19 @@ assert all(r["peer"].startswith("mt-") and 0 < r["peer_value"] and 0 < r["value"
 }
 
 # bats test_tags=nightly
-@test "shapes of models have time, memory and fitted powers; a step without something has its ratio to one with all" {
-	bench --quick --only shapes,ablation >"$T/table"
+@test "geometries have time, memory and fitted powers; a step without something has its ratio to one with all" {
+	bench --quick --only geometry,ablation >"$T/table"
 	PYTHONPATH=$BENCH of_result '
 from left_out import LEFT_OUT
-shapes = {(r["what"], r["model"].split(",")[0]): r["value"] for r in part("shapes")}
-assert len([what for what, _ in shapes if what.startswith("exponent of ")]) == 6, shapes
-assert all(value > 0 for (what, _), value in shapes.items() if " over " in what[:12]), shapes
-memory = [shapes["memory over depth", f"{n} blocks of 512"] for n in (2, 4)]
+geometry = {(r["what"], r["model"].split(",")[0]): r["value"] for r in part("geometry")}
+assert len([what for what, _ in geometry if what.startswith("exponent of ")]) == 6, geometry
+assert all(value > 0 for (what, _), value in geometry.items() if " over " in what[:12]), geometry
+memory = [geometry["memory over depth", f"{n} blocks of 512"] for n in (2, 4)]
 assert 40 < memory[1] - memory[0] < 100, memory         # MB of 6.4 M parameters in 6.1 bytes, and rings
-assert shapes["memory over width", "8 blocks of 256"] < shapes["memory over depth, of equal size", "8 blocks of 512"]
+assert memory[1] < geometry["memory over depth, of equal size", "8 blocks of 512"], geometry
 for compute in "bf16", "fp32":
     turns = [r for r in part("ablation") if r["model"] == f"demo, --compute {compute}"]
-    assert [r["what"] for r in turns] == [what for what, *_ in LEFT_OUT] and turns[0]["value"] == 1, turns
+    assert [r["what"] for r in turns] == [what for what, *_ in LEFT_OUT] and turns[0]["ratio"] == 1, turns
 '
 	[ -z "$(ls "$T/tmp")" ]
 }

@@ -24,6 +24,5 @@ def bench_ablation(table, part, options):
                 others.append(watch.end()["others"])
         side.close()
         for what, seconds in turns.items():
-            table.add(part, what, [s / all_ for s, all_ in zip(seconds, turns["nothing"])], "of the step with all",
-                      higher_is_better=False, model="%s, --compute %s" % (name, compute),
-                      others=statistics.mean(others), note="%.4g s" % statistics.median(seconds))
+            table.add(part, what, seconds, "s", "nothing left out", turns["nothing"],
+                      model="%s, --compute %s" % (name, compute), others=statistics.mean(others))

@@ -1,11 +1,11 @@
 """plots.py: pictures of the rows by gnuplot: mt beside other trainers (peers.png) and its parts beside simple programs
-(parts.png) as bars; scaling, and time and memory of shapes of models (shapes.png), with the fitted lines."""
+(parts.png) as bars; scaling, and time and memory of geometries of models (geometry.png), with the fitted lines."""
 import os
 import shutil
 import subprocess
 
-from rows import large
-from scaling import SHAPES, fit
+from rows import fit, large
+from scaling import GEOMETRIES
 
 ROW_PX = 22                     # of a bar
 OTHERS = ("fp32", "bf16", "peers")              # parts whose peers are other trainers
@@ -65,9 +65,9 @@ def scaling_script(path, rows):
     return fits_script(path, rows, "scaling", SCALING, 1)
 
 
-def shapes_script(path, rows):
-    return fits_script(path, rows, "shapes", [
-        (unit, "%s over %s" % (of, what)) for of in ("step", "memory") for what, unit, _ in SHAPES], 2)
+def geometry_script(path, rows):
+    return fits_script(path, rows, "geometry", [
+        (unit, "%s over %s" % (of, what)) for of in ("step", "memory") for what, unit, _ in GEOMETRIES], 2)
 
 
 def fits_script(path, rows, part, axes, lines):
@@ -111,7 +111,7 @@ def plot(directory, rows):
     os.makedirs(directory, exist_ok=True)
     drawn = []
     for name, script_of in (("peers.png", peers_script), ("parts.png", parts_script), ("scaling.png", scaling_script),
-                            ("shapes.png", shapes_script)):
+                            ("geometry.png", geometry_script)):
         path = os.path.join(directory, name)
         script = script_of(path, rows)
         if script:

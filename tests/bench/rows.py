@@ -31,6 +31,15 @@ def middle(x):
     return statistics.median(x) if isinstance(x, list) else x
 
 
+def fit(points):
+    """Least squares of log y = a log x + b: a, b, and the root mean square of what is left of log y"""
+    x, y = ([math.log(p[i]) for p in points] for i in (0, 1))
+    mean_x, mean_y = statistics.mean(x), statistics.mean(y)
+    a = sum((u - mean_x) * (v - mean_y) for u, v in zip(x, y)) / sum((u - mean_x) ** 2 for u in x)
+    b = mean_y - a * mean_x
+    return a, b, math.sqrt(statistics.mean((v - a * u - b) ** 2 for u, v in zip(x, y)))
+
+
 def judge(row, bar):
     """bar: "ratio >= 1.35", "value <= 8.1\""""
     row["bar_of"], row["bar_sign"], limit = bar.split()

@@ -1,15 +1,14 @@
 """scaling.py: the time of a step over parameters, threads and length of rows (scaling), and time and memory of a step
-over depth, width, and depth of models of equal size (shapes), each with the exponent of a fitted power.
+over depth, width, and depth of models of equal size (geometry), each with the exponent of a fitted power.
 
 All runs are bf16 with --grad none and --state int8, the smallest state per parameter: so a billion parameters fit.
 """
 import json
-import math
 import os
 import statistics
 
 from programs import CORES, CPUS, Watch, available_bytes, first, scratch
-from rows import large
+from rows import fit, large
 from training import MtSide, write_records
 
 # name, hidden size, blocks of a llama with byte-level tokens and heads of 64
@@ -17,9 +16,9 @@ SIZES = [("1M", 128, 5), ("3M", 192, 7), ("10M", 320, 8), ("30M", 512, 9), ("100
          ("1B", 2048, 20)]
 CREATE = ("--dtype", "bf16", "--grad", "none", "--state", "int8")
 # of llamas as these: what grows, its unit, and (hidden size, blocks)
-SHAPES = [("depth", "blocks", [(512, 2), (512, 4), (512, 8), (512, 16), (512, 32)]),
-          ("width", "hidden size", [(128, 8), (256, 8), (512, 8), (1024, 8)]),
-          ("depth, of equal size", "blocks", [(1024, 2), (512, 8), (384, 14), (256, 32), (192, 57), (128, 128)])]
+GEOMETRIES = [("depth", "blocks", [(512, 2), (512, 4), (512, 8), (512, 16), (512, 32)]),
+              ("width", "hidden size", [(128, 8), (256, 8), (512, 8), (1024, 8)]),
+              ("depth, of equal size", "blocks", [(1024, 2), (512, 8), (384, 14), (256, 32), (192, 57), (128, 128)])]
 VOCABULARY = 256
 BYTES = 6.2                     # of state, a parameter
 
@@ -37,15 +36,6 @@ def config_of(hidden, blocks, positions):
 
 def parameters(hidden, blocks):
     return blocks * (4 * hidden ** 2 + 3 * hidden * (hidden * 11 // 4) + 2 * hidden) + 2 * VOCABULARY * hidden + hidden
-
-
-def fit(points):
-    """Least squares of log y = a log x + b: a, b, and the root mean square of what is left of log y"""
-    x, y = ([math.log(p[i]) for p in points] for i in (0, 1))
-    mean_x, mean_y = statistics.mean(x), statistics.mean(y)
-    a = sum((u - mean_x) * (v - mean_y) for u, v in zip(x, y)) / sum((u - mean_x) ** 2 for u in x)
-    b = mean_y - a * mean_x
-    return a, b, math.sqrt(statistics.mean((v - a * u - b) ** 2 for u, v in zip(x, y)))
 
 
 def measure(label, config, batch, seq, budget_s, threads=None):
@@ -124,14 +114,14 @@ def bench_scaling(table, part, options):
     over_length(table, part, options)
 
 
-def bench_shapes(table, part, options):
+def bench_geometry(table, part, options):
     seq, seen = 256, {}
-    for what, unit, shapes in SHAPES:
+    for what, unit, geometries in GEOMETRIES:
         points = []
-        for hidden, blocks in shapes[:2] if options.quick else shapes:
+        for hidden, blocks in geometries[:2] if options.quick else geometries:
             label = "%d blocks of %d" % (blocks, hidden)
             if label not in seen:
-                seen[label] = measure("shape", config_of(hidden, blocks, seq), 1, seq, 1 if options.quick else 6)
+                seen[label] = measure("geometry", config_of(hidden, blocks, seq), 1, seq, 1 if options.quick else 6)
             seconds, others, memory = seen[label]
             shape = {"model": "%s, %s" % (label, large(parameters(hidden, blocks))), "size_unit": unit,
                      "size": blocks if unit == "blocks" else hidden}
