@@ -287,15 +287,16 @@ static void plan_report(const struct plan_request *req, const struct plan_result
 	const struct prediction *t = &p->predicted;
 	uint32_t layers = req->geo->layers, away = blocks_offloaded(plan, layers);
 	char windows[64] = "", offloaded[64] = "";
+	const char *groups = plan->by_heads ? ", attention by groups of heads" : "";
 	if (away) snprintf(offloaded, sizeof offloaded, "; what %u of them keep offloaded to host memory", away);
 	if (plan->expert_window)
 		snprintf(windows, sizeof windows, ", windows of %u expert%s", plan->expert_window, mt_s(plan->expert_window));
 	mt_say(
-		"%s: %u row%s of %u token%s: %s of %u row%s, chunks of %u; %u weight and %u gradient slot%s%s; blocks keep: %u "
-		"all, %u all but gate and up, %u attention's output, %u their input%s%s",
+		"%s: %u row%s of %u token%s: %s of %u row%s, chunks of %u; %u weight and %u gradient slot%s%s%s; blocks keep: "
+		"%u all, %u all but gate and up, %u attention's output, %u their input%s%s",
 		req->train ? "train" : "eval", req->rows, mt_s(req->rows), req->seq, mt_s(req->seq),
 		plan->pass_rows ? "passes" : "one pass", rows_of_pass(req, plan), mt_s(rows_of_pass(req, plan)),
-		rows_of_chunk(req, plan), plan->weight_slots, plan->grad_slots, mt_s(plan->grad_slots), windows,
+		rows_of_chunk(req, plan), plan->weight_slots, plan->grad_slots, mt_s(plan->grad_slots), windows, groups,
 		blocks_at(plan, layers, KEEP_ALL), blocks_at(plan, layers, KEEP_ALL_BUT_GATE_UP),
 		blocks_at(plan, layers, KEEP_ATTENTION), blocks_at(plan, layers, KEEP_INPUT),
 		plan->residual_offloaded ? "; residuals offloaded to host memory" : "", offloaded);

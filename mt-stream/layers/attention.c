@@ -177,27 +177,133 @@ static void spans_forward(const struct run *r, struct op op)
 	}
 }
 
+static void backward_launch(const struct run *r, const struct op *op, float *dsinks)
+{
+	const struct attention_args *a = &op->attention;
+	launch(r->c, op);
+	if (a->sinks)
+		LAUNCH(r->c, OP_SINKS_BACKWARD, sinks_backward, .dsinks = dsinks, .beta = r->beta, .sinks = a->sinks, .o = a->o,
+			.d_o = a->d_o, .lse = a->lse, .n = a->n, .heads = a->heads, .dim = a->dim);
+}
+
+/* ---- by groups of heads: key-value heads and their query heads ----
+ *
+ * A group's q | k | v and o are copied together, and attention sees a model that has no other heads. Its gradients then
+ * replace its q | k | v, so those of all heads need no memory. Each head has the bits that it has among all. Statistics
+ * stand group by group, as each call wrote them.
+ */
+
+struct group {
+	const struct run *r;
+	struct attention_args all, own; /* of all heads; of the group's, in scratch.heads */
+	int64_t first, first_q;         /* its first key-value head, and query head */
+};
+
+static struct group group_make(const struct run *r, const struct op *op)
+{
+	const struct chunk *c = r->c;
+	struct group g = {.r = r, .all = op->attention, .own = op->attention};
+	struct attention_args *own = &g.own;
+	own->kv_heads = c->group[c->geo->kind_of[r->layer]];
+	own->heads = own->heads / r->l->kv_heads * own->kv_heads;
+	int64_t wide = c->n * attention_row(own), out = c->n * own->heads * attention_dim_v(own);
+	own->qkv = c->s.heads;
+	own->o = elements_after(c->dev, own->qkv, wide);
+	own->d_o = elements_after(c->dev, own->o, out);
+	own->dqkv = elements_after(c->dev, own->d_o, out);
+	return g;
+}
+
+/* The next group; false: there is none */
+static bool group_next(struct group *g, bool begin)
+{
+	const struct device *d = g->r->c->dev;
+	if (!begin) g->first += g->own.kv_heads;
+	g->first_q = g->first * (g->all.heads / g->all.kv_heads);
+	g->own.lse = g->all.lse + g->all.n * g->first_q;
+	g->own.sinks = operands_after(d, g->all.sinks, g->first_q);
+	return g->first < g->all.kv_heads;
+}
+
+/* Columns of all heads' array to the group's, or back */
+static void group_copy(const struct group *g, void *all, int64_t all_row, int64_t from, void *own, int64_t own_row,
+	int64_t to, int64_t width, bool back)
+{
+	const struct chunk *c = g->r->c;
+	void *a = elements_after(c->dev, all, from), *b = elements_after(c->dev, own, to);
+	LAUNCH(c, OP_COLUMNS, columns, .n = c->n, .width = width, .dst = back ? a : b, .src = back ? b : a,
+		.dst_ld = back ? all_row : own_row, .src_ld = back ? own_row : all_row);
+}
+
+static void group_copy_o(const struct group *g, const void *all, const void *own, bool back)
+{
+	int64_t dim = attention_dim_v(&g->all), row = g->own.heads * dim;
+	group_copy(g, (void *)(uintptr_t)all, g->all.heads * dim, g->first_q * dim, (void *)(uintptr_t)own, row, 0, row,
+		back);
+}
+
+static void group_copy_qkv(const struct group *g, const void *all, const void *own, bool back)
+{
+	const struct attention_args *a = &g->all, *b = &g->own;
+	int64_t dim = a->dim, dim_v = attention_dim_v(a);
+	const struct {
+		int64_t from, to, width;
+	} parts[] = {
+		{g->first_q * dim, 0, b->heads * dim},
+		{(a->heads + g->first) * dim, b->heads * dim, b->kv_heads * dim},
+		{(a->heads + a->kv_heads) * dim + g->first * dim_v, (b->heads + b->kv_heads) * dim, b->kv_heads * dim_v},
+	};
+	for (int i = 0; i < 3; i++)
+		group_copy(g, (void *)(uintptr_t)all, attention_row(a), parts[i].from, (void *)(uintptr_t)own, attention_row(b),
+			parts[i].to, parts[i].width, back);
+}
+
+static void groups_forward(const struct run *r, const struct op *op)
+{
+	struct group g = group_make(r, op);
+	g.own.d_o = g.own.dqkv = NULL;
+	for (bool more = group_next(&g, true); more; more = group_next(&g, false)) {
+		group_copy_qkv(&g, g.all.qkv, g.own.qkv, false);
+		launch(r->c, &(struct op){op->code, .attention = g.own});
+		group_copy_o(&g, g.all.o, g.own.o, true);
+	}
+}
+
+static void groups_backward(const struct run *r, const struct op *op)
+{
+	struct group g = group_make(r, op);
+	for (bool more = group_next(&g, true); more; more = group_next(&g, false)) {
+		group_copy_qkv(&g, g.all.qkv, g.own.qkv, false);
+		group_copy_o(&g, g.all.o, g.own.o, false);
+		group_copy_o(&g, g.all.d_o, g.own.d_o, false);
+		float *dsinks = r->g->t[MT_T_SINKS];
+		backward_launch(r, &(struct op){op->code, .attention = g.own}, dsinks ? dsinks + g.first_q : NULL);
+		group_copy_qkv(&g, g.all.dqkv, g.own.dqkv, true);
+	}
+}
+
+static bool by_groups(const struct run *r) { return r->c->group[r->c->geo->kind_of[r->layer]]; }
+
 static void attend_forward(struct run *r, const struct node *n)
 {
 	struct op op = attention_op(r, OP_ATTENTION_FORWARD, n);
 	if (r->l->span && !r->c->span_starts) spans_forward(r, op);
+	else if (by_groups(r)) groups_forward(r, &op);
 	else launch(r->c, &op);
 }
 
 static void attend_backward(struct run *r, const struct node *n)
 {
 	struct op op = attention_op(r, OP_ATTENTION_BACKWARD, n);
-	const struct attention_args *a = &op.attention;
 	op.attention.d_o = grad_at(r, n->out);
 	op.attention.dqkv = grad_at(r, n->in[0]);
-	launch(r->c, &op);
-	if (a->sinks)
-		LAUNCH(r->c, OP_SINKS_BACKWARD, sinks_backward, .dsinks = r->g->t[MT_T_SINKS], .beta = r->beta,
-			.sinks = a->sinks, .o = a->o, .d_o = a->d_o, .lse = a->lse, .n = a->n, .heads = a->heads, .dim = a->dim);
+	if (by_groups(r)) groups_backward(r, &op);
+	else backward_launch(r, &op, r->g->t[MT_T_SINKS]);
 }
 
 static const struct node_kind attend_kind = {.forward = attend_forward,
 	.backward = attend_backward,
+	.by_heads = true,
 	.reads = 1 << 0 | READS_OUT | READS_SIDES,
 	.grad = {GRAD_OWN}};
 

@@ -68,19 +68,19 @@ void block_take(struct saved *s, const struct kept *k, take_fn *take, void *wher
 	*s = (struct saved){0};
 	for (int v = 1; v < t->values; v++) {
 		const struct value *x = &t->v[v];
-		if (x->of != NONE || x->keep > (int)k->level) continue;
+		if (x->of != NONE || x->keep > (int)k->level || x->keep <= (int)k->above) continue;
 		void *at = take(where, k->n * (uint64_t)token_width(x), x->fp32 ? sizeof(float) : k->elem);
 		*(v == t->x2 ? &s->x2 : &s->v[v]) = at;
 	}
 }
 
-void blocks_take(struct saved v[MT_KINDS], const struct list *lists, uint32_t kinds, enum checkpoint level, uint64_t n,
-	uint64_t elem, struct walk *w)
+void blocks_take(struct saved v[MT_KINDS], const struct kept *first, uint32_t kinds, struct walk *w)
 {
+	struct kept kept = *first;
 	struct walk most = *w;
-	for (uint32_t k = 0; k < kinds; k++) {
+	for (uint32_t k = 0; k < kinds; k++, kept.list++) {
 		struct walk one = *w;
-		block_take(&v[k], &(struct kept){&lists[k], level, n, elem}, walk_take_fn, &one);
+		block_take(&v[k], &kept, walk_take_fn, &one);
 		if (one.over || one.used > most.used) most = one;
 	}
 	*w = most;
@@ -124,10 +124,12 @@ static bool is_called(const struct list *t, enum call call, const struct arena_s
 uint64_t lists_arena(const struct list *lists, uint32_t kinds, const struct arena_sizes *z)
 {
 	uint64_t most = 0;
-	for (const struct list *t = lists; t < lists + kinds; t++)
-		for (int call = 0; call < CALLS; call++)
-			if (is_called(t, (enum call)call, z))
-				most = larger(most, places_bytes(&t->at[call][z->half == MLP && !z->gate_up], z->n));
+	for (uint32_t k = 0; k < kinds; k++)
+		for (int call = 0; call < CALLS; call++) {
+			const struct places *at = lists[k].at[call];
+			bool other = z->half == MLP ? !z->gate_up : z->group && z->group[k];
+			if (is_called(&lists[k], (enum call)call, z)) most = larger(most, places_bytes(&at[other], z->n));
+		}
 	return most;
 }
 

@@ -65,6 +65,7 @@ struct scratch {            /* valid only within one call */
 	struct routing routing; /* of a slice; models with experts only */
 	struct ple_scratch ple;
 	void *operand[2]; /* room for operands x and dy; NULL where activations are operands as they are */
+	void *heads;      /* of attention by groups of heads: a group's q | k | v, o, and their gradients */
 	void *attention;  /* work memory of the device's attention backend; NULL: none */
 	uint64_t attention_bytes;
 	float *delta; /* the delta rule's work memory */
@@ -106,6 +107,9 @@ struct chunk { /* whole rows that go through a layer together */
 	/* by kind of layers: k | v (N, 2 K) that other layers read, and the sum of their gradients; kv NULL: it stands
 	 * in q | k | v already (mt-sample) */
 	void *kv[MT_KINDS], *dkv[MT_KINDS];
+	/* by kind of layers: key-value heads of a call of attention, which goes by groups of these and their query heads;
+	 * 0: all at once */
+	uint32_t group[MT_KINDS];
 	struct balance balance;
 	struct scratch s;
 };
@@ -182,17 +186,16 @@ void *walk_take(struct walk *, uint64_t a, uint64_t b, uint64_t size);
 typedef void *take_fn(void *where, uint64_t count, uint64_t size);
 take_fn walk_take_fn; /* where: a struct walk */
 
-/* Arrays of *saved that a block of this kind keeps at a level, for n tokens, from take(where, count, bytes of an
- * element); the others are NULL. elem: bytes of the device's elements. */
+/* Arrays of *saved that a block of this kind keeps at a level and does not keep at level `above`, for n tokens, from
+ * take(where, count, bytes of an element); the others are NULL. elem: bytes of the device's elements. */
 struct kept {
 	const struct list *list;
-	enum checkpoint level;
+	enum checkpoint above, level;
 	uint64_t n, elem;
 };
 void block_take(struct saved *, const struct kept *, take_fn *take, void *where);
-/* Room for what a block of any kind keeps; the arrays of each kind, in the same memory */
-void blocks_take(struct saved[MT_KINDS], const struct list *, uint32_t kinds, enum checkpoint, uint64_t n,
-	uint64_t elem, struct walk *);
+/* Likewise of any of so many kinds, of the first of which the list is: the arrays of each kind, in the same memory */
+void blocks_take(struct saved[MT_KINDS], const struct kept *, uint32_t kinds, struct walk *);
 /* What a norm behind experts reads, where they come by windows, lies at `sum`. NULL: no windows */
 void keep_sum(struct saved *, const struct list *, uint32_t kind, void *sum);
 /* Those of the tokens from `from` on */
@@ -202,7 +205,8 @@ struct saved saved_after(const struct saved *, const struct list *, uint32_t kin
 struct list *lists_make(const struct mt_geometry *, size_t elem);
 /* Bytes of an arena that any of them needs */
 struct arena_sizes {
-	int half; /* of mixers (0), or of MLPs (1) */
+	int half;              /* of mixers (0), or of MLPs (1) */
+	const uint32_t *group; /* of mixers: as chunk.group */
 	int64_t n;
 	bool gate_up, train, windows; /* also for gate and up; also backward; experts come by windows */
 };
@@ -239,6 +243,11 @@ static inline bool beside_attention(const struct mt_layer *l) { return l->mamba_
 static inline int64_t proj_width(const struct mt_layer *l)
 {
 	return ((int64_t)l->heads + l->kv_heads) * l->head_dim + l->kv_heads * head_dim_v(l);
+}
+/* Elements of a token in scratch.heads, for the forward pass; to train, twice as many */
+static inline int64_t group_width(const struct mt_layer *l, uint32_t group)
+{
+	return group ? (proj_width(l) + value_width(l)) / l->kv_heads * group : 0;
 }
 /* Which halves has a block of this kind, or any of these kinds? */
 static inline bool has_mixer(const struct mt_layer *l) { return l->heads || l->value_heads || l->conv_dim; }

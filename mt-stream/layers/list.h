@@ -69,6 +69,7 @@ struct node_kind {
 	void (*late)(struct run *, const struct node *);
 	bool gives;      /* backward gives the node's value again */
 	bool multiplies; /* GEMMs read its first input, and the gradient of its value */
+	bool by_heads;   /* it may go by groups of heads: a group's gradients are written when nobody reads its input */
 	bool once;       /* backward changes dx itself: with windows in the first call alone */
 	unsigned reads;  /* values that backward reads: 1 << input; READS_OUT, READS_SIDES */
 	enum grad_place grad[NODE_INPUTS];
@@ -114,7 +115,7 @@ struct list {
 	 * is the value's memory */
 	int grad_of[LIST_VALUES];
 	bool grad_over[LIST_VALUES];
-	struct places at[CALLS][2]; /* 1: gate and up are kept elsewhere */
+	struct places at[CALLS][2]; /* 1: gate and up are kept elsewhere; of mixers: attention goes by groups of heads */
 };
 
 /* ---- list.c: to build one ---- */

@@ -15,6 +15,7 @@ struct survey {
 	struct walk_state k; /* first */
 	struct list *t;
 	int level;                         /* what a block keeps at it lies elsewhere */
+	bool by_heads;                     /* attention goes by groups of heads */
 	int now, from[ARRAYS], to[ARRAYS]; /* steps; from 0: not needed */
 };
 
@@ -80,10 +81,11 @@ static void survey_step(struct walk_state *k, const struct node *n, enum step st
 		touch_grad(s, n->out);
 		return;
 	}
-	for (int i = 0; i < NODE_INPUTS; i++) {
-		if (n->in[i] == NONE) continue;
+	for (int i = 0; i < NODE_INPUTS; i++)
 		if (step == FORWARD || n->kind->reads & 1u << i) touch_value(s, n->in[i]);
-		if (step == FORWARD) continue;
+	if (n->kind->by_heads && s->by_heads) s->now++;
+	for (int i = 0; i < NODE_INPUTS; i++) {
+		if (step == FORWARD || n->in[i] == NONE) continue;
 		grad_place(s, n, i);
 		touch_grad(s, n->in[i]);
 	}
@@ -181,12 +183,13 @@ void list_place(struct list *t)
 	if (t->y != NONE) t->grad_of[t->y] = 0;
 	if (t->x2 != NONE) t->grad_of[t->x2] = 0;
 	for (int call = 0; call < (t->routing == NONE ? ROUTE_FORWARD : CALLS); call++)
-		for (int kept = 0; kept < (call < MLP_FORWARD ? 1 : 2); kept++) {
-			struct survey s = {.t = t, .level = kept ? KEEP_ALL : KEEP_ALL_BUT_GATE_UP};
+		for (int i = 0; i < 2; i++) {
+			bool mixers = call < MLP_FORWARD, kept = i && !mixers;
+			struct survey s = {.t = t, .level = kept ? KEEP_ALL : KEEP_ALL_BUT_GATE_UP, .by_heads = i && mixers};
 			s.k.step = survey_step;
 			walk_begin(&s.k, t, (enum call)call, s.level);
 			walk_call(&s.k);
-			places_make(&s, &t->at[call][kept]);
+			places_make(&s, &t->at[call][i]);
 		}
 }
 

@@ -249,7 +249,7 @@ struct run run_of(const struct run *of, enum call call, int level)
 	const struct list *t = &c->lists[c->geo->kind_of[r.layer]];
 	r.l = t->l;
 	r.arena = c->s.arena[call >= MLP_FORWARD];
-	r.at = &t->at[call][level == KEEP_ALL];
+	r.at = &t->at[call][call < MLP_FORWARD ? c->group[c->geo->kind_of[r.layer]] != 0 : level == KEEP_ALL];
 	r.k.step = launch_step;
 	walk_begin(&r.k, t, call, level);
 	/* what other calls have left there is read by none */

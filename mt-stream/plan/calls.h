@@ -11,8 +11,7 @@
 #define HEADS_BYTES (4ull << 30) /* most work memory for all heads of a row in one call; above it: groups of heads */
 #endif
 
-/* Rows of a call for all heads, if one row needs `row` bytes (not 0). A call for some heads is always for one row: only
- * then are its statistics contiguous, as cuDNN before 9.26 needs them. */
+/* Rows of a call, if one row needs `row` bytes (not 0) */
 static inline uint32_t rows_of_call(uint64_t row)
 {
 	uint64_t n = row < ROWS_BYTES ? ROWS_BYTES / row : 1;

@@ -16,7 +16,8 @@
 #define PLAIN_DELTA 0.15     /* the same of our delta rule: assumed */
 #define PLAIN_GROUPED 0.2    /* the same of experts' GEMMs */
 #define GROUPED_SPARE 64     /* rows that an expert's last tile of 128 lacks */
-#define OWN_HALF 12.0        /* heads of all rows of a chunk at which our attention reaches half its rate: measured */
+#define OWN_HALF 12.0        /* heads of all rows of a chunk at which our attention reaches half its rate: measured, */
+#define OWN_SEQ 4096.0       /* with rows of so many tokens; longer ones have as many more blocks of queries a head */
 #define LARGE_HEADS 0.72     /* of cuDNN's backward rate, for heads of more than 128: measured */
 #define CORES_SHAPES 0.96    /* these, of the host's cores: measured */
 #define CORES_GEMM 0.78
@@ -138,8 +139,10 @@ static double attention_rate(const struct plan_request *req, const struct plan *
 	const struct profile *p = &req->profile;
 	const struct shares *share = shares_of(p);
 	double forward = p->flops * share->library_forward, backward = p->flops * share->library_backward;
-	double own = p->flops / (1 + OWN_HALF / ((double)l->heads * rows_of_chunk(req, plan)));
 	const struct attention_call *call = &req->attention.kind[kind];
+	uint32_t group = group_of(req, plan, kind);
+	double heads = group ? (double)l->heads / l->kv_heads * group : l->heads;
+	double own = p->flops / (1 + OWN_HALF / (heads * rows_of_chunk(req, plan) * most(1, req->seq / OWN_SEQ)));
 	bool library = plan->library_attention && call->rows && (call->packs || !req->packed);
 	int column = own_column(req, l);
 	if (p->cores) {
@@ -182,6 +185,18 @@ static double beside(const struct plan_request *req, double products, double wei
 	return req->profile.cores ? products + weights : most(products, weights);
 }
 
+/* Seconds of copies to and from a group's heads, for n tokens of a block, the mean of all: forward; backward twice */
+static double group_time(const struct plan_request *req, const struct plan *plan, double n)
+{
+	const struct mt_geometry *g = req->geo;
+	double bytes = 0;
+	for (uint32_t i = 0; i < g->layers; i++) {
+		const struct mt_layer *l = mt_layer_of(g, i);
+		if (group_of(req, plan, g->kind_of[i])) bytes += 2 * (double)((proj_width(l) + value_width(l)) * req->elem);
+	}
+	return n * bytes / g->layers / req->profile.hbm;
+}
+
 struct pass { /* n tokens through a unit */
 	double n, slice, chunks, slices;
 };
@@ -215,6 +230,10 @@ struct times unit_times(const struct plan_request *req, const struct plan *plan,
 		.head = time_of(req, plan, &c->head, &head, true)};
 	for (int level = KEEP_INPUT; level < KEEP_ALL; level++)
 		t.recompute[level] = time_of(req, plan, &c->again[level], &pass, false);
+	double groups = group_time(req, plan, n);
+	t.forward += groups;
+	t.backward += 2 * groups;
+	t.recompute[KEEP_INPUT] += groups;
 	if (plan->expert_window) {
 		double windows = ceil((double)req->most.experts / plan->expert_window);
 		t.forward += windows * time_of(req, plan, &c->window[0], &pass, false) + ROUND_TRIP;

@@ -64,10 +64,7 @@ static struct attention_call cudnn_call(const struct plan_request *req, const st
 		return (struct attention_call){0};
 	uint32_t of_call = kv_heads_of_call(row, l->kv_heads);
 	row = row / l->kv_heads * of_call;
-	return (struct attention_call){.row = row,
-		.rows = of_call < l->kv_heads ? 1 : rows_of_call(row),
-		.kv_heads = of_call,
-		.packs = c->documents};
+	return (struct attention_call){.row = row, .rows = rows_of_call(row), .kv_heads = of_call, .packs = c->documents};
 }
 
 /* Work memory of cuDNN's attention. A run asks the library itself. */

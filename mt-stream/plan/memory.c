@@ -36,14 +36,15 @@ static struct saved take_block(struct walk *w, const struct plan_request *req, u
 	uint64_t n)
 {
 	struct saved v;
-	block_take(&v, &(struct kept){&req->lists[kind], level, n, req->elem}, walk_take_fn, w);
+	block_take(&v, &(struct kept){.list = &req->lists[kind], .level = level, .n = n, .elem = req->elem}, walk_take_fn,
+		w);
 	return v;
 }
 
-static void take_any(struct walk *w, const struct plan_request *req, enum checkpoint level, uint64_t n,
-	struct saved v[MT_KINDS])
+static void take_any(struct walk *w, const struct plan_request *req, enum checkpoint above, enum checkpoint level,
+	uint64_t n, struct saved v[MT_KINDS])
 {
-	blocks_take(v, req->lists, req->geo->n_kinds, level, n, req->elem, w);
+	blocks_take(v, &(struct kept){req->lists, above, level, n, req->elem}, req->geo->n_kinds, w);
 }
 
 static void take_saved(struct walk *w, const struct plan_request *req, const struct plan *plan, const struct sizes *z,
@@ -52,7 +53,8 @@ static void take_saved(struct walk *w, const struct plan_request *req, const str
 	uint32_t layers = req->geo->layers;
 	memset(p->chunk, 0, sizeof p->chunk);
 	if (blocks_at(plan, layers, KEEP_ALL) + blocks_at(plan, layers, KEEP_ALL_BUT_GATE_UP) < layers)
-		take_any(w, req, KEEP_ALL_BUT_GATE_UP, z->saved, p->chunk);
+		take_any(w, req, blocks_at(plan, layers, KEEP_INPUT) ? KEEP_INPUT : KEEP_ATTENTION, KEEP_ALL_BUT_GATE_UP,
+			z->saved, p->chunk);
 	for (uint32_t l = 0; l < layers; l++) {
 		enum checkpoint level = l < blocks_offloaded(plan, layers) ? KEEP_INPUT : checkpoint_of(plan, layers, l);
 		struct saved v = take_block(w, req, req->geo->kind_of[l], level, z->pass);
@@ -63,7 +65,7 @@ static void take_saved(struct walk *w, const struct plan_request *req, const str
 	p->dsum = sums ? walk_take(w, z->pass, z->h, z->elem) : NULL;
 	for (int i = 0; i < 2; i++) {
 		p->away_at[i] = w->base ? w->base + w->used : NULL;
-		take_any(w, req, plan->offloaded, z->pass, p->away[i]);
+		take_any(w, req, KEEP_INPUT, plan->offloaded, z->pass, p->away[i]);
 	}
 }
 
@@ -121,7 +123,13 @@ static void take_scratch(struct walk *w, const struct plan_request *req, const s
 		.slices = windows ? slices_of_pass(req, plan) : 0,
 		.train = req->train,
 		.dtype = req->dtype};
-	struct arena_sizes arena = {.half = MIXER, .n = (int64_t)z->chunk, .train = req->train};
+	uint32_t group[MT_KINDS];
+	uint64_t heads = 0;
+	for (uint32_t k = 0; k < kinds; k++) {
+		group[k] = group_of(req, plan, k);
+		heads = larger(heads, (req->train ? 2 : 1) * (uint64_t)group_width(&req->geo->kind[k], group[k]));
+	}
+	struct arena_sizes arena = {.half = MIXER, .group = group, .n = (int64_t)z->chunk, .train = req->train};
 	*t = (struct scratch){0};
 	t->attention = plan->library_attention ? walk_take(w, t->attention_bytes = memory_attention(req, plan), 1, 1)
 										   : NULL;
@@ -130,8 +138,9 @@ static void take_scratch(struct walk *w, const struct plan_request *req, const s
 	if (windows && z->most->experts) routing_take(&t->routing, &routing, walk_take_fn, w);
 	mixers = *w;
 	t->arena[MIXER] = walk_take(&mixers, lists_arena(req->lists, kinds, &arena), 1, 1);
+	t->heads = heads ? walk_take(&mixers, z->chunk, heads, z->elem) : NULL;
 	mlp = req->geo->flags & MT_PARALLEL ? mixers : *w;
-	arena = (struct arena_sizes){MLP, (int64_t)z->slice, gu, req->train, windows};
+	arena = (struct arena_sizes){MLP, NULL, (int64_t)z->slice, gu, req->train, windows};
 	t->arena[MLP] = walk_take(&mlp, lists_arena(req->lists, kinds, &arena), 1, 1);
 	if (!windows && z->most->experts) routing_take(&t->routing, &routing, walk_take_fn, &mlp);
 	head = *w;
@@ -269,16 +278,18 @@ void memory_increments(const struct plan_request *req, const struct plan *plan, 
 {
 	const struct mt_geometry *g = req->geo;
 	struct sizes z = sizes_of(req, plan);
-	struct walk w[4] = {{0}};
+	struct walk w[5] = {{0}};
 	struct scratch scratch;
 	struct saved any[MT_KINDS];
 	walk_take(&w[0], req->zero_copy ? 0 : slot_elems(req, plan) + req->exact, 1, req->operand);
 	take_scratch(&w[1], req, plan, &z, true, &scratch);
 	take_scratch(&w[3], req, plan, &z, false, &scratch);
-	take_any(&w[2], req, KEEP_ALL_BUT_GATE_UP, z.saved, any);
+	take_any(&w[2], req, KEEP_INPUT, KEEP_ALL_BUT_GATE_UP, z.saved, any);
+	take_any(&w[4], req, KEEP_ATTENTION, KEEP_ALL_BUT_GATE_UP, z.saved, any);
 	inc->slot = w[0].used;
 	inc->no_gu = w[1].used - w[3].used;
 	inc->no_chunk = w[2].used;
+	inc->no_attention = w[2].used - w[4].used;
 	for (enum checkpoint level = KEEP_INPUT; level <= KEEP_ALL; level++) {
 		struct walk kind[MT_KINDS] = {{0}};
 		for (uint32_t k = 0; k < g->n_kinds; k++) take_block(&kind[k], req, k, level, z.pass);
@@ -293,7 +304,7 @@ uint64_t memory_away(const struct plan_request *req, const struct plan *plan)
 	struct sizes z = sizes_of(req, plan);
 	struct saved any[MT_KINDS];
 	struct walk w = {0};
-	take_any(&w, req, plan->offloaded, z.pass, any);
+	take_any(&w, req, KEEP_INPUT, plan->offloaded, z.pass, any);
 	return w.used;
 }
 

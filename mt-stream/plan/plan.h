@@ -125,6 +125,7 @@ struct plan {
 	 * the rest of it. 0: experts stream with their block */
 	uint32_t expert_window;
 	bool library_attention;  /* attention by a library (cuDNN), which needs work memory */
+	bool by_heads;           /* attention goes by groups of heads, and their gradients replace q, k and v */
 	bool residual_offloaded; /* block inputs are kept in host memory */
 	/* if set, the rest is at this level, and what these blocks keep is in host memory; keep_attention is 0 then */
 	enum checkpoint offloaded;
@@ -310,6 +311,17 @@ static inline uint64_t slices_of_pass(const struct plan_request *req, const stru
 	uint64_t rows = rows_of_chunk(req, plan), chunks = (rows_of_pass(req, plan) + rows - 1) / rows;
 	return chunks * slices_of_chunk(req, plan);
 }
+/* Key-value heads of a call of attention in layers of this kind, as chunk.group. A library's calls have as many as its
+ * work memory allows (calls.h), whatever the plan; others one, or where there are many, a share of HEAD_GROUPS. */
+enum { HEAD_GROUPS = 8 };
+static inline uint32_t group_of(const struct plan_request *req, const struct plan *plan, uint32_t kind)
+{
+	const struct attention_call *call = &req->attention.kind[kind];
+	uint32_t all = req->geo->kind[kind].kv_heads, n = plan->by_heads ? (all + HEAD_GROUPS - 1) / HEAD_GROUPS : all;
+	if (plan->library_attention && call->rows) n = call->kv_heads;
+	while (n && all % n) n++;
+	return n < all ? n : 0;
+}
 static inline uint64_t tokens_of_head(const struct plan_request *req, const struct plan *plan)
 {
 	uint64_t n = (uint64_t)rows_of_pass(req, plan) * req->seq;
@@ -356,11 +368,11 @@ struct memory_layout {
 uint64_t memory_lay(const struct plan_request *, const struct plan *, struct memory_layout *, void *base);
 /* Of a plan's bytes, those that lie at base: all but what the device takes for itself */
 uint64_t memory_arena(const struct plan_request *, uint64_t bytes);
-/* Bytes of one more weight slot; bytes that are saved once no block recomputes gate and up, or nothing but norms and
- * SwiGLU; and bytes that the last 0, 1, 2, ... blocks keep, by checkpoint level */
+/* Bytes of one more weight slot; bytes that are saved once no block recomputes gate and up, nothing but norms and
+ * SwiGLU, or attention; and bytes that the last 0, 1, 2, ... blocks keep, by checkpoint level */
 enum { MOST_LAYERS = sizeof((struct mt_geometry *)0)->kind_of };
 struct increments {
-	uint64_t slot, no_gu, no_chunk;
+	uint64_t slot, no_gu, no_chunk, no_attention;
 	uint64_t kept[KEEP_ALL + 1][MOST_LAYERS + 1];
 };
 void memory_increments(const struct plan_request *, const struct plan *, struct increments *);

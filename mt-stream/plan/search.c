@@ -3,10 +3,10 @@
  * Which plans are tried does not depend on the memory. So more memory never gives a slower plan, and the smallest size
  * of all plans tried is the smallest budget that works.
  *
- * The functions below try one decision each, and call the next: order (layer-major or passes) → chunks → head chunks →
- * windows of experts → offloading and gradient slots → weight slots → checkpoint levels → consider(). All is done
- * twice. The first time they try few plans (rough), to find a short step. The second time they try all but those whose
- * step would be longer than that in any memory.
+ * The functions below try one decision each, and call the next: order (layer-major or passes) → chunks → attention by
+ * groups of heads → head chunks → windows of experts → offloading and gradient slots → weight slots → checkpoint levels
+ * → consider(). All is done twice. The first time they try few plans (rough), to find a short step. The second time
+ * they try all but those whose step would be longer than that in any memory.
  */
 #include <math.h>
 #include <stdio.h>
@@ -199,8 +199,11 @@ static void try_levels(struct search *s, struct plan *plan, const struct times *
 		uint64_t now = used + bytes_kept(inc, KEEP_ALL_BUT_GATE_UP, all, n);
 		plan->keep_but_gate_up = n;
 		if (n && plan->offloaded == KEEP_ALL) now += inc->no_gu; /* which `used` is without */
-		plan->keep_attention = plan->offloaded ? 0 : room(req, now, inc, KEEP_ATTENTION, all + n, others - n);
+		plan->keep_attention = plan->offloaded ? 0 : room(req, now, inc, KEEP_ATTENTION, all + n, others - n - 1);
 		consider(s, plan, t, now + bytes_kept(inc, KEEP_ATTENTION, all + n, plan->keep_attention));
+		if (plan->offloaded) continue;
+		plan->keep_attention = others - n;
+		consider(s, plan, t, now + bytes_kept(inc, KEEP_ATTENTION, all + n, others - n) - inc->no_attention);
 	}
 }
 
@@ -317,6 +320,28 @@ static void try_head(struct search *s, struct plan *plan)
 		}
 }
 
+/* Does any layer's attention change if it goes by groups of heads? */
+static bool heads_possible(const struct plan_request *req, const struct plan *plan)
+{
+	const struct plan all = {.library_attention = plan->library_attention},
+					  some = {.library_attention = plan->library_attention, .by_heads = true};
+	for (uint32_t k = 0; k < req->geo->n_kinds; k++)
+		if (group_of(req, &all, k) != group_of(req, &some, k)) return true;
+	return false;
+}
+
+/* By groups of heads, where one row is a chunk: of several, one row a chunk takes less */
+static void try_groups(struct search *s, struct plan *plan)
+{
+	const struct plan_request *req = s->req;
+	bool groups = req->train && rows_of_chunk(req, plan) == 1 && heads_possible(req, plan);
+	for (int i = 0; i <= groups; i++) {
+		plan->by_heads = i;
+		try_head(s, plan);
+	}
+	plan->by_heads = false;
+}
+
 /* Chunks of whole rows; for chunks of one row, also the MLP in slices */
 static void try_chunks(struct search *s, struct plan *plan)
 {
@@ -325,16 +350,16 @@ static void try_chunks(struct search *s, struct plan *plan)
 	uint32_t rows = req->rows < most_rows ? req->rows : (uint32_t)most_rows;
 	plan->chunk_tokens = req->chunk_tokens;
 	if (plan->chunk_tokens) {
-		try_head(s, plan);
+		try_groups(s, plan);
 		return;
 	}
 	for (uint32_t n = req->seq / 2; n >= SLICE_MIN; n /= 2) {
 		plan->chunk_tokens = n;
-		try_head(s, plan);
+		try_groups(s, plan);
 	}
 	for (uint32_t r = 1; r <= rows; r = next(r, rows)) {
 		plan->chunk_tokens = r * req->seq;
-		try_head(s, plan);
+		try_groups(s, plan);
 	}
 }
 

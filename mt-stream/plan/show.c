@@ -106,6 +106,12 @@ static uint32_t kind_by_library(const struct plan_request *req)
 	return k;
 }
 
+static uint32_t kv_heads_in_call(const struct plan_request *req, const struct plan *plan, uint32_t kind)
+{
+	uint32_t group = group_of(req, plan, kind);
+	return group ? group : req->geo->kind[kind].kv_heads;
+}
+
 static bool some_by_own(const struct plan_request *req)
 {
 	for (uint32_t k = 0; k < req->geo->n_kinds; k++)
@@ -138,9 +144,12 @@ void show_text(const struct plan_request *req, const struct plan_result *p, uint
 			mt_s(tokens_of_slice(req, plan)));
 	if (plan->library_attention) {
 		uint32_t k = kind_by_library(req);
-		printf("attention by cuDNN, %u of %u key-value heads a call backward, in %.2f GB of work memory%s\n",
-			req->attention.kind[k].kv_heads, req->geo->kind[k].kv_heads, gb(memory_attention(req, plan)),
+		printf("attention by cuDNN, %u of %u key-value heads a call, in %.2f GB of work memory%s\n",
+			kv_heads_in_call(req, plan, k), req->geo->kind[k].kv_heads, gb(memory_attention(req, plan)),
 			some_by_own(req) ? "; of some layers by our own kernels" : "");
+	} else if (plan->by_heads) {
+		printf("attention by our own kernels, %u of %u key-value heads a call\n", kv_heads_in_call(req, plan, 0),
+			req->geo->kind[0].kv_heads);
 	} else puts("attention by our own kernels");
 	printf("LM head   %llu token%s at once\n", (unsigned long long)tokens_of_head(req, plan),
 		mt_s(tokens_of_head(req, plan)));
@@ -207,7 +216,7 @@ void show_json(const struct plan_request *req, const struct plan_result *p, uint
 		rows_of_chunk(req, plan), (unsigned long long)tokens_of_slice(req, plan), plan->head_tokens);
 	printf("\"attention\": \"%s\", \"attention_kv_heads\": %u, \"attention_work_bytes\": %llu, ",
 		plan->library_attention ? "cudnn" : "own",
-		plan->library_attention ? req->attention.kind[kind_by_library(req)].kv_heads : req->geo->kind[0].kv_heads,
+		kv_heads_in_call(req, plan, plan->library_attention ? kind_by_library(req) : 0),
 		(unsigned long long)memory_attention(req, plan));
 	printf("\"weight_slots\": %u, \"resident_units\": %u, \"grad_slots\": %u, \"expert_window\": %u, ",
 		plan->weight_slots, plan->weight_slots, plan->grad_slots, plan->expert_window);

@@ -115,7 +115,8 @@ static void lay_out(struct forward *f, struct walk *w, uint32_t room)
 	f->ple = g->ple_dim ? take(w, room, (uint64_t)ple_width(g)) : NULL;
 	f->starts = (uint32_t *)take(w, n, 1);
 	f->conv_rows = conv ? take(w, n + DELTA_CHUNK, conv) : NULL;
-	blocks_take(f->saved, f->lists, g->n_kinds, KEEP_ALL_BUT_GATE_UP, n, sizeof(float), w);
+	const struct kept all = {.list = f->lists, .level = KEEP_ALL_BUT_GATE_UP, .n = n, .elem = sizeof(float)};
+	blocks_take(f->saved, &all, g->n_kinds, w);
 	for (int half = 0; half < HALVES; half++) {
 		const struct arena_sizes arena = {.half = half, .n = (int64_t)n, .gate_up = true};
 		f->scratch.arena[half] = walk_take(w, lists_arena(f->lists, g->n_kinds, &arena), 1, 1);

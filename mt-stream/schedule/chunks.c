@@ -53,6 +53,7 @@ struct chunk chunk_of(struct stream *s, int64_t from, int64_t n)
 	for (uint32_t k = 0; k < s->geo->n_kinds; k++) {
 		c.kv[k] = elements_after(s->dev, at->kv[k], from * kv_width(&s->geo->kind[k]));
 		c.dkv[k] = elements_after(s->dev, at->dkv[k], from * kv_width(&s->geo->kind[k]));
+		c.group[k] = group_of(&s->micro->request, &s->micro->plan, k);
 	}
 	memcpy(c.cos, at->cos, sizeof c.cos);
 	memcpy(c.sin, at->sin, sizeof c.sin);

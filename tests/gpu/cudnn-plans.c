@@ -57,8 +57,6 @@ static void show(struct sdpa *s, int sm, size_t i, int backward)
 	shape.ragged = cases[i].ragged;
 	shape.kv_heads = cases[i].group ? 1 : kv_heads;
 	shape.heads = heads / kv_heads * shape.kv_heads;
-	shape.all_heads = heads;
-	shape.all_kv_heads = kv_heads;
 	shape.dim = dim;
 	shape.dim_v = dim_v ? dim_v : dim;
 	shape.scale = (float)(1 / sqrt(dim));

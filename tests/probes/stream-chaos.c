@@ -99,7 +99,7 @@ static uint64_t lay(const struct plan_request *, const struct plan *, struct mem
 
 static bool talks;
 static struct {
-	unsigned micros, evals, zero_copies, windows, residual_offloaded, offloaded, stale, levels[KEEP_ALL + 1];
+	unsigned micros, evals, zero_copies, windows, groups, residual_offloaded, offloaded, stale, levels[KEEP_ALL + 1];
 	unsigned without[3]; /* prefetch, pieces, update */
 } went;
 
@@ -126,20 +126,22 @@ static int draw_plan(const struct plan_request *req, struct plan_result *p)
 	if (plan.pass_rows) plan.keep_all = layers;
 	else if (req->train) levels_draw(req, &plan);
 	if (req->most.experts && !plan.pass_rows && draw(3)) plan.expert_window = 1 + (uint32_t)draw(req->most.experts);
+	plan.by_heads = draw(2);
 	*p = (struct plan_result){.plan = plan,
 		.bytes = memory_lay(req, &plan, NULL, NULL),
 		.host_bytes = memory_host(req, &plan)};
 	if (talks)
 		mt_say("plan: %u rows of %u, %s; %u weight slots, %u gradient slots, windows of %u; %u full, %u block, %u "
-			   "attention%s%s%s",
+			   "attention%s%s%s%s",
 			req->rows, req->seq, plan.pass_rows ? "pass-major" : "layer-major", plan.weight_slots, plan.grad_slots,
 			plan.expert_window, plan.keep_all, plan.keep_but_gate_up, plan.keep_attention,
 			plan.residual_offloaded ? ", residuals offloaded" : "", plan.offloaded ? ", the others offloaded" : "",
-			req->zero_copy ? ", in place" : "");
+			plan.by_heads ? ", by groups of heads" : "", req->zero_copy ? ", in place" : "");
 	went.residual_offloaded += plan.residual_offloaded;
 	went.offloaded += plan.offloaded != 0;
 	went.zero_copies += req->zero_copy;
 	went.windows += plan.expert_window != 0;
+	for (uint32_t k = 0; k < req->geo->n_kinds; k++) went.groups += group_of(req, &plan, k) != 0;
 	for (uint32_t l = 0; req->train && l < layers; l++) went.levels[checkpoint_of(&plan, layers, l)]++;
 	return 0;
 }
@@ -480,11 +482,11 @@ static int seeds(const char *name, const char *models, uint64_t from, uint64_t c
 	}
 	printf(
 		"%llu seeds layer-major, %u pass-major: %u micro-batches, %u of them evaluations, %u aborted and sent again; "
-		"%u in place, %u by windows of experts, %u residuals offloaded, %u blocks offloaded; checkpoint "
-		"levels %u %u %u %u; without prefetch %u, pieces %u, update %u\n",
+		"%u in place, %u by windows of experts, %u by groups of heads, %u residuals offloaded, %u blocks offloaded; "
+		"checkpoint levels %u %u %u %u; without prefetch %u, pieces %u, update %u\n",
 		(unsigned long long)count - passes, passes, went.micros, went.evals, went.stale, went.zero_copies, went.windows,
-		went.residual_offloaded, went.offloaded, went.levels[0], went.levels[1], went.levels[2], went.levels[3],
-		went.without[0], went.without[1], went.without[2]);
+		went.groups, went.residual_offloaded, went.offloaded, went.levels[0], went.levels[1], went.levels[2],
+		went.levels[3], went.without[0], went.without[1], went.without[2]);
 	return 0;
 }
 

@@ -1,6 +1,6 @@
 /* backend-check.c: compare the attention backend with our own kernels before a run relies on it
  *
- * Both compute attention forward and backward with the run's heads, with the windows that its layers have and without.
+ * Both compute attention forward and backward with the heads of a call, with the windows of layers and without.
  * The backend's output of a token may differ by the rounding to bf16, no more. When the backend runs again, all bits
  * must be the same.
  *
@@ -284,8 +284,8 @@ static int rows_check(struct backend *b, const struct cuda_queue *queue, const s
 		.rows = rows,
 		.seq = seq,
 		.n = rows * seq,
-		.heads = h->heads->heads,
-		.kv_heads = h->heads->kv_heads,
+		.heads = h->heads->heads / h->heads->kv_heads * h->call.kv_heads,
+		.kv_heads = h->call.kv_heads,
 		.dim = h->heads->head_dim,
 		.dim_v = head_dim_v(h->heads),
 		.scale = h->scale};

@@ -2,7 +2,7 @@
  *
  * Forward needs almost no work memory: one call computes a whole chunk. Backward, one call computes a group of rows: as
  * many as ROWS_BYTES of work memory are enough for, at least one. If all heads of one row need more than HEADS_BYTES,
- * the row takes several calls, each for some key-value heads and their query heads.
+ * attention goes by groups of heads (layers/attention.c), and the library knows of one group alone.
  *
  * Rows that hold one document each are computed in one call. Documents of rows with several are sorted into classes by
  * length: those of (seq / 2, seq] tokens, those of (seq / 4, seq / 2], down to SHORTEST. A call computes the documents
@@ -14,7 +14,7 @@
  * A row range is the rows that one decision is made for (does the library compute them?): a chunk, or if the library
  * does not take the whole chunk, each group of rows by itself. The decision depends on the documents' lengths alone. So
  * forward, backward and recompute decide alike, and statistics (lse) may have the library's own layout: (rows, NH,
- * seq); for documents (N, NH), or if calls are for some heads, those of each call together.
+ * seq); for documents (N, NH).
  */
 #include <math.h>
 #include <stdlib.h>
@@ -66,17 +66,14 @@ static void heads_set(struct backend *b, int64_t heads, int64_t kv_heads, int64_
 
 /* ---- plans ---- */
 
-static struct sdpa_shape shape_of(const struct backend *b, int64_t batch, int64_t seq, int64_t kv_heads, int64_t window,
-	bool ragged)
+static struct sdpa_shape shape_of(const struct backend *b, int64_t batch, int64_t seq, int64_t window, bool ragged)
 {
 	struct sdpa_shape s;
 	memset(&s, 0, sizeof s);
 	s.batch = batch;
 	s.seq = seq;
-	s.heads = kv_heads * (b->heads / b->kv_heads);
-	s.kv_heads = kv_heads;
-	s.all_heads = b->heads;
-	s.all_kv_heads = b->kv_heads;
+	s.heads = b->heads;
+	s.kv_heads = b->kv_heads;
 	s.dim = b->dim;
 	s.dim_v = b->dim_v;
 	s.window = window < seq ? window : 0;
@@ -109,26 +106,15 @@ static struct library_plan *plan_of(struct backend *b, struct sdpa_shape s, bool
 /* The table of one row's documents: at most a document a token, and as many again in longer classes */
 static uint64_t table_bytes(int64_t seq) { return (uint64_t)seq * 40 + CLASSES * 8 * ALIGNMENT; }
 
-/* Key-value heads of one call over rows of seq tokens, if the call needs much work memory or has its own layout of
- * statistics */
+/* Key-value heads of one call over rows of seq tokens */
 static int64_t some_kv_heads(struct backend *b, int64_t seq)
 {
-	struct library_plan *all = plan_of(b, shape_of(b, 1, seq, b->kv_heads, 0, false), true);
+	struct library_plan *all = plan_of(b, shape_of(b, 1, seq, 0, false), true);
 	int64_t n = all ? kv_heads_of_call(all->bytes, (uint32_t)b->kv_heads) : b->kv_heads;
 	return seq * n * (b->heads / b->kv_heads) % 4 ? b->kv_heads : n; /* statistics start at 16 bytes */
 }
 
-/* A forward call over whole rows computes all heads: it needs little memory, and the layout of its statistics does not
- * depend on the number of heads. */
-static int64_t kv_heads_of(struct backend *b, int64_t seq, bool ragged, bool backward)
-{
-	return ragged || backward ? some_kv_heads(b, seq) : b->kv_heads;
-}
-
-static bool packs(struct backend *b, int64_t seq)
-{
-	return plan_of(b, shape_of(b, 1, seq, some_kv_heads(b, seq), 0, true), true) != NULL;
-}
+static bool packs(struct backend *b, int64_t seq) { return plan_of(b, shape_of(b, 1, seq, 0, true), true) != NULL; }
 
 /* Work memory of a row in the backward pass, without its table; 0: the library does not take such rows. Calls for
  * documents have room for up to twice the tokens, so they need twice what a library keeps for each token: fp32 dQ, dK
@@ -137,21 +123,19 @@ static uint64_t row_bytes(struct backend *b, int64_t seq, bool packed)
 {
 	if (seq < SHORTEST || seq * b->heads % 4) /* each row's statistics must start at a multiple of 16 bytes */
 		return 0;
-	int64_t kv_heads = some_kv_heads(b, seq);
-	struct library_plan *plain = plan_of(b, shape_of(b, 1, seq, kv_heads, 0, false), true);
+	struct library_plan *plain = plan_of(b, shape_of(b, 1, seq, 0, false), true);
 	if (!plain) return 0;
 	uint64_t bytes = plain->bytes + 1;
 	/* `plain` is not used below: making a plan may move the others */
-	if (!plan_of(b, shape_of(b, 1, seq, b->kv_heads, 0, false), false)) return 0;
-	if (packed && packs(b, seq))
-		bytes += (uint64_t)(seq * kv_heads * (b->heads / b->kv_heads) * (2 * b->dim + b->dim_v)) * sizeof(float);
+	if (!plan_of(b, shape_of(b, 1, seq, 0, false), false)) return 0;
+	if (packed && packs(b, seq)) bytes += (uint64_t)(seq * b->heads * (2 * b->dim + b->dim_v)) * sizeof(float);
 	return bytes;
 }
 
 static int64_t group_rows(struct backend *b, int64_t seq)
 {
 	uint64_t row = row_bytes(b, seq, false);
-	return !row ? 0 : some_kv_heads(b, seq) < b->kv_heads ? 1 : rows_of_call(row);
+	return row ? rows_of_call(row) : 0;
 }
 
 /* What calls for layers of this kind need; rows 0: the library does not take them */
@@ -160,11 +144,13 @@ static struct attention_call call_need(struct backend *b, const struct mt_layer 
 {
 	if (!l->heads) return (struct attention_call){0};
 	heads_set(b, l->heads, l->kv_heads, l->head_dim, head_dim_v(l));
+	int64_t kv_heads = some_kv_heads(b, seq);
+	heads_set(b, l->heads / l->kv_heads * kv_heads, kv_heads, l->head_dim, head_dim_v(l));
 	uint64_t row = row_bytes(b, seq, packed);
 	if (!row) return (struct attention_call){0};
 	return (struct attention_call){.row = train ? row : 0,
 		.rows = (uint32_t)group_rows(b, seq),
-		.kv_heads = (uint32_t)some_kv_heads(b, seq),
+		.kv_heads = (uint32_t)kv_heads,
 		.packs = packed && packs(b, seq)};
 }
 
@@ -186,7 +172,7 @@ struct row_range {
 	bool ragged, taken;
 }; /* ragged: computed in calls for documents; taken: by the library */
 
-struct call { /* a call, or one for each share of the heads */
+struct call {
 	struct sdpa_shape shape;
 	size_t at; /* ragged: where its part of the table begins */
 	int64_t n; /* documents entered so far */
@@ -263,7 +249,7 @@ static size_t call_bytes(int64_t batch)
 static void call_add(struct backend *b, struct group *g, const struct attention_args *a, int64_t batch, int64_t seq)
 {
 	struct call *p = &g->calls[g->calls_n++];
-	struct sdpa_shape s = shape_of(b, batch, seq, kv_heads_of(b, a->seq, g->ragged, g->backward), a->window, g->ragged);
+	struct sdpa_shape s = shape_of(b, batch, seq, a->window, g->ragged);
 	*p = (struct call){.shape = s, .at = g->bytes};
 	g->bytes += g->ragged ? call_bytes(batch) : 0;
 }
@@ -320,9 +306,7 @@ static struct row_range range_make(struct backend *b, const struct attention_arg
 	const uint32_t *starts = c->host_starts + row * c->seq;
 	struct row_range s = {.row = row, .rows = rows};
 	for (int64_t t = 0; !s.ragged && t < rows * c->seq; t++) s.ragged = starts[t] != 0;
-	/* calls for documents and some heads: the layout of statistics demands the same group forward and backward */
-	bool one = rows <= most || !s.ragged || some_kv_heads(b, c->seq) == b->kv_heads;
-	s.taken = most && one && range_taken(b, c, &s, most);
+	s.taken = most && range_taken(b, c, &s, most);
 	return s;
 }
 
@@ -454,12 +438,9 @@ static int call_run(struct backend *b, const struct cuda_queue *q, const struct 
 	}
 	a.work = (char *)s->work + table;
 	MT_ASSERT(table + plan->bytes <= s->work_bytes);
-	for (; a.kv_head < b->kv_heads; a.kv_head += p->shape.kv_heads) {
-		if (b->sdpa->run(b->sdpa, plan->plan, q->stream, &a))
-			return mt_fail(MT_EX_IO, "cuda: %s: %s", b->sdpa->name, b->sdpa->why);
-		a.lse += p->shape.heads * g->tokens;
-	}
-	return 0;
+	return b->sdpa->run(b->sdpa, plan->plan, q->stream, &a)
+		? mt_fail(MT_EX_IO, "cuda: %s: %s", b->sdpa->name, b->sdpa->why)
+		: 0;
 }
 
 static int group_run(struct backend *b, const struct cuda_queue *q, const struct attention_args *s, struct group *g)
@@ -518,13 +499,12 @@ static void autotune_group(struct backend *b, const struct attention_args *c, in
 {
 	int64_t seq = c->seq;
 	if (!rows) return;
-	plan_of(b, shape_of(b, rows, seq, kv_heads_of(b, seq, false, backward), c->window, false), backward);
+	plan_of(b, shape_of(b, rows, seq, c->window, false), backward);
 	for (int i = 0; b->packed && i < CLASSES; i++) {
 		int64_t most = class_most(seq, rows, i), room;
 		for (int64_t documents = 1;; documents = room + 1) {
 			room = class_room(documents, most);
-			plan_of(b, shape_of(b, room, class_seq(seq, i), kv_heads_of(b, seq, true, backward), c->window, true),
-				backward);
+			plan_of(b, shape_of(b, room, class_seq(seq, i), c->window, true), backward);
 			if (room >= most) break;
 		}
 		if (class_last(seq, i)) break;
@@ -543,7 +523,7 @@ void backend_autotune(struct backend *b, const struct attention_args *c)
 	autotune_group(b, c, group, true);
 	autotune_group(b, c, rest, true);
 	/* chunks with documents that the library does not take as one range */
-	if (b->packed && rows > most && (some_kv_heads(b, c->seq) < b->kv_heads || !packs(b, c->seq))) {
+	if (b->packed && rows > most && !packs(b, c->seq)) {
 		autotune_group(b, c, group, false);
 		autotune_group(b, c, rest, false);
 	}

@@ -253,17 +253,14 @@ static int cudnn_run(struct sdpa *sdpa, void *plan, cudaStream_t stream, const s
 	struct cudnn *c = (struct cudnn *)sdpa;
 	struct graph_plan *p = (struct graph_plan *)plan;
 	const struct sdpa_shape &s = p->shape;
-	const int64_t head = a->kv_head * (s.heads / s.kv_heads), values = (s.all_heads + s.all_kv_heads) * s.dim;
-	const int64_t q = 2 * head * s.dim, out = 2 * head * s.dim_v, k = 2 * (s.all_heads + a->kv_head) * s.dim;
-	const int64_t v = 2 * (values + a->kv_head * s.dim_v);
-	char *qkv = (char *)a->qkv, *dqkv = (char *)a->dqkv, *o = (char *)a->o;
+	const int64_t k = 2 * s.heads * s.dim, v = k + 2 * s.kv_heads * s.dim;
+	char *qkv = (char *)a->qkv, *dqkv = (char *)a->dqkv;
 
 	try {
-		std::unordered_map<int64_t, void *> at = {{Q, qkv + q}, {K, qkv + k}, {V, qkv + v}, {O, o + out},
-			{LSE, a->lse}};
+		std::unordered_map<int64_t, void *> at = {{Q, qkv}, {K, qkv + k}, {V, qkv + v}, {O, a->o}, {LSE, a->lse}};
 		if (s.backward) {
-			at[D_O] = (char *)a->d_o + out;
-			at[DQ] = dqkv + q;
+			at[D_O] = (void *)a->d_o;
+			at[DQ] = dqkv;
 			at[DK] = dqkv + k;
 			at[DV] = dqkv + v;
 		}

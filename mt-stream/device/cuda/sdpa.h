@@ -2,9 +2,8 @@
  * cudnn.cc is cuDNN; the emulated GPU has its own attention backend (tests/gpu/emu/sdpa.cc).
  *
  * bf16, causal, deterministic. Tensors lie as everywhere here: qkv and dqkv (N, (NH + NKV) D + NKV DV), o and d_o
- * (N, NH DV), N the tokens of all sequences in their order. A call computes all heads, or some key-value heads with
- * their query heads.
- * Statistics (lse) are the library's own: (batch, heads of the call, seq), or where ragged (N, heads of the call).
+ * (N, NH DV), N the tokens of all sequences in their order.
+ * Statistics (lse) are the library's own: (batch, NH, seq), or where ragged (N, NH).
  */
 #ifndef MT_STREAM_CUDA_SDPA_H
 #define MT_STREAM_CUDA_SDPA_H
@@ -23,11 +22,10 @@ extern "C" {
 
 /* What a plan is made for; compared as bytes, so it is cleared before it is filled */
 struct sdpa_shape {
-	int64_t batch, seq;              /* sequences, and tokens of each; ragged: the most of each, some may have none */
-	int64_t heads, kv_heads;         /* of the call, */
-	int64_t all_heads, all_kv_heads; /* of all that a token has in memory: NH, NKV */
-	int64_t dim, dim_v;              /* of a head of q and k; of v and o */
-	int64_t window;                  /* 0: none, else a token sees itself and window - 1 before it */
+	int64_t batch, seq;      /* sequences, and tokens of each; ragged: the most of each, some may have none */
+	int64_t heads, kv_heads; /* NH, NKV */
+	int64_t dim, dim_v;      /* of a head of q and k; of v and o */
+	int64_t window;          /* 0: none, else a token sees itself and window - 1 before it */
 	float scale;
 	int ragged, backward;
 };
@@ -35,15 +33,14 @@ struct sdpa_shape {
 /* Elements of a token in qkv, and in o */
 static inline int64_t sdpa_row(const struct sdpa_shape *s)
 {
-	return (s->all_heads + s->all_kv_heads) * s->dim + s->all_kv_heads * s->dim_v;
+	return (s->heads + s->kv_heads) * s->dim + s->kv_heads * s->dim_v;
 }
-static inline int64_t sdpa_out(const struct sdpa_shape *s) { return s->all_heads * s->dim_v; }
+static inline int64_t sdpa_out(const struct sdpa_shape *s) { return s->heads * s->dim_v; }
 
-struct sdpa_args {   /* device memory */
-	int64_t kv_head; /* the call's first one */
+struct sdpa_args { /* device memory */
 	const void *qkv;
 	void *o;
-	float *lse; /* of the call's first head; forward writes it and o, backward reads them */
+	float *lse; /* forward writes it and o, backward reads them */
 	const void *d_o;
 	void *dqkv;
 	/* ragged: (batch + 1) where each sequence starts in each tensor, in elements, ascending; lengths (batch): its

@@ -143,10 +143,8 @@ static void sequence_run(const struct sdpa_shape &s, const struct sequence &q)
 
 static struct sequence sequence_of(const struct sdpa_shape &s, const struct sdpa_args &a, int64_t b)
 {
-	int64_t head = a.kv_head * (s.heads / s.kv_heads), first = s.ragged ? a.qkv_at[b] : b * s.seq * sdpa_row(&s);
-	int64_t o = (s.ragged ? a.o_at[b] : b * s.seq * sdpa_out(&s)) + head * s.dim_v;
-	int64_t q = first + head * s.dim, k = first + (s.all_heads + a.kv_head) * s.dim;
-	int64_t v = first + (s.all_heads + s.all_kv_heads) * s.dim + a.kv_head * s.dim_v;
+	int64_t q = s.ragged ? a.qkv_at[b] : b * s.seq * sdpa_row(&s), o = s.ragged ? a.o_at[b] : b * s.seq * sdpa_out(&s);
+	int64_t k = q + s.heads * s.dim, v = k + s.kv_heads * s.dim;
 	int64_t lse = s.ragged ? a.lse_at[b] : b * s.heads * s.seq;
 	const uint16_t *in = (const uint16_t *)a.qkv, *d_o = (const uint16_t *)a.d_o;
 	uint16_t *to = (uint16_t *)a.dqkv;
