@@ -109,7 +109,7 @@ static int add_moments(struct loader *l, uint32_t u)
 	const struct mt_unit *unit = mt_unit(l->run, u);
 	uint32_t state = mt_control(l->run)->state;
 	int rc = 0;
-	if (state == MT_NONE || (l->linked && mt_on_tier(l->run, unit->m))) return 0;
+	if (!mt_trained(unit) || (l->linked && mt_on_tier(l->run, unit->m))) return 0;
 	for (enum array a = ARRAY_M; a <= (unit->v ? ARRAY_V : ARRAY_M) && rc == 0; a++) {
 		struct mt_part own = mt_part(l->run, u);
 		if (l->s->json.state == MT_INT8 && state == MT_INT8)
@@ -158,7 +158,7 @@ static int add_low(struct loader *l)
 	int rc = 0;
 	l->n = 0;
 	for (uint32_t i = 0; i < mt_control(l->run)->n_tensors && l->s->found[ARRAY_LO] && rc == 0; i++)
-		if (!has_exact(l->s, mt_tensor(l->run, i)) &&
+		if (mt_trained(&l->s->layout.units[l->s->layout.tensors[i].unit]) && !has_exact(l->s, mt_tensor(l->run, i)) &&
 			!(l->linked && mt_on_tier(l->run, mt_unit(l->run, mt_tensor(l->run, i)->unit)->lo)))
 			rc = add_parts(l, (struct part){LOW, ARRAY_LO, i, 0, mt_tensor(l->run, i)->n}, PART_ELEMS);
 	return rc;
@@ -247,14 +247,27 @@ static int check_optim(struct mt_run *run, const struct source *s)
 		shown(s->path), mt_optim_name(s->json.optim), mt_optim_name(ours), mt_optim_name(s->json.optim));
 }
 
+/* What was frozen has no m and v in the checkpoint. */
+static int check_frozen(struct mt_run *run, const struct source *s)
+{
+	for (uint32_t i = 0; s->full && mt_control(run)->state != MT_NONE && i < s->layout.n_tensors; i++)
+		if (s->layout.tensors[i].frozen != mt_tensor(run, i)->frozen)
+			return mt_fail(MT_EX_CONFIG,
+				"%s: '%s' is %s in the checkpoint, and %s in the run: create it with --train '%s' --freeze '%s', as "
+				"the checkpoint's was, or load --weights alone",
+				shown(s->path), s->layout.tensors[i].name, s->layout.tensors[i].frozen ? "frozen" : "trained",
+				mt_tensor(run, i)->frozen ? "frozen" : "trained", s->json.train, s->json.freeze);
+	return 0;
+}
+
 /* *linked: links to the checkpoint's tiles become the run's. Then mt-tier looks at their seals when it reads them. */
 static int check_source(struct mt_run *run, struct source *s, struct kept *kept, const struct how_load *how,
 	bool *linked)
 {
 	int rc;
 	if ((rc = source_config(s)) < 0 || (rc = config_same(mt_geometry(run), &s->geo)) < 0 ||
-		(rc = check_optim(run, s)) < 0 || (rc = carried_find(s, how->drop)) < 0 || (rc = source_checksums(s)) < 0 ||
-		(rc = source_models(s)) < 0)
+		(rc = check_optim(run, s)) < 0 || (rc = check_frozen(run, s)) < 0 || (rc = carried_find(s, how->drop)) < 0 ||
+		(rc = source_checksums(s)) < 0 || (rc = source_models(s)) < 0)
 		return rc;
 	*linked = tiles_fit(run, s);
 	if (!*linked && mt_control(run)->state != MT_NONE && (rc = tiles_verify(s)) < 0) return rc;

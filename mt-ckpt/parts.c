@@ -37,9 +37,11 @@ int parts_list(struct parts *l, const struct mt_layout *of, uint32_t first, uint
 	if (!l->v) return mt_fail(MT_EX_NOMEM, "no memory for a table of tensors");
 	if (!l->each) memcpy(l->v, of->tensors, l->n * sizeof *l->v);
 	else l->n = 0;
+	for (uint32_t i = 0; i < l->n; i++)
+		if (!mt_trained(&of->units[l->v[i].unit])) *l->v[i].name = 0;
 	for (uint32_t u = 0; u < of->n_units && l->each; u++)
 		for (uint32_t node = first; node < end; node++) {
-			struct mt_part p = mt_part_of(of->units[u].elems, node, nodes);
+			struct mt_part p = mt_part_of(&of->units[u], node, nodes);
 			for (uint32_t i = 0; i < l->each && p.first < p.end; i++) fill(&l->v[l->n++], u, node, p, i ? MT_GROUP : 1);
 		}
 	return 0;

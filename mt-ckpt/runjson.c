@@ -13,7 +13,7 @@
 #include "mt/version.h"
 
 #define FORMAT "mt checkpoint"
-#define FORMAT_VERSION 3 /* has tiles; 2: has codes of int8; 1: all others */
+#define FORMAT_VERSION 4 /* has tensors that are not trained; 3: has tiles; 2: has codes of int8; 1: all others */
 #define NO_STATE "is neither bf16, fp32 nor int8"
 
 /* Of run.json without the checksum itself; independent of white space and order. */
@@ -35,8 +35,22 @@ int run_json_checksum(json_t *root, uint64_t *sum)
 
 struct key { /* of an object of run.json, and the struct's field that it is written from and read into */
 	const char *name;
-	/* COUNT_OR_NULL: null is MT_NO_TARGET; SEVERAL: a count of 2 or more, else it is not there; PAIR: two numbers */
-	enum { COUNT, COUNT_OR_NULL, SEVERAL, HASH, HEX, NUMBER, NUMBER_OR_NONE, PAIR, BOOL, TEXT, WORD } type;
+	/* COUNT_OR_NULL: null is MT_NO_TARGET; SEVERAL: a count of 2 or more, else it is not there; PAIR: two numbers;
+	 * TEXT_OR_NONE: one that is empty is not there */
+	enum {
+		COUNT,
+		COUNT_OR_NULL,
+		SEVERAL,
+		HASH,
+		HEX,
+		NUMBER,
+		NUMBER_OR_NONE,
+		PAIR,
+		BOOL,
+		TEXT,
+		TEXT_OR_NONE,
+		WORD
+	} type;
 	uint32_t at, size;             /* size: 4 or 8 of a number, of a TEXT its room */
 	uint64_t max;                  /* of a count, and of the number that a WORD stands for */
 	const char *(*word)(uint32_t); /* "?": no word stands for this number */
@@ -51,6 +65,8 @@ static const struct key run_keys[] = {
 	{"state", WORD, FIELD(run_json, state), MT_INT8, mt_dtype_name, NO_STATE},
 	{"nodes", SEVERAL, FIELD(run_json, nodes), MT_NODES},
 	{"optim", WORD, FIELD(run_json, optim), MT_SGD, mt_optim_name, "is neither adamw, lion nor sgd"},
+	{"train", TEXT_OR_NONE, FIELD(run_json, train)},
+	{"freeze", TEXT_OR_NONE, FIELD(run_json, freeze)},
 	{"run_id", HEX, FIELD(run_json, run_id)},
 	{"step", COUNT, FIELD(run_json, step), STEP_MAX},
 	{"t", COUNT, FIELD(run_json, t), STEP_MAX},
@@ -127,7 +143,8 @@ static void put_key(int *rc, json_t *o, const struct key *k, const void *field)
 	memcpy(&x, field, k->size < sizeof x ? k->size : sizeof x);
 	memcpy(real, field, k->size < sizeof real ? k->size : sizeof real);
 	if ((k->type == SEVERAL && x < 2) || (k->type == NUMBER_OR_NONE && isnan(*real))) return;
-	if (k->type == TEXT) json_put_text(rc, o, k->name, field, k->size);
+	if (k->type == TEXT_OR_NONE && !*(const char *)field) return;
+	if (k->type == TEXT || k->type == TEXT_OR_NONE) json_put_text(rc, o, k->name, field, k->size);
 	else
 		json_put(rc, o, k->name,
 			k->type == HASH       ? json_hash(x)
@@ -173,7 +190,11 @@ int run_json_write(struct out_dir *dir, const struct run_json *r)
 	for (int i = 0; i < 2 && r->unlogged[i].step; i++)
 		json_add(&rc, unlogged, put_keys(&rc, json_object(), KEYS(unlogged_keys), &r->unlogged[i]));
 	json_put(&rc, root, "format", json_string(FORMAT));
-	json_put(&rc, root, "version", json_integer(r->tier.files ? FORMAT_VERSION : r->state == MT_INT8 ? 2 : 1));
+	json_put(&rc, root, "version",
+		json_integer(*r->train || *r->freeze ? FORMAT_VERSION
+				: r->tier.files              ? 3
+				: r->state == MT_INT8        ? 2
+											 : 1));
 	json_put(&rc, root, "mt_version", json_string(MT_VERSION));
 	put_keys(&rc, root, KEYS(run_keys), r);
 	json_put(&rc, root, "position", put_keys(&rc, json_object(), KEYS(position_keys), &r->position));
@@ -262,6 +283,9 @@ static void get_key(struct reader *r, const json_t *obj, const struct key *k, vo
 	double real[2] = {0};
 	uint64_t x;
 	switch (k->type) {
+	case TEXT_OR_NONE:
+		if (!v) return;
+		/* fallthrough */
 	case TEXT:
 		if (s && json_string_length(v) < k->size) strcpy(field, s);
 		else refuse(r, k->name, "is not a short text");

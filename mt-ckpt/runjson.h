@@ -20,6 +20,7 @@ struct run_json {               /* what a checkpoint holds beside its arrays */
 	struct mt_hyper hyper;         /* of the step; its step 0: not known */
 	struct mt_figures unlogged[2]; /* of steps whose metrics lines are not written; step 0: none */
 	uint8_t run_id[16];
+	char train[MT_PATTERNS], freeze[MT_PATTERNS]; /* of mt_layout_freeze */
 	struct
 		run_tier { /* of a run with a tier (mt/tier.h) whose tiles are files of the checkpoint; files NULL: of none */
 		uint64_t tile_elems;

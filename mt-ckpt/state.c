@@ -47,6 +47,8 @@ int state_read(struct mt_run *run, const struct mt_committed *at, struct run_jso
 		memcpy(&out->record, &c->record, sizeof out->record);
 		out->choices = choices_json(run, &rc);
 	}
+	memcpy(out->train, c->train, sizeof out->train);
+	memcpy(out->freeze, c->freeze, sizeof out->freeze);
 	memcpy(out->run_id, c->h.run_id, sizeof out->run_id);
 	out->hyper = hyper_of(run, at->step);
 	return rc;

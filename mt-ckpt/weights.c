@@ -32,7 +32,8 @@ static int read_weights(const struct loader *l, const struct piece *p, void *buf
 	uint32_t *bits = bf16 ? buf : (uint32_t *)here + p->at;
 	if (bf16 && w->tensor->dtype == ST_BF16) {
 		const struct piece own = owned_lo(l, l->s->as_read.tensors[p->index].exact, *p);
-		if (!l->zero && !l->s->found[ARRAY_LO]) memset((int16_t *)mt_at(l->run, unit->lo) + own.at, 0, own.n * 2);
+		bool low = l->s->found[ARRAY_LO] && mt_trained(&l->s->layout.units[p->unit]);
+		if (!l->zero && !low) memset((int16_t *)mt_at(l->run, unit->lo) + own.at, 0, own.n * 2);
 		return st_read(w, p->from, p->n, (uint16_t *)here + p->at);
 	}
 	int rc = model_read(w, p->from, p->n, raw, bits);

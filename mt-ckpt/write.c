@@ -65,7 +65,8 @@ static uint32_t leave_out(const struct writer *w, enum array a, struct mt_tensor
 	uint32_t kept = 0;
 	for (uint32_t i = 0; i < n; i++) {
 		const struct mt_unit *unit = mt_unit(w->run, table[i].unit);
-		if (w->what == WRITE_ALL || !mt_on_tier(w->run, a == ARRAY_LO ? unit->lo : unit->m)) table[kept++] = table[i];
+		bool here = w->what == WRITE_ALL || !mt_on_tier(w->run, a == ARRAY_LO ? unit->lo : unit->m);
+		if (here && mt_trained(unit)) table[kept++] = table[i];
 	}
 	return kept;
 }
@@ -163,9 +164,10 @@ static const void *weights(const struct writer *w, const struct mt_tensor *t, ui
 	const void *own = in_order(w, t, from, n, array, elem, buf + BLOCK_BYTES);
 	if (mt_control(w->run)->dtype == dtype) return own;
 	if (!bf16) convert_round((uint16_t *)buf, own, n);
-	else
+	else if (mt_trained(unit) || t->exact)
 		convert_join((uint32_t *)buf, own,
 			in_order(w, t, from, n, (const int16_t *)mt_at(w->run, unit->lo) + t->off, 2, low), n);
+	else convert_join((uint32_t *)buf, own, memset(low, 0, n * 2), n);
 	return buf;
 }
 

@@ -283,12 +283,21 @@ void early_skips(struct optim *o, uint64_t step)
 		(unsigned long long)step);
 }
 
-void early_copy(struct optim *o, uint32_t u, uint64_t first, uint64_t end)
+static void copy(const struct tile *t, uint64_t first, uint64_t end)
 {
-	const struct tile *t = &o->units[u].early;
 	uint64_t bytes = MT_GROUP * (t->lo ? 2 : 4);
 	char *w = (char *)t->w + first * bytes;
 	if (t->out_bytes == bytes) memcpy(w, tile_out(t, first), (end - first) * bytes);
 	else
 		for (; first < end; first++, w += bytes) memcpy(w, tile_out(t, first), bytes);
+}
+
+void early_copy(struct optim *o, uint32_t u, uint64_t first, uint64_t end)
+{
+	for (const struct decay_run *run = o->units[u].runs; first < end; run++) {
+		uint64_t stop = end < run->end ? end : run->end;
+		if (first >= stop) continue;
+		if (!run->frozen) copy(&o->units[u].early, first, stop);
+		first = stop;
+	}
 }

@@ -56,7 +56,7 @@ static void take_squares(struct optim *o, uint32_t node, const struct mt_msg *m,
 	const struct mt_attempt *at = &o->driver.attempt;
 	if (m->kind != MT_MSG_SQUARES || m->k != mt_word_k(at->word) || m->step != at->step || m->grad.unit >= o->n_units)
 		bad(node, m, "not of the open txn");
-	struct mt_part part = mt_part_of(mt_unit(o->run, m->grad.unit)->elems, node, o->nodes);
+	struct mt_part part = mt_part_of(mt_unit(o->run, m->grad.unit), node, o->nodes);
 	if (m->grad.off < part.first || m->grad.off % MT_BLOCK || m->grad.off >= part.end || !m->grad.n ||
 		m->grad.n > part.end - m->grad.off || m->grad.n > mt_ring_block(o->squares[node]) / sizeof(double) * MT_BLOCK)
 		bad(node, m, "not that node's");

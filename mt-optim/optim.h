@@ -10,12 +10,13 @@
 
 struct decay_run {
 	uint64_t end;
-	bool decay;
-}; /* groups up to `end` (exclusive) decay, or not */
+	bool decay, frozen;
+}; /* groups up to `end` (exclusive) decay, or not; frozen: they are not updated */
 
 struct unit { /* a unit as the update sees it */
 	struct tile tile;
-	uint64_t groups, blocks;                     /* of MT_GROUP and of MT_BLOCK elements; the last block may be short */
+	/* of MT_GROUP and of MT_BLOCK elements; the last block may be short. 0: nothing of the unit is trained */
+	uint64_t groups, blocks;
 	uint64_t first_group, end_group, own_blocks; /* what this node owns of them: all, on one machine */
 	int grads;                                   /* gradient arrays: 2 for unit 0 of a tied model */
 	struct decay_run *runs;                      /* in ascending order, the last ends at `groups` */

@@ -83,6 +83,7 @@ static void add_item(struct apply *a, struct item item)
 static void add_unit(struct apply *a, uint32_t u)
 {
 	const struct unit *unit = &a->o->units[u];
+	if (!unit->groups) return; /* libmt's driver has published it */
 	add_item(a, (struct item){u, NO_TILE, unit->first_group, unit->end_group, .tile = unit->tile});
 }
 

@@ -9,8 +9,9 @@
 #include "mt/tier.h"
 #include "optim.h"
 
-/* Runs of equal decay. Slabs start at a multiple of MT_GROUP and a slab's tensors decay alike, so a group never holds
- * both kinds; a gap belongs to the tensor before it, and a unit without tensors is a gap. */
+/* Runs of equal decay, trained or not. Slabs start at a multiple of MT_GROUP, a slab's tensors decay alike, and
+ * mt_layout_freeze refuses what would cut a group. So a group never holds both kinds; a gap belongs to the tensor
+ * before it, and a unit without tensors is a gap. */
 static int decay_runs(struct optim *o, uint32_t u)
 {
 	const struct mt_unit *mu = mt_unit(o->run, u);
@@ -21,9 +22,9 @@ static int decay_runs(struct optim *o, uint32_t u)
 	for (uint32_t i = 0; i < mu->tensors; i++) {
 		const struct mt_tensor *t = mt_tensor(o->run, mu->first_tensor + i);
 		bool decay = t->decay != 0;
-		if (i && decay == unit->runs[runs - 1].decay) continue;
+		if (i && decay == unit->runs[runs - 1].decay && t->frozen == unit->runs[runs - 1].frozen) continue;
 		if (runs) unit->runs[runs - 1].end = t->off / MT_GROUP;
-		unit->runs[runs++].decay = decay;
+		unit->runs[runs++] = (struct decay_run){.decay = decay, .frozen = t->frozen};
 	}
 	unit->runs[runs ? runs - 1 : 0].end = unit->groups;
 	return 0;
@@ -45,8 +46,9 @@ int units_make(struct optim *o)
 	for (uint32_t u = 0; u < o->n_units; u++) {
 		const struct mt_unit *mu = mt_unit(o->run, u);
 		struct unit *unit = &o->units[u];
-		unit->groups = mu->elems / MT_GROUP;
-		unit->blocks = (mu->elems + MT_BLOCK - 1) / MT_BLOCK;
+		uint64_t elems = mt_trained(mu) ? mu->elems : 0;
+		unit->groups = elems / MT_GROUP;
+		unit->blocks = (elems + MT_BLOCK - 1) / MT_BLOCK;
 		struct mt_part own = mt_part(o->run, u);
 		unit->first_group = own.first / MT_GROUP;
 		unit->end_group = own.end / MT_GROUP;
@@ -76,8 +78,9 @@ void unit_update(const struct optim *o, const struct scalars *a, const struct ti
 	for (const struct decay_run *run = o->units[u].runs; first < end; run++) {
 		uint64_t stop = end < run->end ? end : run->end;
 		if (first >= stop) continue;
-		o->update(a, tile, &o->partitions[partition], partition_tag(step, u), first, stop,
-			run->decay ? a->decay : a->no_decay);
+		if (!run->frozen)
+			o->update(a, tile, &o->partitions[partition], partition_tag(step, u), first, stop,
+				run->decay ? a->decay : a->no_decay);
 		first = stop;
 	}
 }

@@ -132,11 +132,14 @@ static void say_summary(const char *name)
 		return;
 	}
 	const struct mt_control *c = mt_control(run);
-	uint64_t state = store_bytes(run), all = mt_run_bytes(run);
+	uint64_t state = store_bytes(run), all = mt_run_bytes(run), trained = mt_run_trained(run);
+	char some[64] = "";
+	if (trained < c->params) snprintf(some, sizeof some, " %llu of them trained,", (unsigned long long)trained);
 	if (c->geo.carried) say_carried(name, c);
 	mt_say(
-		"run '%s': %s, %llu parameters, %s, gradients %s%s%s: %llu bytes of state, %.2f a parameter; %llu bytes in all",
-		name, c->geo.family, (unsigned long long)c->params, mt_dtype_name(c->dtype), mt_dtype_name(c->grad),
+		"run '%s': %s, %llu parameters,%s %s, gradients %s%s%s: %llu bytes of state, %.2f a parameter; %llu bytes in "
+		"all",
+		name, c->geo.family, (unsigned long long)c->params, some, mt_dtype_name(c->dtype), mt_dtype_name(c->grad),
 		optim_words(c->optim), moments_words(c->state), (unsigned long long)state, (double)state / (double)c->params,
 		(unsigned long long)all);
 	say_pages(run);
@@ -184,6 +187,8 @@ int store_create(const char *run, const struct store_options *o)
 		.step_tokens = o->step_tokens,
 		.top = o->top,
 		.numa = o->numa,
+		.train = o->train,
+		.freeze = o->freeze,
 		.stop = &mt_stopping};
 	struct mt_geometry geo;
 	char *text = NULL;

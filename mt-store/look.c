@@ -277,6 +277,10 @@ void look_take(struct look *l, struct mt_run *run, const char *name)
 	run_id_text(run, l->run_id);
 	l->optim = c->optim;
 	l->params = c->params;
+	l->trained = mt_run_trained(run);
+	l->with_state = 0;
+	for (uint32_t u = 0; u < c->n_units; u++)
+		if (mt_trained(mt_unit(run, u))) l->with_state += mt_unit(run, u)->params;
 	l->carried_bytes = c->geo.carried_bytes;
 	l->step_tokens = c->step_tokens;
 	l->bytes = mt_run_bytes(run);

@@ -72,11 +72,12 @@ struct look {
 	const char *name;
 	char family[16], numa[64]; /* printable characters only */
 	enum mt_state state;
-	uint32_t dtype, grad, moments; /* enum mt_dtype: of w, of g, of m and v */
-	char run_id[33];               /* hexadecimal digits */
-	uint32_t node, nodes;          /* this node's number, of how many */
-	uint32_t optim;                /* enum mt_optim */
-	uint64_t params, carried_bytes, step_tokens, bytes, state_bytes, array[ARRAY_COUNT];
+	uint32_t dtype, grad, moments;        /* enum mt_dtype: of w, of g, of m and v */
+	char run_id[33];                      /* hexadecimal digits */
+	uint32_t node, nodes;                 /* this node's number, of how many */
+	uint32_t optim;                       /* enum mt_optim */
+	uint64_t params, trained, with_state; /* with_state: of units of which something is trained */
+	uint64_t carried_bytes, step_tokens, bytes, state_bytes, array[ARRAY_COUNT];
 
 	/* Of the last committed step. Its figures: NAN: unknown, or not finite; `known` says which; 0 tokens: unknown */
 	uint64_t step, trained_tokens, processed_tokens; /* tokens over the run's life: targets; of documents */

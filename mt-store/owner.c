@@ -241,7 +241,10 @@ static bool is_full(const struct mt_run *run, const char *dir)
 	uint64_t bytes = 0;
 	for (uint32_t u = 0; u < c->n_units; u++) {
 		uint64_t elems = mt_unit(run, u)->params;
-		bytes += 4 * elems + (uint64_t)mt_state_arrays(c->optim) * mt_state_bytes(c->state, elems - elems % MT_GROUP);
+		bytes += mt_dtype_bytes(c->dtype) * elems;
+		if (!mt_trained(mt_unit(run, u))) continue;
+		bytes += (4 - mt_dtype_bytes(c->dtype)) * elems +
+			(uint64_t)mt_state_arrays(c->optim) * mt_state_bytes(c->state, elems - elems % MT_GROUP);
 	}
 	return !statvfs(dir, &fs) && (uint64_t)fs.f_bavail * fs.f_frsize < bytes;
 }

@@ -123,6 +123,8 @@ static json_t *run_object(const struct look *l, double huge)
 		"params", number(l->params), "bytes", number(l->bytes), "state_bytes", number(l->state_bytes),
 		"bytes_per_param", (double)l->state_bytes / (double)l->params, "step", number(l->step), "step_tokens",
 		number(l->step_tokens), "numa", l->numa);
+	json_object_set_new(o, "trained_params", json_integer(number(l->trained)));
+	json_object_set_new(o, "state_params", json_integer(number(l->with_state)));
 	json_object_set_new(o, "carried_bytes", json_integer(number(l->carried_bytes)));
 	json_object_set_new(o, "node", json_integer(number(l->node)));
 	json_object_set_new(o, "nodes", json_integer(number(l->nodes)));
@@ -227,8 +229,10 @@ static void print_stages(const struct look *l)
 
 static void print_run(const struct look *l, double huge)
 {
+	char some[64] = "";
 	print_step(l);
-	printf("model: %s, %s parameters, %s, gradients %s%s%s\n", l->family, text_count((double)l->params).s,
+	if (l->trained < l->params) snprintf(some, sizeof some, " %s of them trained,", text_count((double)l->trained).s);
+	printf("model: %s, %s parameters,%s %s, gradients %s%s%s\n", l->family, text_count((double)l->params).s, some,
 		mt_dtype_name(l->dtype), mt_dtype_name(l->grad), optim_words(l->optim), moments_words(l->moments));
 	if (l->nodes > 1) printf("node %u of %u\n", l->node, l->nodes);
 	print_training(l);

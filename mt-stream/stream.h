@@ -18,10 +18,13 @@ struct unit {
 	struct origin {
 		uint32_t unit, end; /* whose weights; end: 0, or 1: the head gradient of a tied embedding */
 		uint64_t at, elems; /* at: element in the slot */
+		bool trained;       /* something of it; */
+		bool frozen;        /* and something is not */
 	} origin[2];            /* unit 0's second one: what makes the blocks' own inputs */
 	int origins;
 	uint64_t elems;       /* of all origins */
 	struct mt_part exact; /* elements of a block whose lo comes too; in its slot behind the weights */
+	bool trained;         /* something of an origin */
 	struct split split;   /* of a block with experts, where the plan has windows of them */
 };
 
@@ -136,8 +139,8 @@ struct stream {
 	int index;
 	bool entered; /* its machine, where streams differ */
 	struct mt_ring *batch, *grad;
-	struct unit *unit; /* [units] */
-	uint32_t units;
+	struct unit *unit;      /* [units] */
+	uint32_t units, lowest; /* lowest: the first one of which something is trained */
 	struct requested requested;
 	struct rates rates;
 	bool verbose;   /* report each plan */

@@ -57,7 +57,7 @@
 	F(mt_control, record, 11200, 320) F(mt_control, snap, 11520, 192) F(mt_control, slots, 11712, 18432) \
 	F(mt_control, txn, 30144, 197376) F(mt_control, unlogged, 227520, 16 * MT_FIGURES_WORDS) \
 	F(mt_control, hyper, 227520 + 16 * MT_FIGURES_WORDS, 160) F(mt_control, nodes, 227840, 1600) \
-	F(mt_control, tier, 229440, 320) \
+	F(mt_control, tier, 229440, 320) F(mt_control, train, 229760, 512) F(mt_control, freeze, 230272, 512) \
 	F(mt_tier, tiles, 0, 4) F(mt_tier, slots, 4, 4) F(mt_tier, dirs, 8, 4) F(mt_tier, order, 12, 4) \
 	F(mt_tier, first, 16, 4) F(mt_tier, moved, 20, 4) \
 	F(mt_tier, tile_elems, 24, 8) F(mt_tier, off_slots, 32, 8) F(mt_tier, slot_bytes, 40, 8) \
@@ -69,7 +69,7 @@
 	F(mt_tensor, name, 0, 120) F(mt_tensor, role, 120, 4) F(mt_tensor, unit, 124, 4) F(mt_tensor, ndim, 128, 4) \
 	F(mt_tensor, decay, 132, 4) F(mt_tensor, shape, 136, 16) F(mt_tensor, off, 152, 8) F(mt_tensor, n, 160, 8) \
 	F(mt_tensor, expert, 168, 4) F(mt_tensor, experts, 172, 4) F(mt_tensor, exact, 176, 4) \
-	F(mt_tensor, transposed, 180, 4) \
+	F(mt_tensor, transposed, 180, 4) F(mt_tensor, frozen, 184, 4) \
 	F(mt_unit, elems, 0, 8) F(mt_unit, params, 8, 8) F(mt_unit, w, 16, 8) F(mt_unit, lo, 24, 8) F(mt_unit, m, 32, 8) \
 	F(mt_unit, v, 40, 8) F(mt_unit, g, 48, 16) F(mt_unit, first_tensor, 64, 4) F(mt_unit, tensors, 68, 4) \
 	F(mt_unit, first_tile, 72, 4) F(mt_unit, tiles, 76, 4) \
@@ -128,7 +128,7 @@
 	F(mt_document, begin, 0, 4) F(mt_document, side, 4, 4) F(mt_document, ref, 8, 8)
 
 #define MT_ABI_SIZES(S) \
-	S(mt_header, 128) S(mt_control, 229760) S(mt_layer, 1184) S(mt_geometry, 10728) S(mt_tensor, 192) S(mt_unit, 256) \
+	S(mt_header, 128) S(mt_control, 230784) S(mt_layer, 1184) S(mt_geometry, 10728) S(mt_tensor, 192) S(mt_unit, 256) \
 	S(mt_slot, 256) \
 	S(mt_position, 72) S(mt_txn, 98688) S(mt_loss, 24) S(mt_figures, 8 * MT_FIGURES_WORDS) \
 	S(mt_hyper, 80) S(mt_nodes, 1600) S(mt_tier, 320) \
@@ -142,7 +142,7 @@
 #define MT_ABI_RESERVED(R) \
 	R(mt_header, reserved, 64) R(mt_control, reserved0, 56) R(mt_control, reserved1, 32) \
 	R(mt_control, reserved2, 160 - 16 * MT_FIGURES_WORDS) \
-	R(mt_layer, reserved, 8) R(mt_geometry, reserved, 24) R(mt_tensor, reserved, 8) \
+	R(mt_layer, reserved, 8) R(mt_geometry, reserved, 24) R(mt_tensor, reserved, 4) \
 	R(mt_unit, reserved0, 16) R(mt_unit, reserved1, 56) R(mt_unit, reserved2, 56) R(mt_slot, reserved, 64) \
 	R(mt_position, reserved, 8) R(mt_txn, reserved0, 56) \
 	R(mt_txn, reserved1, 40 - 8 * MT_FIGURES_IN_TXN) R(mt_txn, reserved2, 4) R(mt_txn, reserved3, 24) \

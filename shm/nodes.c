@@ -22,8 +22,7 @@ uint32_t mt_streams(const struct mt_run *run) { return run->control->nodes.strea
 
 struct mt_part mt_part(const struct mt_run *run, uint32_t unit)
 {
-	if (run->control->state == MT_NONE) return (struct mt_part){0, 0};
-	return mt_part_of(mt_unit(run, unit)->elems, mt_node(run), mt_nodes(run));
+	return mt_part_of(mt_unit(run, unit), mt_node(run), mt_nodes(run));
 }
 
 int nodes_check(uint32_t node, uint32_t nodes, uint32_t streams, enum mt_dtype grad)
@@ -94,7 +93,7 @@ int nodes_ranges(const struct mt_layout *layout, uint32_t node, uint32_t nodes, 
 	if (!l.v) return mt_fail(MT_EX_NOMEM, "no memory for a table of the store's parts");
 	add(&l, 0, nodes > 1 ? sizeof(struct mt_header) : layout->store_bytes);
 	for (uint32_t u = 0; nodes > 1 && u < layout->n_units; u++)
-		add_unit(&l, layout, &layout->units[u], mt_part_of(layout->units[u].elems, node, nodes));
+		add_unit(&l, layout, &layout->units[u], mt_part_of(&layout->units[u], node, nodes));
 	*v = l.v;
 	*n = l.n;
 	return 0;

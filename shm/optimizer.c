@@ -261,13 +261,15 @@ int mt_optimizer_publish(struct mt_optimizer *o, uint32_t u, uint64_t step)
 					(unsigned long long)mt_version(o->run, u), (unsigned long long)step);
 }
 
-/* A skipped step changes no unit; on several nodes, mt-link publishes it */
-static int skip(struct mt_optimizer *o, uint64_t step)
+/* Units that do not change: in a skipped step all, which on several nodes mt-link publishes; else those that are not
+ * trained */
+static int publish_same(struct mt_optimizer *o, uint64_t step, bool skipped)
 {
 	int rc = 0;
-	for (uint32_t turn = 0; mt_nodes(o->run) == 1 && !rc && turn < o->run->control->n_units; turn++) {
+	for (uint32_t turn = 0; !(skipped && mt_nodes(o->run) > 1) && !rc && turn < o->run->control->n_units; turn++) {
 		uint32_t u = mt_unit_of_turn(mt_geometry(o->run), turn);
-		if (mt_version(o->run, u) != step) rc = mt_optimizer_publish(o, u, step);
+		if ((skipped || !mt_trained(mt_unit(o->run, u))) && mt_version(o->run, u) != step)
+			rc = mt_optimizer_publish(o, u, step);
 	}
 	return rc;
 }
@@ -327,7 +329,9 @@ static int finish(struct mt_optimizer *o, uint32_t k)
 	if (rc < 0) return rc;
 	a.t = t->t; /* txn k + 1 may be where k - 1 was */
 	a.clip_factor = t->clip_factor;
-	rc = mt_word_phase(word) == MT_APPLY ? o->apply(o->arg, &a) : skip(o, a.step);
+	bool apply = mt_word_phase(word) == MT_APPLY;
+	rc = publish_same(o, a.step, !apply);
+	if (!rc && apply) rc = o->apply(o->arg, &a);
 	if (!rc) rc = wait_units(o, a.step);
 	if (!rc && t->save) rc = snapshot(o, t);
 	if (rc) return rc < 0 ? rc : (o->left = true);
@@ -422,8 +426,9 @@ static int own_begin(void *arg)
 	own->left = 0;
 	for (uint32_t u = 0; own->driver.attempt.kind == MT_TRAIN && u < run->control->n_units; u++) {
 		const struct mt_unit *unit = mt_unit(run, u);
-		memset(mt_at(run, unit->g[0]), 0, unit->elems * sizeof(float));
-		own->left += own->driver.attempt.micros * unit->elems * (unit->g[1] ? 2 : 1);
+		uint64_t elems = mt_part(run, u).end; /* all, or none */
+		memset(mt_at(run, unit->g[0]), 0, elems * sizeof(float));
+		own->left += own->driver.attempt.micros * elems * (unit->g[1] ? 2 : 1);
 	}
 	return 0;
 }
@@ -433,7 +438,7 @@ static double own_norm(const struct mt_run *run)
 	double sum = 0;
 	for (uint32_t u = 0; u < run->control->n_units; u++) {
 		const float *g = mt_at(run, mt_unit(run, u)->g[0]);
-		for (uint64_t i = 0; i < mt_unit(run, u)->elems; i++) sum += (double)g[i] * g[i];
+		for (uint64_t i = 0; i < mt_part(run, u).end; i++) sum += (double)g[i] * g[i];
 	}
 	return sqrt(sum);
 }
@@ -481,6 +486,7 @@ static int own_apply(void *arg, const struct mt_attempt *a)
 			const struct mt_tensor *x = mt_tensor(run, unit->first_tensor + i);
 			float *w = mt_at(run, unit->w), *m = mt_at(run, unit->m), *v = unit->v ? mt_at(run, unit->v) : NULL;
 			const float *g = mt_at(run, unit->g[0]);
+			if (x->frozen) continue;
 			own->update(mt_txn(run, mt_word_k(a->word)), x, w + x->off, m + x->off, v ? v + x->off : NULL, g + x->off);
 		}
 		rc = mt_optimizer_publish(&own->driver, u, a->step);

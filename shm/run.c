@@ -98,13 +98,20 @@ static int check_exists(const char *run)
 	return foreign_file(run);
 }
 
+/* The layout of a run with this control region, or with other choices */
+static int layout_of(struct mt_layout *l, const struct mt_control *c, enum mt_dtype grad, enum mt_dtype state)
+{
+	int rc = mt_layout_make(l, &c->geo, c->dtype, grad, state, c->optim);
+	return rc ? rc : mt_layout_freeze(l, c->train, c->freeze);
+}
+
 /* What the run of this control region takes with other choices: mt_small's need, and region_remedy */
 static uint64_t other_need(void *arg, enum mt_dtype grad, enum mt_dtype state, uint32_t rows)
 {
 	const struct mt_control *c = arg;
 	struct mt_layout l;
 	(void)rows;
-	if (mt_layout_make(&l, &c->geo, c->dtype, grad, state, c->optim)) return UINT64_MAX;
+	if (layout_of(&l, c, grad, state)) return UINT64_MAX;
 	uint64_t bytes = mt_node_need(&l, c->config_bytes, c->step_tokens, c->top, c->nodes.nodes, c->nodes.streams);
 	mt_layout_release(&l);
 	return bytes ? bytes : UINT64_MAX;
@@ -231,9 +238,12 @@ int mt_run_create(const struct mt_create *opt, const struct mt_geometry *geo)
 	struct mt_control *plan = aligned_alloc(64, round_up(sizeof *plan, 64));
 	if (!plan) rc = mt_fail(MT_EX_NOMEM, "no memory for a plan of the control region");
 	if (plan) memset(plan, 0, sizeof *plan);
+	if (!rc) rc = mt_layout_freeze(&l, opt->train, opt->freeze);
 	if (!rc && !(rc = add_tier(opt, &l, &plan->tier))) {
 		snprintf(plan->name, sizeof plan->name, "%s", opt->name);
 		snprintf(plan->numa, sizeof plan->numa, "%s", opt->numa ? opt->numa : "default");
+		snprintf(plan->train, sizeof plan->train, "%s", opt->train ? opt->train : "");
+		snprintf(plan->freeze, sizeof plan->freeze, "%s", opt->freeze ? opt->freeze : "");
 		plan->uid = geteuid();
 		plan->dtype = opt->dtype;
 		plan->grad = opt->grad;
@@ -289,7 +299,8 @@ static bool tables_fit(const struct mt_control *c, uint64_t size)
 		c->state >= MT_BF16 && c->state <= MT_INT8 && (c->state != MT_NONE || c->grad == MT_NONE) &&
 		(!c->tier.tiles || (inside(size, c->tier.off_dirs, c->tier.dirs, 2 * MT_TIER_PATH) && tier_valid(c))) &&
 		c->optim >= MT_ADAMW && c->optim <= MT_SGD && c->nodes.node < c->nodes.nodes && c->nodes.nodes <= MT_NODES &&
-		c->nodes.streams && c->nodes.streams <= MT_STREAMS / c->nodes.nodes;
+		c->nodes.streams && c->nodes.streams <= MT_STREAMS / c->nodes.nodes && !c->train[MT_PATTERNS - 1] &&
+		!c->freeze[MT_PATTERNS - 1];
 }
 
 /* The one check of what the control region says of the model: units and tensors are those that its geometry gives. All
@@ -299,7 +310,7 @@ static int check_layout(struct mt_run *run)
 	const struct mt_control *c = run->control;
 	struct mt_layout l = {0};
 	bool ok = tables_fit(c, run->control_map.size);
-	int rc = ok ? mt_layout_make(&l, &c->geo, c->dtype, c->grad, c->state, c->optim) : 0;
+	int rc = ok ? layout_of(&l, c, c->grad, c->state) : 0;
 	if (rc == -MT_EX_NOMEM) return rc;
 	const struct mt_tier *t = &c->tier;
 	if (ok && !rc && t->tiles) rc = mt_layout_tier(&l, t->first, t->tile_elems, t->slots, (enum mt_pass_order)t->order);
@@ -737,6 +748,13 @@ struct mt_tensor *mt_tensor(const struct mt_run *run, uint32_t i)
 struct mt_partition *mt_partitions(const struct mt_run *run)
 {
 	return (struct mt_partition *)control_at(run, run->control->off_journal);
+}
+
+uint64_t mt_run_trained(const struct mt_run *run)
+{
+	uint64_t n = run->control->params;
+	for (uint32_t i = 0; i < run->control->n_tensors; i++) n -= mt_tensor(run, i)->frozen ? mt_tensor(run, i)->n : 0;
+	return n;
 }
 
 const char *mt_config_text(const struct mt_run *run, size_t *bytes)

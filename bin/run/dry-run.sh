@@ -18,6 +18,7 @@ make_plan() { # [HOST-BYTES]
 		${top:+--top="$top"} \
 		${pack:+--pack="$pack"} ${1:+--host-memory="$1"} ${gpu_streams:+--streams="$gpu_streams"} \
 		${tier:+--tier="${tier_rate:-1000000}"} ${tier_memory:+--tier-memory="$tier_memory"} \
+		${train:+--train="$train"} ${freeze:+--freeze="$freeze"} \
 		${node_count:+--nodes="$node_count"} ${node_count:+--net="${net:-1000000}"} 2>&1)
 	code=$?
 	why=$(printf '%s\n' "$plan" | sed -n 's/^mt-stream: //p' | tail -n 1)
@@ -209,7 +210,8 @@ report() {
 			}
 			if (!cores) line("device", gb(own) " of " gb(plan["memory"]) " device memory: fits")
 			carried = drop_unused == "" ? plan["carried_bytes"] : 0
-			each = set("checkpoint_bytes", checkpoint_bytes(plan["params"], state, optim, carried))
+			each = set("checkpoint_bytes", checkpoint_bytes(plan["params"], plan["state_params"], state, optim, dtype,
+				carried))
 			disk = set("disk_bytes", disk_bytes(kept, each, plan["params"], dtype, carried) + on_drives())
 			set("disk_free", disk_free)
 			line("disk", gb(disk) " of " gb(disk_free) " free: " files(kept, each) ": " fits(disk, disk_free) \

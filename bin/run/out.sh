@@ -291,9 +291,9 @@ checkpoints_kept() {
 # awk: bytes of a checkpoint, and of all with an export
 sizes='
 function gb(n) { return sprintf(n < 1e8 ? "%.3f GB" : "%.1f GB", n / 1e9) }
-function checkpoint_bytes(params, state, optim, carried) {
-	state = state == "bf16" ? 2 : state == "int8" ? 1 + 4 / 64 : 4
-	return params * (4 + state * (optim == "adamw" ? 2 : 1)) + carried
+function checkpoint_bytes(params, with_state, state, optim, dtype, carried) {
+	state = (state == "bf16" ? 2 : state == "int8" ? 1 + 4 / 64 : 4) * (optim == "adamw" ? 2 : 1)
+	return params * (dtype == "fp32" ? 4 : 2) + with_state * ((dtype == "fp32" ? 0 : 2) + state) + carried
 }
 function disk_bytes(kept, each, params, dtype, carried) { # checkpoints share two files of what is carried untrained
 	return kept * (each - carried) + params * (dtype == "fp32" ? 4 : 2) + carried * (1 + (kept < 2 ? kept : 2))
@@ -304,10 +304,11 @@ function files(kept, each) {
 '
 
 warn_of_disk() {
-	lack=$(LC_ALL=C awk -v params="$params" -v kept="$(checkpoints_kept)" -v free="$(free_in "$out")" \
+	lack=$(LC_ALL=C awk -v params="$params" -v with_state="$(fact state_params)" \
+		-v kept="$(checkpoints_kept)" -v free="$(free_in "$out")" \
 		-v state="$state" -v optim="$optim" -v dtype="$dtype" \
 		-v carried="$([ -n "$drop_unused" ] || fact carried_bytes)" "$sizes"'BEGIN {
-			each = checkpoint_bytes(params, state, optim, carried)
+			each = checkpoint_bytes(params, with_state, state, optim, dtype, carried)
 			need = disk_bytes(kept, each, params, dtype, carried)
 			if (need > free) print gb(free) " free, " files(kept, each) " need " gb(need) \
 				(kept && each > free ? ": no checkpoint fits" : "")

@@ -26,6 +26,9 @@ static const struct mt_opt options[] = {
 		"data type of AdamW's m and v: bf16 saves 4 bytes a parameter, int8 5.9"},
 	{"optim", OPT_CHOICE, WORD("adamw"), "adamw|lion|sgd",
 		"rule of the update: lion and sgd (with momentum) keep no v"},
+	{"train", OPT_STR, NULL, "PATTERN[,...]",
+		"train only tensors with such names (* ? [abc]), and let the others stay as they are; see mt-store(1)"},
+	{"freeze", OPT_STR, NULL, "PATTERN[,...]", "do not train tensors with such names"},
 	{"update", OPT_CHOICE, WORD("late"), "late|early",
 		"late: units are updated after a step's commit; early: with --clip 0, each as soon as its gradient is "
 		"complete; see mt-optim(1)"},

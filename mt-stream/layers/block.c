@@ -39,10 +39,23 @@ void weights_enter(struct weights *w, const struct device *dev, const struct mt_
 void grads_enter(struct grads *g, const struct mt_tensor *first, uint32_t n, float *base)
 {
 	for (const struct mt_tensor *t = first; t < first + n; t++) {
+		g->frozen[t->role] = t->frozen && (!t->expert || g->frozen[t->role]);
 		if (t->expert) continue;
 		g->t[t->role] = base + t->off;
 		if (t->role >= MT_T_XGATE && t->role <= MT_T_XDOWNB) g->stride[t->role] = expert_stride(t, first + n);
 	}
+}
+
+float *matrix_grad(const struct grads *g, enum mt_role_tensor w)
+{
+	static const enum mt_role_tensor last[ROLES] = {[MT_T_Q] = MT_T_V,
+		[MT_T_DQKV] = MT_T_DA,
+		[MT_T_GATE] = MT_T_UP,
+		[MT_T_SGATE] = MT_T_SUP,
+		[MT_T_XGATE] = MT_T_XUP};
+	for (enum mt_role_tensor role = w; role <= (last[w] ? last[w] : w); role++)
+		if (g->t[role] && !g->frozen[role]) return g->t[w];
+	return NULL;
 }
 
 /* ---- memory ---- */

@@ -32,6 +32,7 @@ struct weights {
 struct grads {
 	float *t[ROLES];
 	int64_t stride[ROLES];
+	bool frozen[ROLES]; /* it is not trained, nor is another expert's */
 };
 
 /* Where a slice's tokens go, of a mixture of experts: E experts, K of a token, R = P K (ops/common.h). With windows it
@@ -353,5 +354,7 @@ int64_t expert_stride(const struct mt_tensor *t, const struct mt_tensor *end);
 void weights_enter(struct weights *, const struct device *, const struct mt_tensor *first, uint32_t n, const void *base,
 	const int16_t *lo);
 void grads_enter(struct grads *, const struct mt_tensor *first, uint32_t n, float *base);
+/* Where the gradient of the matrix goes that begins with tensors of role w; NULL: none of it is trained */
+float *matrix_grad(const struct grads *, enum mt_role_tensor w);
 
 #endif

@@ -149,11 +149,14 @@ static void grouped_weights_backward(struct run *r, const struct node *n)
 	int64_t in = width_of(r, n->in[0]), out = width_of(r, n->out);
 	int transposed = is_transposed(r);
 	if (!r->rows && r->beta != 0) return;
+	float *dw = matrix_grad(r->g, n->w);
 	struct operand x = rows_operand(r, OPERAND_X, value_at(r, n->in[0]), n->in[0]);
-	LAUNCH(r->c, OP_GROUPED_GEMM, grouped_gemm, .experts = r->to - r->from, .begin = r->begin, .rows = r->rows,
-		.k = transposed ? in : out, .n = transposed ? out : in, .first = first(r), .a = transposed ? x.as : r->dy.as,
-		.lda = transposed ? in : out, .b = transposed ? r->dy.as : x.as, .ldb = transposed ? out : in,
-		.c = r->g->t[n->w], .ldc = transposed ? out : in, .stride = r->g->stride[n->w], .sum = 1, .beta = r->beta);
+	if (dw)
+		LAUNCH(r->c, OP_GROUPED_GEMM, grouped_gemm, .experts = r->to - r->from, .begin = r->begin, .rows = r->rows,
+			.k = transposed ? in : out, .n = transposed ? out : in, .first = first(r),
+			.a = transposed ? x.as : r->dy.as, .lda = transposed ? in : out, .b = transposed ? r->dy.as : x.as,
+			.ldb = transposed ? out : in, .c = dw, .ldc = transposed ? out : in, .stride = r->g->stride[n->w], .sum = 1,
+			.beta = r->beta);
 	if (r->g->t[n->b])
 		LAUNCH(r->c, OP_GROUPED_BIAS_BACKWARD, grouped_bias_backward, .db = r->g->t[n->b], .stride = r->g->stride[n->b],
 			.beta = r->beta, .dy = r->dy.x, .first = first(r), .experts = r->to - r->from, .n = out);

@@ -67,7 +67,7 @@ void head_loss_backward(const struct chunk *c, const struct weights *w, const st
 	struct loss *loss, const void *x, void *dx)
 {
 	head_forward(c, w, scale, 1, loss, x);
-	linear_backward(c, c->s.dh, g->t[MT_T_HEAD], g->t[MT_T_HEADB], beta, c->s.logits, c->s.h, w->t[MT_T_HEAD],
+	linear_backward(c, c->s.dh, matrix_grad(g, MT_T_HEAD), g->t[MT_T_HEADB], beta, c->s.logits, c->s.h, w->t[MT_T_HEAD],
 		c->geo->hidden, c->geo->vocab);
 	norm_backward(c, dx, 0, g, beta, c->s.dh, x, w, final_norm);
 }

@@ -43,6 +43,7 @@ void linear_forward_fp32(const struct chunk *, float *y, const void *x, const vo
 /* dx (N, in) = beta dx + dy (N, out) w */
 void linear_backward_input(const struct chunk *, void *dx, float beta, const struct operand *dy, const void *w,
 	int64_t in, int64_t out);
+/* Either of dw and db may be NULL */
 void linear_backward_weights(const struct chunk *, float *dw, float *db, float beta, const struct operand *dy,
 	const struct operand *x, int64_t in, int64_t out);
 /* The gradients of x (N, in), if dx is not NULL, and of the weights */

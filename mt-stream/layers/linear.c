@@ -49,8 +49,9 @@ void linear_backward_weights(const struct chunk *c, float *dw, float *db, float 
 {
 	const struct operand *a = c->in_out ? x : dy, *b = c->in_out ? dy : x;
 	int64_t m = c->in_out ? in : out, n = c->in_out ? out : in;
-	LAUNCH(c, OP_GEMM, gemm, .m = m, .n = n, .k = c->n, .a = a->as, .lda = a->ld, .trans_a = 1, .b = b->as,
-		.ldb = b->ld, .c = dw, .ldc = n, .beta = beta, .fp32 = 1);
+	if (dw)
+		LAUNCH(c, OP_GEMM, gemm, .m = m, .n = n, .k = c->n, .a = a->as, .lda = a->ld, .trans_a = 1, .b = b->as,
+			.ldb = b->ld, .c = dw, .ldc = n, .beta = beta, .fp32 = 1);
 	if (db)
 		LAUNCH(c, OP_BIAS_BACKWARD, bias_backward, .db = db, .beta = beta, .dy = dy->x, .m = c->n, .n = out,
 			.ld = dy->ld);

@@ -186,8 +186,9 @@ void linear_weights_backward(struct run *r, const struct node *n)
 	const struct chunk *c = r->c;
 	int64_t in = r->k.t->v[n->in[0]].width;
 	struct operand x = operand_of(c, OPERAND_X, value_at(r, n->in[0]), 0, c->n, in);
+	float *dw = matrix_grad(r->g, n->w);
 	float *db = r->g->t[n->b] ? r->g->t[n->b] + n->row : NULL;
-	linear_backward_weights(c, r->g->t[n->w] + n->row * in, db, r->beta, &r->dy, &x, in, n->cols);
+	linear_backward_weights(c, dw ? dw + n->row * in : NULL, db, r->beta, &r->dy, &x, in, n->cols);
 }
 
 static void linear_node_backward(struct run *r, const struct node *n)

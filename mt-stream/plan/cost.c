@@ -60,6 +60,31 @@ static const struct shares *shares_of(const struct profile *p)
 
 /* ---- compute ---- */
 
+static double blocks_back(const struct plan_request *req) { return req->geo->layers - req->still; }
+
+/* Elements of a micro-batch's gradients */
+static uint64_t grads_mean(const struct plan_request *req)
+{
+	return req->embed_grads + (req->geo->layers - req->still) * req->block_grads + req->head_grads;
+}
+
+/* Blocks at a level, of those that go backward */
+static double blocks_back_at(const struct plan_request *req, const struct plan *plan, enum checkpoint level)
+{
+	double n = 0;
+	for (uint32_t i = req->still; i < req->geo->layers; i++) n += checkpoint_of(plan, req->geo->layers, i) == level;
+	return n;
+}
+
+/* FLOPs of a token in the model's GEMMs: forward; to train, also for the gradients of inputs and of weights */
+static double model_flops(const struct plan_request *req)
+{
+	double block = (double)(req->mean - req->idle), head = (double)req->head;
+	double trained = fmax(0, (double)req->block_grads - (double)req->idle), back = blocks_back(req);
+	double forward = req->geo->layers * block + head;
+	return 2 * (req->train ? forward + back * (block + trained) + head + (double)req->head_grads : forward);
+}
+
 static double most(double a, double b) { return a > b ? a : b; }
 
 static double cores_shared(const struct plan_request *req) { return req->nodes > 1 ? CORES_OF_NODES : 1; }
@@ -120,7 +145,7 @@ static double update_time(const struct plan_request *req)
 	double rate = update_rate(req), on = req->tier > 0 ? (double)req->tier_params : 0;
 	double ram = fmax(req->profile.ram, rate * update_bytes(req));
 	double tier = on > 0 ? fmax((on * update_bytes(req) + tier_ram(req)) / ram, tier_moves(req) / req->tier) : 0;
-	return ((double)req->params - on) / (rate * req->nodes) + fmax(on / rate, tier);
+	return fmax(0, (double)req->trained - on) / (rate * req->nodes) + fmax(on / rate, tier);
 }
 
 /* The column of our own attention for these heads; -1: tensor cores do not take them (attention_takes_mma) */
@@ -239,16 +264,18 @@ struct times unit_times(const struct plan_request *req, const struct plan *plan,
 		t.forward += windows * time_of(req, plan, &c->window[0], &pass, false) + ROUND_TRIP;
 		t.backward += windows * time_of(req, plan, &c->window[1], &pass, true);
 	}
-	if (req->train) t.attention += attention_time(req, plan, &c->backward, n, true);
+	if (req->train) t.attention += blocks_back(req) / g->layers * attention_time(req, plan, &c->backward, n, true);
 	if (req->train && req->objective) t.head_again = time_of(req, plan, &c->losses, &head, false);
 	t.head += t.head_again;
 	double ple = (double)ple_width(g);
 	t.embed_forward = 2 * n * h * e / p->hbm + LAUNCH * pass.chunks;
 	t.embed_forward += gemm(req, 2 * n * h * ple, slice) + 7 * n * ple * e / p->hbm;
 	t.embed_backward = gemm(req, 6 * n * h * ple, slice) + 10 * n * ple * e / p->hbm;
-	t.embed_backward += ((double)(req->embed + req->ple) * 4 + n * h * (e + 8) / (p->cores ? 1 : EMBED_BACKWARD)) /
-			p->hbm +
-		LAUNCH * pass.chunks;
+	if (!req->embed_grads) t.embed_backward = 0;
+	else
+		t.embed_backward += ((double)(req->embed + req->ple) * 4 + n * h * (e + 8) / (p->cores ? 1 : EMBED_BACKWARD)) /
+				p->hbm +
+			LAUNCH * pass.chunks;
 	return t;
 }
 
@@ -295,7 +322,7 @@ static struct pcie pcie_of(const struct plan_request *req, const struct plan *pl
 	const struct profile *p = &req->profile;
 	double h2d = link_rate(req, p->h2d), d2h = link_rate(req, p->d2h), n = (double)rows_of_pass(req, plan) * req->seq,
 		   in = req->zero_copy ? 0 : mt_dtype_bytes(req->dtype) / h2d;
-	double size = mt_dtype_bytes(req->grad), embed = (double)(req->embed + req->ple);
+	double size = mt_dtype_bytes(req->grad), embed = (double)(req->embed + req->ple), block = (double)req->block_grads;
 	if (embed_in_place(req, plan)) embed = ROWS_TIMES * (double)elems_of_rows(req);
 	/* what a node adds: its part of the gradients of all streams of the run */
 	double accumulate = req->grad == MT_NONE ? 0 : 2 * size * req->streams / (update_bytes(req) * update_rate(req));
@@ -309,18 +336,17 @@ static struct pcie pcie_of(const struct plan_request *req, const struct plan *pl
 		.block_in = (double)req->mean * in,
 		.slot_in = (double)mean_slot(req, plan) * in,
 		.head_in = (double)req->head * in,
-		.embed_out = (double)(req->embed + req->ple) * out,
-		.block_out = (double)req->mean * out,
-		.slot_out = (double)mean_slot(req, plan) * out,
+		.embed_out = (double)req->embed_grads * out,
+		.block_out = block * out,
+		.slot_out = fmin((double)mean_slot(req, plan), block) * out,
 		.x_out = x / d2h,
 		.x_in = x / h2d,
 		.x_copy = x / p->hbm,
 		.o_out = o / d2h,
 		.o_in = o / h2d,
 		.o_copy = o / p->hbm,
-		.g_copy = p->cores
-			? 0
-			: (double)req->mean * (sizeof(float) + (req->unified && req->grad != MT_NONE ? 3 : 1) * size) / p->hbm,
+		.g_copy = p->cores ? 0
+						   : block * (sizeof(float) + (req->unified && req->grad != MT_NONE ? 3 : 1) * size) / p->hbm,
 		.wire = size / d2h / out,
 	};
 }
@@ -338,8 +364,8 @@ static double come_and_work(const struct plan_request *req, double in, double wo
  * leaves when it is computed, and the network may wait for that. */
 static double carried(const struct plan_request *req, const struct times *t)
 {
-	return t->head + most(network_grads_time(req, req->head), t->backward) +
-		network_grads_time(req, req->geo->layers * req->mean);
+	return t->head + most(network_grads_time(req, req->head_grads), t->backward) +
+		network_grads_time(req, (req->geo->layers - req->still) * req->block_grads);
 }
 
 /* Layer-major, the backward pass of blocks `from` to `to`, counted from the last one down, all of one checkpoint level,
@@ -370,6 +396,7 @@ static void predict_layers(const struct plan_request *req, const struct plan *pl
 {
 	const struct pcie b = pcie_of(req, plan);
 	uint32_t layers = req->geo->layers, away = blocks_offloaded(plan, layers), last = layers - away,
+			 back = layers - req->still,
 			 at[5] = {0, plan->keep_all, plan->keep_all + plan->keep_but_gate_up,
 				 plan->keep_all + plan->keep_but_gate_up + plan->keep_attention, last};
 	double block = t->forward + b.x_copy, leaves = b.x_out;
@@ -384,9 +411,10 @@ static void predict_layers(const struct plan_request *req, const struct plan *pl
 		return;
 	}
 	p->backward = come_and_work(req, b.head_in, t->head);
+	for (int i = 0; i < 5; i++) at[i] = at[i] < back ? at[i] : back;
 	for (int i = 0; i < 4; i++)
 		p->backward += backward_range(req, plan, t, &b, (enum checkpoint)(KEEP_ALL - i), false, at[i], at[i + 1]);
-	p->backward += backward_range(req, plan, t, &b, plan->offloaded, true, last, layers);
+	p->backward += backward_range(req, plan, t, &b, plan->offloaded, true, at[4], back);
 	p->backward = most(p->backward + t->embed_backward, carried(req, t));
 	p->last_backward = p->backward;
 	p->tail = b.embed_out;
@@ -405,12 +433,13 @@ static void predict_passes(const struct plan_request *req, const struct plan *pl
 	p->forward = p->first_forward + come_and_work(req, b.head_in, z.head) - z.head;
 	double pass = z.embed_forward + layers * z.forward;
 	const struct times *last = rest ? &r : &z;
+	double back = blocks_back(req);
 	p->forward += pass * (full ? full - 1 : 0) + (full && rest ? r.embed_forward + layers * r.forward : 0);
 	double block = last->backward + last->recompute[KEEP_ALL];
-	p->backward = full * (z.head + layers * (z.backward + z.recompute[KEEP_ALL]) + z.embed_backward) +
-		(rest ? r.head + layers * (r.backward + r.recompute[KEEP_ALL]) + r.embed_backward : 0);
-	p->backward += layers * (most(block + b.g_copy, b.block_out) - block);
-	double leaves = last->head + layers * most(block + b.g_copy, b.block_out) + last->embed_backward;
+	p->backward = full * (z.head + back * (z.backward + z.recompute[KEEP_ALL]) + z.embed_backward) +
+		(rest ? r.head + back * (r.backward + r.recompute[KEEP_ALL]) + r.embed_backward : 0);
+	p->backward += back * (most(block + b.g_copy, b.block_out) - block);
+	double leaves = last->head + back * most(block + b.g_copy, b.block_out) + last->embed_backward;
 	p->last_backward = most(leaves, carried(req, last));
 	p->backward += p->last_backward - leaves;
 	p->tail = b.embed_out;
@@ -427,11 +456,11 @@ static double hides(const struct plan_request *req, const struct prediction *p)
  * weights to their place, while the next step goes forward. */
 static double stall_early(const struct plan_request *req, const struct prediction *p)
 {
-	double rate = update_rate(req) * update_bytes(req), first = (double)(req->embed + req->ple) / update_rate(req);
+	double rate = update_rate(req) * update_bytes(req), first = (double)req->embed_grads / update_rate(req);
 	double added = 2.0 * mt_dtype_bytes(req->grad) * req->streams * (double)req->grads / rate;
-	double copied = 2.0 * mt_dtype_bytes(req->dtype) * (double)(req->params - req->embed - req->ple) / rate;
+	double copied = 2.0 * mt_dtype_bytes(req->dtype) * fmax(0, (double)req->trained - (double)req->embed_grads) / rate;
 	double left = most(0, p->adam - first - most(0, p->last_backward - added));
-	double updated = (double)req->params * update_bytes(req) + tier_ram(req);
+	double updated = (double)req->trained * update_bytes(req) + tier_ram(req);
 	double taken = req->unified ? (updated + copied * rate) / req->profile.hbm : 0;
 	return most(first, first + left + copied - hides(req, p)) + taken;
 }
@@ -451,25 +480,25 @@ static double stall_of(const struct plan_request *req, const struct plan *plan, 
 	const struct prediction *p)
 {
 	if (req->early) return stall_early(req, p);
-	uint64_t head = req->head - (req->geo->flags & MT_TIED ? req->embed : 0);
+	uint64_t head = req->head_grads - (req->geo->flags & MT_TIED ? req->grads - req->weights : 0);
 	double behind = req->grad == MT_NONE ? p->last_backward : hides(req, p);
 	/* what makes the blocks' own inputs is updated with the embedding, and needed with it */
-	double first = (double)(req->embed + req->ple) / (update_rate(req) * req->nodes);
-	double updated = (double)req->params * update_bytes(req) / req->nodes + tier_ram(req);
+	double first = (double)req->embed_grads / (update_rate(req) * req->nodes);
+	double updated = (double)req->trained * update_bytes(req) / req->nodes + tier_ram(req);
 	double written = (double)(req->streams * memory_host(req, plan));
 	double shared = (updated + written) / most(req->profile.ram, update_rate(req) * update_bytes(req));
 	double update = written > 0 && req->grad != MT_NONE ? most(p->adam, shared) : p->adam;
 	double all = most(update, first + network_weights_time(req, req->weights));
 	if (req->nodes > 1) all = most(all, first + network_weights_time(req, req->weights - head) + t->forward);
 	double taken = req->unified ? updated / req->profile.hbm : 0;
-	return most(first + network_weights_time(req, req->embed + req->ple), all - behind) + taken;
+	return most(first + network_weights_time(req, req->embed_grads), all - behind) + taken;
 }
 
 /* From one micro-batch to a step of several. An embedding's gradient, which leaves last, leaves while the next
  * micro-batch goes forward, and then holds up that one's gradients if the network is slower. */
 static void several_micros(const struct plan_request *req, struct prediction *p)
 {
-	double carry = network_grads_time(req, req->embed + req->ple + req->head + req->geo->layers * req->mean);
+	double carry = network_grads_time(req, grads_mean(req));
 	double held = most(0, carry - p->forward - p->backward);
 	p->forward *= req->micros;
 	p->backward = req->micros * p->backward + (req->micros - 1) * held;
@@ -524,16 +553,15 @@ static void add_compute(const struct plan_request *req, const struct plan *plan,
 	struct prediction *p)
 {
 	struct times t = unit_times(req, plan, rows);
-	double layers = req->geo->layers, n = (double)rows * req->seq,
-		   model = layers * (double)(req->mean - req->idle) + (double)req->head;
+	double layers = req->geo->layers, n = (double)rows * req->seq;
 	double shape = req->profile.cores ? CORES_SHAPES : shares_of(&req->profile)->gemm;
-	double whole = (req->train ? 6 : 2) * n * model / (req->profile.flops * shape);
+	double whole = n * model_flops(req) / (req->profile.flops * shape);
 	double attention = layers * t.attention, recompute = t.head_again;
 	double all = t.embed_forward + layers * t.forward + t.head - t.head_again;
 	if (req->train) {
-		all += layers * t.backward + t.embed_backward;
+		all += blocks_back(req) * t.backward + t.embed_backward;
 		for (enum checkpoint level = KEEP_INPUT; level <= KEEP_ALL; level++)
-			recompute += blocks_at(plan, req->geo->layers, level) * t.recompute[level];
+			recompute += blocks_back_at(req, plan, level) * t.recompute[level];
 	}
 	p->gemm += passes * whole;
 	p->attention += passes * attention;
@@ -550,12 +578,13 @@ static void traffic(const struct plan_request *req, const struct plan *plan, str
 		: req->dtype == MT_BF16 ? 2
 								: 4,
 			 g = mt_dtype_bytes(req->grad);
-	uint64_t twice = req->train && !plan->pass_rows && layers > plan->weight_slots ? layers - plan->weight_slots : 0;
+	uint64_t back = layers - req->still;
+	uint64_t twice = req->train && !plan->pass_rows && back > plan->weight_slots ? back - plan->weight_slots : 0;
 	uint64_t kept = memory_host(req, plan), slot = mean_slot(req, plan);
-	uint64_t again = twice * slot + (req->train ? layers * (req->mean - slot) : 0);
+	uint64_t again = twice * slot + (req->train ? back * (req->mean - slot) : 0);
 	uint64_t embed = embed_in_place(req, plan) ? elems_of_rows(req) + req->ple_beside : req->embed + req->ple;
 	p->in = req->micros * ((embed + req->head + layers * req->mean + again) * w + kept);
-	p->out = req->micros * ((req->train ? (req->embed + req->ple + req->head + layers * req->mean) * g : 0) + kept);
+	p->out = req->micros * ((req->train ? grads_mean(req) * g : 0) + kept);
 }
 
 static void network(const struct plan_request *req, struct prediction *p)
@@ -568,8 +597,7 @@ static void network(const struct plan_request *req, struct prediction *p)
 
 void predict_parts(const struct plan_request *req, const struct plan *plan, struct prediction *p)
 {
-	double model = (double)req->geo->layers * (double)(req->mean - req->idle) + (double)req->head,
-		   tokens = (double)req->rows * req->seq, micros = req->micros, all = micros * req->streams * req->nodes;
+	double tokens = (double)req->rows * req->seq, micros = req->micros, all = micros * req->streams * req->nodes;
 	const struct work *w = &req->counts.forward;
 	double attention = w->delta[0] + w->delta[1];
 	for (uint32_t k = 0; k < req->geo->n_kinds; k++) attention += w->attention[k] * keys_of(req, &req->geo->kind[k]);
@@ -581,5 +609,6 @@ void predict_parts(const struct plan_request *req, const struct plan *plan, stru
 	if (req->rows % pass) add_compute(req, plan, req->rows % pass, micros, p);
 	if (req->tier > 0) p->tier_wait = tier_wait(req, plan, p);
 	p->pcie_wait = most(0, p->forward + p->backward - p->gemm - p->attention - p->recompute - p->other_kernels);
-	p->tflops = all * (req->train ? 3 : 1) * (2 * model * tokens + attention) / p->step / 1e12;
+	double passes = req->train ? 1 + 2 * blocks_back(req) / req->geo->layers : 1;
+	p->tflops = all * (model_flops(req) * tokens + passes * attention) / p->step / 1e12;
 }

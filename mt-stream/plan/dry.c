@@ -152,7 +152,7 @@ static int plan_of(const struct dry *o, struct plan_request *req, struct plan_re
 	struct mt_layout l;
 	int rc = mt_layout_make(&l, req->geo, req->dtype, req->grad, req->state, req->optim);
 	if (rc) return rc;
-	if (o->r->tier_given && (rc = tier_of(o, &l, req))) {
+	if ((rc = mt_layout_freeze(&l, o->train, o->freeze)) || (o->r->tier_given && (rc = tier_of(o, &l, req)))) {
 		mt_layout_release(&l);
 		return rc;
 	}

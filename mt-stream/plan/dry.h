@@ -8,7 +8,7 @@ struct dry {
 	const struct requested *r; /* memory 0: all that such a GPU has; of the cores: half of what is available. host 0: as
 	                            * much as the fastest plan takes. profile: without a NAME this machine's: */
 	const struct gpu *here;    /* its GPU; NULL: its cores */
-	const char *config;
+	const char *config, *train, *freeze;
 	size_t config_bytes;
 	uint64_t tier_memory; /* bytes of lo, m and v that stay in memory beside a tier, if given */
 	bool tier_memory_given;

@@ -52,12 +52,13 @@ static void take_saved(struct walk *w, const struct plan_request *req, const str
 {
 	uint32_t layers = req->geo->layers;
 	memset(p->chunk, 0, sizeof p->chunk);
-	if (blocks_at(plan, layers, KEEP_ALL) + blocks_at(plan, layers, KEEP_ALL_BUT_GATE_UP) < layers)
-		take_any(w, req, blocks_at(plan, layers, KEEP_INPUT) ? KEEP_INPUT : KEEP_ATTENTION, KEEP_ALL_BUT_GATE_UP,
-			z->saved, p->chunk);
+	if (req->still || blocks_at(plan, layers, KEEP_ALL) + blocks_at(plan, layers, KEEP_ALL_BUT_GATE_UP) < layers)
+		take_any(w, req, req->still || blocks_at(plan, layers, KEEP_INPUT) ? KEEP_INPUT : KEEP_ATTENTION,
+			KEEP_ALL_BUT_GATE_UP, z->saved, p->chunk);
 	for (uint32_t l = 0; l < layers; l++) {
 		enum checkpoint level = l < blocks_offloaded(plan, layers) ? KEEP_INPUT : checkpoint_of(plan, layers, l);
-		struct saved v = take_block(w, req, req->geo->kind_of[l], level, z->pass);
+		struct saved v = {0};
+		if (l >= req->still) v = take_block(w, req, req->geo->kind_of[l], level, z->pass);
 		if (p->saved) p->saved[l] = v;
 	}
 	bool sums = req->train && plan->expert_window && req->geo->flags & MT_POST_NORM;
@@ -253,7 +254,7 @@ uint64_t memory_lay(const struct plan_request *req, const struct plan *plan, str
 	take_balance(&w, req, all, p);
 	take_slots(&w, req, plan, p);
 	take_windows(&w, req, plan, p);
-	p->outputs = req->train && !plan->residual_offloaded ? req->geo->layers + 1 : 2;
+	p->outputs = req->train && !plan->residual_offloaded ? req->geo->layers - req->still + 1 + (req->still > 0) : 2;
 	for (uint32_t i = 0; i < p->outputs; i++) {
 		void *x = walk_take(&w, z.pass, z.h, z.elem);
 		if (p->x) p->x[i] = x;
@@ -261,7 +262,8 @@ uint64_t memory_lay(const struct plan_request *req, const struct plan *plan, str
 	p->dx = req->train ? walk_take(&w, z.pass, z.h, z.elem) : NULL;
 	take_ple(&w, req, plan, &z, p);
 	take_kv(&w, req, &z, p);
-	take_scratch(&w, req, plan, &z, blocks_at(plan, req->geo->layers, KEEP_ALL) < req->geo->layers, &p->scratch);
+	bool gu = req->still || blocks_at(plan, req->geo->layers, KEEP_ALL) < req->geo->layers;
+	take_scratch(&w, req, plan, &z, gu, &p->scratch);
 	take_saved(&w, req, plan, &z, p);
 	walk_take(&w, req->work, 1, 1);
 	return w.over ? UINT64_MAX : w.used;
@@ -287,15 +289,16 @@ void memory_increments(const struct plan_request *req, const struct plan *plan, 
 	take_any(&w[2], req, KEEP_INPUT, KEEP_ALL_BUT_GATE_UP, z.saved, any);
 	take_any(&w[4], req, KEEP_ATTENTION, KEEP_ALL_BUT_GATE_UP, z.saved, any);
 	inc->slot = w[0].used;
-	inc->no_gu = w[1].used - w[3].used;
-	inc->no_chunk = w[2].used;
-	inc->no_attention = w[2].used - w[4].used;
+	inc->no_gu = req->still ? 0 : w[1].used - w[3].used;
+	inc->no_chunk = req->still ? 0 : w[2].used;
+	inc->no_attention = req->still ? 0 : w[2].used - w[4].used;
 	for (enum checkpoint level = KEEP_INPUT; level <= KEEP_ALL; level++) {
 		struct walk kind[MT_KINDS] = {{0}};
 		for (uint32_t k = 0; k < g->n_kinds; k++) take_block(&kind[k], req, k, level, z.pass);
 		inc->kept[level][0] = 0;
 		for (uint32_t n = 0; n < g->layers; n++)
-			inc->kept[level][n + 1] = inc->kept[level][n] + kind[g->kind_of[g->layers - 1 - n]].used;
+			inc->kept[level][n + 1] = inc->kept[level][n] +
+				(n < g->layers - req->still ? kind[g->kind_of[g->layers - 1 - n]].used : 0);
 	}
 }
 
@@ -311,7 +314,7 @@ uint64_t memory_away(const struct plan_request *req, const struct plan *plan)
 uint64_t memory_host(const struct plan_request *req, const struct plan *plan)
 {
 	struct sizes z = sizes_of(req, plan);
-	uint64_t blocks = blocks_away(blocks_offloaded(plan, req->geo->layers));
-	return (plan->residual_offloaded ? residuals_away(req->geo) * z.pass * z.h * z.elem : 0) +
+	uint64_t blocks = blocks_away(req, plan);
+	return (plan->residual_offloaded ? residuals_away(req) * z.pass * z.h * z.elem : 0) +
 		(blocks ? blocks * memory_away(req, plan) : 0);
 }

@@ -29,6 +29,8 @@ static const struct mt_opt options[] = {
 	{"grad", OPT_CHOICE, &grad, "fp32|bf16|none", "type of gradients"},
 	{"state", OPT_CHOICE, &state, "fp32|bf16|int8", "type of AdamW's m and v"},
 	{"optim", OPT_CHOICE, &optim, "adamw|lion|sgd", "rule of the update"},
+	{"train", OPT_STR, &dry.train, "PATTERN[,...]", "train only tensors with such names, as mt-store create"},
+	{"freeze", OPT_STR, &dry.freeze, "PATTERN[,...]", "do not train tensors with such names"},
 	{"loss", OPT_CHOICE, &loss, MT_LOSS_CHOICE, "all but nll and kd compute the LM head's forward pass twice"},
 	{"top", OPT_U64, &top, "K", "with --loss kd: tokens of the teacher at each target", .least = 1, .most = 1 << 20},
 	{"update", OPT_CHOICE, &update, "late|early", "when mt-optim updates"},

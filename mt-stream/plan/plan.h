@@ -77,12 +77,17 @@ struct plan_request {
 	uint64_t params;
 	/* of these, the experts that a token is not sent to; of a block, the mean of all, and of the model */
 	uint64_t idle, idle_params;
-	uint64_t grads, weights; /* elements of all units, as gradients of a micro-batch, and as weights */
-	uint32_t rows, seq;      /* of the micro-batch */
-	uint32_t micros;         /* micro-batches of a step that each stream computes, */
-	uint32_t streams;        /* streams of a node, each with its own device, */
-	uint32_t nodes;          /* and nodes of the run; 1 each: as a plan of one micro-batch */
-	double net;              /* of several nodes: bytes a second to a node, and as many from it */
+	uint64_t grads, weights; /* elements of all units, as gradients of a micro-batch, and as weights that are updated */
+	/* of these gradients: of the embedding, of a block that goes backward, the mean of all, and of the head; and of the
+	 * parameters, those that are trained */
+	uint64_t embed_grads, block_grads, head_grads, trained;
+	uint64_t with_state; /* parameters of units of which something is */
+	uint32_t still;      /* the first blocks, which do not go backward, as nothing is trained below the next one */
+	uint32_t rows, seq;  /* of the micro-batch */
+	uint32_t micros;     /* micro-batches of a step that each stream computes, */
+	uint32_t streams;    /* streams of a node, each with its own device, */
+	uint32_t nodes;      /* and nodes of the run; 1 each: as a plan of one micro-batch */
+	double net;          /* of several nodes: bytes a second to a node, and as many from it */
 	bool train;
 	bool scores;                     /* not train: each token's loss is asked for, too */
 	bool weighted;                   /* rows may have weights */
@@ -249,8 +254,15 @@ static inline uint32_t blocks_at(const struct plan *plan, uint32_t layers, enum 
 
 /* Offloaded residuals, and blocks, whose activations leave the device: the last two are still there when the backward
  * pass reads them. */
-static inline uint32_t residuals_away(const struct mt_geometry *g) { return g->layers - 1; }
-static inline uint32_t blocks_away(uint32_t blocks) { return blocks > 2 ? blocks - 2 : 0; }
+static inline uint32_t residuals_away(const struct plan_request *req)
+{
+	return req->still < req->geo->layers ? req->geo->layers - 1 - req->still : 0;
+}
+static inline uint32_t blocks_away(const struct plan_request *req, const struct plan *plan)
+{
+	uint32_t blocks = blocks_offloaded(plan, req->geo->layers);
+	return blocks > req->still + 2 ? blocks - req->still - 2 : 0;
+}
 
 /* The head gives the loss of each row, from logits in fp32 */
 static inline bool needs_losses(const struct plan_request *req) { return req->scores || req->objective; }
@@ -347,7 +359,9 @@ struct memory_layout {
 	float *window_grads[2];               /* and gradients; */
 	float *boundary_blocks[2];            /* blocks of gradients that belong to several parts (split.h), by unit */
 	float *tied_grads; /* --grad none, tied embeddings: the sum of the embed gradient and the head gradient */
-	void **x;          /* [outputs] (n of a pass, H): each unit's output; if there are two, they alternate */
+	/* [outputs] (n of a pass, H): each unit's output from unit req.still on; those before alternate between the first
+	 * one and the last one. If there are two, all alternate */
+	void **x;
 	uint32_t outputs;
 	void *dx;                      /* (n of a pass, H) */
 	void *ple_weights, *ple_table; /* what makes the blocks' own inputs: W' and the norm; all of it, while unit 0 */

@@ -161,25 +161,26 @@ static void count_call(struct counter *c, struct work *to, double times, const s
 	walk(&r.k);
 }
 
-static void count_block(struct counter *c, struct counts *to, struct run *r)
+/* back: how often the backward pass counts, of which the mean is of blocks that have one */
+static void count_block(struct counter *c, struct counts *to, struct run *r, double back)
 {
 	const struct mt_layer *l = mt_layer_of(r->c->geo, r->layer);
 	r->to = l->experts;
 	c->rows = r->rows = TOKENS * (int64_t)l->experts_per_token;
 	count_call(c, &to->forward, 1, r, walk_call, MIXER_FORWARD, KEEP_INPUT);
 	count_call(c, &to->forward, 1, r, walk_call, MLP_FORWARD, KEEP_ALL_BUT_GATE_UP);
-	count_call(c, &to->backward, 1, r, walk_call, MIXER_BACKWARD, KEEP_ALL_BUT_GATE_UP);
-	count_call(c, &to->backward, 1, r, walk_call, MLP_BACKWARD, KEEP_ALL);
+	count_call(c, &to->backward, back, r, walk_call, MIXER_BACKWARD, KEEP_ALL_BUT_GATE_UP);
+	count_call(c, &to->backward, back, r, walk_call, MLP_BACKWARD, KEEP_ALL);
 	for (int level = KEEP_INPUT; level < KEEP_ALL; level++) {
-		count_call(c, &to->again[level], 1, r, walk_again, MIXER_FORWARD, level);
-		count_call(c, &to->again[level], 1, r, walk_call, MLP_BACKWARD, KEEP_ALL_BUT_GATE_UP);
-		count_call(c, &to->again[level], -1, r, walk_call, MLP_BACKWARD, KEEP_ALL);
+		count_call(c, &to->again[level], back, r, walk_again, MIXER_FORWARD, level);
+		count_call(c, &to->again[level], back, r, walk_call, MLP_BACKWARD, KEEP_ALL_BUT_GATE_UP);
+		count_call(c, &to->again[level], -back, r, walk_call, MLP_BACKWARD, KEEP_ALL);
 	}
 	if (!l->experts) return;
 	r->from = r->to; /* of no experts: what a window does beside what its experts do without windows */
 	c->rows = r->rows = 1;
 	count_call(c, &to->window[0], 1, r, walk_call, WINDOW_FORWARD, KEEP_ALL_BUT_GATE_UP);
-	count_call(c, &to->window[1], 1, r, walk_call, WINDOW_BACKWARD, KEEP_ALL);
+	count_call(c, &to->window[1], back, r, walk_call, WINDOW_BACKWARD, KEEP_ALL);
 }
 
 static void count_head(struct counter *c, struct counts *to, struct chunk *chunk, const struct run *r, bool train)
@@ -226,7 +227,8 @@ struct counts price_lists(const struct plan_request *req, const struct mt_unit *
 			{.c = &chunk, .layer = i, .w = &w, .g = &grads, .beta = 1, .x = at, .y = at, .dx = at, .s = &saved};
 		weights_enter(&w, &c.dev, tensors + u->first_tensor, u->tensors, at, req->dtype == MT_BF16 ? at : NULL);
 		grads_enter(&grads, tensors + u->first_tensor, u->tensors, at);
-		if (i < g->layers) count_block(&c, &counts, &r);
+		double back = i < req->still ? 0 : (double)g->layers / (g->layers - req->still);
+		if (i < g->layers) count_block(&c, &counts, &r, back);
 		else count_head(&c, &counts, &chunk, &r, req->train);
 	}
 	return counts;

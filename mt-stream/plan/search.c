@@ -31,6 +31,33 @@ static uint64_t idle_of(const struct mt_geometry *g, const struct mt_layer *l)
 	return (uint64_t)(whole_ffn(l) - active_ffn(l)) * matrices * g->hidden;
 }
 
+/* What of the units is trained */
+static void trained_sizes(struct plan_request *req, const struct mt_unit *units, const struct mt_tensor *tensors)
+{
+	const struct mt_geometry *g = req->geo;
+	uint32_t n = g->layers + 2, all = n + (g->ple_dim ? 1 : 0), lowest = n - 1;
+	uint64_t blocks = 0;
+	req->trained = req->with_state = req->weights = req->head_grads = req->embed_grads = 0;
+	for (uint32_t u = all; u-- > 0;) {
+		uint64_t frozen = 0, at = u < n ? u : 0;
+		for (uint32_t i = 0; i < units[u].tensors; i++) {
+			const struct mt_tensor *t = &tensors[units[u].first_tensor + i];
+			frozen += t->frozen ? t->n : 0;
+		}
+		if (!mt_trained(&units[u])) continue;
+		uint64_t elems = units[u].elems - frozen;
+		req->with_state += units[u].params;
+		req->trained += units[u].params - frozen;
+		req->weights += elems;
+		*(at == 0 ? &req->embed_grads : at == n - 1 ? &req->head_grads : &blocks) += elems;
+		if (at == 0 && u == 0 && g->flags & MT_TIED) req->head_grads += elems;
+		if (at < lowest) lowest = (uint32_t)at;
+	}
+	req->still = req->train && lowest ? lowest - 1 : 0;
+	req->grads = req->embed_grads + blocks + req->head_grads;
+	req->block_grads = blocks ? blocks / (g->layers - req->still) : 0;
+}
+
 void request_sizes(struct plan_request *req, const struct mt_unit *units, const struct mt_tensor *tensors)
 {
 	uint32_t n = req->geo->layers + 2, all = n + (req->geo->ple_dim ? 1 : 0);
@@ -54,13 +81,12 @@ void request_sizes(struct plan_request *req, const struct mt_unit *units, const 
 		req->exact = larger((exact.end - exact.first + 63) / 64 * 64, req->exact);
 	}
 	req->head = units[n - 1].elems + (req->geo->flags & MT_TIED ? units[0].elems : 0);
-	req->params = req->weights = 0;
-	for (uint32_t u = 0; u < all; u++) {
-		req->params += units[u].params;
-		req->weights += units[u].elems;
-	}
-	req->grads = req->weights + (req->geo->flags & MT_TIED ? req->embed : 0);
-	req->mean = (req->weights - req->embed - req->ple - units[n - 1].elems) / req->geo->layers;
+	uint64_t blocks = 0;
+	req->params = 0;
+	for (uint32_t u = 0; u < all; u++) req->params += units[u].params;
+	for (uint32_t u = 1; u + 1 < n; u++) blocks += units[u].elems;
+	req->mean = blocks / req->geo->layers;
+	trained_sizes(req, units, tensors);
 	req->idle_params = 0;
 	for (uint32_t i = 0; i < req->geo->layers; i++) req->idle_params += idle_of(req->geo, mt_layer_of(req->geo, i));
 	req->idle = req->idle_params / req->geo->layers;
@@ -425,6 +451,11 @@ int plan_search(const struct plan_request *req, struct plan_result *best)
 		if (!req->attention.there || !req->attention.selected) try_orders(&s, false);
 	}
 	if (isinf(s.least_step)) return nothing_fits(req, best);
+	/* blocks that do not go backward keep nothing, whatever the search has counted */
+	uint32_t back = req->geo->layers - req->still,
+			 *kept[] = {&best->plan.keep_all, &best->plan.keep_but_gate_up, &best->plan.keep_attention};
+	for (int i = 0; i < 3; back -= *kept[i++])
+		if (*kept[i] > back) *kept[i] = back;
 	if (s.req == &fixed) {
 		struct times t = unit_times(req, &best->plan, rows_of_pass(req, &best->plan));
 		predict(req, &best->plan, &t, &best->predicted);

@@ -123,15 +123,18 @@ void show_text(const struct plan_request *req, const struct plan_result *p, uint
 {
 	const struct plan *plan = &p->plan;
 	uint32_t layers = req->geo->layers, slots = plan->weight_slots < layers ? plan->weight_slots : layers;
-	char active[64] = "", carried[64] = "";
+	char active[64] = "", carried[64] = "", trained[64] = "";
 
 	if (req->idle_params)
 		snprintf(active, sizeof active, " (%.2f G active)", (double)(req->params - req->idle_params) / 1e9);
 	if (req->geo->carried)
 		snprintf(carried, sizeof carried, "; %.3f GB carried untrained", gb(req->geo->carried_bytes));
-	printf("model     %s, %.2f G parameters%s, %u block%s; %s, gradients %s%s\n", req->geo->family,
-		(double)req->params / 1e9, active, layers, mt_s(layers), mt_dtype_name(req->dtype), mt_dtype_name(req->grad),
-		carried);
+	if (req->trained < req->params)
+		snprintf(trained, sizeof trained, "; %.3g G trained, backward through %u", (double)req->trained / 1e9,
+			layers - req->still);
+	printf("model     %s, %.2f G parameters%s, %u block%s%s; %s, gradients %s%s\n", req->geo->family,
+		(double)req->params / 1e9, active, layers, mt_s(layers), trained, mt_dtype_name(req->dtype),
+		mt_dtype_name(req->grad), carried);
 	printf("batch     %u row%s of %u token%s\n", req->rows, mt_s(req->rows), req->seq, mt_s(req->seq));
 	show_step(req);
 	if (plan->pass_rows) {
@@ -204,11 +207,11 @@ void show_json(const struct plan_request *req, const struct plan_result *p, uint
 	const struct plan *plan = &p->plan;
 	const struct prediction *t = &p->predicted;
 	uint32_t layers = req->geo->layers;
-	printf("{\"params\": %llu, \"active_params\": %llu, \"carried_bytes\": %llu, \"rows\": %u, \"seq\": %u, "
-		   "\"memory\": %llu, \"profile\": \"%s\", ",
-		(unsigned long long)req->params, (unsigned long long)(req->params - req->idle_params),
-		(unsigned long long)req->geo->carried_bytes, req->rows, req->seq, (unsigned long long)req->memory,
-		req->profile.name);
+	printf("{\"params\": %llu, \"trained_params\": %llu, \"state_params\": %llu, \"active_params\": %llu, "
+		   "\"carried_bytes\": %llu, \"rows\": %u, \"seq\": %u, \"memory\": %llu, \"profile\": \"%s\", ",
+		(unsigned long long)req->params, (unsigned long long)req->trained, (unsigned long long)req->with_state,
+		(unsigned long long)(req->params - req->idle_params), (unsigned long long)req->geo->carried_bytes, req->rows,
+		req->seq, (unsigned long long)req->memory, req->profile.name);
 	printf("\"gpus\": %u, \"unified\": %s, ", gpus_of(req), req->unified ? "true" : "false");
 	printf("\"order\": \"%s\", \"pass_rows\": %u, \"passes\": %u, ", plan->pass_rows ? "pass-major" : "layer-major",
 		plan->pass_rows, plan->pass_rows ? (req->rows + plan->pass_rows - 1) / plan->pass_rows : 1);

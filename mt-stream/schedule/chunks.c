@@ -63,7 +63,9 @@ struct chunk chunk_of(struct stream *s, int64_t from, int64_t n)
 void *output(const struct stream *s, uint32_t u, int64_t from)
 {
 	const struct memory_layout *at = &s->micro->layout;
-	return elements_after(s->dev, at->x[at->outputs == 2 ? u & 1 : u], from * s->geo->hidden);
+	uint32_t still = s->micro->request.still, i = u - still;
+	if (u < still) i = (still - u) & 1 ? at->outputs - 1 : 0;
+	return elements_after(s->dev, at->x[at->outputs == 2 ? u & 1 : i], from * s->geo->hidden);
 }
 
 void *dx_at(const struct stream *s, int64_t from)
@@ -73,7 +75,7 @@ void *dx_at(const struct stream *s, int64_t from)
 
 bool is_offloaded(const struct stream *s, uint32_t layer)
 {
-	return layer < blocks_offloaded(&s->micro->plan, s->geo->layers);
+	return layer >= s->micro->request.still && layer < blocks_offloaded(&s->micro->plan, s->geo->layers);
 }
 
 /* A block's activations for the chunk at `from`. Those that the block keeps have separate memory; those that it

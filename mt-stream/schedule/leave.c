@@ -1,11 +1,13 @@
 /* leave.c: losses and gradients leave: each message of the gradient ring is published when its copy has arrived there.
- * Gradients that are all 0, of experts without tokens, are not copied: the message says so.
+ * Gradients that are all 0, of experts without tokens and of tensors that are not trained, are not copied: the message
+ * says so.
  */
 #include <math.h>
 #include <string.h>
 
 #include "mt/control.h"
 #include "mt/ring.h"
+#include "mt/run.h"
 #include "mt/stage.h"
 #include "schedule.h"
 #include "trace.h"
@@ -96,10 +98,23 @@ struct leaving {
 	uint64_t first, n;         /* pieces first .. first + n - 1 are under way */
 };
 
-/* Is the block of gradients that begins at element `from` all of experts without tokens? */
+/* Are elements [from, to) of the unit all of tensors that are not trained? */
+static bool all_frozen(const struct stream *s, uint32_t unit, uint64_t from, uint64_t to)
+{
+	const struct mt_unit *u = mt_unit(s->run, unit);
+	const struct mt_tensor *t = mt_tensor(s->run, u->first_tensor), *end = t + u->tensors;
+	for (uint32_t n = u->tensors; n > 1; n -= n / 2) /* t begins at `from`, or before it */
+		if (t + n / 2 < end && t[n / 2].off <= from) t += n / 2;
+	while (t < end && t->off < to && (t->frozen || t->off + t->n <= from)) t++;
+	return t == end || t->off >= to;
+}
+
+/* Is the block of gradients that begins at element `from` all of tensors that are not trained, or of experts without
+ * tokens? */
 static bool block_zero(const struct stream *s, const struct gradient *r, uint64_t from)
 {
 	uint64_t to = r->e.to - from < MT_BLOCK ? r->e.to : from + MT_BLOCK;
+	if (r->frozen && all_frozen(s, r->unit, from, to)) return true;
 	if (!r->expert_stride) return false;
 	for (uint64_t e = (from - r->expert_off) / r->expert_stride; r->expert_off + e * r->expert_stride < to; e++)
 		if (expert_used(s, r->unit, (uint32_t)e)) return false;
@@ -112,7 +127,7 @@ static uint64_t piece_elems(const struct stream *s, const struct gradient *r, ui
 	uint64_t most = s->control->piece_elems, n = MT_BLOCK;
 	if (r->e.to - from < most) most = r->e.to - from;
 	*zero = block_zero(s, r, from);
-	if (!r->expert_stride) return most;
+	if (!r->expert_stride && !r->frozen) return most;
 	while (n < most && block_zero(s, r, from + n) == *zero) n += MT_BLOCK;
 	return n < most ? n : most;
 }
@@ -182,14 +197,31 @@ static int gradient_out(struct stream *s, const struct gradient *r)
 	return rc;
 }
 
+/* What is not trained adds nothing to the norm */
+static void frozen_clear(struct stream *s, const struct gradient *r)
+{
+	const struct mt_unit *u = mt_unit(s->run, r->unit);
+	const struct mt_tensor *t = mt_tensor(s->run, u->first_tensor), *end = t + u->tensors, *next;
+	for (; r->frozen && t < end; t = next) {
+		for (next = t + 1; next < end && next->frozen && t->frozen;) next++;
+		uint64_t from = t->off < r->e.from ? r->e.from : t->off, to = next[-1].off + next[-1].n;
+		if (to > r->e.to) to = r->e.to;
+		if (t->frozen && from < to)
+			launch(s, Q_COMPUTE,
+				&(struct op){OP_ZERO, .zero = {r->g + r->e.at + (from - r->e.from), (to - from) * sizeof(float)}});
+	}
+}
+
 void grads_final(struct stream *s, struct part t)
 {
 	struct gradient r;
-	for (uint32_t i = 0; gradient_of(s, t, i, &r); i++)
+	for (uint32_t i = 0; gradient_of(s, t, i, &r); i++) {
+		frozen_clear(s, &r);
 		if (r.e.to > r.e.from)
 			launch(s, Q_COMPUTE,
 				&(struct op){OP_GRADS_FINAL,
 					.grads_final = {r.g + r.e.at, (int64_t)(r.e.to - r.e.from), grads_type(s)}});
+	}
 }
 
 int grads_out(struct stream *s, struct part t, struct event ready)

@@ -23,11 +23,12 @@ static void offload_copies(struct stream *s, enum queue q, const struct offload 
 {
 	const struct micro *m = s->micro;
 	bool residual = f == &s->now.residual;
-	uint64_t residuals = m->plan.residual_offloaded ? residuals_away(s->geo) * m->residual_bytes : 0;
+	uint64_t residuals = m->plan.residual_offloaded ? residuals_away(&m->request) * m->residual_bytes : 0;
 	char *host = s->memory.offload_buffer;
+	uint64_t n = i - m->request.still; /* in the buffer */
 	trace_at(s->dev->trace, q, i + !residual, "activations");
-	if (residual) offload_copy(s, q, output(s, i, 0), host + i * m->residual_bytes, m->residual_bytes);
-	else offload_copy(s, q, m->layout.away_at[i & 1], host + residuals + i * m->away_bytes, m->away_bytes);
+	if (residual) offload_copy(s, q, output(s, i, 0), host + n * m->residual_bytes, m->residual_bytes);
+	else offload_copy(s, q, m->layout.away_at[i & 1], host + residuals + n * m->away_bytes, m->away_bytes);
 }
 
 /* Compute launched so far has written number i: copy it out */
@@ -40,11 +41,12 @@ static void offload_out(struct stream *s, struct offload *f, uint32_t i)
 
 /* Compute from here on reads number i: copy it in, unless it is still there. No event is needed for one thing: it has
  * been copied out. This thread has seen the head's gradients arrive in the ring, and they are copied on the same queue
- * after all offloaded activations. */
+ * after all offloaded activations; but where the head is frozen. */
 static void offload_in(struct stream *s, struct offload *f, uint32_t i, struct event read)
 {
 	if (f->held[i & 1] == i) return;
 	queue_wait(s, Q_WEIGHTS, read);
+	if (!s->unit[head_unit(s)].trained) queue_wait(s, Q_WEIGHTS, f->left[i & 1]);
 	offload_copies(s, Q_WEIGHTS, f, i);
 	f->held[i & 1] = i;
 	queue_wait(s, Q_COMPUTE, event_record(s, Q_WEIGHTS));
@@ -58,7 +60,8 @@ void forward_begins(struct stream *s, uint32_t u)
 
 void forward_ends(struct stream *s, uint32_t u)
 {
-	if (s->micro->plan.residual_offloaded && u + 2 < s->units - 1) offload_out(s, &s->now.residual, u);
+	if (s->micro->plan.residual_offloaded && u >= s->micro->request.still && u + 2 < s->units - 1)
+		offload_out(s, &s->now.residual, u);
 	if (u > 0 && is_offloaded(s, u - 1) && u + 1 < s->geo->layers && is_offloaded(s, u + 1))
 		offload_out(s, &s->now.kept, u - 1);
 }

@@ -13,9 +13,12 @@
 
 static void origin_add(const struct stream *s, struct unit *u, uint32_t unit, uint32_t end)
 {
-	uint64_t elems = mt_unit(s->run, unit)->elems;
-	u->origin[u->origins++] = (struct origin){unit, end, u->elems, elems};
-	u->elems += elems;
+	const struct mt_unit *of = mt_unit(s->run, unit);
+	struct origin *o = &u->origin[u->origins++];
+	*o = (struct origin){unit, end, u->elems, of->elems, .trained = mt_trained(of)};
+	for (uint32_t i = 0; i < of->tensors; i++) o->frozen |= mt_tensor(s->run, of->first_tensor + i)->frozen;
+	u->elems += of->elems;
+	u->trained |= o->trained;
 }
 
 int units_make(struct stream *s)
@@ -32,6 +35,7 @@ int units_make(struct stream *s)
 	}
 	if (s->geo->flags & MT_TIED) origin_add(s, &s->unit[s->units - 1], 0, 1);
 	if (s->geo->ple_dim) origin_add(s, &s->unit[0], s->units, 0);
+	while (s->lowest < head_unit(s) && !s->unit[s->lowest].trained) s->lowest++;
 	return 0;
 }
 
@@ -84,7 +88,9 @@ void grads_at(struct stream *s, uint32_t unit, float *slot, struct grads *g)
 		const struct mt_unit *u = mt_unit(s->run, s->unit[unit].origin[i].unit);
 		grads_enter(g, mt_tensor(s->run, u->first_tensor), tensors_of(s, unit, i), grads_base(s, unit, i, slot));
 	}
-	if (unit == head_unit(s) && g->t[MT_T_EMBED]) g->t[MT_T_HEAD] = g->t[MT_T_EMBED];
+	if (unit != head_unit(s) || !g->t[MT_T_EMBED]) return;
+	g->t[MT_T_HEAD] = g->t[MT_T_EMBED];
+	g->frozen[MT_T_HEAD] = g->frozen[MT_T_EMBED];
 }
 
 void gaps_clear(struct stream *s, uint32_t unit, float *g, uint64_t from, uint64_t to)
@@ -115,7 +121,9 @@ void window_enter(struct stream *s, uint32_t unit, uint32_t i, void *mem, struct
 	const struct mt_tensor *t = mt_tensor(s->run, u->first_tensor + c->first_expert);
 	struct extent e[EXPERT_ARRAYS];
 	window_extents(c, s->micro->plan.expert_window, i, e);
-	for (uint32_t n = c->first_expert; n < u->tensors && t->expert == 0; n++, t++) {
+	for (uint32_t n = c->first_expert; n < u->tensors; n++, t++) {
+		if (g) g->frozen[t->role] = t->frozen && (!t->expert || g->frozen[t->role]);
+		if (t->expert) continue;
 		uint32_t a = t->experts ? n - c->first_expert : 0;
 		int64_t in = (int64_t)(t->off - c->array[a].off), stride = (int64_t)c->array[a].stride;
 		if (w) {
@@ -198,6 +206,7 @@ bool gradient_of(const struct stream *s, struct part t, uint32_t i, struct gradi
 	const struct split *c = &u->split;
 	uint32_t each = s->micro->plan.expert_window;
 	struct extent e[EXPERT_ARRAYS];
+	if (!u->trained) return false;
 	if (is_window(s, t)) {
 		if (i >= c->arrays) return false;
 		window_extents(c, each, t.nth, e);
@@ -211,8 +220,9 @@ bool gradient_of(const struct stream *s, struct part t, uint32_t i, struct gradi
 		if (i >= (uint32_t)u->origins) return false;
 		*r = (struct gradient){.unit = u->origin[i].unit,
 			.end = u->origin[i].end,
-			.e.to = s->micro->layout.tied_grads && u->origin[i].end ? 0 : u->origin[i].elems,
+			.e.to = !u->origin[i].trained || (s->micro->layout.tied_grads && u->origin[i].end) ? 0 : u->origin[i].elems,
 			.g = grads_base(s, t.unit, (int)i, grads_of(s, t))};
 	}
+	r->frozen = u->origin[is_split(s, t.unit) ? 0 : i].frozen;
 	return true;
 }

@@ -274,6 +274,9 @@ static int evaluate(struct stream *s)
 	return rc || !s->micro->request.scores ? rc : scores_out(s);
 }
 
+/* The backward pass ends with the lowest unit that is trained */
+static bool is_end(const struct stream *s, struct part t) { return t.unit == s->lowest && !is_window(s, t); }
+
 /* In the last pass, a part's gradients leave while the next part computes. If both have the same memory (early), they
  * must leave before. */
 static int backward(struct stream *s)
@@ -290,12 +293,13 @@ static int backward(struct stream *s)
 		if ((rc = part_backward(s, t))) return rc;
 		if (last) grads_final(s, t);
 		struct event done = event_record(s, Q_COMPUTE);
-		if (t.unit) fetch_ahead(s, part_after(s, t), ready);
+		if (!is_end(s, t)) fetch_ahead(s, part_after(s, t), ready);
 		if (!last) rc = event_sync(s, ready);
 		else if (below && before.unit == head_unit(s)) rc = loss_out(s, ready);
 		if (!rc && last && below && !early) rc = grads_out(s, before, ready);
 		if (rc) return rc;
-		if (t.unit == 0) return last ? grads_out(s, t, done) : 0;
+		if (is_end(s, t) && last && !below) rc = loss_out(s, done);
+		if (rc || is_end(s, t)) return rc || !last ? rc : grads_out(s, t, done);
 		ready = done;
 		before = t;
 		t = part_after(s, t);
@@ -352,7 +356,7 @@ static int autotune_pass(struct stream *s)
 	if (rc) return rc;
 	if (!s->micro->request.train) return head_forward_backward(s, NULL);
 	for (struct part t = {head_unit(s), 0};; t = part_after(s, t)) {
-		if ((rc = part_backward(s, t)) || t.unit == 0) return rc;
+		if ((rc = part_backward(s, t)) || is_end(s, t)) return rc;
 		fetch_ahead(s, part_after(s, t), (struct event){0});
 	}
 }

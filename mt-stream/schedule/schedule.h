@@ -48,6 +48,7 @@ struct gradient {
 	float *g;
 	/* of a window's experts: where the unit's first one is, and from one to the next; 0: other gradients */
 	uint64_t expert_off, expert_stride;
+	bool frozen; /* some tensors of the unit are */
 };
 
 /* The i-th extent of the gradients that leave with the part, which may be empty; false: i is past the last. Where the

@@ -92,11 +92,10 @@ static size_t checked_bytes(struct link *l, const struct mt_ring *ring, const st
 /* A piece of a unit's gradient: a part for each node that owns some of it */
 static int cut(const struct link *l, const struct mt_msg *m, const char *block, struct part *parts)
 {
-	uint64_t width = mt_dtype_bytes(l->control->grad), elems = mt_unit(l->run, m->grad.unit)->elems;
-	uint64_t off = m->grad.off, end = off + m->grad.n;
+	uint64_t width = mt_dtype_bytes(l->control->grad), off = m->grad.off, end = off + m->grad.n;
 	int n = 0;
 	for (uint32_t node = 0; node < l->nodes; node++) {
-		struct mt_part own = mt_part_of(elems, node, l->nodes);
+		struct mt_part own = mt_part_of(mt_unit(l->run, m->grad.unit), node, l->nodes);
 		uint64_t from = off > own.first ? off : own.first, to = end < own.end ? end : own.end;
 		if (from >= to) continue;
 		struct part *p = &parts[n++];

@@ -63,7 +63,7 @@ static void move(struct link *l, uint64_t array, struct mt_part part, uint64_t w
 static void move_part(struct link *l, uint32_t unit, uint32_t owner, uint32_t node, struct moves *m)
 {
 	const struct mt_unit *u = mt_unit(l->run, unit);
-	struct mt_part part = mt_part_of(u->elems, owner, l->nodes), lo = mt_exact(u, mt_tensor(l->run, u->first_tensor));
+	struct mt_part part = mt_part_of(u, owner, l->nodes), lo = mt_exact(u, mt_tensor(l->run, u->first_tensor));
 	move(l, u->w, part, mt_dtype_bytes(l->control->dtype), owner, node, m);
 	if (lo.first < part.first) lo.first = part.first;
 	if (lo.end > part.end) lo.end = part.end;

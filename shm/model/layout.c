@@ -1,5 +1,6 @@
 /* layout.c: geometry -> units, tensors, and the offset of each array of a unit in the store region. */
 #include <errno.h>
+#include <fnmatch.h>
 #include <stdlib.h>
 
 #include "hfjson.h"
@@ -605,9 +606,18 @@ static uint64_t place_exact(const struct mt_layout *l, const struct mt_unit *u, 
 
 static bool has_lo(const struct mt_layout *l) { return l->dtype == MT_BF16 && l->state != MT_NONE; }
 
+/* A unit without tensors is trained: its gap is updated as others are. */
+static bool is_trained(const struct mt_layout *l, const struct mt_unit *u)
+{
+	bool trained = !u->tensors;
+	for (uint32_t i = 0; i < u->tensors; i++) trained |= !l->tensors[u->first_tensor + i].frozen;
+	return trained && l->state != MT_NONE;
+}
+
 static bool on_tier(const struct mt_layout *l, uint32_t unit)
 {
-	return l->tier.tile_elems && l->units[unit].elems && mt_turn_of_unit(&l->geo, unit) >= l->tier.first;
+	return l->tier.tile_elems && is_trained(l, &l->units[unit]) && l->units[unit].elems &&
+		mt_turn_of_unit(&l->geo, unit) >= l->tier.first;
 }
 
 /* Compute reads lo of exact tensors, so that it stays in memory. */
@@ -629,10 +639,13 @@ static void place_moments(struct mt_layout *l, struct mt_unit *u, uint64_t *at)
 static void place_unit(struct mt_layout *l, uint32_t unit, uint64_t *at)
 {
 	struct mt_unit *u = &l->units[unit];
+	bool trained = is_trained(l, u);
+	u->lo = u->m = u->v = u->g[0] = u->g[1] = 0;
+	u->first_tile = u->tiles = 0;
 	u->w = place(at, u->elems * (l->dtype == MT_BF16 ? 2 : 4));
-	if (has_lo(l) && !lo_on_tier(l, unit)) u->lo = place(at, u->elems * 2);
-	if (l->dtype == MT_BF16 && l->state == MT_NONE) u->lo = place_exact(l, u, at);
-	if (l->state == MT_NONE) return;
+	if (has_lo(l) && trained && !lo_on_tier(l, unit)) u->lo = place(at, u->elems * 2);
+	if (l->dtype == MT_BF16 && !trained) u->lo = place_exact(l, u, at);
+	if (!trained) return;
 	if (!on_tier(l, unit)) place_moments(l, u, at);
 	if (l->grad == MT_NONE) return;
 	uint64_t bytes = u->elems * mt_dtype_bytes(l->grad);
@@ -740,13 +753,69 @@ int mt_layout_make(struct mt_layout *l, const struct mt_geometry *geo, enum mt_d
 	return make(l, geo, 0, dtype, grad, state, optim);
 }
 
+/* ---- what is trained */
+
+/* The next pattern of a list; false: its end */
+static bool next_pattern(const char **list, char pattern[MT_PATTERNS])
+{
+	size_t n = strcspn(*list, ",");
+	if (!**list) return false;
+	snprintf(pattern, MT_PATTERNS, "%.*s", (int)n, *list);
+	*list += n + ((*list)[n] == ',');
+	return true;
+}
+
+static bool is_listed(const char *list, const char *name)
+{
+	char pattern[MT_PATTERNS];
+	while (next_pattern(&list, pattern))
+		if (!fnmatch(pattern, name, 0)) return true;
+	return false;
+}
+
+static int check_patterns(const struct mt_layout *l, const char *option, const char *list)
+{
+	char pattern[MT_PATTERNS];
+	if (strlen(list) >= MT_PATTERNS)
+		return mt_fail(MT_EX_USAGE, "%s: longer than %d characters", option, MT_PATTERNS - 1);
+	while (next_pattern(&list, pattern)) {
+		bool any = false;
+		for (uint32_t i = 0; i < l->n_tensors && !any; i++) any = !fnmatch(pattern, l->tensors[i].name, 0);
+		if (!any)
+			return mt_fail(MT_EX_USAGE, "%s: no tensor of this model has the name '%s'; one has '%s'", option, pattern,
+				l->tensors[l->n_tensors / 2].name);
+	}
+	return 0;
+}
+
+int mt_layout_freeze(struct mt_layout *l, const char *train, const char *freeze)
+{
+	train = train ? train : "";
+	freeze = freeze ? freeze : "";
+	int rc = check_patterns(l, "--train", train);
+	if (rc == 0) rc = check_patterns(l, "--freeze", freeze);
+	bool any = false;
+	if (rc || (!*train && !*freeze)) return rc;
+	for (uint32_t i = 0; i < l->n_tensors; i++) {
+		struct mt_tensor *t = &l->tensors[i], *before = i ? t - 1 : t;
+		t->frozen = (*train && !is_listed(train, t->name)) || is_listed(freeze, t->name);
+		any |= !t->frozen;
+		if (t->off % MT_GROUP && t->frozen != before->frozen)
+			return mt_fail(MT_EX_CONFIG,
+				"'%s' and '%s' are parts of one matrix, and share some of %d elements that are updated at once: train "
+				"both, or freeze both",
+				before->name, t->name, MT_GROUP);
+	}
+	if (!any) return mt_fail(MT_EX_USAGE, "--train and --freeze leave nothing to train");
+	place_all(l);
+	return 0;
+}
+
 int mt_layout_tier(struct mt_layout *l, uint32_t first, uint64_t tile_elems, uint32_t slots, enum mt_pass_order order)
 {
 	if (!tile_elems || tile_elems % MT_TILE_ALIGN || tile_elems > MT_TILE_MOST)
 		return mt_fail(MT_EX_USAGE, "a tile has a multiple of %d elements, at most %d", MT_TILE_ALIGN, MT_TILE_MOST);
 	if (slots < 2) return mt_fail(MT_EX_USAGE, "a tier has 2 slots or more");
-	for (uint32_t unit = 0; unit < l->n_units; unit++) l->units[unit].lo = l->units[unit].m = l->units[unit].v = 0;
-	for (uint32_t unit = 0; unit < l->n_units; unit++) l->units[unit].first_tile = l->units[unit].tiles = 0;
 	l->tier =
 		(struct mt_layout_tier){.slots = slots, .order = order, .first = first ? first : 1, .tile_elems = tile_elems};
 	place_all(l);
@@ -757,7 +826,8 @@ int mt_layout_tier(struct mt_layout *l, uint32_t first, uint64_t tile_elems, uin
 
 uint64_t mt_layout_state_bytes(const struct mt_layout *l, uint32_t turn)
 {
-	uint64_t elems = l->units[mt_unit_of_turn(&l->geo, turn)].elems;
+	const struct mt_unit *u = &l->units[mt_unit_of_turn(&l->geo, turn)];
+	uint64_t elems = is_trained(l, u) ? u->elems : 0;
 	return mt_state_arrays(l->optim) * mt_moment_bytes(l->state, elems) + (has_lo(l) ? elems * 2 : 0);
 }
 

@@ -91,6 +91,7 @@ struct mt_control {
 	uint64_t reserved2[20 - 2 * MT_FIGURES_WORDS]; /* room for more figures, without moving `nodes` */
 	struct mt_nodes nodes;
 	struct mt_tier tier;
+	char     train[MT_PATTERNS], freeze[MT_PATTERNS]; /* of mt_layout_freeze, as given */
 };
 
 /* clang-format on */

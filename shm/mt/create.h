@@ -25,6 +25,7 @@ struct mt_create {
 	const char *const *tier; uint32_t tiers;  /* directories of the tier; 0: none */
 	uint64_t tier_memory;       /* of lo, m and v that stay in memory; UINT64_MAX: a tenth of the RAM stays free */
 	uint64_t tile_elems; uint32_t slots;      /* 0: MT_TILE_ELEMS; 4 for each directory */
+	const char *train, *freeze; /* of mt_layout_freeze */
 	enum mt_pass_order order;   /* --grad none: MT_BACKWARD_ORDER in any case */
 	uint8_t id[16];             /* run_id; zero: random */
 	const volatile int *stop;   /* not 0: making it is given up; NULL: never */

@@ -35,7 +35,8 @@ struct mt_unit {                /* 256 bytes in the control region, the words th
 	uint64_t elems;             /* multiple of MT_GROUP */
 	uint64_t params;            /* elements that are parameters */
 	uint64_t w, lo, m, v;       /* byte offsets in the store region, 2 MiB-aligned; lo is 0 in fp32 runs,
-								 * v where the optimizer has none. --state none: m and v are 0; of lo there is what
+								 * v where the optimizer has none. --state none, and a unit of which nothing is
+								 * trained: m and v are 0; of lo there is what
 								 * mt_exact says alone, at the offsets from `lo` that it has in other runs; none: 0.
 								 * On the tier lo, m and v lie behind the region's end, where nothing is mapped */
 	uint64_t g[2];              /* gradient arrays: [0], and [1] for unit 0 of a tied model (the head's end); 0: none */
@@ -92,6 +93,15 @@ int mt_layout_make(struct mt_layout *, const struct mt_geometry *, enum mt_dtype
 	enum mt_dtype state, enum mt_optim optim);
 void mt_layout_release(struct mt_layout *);
 
+#define MT_PATTERNS 512         /* bytes of a list of patterns, NUL included */
+/* Freezes all tensors but those with a name in `train` (NULL, "": all have), and those with a name in `freeze`:
+ * patterns of names as fnmatch(3) has them, with commas between. Arrays are placed anew: a unit of which nothing is
+ * trained has w alone, and lo of exact tensors. Before mt_layout_tier. 64: a pattern that no tensor has, or nothing is
+ * trained; 78: tensors of one matrix differ inside a group. */
+int mt_layout_freeze(struct mt_layout *, const char *train, const char *freeze);
+/* Is something of the unit trained? --state none: no */
+static inline bool mt_trained(const struct mt_unit *u) { return u->m != 0; }
+
 #define MT_TILE_ALIGN 65536     /* elements: then each array of a tile begins on a page */
 #define MT_TILE_ELEMS (1u << 24)/* default */
 #define MT_TILE_MOST  (1u << 25)
@@ -124,11 +134,12 @@ int mt_layout_files(struct mt_layout *, const struct mt_geometry *, uint32_t for
  * Other tensors: *at is `from`, *n is all that follow. */
 void mt_tensor_piece(const struct mt_geometry *, const struct mt_tensor *t, uint64_t from, uint64_t *at, uint64_t *n);
 
-/* The part of a unit of `elems` elements that one of several nodes owns: elements [first, end). Its borders are
- * multiples of MT_BLOCK, or the unit's end. */
+/* The part of a unit that one of several nodes owns: elements [first, end). Its borders are multiples of MT_BLOCK, or
+ * the unit's end. Nobody owns a unit that is not trained. */
 struct mt_part { uint64_t first, end; };
-static inline struct mt_part mt_part_of(uint64_t elems, uint32_t node, uint32_t nodes)
+static inline struct mt_part mt_part_of(const struct mt_unit *u, uint32_t node, uint32_t nodes)
 {
+	uint64_t elems = mt_trained(u) ? u->elems : 0;
 	uint64_t blocks = (elems + MT_BLOCK - 1) / MT_BLOCK;
 	struct mt_part p = { blocks * node / nodes * MT_BLOCK, blocks * (node + 1) / nodes * MT_BLOCK };
 	if (p.end > elems) p.end = elems;

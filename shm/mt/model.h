@@ -276,7 +276,8 @@ struct mt_tensor {              /* 192 bytes in the control region */
 	uint32_t experts;           /* or how many experts' tensors it is, one after another; 0: no such tensor */
 	uint32_t exact;             /* 1: bf16 runs compute with w and lo: routers with corrections, and these */
 	uint32_t transposed;        /* 1: files have the transpose of each expert's matrix (mt_layout_files); 0 in runs */
-	uint32_t reserved[2];
+	uint32_t frozen;            /* 1: it is not trained (mt_layout_freeze) */
+	uint32_t reserved;
 };
 
 /* The tensor's dimensions in files: ndim of these */

@@ -48,6 +48,7 @@ uint32_t mt_streams(const struct mt_run *);
 /* What this node owns of a unit. lo, m, v and g of the rest are holes in the store region: nobody touches them. --state
  * none: nothing, there are no holes */
 struct mt_part mt_part(const struct mt_run *, uint32_t unit);
+uint64_t mt_run_trained(const struct mt_run *); /* parameters that are trained */
 uint64_t mt_store_memory(const struct mt_run *); /* bytes of the store region that this node has */
 uint64_t mt_run_bytes(const struct mt_run *); /* of all regions */
 enum mt_state mt_run_state(const struct mt_run *);

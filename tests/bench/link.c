@@ -72,7 +72,7 @@ static void give(const char *name, const char *cpu, uint64_t pieces, double rate
 	while ((seen = mt_event(run), mt_word_phase(mt_txn_word(run, k = mt_txn_newest(run))) != MT_ACCUMULATE))
 		mt_wait(run, seen, 100);
 	uint32_t unit = largest(run);
-	uint64_t n = mt_control(run)->piece_elems, room = mt_part_of(mt_unit(run, unit)->elems, 0, 2).end / n;
+	uint64_t n = mt_control(run)->piece_elems, room = mt_part_of(mt_unit(run, unit), 0, 2).end / n;
 	if (!room) mt_die(MT_EX_CONFIG, "half of the largest unit is less than a piece");
 	struct mt_msg m = {.k = k,
 		.attempt = mt_word_attempt(mt_txn_word(run, k)),

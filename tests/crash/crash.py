@@ -76,6 +76,10 @@ CASES = {
     "early-windows": dict(dtype="bf16", early=True, experts=6, windows=3, micros=3, streams=2, save=3),
     "shared": dict(dtype="bf16", shared=True, tied=True, micros=3, streams=2, save=3),
     "pairs": dict(dtype="bf16", loss="dpo", micros=3, streams=2, save=3, eval=4),
+    "frozen": dict(dtype="bf16", train="model.layers.1.*,*norm*", micros=3, streams=2, save=3, eval=4, threads=2),
+    "frozen-early": dict(dtype="bf16", freeze="model.layers.1.*,*.v_proj.*", early=True, tier=(1, 3), micros=2, save=3,
+                         threads=2, vocab=8000),
+    "frozen-none": dict(dtype="bf16", freeze="model.embed_tokens.*,model.layers.0.mlp.*", grad="none", save=2),
     # an mt-stream on each emulated GPU; mt-streams that reorder all that they may
     "gpus-2": dict(dtype="bf16", device="cuda", experts=6, windows=3, loss="dpo", micros=3, streams=2, save=3,
                    vocab=100, steps=6),
@@ -243,7 +247,7 @@ class Run:
         c = self.c
         create = [program("mt-store"), "create", self.name, "--config", os.path.join(self.where, "config.json"),
                   "--dtype", c["dtype"], "--grad", c["grad"], "--state", c["state"], "--optim", c["optim"],
-                  "--step-tokens", "4K"]
+                  "--step-tokens", "4K", *("--%s=%s" % (o, c[o]) for o in ("train", "freeze") if o in c)]
         if "tier" in c:
             early = ["--update", "early"] if "early" in c else []
             create += ["--tier", ",".join(self.disks()), "--tier-memory", "0", "--tier-tile", "64K", "--tier-slots",

@@ -23,6 +23,7 @@ class Sgd:
             sys.exit("sgd: expected a filled fp32 run with fp32 gradients")
         self.run.claim(CONSTANTS["slots"]["mt-optim"])
         self.ring = self.run.ring(b"grad.0")
+        self.trained = [unit for unit in self.run.units if unit["m"]]
         if any(part(txn.load("word"), TXN, "phase") in (PHASE["apply"], PHASE["skip"]) for txn in self.run.txns):
             self.run.header["state"] = STATE["dirty"]                   # another one died while it applied a step
 
@@ -34,7 +35,8 @@ class Sgd:
         loss = txn.inner("losses")
         if word != self.begun:
             self.begun, loss["entered"] = word, 0
-            self.left = 1 + (sum(unit["elems"] for unit in self.run.units) if txn["kind"] == KIND["train"] else 0)
+            trained = self.trained if txn["kind"] == KIND["train"] else []
+            self.left = 1 + sum(unit["elems"] for unit in trained)
         for m, block in self.run.messages(self.ring, word):
             if m["kind"] == MESSAGE["loss"]:
                 for field in "sum", "targets", "nonfinite":
@@ -58,7 +60,7 @@ class Sgd:
         if not self.run.publish(txn, "word", word, committed) or not train:
             return
         for unit in self.run.units:
-            if not skip:
+            if not skip and unit in self.trained:
                 self.descend(unit, txn["lr"])
             self.run.publish(unit, "version", txn["step"] - 1, txn["step"])
         self.run.publish(txn, "word", committed, word - PHASE["accumulate"] + PHASE["done"])

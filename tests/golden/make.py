@@ -13,6 +13,7 @@ fp32 arithmetic, with room to spare.
 import argparse
 import contextlib
 import copy
+import fnmatch
 import functools
 import json
 import math
@@ -54,8 +55,9 @@ DEFAULTS = {"batch": 4, "micro": 4, "seq": 24, "lr": 2e-3, "warmup": 0, "schedul
 # dialect: that of config.json. also: keys without effect in files of this dialect. shard: save_pretrained's
 # max_shard_size. names: keys with other names in files of dialect 4. extra: rows of data after the last step's. bf16:
 # keep tensors of the bf16 run as well. eval: evaluate before the first step and every 10. optims: other optimizers that
-# train it in fp32, with the options that differ. double: the results are fp64's, where transformers computes with less
-# care than fp32 allows. weights: each token has one, -1 to 2. loss (of train): an objective, see preferences.py.
+# train it in fp32, with the options that differ. parts: only some tensors are trained, as mt-store create's options
+# say. double: the results are fp64's, where transformers computes with less care than fp32 allows. weights: each token
+# has one, -1 to 2. loss (of train): an objective, see preferences.py.
 CASES = {
     # as Llama 2: every head has its own keys, untied embeddings, plain rope; 40 columns of heads for 32 hidden
     "llama2": {
@@ -74,7 +76,9 @@ CASES = {
                              "high_freq_factor": 4.0, "original_max_position_embeddings": 32}),
         "dialect": 5, "bf16": True, "eval": True, "extra": 3,
         "train": {"micro": 2, "seq": 32, "warmup": 3, "schedule": "cosine", "wd": 0.1, "clip": 3.0},
-        "optims": {"lion": {"lr": 2e-4, "wd": 10.0, "beta2": 0.99}, "sgd": {"lr": 0.02, "wd": 0.5}}},
+        "optims": {"lion": {"lr": 2e-4, "wd": 10.0, "beta2": 0.99}, "sgd": {"lr": 0.02, "wd": 0.5}},
+        "parts": {"block": {"train": "model.layers.1.*,lm_head.weight"},
+                  "norms": {"train": "*norm*,model.embed_tokens.weight", "freeze": "model.norm.weight"}}},
     "llama3-v4": {
         "config": transformers.LlamaConfig(
             vocab_size=99, hidden_size=32, intermediate_size=44, num_hidden_layers=2, num_attention_heads=4,
@@ -143,6 +147,7 @@ CASES = {
             vocab_size=127, hidden_size=32, intermediate_size=52, num_hidden_layers=2, num_attention_heads=3,
             num_key_value_heads=1, head_dim=20, tie_word_embeddings=True, max_position_embeddings=128),
         "dialect": 5, "bf16": True, "eval": True, "shard": "40KB",
+        "parts": {"blocks": {"freeze": "model.embed_tokens.weight,model.layers.0.*"}},
         "train": {"batch": 6, "micro": 3, "schedule": "wsd", "warmup": 2, "decay": 8, "clip": 3.8, "eps": 1e-5}},
     "qwen3-v4": {
         "config": transformers.Qwen3Config(
@@ -530,7 +535,16 @@ def evaluate(model, rows):
     return float(sum(s for s, _ in sums)) / sum(n for _, n in sums)
 
 
-def train(config, weights, rows, o, double, bf16, eval_rows, rule="adamw"):
+def freeze(params, part):
+    """By name, as --train and --freeze of mt-store create"""
+    def has(option, name):
+        return any(fnmatch.fnmatchcase(name, pattern) for pattern in part[option].split(","))
+
+    for name, p in params.items():
+        p.requires_grad_(("train" not in part or has("train", name)) and not ("freeze" in part and has("freeze", name)))
+
+
+def train(config, weights, rows, o, double, bf16, eval_rows, rule="adamw", part={}):
     """The golden run: metrics of each step, gradients of the first, weights after the last.
 
     With bf16, forward and backward see the rounded weights (but for those that stay exact) and the optimizer updates
@@ -541,6 +555,7 @@ def train(config, weights, rows, o, double, bf16, eval_rows, rule="adamw"):
         model.load_state_dict({name: w.to(real) for name, w in weights.items()}, strict=False)
         model.train()
         params, fixed = trained(model), constants(model)
+        freeze(params, part)
         # Tensors of two dimensions and more decay, embeddings too.
         groups = [{"params": [p for p in params.values() if (p.dim() >= 2) == decays], "weight_decay": o["wd"] * decays}
                   for decays in (True, False)]
@@ -673,8 +688,8 @@ def make_case(name, case, where, once=False):
     held_out = documents(rng, text.vocab_size, o["seq"], 9) if case.get("eval") else []
     eval_rows = pack(held_out, o["seq"], o["pack"])
 
-    def both(bf16, rule="adamw", options=o):
-        runs = [train(config, weights, rows, options, double, bf16, eval_rows, rule)
+    def both(bf16, rule="adamw", options=o, part={}):
+        runs = [train(config, weights, rows, options, double, bf16, eval_rows, rule, part)
                 for double in (False, True)[once:]]
         expected = runs[0]
         if case.get("double"):
@@ -686,6 +701,8 @@ def make_case(name, case, where, once=False):
     if not whole:
         runs[".bf16"] = (*both(True), case.get("bf16", False))
     others = {rule: both(False, rule, {**o, **options}) for rule, options in case.get("optims", {}).items()}
+    parts = case.get("parts", {})
+    others.update({name: both(False, part=part) for name, part in parts.items()})
     clipped = sum(s["grad_norm"] > o["clip"] > 0 for s in run["steps"])
     for label, r in (*((name + kind.replace(".", " "), v[1]) for kind, v in runs.items()),
                      *((name + " " + k, v[1]) for k, v in others.items())):
@@ -722,12 +739,14 @@ def make_case(name, case, where, once=False):
             final = {**{n: t.to(FP32) for n, t in r["final"].items()}, **carried(model)}
             save_file(as_files(model, final), os.path.join(path, "final%s.safetensors" % suffix))
     for rule, (r, far) in others.items():
-        options = {**o, **case["optims"][rule]}
+        options = {**o, **case.get("optims", {}).get(rule, {})}
         write_json(os.path.join(path, "expect.%s.json" % rule),
                    {"args": options, "fp32_against_fp64": far, "eval": r["eval"], "steps": r["steps"]})
         save_file(as_files(model, r["final"]), os.path.join(path, "final.%s.safetensors" % rule))
-        with open(os.path.join(path, "args.%s" % rule), "w") as f:
-            f.write(arguments(options) + "\n")
+        named = "create.%s" if rule in parts else "args.%s"
+        with open(os.path.join(path, named % rule), "w") as f:
+            f.write("".join("--%s=%s\n" % option for option in parts[rule].items()) if rule in parts
+                    else arguments(options) + "\n")
 
 
 def make_schedules():

@@ -1,24 +1,25 @@
 # shellcheck shell=bash
 # golden.bash: what the suites of golden data share. tests/golden/compare.py has the bounds and their reasons.
 
-# 20 steps on CASE compared with PyTorch's: golden CASE [--bf16 | --optim lion|sgd]. PyTorch computed all in fp32,
-# --bf16 with weights that are rounded to bf16. So mt computes in fp32, too (tests/73-compute.bats: in bf16).
+# 20 steps on CASE compared with PyTorch's: golden CASE [--bf16 | --optim lion|sgd | --part NAME]. PyTorch computed all
+# in fp32, --bf16 with weights that are rounded to bf16. So mt computes in fp32, too (tests/73-compute.bats: in bf16).
 # Step 1 runs alone first, because g then has its gradients; the same command continues to step 20.
 golden() {
-	local case=$GOLDEN/$1 dtype=fp32 optim=adamw eval=() args=args
+	local case=$GOLDEN/$1 dtype=fp32 kind=adamw eval=() args=args create=()
 	[ "${2:-}" = --bf16 ] && dtype=bf16
-	[ "${2:-}" != --optim ] || optim=$3 args=args.$3
+	[ "${2:-}" != --optim ] || kind=$3 args=args.$3 create=(--optim "$3")
+	[ "${2:-}" != --part ] || { kind=$3; mapfile -t create <"$case/create.$3"; }
 	[ -e "$case/eval.bin" ] && eval=(--eval "$case/eval.bin" --eval-every 10)
-	make_run "$case/model" --dtype "$dtype" --optim "$optim" ${TEACHER:+--top "$TEACHER"}
+	make_run "$case/model" --dtype "$dtype" "${create[@]}" ${TEACHER:+--top "$TEACHER"}
 	start_stages --compute fp32
 	mt-step "$RUN" $(cat "$case/$args") --until 1 "${eval[@]}" <"$case/data.bin" >"$T/first" 2>"$T/step.err"
 	ckpt-dump "$RUN" grads "$T/grad1.safetensors"
 	mt-step "$RUN" $(cat "$case/$args") "${eval[@]}" <"$case/data.bin" >"$T/rest" 2>>"$T/step.err"
 	mt-ckpt export "$RUN" "$T/final" --dtype fp32
 	cat "$T/first" "$T/rest" >"$T/metrics"
-	if [ "$optim" != adamw ]; then # the gradients of step 1 are AdamW's
-		python3 "$GOLDEN/compare.py" "$case" --metrics "$T/metrics" --final "$T/final" --optim "$optim"
-		python3 "$GOLDEN/compare.py" "$case" --grad1 "$T/grad1.safetensors"
+	if [ "$kind" != adamw ]; then # the gradients of step 1 are AdamW's
+		python3 "$GOLDEN/compare.py" "$case" --metrics "$T/metrics" --final "$T/final" --optim "$kind"
+		[ "$2" = --part ] || python3 "$GOLDEN/compare.py" "$case" --grad1 "$T/grad1.safetensors"
 	elif [ "$dtype" = bf16 ] && [ ! -e "$case/final.bf16.safetensors" ]; then
 		python3 "$GOLDEN/compare.py" "$case" --metrics "$T/metrics" --bf16
 	else

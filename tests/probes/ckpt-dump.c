@@ -45,7 +45,7 @@ static void print_run(struct mt_run *run)
 		uint64_t w = c->dtype == MT_BF16 ? 2 : 4;
 		printf("unit %u version %" PRIu64 " pin %" PRIu64 "\n", u, mt_version(run, u), unit->pin);
 		print_array(run, u, "w", unit->w, unit->elems * w);
-		if (c->state != MT_NONE) print_array(run, u, "lo", unit->lo, unit->elems * 2);
+		if (mt_trained(unit)) print_array(run, u, "lo", unit->lo, unit->elems * 2);
 		print_array(run, u, "m", unit->m, mt_moment_bytes(c->state, unit->elems));
 		print_array(run, u, "v", unit->v, mt_moment_bytes(c->state, unit->elems));
 	}

@@ -67,7 +67,7 @@ static void weights_draw(void)
 
 /* A golden model, but with another number of layers, and with experts of a multiple of their size */
 static void world_open(const char *name, const char *model, uint32_t layers, uint32_t experts, enum mt_dtype dtype,
-	enum mt_dtype grad)
+	enum mt_dtype grad, const char *train)
 {
 	struct mt_geometry geo;
 	char *text;
@@ -80,6 +80,7 @@ static void world_open(const char *name, const char *model, uint32_t layers, uin
 							  .config_bytes = strlen(text),
 							  .dtype = dtype,
 							  .grad = grad,
+							  .train = train,
 							  .step_tokens = TOKENS},
 		&geo));
 	free(text);
@@ -179,7 +180,7 @@ static bool seen_all(void)
 	bool both = mt_geometry(world.run)->flags & MT_TIED && world.control->grad != MT_NONE;
 	for (uint32_t u = 0; world.train && u < world.control->n_units; u++)
 		for (uint32_t end = 0; end < (u == 0 && both ? 2 : 1); end++)
-			if (world.seen.elems[u][end] != mt_unit(world.run, u)->elems) return false;
+			if (world.seen.elems[u][end] != mt_part(world.run, u).end) return false;
 	return world.seen.losses == 1;
 }
 
