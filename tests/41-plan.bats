@@ -806,6 +806,14 @@ assert all(float(low) * y <= x <= float(high) * y for x, y in pairs), a' "$@"
 	PY
 }
 
+# bats test_tags=slow
+@test "the table of steps that others published has the numbers that mt-plan prints" {
+	"$TOP/tests/bench/plans" --check "$TOP/tests/bench/results/elsewhere.md" elsewhere
+	sed 's/ H100: 9,679 / H100: 9,681 /' "$TOP/tests/bench/results/elsewhere.md" >"$T/stale"
+	exits 1 "$TOP/tests/bench/plans" --check "$T/stale" elsewhere >"$T/found"
+	grep -q 'printed .* 8 H100 (96 GB, 500 W).* H100: 9,681 ' "$T/found"
+}
+
 # bats test_tags=nightly
 @test "all other tables of predictions have the numbers that mt-plan prints" {
 	"$TOP/tests/bench/plans" --check "$TOP/mt-stream/plan/results/README.md" gpus largest mixtures ablation \

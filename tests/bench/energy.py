@@ -1,4 +1,4 @@
-"""energy.py: joules that the machine's processors and memory (RAPL, which root alone reads) and its GPUs (NVML) take."""
+"""energy.py: joules that the machine's processors and memory (RAPL, root alone reads it) and its GPUs (NVML) take."""
 import ctypes
 import glob
 import itertools
@@ -46,7 +46,7 @@ def counters():
 
 
 class Meter:
-    """Joules since it was made. RAPL's counters may pass their ends once meanwhile, as they do every 20 minutes or so"""
+    """Joules since it was made. RAPL's counters may pass their ends once meanwhile: they do in 20 minutes or so"""
 
     def __init__(self, read=counters):
         self.read, self.before, self.began = read, read(), time.monotonic()
