@@ -8,7 +8,7 @@ from rows import fit, large
 from scaling import GEOMETRIES
 
 ROW_PX = 22                     # of a bar
-OTHERS = ("fp32", "bf16", "peers")              # parts whose peers are other trainers
+OTHERS = ("fp32", "bf16", "zero3", "peers")     # parts whose peers are other trainers
 SCALING = [("parameters", "step over parameters"), ("threads", "step over threads"),
            ("tokens a row", "step over row length")]
 

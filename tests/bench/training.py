@@ -190,9 +190,11 @@ def gflop_of_step(config, batch, seq):
     return plan["model_tflops"] * 1e3 * plan["step_s"]
 
 
-def per_token(side, tokens):
-    """Joules; None: nothing counts them here"""
-    return None if None in side["joules"] else [joules / tokens for joules in side["joules"]]
+def energy_row(table, part, shape, tokens, ours, peer=None, theirs=None):
+    ours, theirs = (None if not side or None in side["joules"] else [joules / tokens for joules in side["joules"]]
+                    for side in (ours, theirs))
+    table.add(part, "energy", ours, "J/token", peer, theirs, model=shape, higher_is_better=False,
+              note=None if ours else "neither RAPL nor NVML can be read here")
 
 
 def compare_training(table, part, shape, tokens, ours, peer, r, bar=None):
@@ -204,9 +206,7 @@ def compare_training(table, part, shape, tokens, ours, peer, r, bar=None):
     table.add(part, "training", ours["tokens_per_s"], "tokens/s", peer, r["tokens_per_s"], turns, model=shape,
               share=ours.get("share"), others=others, bar=bar and "ratio >= %g" % bar)
     table.add(part, "CPU time of a step", ours["cpu_s"], "s", peer, r["cpu_s"], model=shape)
-    energy = per_token(ours, tokens)
-    table.add(part, "energy", energy, "J/token", peer, per_token(r, tokens), model=shape, higher_is_better=False,
-              note=None if energy else "neither RAPL nor NVML can be read here")
+    energy_row(table, part, shape, tokens, ours, peer, r)
     if not peer.startswith("mt "):
         table.add(part, "greatest difference of a step's loss", far_apart(ours["losses"], r["losses"]), "of the loss",
                   model=shape, note="from " + peer)
@@ -237,6 +237,7 @@ def bench_training(table, part, options):
         if not any(peer.startswith("PyTorch") for peer in results):
             table.add(part, "training", [batch * seq / s for s in ours["seconds"]], "tokens/s", "PyTorch", model=shape,
                       share=ours["share"], others=statistics.mean(ours["others"]), note=why or "--no-torch")
+            energy_row(table, part, shape, batch * seq, ours)
 
 
 # ---- overlap: a step beside the time in which its busiest stage works
