@@ -360,6 +360,15 @@ clone() {
 	no_stage_of "$EMU"
 }
 
+@test "gpu-bench: ablation trains one run without each thing in turn, by plans without it" {
+	on_emulator
+	"$TOP/tests/gpu/bench" --stream "$EMU" --quick --only ablation --tokens 64 >"$T/out"
+	of "$RESULTS/bench.json" '[c for c, _ in runs] == ["qwen2"] + ["qwen2 without " + w for w in
+		("slots", "prefetch", "grads", "pieces", "update")] and len(b["stores"]) == 1 and not undone'
+	of "$RESULTS/bench.json" '[r["plan"]["line"].split("; ")[1] for r in b["runs"][1:4]] ==
+		["1 weight and 2 gradient slots", "2 weight and 2 gradient slots", "2 weight and 1 gradient slot"]'
+}
+
 @test "gpu-bench: a PyTorch that fails in training leaves no mt-stream; its last output is kept, trainings continue" {
 	on_emulator
 	torch_that "echo 'out of patience' >&2; read -r n; exit 3"
