@@ -227,6 +227,7 @@ struct counts price_lists(const struct plan_request *req, const struct mt_unit *
 			{.c = &chunk, .layer = i, .w = &w, .g = &grads, .beta = 1, .x = at, .y = at, .dx = at, .s = &saved};
 		weights_enter(&w, &c.dev, tensors + u->first_tensor, u->tensors, at, req->dtype == MT_BF16 ? at : NULL);
 		grads_enter(&grads, tensors + u->first_tensor, u->tensors, at);
+		if (g->flags & MT_TIED && !tensors[0].frozen) grads.t[MT_T_HEAD] = at;
 		double back = i < req->still ? 0 : (double)g->layers / (g->layers - req->still);
 		if (i < g->layers) count_block(&c, &counts, &r, back);
 		else count_head(&c, &counts, &chunk, &r, req->train);

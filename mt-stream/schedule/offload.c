@@ -40,13 +40,12 @@ static void offload_out(struct stream *s, struct offload *f, uint32_t i)
 }
 
 /* Compute from here on reads number i: copy it in, unless it is still there. No event is needed for one thing: it has
- * been copied out. This thread has seen the head's gradients arrive in the ring, and they are copied on the same queue
- * after all offloaded activations; but where the head is frozen. */
+ * been copied out. Compute waited for that before it wrote number i + 2 there, in the forward pass, and `read` is
+ * later. */
 static void offload_in(struct stream *s, struct offload *f, uint32_t i, struct event read)
 {
 	if (f->held[i & 1] == i) return;
 	queue_wait(s, Q_WEIGHTS, read);
-	if (!s->unit[head_unit(s)].trained) queue_wait(s, Q_WEIGHTS, f->left[i & 1]);
 	offload_copies(s, Q_WEIGHTS, f, i);
 	f->held[i & 1] = i;
 	queue_wait(s, Q_COMPUTE, event_record(s, Q_WEIGHTS));
