@@ -208,6 +208,7 @@ same() { # NAME NAME
 @test "mt-run --freeze: a training that was cut continues with its bits, and refuses other patterns" {
 	local args=(--model "$CASE/model" --data "$CASE/data.bin" --batch 4 --seq 32 --lr 1e-3 --epochs 1 --quiet
 		--ckpt-every 3 --freeze 'model.embed_tokens.weight,model.layers.0.*')
+	mt-run "${args[@]}" --out "$T/whole" --dry-run | grep -q "^model  *12.9K of 25.8K parameters"
 	mt-run "${args[@]}" --out "$T/whole"
 	mt-run "${args[@]}" --out "$T/cut" --until 4
 	mt-run "${args[@]}" --out "$T/cut" --resume

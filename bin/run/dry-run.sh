@@ -123,7 +123,8 @@ report() {
 			planned = "params" in plan
 			counted = "rows" in count
 			n = plan["params"]
-			line("model", (n ? human(n) " parameters, " : "") dtype ", gradients " grad \
+			some = plan["trained_params"] < n ? human(plan["trained_params"]) " of " : ""
+			line("model", (n ? some human(n) " parameters, " : "") dtype ", gradients " grad \
 				(optim == "adamw" ? "" : ", optimizer " optim) \
 				(state == "fp32" ? "" : ", optimizer state " state) ", " model)
 			if (nodes != "") line("nodes", nodes ", all as this one; " (net == "" ? \

@@ -31,7 +31,9 @@ begin_story() {
 
 tell_start() {
 	(: >"$tmp/start-told") 2>/dev/null
-	what="$(fact family), $(LC_ALL=C awk -v n="$params" "$words BEGIN { print human(n) }") parameters in $dtype"
+	size=$(LC_ALL=C awk -v n="$params" -v trained="$(fact trained_params)" \
+		"$words BEGIN { print (trained < n ? human(trained) \" of \" : \"\") human(n) }")
+	what="$(fact family), $size parameters in $dtype"
 	if [ -n "$newest" ]; then from="from $newest"
 	elif [ -d "$model" ]; then from="from $model"
 	else from="from random weights (seed $seed)"; fi
