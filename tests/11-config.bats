@@ -369,6 +369,8 @@ self_attention.dense.weight ln_mlp.weight ln_mlp.bias mlp.dense_h_to_4h.weight m
 		'"rope_scaling": {"type": "deepseek_yarn", "factor": 40.0, "original_max_position_embeddings": 4096}'
 	geometry
 	grep -q "^rope_scaling 1.3688" "$T/layout"
+	config hunyuan_v1_moe '"moe_topk": [1, 1, 2]' '"num_experts": 4'
+	refused 78 "moe_topk with different numbers is not supported"
 	config gpt-sw3
 	geometry "family gpt2"
 }

@@ -252,6 +252,7 @@ read_function read_nemotron_h, read_falcon_h1, read_internlm3, read_gptj, read_g
 read_function read_youtu, read_minicpm3, read_granite_swa;
 /* experts.c. read_experts: m->experts and m->sparse */
 read_function read_experts, read_minimax, read_gpt_oss, read_lfm2_experts, read_deepseek_v2, read_llama4;
+read_function read_hunyuan_experts;
 
 /* clang-format on */
 

@@ -155,6 +155,25 @@ void read_deepseek_v2(struct reader *r, struct model *m)
 	m->experts.expert_flags |= MT_GROUPS_BY_BEST;
 }
 
+/* A key that may be a list, with the same number for each layer */
+static void read_uniform(struct reader *r, const char *key)
+{
+	json_t *list = json_object_get(r->root, key), *first = json_array_get(list, 0);
+	for (size_t i = 0; i < json_array_size(list); i++)
+		if (!json_equal(json_array_get(list, i), first))
+			return REFUSE(r, MT_EX_CONFIG, "%s with different numbers is not supported", key);
+	if (first) json_object_set((json_t *)r->root, key, first);
+}
+
+/* The shared expert is as large as the others. */
+void read_hunyuan_experts(struct reader *r, struct model *m)
+{
+	read_uniform(r, "num_experts");
+	read_uniform(r, "moe_topk");
+	read_experts(r, m);
+	m->experts.shared_ffn = m->experts.expert_ffn;
+}
+
 /* Released files have the number of a head's elements that turn instead of their part */
 void read_minimax(struct reader *r, struct model *m)
 {

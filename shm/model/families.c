@@ -48,6 +48,8 @@
 #define GRANITE_FACTORS FACTORS(1, RECIPROCAL)
 #define GRANITE_SWA .flags = MT_SINKS, .window = WINDOW_PATTERN, .tokens = 128, .pattern = 4, .first_full = true, \
 	.nope = NOPE_LIST, .read = read_granite_swa
+#define GRANITE_EXPERTS(ffn) "num_local_experts", 8, 2, .shared_key = "shared_intermediate_size", .shared = ffn, \
+	.score = MT_TOP_SOFTMAX, .flags = MT_PACKED, .aux = 0.001f
 #define OLMO_FLAGS (MT_NO_PRE_NORM | MT_POST_NORM | MT_QK_NORM | MT_QK_NORM_ROW)
 
 /* Mixtures of experts as DeepSeek V3's: scores by sigmoid, a correction that is not trained, shared experts */
@@ -268,6 +270,13 @@ static const struct family families[] = {
 		.flag_key = {ATTENTION_BIAS}, .refused = {"use_sliding_window"},
 		.experts = {"num_experts", 128, 8, "moe_intermediate_size", 768, .alias = "num_local_experts",
 			.renormalise_key = "norm_topk_prob", .aux = 0.001f, .dense = DENSE_LISTED}},
+	{"mellum", "MellumForCausalLM", .size = {28, 2304, 7168, 98304, 131072, 32, 4, 128}, .flags = MT_QK_NORM,
+		.flag_key = {ATTENTION_BIAS}, .theta = 5e5, .local_theta = 1e4,
+		.rope = "{\"full_attention\": {\"rope_type\": \"default\", \"rope_theta\": 500000.0}, "
+				"\"sliding_attention\": {\"rope_type\": \"default\", \"rope_theta\": 10000.0}}",
+		.window = WINDOW_PATTERN, .tokens = 1024, .window_null_none = true, .pattern = 1,
+		.experts = {"num_experts", 64, 8, "moe_intermediate_size", 896, .alias = "num_local_experts",
+			.renormalise_key = "norm_topk_prob", .renormalise = true, .aux = 0.001f, .dense = DENSE_TYPES}},
 	{"qwen3_5_moe_text", "Qwen3_5MoeForCausalLM", .size = {40, 2048, DERIVED, 248320, 32768, 16, 2, 256},
 		.size_name = {[S_FFN] = ""}, .mrope = true, .flags = MT_NORM_ONE | MT_QK_NORM, .flag_key = {ATTENTION_BIAS},
 		.only_act = true, .names = MT_NAMES_QWEN_MOE, .partial = 0.25, .delta = true, .read = read_delta,
@@ -284,17 +293,28 @@ static const struct family families[] = {
 		.read = read_olmo,
 		.experts = {"num_experts", 64, 8, .alias = "num_local_experts", .renormalise_key = "norm_topk_prob",
 			.aux = 0.01f}},
+	{"flex_olmo", "FlexOlmoForCausalLM", .size = {32, 4096, 11008, 100352, 4096, 32, DERIVED, DERIVED},
+		.flags = OLMO_FLAGS, .flag_key = {ATTENTION_BIAS}, .pad = 1 + 100277, .theta = 5e5,
+		.experts = {"num_experts", 7, 5, .alias = "num_local_experts", .renormalise_key = "norm_topk_prob",
+			.aux = 0.01f}},
 	{"granitemoe", "GraniteMoeForCausalLM", .size = {32, 4096, 11008, 32000, 2048, 32, DERIVED, DERIVED},
 		.flag_key = {ATTENTION_BIAS},
 		GRANITE_FACTORS,
 		.names = MT_NAMES_GRANITE_MOE,
 		.experts = {"num_local_experts", 8, 2, .score = MT_TOP_SOFTMAX, .flags = MT_PACKED, .aux = 0.001f}},
+	{"granitemoeshared", "GraniteMoeSharedForCausalLM", .size = {32, 4096, 11008, 32000, 2048, 32, DERIVED, DERIVED},
+		.flag_key = {ATTENTION_BIAS},
+		GRANITE_FACTORS,
+		.names = MT_NAMES_GRANITE_MOE, .experts = {GRANITE_EXPERTS(0)}},
+	{"granitemoe_swa", "GraniteMoeSWAForCausalLM", .size = {32, 4096, 11008, 32000, 2048, 32, DERIVED, DERIVED},
+		.flag_key = {ATTENTION_BIAS},
+		GRANITE_FACTORS, GRANITE_SWA,
+		.names = MT_NAMES_GRANITE_MOE_5, .experts = {GRANITE_EXPERTS(0)}},
 	{"granitemoehybrid", "GraniteMoeHybridForCausalLM", .alias = {{"layers_block_type", "layer_types"}},
 		.size = {32, 4096, 11008, 32000, 2048, 32, DERIVED, DERIVED}, .flag_key = {ATTENTION_BIAS}, .only_act = true,
 		GRANITE_FACTORS,
 		.names = MT_NAMES_GRANITE_MOE, .refused = {"mamba_proj_bias"}, .mamba = true, .read = read_granite_hybrid,
-		.experts = {"num_local_experts", 8, 2, .shared_key = "shared_intermediate_size", .shared = 1024,
-			.score = MT_TOP_SOFTMAX, .flags = MT_PACKED, .aux = 0.001f, .by_read = true}},
+		.experts = {GRANITE_EXPERTS(1024), .by_read = true}},
 	{"falcon_h1", "FalconH1ForCausalLM", .alias = {{"layers_block_type", "layer_types"}},
 		.size = {32, 4096, 14336, 128000, 8192, 32, 8, DERIVED}, .flag_key = {ATTENTION_BIAS, MLP_BIAS},
 		.only_act = true,
@@ -387,6 +407,17 @@ static const struct family families[] = {
 		.window_null_none = true, .pattern = 4, .pattern_key = SLIDING_PATTERN, .nope = NOPE_BESIDE_WINDOWS,
 		.experts = {"num_experts", 64, 8, "moe_intermediate_size", 1024, "num_shared_experts", 1, true,
 			SIGMOID_EXPERTS, .renormalise = true, .scale = 2.5f, .groups = 1, .dense = DENSE_TYPES, .first = 1}},
+	{"hy_v3", "HYV3ForCausalLM", .size = {80, 4096, 13312, 120832, 131072, 64, 8, 128}, .flags = MT_QK_NORM,
+		.flag_key = {ATTENTION_BIAS}, .names = MT_NAMES_HY_V3, .eps = 1e-5, .init_range = 0.006,
+		.refused = {"mlp_bias"}, .theta = 11158840,
+		.experts = {"num_experts", 192, 8, "moe_intermediate_size", 1536, "num_shared_experts", 1, true,
+			.alias = "num_local_experts", .score = MT_SIGMOID, .flags = MT_CORRECTION | MT_RENORMALISE, .floor = 1e-20f,
+			.scale_key = "router_scaling_factor", .scale = 2.826f, .dense = DENSE_TYPES, .first = 1}},
+	{"hunyuan_v1_moe", "HunYuanMoEV1ForCausalLM", .size = {32, 4096, 11008, 290943, 2048, 32, DERIVED, DERIVED},
+		.flags = MT_QK_NORM | MT_QK_NORM_AFTER, .flag_key = {ATTENTION_BIAS}, .names = MT_NAMES_HUNYUAN_MOE,
+		.eps = 1e-5, .pad = 1 + 0, .alpha = true, .read = read_hunyuan_experts,
+		.experts = {"num_experts", 1, 1, .per_token_key = "moe_topk", .flags = MT_RENORMALISE | MT_EXACT_ROUTER,
+			.by_read = true}},
 	{"sarvam_moe", "SarvamMoEForCausalLM", .shares = "glm4_moe",
 		.alias = {{"num_experts", "n_routed_experts"}, {"num_shared_experts", "n_shared_experts"},
 			{"use_qkv_bias", "attention_bias"}},
@@ -501,8 +532,8 @@ static const struct {
 	{"Mamba 2 in another block is needed", "bamba mamba2 zamba2"},
 	{"experts need another router", "dbrx kolibri1 phimoe"},
 	{"mt has no row for it yet", "apertus1p5_text aria_text axk1 cohere2_moe cohere_compass_text "
-		"emu3 flex_olmo flint got_ocr2 granitemoe_swa granitemoeshared "
-		"hunyuan_v1_moe hy_v3 mellum moss_transcribe_diarize "
+		"emu3 flint got_ocr2 "
+		"moss_transcribe_diarize "
 		"phi4_multimodal"},
 };
 /* clang-format on */

@@ -129,3 +129,9 @@ NAMES(GPT_NEO, .blocks = "transformer.h", .base = MT_NAMES_GPT2, .other = {{MT_T
 NAMES(BIOGPT, .blocks = "biogpt.layers", .base = MT_NAMES_OPT, .other = {{MT_T_EMBED, "biogpt.embed_tokens.weight"},
 	{MT_T_POSITIONS, "biogpt.embed_positions.weight"}, {MT_T_FNORM, "biogpt.layer_norm.weight"},
 	{MT_T_FNORMB, "biogpt.layer_norm.bias"}, {MT_T_HEAD, "output_projection.weight"}})
+NAMES(HY_V3, .renamed = true, .now = MT_NAMES_EXAONE_MOE, .other = {{MT_T_ROUTER, "mlp.router.gate.weight"},
+	{MT_T_CORRECTION, "mlp.expert_bias"}, {MT_T_SGATE, "mlp.shared_mlp.gate_proj.weight"},
+	{MT_T_SUP, "mlp.shared_mlp.up_proj.weight"}, {MT_T_SDOWN, "mlp.shared_mlp.down_proj.weight"}})
+NAMES(HUNYUAN_MOE, .base = MT_NAMES_HUNYUAN, .other = {{MT_T_ROUTER, "mlp.gate.wg.weight"},
+	{MT_T_SGATE, "mlp.shared_mlp.gate_proj.weight"}, {MT_T_SUP, "mlp.shared_mlp.up_proj.weight"},
+	{MT_T_SDOWN, "mlp.shared_mlp.down_proj.weight"}})

@@ -1,8 +1,9 @@
 """Golden cases of families whose MLPs are mixtures of experts. make.py has the others and says what the keys mean. The
 models are as small as their knobs allow: the files of a case together stay below 200 kB."""
 
-from transformers import (Dots1Config, Ernie4_5_MoeConfig, ExaoneMoeConfig, Glm4MoeConfig, GptOssConfig,
-                          GraniteMoeConfig, MiniMaxM2Config, MixtralConfig, OlmoeConfig, Qwen2MoeConfig, Qwen3MoeConfig,
+from transformers import (Dots1Config, Ernie4_5_MoeConfig, ExaoneMoeConfig, FlexOlmoConfig, Glm4MoeConfig, GptOssConfig,
+                          GraniteMoeConfig, GraniteMoeSharedConfig, GraniteMoeSWAConfig, HunYuanMoEV1Config, HYV3Config,
+                          MellumConfig, MiniMaxM2Config, MixtralConfig, OlmoeConfig, Qwen2MoeConfig, Qwen3MoeConfig,
                           SarvamMoEConfig, SolarOpenConfig)
 
 SMALL = {"vocab_size": 61, "hidden_size": 16, "intermediate_size": 12, "num_hidden_layers": 2,
@@ -40,6 +41,37 @@ CASES = {
                         embedding_multiplier=3.0, logits_scaling=1.5, residual_multiplier=0.7,
                         attention_multiplier=0.3),
         "dialect": 5, "train": {**TRAIN, "clip": 1.3}},
+    "granitemoeshared": {
+        "config": small(GraniteMoeSharedConfig, intermediate_size=8, num_local_experts=5, num_experts_per_tok=2,
+                        shared_intermediate_size=10, residual_multiplier=0.7, attention_multiplier=0.3),
+        "dialect": 5, "train": {**TRAIN, "clip": 3.0}},
+    # with sinks, and windows of 5 in all layers but the first, whose rope is that of all but the second
+    "granitemoe-swa": {
+        "config": small(GraniteMoeSWAConfig, intermediate_size=8, num_local_experts=5, num_experts_per_tok=2,
+                        num_hidden_layers=3, sliding_window=5, layer_rope_theta=[10000.0, 0, 10000.0],
+                        residual_multiplier=0.7, attention_multiplier=0.3),
+        "dialect": 5, "train": {**TRAIN, "clip": 3.5}},
+    # olmoe with norms after attention and experts
+    "flex-olmo": {
+        "config": small(FlexOlmoConfig, intermediate_size=6, num_experts=6, num_experts_per_tok=2),
+        "dialect": 5, "train": {**TRAIN, "clip": 4.3, "eps": 1e-3}},
+    # two ropes, windows of 5 in layers 0 and 2, of which the first has a dense MLP
+    "mellum": {
+        "config": small(MellumConfig, head_dim=6, num_hidden_layers=3, moe_intermediate_size=6, num_experts=6,
+                        num_experts_per_tok=2, sliding_window=5,
+                        layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+                        mlp_layer_types=["dense", "sparse", "sparse"]),
+        "dialect": 5, "train": TRAIN},
+    # experts by sigmoid and correction, a shared one, a dense layer first; names of tensors of its own
+    "hy-v3": {
+        "config": small(HYV3Config, head_dim=6, moe_intermediate_size=6, num_experts=6, num_experts_per_tok=2,
+                        num_shared_experts=1, router_scaling_factor=1.5),
+        "dialect": 5, "train": TRAIN},
+    # norms on q and k after rope, whose base alpha stretches; a shared expert, numbers for each layer
+    "hunyuan-moe": {
+        "config": small(HunYuanMoEV1Config, head_dim=6, num_experts=6, moe_topk=[2, 2],
+                        rope_parameters={"rope_type": "dynamic", "rope_theta": 10000.0, "alpha": 20.0, "factor": 1.0}),
+        "dialect": 5, "train": TRAIN},
     # groups of experts, of which a token uses the best two; a bias on the choice; a dense layer first
     "glm4-moe": {
         "config": small(Glm4MoeConfig, moe_intermediate_size=5, n_routed_experts=9, num_experts_per_tok=3, n_group=3,

@@ -37,14 +37,16 @@ LR = 1e-6  # of --lr: the transaction record holds it in fp32
 
 
 EXACT = ("glm4_moe", "ernie4_5_moe", "minimax_m2", "dots1", "solar_open", "exaone_moe", "sarvam_moe",
-         "lfm2_moe", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "nemotron_h", "afmoe", "kimi_linear", "sarvam_mla")
+         "lfm2_moe", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "nemotron_h", "afmoe", "kimi_linear", "sarvam_mla",
+         "hy_v3", "hunyuan_v1_moe")
 
 
 def exact(model_type, name):
     """Is it a tensor that compute reads in fp32 in a bf16 run? As in transformers, where the routers of these families
     compute in fp32: most of them keep their corrections and weights in fp32, and minimax_m2's released files have
     them so. kimi_linear's dt_bias, too."""
-    names = (".gate.weight", "correction_bias", "expert_bias") + ("dt_bias",) * (model_type == "kimi_linear")
+    names = (".gate.weight", ".wg.weight", "correction_bias", "expert_bias")
+    names += ("dt_bias",) * (model_type == "kimi_linear")
     return model_type in EXACT and name.endswith(names)
 
 

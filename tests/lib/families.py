@@ -158,9 +158,18 @@ FAMILIES.update({
     "youtu": {**DENSE_LATENT, **LATENT_ROPE},
     "minicpm3": {**DENSE_LATENT, **MLP_BIAS, "scale_emb": [3], "scale_depth": [None, 2.0], "dim_model_base": [None, 8]},
     "sarvam_mla": {**LATENT, **LATENT_ROPE, "first_k_dense_replace": [0, 2]},
+    "flex_olmo": {**BIAS, "norm_topk_prob": [True, False], "rope_theta": [500.0]},
+    "mellum": {**TYPES, **BIAS, "norm_topk_prob": [True, False], "sliding_window": [5],
+               "mlp_layer_types": [["sparse", "dense", "sparse", "dense"]],
+               "rope_parameters": [by_type(YARN, {"rope_type": "default"})]},
+    "hy_v3": {**BIAS, "router_scaling_factor": [1.5], "num_shared_experts": [2], "rope_theta": [500.0],
+              "mlp_layer_types": [["sparse", "dense", "sparse", "dense"]]},
+    "hunyuan_v1_moe": {**BIAS, "moe_topk": [3, [3, 3, 3, 3]], "rope_theta": [500.0]},
+    "granitemoeshared": {**{k: v for k, v in GRANITE.items() if k != "mlp_bias"}, "shared_intermediate_size": [0, 10]},
     "granite_swa": {**GRANITE, **TYPES, "rope_scaling": [None], "sliding_window": [5], "rope_theta": [10000.0],
                     "layer_rope_theta": [[10000.0, 0, 0, 10000.0]]},
 })
+FAMILIES["granitemoe_swa"] = {**FAMILIES["granitemoeshared"], **FAMILIES["granite_swa"], "mlp_bias": [False]}
 KIMI = {"full_attn_layers": [3], "kda_layers": [4, 1, 2], "num_heads": 2, "head_dim": 6, "short_conv_kernel_size": 3}
 FAMILIES["kimi_linear"] = {
     **BIAS, "layer_types": [None, [FULL, DELTA, FULL, DELTA]], "linear_attn_config": [KIMI],
@@ -239,6 +248,9 @@ TEXTS = {
 TEXTS["mistral4"] = {**LATENT, "rope_theta": [10000.0], "rope_parameters": [
     {**YARN, "rope_theta": 100.0, "llama_4_scaling_beta": 0.2, "mscale_all_dim": 1.0}]}
 ALWAYS["youtu"] = ALWAYS["minicpm3"] = {"num_attention_heads": 4, "num_key_value_heads": 4, "qk_rope_head_dim": 8}
+ALWAYS.update({family: {**EXPERTS, "num_experts": 6, "num_local_experts": 6}
+               for family in ("flex_olmo", "mellum", "hy_v3", "granitemoeshared", "granitemoe_swa")})
+ALWAYS["hunyuan_v1_moe"] = {"num_experts": 6, "moe_topk": 2}
 ALWAYS["gptj"] = ALWAYS["codegen"] = {"rotary_dim": 4}
 ALWAYS["gpt_neo"] = {"attention_types": [[["global", "local"], 2]]}
 for family in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "mistral4", "sarvam_mla"):
@@ -260,7 +272,7 @@ WRAPPERS = {
     "qwen3_5_moe": ["qwen3_5_moe_text"], "llama4": ["llama4_text"],
 }
 # Of these, transformers cannot make a model of the class's own sizes, or not with what ALWAYS has
-NO_DEFAULTS = {"nemotron", "hunyuan_v1_dense", "granitemoehybrid", "ministral", "minicpm3"}
+NO_DEFAULTS = {"nemotron", "hunyuan_v1_dense", "granitemoehybrid", "ministral", "minicpm3", "hunyuan_v1_moe"}
 SIZES = {"vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim",
          "max_position_embeddings", "pad_token_id"}
 
@@ -362,7 +374,7 @@ def check_rope(config, meant, rotary, layer, i):
     nope |= types[i] in (DELTA, CONV) or meant.model_type == "afmoe" and types[i] == FULL
     nope |= meant.model_type == "granitemoehybrid" and meant.position_embedding_type != "rope"
     nope |= meant.model_type in ("smollm3", "llama4_text") and not meant.no_rope_layers[i] or rotary is None
-    nope |= meant.model_type == "granite_swa" and not meant.layer_rope_theta[i]
+    nope |= meant.model_type in ("granite_swa", "granitemoe_swa") and not meant.layer_rope_theta[i]
     if meant.model_type == "kimi_linear" and types[i] == FULL:  # the part without positions has angles of 0
         assert layer["rope_dim"] == str(meant.qk_rope_head_dim) and not any(layer["inv_freq"]), (config, i)
     elif nope:
@@ -408,7 +420,8 @@ def check_numbers(config, meant, model, facts):
         depth = meant.scale_depth * meant.num_hidden_layers ** -0.5
         want.update(embed_scale=meant.scale_emb, residual_scale=depth, mlp_scale=depth,
                     logit_scale=1 / meant.logits_scaling)
-    if meant.model_type in ("granite", "granitemoehybrid", "granite_swa", "hyperclovax"):
+    if meant.model_type in ("granite", "granitemoehybrid", "granitemoeshared", "granite_swa", "granitemoe_swa",
+                            "hyperclovax"):
         want.update(embed_scale=meant.embedding_multiplier, residual_scale=meant.residual_multiplier,
                     logit_scale=meant.logits_scaling ** (1 if meant.model_type == "hyperclovax" else -1))
     if meant.model_type == "falcon_h1":

@@ -18,14 +18,17 @@ ELEM = {"F32": 4, "BF16": 2}
 # names in released files and in transformers 5's classes, by model_type
 NEW = {"mixtral": [("block_sparse_moe.", "mlp.")], "minimax_m2": [("block_sparse_moe.", "mlp.")],
        "exaone_moe": [("mlp.e_score", "mlp.gate.e_score")], "ernie4_5_moe": [("mlp.moe_", "mlp.gate.moe_")],
-       "granitemoe": [("router.layer.weight", "router.weight")],
-       "granitemoehybrid": [("router.layer.weight", "router.weight")],
+       **{granite: [("router.layer.weight", "router.weight")]
+          for granite in ("granitemoe", "granitemoeshared", "granitemoehybrid")},
+       "hy_v3": [("router.gate.", "gate."), ("mlp.expert_bias", "mlp.e_score_correction_bias"),
+                 ("shared_mlp.", "shared_experts.")],
        "sarvam_moe": [("word_embeddings", "embed_tokens"), ("gate.expert_bias", "gate.e_score_correction_bias"),
                       ("attention.dense", "self_attn.o_proj"), ("attention.query_layernorm", "self_attn.q_norm"),
                       ("attention.key_layernorm", "self_attn.k_norm"), ("attention.query_key_value", "self_attn.qkv")],
        "kimi_linear": [("mlp.", "block_sparse_moe.")]}
-MODULES = {"granitemoe": "block_sparse_moe.", "granitemoehybrid": "block_sparse_moe.",
-           "kimi_linear": "block_sparse_moe.", "nemotron_h": "mixer.", "gemma4_text": ""}
+MODULES = {"granitemoe": "block_sparse_moe.", "granitemoeshared": "block_sparse_moe.",
+           "granitemoehybrid": "block_sparse_moe.", "kimi_linear": "block_sparse_moe.", "nemotron_h": "mixer.",
+           "gemma4_text": ""}
 ROLES = {"w1": "gate", "w3": "up", "w2": "down", "gate_proj": "gate", "up_proj": "up", "down_proj": "down"}
 
 
@@ -94,7 +97,8 @@ def convert(source, out, *words):
     with open(out + "/config.json") as f:
         config = json.load(f)
     kind, tensors = config["model_type"], read(source)
-    always = {"mixtral": "single", "minimax_m2": "single", "granitemoe": "packed", "granitemoehybrid": "packed"}
+    always = {"mixtral": "single", "minimax_m2": "single", "granitemoe": "packed", "granitemoeshared": "packed",
+              "granitemoehybrid": "packed"}
     form = next((w for w in words if w != "new"), always.get(kind) if "new" in words else None)
     experts = take_experts(tensors) if form else {}
     give_experts(tensors, MODULES.get(kind, "mlp.") + "experts.", experts, form)
