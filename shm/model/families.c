@@ -482,6 +482,7 @@ static const struct wrapper wrappers[] = {
 	{"idefics3", "Idefics3ForConditionalGeneration", "llama", .any = true},
 	{"smolvlm", "SmolVLMForConditionalGeneration", "llama", .any = true},
 	{"ovis2", "Ovis2ForConditionalGeneration", "qwen2", .any = true, .tied = true},
+	{"got_ocr2", "GotOcr2ForConditionalGeneration", "qwen2", .any = true, .tied = true},
 	{"lighton_ocr", "LightOnOcrForConditionalGeneration", "qwen3", .any = true, .tied = true},
 	{"aya_vision", "AyaVisionForConditionalGeneration", "cohere2", .any = true, .tied = true},
 	{"cohere2_vision", "Cohere2VisionForConditionalGeneration", "cohere2", .any = true, .tied = true},
@@ -532,7 +533,7 @@ static const struct {
 	{"Mamba 2 in another block is needed", "bamba mamba2 zamba2"},
 	{"experts need another router", "dbrx kolibri1 phimoe"},
 	{"mt has no row for it yet", "apertus1p5_text aria_text axk1 cohere2_moe cohere_compass_text "
-		"emu3 flint got_ocr2 "
+		"emu3 flint "
 		"moss_transcribe_diarize "
 		"phi4_multimodal"},
 };

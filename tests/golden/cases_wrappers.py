@@ -140,6 +140,10 @@ MORE = {
     "smolvlm": case(hf.SmolVLMConfig, text("llama"), {**VISION, "model_type": "smolvlm_vision"}, **IMAGE),
     "ovis2": case(hf.Ovis2Config, text("qwen2"), {**VISION, "vocab_size": 8, "hidden_stride": 1},
                   visual_indicator_token_ids=[71, 72, 73, 74, 75], vocab_size=61, hidden_size=16, **IMAGE),
+    "got_ocr2": case(hf.GotOcr2Config, text("qwen2"),
+                     {"hidden_size": 8, "output_channels": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
+                      "image_size": 8, "patch_size": 4, "window_size": 2, "global_attn_indexes": [0], "mlp_dim": 8},
+                     **IMAGE),
     "lighton_ocr": case(hf.LightOnOcrConfig, text("qwen3", head_dim=8), PIXTRAL, **IMAGE),
     "qwen3_5_moe": case(
         hf.Qwen3_5MoeConfig,

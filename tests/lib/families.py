@@ -265,7 +265,7 @@ WRAPPERS = {
     "gemma3": ["gemma3_text"], "gemma4": ["gemma4_text"], "gemma4_unified": ["gemma4_unified_text"],
     "mistral3": ["mistral", "ministral3", "mistral4", "qwen2"], "llava": ["llama", "mistral", "gemma"],
     "llava_next": ["llama", "mistral", "granite"], "llava_onevision": ["qwen2"], "internvl": ["qwen2", "qwen3"],
-    "idefics3": ["llama"], "smolvlm": ["llama"], "ovis2": ["qwen2"], "lighton_ocr": ["qwen3"],
+    "idefics3": ["llama"], "smolvlm": ["llama"], "ovis2": ["qwen2"], "got_ocr2": ["qwen2"], "lighton_ocr": ["qwen3"],
     "aya_vision": ["cohere2"], "cohere2_vision": ["cohere2"], "glm4v": ["glm4v_text"], "glm46v": ["glm4v_text"],
     "glm4v_moe": ["glm4v_moe_text"], "qwen3_vl": ["qwen3_vl_text"], "qwen3_vl_moe": ["qwen3_vl_moe_text"],
     "qwen2_5_vl": ["qwen2_5_vl_text"], "qwen2_vl": ["qwen2_vl_text"], "qwen3_5": ["qwen3_5_text"],
