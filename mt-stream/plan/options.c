@@ -7,6 +7,7 @@
 
 static unsigned without_parse(const char *list)
 {
+	/* in the order of enum without */
 	static const char *const words[] = {"slots", "prefetch", "grads", "pieces", "update"};
 	unsigned without = 0;
 	for (size_t n; list && *list; list += n + (list[n] == ',')) {
