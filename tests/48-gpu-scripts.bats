@@ -414,6 +414,10 @@ assert lib.gpu_joules([{"gpu0_power_w": 9}]) is None'
 	printf '#!/bin/sh\necho %s\n' "'{\"missing\": \"GPU that torch sees\"}'" >"$T/python"
 	"$TOP/tests/gpu/zero3" --quick --stream "$EMU" --python "$T/python" >"$T/out"
 	[ "$(grep -c "skipped: $T/python has no GPU that torch sees\$" "$T/out")" = 4 ]
+	# an mt-stream that ends leaves no run in the way of the next pair
+	faulty 99 "exit 1"
+	"$TOP/tests/gpu/zero3" --quick --stream "$T/faulty" --python "$T/python" >"$T/out"
+	[ "$(grep -c "skipped: mt-step: .*: no mt-stream came in " "$T/out")" = 4 ]
 	no_stage_of "$EMU"
 }
 

@@ -36,13 +36,12 @@ def forget_peaks(side):
             f.write("5")
 
 
-def began(make):
-    """A side after its first step: its loss, and by how much less memory is available since before"""
+def begin(sides, make):
+    """Add a side after its first step, with its loss, and by how much less memory is available since before"""
     before = available_bytes()
-    side = make()
-    side.first = side.round(1)["losses"]
-    side.taken = before - available_bytes()
-    return side
+    sides.append(make())
+    sides[-1].first = sides[-1].round(1)["losses"]
+    sides[-1].taken = before - available_bytes()
 
 
 def measure(table, part, options, model, dtype, by):
@@ -54,9 +53,9 @@ def measure(table, part, options, model, dtype, by):
     peer, sides = TRAINERS[by], []
     more = [] if options.device == "cpu" else ON_GPU_OPTIONS
     try:
-        sides.append(began(lambda: MtSide("zero3", path, batch, seq, records, ("--dtype", dtype),
-                                          stream=options.stream.split())))
-        sides.append(began(lambda: TorchSide(peer, path, dtype, batch, seq, records, "--by", by, *more)))
+        begin(sides, lambda: MtSide("zero3", path, batch, seq, records, ("--dtype", dtype),
+                                    stream=options.stream.split()))
+        begin(sides, lambda: TorchSide(peer, path, dtype, batch, seq, records, "--by", by, *more))
         params = sides[0].stat()["params"]
         if options.device == "cpu":
             for side in sides:
