@@ -108,7 +108,7 @@ ifneq ($(and $(NVCC),$(if $(wildcard $(CUDA)/bin/cuobjdump build/deps/sass),,yes
 	  --target build/deps/sass $(SASS_WHEELS) >/dev/null 2>&1 || echo \
 	  'make deps: no cuobjdump: the machine code of kernels is not tested' >&2
 endif
-.PHONY: gpu-deps gpu-have gpu-build gpu-check gpu-bench gpu-first
+.PHONY: gpu-deps gpu-have gpu-build gpu-check gpu-bench gpu-zero3 gpu-first
 gpu-deps:
 	@tests/gpu/deps build/gpu-deps.tar.gz
 # what the build will use, by name: a line `NAME PATH`, or `NAME -` where it is missing
@@ -136,5 +136,7 @@ gpu-check: gpu-build
 	@$(GPU_ENV) GPU_BEGAN=$(GPU_BEGAN) tests/gpu/check $(GPU_ARGS)
 gpu-bench: gpu-build
 	@$(GPU_ENV) GPU_BEGAN=$(GPU_BEGAN) tests/gpu/bench $(GPU_ARGS)
+gpu-zero3: gpu-build
+	@$(GPU_ENV) tests/gpu/zero3 $(GPU_ARGS)
 gpu-first:
 	@$(GPU_ENV) tests/gpu/first $(GPU_ARGS)
