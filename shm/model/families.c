@@ -532,10 +532,8 @@ static const struct {
 		"recurrent_gemma rwkv xlstm zamba"},
 	{"Mamba 2 in another block is needed", "bamba mamba2 zamba2"},
 	{"experts need another router", "dbrx kolibri1 phimoe"},
-	{"mt has no row for it yet", "apertus1p5_text aria_text axk1 cohere2_moe cohere_compass_text "
-		"emu3 flint "
-		"moss_transcribe_diarize "
-		"phi4_multimodal"},
+	{"mt has no row for it yet", "apertus1p5_text aria_text axk1 cohere2_moe cohere_compass_text emu3 flint "
+		"moss_transcribe_diarize phi4_multimodal"},
 };
 /* clang-format on */
 
