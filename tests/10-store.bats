@@ -313,6 +313,17 @@ takes() {
 	grep -qx "gaps zero" "$T/peek"
 }
 
+@test "init gives Youtu the weights of transformers: by default 2 / sqrt(5 hidden), twice as much in the embedding" {
+	printf '{"model_type": "youtu", "hidden_size": 80, "num_hidden_layers": 1, "num_attention_heads": 2, %s' \
+		'"num_key_value_heads": 2, "intermediate_size": 96, "vocab_size": 512}' >"$T/config.json"
+	mt-store create "$RUN" --config "$T/config.json" --dtype fp32 --step-tokens 1K 2>/dev/null
+	mt-store init "$RUN" --seed 7 2>/dev/null
+	store-peek "$RUN" >"$T/peek"
+	awk '$1 ~ /embed_tokens.weight/ { n++; bad += $4 < 0.19 || $4 > 0.21 }
+		$1 ~ /proj.*.weight/ { n++; bad += $4 < 0.095 || $4 > 0.105 }
+		END { exit !(n == 9 && !bad) }' "$T/peek"
+}
+
 @test "init sets the row of pad_token_id to zero, and no other row" {
 	for pad in 0 1; do
 		printf '{"model_type": "mistral", "hidden_size": 2, "head_dim": 2, "intermediate_size": 2, %s %s}' \
