@@ -36,21 +36,8 @@ int run_json_checksum(json_t *root, uint64_t *sum)
 struct key { /* of an object of run.json, and the struct's field that it is written from and read into */
 	const char *name;
 	/* COUNT_OR_NULL: null is MT_NO_TARGET; SEVERAL: a count of 2 or more, else it is not there; PAIR: two numbers;
-	 * TEXT_OR_NONE: one that is empty is not there */
-	enum {
-		COUNT,
-		COUNT_OR_NULL,
-		SEVERAL,
-		HASH,
-		HEX,
-		NUMBER,
-		NUMBER_OR_NONE,
-		PAIR,
-		BOOL,
-		TEXT,
-		TEXT_OR_NONE,
-		WORD
-	} type;
+	 * PATTERNS: a text, which is not there if it is empty */
+	enum { COUNT, COUNT_OR_NULL, SEVERAL, HASH, HEX, NUMBER, NUMBER_OR_NONE, PAIR, BOOL, TEXT, PATTERNS, WORD } type;
 	uint32_t at, size;             /* size: 4 or 8 of a number, of a TEXT its room */
 	uint64_t max;                  /* of a count, and of the number that a WORD stands for */
 	const char *(*word)(uint32_t); /* "?": no word stands for this number */
@@ -65,8 +52,8 @@ static const struct key run_keys[] = {
 	{"state", WORD, FIELD(run_json, state), MT_INT8, mt_dtype_name, NO_STATE},
 	{"nodes", SEVERAL, FIELD(run_json, nodes), MT_NODES},
 	{"optim", WORD, FIELD(run_json, optim), MT_SGD, mt_optim_name, "is neither adamw, lion nor sgd"},
-	{"train", TEXT_OR_NONE, FIELD(run_json, train)},
-	{"freeze", TEXT_OR_NONE, FIELD(run_json, freeze)},
+	{"train", PATTERNS, FIELD(run_json, train)},
+	{"freeze", PATTERNS, FIELD(run_json, freeze)},
 	{"run_id", HEX, FIELD(run_json, run_id)},
 	{"step", COUNT, FIELD(run_json, step), STEP_MAX},
 	{"t", COUNT, FIELD(run_json, t), STEP_MAX},
@@ -143,8 +130,8 @@ static void put_key(int *rc, json_t *o, const struct key *k, const void *field)
 	memcpy(&x, field, k->size < sizeof x ? k->size : sizeof x);
 	memcpy(real, field, k->size < sizeof real ? k->size : sizeof real);
 	if ((k->type == SEVERAL && x < 2) || (k->type == NUMBER_OR_NONE && isnan(*real))) return;
-	if (k->type == TEXT_OR_NONE && !*(const char *)field) return;
-	if (k->type == TEXT || k->type == TEXT_OR_NONE) json_put_text(rc, o, k->name, field, k->size);
+	if (k->type == PATTERNS && !*(const char *)field) return;
+	if (k->type == TEXT || k->type == PATTERNS) json_put_text(rc, o, k->name, field, k->size);
 	else
 		json_put(rc, o, k->name,
 			k->type == HASH       ? json_hash(x)
@@ -181,7 +168,7 @@ int run_json_write(struct out_dir *dir, const struct run_json *r)
 {
 	json_t *root = json_object(), *record = json_null(), *hyper = json_null(), *unlogged = json_array(), *tier;
 	uint64_t sum = 0;
-	int rc = 0;
+	int version = *r->train || *r->freeze ? FORMAT_VERSION : r->tier.files ? 3 : r->state == MT_INT8 ? 2 : 1, rc = 0;
 	if (r->has_record) {
 		record = put_keys(&rc, json_object(), KEYS(record_keys), &r->record);
 		json_put(&rc, record, "choices", r->choices ? json_incref(r->choices) : json_null());
@@ -190,11 +177,7 @@ int run_json_write(struct out_dir *dir, const struct run_json *r)
 	for (int i = 0; i < 2 && r->unlogged[i].step; i++)
 		json_add(&rc, unlogged, put_keys(&rc, json_object(), KEYS(unlogged_keys), &r->unlogged[i]));
 	json_put(&rc, root, "format", json_string(FORMAT));
-	json_put(&rc, root, "version",
-		json_integer(*r->train || *r->freeze ? FORMAT_VERSION
-				: r->tier.files              ? 3
-				: r->state == MT_INT8        ? 2
-											 : 1));
+	json_put(&rc, root, "version", json_integer(version));
 	json_put(&rc, root, "mt_version", json_string(MT_VERSION));
 	put_keys(&rc, root, KEYS(run_keys), r);
 	json_put(&rc, root, "position", put_keys(&rc, json_object(), KEYS(position_keys), &r->position));
@@ -283,7 +266,7 @@ static void get_key(struct reader *r, const json_t *obj, const struct key *k, vo
 	double real[2] = {0};
 	uint64_t x;
 	switch (k->type) {
-	case TEXT_OR_NONE:
+	case PATTERNS:
 		if (!v) return;
 		/* fallthrough */
 	case TEXT:
