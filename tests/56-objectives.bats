@@ -444,6 +444,34 @@ top() {
 }
 
 # bats test_tags=slow
+@test "the emulated GPU selects the tokens of mt-score --top as the cpu, and its 8 steps of kd match PyTorch's" {
+	local emulator=$BUILD/emu/mt-stream case=$GOLDEN/llama-kd
+	[ -x "$emulator" ] || skip "built without a C++ compiler, or with sanitizers"
+	mixed_records
+	top cpu 7
+	mkdir "$T/bin"
+	ln -s "$emulator" "$T/bin/mt-stream"
+	for seed in 1 2; do
+		export MT_EMU_SEED=$seed
+		PATH=$T/bin:$PATH top gpu$seed 7 --device cuda
+	done
+	cmp "$T/gpu1" "$T/gpu2"
+	PYTHONPATH=$GOLDEN python3 - "$T/cpu" "$T/gpu1" <<-'END2'
+		import sys
+		from records import Group, read_records
+		a, b = ([t for r in read_records(f) for d in (r if isinstance(r, Group) else [r]) for t in d.teacher if t]
+		        for f in sys.argv[1:])
+		assert len(a) == len(b) > 400 and all(x[0] == y[0] for x, y in zip(a, b))
+		assert all(abs(x - y) <= 2**-10 * abs(y) for (_, p), (_, q) in zip(a, b) for x, y in zip(p, q))
+	END2
+	make_run "$case/model" --dtype fp32 --top 8
+	spawn stream "$emulator" "$RUN" --device cuda
+	spawn optim mt-optim "$RUN" --threads 1
+	mt-step "$RUN" $(cat "$case/args") <"$case/data.bin" >"$T/m" 2>"$T/step.err"
+	python3 "$GOLDEN/compare.py" "$case" --metrics "$T/m"
+}
+
+# bats test_tags=slow
 @test "kd with the model itself as its teacher: loss and gradient are those of fp16 log-probabilities" {
 	full_records
 	cp "$T/rollouts" "$T/records"

@@ -57,8 +57,12 @@ struct top_args {
 	uint32_t *words; /* (N, MT_TEACHER_WORDS(top)); 0 in rows without a target */
 };
 
-/* The order of floats as one of unsigned numbers */
-static inline ON_DEVICE uint32_t top_key(uint32_t bits) { return bits & 0x80000000u ? ~bits : bits | 0x80000000u; }
+/* The order of floats as one of unsigned numbers, in which 0 and -0 are the same */
+static inline ON_DEVICE uint32_t top_key(uint32_t bits)
+{
+	if (bits == 0x80000000u) bits = 0;
+	return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
 
 /* clang-format off */
 #define cap_logits_arrays(A) \
@@ -67,6 +71,7 @@ static inline ON_DEVICE uint32_t top_key(uint32_t bits) { return bits & 0x800000
 	A(a->losses ? 4 : elem, logits, a->n * a->vocab, 0) \
 	A(8, losses, a->n, 1)
 #define top_arrays(A) \
+	A(4, logits, a->n * a->vocab, 0) \
 	A(4, words, a->n * (2 * a->top + 1), 1)
 /* clang-format on */
 

@@ -217,6 +217,8 @@ static void first_operands(enum op_code code, void *args)
 		a->targets = copied(a->targets, a->n * (int64_t)sizeof *a->targets, 1, 0);
 		if (a->weights) a->weights = copied(a->weights, a->n * (int64_t)sizeof *a->weights, 1, 0);
 		a->loss = copied(a->loss, sizeof *a->loss, 1, 0);
+		int64_t words = a->n * (2 * a->teacher.top + 1);
+		if (a->teacher.words) a->teacher.words = copied(a->teacher.words, words * 4, 1, 0);
 	} else if (code == OP_ROUTE_FORWARD || code == OP_ROUTE_BACKWARD) {
 		((struct route_args *)args)->exact = exact;
 	} else if (code == OP_COMBINE_BACKWARD) {

@@ -517,6 +517,188 @@ static void test_greedy(int64_t n, int64_t vocab)
 	forget();
 }
 
+/* ---- a teacher ---- */
+
+/* A teacher's words of a row: some ids, ascending, and probabilities of these and, with rest, of all others */
+static void draw_teacher(uint32_t *ids, int64_t vocab, int64_t top, int rest)
+{
+	float *p = (float *)(ids + top);
+	double sum = 0;
+	for (int64_t i = 0, n = 0; i < vocab && n < top; i++)
+		if (uniform() * (double)(vocab - i) < (double)(top - n)) ids[n++] = (uint32_t)i;
+	for (int64_t k = 0; k <= top; k++) {
+		p[k] = k < top ? (float)(k % 4 == 3 ? 0 : uniform() + 0.01) : rest && top < vocab ? 0.3f : 0;
+		sum += (double)p[k];
+	}
+	for (int64_t k = 0; k <= top; k++) p[k] = (float)((double)p[k] / sum);
+}
+
+/* From logits x, their gradient d without the scale, and the loss */
+static double teach(const uint32_t *ids, int64_t top, const double *x, double *d, int64_t vocab, uint32_t target,
+	double t, double hard)
+{
+	const float *p = (const float *)(ids + top);
+	double all = 0, total = 0, others = 0, kl = 0, rest = (double)p[top];
+	int64_t k = 0;
+	for (int64_t i = 0; i < vocab; i++) {
+		int own = k < top && ids[k] == i;
+		all += exp(x[i]);
+		total += exp(x[i] / t);
+		others += own ? 0 : exp(x[i] / t);
+		k += own;
+	}
+	for (k = 0; k < top; k++)
+		if (p[k] > 0) kl += (double)p[k] * (log((double)p[k]) - x[ids[k]] / t + log(total));
+	if (rest > 0) kl += rest * log(rest * total / others);
+	k = 0;
+	for (int64_t i = 0; i < vocab; i++) {
+		int own = k < top && ids[k] == i;
+		double q = exp(x[i] / t) / total, want = own ? (double)p[k] : rest > 0 ? rest * exp(x[i] / t) / others : 0;
+		d[i] = (1 - hard) * t * (q - want) + hard * (exp(x[i]) / all - (i == target));
+		k += own;
+	}
+	return (1 - hard) * t * t * kl + hard * (log(all) - x[target]);
+}
+
+static void test_teacher(int64_t n, int64_t vocab, int64_t top, float t, float hard, int rest, float scale, float cap)
+{
+	float *raw = random_elements(n * vocab), *weights = random_floats(n);
+	uint32_t *targets = indices(n), *words = indices(n * (2 * top + 1));
+	double *logits = doubles(n * vocab), *grad = doubles(n * vocab), loss = 0, most = 0, k = (double)scale;
+	struct loss *losses[2];
+	int plain = scale == 1 && cap == 0, good = 1;
+	for (int64_t r = 0; r < n; r++) {
+		double *x = logits + r * vocab, *d = grad + r * vocab, c = (double)cap;
+		targets[r] = r % 5 == 2 ? UINT32_MAX : (uint32_t)(uniform() * (double)vocab);
+		weights[r] = r % 3 == 1 ? 0 : 2 * weights[r];
+		draw_teacher(words + r * (2 * top + 1), vocab, top, rest);
+		for (int64_t i = 0; i < vocab; i++) {
+			raw[r * vocab + i] *= 4;
+			x[i] = k * (double)raw[r * vocab + i];
+			if (cap != 0) x[i] = c * tanh(x[i] / c);
+		}
+		if (targets[r] == UINT32_MAX || weights[r] == 0) continue;
+		double of_row = teach(words + r * (2 * top + 1), top, x, d, vocab, targets[r], (double)t, (double)hard);
+		for (int64_t i = 0; i < vocab; i++)
+			d[i] *= (double)weights[r] * 0.01 * k * (cap != 0 ? 1 - x[i] / c * (x[i] / c) : 1);
+		loss += (double)weights[r] * of_row;
+		most += fabs((double)weights[r]) * (of_row + (double)(t * t)); /* KL is a difference of larger sums */
+	}
+	for (int backward = 0; backward < 2; backward++) {
+		struct cross_entropy_args a = {.targets = targets, .n = n, .vocab = vocab, .scale = 0.01f};
+		a.backward = backward;
+		a.logits = expect_in(again(raw, n * vocab), backward ? "gradient" : "logits", backward ? grad : logits,
+			n * vocab, backward ? fmax(4e-6, 2 * slack) : 4e-7);
+		a.weights = weights;
+		a.loss = losses[backward] = keep_at(sizeof *a.loss, 0);
+		a.logit_scale = plain ? 0 : scale;
+		a.cap = cap;
+		a.teacher = (struct teacher){words, top, t, hard};
+		struct cap_logits_args capped = {.logits = a.logits, .n = n * vocab, .scale = scale, .cap = cap};
+		if (!plain) RUN(CAP_LOGITS, capped);
+		RUN(CROSS_ENTROPY, a);
+	}
+	compare("a teacher's %ld of %ld tokens%s, t %g, hard %g, logits times %g, cap %g", top, vocab,
+		yes(rest, " and all others"), (double)t, (double)hard, k, (double)cap);
+	const struct loss *first = seen(losses[0], 0);
+	for (int i = 0; i < 2 * POOLS; i++) {
+		const struct loss *l = seen(losses[i % 2], i / 2);
+		good &= l->sum == first->sum && fabs(l->sum - loss) <= fmax(1e-6, slack) * most + 1e-15;
+	}
+	say(good, "%s: loss %.9g for %.9g", case_name, first->sum, loss);
+	forget();
+}
+
+/* A student that gives all other tokens next to nothing: their share is not what is left of 1 */
+static void test_small_rest(void)
+{
+	enum { V = 1000, TOP = 2, WORDS = 2 * TOP + 1 };
+	float *x = random_elements(V), *got = not_numbers(V);
+	uint32_t *words = indices(WORDS), target = 1;
+	double *wide = doubles(V), *want = doubles(V), error = 0, norm = 0;
+	struct loss loss = {0};
+	words[0] = 1;
+	words[1] = 500;
+	memcpy(words + TOP, (float[]){0.5f, 0.4999f, 0.0001f}, (TOP + 1) * sizeof *words);
+	x[1] = x[500] = 30;
+	for (int i = 0; i < V; i++) wide[i] = (double)x[i];
+	double right = teach(words, TOP, wide, want, V, target, 1, 0);
+	memcpy(got, x, V * sizeof *x);
+	struct cross_entropy_args a = {.logits = got, .targets = &target, .n = 1, .vocab = V, .scale = 1, .backward = 1};
+	a.loss = &loss;
+	a.teacher = (struct teacher){words, TOP, 1, 0};
+	op_cross_entropy(pools[0], &a);
+	for (int i = 0; i < V; i++) {
+		double d = (double)got[i] - want[i];
+		error += i == 1 || i == 500 ? 0 : d * d;
+		norm += i == 1 || i == 500 ? 0 : want[i] * want[i];
+	}
+	say(sqrt(error / norm) < fmax(1e-5, slack) && fabs(loss.sum - right) < 1e-6 * right,
+		"all other tokens with 1e-12 of the mass: loss %.9g for %.9g, gradient off by %.1e", loss.sum, right,
+		sqrt(error / norm));
+	forget();
+}
+
+/* The most likely tokens of logits with many ties */
+static void test_top(int64_t n, int64_t vocab, int64_t top)
+{
+	int64_t width = 2 * top + 1;
+	float *logits = random_floats(n * vocab);
+	uint32_t *targets = indices(n), *words = expect_bits("words", indices(n * width), n * width);
+	uint32_t *want = (uint32_t *)parts[parts_n - 1].twin;
+	double *losses = doubles(n);
+	for (int64_t i = 0; i < n * vocab; i++) logits[i] = roundf(4 * logits[i]) / 4;
+	for (int64_t r = 0; r < n; r++) {
+		const float *x = logits + r * vocab;
+		uint32_t *ids = want + r * width;
+		float *logp = (float *)(ids + top);
+		double sum = 0, mass = 0;
+		int64_t k = 0;
+		targets[r] = r % 7 == 6 ? UINT32_MAX : (uint32_t)(uniform() * (double)vocab);
+		if (targets[r] == UINT32_MAX) continue;
+		for (int64_t i = 0; i < vocab; i++) sum += exp((double)x[i]);
+		losses[r] = (r % 2 ? -1 : 1) * (log(sum) - (double)x[targets[r]]);
+		for (int64_t i = 0; i < vocab; i++) {
+			int64_t before = 0;
+			for (int64_t j = 0; j < vocab; j++) before += x[j] > x[i] || (x[j] == x[i] && j < i);
+			if (before >= top) continue;
+			double log_p = (double)x[i] - (fabs(losses[r]) + (double)x[targets[r]]);
+			logp[k] = (float)log_p;
+			ids[k++] = (uint32_t)i;
+			mass += exp(log_p);
+		}
+		logp[top] = top < vocab ? (float)log1p(-mass) : -INFINITY;
+	}
+	struct top_args a = {logits, targets, losses, n, vocab, top, words};
+	RUN(TOP, a);
+	int good = run_case();
+	const uint32_t *got = seen(words, 0);
+	for (int64_t i = 0; i < n * width && !good; i++) { /* sums of all others may differ in their order */
+		float x, y;
+		memcpy(&x, got + i, 4);
+		memcpy(&y, want + i, 4);
+		if (got[i] != want[i] && (i % width != width - 1 || !(fabsf(x - y) < 1e-5f * fabsf(y)))) break;
+		good = i + 1 == n * width;
+	}
+	say(good && bits_agree, "the %ld likeliest of %ld tokens", top, vocab);
+	forget();
+}
+
+static void test_teachers(void)
+{
+	for (int64_t vocab = 3; vocab < (brief ? 400 : 3000); vocab = 3 * vocab + 2)
+		for (int64_t top = 1; top <= vocab; top = 7 * top < vocab || top == vocab ? 7 * top : vocab) {
+			if (top > 400) break;
+			test_top(15, vocab, top);
+			for (int rest = 0; rest < 2; rest++) {
+				test_teacher(11, vocab, top, 1, 0, rest, 1, 0);
+				test_teacher(11, vocab, top, 1, 0.25f, rest, 0.5f, 0);
+			}
+			test_teacher(11, vocab, top, 2, 0.5f, 0, 1, 5);
+		}
+	test_small_rest();
+}
+
 /* ---- the rest ---- */
 
 static void test_not_a_number(void)
@@ -751,6 +933,7 @@ static void test_vocabulary(void)
 		if (is_here(heads[i].on))
 			test_head(heads[i].n, heads[i].vocab, heads[i].scale, heads[i].cap, heads[i].none, heads[i].weighted);
 	for (int64_t vocab = 1; vocab < 3000; vocab = 3 * vocab + 2) test_greedy(40, vocab);
+	test_teachers();
 }
 
 static void test_biases(void)
