@@ -9,7 +9,6 @@ Prints the worst of each difference. Exit 1 if the losses differ by more than 2e
 final weights of a tensor by more than 5e-4 of its whole update: the bounds of tests/golden.
 """
 import argparse
-import array
 import json
 import math
 import sys
@@ -17,7 +16,8 @@ import sys
 import torch
 import transformers
 
-CONTEXT_ONLY = 1 << 31
+from rows import CONTEXT_ONLY, read_records, rows
+
 LOSS, NORM, FINAL = 2e-6, 1e-5, 5e-4
 
 
@@ -30,31 +30,6 @@ def options():
         p.add_argument("--" + name, type=int, required=True)
     p.add_argument("--lr", type=float, required=True)
     return p.parse_args()
-
-
-def read_records(path):
-    with open(path, "rb") as f:
-        words = array.array("I", f.read())
-    at = 0
-    while at < len(words):
-        yield words[at + 1:at + 1 + words[at]]
-        at += 1 + words[at]
-
-
-def rows(records, seq, packed):
-    """Rows as mt-step fills them, each a list of pieces of documents."""
-    row, left = [], seq
-    for ids in records:
-        # a piece of a long document begins with the last token of the one before
-        pieces = [ids[:seq]] + [ids[at - 1:at + seq - 1] for at in range(seq, len(ids), seq - 1)]
-        for i, piece in enumerate(pieces):
-            if row and (not packed or i or len(ids) > left):
-                yield row
-                row, left = [], seq
-            row.append(piece)
-            left -= len(piece)
-    if row:
-        yield row
 
 
 def train(o, model):
