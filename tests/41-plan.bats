@@ -214,7 +214,7 @@ plan() {
 		    assert dpo["gemm_s"] == nll["gemm_s"] and dpo["least_bytes"] > nll["least_bytes"], (model, nll, dpo)
 	PY
 	fails_with 64 mt-plan --config "$CONFIGS/demo.json" --seq 64 --micro 1 --loss ipo
-	grep -q -- "--loss: 'ipo' is not nll, pg, dpo, simpo, orpo or kto" "$T/fails.err"
+	grep -q -- "--loss: 'ipo' is not nll, pg, dpo, simpo, orpo, kto or kd" "$T/fails.err"
 }
 
 @test "more host memory keeps what blocks would recompute, and a step is faster" {
