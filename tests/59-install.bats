@@ -151,7 +151,7 @@ offers() {
 	for program in mt-store mt-ckpt mt-stream mt-plan mt-optim mt-step mt-feed mt-run mt-tokens mt-tier; do
 		case $program in
 		mt-store) verbs="create init serve stat ls rm ring" ;;
-		mt-ckpt) verbs="load save export verify serve" ;;
+		mt-ckpt) verbs="load save export convert verify map serve" ;;
 		*) verbs=operand ;;
 		esac
 		for verb in $verbs; do offers $program "$verb" --; done | sort -u >"$T/offered"
