@@ -335,7 +335,7 @@ state_is() { [ "$(mt-store stat "$RUN" --json | value state)" = "$1" ]; }
 
 # bats test_tags=slow
 @test "processes of mt-run are killed when its run is whole and mt-store create has not ended: the run is removed" {
-	local case create
+	local case create all
 	for case in keeper create "create keeper" all; do
 		export LD_PRELOAD=$PROBES/so-late.so
 		DATA=$CASE/data.bin start --steps 5
@@ -347,7 +347,11 @@ state_is() { [ "$(mt-store stat "$RUN" --json | value state)" = "$1" ]; }
 		keeper) kill -9 "$keeper" ;;
 		create) kill -9 "$create" ;;
 		"create keeper") kill -9 "$create" "$keeper" ;;
-		all) kill -9 "$pid" $(pgrep -P "$pid") "$create" ;;
+		all)
+			all="$create $(pgrep -P "$pid") $pid"
+			kill -STOP $all                 # none sees another's death before its own
+			kill -9 $all
+			;;
 		esac
 		if [ "$case" = all ]; then
 			exits 137 wait $pid
