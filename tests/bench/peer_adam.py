@@ -8,22 +8,10 @@ reads numbers of updates on stdin and answers each with the seconds of these upd
 wall time of several. DeepSpeed compiles cpu_adam when it is first used: a minute or more, with ninja and g++.
 """
 import argparse
-import json
-import os
 import sys
 import time
 
-answers = os.fdopen(os.dup(1), "w")
-os.dup2(2, 1)                   # DeepSpeed and its compiler print on stdout
-
-
-def answer(line):
-    print(json.dumps(line), file=answers, flush=True)
-
-
-def leave(missing):
-    answer({"missing": missing})
-    sys.exit(0)
+from peer import answer, leave
 
 
 def make_optimizer(kind, params):

@@ -139,6 +139,15 @@ static __device__ __forceinline__ struct seen row_seen(const T *x, int64_t vocab
 	return s;
 }
 
+/* Of a row that is not in the loss: its gradient is 0 */
+template <typename T>
+static __device__ __forceinline__ void row_left_out(T *x, int64_t vocab, int backward, int aligned)
+{
+	float zeros[WIDE] = {0};
+	for (int64_t i = threadIdx.x * WIDE; backward && i < vocab; i += THREADS * WIDE)
+		put_wide(x + i, zeros, vocab - i, aligned && vocab - i >= WIDE);
+}
+
 /* CHANGED: logits were scaled and capped before; the gradient is that of what they were, times
  * slope (1 - (x rate)^2) */
 template <typename T, int CHANGED>
@@ -153,9 +162,7 @@ static __global__ void __launch_bounds__(THREADS)
 	float v[WIDE], weight = weights ? weights[row] : 1.0f;
 
 	if (target == UINT32_MAX || weight == 0) {
-		for (int j = 0; j < WIDE; j++) v[j] = 0;
-		for (int64_t i = threadIdx.x * WIDE; backward && i < vocab; i += THREADS * WIDE)
-			put_wide(x + i, v, vocab - i, aligned && vocab - i >= WIDE);
+		row_left_out(x, vocab, backward, aligned);
 		if (threadIdx.x == 0) losses[row] = 0;
 		return;
 	}
@@ -238,9 +245,7 @@ static __global__ void __launch_bounds__(THREADS)
 	float v[WIDE], weight = weights ? weights[row] : 1.0f, rate = 1.0f / t.temperature;
 
 	if (target == UINT32_MAX || weight == 0) {
-		for (int j = 0; j < WIDE; j++) v[j] = 0;
-		for (int64_t i = threadIdx.x * WIDE; backward && i < vocab; i += THREADS * WIDE)
-			put_wide(x + i, v, vocab - i, aligned && vocab - i >= WIDE);
+		row_left_out(x, vocab, backward, aligned);
 		if (threadIdx.x == 0) losses[row] = 0;
 		return;
 	}
