@@ -154,9 +154,9 @@ void options_check_seq(const struct options *opt, const struct mt_geometry *g)
 	if (opt->seq > g->max_position && g->flags & MT_POSITIONS)
 		mt_die(MT_EX_CONFIG, "--seq %llu is above %u tokens: the model has learned no more positions",
 			(unsigned long long)opt->seq, g->max_position);
-	if (opt->seq > g->max_position && g->flags & MT_ROPE_DYNAMIC)
+	if (opt->seq > g->max_position && g->flags & MT_SHORT_ROWS)
 		mt_die(MT_EX_CONFIG,
-			"--seq %llu is above %u tokens: there this model's rope (dynamic or longrope) is not supported",
+			"--seq %llu is above %u tokens: there this model's rope (dynamic or longrope) or indexer is not supported",
 			(unsigned long long)opt->seq, g->max_position);
 	if (opt->seq > g->max_position)
 		mt_say("--seq %llu is above the model's max_position_embeddings %u", (unsigned long long)opt->seq,

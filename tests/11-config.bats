@@ -695,8 +695,8 @@ self_attention.dense.weight ln_mlp.weight ln_mlp.bias mlp.dense_h_to_4h.weight m
 	geometry
 	cp "$T/layout" "$T/plain"
 	config llama '"rope_scaling": {"type": "dynamic", "factor": 4.0}'
-	geometry "rope_dynamic 1"
-	diff <(grep -v "^rope_dynamic" "$T/layout") <(grep -v "^rope_dynamic" "$T/plain")
+	geometry "short_rows 1"
+	diff <(grep -v "^short_rows" "$T/layout") <(grep -v "^short_rows" "$T/plain")
 }
 
 # ---- dialects
@@ -944,6 +944,13 @@ full='"layer_types": ["sliding_attention", "full_attention", "full_attention"]'
 	config phi3 '"pad_token_id": null' '"head_dim": 12' "\"rope_scaling\": {\"type\": \"longrope\", $longrope}"
 	fails_with 78 store-layout "$T/config.json"
 	grep -q "short_factor has 4 entries for 6 pairs" "$T/fails.err"
+}
+
+@test "an indexer of attention: rows in which it does not choose all tokens exit 78" {
+	make_run "$GOLDEN/glm-moe-dsa/model"
+	grep -q "5 tensors of .* are carried untrained" "$T/load.err" "$T/create.err"
+	fails_with 78 mt-step "$RUN" --steps 1 --batch 1 --seq 25 --lr 1e-3
+	grep -q "above 24 tokens: there this model's rope (dynamic or longrope) or indexer" "$T/fails.err"
 }
 
 @test "layers by pattern: every second, fourth or sixth is full, as layer_types says or as the pattern's key says" {

@@ -275,7 +275,7 @@ static const char *const flags[] = {MT_FLAGS(FLAG)};
 
 static int flags_same(uint32_t run, uint32_t dir)
 {
-	uint32_t differ = (run ^ dir) & ~(uint32_t)(MT_ROPE_DYNAMIC | MT_DROPOUT);
+	uint32_t differ = (run ^ dir) & ~(uint32_t)(MT_SHORT_ROWS | MT_DROPOUT);
 	if (!differ) return 0;
 	int bit = __builtin_ctz(differ);
 	return mt_fail(MT_EX_DATA, "config.json: %s is %u, the run's is %u", key_of(flags[bit]), dir >> bit & 1,

@@ -119,10 +119,10 @@ static int check_length(struct sampler *s, uint64_t record, uint64_t n)
 			"positions",
 			(unsigned long long)record, (unsigned long long)n, mt_s(n), (unsigned long long)max_tokens,
 			s->geo->max_position);
-	if (longer && s->geo->flags & MT_ROPE_DYNAMIC)
+	if (longer && s->geo->flags & MT_SHORT_ROWS)
 		return mt_fail(MT_EX_CONFIG,
 			"record %llu: %llu token%s and --max-tokens %llu are above %u tokens: there this model's rope (dynamic or "
-			"longrope) is not supported",
+			"longrope) or indexer is not supported",
 			(unsigned long long)record, (unsigned long long)n, mt_s(n), (unsigned long long)max_tokens,
 			s->geo->max_position);
 	if (longer && !s->warned)

@@ -699,6 +699,10 @@ void read_youtu(struct reader *r, struct model *m)
 	if (!is_given(json_object_get(r->root, "initializer_range"))) m->geo.init_range = 2 / sqrtf(5.0f * m->geo.hidden);
 }
 
+/* Attention is to the index_topk tokens that an indexer chooses. In rows that are no longer these are all before a
+ * token; the indexer has no gradient, and its tensors are carried along. */
+void read_indexed(struct reader *r, struct model *m) { m->longest_row = key_u32(r, "index_topk", 2048, 1, INT32_MAX); }
+
 /* Its rope is llama's. Null means no factor. */
 void read_minicpm3(struct reader *r, struct model *m)
 {

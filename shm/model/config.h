@@ -70,7 +70,7 @@ struct model {
 	uint32_t full_head_dim, full_kv_heads, full_k_is_v;
 	struct rope rope[ROPE_NONE];
 	uint32_t rotary_dim; /* elements of a head that turn, where a key says so instead of their part; 0: none does */
-	uint32_t rope_positions; /* positions that the ropes' frequencies hold for */
+	uint32_t longest_row;    /* for which the ropes' frequencies hold, and an indexer chooses all tokens; 0: any */
 	enum rope_of rope_of[MT_KINDS];
 	/* These have the numbers of their part alone: */
 	struct mt_layer mixer;   /* gated DeltaNet, Mamba 2 or a convolution, of layers that have it instead of attention */
@@ -249,7 +249,7 @@ typedef void read_function(struct reader *, struct model *);
 read_function read_falcon, read_gemma, read_gemma_1, read_gemma4, read_gemma4_unified, read_olmo, read_gpt2;
 read_function read_bigcode, read_opt, read_afmoe, read_delta, read_conv, read_lfm2, read_kimi, read_granite_hybrid;
 read_function read_nemotron_h, read_falcon_h1, read_internlm3, read_gptj, read_gpt_neo, read_biogpt;
-read_function read_youtu, read_minicpm3, read_granite_swa;
+read_function read_youtu, read_minicpm3, read_granite_swa, read_indexed;
 /* experts.c. read_experts: m->experts and m->sparse */
 read_function read_experts, read_minimax, read_gpt_oss, read_lfm2_experts, read_deepseek_v2, read_llama4;
 read_function read_hunyuan_experts;

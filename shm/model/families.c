@@ -359,6 +359,16 @@ static const struct family families[] = {
 		.latent = {1536, 512, 128, 128},
 		.experts = {DEEPSEEK_EXPERTS(256, 8, 2048, 1), .renormalise = true, .scale = 2.5f, .groups = 8,
 			.groups_used = 4, .dense = DENSE_FIRST, .first = 3}},
+	{"deepseek_v32", "DeepseekV32ForCausalLM", .size = {61, 7168, 18432, 129280, 163840, 128, 128, 64},
+		.size_name = {[S_HEAD_DIM] = "qk_rope_head_dim"}, .flag_key = {ATTENTION_BIAS}, .neighbours = true,
+		.latent = {1536, 512, 128, 128}, .any_head_dim = true, .read = read_indexed,
+		.experts = {DEEPSEEK_EXPERTS(256, 8, 2048, 1), .renormalise = true, .scale = 2.5f, .groups = 8,
+			.groups_used = 4, .dense = DENSE_TYPES, .first = 3}},
+	{"glm_moe_dsa", "GlmMoeDsaForCausalLM", .size = {78, 6144, 12288, 154880, 202752, 64, 64, 64},
+		.size_name = {[S_HEAD_DIM] = "qk_rope_head_dim"}, .flag_key = {ATTENTION_BIAS}, .eps = 1e-5,
+		.neighbours = true, .latent = {2048, 512, 192, 256}, .any_head_dim = true, .read = read_indexed,
+		.experts = {DEEPSEEK_EXPERTS(256, 8, 2048, 1), .renormalise = true, .scale = 2.5f, .groups = 1,
+			.dense = DENSE_TYPES, .first = 3}},
 	{"sarvam_mla", "SarvamMLAForCausalLM", .shares = "deepseek_v3",
 		.alias = {{"num_experts", "n_routed_experts"}, {"num_shared_experts", "n_shared_experts"}},
 		.size = {32, 4096, 16384, 262144, 4096, 64, DERIVED, 64}, .size_name = {[S_HEAD_DIM] = "qk_rope_head_dim"},
@@ -514,8 +524,8 @@ static const struct {
 	{"a second decoder predicts codes of sound", "moshi"},
 	{"attention needs a bias by distance (ALiBi, or learned)", "bloom cpmant inkling2_loop_text inkling2_text "
 		"inkling_text mpt"},
-	{"attention needs an indexer that chooses keys", "axk2 deepseek_v32 deepseek_v4 dots3_note dots3_note_text "
-		"glm_moe_dsa hy_v4 minimax_m3_vl_text qwen4_exp qwen4_exp_text"},
+	{"attention needs an indexer that chooses keys", "axk2 deepseek_v4 dots3_note dots3_note_text "
+		"hy_v4 minimax_m3_vl_text qwen4_exp qwen4_exp_text"},
 	{"attention needs other scores (hashed, masked by values, differential)", "diffllama doge reformer"},
 	{"attention needs experts, convolutions or another gate", "beam jetmoe laguna lfm3 zaya"},
 	{"attention needs values of another size than keys", "mimo_v2_flash"},

@@ -29,7 +29,8 @@ static void read_layer_types(struct reader *r, const struct family *family, uint
 			(family->mamba && (strcmp(type, "linear_attention") == 0 || strcmp(type, "mamba") == 0)) ||
 			(family->beside && strcmp(type, "hybrid") == 0);
 		bool full = (!family->beside && strcmp(type, "full_attention") == 0) ||
-			(family->mamba && strcmp(type, "attention") == 0);
+			(family->mamba && strcmp(type, "attention") == 0) ||
+			(family->read == read_indexed && strcmp(type, "indexed_attention") == 0);
 		bool span = family->spans && strcmp(type, "chunked_attention") == 0;
 		if (!sliding && !mixer && !full && !span) REFUSE(r, MT_EX_CONFIG, "layer_types '%.40s' is not supported", type);
 		if (sliding && !window_given)
@@ -293,8 +294,8 @@ void read_layers(struct reader *r, const struct family *family, struct model *m)
 		m->geo.kind_of[i] = kind_number(r, m, &k, rope);
 	}
 	for (uint32_t i = 0; i < m->geo.n_kinds && !r->rc; i++) rope_fill(r, family, m, m->rope_of[i], &m->geo.kind[i]);
-	/* Rows that are longer would want other frequencies. mt-step refuses rows above max_position with this flag. */
-	if (!m->rope_positions) return;
-	m->geo.flags |= MT_ROPE_DYNAMIC;
-	if (m->rope_positions < m->geo.max_position) m->geo.max_position = m->rope_positions;
+	/* mt-step refuses rows above max_position with this flag. */
+	if (!m->longest_row) return;
+	m->geo.flags |= MT_SHORT_ROWS;
+	if (m->longest_row < m->geo.max_position) m->geo.max_position = m->longest_row;
 }

@@ -269,7 +269,7 @@ static double alpha_base(double theta, double alpha, uint32_t dim)
 /* This rope's frequencies hold for this many positions; a model's, for the fewest of all its ropes */
 static void holds_for(struct model *m, uint32_t positions)
 {
-	if (!m->rope_positions || positions < m->rope_positions) m->rope_positions = positions;
+	if (!m->longest_row || positions < m->longest_row) m->longest_row = positions;
 }
 
 /* LongRoPE (arXiv 2402.13753) for rows up to the original length: the short factors. */

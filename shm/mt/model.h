@@ -15,9 +15,8 @@
 	F(O_BIAS, 2, o_bias) \
 	F(MLP_BIAS, 3, mlp_bias) \
 	F(QK_NORM, 4, qk_norm)                  /* q and k have norms, of each head */ \
-	F(ROPE_DYNAMIC, 5, rope_dynamic)        /* rows longer than max_position would want other frequencies: refused by \
-											 * mt-step. With longrope, max_position is the length up to which its \
-											 * short factors hold */ \
+	F(SHORT_ROWS, 5, short_rows)            /* mt-step refuses rows longer than max_position, the length up to which \
+											 * frequencies of rope hold, and an indexer chooses all tokens */ \
 	F(QK_NORM_ROW, 6, qk_norm_row)          /* with MT_QK_NORM: one norm of all q heads together, one of all k */ \
 	F(QK_NORM_AFTER, 7, qk_norm_after)      /* with MT_QK_NORM: after rope */ \
 	F(V_NORM, 8, v_norm)                    /* each head of v has a norm without weight */ \

@@ -105,6 +105,27 @@ CASES = {
         "dialect": 4, "names": {"num_experts": "n_routed_experts", "num_shared_experts": "n_shared_experts"},
         "factors": {"embed": 3.0, "gate.weight": 3.0}, "correction": (0, 0.4),
         "train": {"micro": 2, "warmup": 2, "clip": 2.2}},
+    # as deepseek-v3; an indexer chooses all tokens of a row
+    "deepseek-v32": {
+        "config": transformers.DeepseekV32Config(
+            **SMALL, intermediate_size=22, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2,
+            q_lora_rank=12, kv_lora_rank=10, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=8,
+            moe_intermediate_size=6, n_shared_experts=1, n_routed_experts=8, num_experts_per_tok=2, n_group=4,
+            topk_group=2, first_k_dense_replace=1, index_topk=24, index_head_dim=8, index_n_heads=2, rope_parameters={
+                "rope_type": "yarn", "rope_theta": 100.0, "factor": 8.0, "original_max_position_embeddings": 32,
+                "beta_fast": 4.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0}),
+        "dialect": 5, "factors": {"embed": 3.0, "gate.weight": 3.0}, "correction": (0, 0.4),
+        "train": {"micro": 2, "warmup": 2, "clip": 2.6}},
+    # as GLM-5: the same without groups, and layer 1 takes layer 0's choice
+    "glm-moe-dsa": {
+        "config": transformers.GlmMoeDsaConfig(
+            **SMALL, intermediate_size=22, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2,
+            q_lora_rank=12, kv_lora_rank=10, qk_nope_head_dim=6, qk_rope_head_dim=4, v_head_dim=8,
+            moe_intermediate_size=6, n_shared_experts=1, n_routed_experts=6, num_experts_per_tok=2,
+            first_k_dense_replace=1, index_topk=24, index_head_dim=8, index_n_heads=2, indexer_types=["full", "shared"],
+            rope_parameters={"rope_type": "default", "rope_theta": 100.0}),
+        "dialect": 5, "factors": {"embed": 3.0, "gate.weight": 3.0}, "correction": (0, 0.4),
+        "train": {"micro": 2, "warmup": 2, "clip": 2.94}},
     # experts by softmax alone, whose weights are not divided by their sum; yarn whose two factors are equal
     "deepseek-v2": {
         "config": transformers.DeepseekV2Config(

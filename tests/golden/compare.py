@@ -36,9 +36,9 @@ OBJECTIVE = 1e-5  # what an objective's metrics may be off by: means of sums of 
 LR = 1e-6  # of --lr: the transaction record holds it in fp32
 
 
-EXACT = ("glm4_moe", "ernie4_5_moe", "minimax_m2", "dots1", "solar_open", "exaone_moe", "sarvam_moe",
-         "lfm2_moe", "deepseek_v2", "deepseek_v3", "glm4_moe_lite", "nemotron_h", "afmoe", "kimi_linear", "sarvam_mla",
-         "hy_v3", "hunyuan_v1_moe")
+EXACT = ("glm4_moe", "ernie4_5_moe", "minimax_m2", "dots1", "solar_open", "exaone_moe", "sarvam_moe", "lfm2_moe",
+         "deepseek_v2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "glm4_moe_lite", "nemotron_h", "afmoe",
+         "kimi_linear", "sarvam_mla", "hy_v3", "hunyuan_v1_moe")
 
 
 def exact(model_type, name):
@@ -82,8 +82,8 @@ def bf16_bounds(case, steps):
     last = read_safetensors(os.path.join(case, "final.safetensors"))
     grad = read_safetensors(os.path.join(case, "grad1.safetensors"))
     flips = squares = effect = 0.0
-    for name, (_, _, values) in last.items():
-        for w, end, g in zip(first[name][2], values, grad[name][2]):
+    for name in grad:  # what is carried has none
+        for w, end, g in zip(first[name][2], last[name][2], grad[name][2]):
             # neighbours of a number in [2^(e-1), 2^e) with 8 bits of precision are 2^(e-8) apart
             flip = 0 if exact(config["model_type"], name) else abs(end - w) * math.ldexp(1.0, math.frexp(w)[1] - 8)
             flips += flip

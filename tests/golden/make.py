@@ -190,19 +190,20 @@ EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
 
 
 def is_carried(config, name):
-    """Of a class for images too: a tensor of other parts than its text model, which is not trained"""
-    return hasattr(config, "text_config") and not any(
-        part in name for part in ("language_model.", "text_model.", "lm_head."))
+    """Not trained: of a class for images too, a tensor of other parts than its text model; of others, an indexer's"""
+    if not hasattr(config, "text_config"):
+        return ".indexer." in name
+    return not any(part in name for part in ("language_model.", "text_model.", "lm_head."))
 
 
 def build(config, dtype):
-    if not hasattr(config, "text_config"):
-        return transformers.AutoModelForCausalLM.from_config(config, dtype=dtype, **EAGER)
-    # a copy, since the class notes its dtype in it
-    model = transformers.AutoModelForImageTextToText.from_config(copy.deepcopy(config), dtype=dtype, **EAGER)
+    whole = hasattr(config, "text_config")
+    kind = transformers.AutoModelForImageTextToText if whole else transformers.AutoModelForCausalLM
+    # a copy, since a class for images notes its dtype in it
+    model = kind.from_config(copy.deepcopy(config), dtype=dtype, **EAGER)
     for name, p in model.named_parameters():
         p.requires_grad_(not is_carried(config, name))
-    return with_text_scale(model)
+    return with_text_scale(model) if whole else model
 
 
 def with_text_scale(model):

@@ -147,10 +147,14 @@ LATENT = {**BIAS, **MOE, "q_lora_rank": [None, 12], "kv_lora_rank": [10], "qk_no
           "rope_interleave": [True, False], "rope_theta": [500.0]}
 LATENT_ROPE = {"rope_scaling": [None, YARN, {**YARN, "mscale": 0.7, "mscale_all_dim": 1.0},
                                 {"rope_type": "linear", "factor": 4.0, "mscale_all_dim": 1.0}]}
+INDEXED = {**{k: v for k, v in LATENT.items() if k != "rope_interleave"}, **LATENT_ROPE, "q_lora_rank": [12],
+           "first_k_dense_replace": [0, 2], "mlp_layer_types": [None, ["sparse", "dense", "sparse", "dense"]],
+           "index_topk": [24, 200]}
 FAMILIES.update({
     "deepseek_v2": {**{k: v for k, v in LATENT.items() if k != "norm_topk_prob"}, **LATENT_ROPE,
                     "first_k_dense_replace": [0, 2], "topk_method": ["greedy", "group_limited_greedy"]},
     "deepseek_v3": {**LATENT, **LATENT_ROPE, "first_k_dense_replace": [0, 2]},
+    "deepseek_v32": INDEXED, "glm_moe_dsa": {**INDEXED, "indexer_types": [None, ["full", "shared", "full", "shared"]]},
     "glm4_moe_lite": {**LATENT, **LATENT_ROPE, "mlp_layer_types": [["sparse", "dense", "sparse", "dense"]]},
 })
 DENSE_LATENT = {key: values for key, values in LATENT.items() if key not in MOE}
@@ -253,7 +257,7 @@ ALWAYS.update({family: {**EXPERTS, "num_experts": 6, "num_local_experts": 6}
 ALWAYS["hunyuan_v1_moe"] = {"num_experts": 6, "moe_topk": 2}
 ALWAYS["gptj"] = ALWAYS["codegen"] = {"rotary_dim": 4}
 ALWAYS["gpt_neo"] = {"attention_types": [[["global", "local"], 2]]}
-for family in ("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "mistral4", "sarvam_mla"):
+for family in ("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "glm4_moe_lite", "mistral4", "sarvam_mla"):
     ALWAYS[family] = {**EXPERTS, "num_attention_heads": 4, "num_key_value_heads": 4, "qk_rope_head_dim": 8,
                       "n_routed_experts": 8, "n_group": 2, "topk_group": 1}
 ALWAYS["kimi_linear"] = {"num_attention_heads": 4, "num_key_value_heads": 4, "qk_rope_head_dim": 8, "num_experts": 6,
@@ -495,6 +499,7 @@ def check(where, config):
         model = whole.from_config(meant)
     kept = {n: b for n, b in model.named_buffers() if n in model.state_dict()}
     files = revert_weight_conversion(model, {**dict(model.named_parameters()), **kept})
+    files = {name: p for name, p in files.items() if ".indexer." not in name}  # which is carried
     shapes = {name: tuple(p.squeeze(1).shape if "conv" in name and p.dim() == 3 else
                           p.flatten(0, 2).shape if p.dim() == 4 else p.shape) or (1,) for name, p in files.items()}
     if config["model_type"] == "kimi_linear":  # transformers names the MLP of dense layers, too, after the experts
@@ -505,8 +510,10 @@ def check(where, config):
         model, = (m for n, m in model.named_modules() if n in (
             "model.language_model", "model.text_model", "language_model.model"))
     assert tensors == shapes, (config, set(tensors.items()) ^ set(shapes.items()))
-    if facts["rope_dynamic"] == "0":    # else the length up to which frequencies hold
+    if facts["short_rows"] == "0":    # else the length up to which frequencies hold
         assert int(facts["max_position"]) == meant.max_position_embeddings, config
+    elif hasattr(meant, "index_topk"):
+        assert int(facts["max_position"]) == min(meant.index_topk, meant.max_position_embeddings), config
     pad = model.get_input_embeddings().padding_idx
     assert int(facts["pad_token"]) == (-1 if pad is None else pad), config
     base = base_of(model)
