@@ -38,7 +38,8 @@
 	F(mt_geometry, mamba_out_scale, 10660, 4) F(mt_geometry, gate_scale, 10664, 4) \
 	F(mt_geometry, mamba_scale, 10668, 20) F(mt_geometry, mamba_in_scale, 10688, 4) \
 	F(mt_geometry, attention_in_scale, 10692, 4) F(mt_geometry, ple_dim, 10696, 4) \
-	F(mt_geometry, ple_vocab, 10700, 4)
+	F(mt_geometry, ple_vocab, 10700, 4) F(mt_geometry, alibi, 10704, 4) F(mt_geometry, alibi_scale, 10708, 4) \
+	F(mt_geometry, alibi_rounded, 10712, 4)
 
 #define MT_ABI_FIELDS(F) \
 	F(mt_header, magic, 0, 8) F(mt_header, abi, 8, 4) F(mt_header, state, 12, 4) F(mt_header, fingerprint, 16, 8) \
@@ -142,7 +143,7 @@
 #define MT_ABI_RESERVED(R) \
 	R(mt_header, reserved, 64) R(mt_control, reserved0, 56) R(mt_control, reserved1, 32) \
 	R(mt_control, reserved2, 160 - 16 * MT_FIGURES_WORDS) \
-	R(mt_layer, reserved, 8) R(mt_geometry, reserved, 24) R(mt_tensor, reserved, 4) \
+	R(mt_layer, reserved, 8) R(mt_geometry, reserved, 12) R(mt_tensor, reserved, 4) \
 	R(mt_unit, reserved0, 16) R(mt_unit, reserved1, 56) R(mt_unit, reserved2, 56) R(mt_slot, reserved, 64) \
 	R(mt_position, reserved, 8) R(mt_txn, reserved0, 56) \
 	R(mt_txn, reserved1, 40 - 8 * MT_FIGURES_IN_TXN) R(mt_txn, reserved2, 4) R(mt_txn, reserved3, 24) \

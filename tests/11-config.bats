@@ -353,6 +353,26 @@ self_attention.dense.weight ln_mlp.weight ln_mlp.bias mlp.dense_h_to_4h.weight m
 	refused 78 "clip_qkv is not supported"
 	config iquestcoder '"use_sliding_window": true'
 	refused 78 "use_sliding_window true is not supported"
+	config mpt '"attn_config": {"alibi_bias_max": 16}'
+	refused 78 "alibi_bias_max is not supported, only 8"
+	config mpt '"attn_config": {"alibi": false}'
+	refused 78 "alibi false is not supported"
+	config mpt '"attn_config": {"qk_ln": true}'
+	refused 78 "qk_ln true is not supported"
+	config mpt '"attn_config": {"prefix_lm": true}'
+	refused 78 "prefix_lm true is not supported"
+	config mpt '"attn_config": {"attn_type": "multiquery_attention"}'
+	refused 78 "attn_type 'multiquery_attention' is not supported"
+	config mpt '"attn_config": {"attn_pdrop": 0.1}'
+	refused 78 "attn_pdrop 0.1 is not supported"
+	config mpt '"attn_config": {"clip_qkv": 6}'
+	refused 78 "clip_qkv is not supported"
+	config mpt '"no_bias": false'
+	refused 78 "no_bias false is not supported"
+	config mpt '"logit_scale": "inv_sqrt_d_model"'
+	refused 78 "logit_scale is not supported"
+	config mpt '"expansion_ratio": 2'
+	refused 78 "expansion_ratio is not supported, only 4"
 	config gptj '"rotary_dim": null'
 	refused 65 "rotary_dim is not an integer"
 	config gpt_neo '"attention_types": [[["global", "cross"], 1]]'

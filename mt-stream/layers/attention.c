@@ -154,6 +154,10 @@ static struct op attention_op(const struct run *r, enum op_code code, const stru
 			.o = value_at(r, n->out),
 			.lse = value_at(r, n->side[0]),
 			.cap = c->geo->attention_cap,
+			.alibi = {.max = c->geo->alibi,
+				.scale = c->geo->alibi_scale,
+				.rounded = c->geo->alibi_rounded,
+				.heads = l->heads},
 			.sinks = r->w->t[MT_T_SINKS],
 			.host_starts = l->span ? NULL : c->host_starts,
 			.work = c->s.attention,
@@ -221,6 +225,7 @@ static bool group_next(struct group *g, bool begin)
 	if (!begin) g->first += g->own.kv_heads;
 	g->first_q = g->first * (g->all.heads / g->all.kv_heads);
 	g->own.lse = g->all.lse + g->all.n * g->first_q;
+	g->own.alibi.first = g->first_q;
 	g->own.sinks = operands_after(d, g->all.sinks, g->first_q);
 	return g->first < g->all.kv_heads;
 }

@@ -318,12 +318,12 @@ static inline bool has_norms(const struct mt_geometry *g, const struct mt_layer 
 	bool plain = g->flags & MT_QK_NORM_PLAIN;
 	return (g->flags & MT_QK_NORM && l->heads && (l->rope_dim || !plain)) || l->kv_rank;
 }
-/* Have scores neither a cap nor sinks, and documents no spans? An attention backend computes nothing else. */
+/* Have scores neither a cap nor sinks nor ALiBi, and documents no spans? An attention backend computes nothing else. */
 static inline bool attention_plain(const struct mt_geometry *g)
 {
 	for (uint32_t k = 0; k < g->n_kinds; k++)
 		if (g->kind[k].span) return false;
-	return !(g->flags & MT_SINKS) && g->attention_cap == 0;
+	return !(g->flags & MT_SINKS) && g->attention_cap == 0 && g->alibi == 0;
 }
 
 /* Has the model an auxiliary loss or a z-loss of routers? */

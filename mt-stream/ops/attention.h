@@ -2,12 +2,23 @@
 #ifndef MT_STREAM_OPS_ATTENTION_H
 #define MT_STREAM_OPS_ATTENTION_H
 
+#include <math.h>
 #include <stdbool.h>
+#include <string.h>
 
 #include "common.h"
 
-/* Causal attention inside documents: o = softmax(s) v. s = q k' scale, or with a cap s = cap tanh(q k' scale / cap).
- * Nothing of size seq x seq is kept. */
+/* ALiBi (arXiv 2108.12409): the score of token i and a token j before it gets scale slope (j - i). Head h of n, a power
+ * of two, has the slope 2^(-max (h + 1) / n); of other numbers of heads, those beyond the n have every second one of
+ * 2 n heads. `rounded`: slopes, positions in the document, and their products are rounded to bf16. */
+struct alibi {
+	float max, scale; /* max 0: none */
+	bool rounded;
+	int64_t heads, first; /* of the model, of which these are some: from this one on */
+};
+
+/* Causal attention inside documents: o = softmax(s) v. s = q k' scale, or with a cap s = cap tanh(q k' scale / cap), or
+ * with ALiBi. Nothing of size seq x seq is kept. */
 struct attention_args {
 	int64_t n, seq, heads, kv_heads, dim; /* dim: at most 512 */
 	int64_t dim_v;                        /* of a head of v and o, at most 512; 0: dim */
@@ -23,6 +34,7 @@ struct attention_args {
 	const void *d_o;        /* (N, NH DV), backward */
 	void *dqkv;             /* as qkv, backward; NULL: forward */
 	float cap;              /* 0: none */
+	struct alibi alibi;
 	const void
 		*sinks; /* (NH): each is one more score of every query of its head, of a token whose v is 0; NULL: none */
 	/* For an attention backend of the device (device.h): */
@@ -32,6 +44,40 @@ struct attention_args {
 };
 
 static inline ON_DEVICE int64_t attention_dim_v(const struct attention_args *a) { return a->dim_v ? a->dim_v : a->dim; }
+
+/* What a head's scores get, or with scale that times it */
+struct bias {
+	float slope, scale;
+	bool rounded;
+};
+
+static inline ON_DEVICE float rounded_to_bf16(float x)
+{
+	uint32_t bits;
+	memcpy(&bits, &x, sizeof bits);
+	bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000;
+	memcpy(&x, &bits, sizeof x);
+	return x;
+}
+
+static inline ON_DEVICE struct bias bias_of(const struct alibi *a, int64_t head, float scale)
+{
+	int64_t n = 1, h = a->first + head;
+	while (2 * n <= a->heads) n *= 2;
+	float share = h < n ? (float)(h + 1) / (float)n : (float)(2 * (h - n) + 1) / (float)(2 * n);
+	float slope = exp2f(-a->max * share);
+	struct bias b = {a->rounded ? rounded_to_bf16(slope) : slope, a->scale * scale, a->rounded};
+	return b;
+}
+
+/* For query i and key j, counted from the document's start */
+static inline ON_DEVICE float bias_at(const struct bias *b, int64_t i, int64_t j)
+{
+	if (!b->rounded) return b->scale * b->slope * (float)(j - i);
+	float at_j = rounded_to_bf16(b->slope * rounded_to_bf16((float)j));
+	return b->scale * (at_j - rounded_to_bf16(b->slope * rounded_to_bf16((float)i)));
+}
+
 /* Elements of a token in qkv */
 static inline ON_DEVICE int64_t attention_row(const struct attention_args *a)
 {

@@ -233,6 +233,14 @@ static void check_factor(struct reader *r, const char *key, double x)
 	if (!(x > 1 / most && x < most)) REFUSE(r, MT_EX_CONFIG, "%s %g is out of range", key, x);
 }
 
+/* A number that must be 0: with others the model has parts that mt does not have */
+static void refuse_number(struct reader *r, const char *key, double missing)
+{
+	const json_t *v = json_object_get(r->root, key);
+	double x = v ? key_number(r, r->root, key) : missing;
+	if (x != 0 && !isnan(x)) REFUSE(r, MT_EX_CONFIG, "%s %g is not supported", key, x);
+}
+
 /* Factors and caps, which are 1, none, and 1 / sqrt(head_dim) where the family has no key for them */
 static void read_numbers(struct reader *r, const struct family *family, struct model *m)
 {
@@ -249,6 +257,13 @@ static void read_numbers(struct reader *r, const struct family *family, struct m
 		float f = (float)(k->as == RECIPROCAL ? 1 / x : k->as == RECIPROCAL_ROOT ? 1 / sqrt(x) : x);
 		memcpy((char *)m + k->at, &f, sizeof f);
 	}
+}
+
+static void set_alibi(struct model *m)
+{
+	m->geo.alibi = 8;
+	m->geo.alibi_scale = 1;
+	m->no_rope = true;
 }
 
 /* FalconConfig's keys for the forms of its block: 7B (multi_query, parallel_attn), 40B (new_decoder_architecture) */
@@ -269,6 +284,10 @@ void read_falcon(struct reader *r, struct model *m)
 		REFUSE(r, MT_EX_CONFIG, "num_kv_heads %u is not num_attention_heads %u", m->base.kv_heads, m->base.heads);
 	if (parallel) m->geo.flags |= norms == 2 ? MT_PARALLEL : PARALLEL_ONE_NORM;
 	if (parallel && norms == 2) m->geo.names = MT_NAMES_FALCON_40B;
+	if (!key_bool(r, r->root, "alibi", false)) return;
+	set_alibi(m);
+	m->geo.alibi_scale = m->geo.attention_scale;
+	m->geo.alibi_rounded = 1;
 }
 
 /* Embeddings are multiplied by the root of their size. */
@@ -292,6 +311,33 @@ void read_olmo(struct reader *r, struct model *m)
 	if (is_given(json_object_get(r->root, "clip_qkv"))) REFUSE(r, MT_EX_CONFIG, "clip_qkv is not supported");
 }
 
+/* Of MPT's own code, MptForCausalLM computes one form, whatever the other keys say. */
+void read_mpt(struct reader *r, struct model *m)
+{
+	struct reader own = {.root = key_object(r, "attn_config"), .outer = r->outer, .rc = r->rc};
+	double scale = key_number(&own, own.root, "softmax_scale");
+	const char *type = key_string(&own, own.root, "attn_type");
+	if (!isnan(scale)) {
+		check_factor(&own, "softmax_scale", scale);
+		m->geo.attention_scale = (float)scale;
+	}
+	set_alibi(m);
+	if (key_u32(&own, "alibi_bias_max", 8, 1, UINT32_MAX) != 8) /* in transformers this key changes nothing */
+		REFUSE(&own, MT_EX_CONFIG, "alibi_bias_max is not supported, only 8");
+	if (!key_bool(&own, own.root, "alibi", true)) REFUSE(&own, MT_EX_CONFIG, "alibi false is not supported");
+	if (key_bool(&own, own.root, "qk_ln", false)) REFUSE(&own, MT_EX_CONFIG, "qk_ln true is not supported");
+	if (key_bool(&own, own.root, "prefix_lm", false)) REFUSE(&own, MT_EX_CONFIG, "prefix_lm true is not supported");
+	if (type && strcmp(type, "multihead_attention") != 0)
+		REFUSE(&own, MT_EX_CONFIG, "attn_type '%.40s' is not supported", type);
+	refuse_number(&own, "attn_pdrop", 0);
+	read_olmo(&own, m);
+	r->rc = own.rc;
+	if (!key_bool(r, r->root, "no_bias", true)) REFUSE(r, MT_EX_CONFIG, "no_bias false is not supported");
+	if (is_given(json_object_get(r->root, "logit_scale"))) REFUSE(r, MT_EX_CONFIG, "logit_scale is not supported");
+	if (key_u32(r, "expansion_ratio", 4, 1, UINT32_MAX) != 4)
+		REFUSE(r, MT_EX_CONFIG, "expansion_ratio is not supported, only 4");
+}
+
 /* Its own code has o's bias by the same key as the MLP's, Llama's class by that of q, k and v. */
 void read_internlm3(struct reader *r, struct model *m)
 {
@@ -309,14 +355,6 @@ void read_bigcode(struct reader *r, struct model *m)
 {
 	read_gpt2(r, m);
 	if (key_bool(r, r->root, "multi_query", true)) m->base.kv_heads = 1;
-}
-
-/* A number that must be 0: with others the model has parts that mt does not have */
-static void refuse_number(struct reader *r, const char *key, double missing)
-{
-	const json_t *v = json_object_get(r->root, key);
-	double x = v ? key_number(r, r->root, key) : missing;
-	if (x != 0 && !isnan(x)) REFUSE(r, MT_EX_CONFIG, "%s %g is not supported", key, x);
 }
 
 /* The number of a head's elements that turn */

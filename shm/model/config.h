@@ -249,7 +249,7 @@ typedef void read_function(struct reader *, struct model *);
 read_function read_falcon, read_gemma, read_gemma_1, read_gemma4, read_gemma4_unified, read_olmo, read_gpt2;
 read_function read_bigcode, read_opt, read_afmoe, read_delta, read_conv, read_lfm2, read_kimi, read_granite_hybrid;
 read_function read_nemotron_h, read_falcon_h1, read_internlm3, read_gptj, read_gpt_neo, read_biogpt;
-read_function read_youtu, read_minicpm3, read_granite_swa, read_indexed;
+read_function read_youtu, read_minicpm3, read_granite_swa, read_indexed, read_mpt;
 /* experts.c. read_experts: m->experts and m->sparse */
 read_function read_experts, read_minimax, read_gpt_oss, read_lfm2_experts, read_deepseek_v2, read_llama4;
 read_function read_hunyuan_experts;

@@ -165,7 +165,13 @@ static const struct family families[] = {
 		.size_name = {[S_FFN] = "ffn_hidden_size", [S_KV_HEADS] = "num_kv_heads", [S_HEAD_DIM] = ""}, .tied = true,
 		.flags = MT_LAYERNORM | MT_NORM_BIAS, .flag_key = {{"bias", ALL_BIASES, false}}, .act_key = "activation",
 		.act = "gelu", .ungated = true, .names = MT_NAMES_FALCON, .eps_key = "layer_norm_epsilon", .eps = 1e-5,
-		.no_pad = true, .refused = {"alibi"}, .read = read_falcon},
+		.no_pad = true, .read = read_falcon},
+	{"mpt", "MptForCausalLM", .size = {24, 2048, DERIVED, 50368, 2048, 16, DERIVED, DERIVED},
+		.size_name = {[S_LAYERS] = "n_layers", [S_HIDDEN] = "d_model", [S_FFN] = "", [S_POSITIONS] = "max_seq_len",
+			[S_HEADS] = "n_heads", [S_KV_HEADS] = "", [S_HEAD_DIM] = ""},
+		.alias = {{"num_hidden_layers", "n_layers"}, {"hidden_size", "d_model"}, {"num_attention_heads", "n_heads"}},
+		.tied = true, .flags = MT_LAYERNORM, .act_key = "", .act = "gelu", .ungated = true, .names = MT_NAMES_MPT,
+		.eps_key = "layer_norm_epsilon", .eps = 1e-5, .no_pad = true, .dropout_key = {"emb_pdrop"}, .read = read_mpt},
 	{"gpt_neox", "GPTNeoXForCausalLM", .size = {44, 6144, 24576, 50432, 2048, 64, DERIVED, DERIVED},
 		.size_name = {[S_KV_HEADS] = ""}, .heads_fill_hidden = true,
 		.flags = MT_LAYERNORM | MT_NORM_BIAS | MT_MLP_BIAS,
@@ -523,9 +529,9 @@ static const struct {
 	{"bytes are grouped to tokens by a second model", "blt"},
 	{"a second decoder predicts codes of sound", "moshi"},
 	{"attention needs a bias by distance (ALiBi, or learned)", "bloom cpmant inkling2_loop_text inkling2_text "
-		"inkling_text mpt"},
-	{"attention needs an indexer that chooses keys", "axk2 deepseek_v4 dots3_note dots3_note_text "
-		"hy_v4 minimax_m3_vl_text qwen4_exp qwen4_exp_text"},
+		"inkling_text"},
+	{"attention needs an indexer that chooses keys", "axk2 deepseek_v4 dots3_note dots3_note_text hy_v4 "
+		"minimax_m3_vl_text qwen4_exp qwen4_exp_text"},
 	{"attention needs other scores (hashed, masked by values, differential)", "diffllama doge reformer"},
 	{"attention needs experts, convolutions or another gate", "beam jetmoe laguna lfm3 zaya"},
 	{"attention needs values of another size than keys", "mimo_v2_flash"},

@@ -135,3 +135,7 @@ NAMES(HY_V3, .renamed = true, .now = MT_NAMES_EXAONE_MOE, .other = {{MT_T_ROUTER
 NAMES(HUNYUAN_MOE, .base = MT_NAMES_HUNYUAN, .other = {{MT_T_ROUTER, "mlp.gate.wg.weight"},
 	{MT_T_SGATE, "mlp.shared_mlp.gate_proj.weight"}, {MT_T_SUP, "mlp.shared_mlp.up_proj.weight"},
 	{MT_T_SDOWN, "mlp.shared_mlp.down_proj.weight"}})
+NAMES(MPT, .blocks = "transformer.blocks", .other = {{MT_T_EMBED, "transformer.wte.weight"},
+	{MT_T_NORM1, "norm_1.weight"}, {MT_T_Q, "attn.Wqkv.weight"}, {MT_T_K, NULL}, {MT_T_V, NULL},
+	{MT_T_O, "attn.out_proj.weight"}, {MT_T_NORM2, "norm_2.weight"}, {MT_T_UP, "ffn.up_proj.weight"},
+	{MT_T_DOWN, "ffn.down_proj.weight"}, {MT_T_FNORM, "transformer.norm_f.weight"}})

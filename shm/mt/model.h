@@ -157,7 +157,11 @@ struct mt_geometry {            /* a model family as a table; shm/model/families
 	float    attention_in_scale;/* and on what q, k and v are made of */
 	uint32_t ple_dim;           /* elements of each block's own input ("per-layer embeddings"); 0: none */
 	uint32_t ple_vocab;         /* rows of their table */
-	uint32_t reserved[6];
+	float    alibi;             /* not 0: attention has ALiBi (arXiv 2108.12409): of n heads, a power of two, the last
+								 * one has the slope 2^-alibi; */
+	float    alibi_scale;       /* a factor on it; */
+	uint32_t alibi_rounded;     /* and 1: slopes, positions and their products are rounded to bf16 */
+	uint32_t reserved[3];
 };
 
 static inline const struct mt_layer *mt_layer_of(const struct mt_geometry *g, uint32_t layer)

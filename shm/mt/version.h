@@ -5,7 +5,7 @@
 /* clang-format off */
 
 #define MT_VERSION "0.2.0"
-#define MT_ABI 23
+#define MT_ABI 24
 
 /* clang-format on */
 

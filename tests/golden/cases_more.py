@@ -191,6 +191,19 @@ CASES = {
             tie_word_embeddings=False, activation="gelu_pytorch_tanh"),
         "dialect": 5,
         "train": {"clip": 2.0}},
+    # as Falcon-RW: ALiBi, rounded to bf16, a number of heads that is no power of two; all biases
+    "falcon-alibi": {
+        "config": transformers.FalconConfig(
+            **SMALL, num_attention_heads=6, alibi=True, parallel_attn=False, multi_query=False, bias=True),
+        "dialect": 5,
+        "train": {"micro": 2, "clip": 2.48}},
+    # ALiBi, no biases at all
+    "mpt": {
+        "config": transformers.MptConfig(
+            vocab_size=53, d_model=24, n_layers=2, n_heads=3, max_seq_len=64,
+            attn_config={"softmax_scale": 0.5}),
+        "dialect": 5,
+        "train": {"micro": 2, "clip": 2.94}},
     # as Pythia: two LayerNorms, parallel; q, k and v of one head after another in query_key_value; half of each head
     # turns; all biases. k's bias has a large epsilon for the same reason as stablelm's
     "neox": {

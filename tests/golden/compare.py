@@ -77,7 +77,8 @@ def bf16_bounds(case, steps):
     with open(os.path.join(case, "model", "config.json")) as f:
         config = json.load(f)
     kinds = config.get("layers_block_type") or config.get("hybrid_override_pattern")
-    layers = config.get("num_hidden_layers") or config.get("n_layer") or config.get("num_layers") or len(kinds)
+    names = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+    layers = next((config[name] for name in names if config.get(name)), None) or len(kinds)
     first = read_model(os.path.join(case, "model"))
     last = read_safetensors(os.path.join(case, "final.safetensors"))
     grad = read_safetensors(os.path.join(case, "grad1.safetensors"))

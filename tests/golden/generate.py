@@ -14,8 +14,8 @@ import struct
 import sys
 
 import torch
-import transformers
 
+from logits import opened
 from records import ids, read_records
 
 # Relative to the row's largest logit. Two programs compute in fp32, in different orders of summation.
@@ -24,8 +24,7 @@ TOLERANCE = 1e-5
 
 def compare(path, max_tokens):
     """One DIR: the largest difference of a logit, relative to the largest logit of its row."""
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        os.path.join(path, "model"), dtype=torch.float32, attn_implementation="eager", experts_implementation="eager")
+    model = opened(os.path.join(path, "model"))
     prompts = [ids(p) for p in read_records(os.path.join(path, "prompts"))]
     continuations = read_records(os.path.join(path, "continuations"))
     if not prompts or len(prompts) != len(continuations):

@@ -24,10 +24,16 @@ from records import cut, ids, read_records, targets
 TOLERANCE = 2e-6
 
 
+def plainly(config):
+    """How transformers shall compute. Falcon's eager attention of 5.24 adds ALiBi twice."""
+    attention = "sdpa" if getattr(config, "alibi", False) else "eager"
+    return {"attn_implementation": attention, "experts_implementation": "eager"}
+
+
 def opened(path):
+    how = plainly(transformers.AutoConfig.from_pretrained(path))
     model, report = transformers.AutoModelForCausalLM.from_pretrained(
-        path, dtype=torch.float32, attn_implementation="eager", experts_implementation="eager",
-        output_loading_info=True)
+        path, dtype=torch.float32, output_loading_info=True, **how)
     odd = {kind: sorted(names) for kind, names in report.items() if names}
     if odd:
         print("%s: transformers did not take the model as it is: %s" % (path, odd))

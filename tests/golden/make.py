@@ -37,6 +37,7 @@ import cases_more
 import cases_wrappers
 from cases import FULL, SLIDING, FAMILIES
 from compare import exact, sized_by
+from logits import plainly
 import preferences
 from records import CONTEXT_ONLY, Weighted, ids, pack, read_records, target_weights, targets, write_records
 
@@ -186,8 +187,6 @@ class Unfit(Exception):
 # Llama4ForConditionalGeneration of 5.24 reads this of the text model's results, which lack it, and fails.
 transformers.modeling_outputs.MoeCausalLMOutputWithPast.image_outputs = None
 
-EAGER = {"attn_implementation": "eager", "experts_implementation": "eager"}
-
 
 def is_carried(config, name):
     """Not trained: of a class for images too, a tensor of other parts than its text model; of others, an indexer's"""
@@ -200,7 +199,7 @@ def build(config, dtype):
     whole = hasattr(config, "text_config")
     kind = transformers.AutoModelForImageTextToText if whole else transformers.AutoModelForCausalLM
     # a copy, since a class for images notes its dtype in it
-    model = kind.from_config(copy.deepcopy(config), dtype=dtype, **EAGER)
+    model = kind.from_config(copy.deepcopy(config), dtype=dtype, **plainly(config))
     for name, p in model.named_parameters():
         p.requires_grad_(not is_carried(config, name))
     return with_text_scale(model) if whole else model

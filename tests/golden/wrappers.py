@@ -35,7 +35,7 @@ def logits(model):
 def opened(path, dtype=torch.float32):
     """As transformers opens it by itself"""
     model, report = transformers.AutoModelForImageTextToText.from_pretrained(
-        path, dtype=dtype, output_loading_info=True, **make.EAGER)
+        path, dtype=dtype, output_loading_info=True, **make.plainly(transformers.AutoConfig.from_pretrained(path)))
     assert not any(report.values()), (path, report)
     return make.with_text_scale(model.eval())
 

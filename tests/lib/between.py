@@ -14,7 +14,7 @@ class Region:
         with open(f"{PAGE}/mt.{os.geteuid()}.{run}.{what}", "r+b") as f:
             self.map = mmap.mmap(f.fileno(), 0)
         assert self.map[:8] == magic, f"{what} is not a region of mt"
-        assert self.u32(8) == 23, f"{what} is of another ABI version"
+        assert self.u32(8) == 24, f"{what} is of another ABI version"
         assert self.u64(24) == len(self.map)
 
     def u32(self, at):

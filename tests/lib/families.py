@@ -98,7 +98,8 @@ FAMILIES.update({
                          "rope_scaling": [None, {"type": "dynamic", "factor": 1.0, "alpha": 50.0},
                                           {"type": "dynamic", "factor": 2.0}]},
     "falcon": {"bias": [True, False], "ffn_hidden_size": [24], "rope_theta": [500.0], "activation": ["gelu_new"],
-               "rope_scaling": [None, LINEAR]},
+               "rope_scaling": [None, LINEAR], "alibi": [True, False]},
+    "mpt": {"attn_config": [{"softmax_scale": 0.5}, {"alibi_bias_max": 8}], "layer_norm_epsilon": [0.001]},
     "olmo": {**BIAS, "rope_theta": [500.0], "rope_scaling": [None, LINEAR], "clip_qkv": [None]},
     "gpt_neox": {**BIAS, "use_parallel_residual": [True, False], "rotary_pct": [0.5, 1.0], "rotary_emb_base": [500.0],
                  "layer_norm_eps": [0.001], "hidden_act": ["gelu", "gelu_fast"], "rope_scaling": [None, LINEAR],
@@ -378,6 +379,7 @@ def check_rope(config, meant, rotary, layer, i):
     nope |= types[i] in (DELTA, CONV) or meant.model_type == "afmoe" and types[i] == FULL
     nope |= meant.model_type == "granitemoehybrid" and meant.position_embedding_type != "rope"
     nope |= meant.model_type in ("smollm3", "llama4_text") and not meant.no_rope_layers[i] or rotary is None
+    nope |= getattr(meant, "alibi", False)
     nope |= meant.model_type in ("granite_swa", "granitemoe_swa") and not meant.layer_rope_theta[i]
     if meant.model_type == "kimi_linear" and types[i] == FULL:  # the part without positions has angles of 0
         assert layer["rope_dim"] == str(meant.qk_rope_head_dim) and not any(layer["inv_freq"]), (config, i)
@@ -418,6 +420,10 @@ def check_numbers(config, meant, model, facts):
         want["attention_scale"] = scales[0] if scales else float(facts["head_dim"]) ** -0.5
     if meant.model_type == "gpt_neo":
         want["attention_scale"] = 1
+    if meant.model_type == "mpt":
+        want.update(attention_scale=meant.attn_config.softmax_scale or float(facts["head_dim"]) ** -0.5, alibi=8)
+    if meant.model_type == "falcon":
+        want["alibi"] = 8 if meant.alibi else 0
     if meant.model_type == "biogpt":
         want["embed_scale"] = meant.hidden_size ** 0.5 if meant.scale_embedding else 1
     if meant.model_type == "minicpm3":
@@ -511,7 +517,8 @@ def check(where, config):
             "model.language_model", "model.text_model", "language_model.model"))
     assert tensors == shapes, (config, set(tensors.items()) ^ set(shapes.items()))
     if facts["short_rows"] == "0":    # else the length up to which frequencies hold
-        assert int(facts["max_position"]) == meant.max_position_embeddings, config
+        names = ("max_seq_len", "max_position_embeddings")
+        assert int(facts["max_position"]) == next(getattr(meant, n) for n in names if hasattr(meant, n)), config
     elif hasattr(meant, "index_topk"):
         assert int(facts["max_position"]) == min(meant.index_topk, meant.max_position_embeddings), config
     pad = model.get_input_embeddings().padding_idx

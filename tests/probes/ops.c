@@ -7,6 +7,7 @@
  */
 #include "../../mt-stream/device/device.h"
 #include "../../mt-stream/ops/ops.h"
+#include "model/bf16.h"
 #include "pool.h"
 
 #include <math.h>
@@ -144,16 +145,34 @@ static struct sinks_backward_args sinks_of(const struct attention_args *a, float
 		.dim = attention_dim_v(a)};
 }
 
-/* The scores of one query, of the keys first .. t; slope: by which the cap multiplies their gradient */
-static void scores_defined(const struct attention_args *a, int64_t t, int64_t first, int64_t at_q, int64_t to_k,
-	const float *qkv, double *score, double *slope)
+static double bf16_of(double x)
 {
-	int64_t wide = attention_row(a);
+	float f = (float)x;
+	uint32_t bits;
+	memcpy(&bits, &f, sizeof bits);
+	return (double)bf16_float(bf16_round(bits));
+}
+
+/* ALiBi: a head's bias of a key at that position of its document */
+static double bias_defined(const struct alibi *a, int64_t head, int64_t position)
+{
+	double n = exp2(floor(log2((double)a->heads))), h = (double)(a->first + head), slope;
+	slope = exp2((double)-a->max * (h < n ? (h + 1) / n : (h - n + 0.5) / n));
+	if (!a->rounded) return (double)a->scale * slope * (double)position;
+	return (double)a->scale * bf16_of(bf16_of(slope) * bf16_of((double)position));
+}
+
+/* The scores of one query of head h, of the keys first .. t; slope: by which the cap multiplies their gradient */
+static void scores_defined(const struct attention_args *a, int64_t t, int64_t first, int64_t h, int64_t at_q,
+	int64_t to_k, const float *qkv, double *score, double *slope)
+{
+	int64_t wide = attention_row(a), at = t % a->seq - a->starts[t];
 	for (int64_t j = first; j <= t; j++) {
 		score[j] = 0;
 		for (int64_t i = 0; i < a->dim; i++) score[j] += (double)qkv[at_q + i] * (double)qkv[j * wide + to_k + i];
 		score[j] *= (double)a->scale;
 		slope[j] = 1;
+		if (a->alibi.max != 0) score[j] += bias_defined(&a->alibi, h, at + j - t) - bias_defined(&a->alibi, h, at);
 		if (a->cap == 0) continue;
 		double share = tanh(score[j] / (double)a->cap);
 		score[j] = (double)a->cap * share;
@@ -172,7 +191,7 @@ static void attention_defined(const struct attention_args *a, int64_t t, int64_t
 	if (a->window && first < t - a->window + 1) first = t - a->window + 1;
 	double *slope = p + a->n, sink = a->sinks ? (double)((const float *)a->sinks)[h] : -INFINITY;
 	double high = sink, sum = 0, delta = 0;
-	scores_defined(a, t, first, at_q, to_k, qkv, p, slope);
+	scores_defined(a, t, first, h, at_q, to_k, qkv, p, slope);
 	for (int64_t j = first; j <= t; j++) high = p[j] > high ? p[j] : high;
 	for (int64_t j = first; j <= t; j++) sum += p[j] = exp(p[j] - high);
 	sum += exp(sink - high);
@@ -197,12 +216,12 @@ static void attention_defined(const struct attention_args *a, int64_t t, int64_t
 	}
 }
 
-/* without and with a cap and sinks; a cap that large scores reach and small ones do not feel. dim_v 0: dim */
+/* without and with a cap and sinks, or ALiBi; a cap that large scores reach and small ones do not feel. dim_v 0: dim */
 static void test_attention(int64_t rows, int64_t seq, int64_t heads, int64_t kv_heads, int64_t dim, int64_t dim_v,
 	int64_t window, int64_t length, int64_t padding)
 {
 	int64_t n = rows * seq;
-	for (int knobs = 0; knobs < 4; knobs += brief && n > 130 ? 3 : 1) {
+	for (int knobs = 0; knobs < 5; knobs += brief && n > 130 ? 3 : 1) {
 		struct attention_args a =
 			{.n = n, .seq = seq, .heads = heads, .kv_heads = kv_heads, .dim = dim, .dim_v = dim_v};
 		int64_t out = heads * attention_dim_v(&a), wide = attention_row(&a);
@@ -214,6 +233,8 @@ static void test_attention(int64_t rows, int64_t seq, int64_t heads, int64_t kv_
 		a.scale = 1.0f / sqrtf((float)dim);
 		a.cap = knobs & 1 ? 1.5f : 0;
 		a.sinks = knobs & 2 ? random_floats(heads) : NULL;
+		bool rounded = (heads + seq) % 3 == 0;
+		if (knobs & 4) a.alibi = (struct alibi){4, rounded ? 0.5f : 1, rounded, heads + 3, n % 3};
 		a.starts = documents(rows, seq, length, padding);
 		a.qkv = qkv;
 		a.o = expect("o", o, n * out, 6e-7);
@@ -231,9 +252,9 @@ static void test_attention(int64_t rows, int64_t seq, int64_t heads, int64_t kv_
 			attention_defined(&a, i / heads, i % heads, o + i * (out / heads), lse + i, dqkv, dsinks,
 				d_o + i * (out / heads), qkv, p);
 		if (dim_v) snprintf(of_v, sizeof of_v, " and %ld", dim_v);
-		CHECK("attention %ld x %ld, %ld/%ld heads of %ld%s, window %ld, documents of %ld%s%s%s", rows, seq, heads,
+		CHECK("attention %ld x %ld, %ld/%ld heads of %ld%s, window %ld, documents of %ld%s%s%s%s", rows, seq, heads,
 			kv_heads, dim, of_v, window, length, yes(a.cap != 0, ", cap"), yes(!!a.sinks, ", sinks"),
-			yes(of_bf16, ", bf16"));
+			yes(a.alibi.max != 0, a.alibi.rounded ? ", rounded ALiBi" : ", ALiBi"), yes(of_bf16, ", bf16"));
 	}
 }
 

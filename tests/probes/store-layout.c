@@ -45,6 +45,8 @@ static void print_geometry(const struct mt_geometry *g)
 	printf("attention_cap %.9g\nlogit_scale %.9g\nlogit_cap %.9g\ntemperature %.9g %u\n", (double)g->attention_cap,
 		(double)g->logit_scale, (double)g->logit_cap, (double)g->temperature, g->temperature_positions);
 	printf("ple_dim %u\nple_vocab %u\n", g->ple_dim, g->ple_vocab);
+	printf("alibi %.9g\nalibi_scale %.9g\nalibi_rounded %u\n", (double)g->alibi, (double)g->alibi_scale,
+		g->alibi_rounded);
 	for (uint32_t k = 0; k < g->n_kinds; k++) {
 		if (k) printf("kind %u\n", k);
 		print_layer(&g->kind[k]);

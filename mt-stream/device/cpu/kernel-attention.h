@@ -235,7 +235,7 @@ INLINE void queries_by_keys(const struct tile *t, float *c, const operand *s, co
 	}
 }
 
-/* ---- caps ---- */
+/* ---- caps, ALiBi ---- */
 
 /* s = cap tanh(s / cap), where a query may see the key */
 static void cap_scores(const struct tile *t, float *s, float cap)
@@ -245,6 +245,21 @@ static void cap_scores(const struct tile *t, float *s, float cap)
 		for (int64_t r = 0; r < n; r++) {
 			float *at = s + r * QT + c;
 			v_store(at, v_tanh(v_load(at) * v_set(1 / cap)) * v_set(cap));
+		}
+	}
+}
+
+/* s += bias, where a query may see the key: the keys' one minus the queries', from the tile's first query on */
+static void bias_scores(const struct tile *t, float *s, const struct bias *bias)
+{
+	float of_keys[KT], of_queries[QT];
+	for (int64_t r = 0; r < t->nk; r++) of_keys[r] = bias_at(bias, t->q, t->k + r);
+	for (int64_t c = 0; c < QT; c++) of_queries[c] = bias_at(bias, t->q, t->q + c);
+	for (int64_t c = 0; c < t->nq; c += VW) {
+		int64_t n = keys_seen(t, c);
+		for (int64_t r = 0; r < n; r++) {
+			float *at = s + r * QT + c;
+			v_store(at, v_load(at) + (v_set(of_keys[r]) - v_load(of_queries + c)));
 		}
 	}
 }
@@ -301,10 +316,12 @@ static size_t attention_scratch(int64_t dim)
 struct head {
 	int64_t dim, ld, dim_v, ld_v, stride, keys, values, window;
 	float cap;
+	struct bias bias; /* slope 0: none */
 };
 
-INLINE struct head head_of(const struct attention_args *a, int64_t begin, int64_t kv_head)
+INLINE struct head head_of(const struct attention_args *a, int64_t begin, int64_t head)
 {
+	int64_t kv_head = head / (a->heads / a->kv_heads);
 	int64_t stride = attention_row(a), at = begin * stride + a->heads * a->dim, dim_v = attention_dim_v(a);
 	return (struct head){.dim = a->dim,
 		.ld = round_up(a->dim, VW * EACH),
@@ -314,7 +331,8 @@ INLINE struct head head_of(const struct attention_args *a, int64_t begin, int64_
 		.keys = at + kv_head * a->dim,
 		.values = at + a->kv_heads * a->dim + kv_head * dim_v,
 		.window = a->window ? a->window : INT64_MAX,
-		.cap = a->cap};
+		.cap = a->cap,
+		.bias = a->alibi.max != 0 ? bias_of(&a->alibi, head, 1) : (struct bias){0}};
 }
 
 /* Where the softmax of a head's queries starts: the highest score so far, and the sum relative to it. The highest is
@@ -353,6 +371,7 @@ static void attention_tile(const struct tile *t, const operand *qt, const operan
 {
 	keys_by_queries(t, s, k, qt, h->ld, h->dim);
 	if (h->cap != 0) cap_scores(t, s, h->cap);
+	else if (h->bias.slope != 0) bias_scores(t, s, &h->bias);
 	softmax_columns(t, s, high, sum, rescale);
 	for (int64_t r = 0; r < t->nq; r++)
 		for (int64_t i = 0; i < h->ld_v; i += VW)
@@ -365,7 +384,7 @@ static void attention_forward(const struct attention_args *a, const struct queri
 {
 	const float *qkv = a->qkv;
 	float *out = a->o;
-	struct head h = head_of(a, queries->begin, head / (a->heads / a->kv_heads));
+	struct head h = head_of(a, queries->begin, head);
 	int64_t q0 = queries->first - queries->begin, n = queries->end - queries->first, tile = QT * h.ld / EACH;
 	int64_t tile_v = QT * h.ld_v;
 	operand *qt = (operand *)scratch, *k = qt + BLOCKS * tile, *v = k + KT * h.ld, *q = v + KT * h.ld_v;
@@ -541,7 +560,7 @@ static void attention_back_group(const struct attention_args *a, const struct qu
 {
 	const float *qkv = a->qkv;
 	float *dqkv = a->dqkv;
-	struct head h = head_of(a, queries->begin, head / (a->heads / a->kv_heads));
+	struct head h = head_of(a, queries->begin, head);
 	struct query_group p = group_in(scratch, h.ld, h.ld_v);
 	int64_t q0 = queries->first - queries->begin, n = queries->end - queries->first, tile = QT * h.ld / EACH;
 	int64_t tile_v = QT * h.ld_v / EACH;
@@ -559,7 +578,10 @@ static void attention_back_group(const struct attention_args *a, const struct qu
 			keys_by_queries(&t, p.s, p.k, p.qt + b * tile, h.ld, h.dim);
 			keys_by_queries(&t, p.dp, p.v, p.gt + b * tile_v, h.ld_v, h.dim_v);
 			if (h.cap != 0) softmax_back_capped(&t, p.s, p.dp, p.ds_sum, p.lse + b * QT, p.delta + b * QT, h.cap);
-			else softmax_back(&t, p.s, p.dp, p.ds_sum, p.lse + b * QT, p.delta + b * QT, 0);
+			else {
+				if (h.bias.slope != 0) bias_scores(&t, p.s, &h.bias);
+				softmax_back(&t, p.s, p.dp, p.ds_sum, p.lse + b * QT, p.delta + b * QT, 0);
+			}
 			queries_by_keys(&t, p.dq + b * QT * h.ld, p.ds_sum, p.k_sum, h.ld);
 			keys_gain(&t, p.dv, (const operand *)p.s, p.g + b * tile_v, h.ld_v);
 			keys_gain(&t, p.dk, (const operand *)p.dp, p.q + b * tile, h.ld);

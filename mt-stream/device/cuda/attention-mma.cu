@@ -14,8 +14,9 @@
  * each has PART elements of the head (DIM is DIM_V then). Scores are sums over the head: the warps add up those of all
  * parts, through shared memory. Then each multiplies them with its own part.
  *
- * CAPPED is 1 for scores with a cap: they cost time. Products of queries and keys become scores times a unit: without a
- * cap the scale. With a cap they become tanh(product scale / cap), and the unit is the cap.
+ * FORM is CAPPED for scores with a cap, BIASED with ALiBi: both cost time. Products of queries and keys become
+ * scores times a unit: without a cap the scale. With a cap they become tanh(product scale / cap), and the unit is the
+ * cap. Heads of more than 128 have no kernels for ALiBi.
  */
 #include "async.h"
 #include "attention.h"
@@ -24,6 +25,8 @@
 #define BLOCK 128
 #define WARPS (BLOCK / 32)
 #define LOG2E 1.4426950408889634f
+
+enum { PLAIN, CAPPED, BIASED };
 
 /* tiles */
 #define FORWARD_M (DIM_V <= 128 ? 2 : 1)
@@ -227,13 +230,15 @@ static __device__ __forceinline__ float quad_sum(float x)
 /* How products of queries and keys become scores */
 struct scoring {
 	float unit, to_log2, to_share;
+	struct bias bias; /* BIASED: of the head, in units */
 };
 
-template <int CAPPED>
-static __device__ __forceinline__ struct scoring scoring_of(const struct attention_args *a)
+template <int FORM>
+static __device__ __forceinline__ struct scoring scoring_of(const struct attention_args *a, int64_t head)
 {
-	float unit = CAPPED ? a->cap : a->scale;
-	struct scoring s = {unit, unit * LOG2E, CAPPED ? a->scale / a->cap : 1};
+	float unit = FORM == CAPPED ? a->cap : a->scale;
+	struct bias bias = FORM == BIASED ? bias_of(&a->alibi, head, 1 / unit) : (struct bias){0, 0, 0};
+	struct scoring s = {unit, unit * LOG2E, FORM == CAPPED ? a->scale / a->cap : 1, bias};
 	return s;
 }
 
@@ -261,7 +266,35 @@ static __device__ __forceinline__ int values_after(const struct attention_args *
 
 static __device__ __forceinline__ int at_most(int64_t n, int most) { return n < most ? (int)n : most; }
 
-template <int DIM, int DIM_V, int CAPPED>
+/* Where the document of a lane's row r starts, counted from the tile's first token t0. starts: of t0 and on */
+template <int M>
+static __device__ __forceinline__ void starts_of(int start[2 * M], const uint32_t *starts, int64_t to_row, int row,
+	int rows)
+{
+#pragma unroll
+	for (int r = 0; r < 2 * M; r++) {
+		int token = row + row_of(r);
+		start[r] = token < rows ? (int)(to_row + starts[token]) : 0;
+	}
+}
+
+/* s += ALiBi's bias of rows from `row` on and of columns from `column` on. */
+template <int M, int NT>
+static __device__ __forceinline__ void add_bias(float s[M * NT][4], struct bias bias, int row, int column,
+	const int start[2 * M], int keys_are_rows)
+{
+	int t = threadIdx.x % 4 * 2;
+#pragma unroll
+	for (int n = 0; n < M * NT; n++)
+#pragma unroll
+		for (int i = 0; i < 4; i++) {
+			int r = n / NT * 2 + i / 2, at = row + row_of(r) - start[r];
+			int across = column + n % NT * 8 + t + i % 2 - start[r];
+			s[n][i] += keys_are_rows ? bias_at(&bias, across, at) : bias_at(&bias, at, across);
+		}
+}
+
+template <int DIM, int DIM_V, int FORM>
 static __global__ void __launch_bounds__(BLOCK, 2)
 	attention_forward_mma(struct attention_args a, struct bf16 *o, float *lse, const struct bf16 *qkv, int64_t tiles)
 {
@@ -281,11 +314,13 @@ static __global__ void __launch_bounds__(BLOCK, 2)
 	const struct bf16 *from = qkv + (t0 + key) * wide + (a.heads + kv) * dim; /* a tile of k; v's is to_v further */
 	int to_v = values_after<DIM, DIM_V>(&a, kv);
 	float out[M * PART_V / 8][4] = {{0}}, s[M * NT][4], top[2 * M], sum[2 * M], factor[2 * M];
-	struct scoring form = scoring_of<CAPPED>(&a);
+	struct scoring form = scoring_of<FORM>(&a, at.head);
+	int start[2 * M];
 
 	tile_copy<DIM, ROWS>(q, qkv + t0 * wide + at.head * dim, wide, queries, dim);
 	tile_copy<DIM, KEYS>(k, from, wide, queries - key, dim);
 	copies_commit();
+	if (FORM == BIASED) starts_of<M>(start, a.starts + t0, at.row - t0, row, queries);
 #pragma unroll
 	for (int r = 0; r < 2 * M; r++) {
 		int token = row + row_of(r);
@@ -307,11 +342,12 @@ static __global__ void __launch_bounds__(BLOCK, 2)
 		if (key + KEYS < queries) tile_copy<DIM, KEYS>(k, from, wide, queries - key - KEYS, dim);
 		copies_commit();
 		if (SPLIT > 1) scores_add<SPLIT, M * NT>(s, shared_scores);
-		if (CAPPED)
+		if (FORM == CAPPED)
 #pragma unroll
 			for (int n = 0; n < M * NT; n++)
 #pragma unroll
 				for (int i = 0; i < 4; i++) s[n][i] = tanh_fast(s[n][i] * form.to_share);
+		if (FORM == BIASED) add_bias<M, NT>(s, form.bias, row, key, start, 0);
 		if (key < all_see || key + KEYS - 1 > 0) {
 			int low[2 * M], high[2 * M];
 #pragma unroll
@@ -360,13 +396,13 @@ static __global__ void __launch_bounds__(BLOCK, 2)
 
 /* With p = exp(score - lse):  ds = p (dp - delta), with a cap times its derivative 1 - tanh^2. p comes in as the
  * product of query and key, ds as dp. The scale, by which ds must be multiplied, is left to rows_store. */
-template <int CAPPED>
+template <int FORM>
 static __device__ __forceinline__ void gradient(float *p, float *ds, struct scoring s, float lse_log2, float delta)
 {
-	float share = CAPPED ? tanh_fast(*p * s.to_share) : *p;
+	float share = FORM == CAPPED ? tanh_fast(*p * s.to_share) : *p;
 	*p = exp2_fast(share * s.to_log2 - lse_log2);
 	*ds = *p * (*ds - delta);
-	if (CAPPED) *ds *= 1 - share * share;
+	if (FORM == CAPPED) *ds *= 1 - share * share;
 }
 
 /* The end of the tokens of a row that see key j: first_key never decreases */
@@ -400,7 +436,7 @@ static __device__ __forceinline__ void queries_copy(struct bf16 *q, struct bf16 
 	copies_commit();
 }
 
-template <int DIM, int DIM_V, int CAPPED>
+template <int DIM, int DIM_V, int FORM>
 static __global__ void __launch_bounds__(BLOCK, 2) attention_backward_kv_mma(struct attention_args a, struct bf16 *dqkv,
 	const struct bf16 *d_o, const float *lse, const float *delta, const struct bf16 *qkv, int64_t tiles)
 {
@@ -422,8 +458,10 @@ static __global__ void __launch_bounds__(BLOCK, 2) attention_backward_kv_mma(str
 	/* a tile of queries: the group's head, the first token from k0 on, its stage; and tokens from k0 on */
 	int head = 0, query = 0, stage = 0;
 	float dk[M * PART / 8][4] = {{0}}, dv[M * PART_V / 8][4] = {{0}}, p[M * NT][4], ds[M * NT][4];
-	struct scoring form = scoring_of<CAPPED>(&a);
+	struct scoring form = scoring_of<FORM>(&a, at.head * group);
+	int start[2 * M];
 
+	if (FORM == BIASED) starts_of<M>(start, a.starts + k0, at.row - k0, row, keys);
 	qkv += k0 * wide;
 	dqkv += k0 * wide + (heads + at.head) * dim;
 	tile_copy<DIM, ROWS>(k, qkv + (heads + at.head) * dim, wide, keys, dim);
@@ -452,13 +490,15 @@ static __global__ void __launch_bounds__(BLOCK, 2) attention_backward_kv_mma(str
 		scores<DIM, PART, M, NT>(p, k + row * STRIDE + part, my_q);
 		scores<DIM_V, PART_V, M, NT>(ds, v + row * STRIDE_V + part, my_d);
 		if (SPLIT > 1) scores_share<SPLIT, M * NT>(p, ds, shared_p, shared_ds);
+		if (FORM == BIASED)
+			add_bias<M, NT>(p, bias_of(&a.alibi, at.head * group + head, 1 / form.unit), row, query, start, 1);
 #pragma unroll
 		for (int n = 0; n < NT; n++) {
 			struct vec16 two = load16(stat + stage * QUERIES + n * 8 + threadIdx.x % 4 * 2);
 #pragma unroll
 			for (int i = 0; i < 4 * M; i++)
-				gradient<CAPPED>(&p[i / 4 * NT + n][i % 4], &ds[i / 4 * NT + n][i % 4], form,
-					as_float(two.w[i % 2 * 2]), as_float(two.w[i % 2 * 2 + 1]));
+				gradient<FORM>(&p[i / 4 * NT + n][i % 4], &ds[i / 4 * NT + n][i % 4], form, as_float(two.w[i % 2 * 2]),
+					as_float(two.w[i % 2 * 2 + 1]));
 		}
 		if (query < ROWS - 1 || query + QUERIES > all_see) {
 			int low[2 * M], high[2 * M];
@@ -493,7 +533,7 @@ static __global__ void __launch_bounds__(BLOCK, 2) attention_backward_kv_mma(str
 	rows_store<M, PART_V>(dqkv + to_v, wide, dv, one, keys - row, dim_v - part);
 }
 
-template <int DIM, int DIM_V, int CAPPED>
+template <int DIM, int DIM_V, int FORM>
 static __global__ void __launch_bounds__(BLOCK, 2) attention_backward_q_mma(struct attention_args a, struct bf16 *dqkv,
 	const struct bf16 *d_o, const float *lse, const float *delta, const struct bf16 *qkv, int64_t tiles)
 {
@@ -515,12 +555,14 @@ static __global__ void __launch_bounds__(BLOCK, 2) attention_backward_q_mma(stru
 	int to_v = values_after<DIM, DIM_V>(&a, kv);
 	float dq[M * PART / 8][4] = {{0}}, p[M * NT][4], ds[M * NT][4], scale[2 * M];
 	struct vec8 stat[2 * M];
-	struct scoring form = scoring_of<CAPPED>(&a);
+	struct scoring form = scoring_of<FORM>(&a, at.head);
+	int start[2 * M];
 
 	queries_copy<DIM, DIM_V, ROWS>(q, d, qkv + t0 * wide, d_o + t0 * a.heads * dim_v, &a, wide, 0, (int)at.head,
 		queries);
 	tile_copy<DIM_V, KEYS>(v, from + to_v, wide, queries - key, dim_v);
 	copies_commit();
+	if (FORM == BIASED) starts_of<M>(start, a.starts + t0, at.row - t0, row, queries);
 #pragma unroll
 	for (int r = 0; r < 2 * M; r++) {
 		int token = row + row_of(r), there = token < queries;
@@ -542,12 +584,13 @@ static __global__ void __launch_bounds__(BLOCK, 2) attention_backward_q_mma(stru
 		copies_commit();
 		scores<DIM, PART, M, NT>(p, q + row * STRIDE + part, k + part);
 		if (SPLIT > 1) scores_share<SPLIT, M * NT>(p, ds, shared_p, shared_ds);
+		if (FORM == BIASED) add_bias<M, NT>(p, form.bias, row, key, start, 0);
 #pragma unroll
 		for (int n = 0; n < M * NT; n++)
 #pragma unroll
 			for (int i = 0; i < 4; i++) {
 				struct vec8 one = stat[n / NT * 2 + i / 2];
-				gradient<CAPPED>(&p[n][i], &ds[n][i], form, as_float(one.w[0]), as_float(one.w[1]));
+				gradient<FORM>(&p[n][i], &ds[n][i], form, as_float(one.w[0]), as_float(one.w[1]));
 			}
 		if (key < all_see || key + KEYS - 1 > 0) {
 			int low[2 * M], high[2 * M];
@@ -572,24 +615,25 @@ static int is_unlike(const struct attention_args *a) { return attention_dim_v(a)
 int attention_takes_mma(const struct cuda_queue *q, const struct attention_args *a, int backward)
 {
 	const void *x = backward ? a->dqkv : a->o, *y = backward ? a->d_o : NULL;
-	int fits = is_unlike(a) ? a->dim <= 192 && a->dim_v <= 128 && a->cap == 0 : a->dim <= 512;
+	int biased = a->alibi.max != 0, unlike_fits = a->dim <= 192 && a->dim_v <= 128 && a->cap == 0 && !biased;
+	int fits = is_unlike(a) ? unlike_fits : a->dim <= (biased ? 128 : 512);
 	return q->elem == 2 && fits && wide_rows(a->dim | attention_dim_v(a), a->qkv, x, y, NULL);
 }
 
 /* Bytes of shared memory for `elements`, and SHARED_SCORES */
 static size_t shared_bytes(int elements, int scores) { return (size_t)(elements * 2 + scores * 16); }
 
-template <int DIM, int DIM_V, int CAPPED>
+template <int DIM, int DIM_V, int FORM>
 static void forward(const struct cuda_queue *q, const struct attention_args a)
 {
 	enum { M = FORWARD_M, SPLIT = FORWARD_SPLIT, ROWS = ROWS_OF(M, SPLIT), KEYS = FORWARD_KEYS };
 	int64_t tiles = div_up(a.seq, ROWS);
 	size_t bytes = shared_bytes((ROWS + KEYS) * STRIDE + KEYS * STRIDE_V, SHARED_SCORES(SPLIT, M * KEYS / 8));
-	LAUNCH((attention_forward_mma<DIM, DIM_V, CAPPED>), a.n / a.seq * a.heads * tiles, BLOCK, bytes, q->stream, a,
+	LAUNCH((attention_forward_mma<DIM, DIM_V, FORM>), a.n / a.seq * a.heads * tiles, BLOCK, bytes, q->stream, a,
 		(struct bf16 *)a.o, a.lse, (const struct bf16 *)a.qkv, tiles);
 }
 
-template <int DIM, int DIM_V, int CAPPED>
+template <int DIM, int DIM_V, int FORM>
 static void backward_kv(const struct cuda_queue *q, const struct attention_args a, const float *delta)
 {
 	enum { M = KV_M, SPLIT = KV_SPLIT, ROWS = ROWS_OF(M, SPLIT), QUERIES = KV_QUERIES, STAGES = KV_STAGES };
@@ -597,33 +641,35 @@ static void backward_kv(const struct cuda_queue *q, const struct attention_args 
 	size_t bytes = shared_bytes((ROWS + STAGES * QUERIES) * (STRIDE + STRIDE_V),
 		2 * SHARED_SCORES(SPLIT, M * QUERIES / 8));
 	bytes += STAGES * QUERIES * sizeof(struct vec8) + ROWS * sizeof(int);
-	LAUNCH((attention_backward_kv_mma<DIM, DIM_V, CAPPED>), a.n / a.seq * a.kv_heads * tiles, BLOCK, bytes, q->stream,
-		a, (struct bf16 *)a.dqkv, (const struct bf16 *)a.d_o, a.lse, delta, (const struct bf16 *)a.qkv, tiles);
+	LAUNCH((attention_backward_kv_mma<DIM, DIM_V, FORM>), a.n / a.seq * a.kv_heads * tiles, BLOCK, bytes, q->stream, a,
+		(struct bf16 *)a.dqkv, (const struct bf16 *)a.d_o, a.lse, delta, (const struct bf16 *)a.qkv, tiles);
 }
 
-template <int DIM, int DIM_V, int CAPPED>
+template <int DIM, int DIM_V, int FORM>
 static void backward_q(const struct cuda_queue *q, const struct attention_args a, const float *delta)
 {
 	enum { M = Q_M, SPLIT = Q_SPLIT, ROWS = ROWS_OF(M, SPLIT), KEYS = Q_KEYS };
 	int64_t tiles = div_up(a.seq, ROWS);
 	size_t bytes = shared_bytes((ROWS + KEYS) * (STRIDE + STRIDE_V), 2 * SHARED_SCORES(SPLIT, M * KEYS / 8));
-	LAUNCH((attention_backward_q_mma<DIM, DIM_V, CAPPED>), a.n / a.seq * a.heads * tiles, BLOCK, bytes, q->stream, a,
+	LAUNCH((attention_backward_q_mma<DIM, DIM_V, FORM>), a.n / a.seq * a.heads * tiles, BLOCK, bytes, q->stream, a,
 		(struct bf16 *)a.dqkv, (const struct bf16 *)a.d_o, a.lse, delta, (const struct bf16 *)a.qkv, tiles);
 }
 
-/* call<DIM, DIM_V, CAPPED>(...) for these heads */
+/* call<DIM, DIM_V, FORM>(...) for these heads */
 #define BY_HEADS(a, call, ...) \
 	do { \
-		if (is_unlike(a)) call<192, 128, 0>(__VA_ARGS__); \
-		else if ((a)->cap == 0) BY_DIM(a, call, 0, __VA_ARGS__); \
-		else BY_DIM(a, call, 1, __VA_ARGS__); \
+		if (is_unlike(a)) call<192, 128, PLAIN>(__VA_ARGS__); \
+		else if ((a)->alibi.max != 0 && (a)->dim <= 64) call<64, 64, BIASED>(__VA_ARGS__); \
+		else if ((a)->alibi.max != 0) call<128, 128, BIASED>(__VA_ARGS__); \
+		else if ((a)->cap == 0) BY_DIM(a, call, PLAIN, __VA_ARGS__); \
+		else BY_DIM(a, call, CAPPED, __VA_ARGS__); \
 	} while (0)
-#define BY_DIM(a, call, capped, ...) \
+#define BY_DIM(a, call, form, ...) \
 	do { \
-		if ((a)->dim <= 64) call<64, 64, capped>(__VA_ARGS__); \
-		else if ((a)->dim <= 128) call<128, 128, capped>(__VA_ARGS__); \
-		else if ((a)->dim <= 256) call<256, 256, capped>(__VA_ARGS__); \
-		else call<512, 512, capped>(__VA_ARGS__); \
+		if ((a)->dim <= 64) call<64, 64, form>(__VA_ARGS__); \
+		else if ((a)->dim <= 128) call<128, 128, form>(__VA_ARGS__); \
+		else if ((a)->dim <= 256) call<256, 256, form>(__VA_ARGS__); \
+		else call<512, 512, form>(__VA_ARGS__); \
 	} while (0)
 
 void attention_forward_by_mma(const struct cuda_queue *q, const struct attention_args *a)
@@ -637,14 +683,14 @@ void attention_backward_by_mma(const struct cuda_queue *q, const struct attentio
 	BY_HEADS(a, backward_q, q, *a, delta);
 }
 
-#define KERNELS(dim, dim_v, capped) \
-	(const void *)attention_forward_mma<dim, dim_v, capped>, \
-		(const void *)attention_backward_kv_mma<dim, dim_v, capped>, \
-		(const void *)attention_backward_q_mma<dim, dim_v, capped>
+#define KERNELS(dim, dim_v, form) \
+	(const void *)attention_forward_mma<dim, dim_v, form>, (const void *)attention_backward_kv_mma<dim, dim_v, form>, \
+		(const void *)attention_backward_q_mma<dim, dim_v, form>
 
 cudaError_t attention_mma_prepare(void)
 {
-	const void *kernels[] = {KERNELS(64, 64, 0), KERNELS(64, 64, 1), KERNELS(128, 128, 0), KERNELS(128, 128, 1),
-		KERNELS(192, 128, 0), KERNELS(256, 256, 0), KERNELS(256, 256, 1), KERNELS(512, 512, 0), KERNELS(512, 512, 1)};
+	const void *kernels[] = {KERNELS(64, 64, PLAIN), KERNELS(64, 64, CAPPED), KERNELS(64, 64, BIASED),
+		KERNELS(128, 128, PLAIN), KERNELS(128, 128, CAPPED), KERNELS(128, 128, BIASED), KERNELS(192, 128, PLAIN),
+		KERNELS(256, 256, PLAIN), KERNELS(256, 256, CAPPED), KERNELS(512, 512, PLAIN), KERNELS(512, 512, CAPPED)};
 	return kernels_prepare(kernels, sizeof kernels / sizeof *kernels);
 }

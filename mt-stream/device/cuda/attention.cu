@@ -36,6 +36,20 @@ static __device__ __forceinline__ void tile_load(float *to, const T *from, int64
 		to[i / dim * PITCH(dim) + i % dim] = i / dim < rows ? get(from[i / dim * stride + i % dim]) : 0;
 }
 
+/* s (TILE, TILE), rows `pitch` apart, += ALiBi's bias of queries from t0 on for keys from k0 on, if there is one. A
+ * thread reads what it wrote itself. */
+template <int TILE>
+static __device__ __forceinline__ void tile_bias(float *s, int pitch, const struct attention_args *a, int64_t row,
+	int64_t t0, int64_t queries, int64_t k0, int64_t head)
+{
+	if (a->alibi.max == 0) return;
+	struct bias bias = bias_of(&a->alibi, head, 1);
+	for (int e = threadIdx.x; e < TILE * TILE; e += BLOCK) {
+		int64_t t = t0 + e / TILE, start = row + (e / TILE < queries ? a->starts[t] : 0);
+		s[e / TILE * pitch + e % TILE] += bias_at(&bias, t - start, k0 + e % TILE - start);
+	}
+}
+
 /* s (TILE, TILE), rows `pitch` apart, = scale a b' over dim, capped unless cap is 0 */
 template <int TILE>
 static __device__ __forceinline__ void tile_product(float *s, int pitch, const float *a, const float *b, int dim,
@@ -75,6 +89,7 @@ static __global__ void __launch_bounds__(BLOCK)
 		tile_load<TILE>(v, qkv + k0 * wide + to_v + kv * dim_v, wide, keys, dim_v);
 		__syncthreads();
 		tile_product<TILE>(s, SCORES, q, k, dim, a.scale, a.cap);
+		tile_bias<TILE>(s, SCORES, &a, at.row, t0, queries, k0, at.head);
 		__syncthreads();
 		for (int i = threadIdx.x; i < queries; i += BLOCK) {
 			int64_t first = first_key(&a, at.row, t0 + i);
@@ -182,6 +197,7 @@ static __global__ void __launch_bounds__(BLOCK) attention_backward_kv_plain(stru
 			tile_load<TILE>(d, d_o + (t0 * a.heads + h) * dim_v, a.heads * dim_v, queries, dim_v);
 			__syncthreads();
 			tile_product<TILE>(p, TILE, q, k, dim, a.scale, a.cap);
+			tile_bias<TILE>(p, TILE, &a, at.row, t0, queries, k0, h);
 			tile_product<TILE>(ds, TILE, d, v, dim_v, 1, 0);
 			/* a thread reads below only what it wrote itself */
 			tile_gradient<TILE>(p, ds, &a, at.row, t0, queries, k0, h, lse, delta);
@@ -218,6 +234,7 @@ static __global__ void __launch_bounds__(BLOCK) attention_backward_q_plain(struc
 		tile_load<TILE>(v, qkv + k0 * wide + to_v + kv * dim_v, wide, keys, dim_v);
 		__syncthreads();
 		tile_product<TILE>(p, TILE, q, k, dim, a.scale, a.cap);
+		tile_bias<TILE>(p, TILE, &a, at.row, t0, queries, k0, at.head);
 		tile_product<TILE>(ds, TILE, d, v, dim_v, 1, 0);
 		tile_gradient<TILE>(p, ds, &a, at.row, t0, queries, k0, at.head, lse, delta);
 		__syncthreads();

@@ -139,7 +139,7 @@ static bool run_by_backend(struct cuda *c, const struct op *o)
 	MT_ASSERT(!a->past);
 	rows_find(c, (uint32_t)a->seq);
 	if (!c->backend || !c->rows.with) return false;
-	MT_ASSERT(a->cap == 0 && !a->sinks);
+	MT_ASSERT(a->cap == 0 && !a->sinks && a->alibi.max == 0);
 	MT_ASSERT(a->work && !a->dqkv == (o->code == OP_ATTENTION_FORWARD));
 	if (c->autotuning) backend_autotune(c->backend, a);
 	else rc = backend_run(c->backend, &c->compute, a);
