@@ -21,6 +21,7 @@
 #include <unistd.h>
 #include "ckpt.h"
 #include "model/hfjson.h"
+#include "model/names.h"
 #include "mt/run.h"
 #include "say.h"
 
@@ -54,15 +55,18 @@ static json_t *tensor_json(const struct st_entry *e, int *rc)
 	return o;
 }
 
-/* All that the text model did not use, but for constants that its class computes */
-static json_t *tensors_json(const struct model *m, int *rc)
+/* All that the text model did not use, but for constants that its class computes, and copies */
+static json_t *tensors_json(const struct source *s, int *rc)
 {
+	const struct model *m = &s->model[ARRAY_W];
 	const struct st_entry **list = calloc(m->n + 1, sizeof *list);
 	json_t *all = json_array();
 	size_t n = 0;
 	if (!list) *rc = no_memory();
 	for (size_t i = 0; list && i < m->n; i++)
-		if (!m->entries[i].used && !tensor_is_constant(m->entries[i].tensor->name)) list[n++] = &m->entries[i];
+		if (!m->entries[i].used && !tensor_is_constant(m->entries[i].tensor->name) &&
+			!mtp_is_copy(&s->geo, m->entries[i].tensor->name))
+			list[n++] = &m->entries[i];
 	if (n) qsort(list, n, sizeof *list, by_elem);
 	for (size_t i = 0; i < n; i++) json_add(rc, all, tensor_json(list[i], rc));
 	free(list);
@@ -101,7 +105,7 @@ static json_t *record_json(const struct source *s, bool drop, int *rc)
 	json_put(rc, root, "source", source);
 	json_put(rc, root, "prefix", prefix_json(s));
 	json_put(rc, root, "head", head ? json_string(head->tensor->name) : json_null());
-	json_put(rc, root, "tensors", tensors_json(m, rc));
+	json_put(rc, root, "tensors", tensors_json(s, rc));
 	json_put(rc, root, "dropped", json_boolean(drop));
 	free(path);
 	return root;
@@ -284,14 +288,14 @@ static void say(const struct carried *c, const struct mt_geometry *geo)
 			c->dropped ? "" : c->source, list, more);
 	if (mtp && !c->dropped)
 		mt_say("warning: %u of them are of multi-token prediction: the more the model is trained, the less they "
-			   "fit it",
+			   "fit it; --mtp X trains those of some families along",
 			mtp);
 }
 
 /* The files' name of one of the text model's tensors. False: it is too long */
 static bool name_in_files(const struct carried *c, const struct mt_tensor *t, char name[MT_TENSOR_NAME])
 {
-	const char *rest = strchr(t->name, '.');
+	const char *rest = strncmp(t->name, "mtp.", 4) ? strchr(t->name, '.') : NULL;
 	int n;
 	if (t->role == MT_T_HEAD && c->head) n = snprintf(name, MT_TENSOR_NAME, "%s", c->head);
 	else if (t->role == MT_T_HEADB && c->head)

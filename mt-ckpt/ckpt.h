@@ -106,7 +106,8 @@ struct source { /* a directory to load or verify */
 /* Open the directory and run.json; `weights`: ignore run.json. 65: it has the name or the optimizer files of a
  * checkpoint, but no run.json. */
 int source_open(struct source *, const char *dir, bool weights);
-int source_config(struct source *); /* config.json -> geo and layout */
+/* config.json -> geo and layout; mtp: with multi-token prediction, whose loss has this weight; 0: as the file says */
+int source_config(struct source *, double mtp);
 int source_models(struct source *); /* every tensor of config.json's model is there */
 int source_checksums(struct source *);
 /* n elements of lo, m or v: from element `from` of tensor `index` on, which in its unit is element `at`. lo as it is,

@@ -27,7 +27,7 @@ int ckpt_export_from(const char *from, const char *path, bool replace)
 	struct out_dir dir;
 	int rc = source_open(&s, from, false);
 	if (rc == 0 && !s.full) rc = mt_fail(MT_EX_DATA, "%s: is no checkpoint: it has no run.json", shown(from));
-	if (rc == 0) rc = source_config(&s);
+	if (rc == 0) rc = source_config(&s, 0);
 	if (rc == 0) rc = carried_find(&s, false);
 	if (rc == 0 && (rc = out_begin(&dir, path, replace)) == 0)
 		rc = verify_and_rename(&dir, copy_model(&s, &dir), &s.geo, false);

@@ -265,9 +265,10 @@ static int check_source(struct mt_run *run, struct source *s, struct kept *kept,
 	bool *linked)
 {
 	int rc;
-	if ((rc = source_config(s)) < 0 || (rc = config_same(mt_geometry(run), &s->geo)) < 0 ||
-		(rc = check_optim(run, s)) < 0 || (rc = check_frozen(run, s)) < 0 || (rc = carried_find(s, how->drop)) < 0 ||
-		(rc = source_checksums(s)) < 0 || (rc = source_models(s)) < 0)
+	if ((rc = source_config(s, (double)mt_geometry(run)->mtp)) < 0 ||
+		(rc = config_same(mt_geometry(run), &s->geo)) < 0 || (rc = check_optim(run, s)) < 0 ||
+		(rc = check_frozen(run, s)) < 0 || (rc = carried_find(s, how->drop)) < 0 || (rc = source_checksums(s)) < 0 ||
+		(rc = source_models(s)) < 0)
 		return rc;
 	*linked = tiles_fit(run, s);
 	if (!*linked && mt_control(run)->state != MT_NONE && (rc = tiles_verify(s)) < 0) return rc;

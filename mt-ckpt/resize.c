@@ -182,7 +182,7 @@ int ckpt_resize(const char *from, const char *path, uint64_t vocab, bool replace
 	struct source s;
 	struct out_dir dir;
 	int rc = source_open(&s, from, true);
-	if (rc == 0 && (rc = source_config(&s)) == 0) rc = source_models(&s);
+	if (rc == 0 && (rc = source_config(&s, 0)) == 0) rc = source_models(&s);
 	struct mt_geometry geo = s.geo;
 	geo.vocab = (uint32_t)vocab;
 	if (geo.ple_dim) geo.ple_vocab = geo.vocab;

@@ -53,10 +53,10 @@ int source_open(struct source *s, const char *dir, bool weights)
 	return run_json_read(s->dirfd, &s->json, &s->root, &s->files);
 }
 
-int source_config(struct source *s)
+int source_config(struct source *s, double mtp)
 {
 	int rc = s->full ? files_verify(s->dirfd, s->files, "config.json", NULL) : 0;
-	if (rc == 0) rc = mt_config_read(s->path, &s->geo, NULL);
+	if (rc == 0) rc = mt_config_read_mtp(s->path, mtp, &s->geo, NULL);
 	if (rc == 0) rc = mt_layout_make(&s->layout, &s->geo, MT_FP32, MT_NONE, MT_FP32, MT_ADAMW);
 	if (rc == 0 && mt_layout_freeze(&s->layout, s->json.train, s->json.freeze) < 0)
 		rc = mt_fail(MT_EX_DATA, RUN_JSON ": --train or --freeze is not for this model");

@@ -8,7 +8,7 @@ int ckpt_verify(const char *path, bool as_load, const struct how_load *how)
 	int rc;
 	rc = source_open(&s, path, false);
 	if (rc == 0 && as_load) rc = carried_find(&s, how->drop);
-	if (rc == 0 && (rc = source_checksums(&s)) == 0 && (rc = source_config(&s)) == 0) rc = source_models(&s);
+	if (rc == 0 && (rc = source_checksums(&s)) == 0 && (rc = source_config(&s, 0)) == 0) rc = source_models(&s);
 	if (rc == 0) rc = tiles_verify(&s);
 	if (rc == 0 && !s.full) rc = kept_read(&kept, &s);
 	if (rc == 0 && !s.full) rc = kept_turn_end(&kept, &s, how->turn_end);
@@ -26,7 +26,7 @@ int verify_written(int dirfd, const struct mt_geometry *run, bool full)
 	snprintf(path, sizeof path, "/proc/self/fd/%d", dirfd); /* its name may have changed */
 	rc = source_open(&s, path, !full);
 	if (rc == 0 && full) rc = files_lengths(s.dirfd, s.files);
-	if (rc == 0 && (rc = source_config(&s)) == 0 && (rc = config_same(run, &s.geo)) == 0) rc = source_models(&s);
+	if (rc == 0 && (rc = source_config(&s, 0)) == 0 && (rc = config_same(run, &s.geo)) == 0) rc = source_models(&s);
 	source_close(&s);
 	return rc < 0 ? mt_fail_in(rc, "reading back what was written") : 0;
 }

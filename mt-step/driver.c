@@ -163,7 +163,7 @@ uint32_t driver_begin(struct driver *d, enum mt_kind kind, uint64_t step, double
 	t->save = save;
 	t->last = last;
 	t->position = *position;
-	t->aux = t->z = NAN; /* for an optimizer that leaves them */
+	t->aux = t->z = t->mtp = NAN; /* for an optimizer that leaves them */
 	memset(t->figures, 0, sizeof t->figures);
 	memset(t->losses, 0, sizeof t->losses[0] * t->micros);
 	d->source = source;

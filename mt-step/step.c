@@ -71,6 +71,8 @@ static void check_run(struct options *o)
 			mt_die(MT_EX_USAGE, "run '%s' has --grad none, which cannot clip: take --clip 0 or leave it out", o->run);
 		o->hyperparams.clip = 0;
 	}
+	if (g->mtp != 0 && o->objective.kind != MT_NLL)
+		mt_die(MT_EX_USAGE, "run '%s' trains multi-token prediction (--mtp), which goes with --loss nll alone", o->run);
 	options_check_seq(o, g);
 	struct mt_committed was;
 	mt_run_committed(driver.run, &was);

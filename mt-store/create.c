@@ -203,7 +203,7 @@ int store_create(const char *run, const struct store_options *o)
 	if (rc == 0) rc = parse_tier(o, given, dirs, &create);
 	if (rc == 0 && o->id && mt_parse_hex(o->id, create.id, sizeof create.id))
 		rc = mt_fail(MT_EX_USAGE, "--id: '%s' is not 32 hexadecimal digits", o->id);
-	if (rc == 0) rc = mt_config_read(o->config, &geo, &text);
+	if (rc == 0) rc = mt_config_read_mtp(o->config, o->mtp, &geo, &text);
 	if (rc) {
 		free(given);
 		return rc;

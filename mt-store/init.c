@@ -72,6 +72,9 @@ static float first_value(const struct mt_geometry *geo, uint32_t role)
 	case MT_T_POST1:
 	case MT_T_POST2:
 	case MT_T_FNORM:
+	case MT_T_MTP_FINAL:
+	case MT_T_MTP_NORM:
+	case MT_T_MTP_HNORM:
 	case MT_T_QNORM:
 	case MT_T_KNORM: /* a factor of 1 where it is RMSNorm; Nemotron's LayerNorms begin with a factor of 2 */
 		return geo->flags & MT_NORM_ONE && !(geo->flags & MT_LAYERNORM) ? 0 : 1;

@@ -44,6 +44,8 @@ static const struct mt_opt options[] = {
 	{"train", OPT_STR, &given.train, "PATTERN[,...]",
 		"train only tensors with such names (* ? [abc]); a unit without any has weights alone", .with = "create"},
 	{"freeze", OPT_STR, &given.freeze, "PATTERN[,...]", "do not train tensors with such names", .with = "create"},
+	{"mtp", OPT_DOUBLE, &given.mtp, "X",
+		"train the model's block of multi-token prediction, too, whose loss has weight X; 0: do not", .with = "create"},
 	{"step-tokens", OPT_SIZE, &given.step_tokens, "N", "maximum tokens of a micro-batch", .with = "create"},
 	{"top", OPT_U64, &given.top, "K", "most likely tokens of a teacher that each may have (mt-step --loss kd)",
 		.with = "create", .most = 1 << 20},

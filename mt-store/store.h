@@ -11,6 +11,7 @@ struct store_options { /* of all verbs together; mt-store.c checks which verb ta
 	const char *ring, *like, *dir, *node, *streams;
 	const char *tier, *tier_memory, *update, *id, *train, *freeze;
 	uint64_t step_tokens, top, seed, tile, tier_slots;
+	double mtp;
 	bool json, force, until_eof, prometheus, abi, memory, quiet;
 };
 

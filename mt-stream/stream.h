@@ -76,8 +76,8 @@ struct progress {
 	struct weights weights;    /* of the block with windows whose backward pass is under way; */
 	struct slot *slot;         /* where those of its rest are; NULL: in the store */
 	struct offload residual, kept;
-	struct event done[2]; /* the forward pass of the last even and of the last odd unit has run */
-	struct loss loss;     /* copied from the device, or of: */
+	struct event done[2];  /* the forward pass of the last even and of the last odd unit has run */
+	struct loss loss, mtp; /* copied from the device, or of: */
 	struct objective_sums sums;
 	bool autotune; /* nothing runs: the device is shown all launches */
 	bool sent;     /* a piece of the micro-batch's gradients has left */
@@ -92,7 +92,7 @@ struct rates {
 struct taken {
 	struct mt_msg msg;
 	uint32_t *host;  /* its block, copied out of the ring */
-	uint32_t *spans; /* spans' starts of models that have spans */
+	uint32_t *spans; /* spans' starts of models that have spans; or as memory_layout.ahead */
 };
 
 /* Set by request.c: what it plans, and what it has seen of micro-batches so far */

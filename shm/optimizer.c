@@ -172,6 +172,7 @@ int mt_optimizer_take(struct mt_optimizer *o, uint32_t ring, const struct mt_msg
 		.entered = 1,
 		.nonfinite = m->loss.nonfinite || !isfinite(m->loss.sum),
 	};
+	o->terms[m->micro].mtp = (double)m->loss.mtp;
 	o->terms[m->micro].aux = m->loss.aux;
 	o->terms[m->micro].z = m->loss.z;
 	o->losses_left--;
@@ -224,13 +225,15 @@ static void terms_enter(struct mt_optimizer *o)
 {
 	const struct mt_geometry *geo = mt_geometry(o->run);
 	struct mt_txn *t = mt_txn(o->run, mt_word_k(o->attempt.word));
-	double aux = 0, z = 0, figures[MT_STEP_FIGURES] = {0};
+	double aux = 0, z = 0, mtp = 0, figures[MT_STEP_FIGURES] = {0};
 	for (uint32_t i = 0; i < o->attempt.micros; i++) {
+		mtp += o->terms[i].mtp;
 		aux += o->terms[i].aux * (double)t->losses[i].targets;
 		z += o->terms[i].z * (double)t->losses[i].targets;
 		for (int f = 0; f < MT_STEP_FIGURES; f++) figures[f] += o->terms[i].figures[f];
 	}
 	memcpy(t->figures, figures, sizeof figures);
+	t->mtp = geo->mtp != 0 ? mtp / (double)o->attempt.targets : NAN;
 	t->aux = geo->aux_coef != 0 ? aux / (double)o->attempt.targets : NAN;
 	t->z = geo->z_coef != 0 ? z / (double)o->attempt.targets : NAN;
 }

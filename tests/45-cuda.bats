@@ -65,7 +65,7 @@ as_on_cpu() {
 
 # bats test_tags=slow
 @test "gated DeltaNet on the cuda device gives the cpu device's gradients, in any order of streams" {
-	as_on_cpu fp32 1e-5 true $(some 2 qwen3-5 kimi-linear) ${NIGHTLY:+qwen3-5-moe}
+	as_on_cpu fp32 1e-5 true $(some 2 qwen3-5 qwen3-5-mtp kimi-linear) ${NIGHTLY:+qwen3-5-moe}
 	as_on_cpu bf16 3e-2 true qwen3-next ${NIGHTLY:+qwen3-5 kimi-linear}
 }
 
@@ -373,6 +373,9 @@ trained() {
 
 # bats test_tags=nightly
 @test "20 training steps of gated DeltaNet on the cuda device match PyTorch's" { trained qwen3-next; }
+
+# bats test_tags=nightly
+@test "20 training steps with multi-token prediction on the cuda device match PyTorch's" { trained deepseek-v3-mtp; }
 
 # bats test_tags=nightly
 @test "20 training steps of multi-head latent attention on the cuda device match PyTorch's" { trained moonlight; }

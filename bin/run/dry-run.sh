@@ -18,7 +18,7 @@ make_plan() { # [HOST-BYTES]
 		${top:+--top="$top"} \
 		${pack:+--pack="$pack"} ${1:+--host-memory="$1"} ${gpu_streams:+--streams="$gpu_streams"} \
 		${tier:+--tier="${tier_rate:-1000000}"} ${tier_memory:+--tier-memory="$tier_memory"} \
-		${train:+--train="$train"} ${freeze:+--freeze="$freeze"} \
+		${train:+--train="$train"} ${freeze:+--freeze="$freeze"} ${mtp:+--mtp="$mtp"} \
 		${node_count:+--nodes="$node_count"} ${node_count:+--net="${net:-1000000}"} 2>&1)
 	code=$?
 	why=$(printf '%s\n' "$plan" | sed -n 's/^mt-stream: //p' | tail -n 1)

@@ -6,7 +6,7 @@ model='' data='' out='' compute='' streams=1 shares='' threads='' run=run-$$
 batch='' micro='' seq='' eval='' steps='' until='' epochs='' order='' resume='' record=''
 clip='' tier_given='' tier='' tier_memory='' tier_tile='' copy_tier='' tier_rate='' tier_free=''
 chosen=''                                       # set: micro is not the user's choice
-train='' freeze=''
+train='' freeze='' mtp=''
 restart='' drop_unused='' load_options='' new_input='' best='' export_best='' nodes='' net=''
 ckpt_every='' eval_every='' stop_after='' max_skipped='' loss=''    # mt-step's
 demo='' sample='' sample_every='' sample_options='' join='' top=''
@@ -62,7 +62,7 @@ set_option() { # OPTION VALUE
 		return ;;                               # find_args has read it
 	--model | --out | --dtype | --grad | --state | --optim | --update | --seed | --device | --compute | --streams | \
 		--threads | --numa | --keep | --run | --net | --sample | --tier-memory | --tier-tile | \
-		--train | --freeze | \
+		--train | --freeze | --mtp | \
 		--demo) return ;;
 	--tier) tier_given=1; return ;;
 	--input) new_input=1 ;;

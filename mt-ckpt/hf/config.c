@@ -215,6 +215,8 @@ int config_export(const struct mt_geometry *geo, const char *config, size_t byte
 	json_object_del(json_object_get(root, "text_config"), "quantization_config");
 	if (*geo->wrapper) write_wrapper(root, geo, name, &rc);
 	else write_text_model(root, geo, name, &rc);
+	json_t *text_model = *geo->wrapper ? json_object_get(root, "text_config") : root;
+	if (geo->mtp != 0) json_put(&rc, text_model, "mtp_loss_scaling_factor", json_real((double)geo->mtp));
 	if (no_mtp) write_no_mtp(root, &rc);
 	if (no_mtp) write_no_mtp(json_object_get(root, "text_config"), &rc);
 	*text = rc == 0 ? json_text(root, 2) : NULL;
@@ -285,7 +287,7 @@ static int flags_same(uint32_t run, uint32_t dir)
 /* What does not change the model's function or its tensors; the length is that of a table with MT_POSITIONS alone */
 #define NO_DIFFERENCE \
 	" family flags names pad_token init_range n_kinds kind_of kind aux_coef z_coef wrapper " \
-	"carried_bytes carried "
+	"carried_bytes carried mtp "
 #define LENGTH "max_position "
 
 int config_same(const struct mt_geometry *run, const struct mt_geometry *dir)
@@ -296,6 +298,9 @@ int config_same(const struct mt_geometry *run, const struct mt_geometry *dir)
 		return mt_fail(MT_EX_DATA, "config.json: is of %s %.32s, the run's of %s %.32s",
 			*dir->wrapper ? "the class for images" : "the text model", *dir->wrapper ? dir->wrapper : dir->family,
 			*run->wrapper ? "the class for images" : "the text model", *run->wrapper ? run->wrapper : run->family);
+	if ((run->mtp != 0) != (dir->mtp != 0))
+		return mt_fail(MT_EX_DATA, "config.json: trains multi-token prediction%s along, the run does%s: --mtp X",
+			dir->mtp != 0 ? "" : " not", dir->mtp != 0 ? " not" : "");
 	int rc = flags_same(run->flags, dir->flags);
 	if (rc == 0)
 		rc = fields_same("mt_geometry", run, dir, "", dir->flags & MT_POSITIONS ? NO_DIFFERENCE : NO_DIFFERENCE LENGTH);

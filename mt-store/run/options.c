@@ -29,6 +29,8 @@ static const struct mt_opt options[] = {
 	{"train", OPT_STR, NULL, "PATTERN[,...]",
 		"train only tensors with such names (* ? [abc]), and let the others stay as they are; see mt-store(1)"},
 	{"freeze", OPT_STR, NULL, "PATTERN[,...]", "do not train tensors with such names"},
+	{"mtp", OPT_DOUBLE, NULL, "X",
+		"train the model's block of multi-token prediction, too, whose loss has weight X; see mt-store(1)"},
 	{"update", OPT_CHOICE, WORD("late"), "late|early",
 		"late: units are updated after a step's commit; early: with --clip 0, each as soon as its gradient is "
 		"complete; see mt-optim(1)"},

@@ -105,6 +105,11 @@ void keep_sum(struct saved *s, const struct list *lists, uint32_t kind, void *su
 	if (t->sum != NONE) s->v[root_of(t, t->sum)] = sum;
 }
 
+void keep_next(struct saved *s, const struct list *lists, uint32_t kind, void *next)
+{
+	if (lists[kind].next != NONE) s->v[lists[kind].next] = next;
+}
+
 static void *after(void *p, int64_t elements, size_t size) { return p ? (char *)p + (size_t)elements * size : NULL; }
 
 struct saved saved_after(const struct saved *s, const struct list *lists, uint32_t kind, int64_t from, size_t elem)

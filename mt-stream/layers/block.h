@@ -22,7 +22,7 @@ enum checkpoint {
 	KEEP_ALL,             /* also gate and up; only norms and SwiGLU are recomputed */
 };
 
-#define ROLES (MT_T_PLE_TABLE + 1)
+#define ROLES (MT_T_MTP_PROJ + 1)
 
 struct weights {
 	const void *t[ROLES];
@@ -104,6 +104,10 @@ struct chunk { /* whole rows that go through a layer together */
 	const uint32_t *host_starts;               /* host: as starts */
 	const uint32_t *span_starts; /* (N): where in its row the token's span starts (mt_layer); NULL to sample */
 	const float *cos[MT_KINDS], *sin[MT_KINDS]; /* (positions, rope_dim / 2), by kind of layer */
+	/* Multi-token prediction: (N, H) what the final norm gives, forward; its gradient, backward. Of the head's chunks:
+	 * are they of its rows? */
+	void *hidden, *dhidden;
+	bool mtp;
 	void *ple; /* (N, L p): each block's own input; backward: of blocks that have gone, its gradient. NULL: none */
 	/* by kind of layers: k | v (N, 2 K) that other layers read, and the sum of their gradients; kv NULL: it stands
 	 * in q | k | v already (mt-sample) */
@@ -199,6 +203,8 @@ void block_take(struct saved *, const struct kept *, take_fn *take, void *where)
 void blocks_take(struct saved[MT_KINDS], const struct kept *, uint32_t kinds, struct walk *);
 /* What a norm behind experts reads, where they come by windows, lies at `sum`. NULL: no windows */
 void keep_sum(struct saved *, const struct list *, uint32_t kind, void *sum);
+/* The same of the next tokens' embeddings, of multi-token prediction */
+void keep_next(struct saved *, const struct list *, uint32_t kind, void *next);
 /* Those of the tokens from `from` on */
 struct saved saved_after(const struct saved *, const struct list *, uint32_t kind, int64_t from, size_t elem);
 

@@ -26,9 +26,13 @@ void embed_backward(const struct chunk *c, const struct grads *g, float beta, co
 
 /* ---- final norm, LM head, cross-entropy ---- */
 
+/* Rows of the model that multi-token prediction reads, too, are normed */
+static bool is_normed(const struct chunk *c) { return c->geo->mtp != 0 && !c->mtp; }
+
 void head_norm(const struct chunk *c, const struct weights *w, const void *x)
 {
-	norm_forward(c, c->s.h, x, w, final_norm);
+	if (is_normed(c)) scaled_add(c, c->s.h, x, NULL, 1);
+	else norm_forward(c, c->s.h, x, w, final_norm);
 }
 
 static bool logits_changed(const struct mt_geometry *g) { return g->logit_scale != 1 || g->logit_cap != 0; }
@@ -67,7 +71,8 @@ void head_loss_backward(const struct chunk *c, const struct weights *w, const st
 	struct loss *loss, const void *x, void *dx)
 {
 	head_forward(c, w, scale, 1, loss, x);
-	linear_backward(c, c->s.dh, matrix_grad(g, MT_T_HEAD), g->t[MT_T_HEADB], beta, c->s.logits, c->s.h, w->t[MT_T_HEAD],
-		c->geo->hidden, c->geo->vocab);
-	norm_backward(c, dx, 0, g, beta, c->s.dh, x, w, final_norm);
+	linear_backward(c, c->s.dh, matrix_grad(g, MT_T_HEAD), g->t[MT_T_HEADB], c->mtp ? 1 : beta, c->s.logits, c->s.h,
+		w->t[MT_T_HEAD], c->geo->hidden, c->geo->vocab);
+	if (is_normed(c)) scaled_add(c, dx, c->s.dh, NULL, 1);
+	else norm_backward(c, dx, 0, g, beta, c->s.dh, x, w, final_norm);
 }

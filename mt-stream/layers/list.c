@@ -310,9 +310,10 @@ static int mixers(struct list *t, int x)
 void list_make(struct list *t, const struct mt_geometry *g, const struct mt_layer *l, size_t elem)
 {
 	*t = (struct list){.g = g, .l = l, .elem = elem, .x2 = NONE, .y = NONE};
-	t->routing = t->dispatch = t->combine = t->sum = NONE;
-	int x = value(t, g->hidden, AGAIN), x2 = has_mixer(l) ? mixers(t, x) : x, in = g->flags & MT_PARALLEL ? x : x2,
-		y = x2;
+	t->routing = t->dispatch = t->combine = t->sum = t->next = NONE;
+	int x = value(t, g->hidden, AGAIN);
+	if (l->mtp) x = mtp_nodes(t, x);
+	int x2 = has_mixer(l) ? mixers(t, x) : x, in = g->flags & MT_PARALLEL ? x : x2, y = x2;
 	t->mlp = t->nodes;
 	if (has_mlp(l)) {
 		if (x2 != x) {

@@ -111,6 +111,7 @@ struct list {
 	/* With experts: the value that says where tokens go; the node that gives experts their rows, and the one that sums
 	 * what they give; the value that a norm behind them reads, which windows keep. NONE: there is none */
 	int routing, dispatch, combine, sum;
+	int next; /* mtp.c: the value of the next tokens' embeddings, which the schedule has. NONE: there is none */
 	/* place.c: whose gradient's memory a value's gradient has: its own, another value's, or 0: dx; and whether its own
 	 * is the value's memory */
 	int grad_of[LIST_VALUES];
@@ -155,6 +156,8 @@ int root_of(const struct list *, int v), grad_root_of(const struct list *, int v
 /* Is it what a norm behind experts reads? */
 bool is_sum(const struct list *, int root);
 
+/* What the block of multi-token prediction has before its mixer */
+int mtp_nodes(struct list *, int x);
 /* The mixers' own nodes: what each output projection reads */
 int attention_nodes(struct list *, int x), mla_nodes(struct list *, int x), conv_nodes(struct list *, int x),
 	delta_nodes(struct list *, int x);

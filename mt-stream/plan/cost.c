@@ -79,10 +79,12 @@ static double blocks_back_at(const struct plan_request *req, const struct plan *
 /* FLOPs of a token in the model's GEMMs: forward; to train, also for the gradients of inputs and of weights */
 static double model_flops(const struct plan_request *req)
 {
-	double block = (double)(req->mean - req->idle), head = (double)req->head;
+	double block = (double)(req->mean - req->idle), head = (double)req->head, heads = req->geo->mtp != 0 ? 2 : 1;
 	double trained = fmax(0, (double)req->block_grads - (double)req->idle), back = blocks_back(req);
 	double forward = req->geo->layers * block + head;
-	return 2 * (req->train ? forward + back * (block + trained) + head + (double)req->head_grads : forward);
+	return 2 *
+		(req->train ? forward + back * (block + trained) + (2 * heads - 1) * head + heads * (double)req->head_grads
+					: forward);
 }
 
 static double most(double a, double b) { return a > b ? a : b; }

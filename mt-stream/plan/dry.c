@@ -400,7 +400,7 @@ int plan_show(struct dry *o, struct plan_request *req)
 {
 	struct mt_geometry geo;
 	char *text = NULL;
-	int rc = mt_config_read(o->config, &geo, &text);
+	int rc = mt_config_read_mtp(o->config, o->mtp, &geo, &text);
 	req->geo = &geo;
 	o->config_bytes = rc ? 0 : strlen(text);
 	if (rc == 0) rc = rates_of(o, req);

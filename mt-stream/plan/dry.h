@@ -12,6 +12,7 @@ struct dry {
 	size_t config_bytes;
 	uint64_t tier_memory; /* bytes of lo, m and v that stay in memory beside a tier, if given */
 	bool tier_memory_given;
+	double mtp;         /* weight of multi-token prediction's loss; 0: none */
 	uint64_t steps;     /* of the run; 0: not given */
 	uint32_t batch;     /* rows of a step, whose micro-batches are to be selected; 0: the request has them */
 	bool own_attention; /* plan our own kernels, as on a machine without cuDNN */

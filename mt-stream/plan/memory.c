@@ -247,10 +247,11 @@ uint64_t memory_lay(const struct plan_request *req, const struct plan *plan, str
 	p->tokens = walk_take(&w, all, 1, 4);
 	p->targets = walk_take(&w, all, 1, 4);
 	p->starts = walk_take(&w, all, 1, 4);
+	p->ahead = req->geo->mtp != 0 ? walk_take(&w, all, 3, 4) : NULL;
 	p->row_weights = req->weighted ? walk_take(&w, all, 1, sizeof(float)) : NULL;
 	p->teacher = req->top && !req->scores ? walk_take(&w, all, MT_TEACHER_WORDS(req->top), 4) : NULL;
 	p->span_starts = req->most.span ? walk_take(&w, all, 1, 4) : NULL;
-	p->loss = walk_take(&w, 1, 1, sizeof *p->loss);
+	p->loss = walk_take(&w, 2, 1, sizeof *p->loss);
 	take_balance(&w, req, all, p);
 	take_slots(&w, req, plan, p);
 	take_windows(&w, req, plan, p);
@@ -260,6 +261,8 @@ uint64_t memory_lay(const struct plan_request *req, const struct plan *plan, str
 		if (p->x) p->x[i] = x;
 	}
 	p->dx = req->train ? walk_take(&w, z.pass, z.h, z.elem) : NULL;
+	p->hidden = req->geo->mtp != 0 ? walk_take(&w, z.pass, z.h, z.elem) : NULL;
+	p->next = req->geo->mtp != 0 ? walk_take(&w, z.pass, z.h, z.elem) : NULL;
 	take_ple(&w, req, plan, &z, p);
 	take_kv(&w, req, &z, p);
 	bool gu = req->still || blocks_at(plan, req->geo->layers, KEEP_ALL) < req->geo->layers;

@@ -31,6 +31,7 @@ static const struct mt_opt options[] = {
 	{"optim", OPT_CHOICE, &optim, "adamw|lion|sgd", "rule of the update"},
 	{"train", OPT_STR, &dry.train, "PATTERN[,...]", "train only tensors with such names, as mt-store create"},
 	{"freeze", OPT_STR, &dry.freeze, "PATTERN[,...]", "do not train tensors with such names"},
+	{"mtp", OPT_DOUBLE, &dry.mtp, "X", "train multi-token prediction, too, as mt-store create"},
 	{"loss", OPT_CHOICE, &loss, MT_LOSS_CHOICE, "all but nll and kd compute the LM head's forward pass twice"},
 	{"top", OPT_U64, &top, "K", "with --loss kd: tokens of the teacher at each target", .least = 1, .most = 1 << 20},
 	{"update", OPT_CHOICE, &update, "late|early", "when mt-optim updates"},

@@ -347,9 +347,10 @@ struct memory_layout {
 	float *row_weights;                  /* (n) likewise, where rows may have weights */
 	uint32_t *teacher;                   /* (n, MT_TEACHER_WORDS) likewise, with a loss that needs it */
 	uint32_t *span_starts;               /* (n) of models with spans */
-	struct loss *loss;
-	uint32_t *counted;                    /* (n), and */
-	double *sums;                         /* (2 E + 1): training with an auxiliary loss or a z-loss (ops/balance.h) */
+	uint32_t *ahead;   /* (3, n) with multi-token prediction: next tokens, their targets, and weights of these */
+	struct loss *loss; /* (2) the second one is multi-token prediction's */
+	uint32_t *counted; /* (n), and */
+	double *sums;      /* (2 E + 1): training with an auxiliary loss or a z-loss (ops/balance.h) */
 	float *cos[MT_KINDS], *sin[MT_KINDS]; /* (seq, rope_dim / 2), by kind of layers */
 	void *embed_head_weights[2];          /* of embedding and head: the same memory, layer-major */
 	void **weights;                       /* [weight_slots] */
@@ -363,7 +364,8 @@ struct memory_layout {
 	 * one and the last one. If there are two, all alternate */
 	void **x;
 	uint32_t outputs;
-	void *dx;                      /* (n of a pass, H) */
+	void *dx;            /* (n of a pass, H) */
+	void *hidden, *next; /* multi-token prediction: (n of a pass, H) what the head and its block read; then gradients */
 	void *ple_weights, *ple_table; /* what makes the blocks' own inputs: W' and the norm; all of it, while unit 0 */
 	void *ple;                     /* computes. (n of a pass, L p): the inputs */
 	void *kv[MT_KINDS], *dkv[MT_KINDS]; /* (n of a pass, 2 K): k | v that other layers read, and their gradients */

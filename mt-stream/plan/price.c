@@ -189,8 +189,11 @@ static void count_head(struct counter *c, struct counts *to, struct chunk *chunk
 	c->times = 1;
 	c->slice = false;
 	c->work = &to->head;
-	if (train) head_loss_backward(chunk, r->w, r->g, 1, 1, NULL, at, at);
-	else head_loss(chunk, r->w, NULL, at);
+	for (int mtp = 0; train && mtp <= (chunk->geo->mtp != 0); mtp++) {
+		chunk->mtp = mtp;
+		head_loss_backward(chunk, r->w, r->g, 1, 1, NULL, at, at);
+	}
+	if (!train) head_loss(chunk, r->w, NULL, at);
 	c->work = &to->losses;
 	chunk->s.losses = at;
 	head_loss(chunk, r->w, NULL, at);

@@ -219,7 +219,7 @@ static struct chunk chunk_of(const struct forward *f, int64_t from, int64_t n)
 static const struct mt_tensor *tensor_of(const struct forward *f, enum mt_role_tensor role, uint32_t *unit)
 {
 	const struct mt_unit *u = mt_unit(f->weights.run,
-		*unit = role == MT_T_EMBED || role == MT_T_POSITIONS ? 0 : head_unit(f));
+		*unit = role == MT_T_EMBED || role == MT_T_POSITIONS ? 0 : head_unit(f) - (role == MT_T_MTP_FINAL));
 	for (uint32_t i = 0; i < u->tensors; i++) {
 		const struct mt_tensor *t = mt_tensor(f->weights.run, u->first_tensor + i);
 		if (t->role == role) return t;
@@ -368,9 +368,11 @@ static int head(struct forward *f, uint32_t u)
 	int64_t h = g->hidden, rows;
 	int rc;
 	if ((rc = weights_wait(&f->weights, u)) || (rc = weights_wait(&f->weights, unit))) return rc;
-	if (!(g->flags & MT_NORM_PLAIN))
-		w.t[MT_T_FNORM] = weights_launch(&f->weights, head_unit(f), tensor_of(f, MT_T_FNORM, &norm_unit)->off,
-			g->hidden, f->norm);
+	if (!(g->flags & MT_NORM_PLAIN)) {
+		const struct mt_tensor *norm = tensor_of(f, g->mtp != 0 ? MT_T_MTP_FINAL : MT_T_FNORM, &norm_unit);
+		if ((rc = weights_wait(&f->weights, norm_unit))) return rc;
+		w.t[MT_T_FNORM] = weights_launch(&f->weights, norm_unit, norm->off, g->hidden, f->norm);
+	}
 	if (g->flags & MT_NORM_BIAS)
 		w.t[MT_T_FNORMB] = weights_launch(&f->weights, head_unit(f), tensor_of(f, MT_T_FNORMB, &norm_unit)->off,
 			g->hidden, f->norm_bias);
@@ -379,6 +381,7 @@ static int head(struct forward *f, uint32_t u)
 			f->head_bias);
 	if ((rc = copied(f))) return rc;
 	c.in_out = 0;
+	c.mtp = true; /* what it reads has no norm yet */
 	head_norm(&c, &w, f->x + (f->n - 1) * h);
 	for (int64_t first = 0; first < g->vocab; first += rows) {
 		rows = least(head_rows(g), g->vocab - first);
@@ -422,7 +425,8 @@ static int pass(struct forward *f, bool mixed)
 	f->from = f->cached;
 	if (!f->from) f->tail_row = 0;
 	f->cached = 0;
-	for (uint32_t u = 0; !rc && u <= head_unit(f); u++) rc = unit_forward(f, u);
+	for (uint32_t u = 0; !rc && u <= head_unit(f); u++)
+		if (u == 0 || u == head_unit(f) || !mt_layer_of(f->geo, u - 1)->mtp) rc = unit_forward(f, u);
 	if (rc || mixed) return rc;
 	f->cached = f->n;
 	f->tail_row = f->tail_end;

@@ -47,6 +47,9 @@ void batch_in(struct stream *s)
 		launch(s, Q_COMPUTE, &(struct op){OP_COPY, .copy = {m->layout.teacher, s->taken.host + 5 * n, words * 4}});
 	if (m->layout.span_starts)
 		launch(s, Q_COMPUTE, &(struct op){OP_COPY, .copy = {m->layout.span_starts, s->taken.spans, n * 4}});
+	if (m->layout.ahead)
+		launch(s, Q_COMPUTE,
+			&(struct op){OP_COPY, .copy = {m->layout.ahead, s->taken.spans, n * (weights ? 3 : 2) * 4}});
 	balance_in(s);
 	tables_in(s);
 }

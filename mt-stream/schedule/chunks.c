@@ -44,6 +44,8 @@ struct chunk chunk_of(struct stream *s, int64_t from, int64_t n)
 		.teacher = teacher_of(s, first),
 		.span_starts = at->span_starts ? at->span_starts + first : NULL,
 		.balance = balance_of(s, first),
+		.hidden = s->now.backward ? NULL : elements_after(s->dev, at->hidden, from * s->geo->hidden),
+		.dhidden = elements_after(s->dev, at->hidden, from * s->geo->hidden),
 		.s = at->scratch,
 		.lists = s->lists,
 		.host_starts = s->taken.host + 2 * all + first,
@@ -93,6 +95,7 @@ struct saved saved_at(const struct stream *s, uint32_t layer, int64_t from)
 	if (kept.x2) v.x2 = kept.x2;
 	int64_t pass = (int64_t)rows_of_pass(&s->micro->request, &s->micro->plan) * s->micro->request.seq;
 	keep_sum(&v, s->lists, kind, elements_after(s->dev, at->kept, (layer * pass + from) * g->hidden));
+	keep_next(&v, s->lists, kind, elements_after(s->dev, at->next, from * g->hidden));
 	v.dsum = elements_after(s->dev, at->dsum, from * g->hidden);
 	return v;
 }

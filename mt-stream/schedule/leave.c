@@ -47,7 +47,8 @@ int loss_out(struct stream *s, struct event ready)
 		(struct mt_msg){.kind = MT_MSG_LOSS,
 			.loss = {.sum = s->now.loss.sum,
 				.targets = (uint64_t)s->now.loss.targets,
-				.nonfinite = !isfinite(s->now.loss.sum + terms.aux + terms.z),
+				.nonfinite = !isfinite(s->now.loss.sum + s->now.mtp.sum + terms.aux + terms.z),
+				.mtp = (float)s->now.mtp.sum,
 				.aux = terms.aux,
 				.z = terms.z}});
 	mt_ring_publish(s->grad, 1);

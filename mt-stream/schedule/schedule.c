@@ -52,6 +52,19 @@ static void progress_begin(struct stream *s)
 
 /* ---- a unit, on the compute queue ---- */
 
+/* The same chunk of the next tokens, whose embeddings multi-token prediction reads */
+static struct chunk next_of(const struct stream *s, const struct chunk *c, int64_t from)
+{
+	struct chunk next = *c;
+	next.tokens = s->micro->layout.ahead + s->now.base + from;
+	return next;
+}
+
+static void *next_at(const struct stream *s, int64_t from)
+{
+	return elements_after(s->dev, s->micro->layout.next, from * s->geo->hidden);
+}
+
 static int unit_forward(struct stream *s, uint32_t u)
 {
 	struct weights w;
@@ -66,7 +79,9 @@ static int unit_forward(struct stream *s, uint32_t u)
 		struct chunk c = chunk_of(s, from, n);
 
 		if (u == 0) {
+			struct chunk next = next_of(s, &c, from);
 			embed_forward(&c, &w, output(s, 0, from));
+			if (s->geo->mtp != 0) embed_forward(&next, &w, next_at(s, from));
 			if (c.ple) ple_inputs_forward(&c, &w, output(s, 0, from));
 		} else {
 			struct saved v = saved_at(s, u - 1, from);
@@ -86,13 +101,21 @@ static void positions_clear(struct stream *s, const struct grads *g)
 	launch(s, Q_COMPUTE, &(struct op){OP_ZERO, .zero = {g->t[MT_T_POSITIONS], n * sizeof(float)}});
 }
 
-/* The head's chunk at `from`, which may split rows; losses: of each row, too */
-static struct chunk head_chunk(struct stream *s, int64_t from, bool losses)
+/* The head's chunk at `from`, which may split rows, and what it reads; losses: of each row, too; mtp: of multi-token
+ * prediction */
+static struct chunk head_chunk(struct stream *s, int64_t from, bool losses, bool mtp, void **x)
 {
+	const struct plan_request *req = &s->micro->request;
+	const uint32_t *ahead = s->micro->layout.ahead + (int64_t)req->rows * req->seq + s->now.base + from;
 	int64_t most = (int64_t)tokens_of_head(&s->micro->request, &s->micro->plan), left = s->now.n - from;
 	struct chunk c = chunk_of(s, from, left < most ? left : most);
 	c.in_out = 0;
 	if (!losses) c.s.losses = NULL;
+	*x = s->geo->mtp != 0 && !mtp ? c.dhidden : output(s, s->units - 2, from);
+	if (!mtp) return c;
+	c.mtp = true;
+	c.targets = ahead;
+	if (c.row_weights) c.row_weights = (const float *)ahead + (int64_t)req->rows * req->seq;
 	return c;
 }
 
@@ -100,9 +123,10 @@ static struct chunk head_chunk(struct stream *s, int64_t from, bool losses)
 static void head_forward(struct stream *s, const struct weights *w, bool losses)
 {
 	for (int64_t from = 0, n; from < s->now.n; from += n) {
-		struct chunk c = head_chunk(s, from, losses);
+		void *x;
+		struct chunk c = head_chunk(s, from, losses, false, &x);
 		n = c.n;
-		head_loss(&c, w, s->micro->layout.loss, output(s, s->units - 2, from));
+		head_loss(&c, w, s->micro->layout.loss, x);
 		if (losses)
 			launch(s, Q_COMPUTE,
 				&(struct op){OP_COPY,
@@ -116,13 +140,15 @@ static void head_forward(struct stream *s, const struct weights *w, bool losses)
 }
 
 /* The same, and each chunk at once backward, so that logits of one chunk are enough */
-static void head_backward(struct stream *s, const struct weights *w, const struct grads *g)
+static void head_backward(struct stream *s, const struct weights *w, const struct grads *g, bool mtp)
 {
+	double scale = s->taken.msg.batch.loss_scale * (mtp ? (double)s->geo->mtp : 1);
 	for (int64_t from = 0, n; from < s->now.n; from += n) {
-		struct chunk c = head_chunk(s, from, false);
+		void *x;
+		struct chunk c = head_chunk(s, from, false, mtp, &x);
 		n = c.n;
-		head_loss_backward(&c, w, g, beta_at(s, from), (float)s->taken.msg.batch.loss_scale, s->micro->layout.loss,
-			output(s, s->units - 2, from), dx_at(s, from));
+		head_loss_backward(&c, w, g, beta_at(s, from), (float)scale, s->micro->layout.loss + mtp, x,
+			x == c.dhidden ? x : dx_at(s, from));
 	}
 }
 
@@ -166,17 +192,20 @@ static int head_forward_backward(struct stream *s, float *gs)
 	struct grads g;
 	trace_at(s->dev->trace, Q_COMPUTE, head_unit(s), "head");
 	weights_fetch(s, head_unit(s), &w);
-	if (s->now.first) launch(s, Q_COMPUTE, &(struct op){OP_ZERO, .zero = {m->layout.loss, sizeof *m->layout.loss}});
+	if (s->now.first) launch(s, Q_COMPUTE, &(struct op){OP_ZERO, .zero = {m->layout.loss, 2 * sizeof *m->layout.loss}});
 	if (gs) grads_at(s, head_unit(s), gs, &g);
 	if (gs && s->now.first) grads_clear_gaps(s, head_unit(s), gs);
 	if (gs && s->now.first) positions_clear(s, &g);
 	if (!gs || objective) head_forward(s, &w, losses);
 	int rc = objective && !s->now.autotune ? objective_run(s, gs) : 0;
 	if (rc) return rc;
-	if (gs) head_backward(s, &w, &g);
+	if (gs) head_backward(s, &w, &g, false);
+	if (gs && s->geo->mtp != 0) head_backward(s, &w, &g, true);
 	if (!s->now.last) return 0;
 	if (!objective)
 		launch(s, Q_COMPUTE, &(struct op){OP_COPY, .copy = {&s->now.loss, m->layout.loss, sizeof *m->layout.loss}});
+	if (s->geo->mtp != 0)
+		launch(s, Q_COMPUTE, &(struct op){OP_COPY, .copy = {&s->now.mtp, m->layout.loss + 1, sizeof s->now.mtp}});
 	balance_out(s);
 	return 0;
 }
@@ -220,7 +249,9 @@ static int unit_backward(struct stream *s, uint32_t u, float *gs)
 		n = chunk_tokens(s, from);
 		struct chunk c = chunk_of(s, from, n);
 		if (c.ple) ple_inputs_backward(&c, &w, &g, beta_at(s, from), output(s, 0, from), dx_at(s, from));
+		struct chunk next = next_of(s, &c, from);
 		embed_backward(&c, &g, tied ? 1 : beta_at(s, from), dx_at(s, from));
+		if (s->geo->mtp != 0) embed_backward(&next, &g, 1, next_at(s, from));
 	}
 	return 0;
 }

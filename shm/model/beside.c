@@ -7,7 +7,9 @@
 #include "config.h"
 #include "hffiles.h"
 #include "hfjson.h"
+#include "mt/error.h"
 #include "mt/layout.h"
+#include "names.h"
 
 enum { COMPARED = 1 << 20 }; /* bytes of a read */
 
@@ -138,7 +140,9 @@ static size_t mark(const struct st_files *f, const struct mt_layout *l, const ch
 	for (uint32_t i = 0; i < f->n; i++)
 		for (size_t j = 0; j < f->v[i].n && names.n; j++) {
 			struct st_tensor *t = &f->v[i].tensors[j];
-			if (!t->listed || t->trained || strncmp(t->name, embed, (size_t)bytes) != 0) continue;
+			if (!t->listed || t->trained) continue;
+			t->trained = l->geo.mtp != 0 && !strncmp(t->name, "mtp.", 4) && is_of(&names, t->name + 4);
+			if (t->trained || strncmp(t->name, embed, (size_t)bytes) != 0) continue;
 			t->trained = is_of(&names, t->name + bytes);
 			left += !t->trained && !name_is_beyond(&l->geo, t->name + bytes);
 		}
@@ -155,33 +159,39 @@ static bool is_head(const char *name, const struct st_tensor *head)
 		(strncmp(name + n, weight, strlen(weight)) == 0 || strcmp(name + n, "bias") == 0);
 }
 
-static void judge(const struct st_files *f, struct mt_geometry *geo)
+static int judge(const struct st_files *f, struct mt_geometry *geo)
 {
+	bool mtp = geo->mtp == 0;
 	struct found embed = {0}, head = {0};
 	size_t left = 1;
 	int bytes = 0;
 	for (uint32_t form = 0; form < mt_forms(geo) && left; form++) {
 		struct mt_layout l;
-		if (mt_layout_files(&l, geo, form) < 0) return;
+		if (mt_layout_files(&l, geo, form) < 0) return 0;
 		if (!embed.tensor && (embed = find_embed(f, strchr(l.tensors[0].name, '.') + 1, &bytes)).tensor)
 			head = find_head(f, geo, embed.tensor->name, bytes);
 		if (embed.tensor) left = mark(f, &l, embed.tensor->name, bytes);
 		mt_layout_release(&l);
 	}
-	if (!embed.tensor) return;
+	if (!embed.tensor) return 0;
 	if (*geo->wrapper && head.tensor && geo->flags & MT_TIED && !same(embed, head)) geo->flags &= ~(uint32_t)MT_TIED;
 	for (uint32_t i = 0; i < f->n; i++)
 		for (size_t j = 0; j < f->v[i].n; j++) {
 			const struct st_tensor *t = &f->v[i].tensors[j];
-			if (!t->listed || t->trained || is_head(t->name, head.tensor) || tensor_is_constant(t->name)) continue;
+			mtp |= t->trained && (!strcmp(t->name, "mtp.fc.weight") || ends_with(t->name, ".eh_proj.weight"));
+			if (!t->listed || t->trained || is_head(t->name, head.tensor) || tensor_is_constant(t->name) ||
+				mtp_is_copy(geo, t->name))
+				continue;
 			geo->carried++;
 			geo->carried_bytes += t->end - t->begin;
 		}
+	return mtp ? 0 : mt_fail(MT_EX_CONFIG, "--mtp: the model's files have no multi-token prediction");
 }
 
-void read_beside(int dirfd, struct mt_geometry *geo)
+int read_beside(int dirfd, struct mt_geometry *geo)
 {
 	struct st_files files;
-	if (st_files_open(&files, dirfd, "model", NULL) == 0) judge(&files, geo);
+	int rc = st_files_open(&files, dirfd, "model", NULL) == 0 ? judge(&files, geo) : 0;
 	st_files_close(&files);
+	return rc;
 }

@@ -854,7 +854,9 @@ static int read_geometry(json_t *root, struct mt_geometry *geo)
 	if (family->read) family->read(r, &m);
 	read_ropes(r, family, &m);
 	if (!r->rc) read_layers(r, family, &m);
+	double mtp = key_number(r, r->root, "mtp_loss_scaling_factor"); /* mt's own, as router_z_loss_coef */
 	*geo = m.geo;
+	if (mtp != 0 && !isnan(mtp) && !r->rc) r->rc = geometry_mtp(geo, mtp);
 	return r->rc;
 }
 
@@ -1015,17 +1017,23 @@ static const char *missing_hint(const char *path)
 	return hf_other_format(dir);
 }
 
-static void look_beside(const char *path, struct mt_geometry *geo)
+static int look_beside(const char *path, struct mt_geometry *geo)
 {
 	char dir[4096];
 	directory_of(path, dir);
 	int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (fd < 0) return;
-	read_beside(fd, geo);
+	if (fd < 0) return 0;
+	int rc = read_beside(fd, geo);
 	close(fd);
+	return rc;
 }
 
 int mt_config_read(const char *path, struct mt_geometry *geo, char **text)
+{
+	return mt_config_read_mtp(path, 0, geo, text);
+}
+
+int mt_config_read_mtp(const char *path, double mtp, struct mt_geometry *geo, char **text)
 {
 	char shown[256], *buf = NULL;
 	size_t bytes = 0;
@@ -1033,7 +1041,8 @@ int mt_config_read(const char *path, struct mt_geometry *geo, char **text)
 	if (rc == 0) rc = read_text(fd, &buf, &bytes);
 	if (fd >= 0) close(fd);
 	if (rc == 0) rc = config_parse(buf, bytes, geo);
-	if (rc == 0) look_beside(path, geo);
+	if (rc == 0 && mtp != 0) rc = geometry_mtp(geo, mtp);
+	if (rc == 0) rc = look_beside(path, geo);
 	if (rc == 0 && text) {
 		*text = buf;
 		return 0;

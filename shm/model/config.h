@@ -237,7 +237,7 @@ bool wrapper_is_class(const struct wrapper *, const char *architecture);
 
 /* beside.c: what the files beside a wrapper's config.json, in an open directory, say of the model: whether it is tied,
  * and what it carries. Files that cannot be read change nothing: who loads them reports that. */
-void read_beside(int dirfd, struct mt_geometry *);
+int read_beside(int dirfd, struct mt_geometry *); /* 0, or 78: it lacks multi-token prediction */
 void read_ropes(struct reader *, const struct family *, struct model *);  /* rope.c */
 /* Give the kind its frequencies, for its head_dim */
 void rope_fill(struct reader *, const struct family *, struct model *, enum rope_of, struct mt_layer *);

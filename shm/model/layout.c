@@ -41,7 +41,8 @@
 #define GATED_NORM PART(20)
 #define IN_BIAS PART(21)
 #define OUT_BIAS PART(22)
-#define OWN_KV (1ull << 30) /* these two in bits that no flag of models has: k and v are not another layer's */
+#define MTP (1ull << 29)    /* these three in bits that no flag of models has: it is that of multi-token prediction; */
+#define OWN_KV (1ull << 30) /* k and v are not another layer's */
 #define PLE (1ull << 31)    /* blocks have inputs of their own */
 #define EXPERTS_ARE(flag) ((uint64_t)(flag) << 55)
 
@@ -49,6 +50,7 @@ enum size {
 	NONE,
 	ONE,
 	HIDDEN,
+	HIDDEN_2,
 	VOCAB,
 	POSITIONS,
 	HEADS,
@@ -92,6 +94,10 @@ static const struct entry {
 	uint64_t needs;       /* a model has it that has all of these, */
 	uint64_t without;     /* and none of these */
 } block_tensors[] = {
+	{MT_T_MTP_FINAL, true, "model.norm.weight", HIDDEN, NONE, MTP, 0},
+	{MT_T_MTP_NORM, true, "", HIDDEN, NONE, MTP, 0},
+	{MT_T_MTP_HNORM, true, "", HIDDEN, NONE, MTP, 0},
+	{MT_T_MTP_PROJ, true, "", HIDDEN, HIDDEN_2, MTP, 0},
 	{MT_T_NORM1, true, "input_layernorm.weight", HIDDEN, NONE, MIXER, MT_NO_PRE_NORM | MT_NORM_PLAIN},
 	{MT_T_NORM1B, true, "input_layernorm.bias", HIDDEN, NONE, MIXER | MT_NORM_BIAS, MT_NO_PRE_NORM},
 	{MT_T_Q, true, "self_attn.q_proj.weight", Q_PROJ_ROWS, HIDDEN, ATTENTION, 0},
@@ -270,7 +276,7 @@ static bool has(const struct mt_geometry *geo, const struct mt_layer *k, const s
 		is |= (k->experts ? MOE | CHANNEL : k->ffn ? DENSE | CHANNEL : 0) | EXPERTS_ARE(k->expert_flags);
 		is |= (k->experts && k->shared_ffn ? SHARED : 0) | (gated(k) ? GATED : 0);
 		is |= (k->form == MT_XIELU ? XIELU : 0) | (k->k_is_v || k->kv_kind ? 0 : OWN_V) | (k->kv_kind ? 0 : OWN_KV);
-		is |= geo->ple_dim ? PLE : 0;
+		is |= (geo->ple_dim ? PLE : 0) | (k->mtp ? MTP : 0);
 		is |= (k->gate_rank ? MIXER | KIMI : mixers[k->mixer]) | (k->mamba_flags & MT_CONV_BIAS ? CONV_BIAS : 0);
 		is |= k->mamba_flags & MT_BESIDE_ATTENTION ? mixers[MT_ATTENTION] | BESIDE : ALONE;
 		is |= (k->mamba_flags & MT_GATE_ALONE ? 0 : GATED_NORM) | (k->mamba_flags & MT_IN_BIAS ? IN_BIAS : 0);
@@ -288,6 +294,7 @@ static uint64_t size_of(const struct mt_geometry *geo, const struct mt_layer *k,
 	case NONE: return 0;
 	case ONE: return 1;
 	case HIDDEN: return geo->hidden;
+	case HIDDEN_2: return 2ull * geo->hidden;
 	case VOCAB: return geo->vocab;
 	case POSITIONS: return (uint64_t)geo->max_position + geo->position_offset;
 	case HEADS: return k->heads;
@@ -398,7 +405,9 @@ static int add_tensor(struct mt_layout *l, struct place *p, const struct entry *
 	if (name) {
 		if (slab) p->at = round_up(p->at, MT_GROUP);
 		l->n_tensors++;
-		put_name(t, p->prefix, p->k && name == e->name ? names[l->geo.names].module : NULL, name, p->expert);
+		if (e->role == MT_T_MTP_FINAL) put_name(t, "", NULL, name, 0);
+		else if (!mtp_name(&l->geo, e->role, t->name))
+			put_name(t, p->prefix, p->k && name == e->name ? names[l->geo.names].module : NULL, name, p->expert);
 		t->role = e->role;
 		t->unit = p->unit;
 		t->expert = p->expert;
@@ -702,7 +711,8 @@ static int fill(struct mt_layout *l)
 	int rc = add_unit(l, 0, NULL, first_tensors, sizeof first_tensors / sizeof *first_tensors, "");
 	for (uint32_t i = 0; i < layers && rc == 0; i++) {
 		char prefix[40];
-		snprintf(prefix, sizeof prefix, "%s.%u.", blocks ? blocks : "model.layers", i);
+		if (!mtp_prefix(&l->geo, i, prefix, sizeof prefix))
+			snprintf(prefix, sizeof prefix, "%s.%u.", blocks ? blocks : "model.layers", i);
 		rc = add_unit(l, i + 1, mt_layer_of(&l->geo, i), block_tensors, BLOCK_TENSORS, prefix);
 	}
 	if (rc == 0) rc = add_unit(l, layers + 1, NULL, last_tensors, sizeof last_tensors / sizeof *last_tensors, "");

@@ -29,7 +29,9 @@
  * that name. It is a new MT_ABI, and `make abi-page` writes the page. */
 #define MT_FIGURES_MORE(F, x) \
 	F(x, processed, COUNT, t->processed, "processed", true, \
-		"last_step_processed_tokens", "Tokens of documents in the last committed step, without padding.")
+		"last_step_processed_tokens", "Tokens of documents in the last committed step, without padding.") \
+	F(x, mtp, NUMBER_OR_NONE, t->mtp, "mtp_loss", g->mtp != 0, \
+		"mtp_loss", "Loss of multi-token prediction of the last committed step, without its weight.")
 
 /* In the order of a line of metrics, which has its times at `times`; in the order in which they lie in mt_figures */
 #define MT_FIGURES(F, times) MT_FIGURES_FIRST(F, ) MT_FIGURES_MORE(F, ) times MT_FIGURES_LAST(F, )

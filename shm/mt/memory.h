@@ -155,7 +155,8 @@ struct mt_msg {                 /* 64 bytes; fields of the txn first, then by ki
 			 uint32_t top;         /* of a teacher's most likely tokens, how many the block has of each
 						  position, or with scores 3 the answer */
 			 uint32_t documents; } batch;  /* of the micro; above 0: the block has an objective, too */
-		struct { double sum; uint64_t targets; uint32_t nonfinite, reserved;
+		struct { double sum; uint64_t targets; uint32_t nonfinite;
+			 float mtp;            /* sum of multi-token prediction's; 0 where the geometry's is 0 */
 			 double aux, z; /* of this micro, without coefficients; 0 where the geometry's is 0 */ } loss;
 		struct { uint32_t unit, end;   /* end 1: the head's end of tied embeddings */
 			 uint64_t off, n;      /* elements, in the unit's arrays; off a multiple of MT_BLOCK */

@@ -121,7 +121,8 @@ struct mt_layer {                /* what all layers of a kind have in common */
 	uint32_t kv_kind;           /* not 0: k and v are those of the last layer of kind kv_kind - 1 */
 	uint32_t gate_rank;         /* MT_DELTA: not 0: Kimi delta attention (arXiv 2510.26692): each channel of a key has
 								 * a gate; gates and z, of which sigmoid is taken, are made of latents of this size */
-	uint32_t reserved[2];
+	uint32_t mtp;               /* not 0: the block of multi-token prediction, and how files name it; the last layer */
+	uint32_t reserved[1];
 };
 
 struct mt_geometry {            /* a model family as a table; shm/model/families.c has the table */
@@ -161,7 +162,9 @@ struct mt_geometry {            /* a model family as a table; shm/model/families
 								 * one has the slope 2^-alibi; */
 	float    alibi_scale;       /* a factor on it; */
 	uint32_t alibi_rounded;     /* and 1: slopes, positions and their products are rounded to bf16 */
-	uint32_t reserved[3];
+	float    mtp;               /* weight of the loss of multi-token prediction, of which the last of `layers` is the
+								 * block (mt-stream/README.md); 0: there is none */
+	uint32_t reserved[2];
 };
 
 static inline const struct mt_layer *mt_layer_of(const struct mt_geometry *g, uint32_t layer)
@@ -189,6 +192,9 @@ struct mt_layer mt_layer_most(const struct mt_geometry *);
 /* Read config.json (path: the file, or the directory that holds it). *text (if not NULL) gets the file as it is, to be
  * freed. Errors: 66 not there, 65 not JSON, 78 not supported, each naming the key. */
 int mt_config_read(const char *path, struct mt_geometry *, char **text);
+/* The same with the model's block of multi-token prediction, whose loss has this weight; 0: as the file says. 64: the
+ * weight; 78: the family */
+int mt_config_read_mtp(const char *path, double weight, struct mt_geometry *, char **text);
 
 #define MT_TENSOR_NAME 120      /* bytes of a tensor's name, NUL included */
 
@@ -264,6 +270,11 @@ enum mt_role_tensor {           /* what a tensor is; a unit's tensors stand in t
 	MT_T_PLE_MODEL,             /* (layers ple_dim, hidden)                          unit L + 2: all blocks' inputs */
 	MT_T_PLE_NORM,              /* (ple_dim) */
 	MT_T_PLE_TABLE,             /* (ple_vocab, layers ple_dim) */
+	/* mt_layer.mtp: these come before the block's others. With it the head's unit has the norm behind the block */
+	MT_T_MTP_FINAL,             /* (hidden)                  model.norm */
+	MT_T_MTP_NORM,              /* (hidden)                  of the next token's embedding */
+	MT_T_MTP_HNORM,             /* (hidden)                  of what model.norm gives */
+	MT_T_MTP_PROJ,              /* (hidden, 2 hidden)        of both, the embedding's first */
 };
 
 struct mt_tensor {              /* 192 bytes in the control region */

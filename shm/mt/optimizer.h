@@ -59,7 +59,7 @@ struct mt_optimizer {
 	uint32_t losses_left;       /* that have not come; 0 on other nodes than 0, which alone commits */
 	/* Set by `accumulate`, in each round, when nothing but a tile holds up the commit: MT_ACT_WAIT_TIER */
 	enum mt_activity waits;
-	struct { double aux, z, figures[MT_STEP_FIGURES]; } terms[MT_MICROS];    /* of the loss; 0 where none have come */
+	struct { double aux, z, mtp, figures[MT_STEP_FIGURES]; } terms[MT_MICROS];  /* of the loss; 0: none have come */
 	bool left, stop_requested;  /* it ends; *stop of mt_run_attach was seen, when txn leave_after was newest */
 	uint32_t leave_after;
 };

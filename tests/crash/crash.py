@@ -69,6 +69,7 @@ CASES = {
     "windows": dict(dtype="bf16", experts=6, windows=3, micros=3, streams=2, save=3),
     "hybrid": dict(dtype="bf16", hybrid=True, micros=3, streams=2, save=3),
     "mla": dict(dtype="bf16", mla=True, micros=3, streams=2, save=3),
+    "mtp": dict(dtype="bf16", mla=True, mtp=0.3, micros=3, streams=2, save=3),
     "halves": dict(dtype="bf16", halves=True, micros=3, streams=2, save=3),
     "beside": dict(dtype="bf16", beside=True, micros=3, save=3),
     "early": dict(dtype="bf16", early=True, micros=3, streams=2, save=3, eval=4, threads=2, vocab=8000),
@@ -247,7 +248,7 @@ class Run:
         c = self.c
         create = [program("mt-store"), "create", self.name, "--config", os.path.join(self.where, "config.json"),
                   "--dtype", c["dtype"], "--grad", c["grad"], "--state", c["state"], "--optim", c["optim"],
-                  "--step-tokens", "4K", *("--%s=%s" % (o, c[o]) for o in ("train", "freeze") if o in c)]
+                  "--step-tokens", "4K", *("--%s=%s" % (o, c[o]) for o in ("train", "freeze", "mtp") if o in c)]
         if "tier" in c:
             early = ["--update", "early"] if "early" in c else []
             create += ["--tier", ",".join(self.disks()), "--tier-memory", "0", "--tier-tile", "64K", "--tier-slots",

@@ -49,6 +49,35 @@ CASES = {
         "dialect": 4, "also": {"full_attention_interval": 2}, "double": True, "one": True, "factors": FACTORS,
         "uniform": UNIFORM,
         "train": {"micro": 3, "batch": 3, "seq": 66, "schedule": "cosine", "clip": 2.0}},
+    # multi-token prediction: a module of its own with attention; dense and tied, and with experts
+    "qwen3-5-mtp": {
+        "config": transformers.Qwen3_5TextConfig(
+            **SMALL, intermediate_size=30, num_hidden_layers=3, num_attention_heads=3, num_key_value_heads=1,
+            head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8,
+            linear_value_head_dim=6, rope_parameters=ROPE, tie_word_embeddings=True, mtp_num_hidden_layers=1,
+            mtp_loss_scaling_factor=0.3, layer_types=["linear_attention", "full_attention", "linear_attention"]),
+        "dialect": 5, "double": True, "one": True, "factors": FACTORS, "uniform": UNIFORM,
+        "train": {"micro": 2, "seq": 48, "warmup": 2, "wd": 0.1, "clip": 6.4}},
+    "qwen3-next-mtp": {
+        "config": transformers.Qwen3NextConfig(
+            **SMALL, intermediate_size=20, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2,
+            head_dim=8, linear_num_key_heads=3, linear_num_value_heads=6, linear_key_head_dim=4,
+            linear_value_head_dim=6, linear_conv_kernel_dim=3, moe_intermediate_size=6,
+            shared_expert_intermediate_size=8, num_experts=6, num_experts_per_tok=2, mtp_loss_scaling_factor=0.5,
+            rope_parameters={**ROPE, "partial_rotary_factor": 0.5}, layer_types=["linear_attention", "full_attention"]),
+        "dialect": 5, "double": True, "one": True, "factors": FACTORS, "uniform": UNIFORM,
+        "train": {"micro": 1, "batch": 3, "seq": 40, "schedule": "cosine", "clip": 2.0}},
+    # as the layer after the last one, with latents; in cases_experts.py without
+    "deepseek-v3-mtp": {
+        "config": transformers.DeepseekV3Config(
+            **SMALL, intermediate_size=30, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2,
+            q_lora_rank=14, kv_lora_rank=10, qk_nope_head_dim=8, qk_rope_head_dim=4, v_head_dim=6,
+            moe_intermediate_size=6, n_shared_experts=1, n_routed_experts=8, num_experts_per_tok=3, n_group=4,
+            topk_group=2, first_k_dense_replace=1, num_nextn_predict_layers=1, mtp_loss_scaling_factor=0.1,
+            rope_parameters={"rope_type": "default", "rope_theta": 100.0}),
+        "dialect": 5, "double": True, "factors": {"embed": 3.0, "gate.weight": 3.0, "q_b_proj": 0.6},
+        "correction": (0, 0.4),
+        "train": {"micro": 2, "seq": 40, "warmup": 2, "clip": 2.2}},
     # short convolutions of 3 tokens before and behind attention, tied; the MLP's size is 2 / 3 of intermediate_size,
     # times a factor, rounded up
     "lfm2": {

@@ -156,7 +156,7 @@ def compare_metrics(report, golden, got, bounds):
         # Terms of the loss. A token whose experts are almost equally probable counts for either of them. With rounded
         # weights it may be another one than in PyTorch, so a bf16 run is compared before its first update only; so are
         # an objective's metrics.
-        for key in ("aux_loss", "z_loss", *OF_OBJECTIVES):
+        for key in ("aux_loss", "z_loss", "mtp_loss", *OF_OBJECTIVES):
             if key in want and (n == 1 or bounds["loss"] == LOSS):
                 error, bound = (difference, OBJECTIVE) if key in OF_OBJECTIVES else (relative, LOSS)
                 report.check(key, at, error(entry.get(key), want[key]), bound)

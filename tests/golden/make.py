@@ -38,6 +38,7 @@ import cases_wrappers
 from cases import FULL, SLIDING, FAMILIES
 from compare import exact, sized_by
 from logits import plainly
+import mtp
 import preferences
 from records import CONTEXT_ONLY, Weighted, ids, pack, read_records, target_weights, targets, write_records
 
@@ -200,6 +201,8 @@ def build(config, dtype):
     kind = transformers.AutoModelForImageTextToText if whole else transformers.AutoModelForCausalLM
     # a copy, since a class for images notes its dtype in it
     model = kind.from_config(copy.deepcopy(config), dtype=dtype, **plainly(config))
+    if not whole and mtp.weight(config):
+        model.mtp = mtp.Mtp(model).to(dtype)
     for name, p in model.named_parameters():
         p.requires_grad_(not is_carried(config, name))
     return with_text_scale(model) if whole else model
@@ -269,7 +272,8 @@ def as_files(model, tensors):
 
 def released(config, name):
     """transformers 5.24 writes the MLP of kimi_linear's dense layers with the module of those with experts."""
-    return re.sub(r"block_sparse_moe\.(\w+_proj)", r"mlp.\1", name) if config.model_type == "kimi_linear" else name
+    name = re.sub(r"block_sparse_moe\.(\w+_proj)", r"mlp.\1", name) if config.model_type == "kimi_linear" else name
+    return mtp.files(config, name)
 
 
 def as_transformers_4(config, case):
@@ -329,7 +333,7 @@ def save_model(model, case, path):
     """The folder "model"; with case["both"] config.json in the other dialect beside it, as config.other.json."""
     model.save_pretrained(os.path.join(path, "model"), max_shard_size=case.get("shard", "1GB"))
     file = os.path.join(path, "model", "model.safetensors")
-    if model.config.model_type == "kimi_linear":
+    if model.config.model_type == "kimi_linear" or mtp.weight(model.config):
         save_file({released(model.config, name): t for name, t in load_file(file).items()}, file, {"format": "pt"})
     file = os.path.join(path, "model", "config.json")
     with open(file) as f:
@@ -606,7 +610,13 @@ def train(config, weights, rows, o, double, bf16, eval_rows, rule="adamw", part=
                     if coef:
                         entry[key] = entry.get(key, 0.0) + share * float(value.detach())
             # micro-batches only change the order of this sum
-            for row in batch if not terms and "loss" not in o else []:
+            ahead = mtp.weight(config)
+            for row in batch if ahead else []:
+                total, second, found = mtp.loss_sums(model, row, targets, ids)
+                ((total + ahead * second) / count).backward()
+                loss += float(total.detach())
+                entry["mtp_loss"] = entry.get("mtp_loss", 0.0) + float(torch.as_tensor(second).detach()) / count
+            for row in batch if not terms and not ahead and "loss" not in o else []:
                 total, found = loss_sum(model, row)
                 if found:
                     (total / count).backward()

@@ -178,7 +178,7 @@ static void check(const char *dir, bool full, uint64_t first, uint64_t last)
 	struct source s;
 	uint64_t id = last;
 	mt_must(source_open(&s, dir, !full));
-	mt_must(source_config(&s));
+	mt_must(source_config(&s, 0));
 	mt_must(source_models(&s));
 	if (full) {
 		id = s.json.position.records - 1;
