@@ -39,7 +39,8 @@ static void fill_random(struct fill *f, uint32_t index, uint64_t from, uint64_t 
 {
 	const struct mt_tensor *t = mt_tensor(f->run, index);
 	const struct mt_geometry *geo = mt_geometry(f->run);
-	bool smaller = geo->flags & MT_INIT_BY_DEPTH && (t->role == MT_T_O || t->role == MT_T_DOWN);
+	bool down = t->role == MT_T_DOWN && !(geo->flags & MT_INIT_O);
+	bool smaller = geo->flags & MT_INIT_BY_DEPTH && (t->role == MT_T_O || down);
 	bool larger = geo->flags & MT_INIT_EMBED && t->role == MT_T_EMBED;
 	double std = (double)geo->init_range / (smaller ? sqrt(2.0 * geo->layers) : larger ? 0.5 : 1), z[2];
 	for (uint64_t i = from & ~1ull; i < to; i += 2) {
@@ -81,6 +82,8 @@ static float first_value(const struct mt_geometry *geo, uint32_t role)
 	case MT_T_DT_BIAS:
 	case MT_T_SKIP:
 	case MT_T_DNORM:
+	case MT_T_O_NORM:
+	case MT_T_DOWN_NORM:
 	case MT_T_ROUTER_NORM:
 	case MT_T_EXPERT_SCALE:
 	case MT_T_SHARED_POST:

@@ -24,22 +24,22 @@
 	F(mt_layer, weight_eps, 1136, 4) F(mt_layer, q_rank, 1140, 4) F(mt_layer, kv_rank, 1144, 4) \
 	F(mt_layer, v_dim, 1148, 4) F(mt_layer, mamba_flags, 1152, 4) F(mt_layer, dt_min, 1156, 4) \
 	F(mt_layer, dt_max, 1160, 4) F(mt_layer, span, 1164, 4) F(mt_layer, kv_kind, 1168, 4) \
-	F(mt_layer, gate_rank, 1172, 4) F(mt_layer, mtp, 1176, 4) \
+	F(mt_layer, gate_rank, 1172, 4) F(mt_layer, mtp, 1176, 4) F(mt_layer, input_norm, 1180, 4) \
 	F(mt_geometry, family, 0, 32) F(mt_geometry, layers, 32, 4) F(mt_geometry, hidden, 36, 4) \
 	F(mt_geometry, vocab, 40, 4) F(mt_geometry, max_position, 44, 4) F(mt_geometry, flags, 48, 4) \
 	F(mt_geometry, names, 52, 4) F(mt_geometry, pad_token, 56, 4) F(mt_geometry, norm_eps, 60, 4) \
 	F(mt_geometry, init_range, 64, 4) F(mt_geometry, embed_scale, 68, 4) F(mt_geometry, residual_scale, 72, 4) \
 	F(mt_geometry, attention_scale, 76, 4) F(mt_geometry, attention_cap, 80, 4) F(mt_geometry, logit_scale, 84, 4) \
-	F(mt_geometry, logit_cap, 88, 4) F(mt_geometry, temperature, 92, 4) \
-	F(mt_geometry, temperature_positions, 96, 4) F(mt_geometry, n_kinds, 100, 4) F(mt_geometry, kind_of, 104, 1024) \
-	F(mt_geometry, kind, 1128, 9472) F(mt_geometry, aux_coef, 10600, 4) F(mt_geometry, z_coef, 10604, 4) \
-	F(mt_geometry, wrapper, 10608, 32) F(mt_geometry, carried_bytes, 10640, 8) F(mt_geometry, carried, 10648, 4) \
-	F(mt_geometry, position_offset, 10652, 4) F(mt_geometry, mlp_scale, 10656, 4) \
-	F(mt_geometry, mamba_out_scale, 10660, 4) F(mt_geometry, gate_scale, 10664, 4) \
-	F(mt_geometry, mamba_scale, 10668, 20) F(mt_geometry, mamba_in_scale, 10688, 4) \
-	F(mt_geometry, attention_in_scale, 10692, 4) F(mt_geometry, ple_dim, 10696, 4) \
-	F(mt_geometry, ple_vocab, 10700, 4) F(mt_geometry, alibi, 10704, 4) F(mt_geometry, alibi_scale, 10708, 4) \
-	F(mt_geometry, alibi_rounded, 10712, 4) F(mt_geometry, mtp, 10716, 4)
+	F(mt_geometry, logit_cap, 88, 4) F(mt_geometry, temperature, 92, 4) F(mt_geometry, temperature_positions, 96, 4) \
+	F(mt_geometry, n_kinds, 100, 4) F(mt_geometry, kind_of, 104, 1024) F(mt_geometry, kind, 1128, 9728) \
+	F(mt_geometry, aux_coef, 10856, 4) F(mt_geometry, z_coef, 10860, 4) F(mt_geometry, wrapper, 10864, 32) \
+	F(mt_geometry, carried_bytes, 10896, 8) F(mt_geometry, carried, 10904, 4) \
+	F(mt_geometry, position_offset, 10908, 4) F(mt_geometry, mlp_scale, 10912, 4) \
+	F(mt_geometry, mamba_out_scale, 10916, 4) F(mt_geometry, gate_scale, 10920, 4) \
+	F(mt_geometry, mamba_scale, 10924, 20) F(mt_geometry, mamba_in_scale, 10944, 4) \
+	F(mt_geometry, attention_in_scale, 10948, 4) F(mt_geometry, ple_dim, 10952, 4) \
+	F(mt_geometry, ple_vocab, 10956, 4) F(mt_geometry, alibi, 10960, 4) F(mt_geometry, alibi_scale, 10964, 4) \
+	F(mt_geometry, alibi_rounded, 10968, 4) F(mt_geometry, mtp, 10972, 4)
 
 #define MT_ABI_FIELDS(F) \
 	F(mt_header, magic, 0, 8) F(mt_header, abi, 8, 4) F(mt_header, state, 12, 4) F(mt_header, fingerprint, 16, 8) \
@@ -144,7 +144,7 @@
 #define MT_ABI_RESERVED(R) \
 	R(mt_header, reserved, 64) R(mt_control, reserved0, 56) R(mt_control, reserved1, 32) \
 	R(mt_control, reserved2, 160 - 16 * MT_FIGURES_WORDS) \
-	R(mt_layer, reserved, 4) R(mt_geometry, reserved, 8) R(mt_tensor, reserved, 4) \
+	R(mt_layer, reserved, 32) R(mt_geometry, reserved, 32) R(mt_tensor, reserved, 4) \
 	R(mt_unit, reserved0, 16) R(mt_unit, reserved1, 56) R(mt_unit, reserved2, 56) R(mt_slot, reserved, 64) \
 	R(mt_position, reserved, 8) R(mt_txn, reserved0, 56) \
 	R(mt_txn, reserved1, 40 - 8 * MT_FIGURES_IN_TXN) R(mt_txn, reserved2, 4) R(mt_txn, reserved3, 24) \

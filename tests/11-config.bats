@@ -124,22 +124,23 @@ inv_freq() {
 	form 1 granite '"hidden_act": "gelu"'
 	form 2 cohere2 '"hidden_act": "gelu_new"'
 	form 2 gemma '"hidden_act": "gelu"'
-	form 6 phi
-	form 4 nemotron
-	form 4 arcee
-	form 5 starcoder2 '"hidden_act": "gelu"'
-	form 5 falcon
-	form 6 starcoder2
-	form 6 falcon '"activation": "gelu_new"'
-	form 7 apertus
+	form 7 phi
+	form 4 bitnet '"num_attention_heads": 4'
+	form 5 nemotron
+	form 5 arcee
+	form 6 starcoder2 '"hidden_act": "gelu"'
+	form 6 falcon
+	form 7 starcoder2
+	form 7 falcon '"activation": "gelu_new"'
+	form 8 apertus
 	config nemotron '"hidden_act": "silu"'
 	refused 78 "hidden_act 'silu' is not supported"
 	config llama '"hidden_act": "relu2"'
 	refused 78 "hidden_act 'relu2' is not supported"
 	config nemotron '"hidden_act": "xielu"'
 	refused 78 "hidden_act 'xielu' is not supported"
-	form 8 opt
-	form 8 falcon '"activation": "relu"'
+	form 9 opt
+	form 9 falcon '"activation": "relu"'
 	config falcon '"activation": "tanh"'
 	refused 78 "activation 'tanh' is not supported"
 	config llama '"hidden_act": "relu"'
@@ -407,10 +408,10 @@ self_attention.dense.weight ln_mlp.weight ln_mlp.bias mlp.dense_h_to_4h.weight m
 
 @test "gpt_neox: its names of rope's keys, which files of transformers 4 have beside the usual ones; refused keys" {
 	config gpt_neox '"pad_token_id": 5'
-	geometry "kv_heads 4" "head_dim 8" "rope_dim 2" "qkv_bias 1" "o_bias 1" "mlp_bias 1" "pad_token -1" "form 5"
+	geometry "kv_heads 4" "head_dim 8" "rope_dim 2" "qkv_bias 1" "o_bias 1" "mlp_bias 1" "pad_token -1" "form 6"
 	grep -q "^tensor embed_out.weight " "$T/layout"
 	config gpt_neox '"rotary_emb_base": 100' '"rotary_pct": 0.5' '"attention_bias": false' '"hidden_act": "gelu_fast"'
-	geometry "rope_dim 4" "qkv_bias 0" "o_bias 0" "mlp_bias 1" "form 6"
+	geometry "rope_dim 4" "qkv_bias 0" "o_bias 0" "mlp_bias 1" "form 7"
 	inv_freq 0 1 1 0.1
 	config gpt_neox '"rotary_emb_base": 100' '"rope_theta": 100' '"rotary_pct": 0.5' '"partial_rotary_factor": 0.5'
 	geometry "rope_dim 4"
@@ -495,7 +496,7 @@ self_attention.dense.weight ln_mlp.weight ln_mlp.bias mlp.dense_h_to_4h.weight m
 @test "gpt2: its names of keys, beside the usual ones too; what changes the computation exits 78" {
 	printf '{"model_type": "gpt2"}' >"$T/config.json"
 	geometry "layers 12" "hidden 768" "heads 12" "kv_heads 12" "ffn 3072" "vocab 50257" "max_position 1024" "tied 1" \
-		"form 6" "rope_dim 0" "norm_eps 1e-05" "pad_token -1" "params 124439808"
+		"form 7" "rope_dim 0" "norm_eps 1e-05" "pad_token -1" "params 124439808"
 	grep -q "^tensor transformer.wpe.weight unit 0 .* shape 1024 768 .* decay 1" "$T/layout"
 	grep -q "^tensor transformer.h.11.attn.c_attn.weight .* shape 768 2304 " "$T/layout"
 	grep -q "^tensor transformer.h.0.mlp.c_fc.weight .* shape 768 3072 " "$T/layout"
@@ -516,7 +517,7 @@ self_attention.dense.weight ln_mlp.weight ln_mlp.bias mlp.dense_h_to_4h.weight m
 @test "gpt_bigcode: one key head unless multi_query is false; what changes the computation exits 78" {
 	printf '{"model_type": "gpt_bigcode"}' >"$T/config.json"
 	geometry "layers 12" "hidden 768" "heads 12" "kv_heads 1" "ffn 3072" "vocab 50257" "max_position 1024" "tied 1" \
-		"form 6" "rope_dim 0" "norm_eps 1e-05" "pad_token -1"
+		"form 7" "rope_dim 0" "norm_eps 1e-05" "pad_token -1"
 	grep -q "^tensor transformer.h.11.attn.c_attn.weight .* shape 896 768 " "$T/layout"
 	grep -q "^tensor transformer.h.0.mlp.c_fc.weight .* shape 3072 768 " "$T/layout"
 	config gpt_bigcode '"multi_query": false' '"num_key_value_heads": 4' '"attention_softmax_in_fp32": false'

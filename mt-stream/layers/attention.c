@@ -367,5 +367,6 @@ int attention_nodes(struct list *t, int x)
 	qkv = rope(t, qkv);
 	if (shares(t)) qkv = node_over(t, (struct node){.kind = &share_kind, .in = {qkv, NONE, NONE}});
 	int o = attend(t, qkv);
-	return gate == NONE ? o : node(t, (struct node){.kind = &gate_kind, .in = {o, gate, NONE}}, a, AGAIN);
+	if (gate != NONE) o = node(t, (struct node){.kind = &gate_kind, .in = {o, gate, NONE}}, a, AGAIN);
+	return t->g->flags & MT_SUB_NORM ? norm(t, o, o_norm) : o;
 }

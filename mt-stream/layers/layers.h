@@ -15,8 +15,8 @@ struct norm {
 };
 static const struct norm norm1 = {MT_T_NORM1, MT_T_NORM1B}, norm2 = {MT_T_NORM2, MT_T_NORM2B};
 static const struct norm post1 = {MT_T_POST1, 0}, post2 = {MT_T_POST2, 0}, final_norm = {MT_T_FNORM, MT_T_FNORMB};
-static const struct norm no_norm = {0, 0}; /* behind Mamba 2 beside attention */
-static const struct norm ple_post = {MT_T_PLE_POST, 0};
+static const struct norm no_norm = {0, 0}; /* none, or one without weight */
+static const struct norm ple_post = {MT_T_PLE_POST, 0}, o_norm = {MT_T_O_NORM, 0}, down_norm = {MT_T_DOWN_NORM, 0};
 /* MT_OWN_NORMS */
 static const struct norm router_norm = {MT_T_ROUTER_NORM, 0}, shared_post = {MT_T_SHARED_POST, 0},
 						 experts_norm = {MT_T_XNORM, 0}, experts_post = {MT_T_XPOST, 0};

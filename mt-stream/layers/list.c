@@ -94,10 +94,12 @@ static void norm_node_backward(struct run *r, const struct node *n)
 {
 	const struct norm_forward_args f = norm_op(r, n).norm_forward;
 	float beta = r->normed[n->w] ? 1 : r->beta;
+	void *dx = grad_at(r, n->in[0]),
+		 *dy = grad_at(r, n->out); /* one, of the norm that the residual stream begins with */
 	r->normed[n->w] = true;
-	LAUNCH(r->c, OP_NORM_BACKWARD, norm_backward, .dx = grad_at(r, n->in[0]), .add_dx = again(r, n->in[0]),
-		.dw = r->g->t[n->w], .beta = beta, .dy = grad_at(r, n->out), .x = f.x, .w = f.w, .rstd = f.rstd, .n = f.n,
-		.h = f.h, .mean = f.mean, .db = r->g->t[n->b], .one = f.one, .ld = f.ld);
+	LAUNCH(r->c, OP_NORM_BACKWARD, norm_backward, .dx = dx, .add_dx = again(r, n->in[0]) && dx != dy,
+		.dw = r->g->t[n->w], .beta = beta, .dy = dy, .x = f.x, .w = f.w, .rstd = f.rstd, .n = f.n, .h = f.h,
+		.mean = f.mean, .db = r->g->t[n->b], .one = f.one, .ld = f.ld);
 }
 
 static const struct node_kind norm_kind = {.forward = norm_node_forward,
@@ -313,6 +315,7 @@ void list_make(struct list *t, const struct mt_geometry *g, const struct mt_laye
 	t->routing = t->dispatch = t->combine = t->sum = t->next = NONE;
 	int x = value(t, g->hidden, AGAIN);
 	if (l->mtp) x = mtp_nodes(t, x);
+	if (l->input_norm) x = norm(t, x, no_norm);
 	int x2 = has_mixer(l) ? mixers(t, x) : x, in = g->flags & MT_PARALLEL ? x : x2, y = x2;
 	t->mlp = t->nodes;
 	if (has_mlp(l)) {

@@ -79,8 +79,9 @@ int mlp_nodes(struct list *t, int in, int residual)
 	int gu = linear(t, pre_norm(t, in, t->g->flags & MT_ONE_NORM ? norm1 : norm2), gated ? MT_T_GATE : MT_T_UP,
 		gated ? MT_T_GATEB : MT_T_UPB, 0, wide, wide, KEEP_ALL);
 	if (t->g->gate_scale != 1) gu = node_over(t, (struct node){.kind = &gate_factor_kind, .in = {gu, NONE, NONE}});
-	return output_projection(t, residual, inner(t, gu, l->ffn, MT_T_SLOPE_P, MT_T_SLOPE_N), MT_T_DOWN, MT_T_DOWNB,
-		post2, t->g->mlp_scale);
+	int act = inner(t, gu, l->ffn, MT_T_SLOPE_P, MT_T_SLOPE_N);
+	if (t->g->flags & MT_SUB_NORM) act = norm(t, act, down_norm);
+	return output_projection(t, residual, act, MT_T_DOWN, MT_T_DOWNB, post2, t->g->mlp_scale);
 }
 
 /* ---- a block's own input ---- */

@@ -45,7 +45,7 @@ static const struct act {
 } acts[] = {
 	{"silu", MT_SWIGLU, NO_FORM}, {"swish", MT_SWIGLU, NO_FORM}, {"gelu", MT_GEGLU, MT_GELU},
 	{"gelu_pytorch_tanh", MT_GEGLU_TANH, MT_GELU_TANH}, {"gelu_new", MT_GEGLU_TANH, MT_GELU_TANH},
-	{"gelu_fast", MT_GEGLU_TANH, MT_GELU_TANH}, {"relu2", NO_FORM, MT_RELU2}, {"relu", NO_FORM, MT_RELU},
+	{"gelu_fast", MT_GEGLU_TANH, MT_GELU_TANH}, {"relu2", MT_RE2GLU, MT_RELU2}, {"relu", NO_FORM, MT_RELU},
 	{"xielu", NO_FORM, MT_XIELU}, /* has weights, so that only classes whose default it is have it */
 };
 

@@ -184,10 +184,12 @@ struct family {
 	                                * size head_dim is its qk_rope_head_dim; 0: softmax attention */
 	bool any_head_dim;             /* its class does not read head_dim */
 	bool alpha;                    /* rope_type dynamic has a fixed alpha */
+	bool backwards;                /* pairs turn the other way */
 	bool longrope;                 /* older names of rope_type longrope are "su" and "yarn", and no others are used */
 	bool type_only;                /* its class in transformers 4 wants `type` in rope_scaling, and refuses rope_type */
 	bool temperature;              /* llama_4_scaling_beta */
 	/* layers */
+	bool embed_norm;               /* the first one has input_norm */
 	enum { WINDOW_NEVER, WINDOW_ALL, WINDOW_QWEN, WINDOW_FROM, WINDOW_PATTERN, WINDOW_NOPE } window;
 	uint32_t tokens;               /* of the window, if the key is missing; 0: WINDOW_DEFAULT */
 	uint32_t from;                 /* WINDOW_FROM: default of max_window_layers */

@@ -139,3 +139,4 @@ NAMES(MPT, .blocks = "transformer.blocks", .other = {{MT_T_EMBED, "transformer.w
 	{MT_T_NORM1, "norm_1.weight"}, {MT_T_Q, "attn.Wqkv.weight"}, {MT_T_K, NULL}, {MT_T_V, NULL},
 	{MT_T_O, "attn.out_proj.weight"}, {MT_T_NORM2, "norm_2.weight"}, {MT_T_UP, "ffn.up_proj.weight"},
 	{MT_T_DOWN, "ffn.down_proj.weight"}, {MT_T_FNORM, "transformer.norm_f.weight"}})
+NAMES(NANOCHAT, .other = {{MT_T_UP, "mlp.fc1.weight"}, {MT_T_DOWN, "mlp.fc2.weight"}})

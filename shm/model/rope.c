@@ -348,6 +348,7 @@ void rope_fill(struct reader *r, const struct family *family, struct model *m, e
 		rope.kind = &rope_kinds[0];
 	}
 	if (!r->rc) rope_table(r, m, &rope, k);
+	for (uint32_t i = 0; family->backwards && i < k->rope_dim / 2; i++) k->rope_inv_freq[i] *= -1;
 }
 
 /* ---- the file's ropes */

@@ -39,7 +39,9 @@
 											 * without rope none */ \
 	F(NOPE_TEMPERATURE, 25, nope_temperature) /* only layers without rope have the temperature, which counts \
 											 * positions from 1 */ \
-	F(INIT_EMBED, 26, init_embed)           /* random weights of the embedding: 2 init_range */
+	F(INIT_EMBED, 26, init_embed)           /* random weights of the embedding: 2 init_range */ \
+	F(INIT_O, 27, init_o)                   /* with MT_INIT_BY_DEPTH: of o alone */ \
+	F(SUB_NORM, 28, sub_norm)               /* norms of what o and down read */
 
 #define MT_FLAG(name, bit, word) MT_##name = 1 << (bit),
 enum { MT_FLAGS(MT_FLAG) };
@@ -122,7 +124,8 @@ struct mt_layer {                /* what all layers of a kind have in common */
 	uint32_t gate_rank;         /* MT_DELTA: not 0: Kimi delta attention (arXiv 2510.26692): each channel of a key has
 								 * a gate; gates and z, of which sigmoid is taken, are made of latents of this size */
 	uint32_t mtp;               /* not 0: the block of multi-token prediction, and how files name it; the last layer */
-	uint32_t reserved[1];
+	uint32_t input_norm;        /* 1: the residual stream begins with the norm of the block's input, without weight */
+	uint32_t reserved[8];
 };
 
 struct mt_geometry {            /* a model family as a table; shm/model/families.c has the table */
@@ -164,7 +167,7 @@ struct mt_geometry {            /* a model family as a table; shm/model/families
 	uint32_t alibi_rounded;     /* and 1: slopes, positions and their products are rounded to bf16 */
 	float    mtp;               /* weight of the loss of multi-token prediction, of which the last of `layers` is the
 								 * block (mt-stream/README.md); 0: there is none */
-	uint32_t reserved[2];
+	uint32_t reserved[8];
 };
 
 static inline const struct mt_layer *mt_layer_of(const struct mt_geometry *g, uint32_t layer)
@@ -227,6 +230,7 @@ enum mt_role_tensor {           /* what a tensor is; a unit's tensors stand in t
 	MT_T_DT_BIAS, MT_T_A_LOG,   /* (value_heads) each; gate_rank: (value_heads key_dim), (1, 1, value_heads, 1) */
 	MT_T_SKIP,                  /* (value_heads)             MT_MAMBA: the factor of x, which is added to its output */
 	MT_T_DNORM,                 /* (value_dim), MT_MAMBA: (value_heads value_dim): the norm behind it, without 1 + */
+	MT_T_O_NORM,                /* (heads D)                 of what o reads */
 	MT_T_O,                     /* (hidden, heads D); its columns in MT_MLA: heads v_dim; in MT_DELTA, MT_MAMBA:
 								 * value_heads value_dim; in MT_CONV: conv_dim */
 	MT_T_OB,                    /* (hidden) */
@@ -239,6 +243,7 @@ enum mt_role_tensor {           /* what a tensor is; a unit's tensors stand in t
 	MT_T_GATEB, MT_T_UPB,       /* (ffn) x 2: one slab */
 	MT_T_SLOPE_P, MT_T_SLOPE_N, /* (1) each                  xIELU's, for positive and negative inputs */
 	MT_T_XIELU_BETA, MT_T_XIELU_EPS, /* () each             constants of xIELU, which files hold: gradient 0 */
+	MT_T_DOWN_NORM,             /* (ffn)                     of what down reads */
 	MT_T_DOWN,                  /* (hidden, ffn) */
 	MT_T_DOWNB,                 /* (hidden) */
 	MT_T_ROUTER,                /* (experts, hidden)         in place of the five above */

@@ -28,6 +28,7 @@ enum mt_ffn {                   /* inner function of the MLP */
 	MT_GEGLU,                   /* gelu(gate) up; gelu: x Phi(x) */
 	MT_GEGLU_TANH,              /* by gelu's approximation 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) */
 	MT_SWIGLU_CLAMPED,          /* g sigmoid(1.702 g) (u + 1), g = min(gate, 7), u = up clamped to -7 .. 7 */
+	MT_RE2GLU,                  /* max(gate, 0)^2 up */
 	MT_RELU2,                   /* ungated from here on, up alone: max(x, 0)^2 */
 	MT_GELU,
 	MT_GELU_TANH,

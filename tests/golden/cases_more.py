@@ -109,6 +109,21 @@ CASES = {
             **SMALL, intermediate_size=36, num_attention_heads=3, num_key_value_heads=1, rope_parameters=QUICK),
         "dialect": 5,
         "train": {"micro": 2, "wd": 0.05, "clip": 2.8}},
+    # norms without weights, also behind the embedding and, after rope, of heads; rope the other way, squared relu
+    # without a gate, a cap of logits
+    "nanochat": {
+        "config": transformers.NanoChatConfig(
+            **SMALL, intermediate_size=36, num_attention_heads=3, num_key_value_heads=1, final_logit_softcapping=4.0,
+            attention_bias=True, rope_parameters=QUICK),
+        "dialect": 5,
+        "train": {"micro": 2, "wd": 0.05, "clip": 2.0}},
+    # norms of what o and down read, squared relu with a gate
+    "bitnet": {
+        "config": transformers.BitNetConfig(
+            **SMALL, intermediate_size=44, num_attention_heads=3, num_key_value_heads=1, attention_bias=True,
+            rope_parameters=QUICK),
+        "dialect": 4,
+        "train": {"micro": 2, "clip": 3.2}},
     # squared relu without a gate in a block that is llama's otherwise; yarn
     "arcee": {
         "config": transformers.ArceeConfig(

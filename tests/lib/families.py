@@ -85,6 +85,8 @@ FAMILIES.update({
                  "partial_rotary_factor": [0.25, 0.5, 1.0], "layer_norm_eps": [0.001]},
     "nemotron": {**BIAS, **MLP_BIAS, "partial_rotary_factor": [0.25, 0.5, 1.0], "rope_theta": [500.0]},
     "jais2": {**BIAS, **MLP_BIAS, "rope_scaling": [None, LLAMA3], "layer_norm_eps": [0.001]},
+    "nanochat": {**BIAS, "hidden_act": ["gelu"], "final_logit_softcapping": [None, 3.0], "rope_theta": [500.0]},
+    "bitnet": {**BIAS, "hidden_act": ["silu"], "rope_scaling": [None, LLAMA3], "rms_norm_eps": [0.001]},
     "arcee": {**BIAS, **MLP_BIAS, "rope_scaling": [None, YARN], "rope_theta": [500.0]},
     "internlm3": {"rope_scaling": [None, LLAMA3], "rope_theta": [500.0]},
     "iquestcoder": {**BIAS, **MLP_BIAS, "rope_scaling": [None, YARN], "rope_theta": [500.0]},
@@ -391,7 +393,8 @@ def check_rope(config, meant, rotary, layer, i):
         assert layer["rope_dim"] == str(meant.rotary_dim), (config, i)
         return
     prefix = types[i] + "_" if hasattr(rotary, "%s_inv_freq" % types[i]) else ""
-    want = [struct.unpack("I", struct.pack("f", x))[0] for x in getattr(rotary, prefix + "inv_freq").tolist()]
+    way = -1 if meant.model_type == "nanochat" else 1  # its class rotates backwards
+    want = [struct.unpack("I", struct.pack("f", way * x))[0] for x in getattr(rotary, prefix + "inv_freq").tolist()]
     got, scaling = layer["inv_freq"], getattr(rotary, prefix + "attention_scaling")
     assert len(got) == len(want) and max(abs(a - b) for a, b in zip(got, want)) <= 2, (config, i, got, want)
     assert abs(float(layer["rope_scaling"]) - scaling) <= 2e-7 * scaling, (config, i)

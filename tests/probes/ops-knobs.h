@@ -392,6 +392,7 @@ static double active_defined(enum mt_ffn form, double g, double u, const double 
 	case MT_GEGLU: return normal * u;
 	case MT_GEGLU_TANH: return curved * u;
 	case MT_SWIGLU_CLAMPED: return low / (1 + exp(-1.702 * low)) * (clamped + 1);
+	case MT_RE2GLU: return g > 0 ? g * g * u : 0;
 	case MT_RELU2: return g > 0 ? g * g : 0;
 	case MT_RELU: return fmax(g, 0);
 	case MT_GELU: return normal;

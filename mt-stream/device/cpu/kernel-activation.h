@@ -69,7 +69,7 @@ INLINE vf gated(enum mt_ffn form, vf gate, vf up, vf d, vf *dgate, vf *dup)
 	vf slope, value;
 	if (form == MT_SWIGLU) return swiglu(gate, up, d, dgate, dup);
 	if (form == MT_SWIGLU_CLAMPED) return swiglu_clamped(gate, up, d, dgate, dup);
-	value = form == MT_GEGLU ? gelu(gate, &slope) : gelu_tanh(gate, &slope);
+	value = form == MT_RE2GLU ? relu2(gate, &slope) : form == MT_GEGLU ? gelu(gate, &slope) : gelu_tanh(gate, &slope);
 	*dgate = d * up * slope;
 	*dup = d * value;
 	return value * up;
@@ -192,6 +192,7 @@ INLINE void activation_rows(const struct activation_args *a, const float alpha[2
 	case MT_GEGLU: gated_by_order(a, first, end, MT_GEGLU, backward); break;
 	case MT_GEGLU_TANH: gated_by_order(a, first, end, MT_GEGLU_TANH, backward); break;
 	case MT_SWIGLU_CLAMPED: gated_by_order(a, first, end, MT_SWIGLU_CLAMPED, backward); break;
+	case MT_RE2GLU: gated_by_order(a, first, end, MT_RE2GLU, backward); break;
 	case MT_RELU2: ungated_rows(a, first, end, MT_RELU2, backward); break;
 	case MT_RELU: ungated_rows(a, first, end, MT_RELU, backward); break;
 	case MT_GELU: ungated_rows(a, first, end, MT_GELU, backward); break;

@@ -142,7 +142,7 @@ static __device__ __forceinline__ float inner(float x, float *derivative)
 		*derivative = s + 2.0f * x * s * (1.0f - s) * (3.0f * CUBIC * x * x + SQRT_2_OVER_PI);
 		return x * s;
 	case MT_RELU: *derivative = x > 0 ? 1.0f : 0.0f; return x < 0 ? 0 : x; /* a NaN stays one */
-	default:                                                               /* MT_RELU2 */
+	default:                                                               /* MT_RE2GLU, MT_RELU2 */
 		s = x < 0 ? 0 : x;
 		*derivative = 2.0f * s;
 		return s * s;
@@ -221,6 +221,7 @@ static __global__ void __launch_bounds__(THREADS) activation_kernel(struct activ
 	case MT_GEGLU: evaluate<T, MT_GEGLU>(y, x, u); break;
 	case MT_GEGLU_TANH: evaluate<T, MT_GEGLU_TANH>(y, x, u); break;
 	case MT_SWIGLU_CLAMPED: evaluate<T, MT_SWIGLU_CLAMPED>(y, x, u); break;
+	case MT_RE2GLU: evaluate<T, MT_RE2GLU>(y, x, u); break;
 	case MT_RELU2: evaluate<T, MT_RELU2>(y, x, u); break;
 	case MT_RELU: evaluate<T, MT_RELU>(y, x, u); break;
 	case MT_GELU: evaluate<T, MT_GELU>(y, x, u); break;
