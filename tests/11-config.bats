@@ -1611,8 +1611,6 @@ END
 	refused 78 "mamba_d_state"
 	config granitemoehybrid '"mamba_n_heads": 4' '"mamba_d_conv": 5'
 	refused 78 "mamba_d_conv"
-	config granitemoehybrid '"mamba_n_heads": 4' '"mamba_proj_bias": true'
-	refused 78 "mamba_proj_bias true is not supported"
 	config granitemoehybrid '"mamba_n_heads": 4' '"hidden_act": "gelu"'
 	refused 78 "hidden_act 'gelu' is not supported"
 	config granitemoehybrid '"mamba_n_heads": 4' '"layer_types": ["mamba", "conv", "attention"]'
@@ -1652,8 +1650,6 @@ END
 	refused 78 "moe_latent_size is not supported"
 	config nemotron_h '"mlp_bias": true'
 	refused 78 "mlp_bias true is not supported"
-	config nemotron_h '"use_bias": true'
-	refused 78 "use_bias true is not supported"
 	config nemotron_h '"tie_word_embeddings": true'
 	refused 78 "tie_word_embeddings true is not supported"
 	config nemotron_h '"mamba_hidden_act": "gelu"'
@@ -1662,6 +1658,26 @@ END
 	refused 78 "time_step_min -1 is out of range"
 	config nemotron_h '"conv_kernel": 5'
 	refused 78 "conv_kernel"
+}
+
+@test "Bamba and Mamba 2 alone: which layers have attention, the classes' defaults, and keys that are refused" {
+	config bamba '"mamba_n_heads": 4' '"attn_layer_indices": [1, 7]' '"num_hidden_layers": 3' '"head_dim": 8'
+	store-layout "$T/config.json" >"$T/layout"
+	grep -q "^kind_of 010$" "$T/layout"
+	grep -q "^rope_dim 4$" "$T/layout"
+	grep -q "layers.0.mamba.in_proj.weight unit 1 .* shape 644 32 " "$T/layout" # 64 + 64 + 2 * 256 + 4
+	config bamba '"mamba_n_heads": 4' '"partial_rotary_factor": 0.25' # the class ignores it
+	refused 78 "partial_rotary_factor is 0.5 here and 0.25 there"
+	config bamba '"mamba_n_heads": 4' '"z_loss_coefficient": 0.1'
+	refused 78 "z_loss_coefficient 0.1 is not supported"
+	config mamba2 '"num_heads": 1' '"n_groups": 1' '"num_hidden_layers": 3'
+	store-layout "$T/config.json" >"$T/layout"
+	[ "$(grep -c "layers.2\." "$T/layout")" = 9 ] # a norm, and the mixer
+	grep -q "layers.0.mixer.in_proj.weight unit 1 .* shape 385 32 " "$T/layout" # 64 + 64 + 2 * 128 + 1
+	config mamba2 '"num_heads": 2' '"n_groups": 1' '"head_dim": 64'
+	refused 78 "num_heads 2 of 64 are not expand times hidden_size 32"
+	config mamba2 '"num_heads": 1' '"n_groups": 1' '"hidden_act": "gelu"'
+	refused 78 "hidden_act 'gelu' is not supported"
 }
 
 @test "Falcon-H1: Mamba 2 beside attention: the class's defaults, factors, and keys that are refused" {

@@ -8,6 +8,7 @@ load lib/golden
 MIXERS="qwen3-5 qwen3-5-moe qwen3-next lfm2 lfm2-bias lfm2-moe deepseek-v2 deepseek-v3 moonlight glm4-moe-lite
 	granite-hybrid granite-hybrid-moe nemotron-h nemotron-h-moe falcon-h1 falcon-h1-norm afmoe gemma4-moe
 	deepseek-v2-groups llama4-chunks llama4-plain gemma4-e kimi-linear"
+RARE="bamba mamba2"
 
 @test "qwen3-5 in fp32: losses, norms, gradients and weights match PyTorch's" { golden qwen3-5; }
 @test "qwen3-5 in bf16: results differ from PyTorch's only by rounding" { golden qwen3-5 --bf16; }
@@ -60,14 +61,19 @@ MIXERS="qwen3-5 qwen3-5-moe qwen3-next lfm2 lfm2-bias lfm2-moe deepseek-v2 deeps
 @test "gemma4-e in bf16: results differ from PyTorch's only by rounding" { golden gemma4-e --bf16; }
 
 # bats test_tags=slow
+@test "rarer mixers in fp32 and bf16: losses, norms, gradients and weights match PyTorch's" {
+	goldens $(some 3 $RARE)
+}
+
+# bats test_tags=slow
 @test "models with other mixers are exported as they were loaded: names, shapes, values, and the same geometry" {
-	same_export $MIXERS
+	same_export $MIXERS $RARE
 }
 
 # bats test_tags=slow
 @test "transformers computes the loss of mt on exported models with other mixers" {
 	need_torch
-	for c in $(some 6 $MIXERS); do
+	for c in $(some 6 $MIXERS $RARE); do
 		loss_on "$GOLDEN/$c/data.bin" "$c" --until 2 --eval-every 2
 	done
 	transformers_agrees
@@ -75,7 +81,7 @@ MIXERS="qwen3-5 qwen3-5-moe qwen3-next lfm2 lfm2-bias lfm2-moe deepseek-v2 deeps
 
 # bats test_tags=slow
 @test "threads, recompute levels and delays of the chaos device change no bit of other mixers" {
-	for c in $(some 3 $MIXERS); do
+	for c in $(some 3 $MIXERS $RARE); do
 		two_steps one $c "--device cpu --threads 1 --recompute none"
 		for options in "cpu --recompute full" "cpu --recompute none --threads 3" "chaos:5 --recompute none" \
 			"chaos:6 --recompute full" chaos:7 chaos:8 chaos:9; do
@@ -111,7 +117,7 @@ loss_alone() {
 @test "packed documents do not see each other: their loss is that of each alone, in any order" {
 	tokens() { python3 "$TOP/tests/lib/tokens.py" "$@"; }
 	for c in $(some 3 qwen3-5 qwen3-next lfm2 moonlight granite-hybrid nemotron-h falcon-h1 llama4-chunks llama4-plain \
-		kimi-linear); do
+		kimi-linear $RARE); do
 		step=0
 		make_run "$GOLDEN/$c/model" --dtype fp32
 		start_stages
@@ -142,7 +148,7 @@ loss_alone() {
 @test "mt-sample continues a document of other mixers as a pass over all of it does" {
 	tokens() { python3 "$TOP/tests/lib/tokens.py" "$@"; }
 	for case in $(some 3 qwen3-5 qwen3-next lfm2 lfm2-bias deepseek-v3 moonlight granite-hybrid nemotron-h falcon-h1 \
-		falcon-h1-norm llama4-chunks llama4-plain kimi-linear); do
+		falcon-h1-norm llama4-chunks llama4-plain kimi-linear $RARE); do
 		make_run "$GOLDEN/$case/model" --dtype bf16
 		tokens prompts "$T/p" 1 53 1 63 64 120 600 1500
 		mt-sample "$RUN" --compute fp32 --temperature 0 --max-tokens 70 --stop none --logits "$T/l" <"$T/p" >"$T/o"
@@ -158,7 +164,7 @@ loss_alone() {
 	for m in "qwen3.5-9b 8.95" "qwen3.5-27b 26.90" "qwen3.5-35b-a3b 34.66" "qwen3-next-80b 79.67" \
 		"glm-4.7-flash 29.94" "granite-4.0-h-small 32.21" "nemotron-3-nano-30b 31.58" "nemotron-nano-9b-v2 8.89" \
 		"gemma-4-26b-a4b 25.23" "gemma-4-e2b 4.63" "gemma-4-e4b 7.46" "trinity-mini 26.12" \
-		"falcon-h1-7b 7.59" "falcon-h1-34b 33.64" "llama-4-scout 107.77"; do
+		"mamba-codestral-7b 7.29" "falcon-h1-7b 7.59" "falcon-h1-34b 33.64" "llama-4-scout 107.77"; do
 		for more in "" "--nodes 2 --net 50" "--device-memory 24G --state int8"; do
 			mt-plan --config "$TOP/tests/configs/${m% *}.json" --profile H200 --seq 8192 --batch 8 --grad bf16 \
 				--host-memory 4000G $more --json >"$T/plan"

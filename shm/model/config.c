@@ -178,7 +178,7 @@ static void read_sizes(struct reader *r, const struct family *family, struct mod
 		const char *name = family->size_name[i] ? family->size_name[i] : k->name;
 		bool nullable = k->nullable || family->size[i] == DERIVED;
 		bool none = !*name || (nullable && json_is_null(json_object_get(r->root, name)));
-		uint32_t size = none ? DERIVED : key_u32(r, name, family->size[i], 1, k->max);
+		uint32_t size = !*name ? family->size[i] : none ? DERIVED : key_u32(r, name, family->size[i], 1, k->max);
 		memcpy((char *)m + k->at, &size, sizeof size);
 	}
 	if (base->ffn == DERIVED) base->ffn = 4 * m->geo.hidden;
@@ -530,7 +530,7 @@ static void read_time_limits(struct reader *r, struct mt_layer *d)
 
 /* Keys of Mamba 2, in the order of their defaults, which follow */
 struct mamba_keys {
-	const char *heads, *groups, *head_dim, *state, *width, *bias;
+	const char *heads, *groups, *head_dim, *state, *width, *bias, *in_bias, *out_bias;
 	uint32_t missing[4]; /* of the first four */
 };
 
@@ -544,6 +544,8 @@ static void read_mamba(struct reader *r, const struct mamba_keys *k, struct mode
 	d->key_dim = key_u32(r, k->state, k->missing[3], 1, MT_DELTA_DIM);
 	d->conv_width = key_u32(r, k->width, 4, 1, MT_CONV_WIDTH);
 	d->mamba_flags = key_bool(r, r->root, k->bias, true) ? MT_CONV_BIAS : 0;
+	if (key_bool(r, r->root, k->in_bias, false)) d->mamba_flags |= MT_IN_BIAS;
+	if (key_bool(r, r->root, k->out_bias, false)) d->mamba_flags |= MT_OUT_BIAS;
 	d->dt_max = INFINITY;
 	if (!r->rc && d->value_heads % d->key_heads)
 		REFUSE(r, MT_EX_CONFIG, "%s %u is not a multiple of %s %u", k->heads, d->value_heads, k->groups, d->key_heads);
@@ -560,25 +562,50 @@ static void read_mamba_inner(struct reader *r, struct mamba_keys keys, uint64_t 
 	read_mamba(r, &keys, m);
 	read_time_limits(r, &m->mixer);
 	if (!r->rc && (uint64_t)m->mixer.value_heads * m->mixer.value_dim != inner)
-		REFUSE(r, MT_EX_CONFIG, "mamba_n_heads %u of %u are not %s", m->mixer.value_heads, m->mixer.value_dim, what);
+		REFUSE(r, MT_EX_CONFIG, "%s %u of %u are not %s", keys.heads, m->mixer.value_heads, m->mixer.value_dim, what);
 }
 
 static const struct mamba_keys mamba_n = {"mamba_n_heads", "mamba_n_groups", "mamba_d_head", "mamba_d_state",
-	"mamba_d_conv", "mamba_conv_bias", {128, 1, 0, 256}};
+	"mamba_d_conv", "mamba_conv_bias", "mamba_proj_bias", "mamba_proj_bias", {128, 1, 0, 256}};
+
+/* The same where all heads together are `key` times hidden_size */
+static void read_mamba_expanded(struct reader *r, const struct mamba_keys *keys, const char *key, struct model *m)
+{
+	char what[64];
+	snprintf(what, sizeof what, "%s times hidden_size %u", key, m->geo.hidden);
+	read_mamba_inner(r, *keys, (uint64_t)key_u32(r, key, 2, 1, 1 << 10) * m->geo.hidden, what, m);
+}
 
 /* Granite 4: with position_embedding_type "rope" attention has rope; without experts, the MLP is the shared one */
 void read_granite_hybrid(struct reader *r, struct model *m)
 {
 	const json_t *experts = json_object_get(r->root, "num_local_experts");
 	const char *type = key_string(r, r->root, "position_embedding_type");
-	uint32_t inner = key_u32(r, "mamba_expand", 2, 1, 1 << 10) * m->geo.hidden;
-	char what[64];
-	snprintf(what, sizeof what, "mamba_expand times hidden_size %u", m->geo.hidden);
-	read_mamba_inner(r, mamba_n, inner, what, m);
+	read_mamba_expanded(r, &mamba_n, "mamba_expand", m);
 	m->no_rope = !type || strcmp(type, "rope") != 0;
 	if (json_is_integer(experts) && json_integer_value(experts) == 0)
 		m->base.ffn = key_u32(r, "shared_intermediate_size", 1024, 1, 1 << 22);
 	else read_experts(r, m);
+}
+
+/* Attention has the layers of attn_layer_indices. */
+void read_bamba(struct reader *r, struct model *m)
+{
+	bool full[1024] = {0};
+	read_mamba_expanded(r, &mamba_n, "mamba_expand", m);
+	refuse_number(r, "z_loss_coefficient", 0);
+	key_layers(r, "attn_layer_indices", m->geo.layers, full);
+	m->mixed = true;
+	for (uint32_t i = 0; i < m->geo.layers; i++) m->mixes[i] = !full[i];
+}
+
+/* All layers are Mamba 2 alone. */
+void read_mamba2(struct reader *r, struct model *m)
+{
+	static const struct mamba_keys keys = {"num_heads", "n_groups", "head_dim", "state_size", "conv_kernel",
+		"use_conv_bias", "use_bias", "use_bias", {128, 8, 64, 128}};
+	read_mamba_expanded(r, &keys, "expand", m);
+	memset(m->halves, 'M', m->geo.layers);
 }
 
 /* A list of n factors, which are 1 without it */
@@ -613,16 +640,16 @@ void read_falcon_h1(struct reader *r, struct model *m)
 							 : key_u32(r, "mamba_d_ssm", 1024, 1, 1 << 22);
 	double column[5], mlp[2], ssm = read_factor(r, "ssm_in_multiplier");
 	static const int at[5] = {3, 2, 1, 0, 4}; /* of z, x, B, C, dt */
+	struct mamba_keys keys = mamba_n;
 	char what[64];
+	keys.out_bias = "projectors_bias";
 	snprintf(what, sizeof what, derived ? "mamba_expand times hidden_size %u" : "mamba_d_ssm %u",
 		derived ? m->geo.hidden : (uint32_t)inner);
-	read_mamba_inner(r, mamba_n, inner, what, m);
+	read_mamba_inner(r, keys, inner, what, m);
 	uint32_t *flags = &m->mixer.mamba_flags;
 	*flags |= MT_BESIDE_ATTENTION;
 	if (!key_bool(r, r->root, "mamba_rms_norm", false)) *flags |= MT_GATE_ALONE;
 	else if (key_bool(r, r->root, "mamba_norm_before_gate", true)) *flags |= MT_NORM_FIRST;
-	if (key_bool(r, r->root, "mamba_proj_bias", false)) *flags |= MT_IN_BIAS;
-	if (key_bool(r, r->root, "projectors_bias", false)) *flags |= MT_OUT_BIAS;
 	m->geo.attention_scale *= (float)read_factor(r, "key_multiplier");
 	if (*flags & MT_IN_BIAS) {
 		m->geo.mamba_in_scale = (float)ssm;
@@ -668,7 +695,7 @@ static void read_halves(struct reader *r, struct model *m)
 void read_nemotron_h(struct reader *r, struct model *m)
 {
 	static const struct mamba_keys keys = {"mamba_num_heads", "n_groups", "mamba_head_dim", "ssm_state_size",
-		"conv_kernel", "use_conv_bias", {128, 8, 64, 128}};
+		"conv_kernel", "use_conv_bias", "use_bias", "use_bias", {128, 8, 64, 128}};
 	double least = key_number(r, r->root, "time_step_min");
 	read_halves(r, m);
 	read_mamba(r, &keys, m);

@@ -89,7 +89,7 @@ struct model {
 enum { SIZES = 8 };
 enum { DERIVED = 0 }; /* kv_heads: as heads; head_dim: hidden / heads */
 
-/* Names that a family has instead of size_keys'. "": the family has no such key, its size is derived */
+/* Names that a family has instead of size_keys'. "": the family has no such key, its size is always the default */
 enum size_name { S_LAYERS, S_HIDDEN, S_FFN, S_POSITIONS = 4, S_HEADS, S_KV_HEADS, S_HEAD_DIM };
 
 struct flag_key {
@@ -251,7 +251,8 @@ typedef void read_function(struct reader *, struct model *);
 read_function read_falcon, read_gemma, read_gemma_1, read_gemma4, read_gemma4_unified, read_olmo, read_gpt2;
 read_function read_bigcode, read_opt, read_afmoe, read_delta, read_conv, read_lfm2, read_kimi, read_granite_hybrid;
 read_function read_nemotron_h, read_falcon_h1, read_internlm3, read_gptj, read_gpt_neo, read_biogpt;
-read_function read_youtu, read_minicpm3, read_granite_swa, read_indexed, read_mpt;
+read_function read_youtu, read_minicpm3, read_granite_swa, read_indexed, read_mpt, read_bamba;
+read_function read_mamba2;
 /* experts.c. read_experts: m->experts and m->sparse */
 read_function read_experts, read_minimax, read_gpt_oss, read_lfm2_experts, read_deepseek_v2, read_llama4;
 read_function read_hunyuan_experts;

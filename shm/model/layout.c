@@ -162,6 +162,7 @@ static const struct entry {
 	{MT_T_O, true, "mamba.out_proj.weight", HIDDEN, D_VALUE_ROWS, MAMBA | ALONE, 0},
 	{MT_T_O, true, "conv.out_proj.weight", HIDDEN, C_DIM, CONV, 0},
 	{MT_T_OB, true, "self_attn.o_proj.bias", HIDDEN, NONE, SOFTMAX | MT_O_BIAS, 0},
+	{MT_T_OB, true, "mamba.out_proj.bias", HIDDEN, NONE, MAMBA | ALONE | OUT_BIAS, 0},
 	{MT_T_OB, true, "conv.out_proj.bias", HIDDEN, NONE, CONV | OUT_BIAS, 0},
 	{MT_T_MAMBA_O, true, "mamba.out_proj.weight", HIDDEN, D_VALUE_ROWS, MAMBA | BESIDE, 0},
 	{MT_T_MAMBA_OB, true, "mamba.out_proj.bias", HIDDEN, NONE, MAMBA | BESIDE | OUT_BIAS, 0},

@@ -80,7 +80,7 @@ enum {                          /* mt_layer.mamba_flags; MT_CONV has the biases,
 	MT_GATE_ALONE = 4,          /* its output is multiplied by silu(z), and has no norm; */
 	MT_NORM_FIRST = 8,          /* or the norm is before that */
 	MT_IN_BIAS = 16,
-	MT_OUT_BIAS = 32,           /* MT_BESIDE_ATTENTION: of its own output projection; MT_CONV: of the block's */
+	MT_OUT_BIAS = 32,           /* MT_BESIDE_ATTENTION: of its own output projection; else of the block's */
 };
 
 enum mt_gate { MT_NO_GATE, MT_GATE_IN_Q, MT_GATE_APART }; /* w is in q_proj, or a tensor of its own */

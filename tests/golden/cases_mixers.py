@@ -231,6 +231,22 @@ CASES = {
             tie_word_embeddings=True, layer_types=["linear_attention", "full_attention", "linear_attention"]),
         "dialect": 5, "double": True, "factors": FACTORS, "uniform": MAMBA,
         "train": {"micro": 1, "batch": 3, "seq": 70, "warmup": 2, "clip": 2.6}},
+    # Bamba: Mamba 2 before and behind attention, of whose heads a half turns; biases of all but the convolution
+    "bamba": {
+        "config": transformers.BambaConfig(
+            **{**SMALL, "hidden_size": 16}, intermediate_size=20, num_hidden_layers=3, num_attention_heads=2,
+            num_key_value_heads=1, attn_layer_indices=[1], mamba_n_heads=4, mamba_n_groups=2, mamba_d_state=6,
+            mamba_d_conv=3, mamba_conv_bias=False, mamba_proj_bias=True, attention_bias=True, mlp_bias=True,
+            time_step_limit=(0.1, 1.5), rope_parameters={"rope_type": "default", "rope_theta": 100.0}),
+        "dialect": 4, "double": True, "factors": FACTORS, "uniform": MAMBA,
+        "train": {"micro": 2, "seq": 70, "warmup": 2, "wd": 0.1, "clip": 2.2}},
+    # Mamba 2 alone, in three groups, with biases of its projections
+    "mamba2": {
+        "config": transformers.Mamba2Config(
+            vocab_size=53, hidden_size=16, num_hidden_layers=3, layer_norm_epsilon=1e-2, num_heads=6, head_dim=8,
+            expand=3, n_groups=3, state_size=6, use_bias=True),
+        "dialect": 5, "double": True, "factors": FACTORS, "uniform": {**MAMBA, "mixer.norm": (0.6, 1.4)},
+        "train": {"micro": 2, "seq": 140, "warmup": 2, "wd": 0.1, "clip": 1.42}},
     # layers that are a mixer or an MLP alone, two of each in a row
     "nemotron-h": {
         "config": transformers.NemotronHConfig(

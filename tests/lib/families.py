@@ -187,9 +187,9 @@ FAMILIES["kimi_linear"] = {
 FAMILIES["granitemoehybrid"] = {
     **BIAS, "layer_types": [[DELTA, FULL, FULL, DELTA], ["attention", "mamba", "mamba", "attention"]],
     "position_embedding_type": [None, "rope", "nope"], "shared_intermediate_size": [10],
-    "mamba_conv_bias": [True, False], "mamba_n_groups": [2], "mamba_d_conv": [3], "time_step_limit": [[0.1, 0.5]],
-    "embedding_multiplier": [12], "residual_multiplier": [0.22], "attention_multiplier": [0.015625],
-    "logits_scaling": [16.0], "rope_theta": [500.0]}
+    "mamba_conv_bias": [True, False], "mamba_proj_bias": [True, False], "mamba_n_groups": [2], "mamba_d_conv": [3],
+    "time_step_limit": [[0.1, 0.5]], "embedding_multiplier": [12], "residual_multiplier": [0.22],
+    "attention_multiplier": [0.015625], "logits_scaling": [16.0], "rope_theta": [500.0]}
 FAMILIES["falcon_h1"] = {
     **BIAS, **MLP_BIAS, "mamba_rms_norm": [True, False], "mamba_norm_before_gate": [True, False],
     "mamba_conv_bias": [True, False], "mamba_proj_bias": [True, False], "projectors_bias": [True, False],
@@ -198,9 +198,14 @@ FAMILIES["falcon_h1"] = {
     "key_multiplier": [0.4], "attention_out_multiplier": [0.3], "ssm_out_multiplier": [0.1],
     "attention_in_multiplier": [1.0, 1.5], "ssm_in_multiplier": [1.0, 0.7], "mlp_multipliers": [None, [0.4, 0.6]],
     "ssm_multipliers": [None, [0.3, 0.4, 0.5, 0.6, 0.7]], "rope_theta": [1e11], "rope_scaling": [None, LINEAR]}
-FAMILIES["nemotron_h"] = {
-    **MOE, "hybrid_override_pattern": ["MM*E", "-*ME-M"], "use_conv_bias": [True, False], "conv_kernel": [3],
-    "layer_norm_epsilon": [0.001], "time_step_min": [0.1]}
+MAMBA = {"use_conv_bias": [True, False], "use_bias": [True, False], "conv_kernel": [3], "layer_norm_epsilon": [0.001]}
+FAMILIES["nemotron_h"] = {**MAMBA, **MOE, "hybrid_override_pattern": ["MM*E", "-*ME-M"], "time_step_min": [0.1]}
+FAMILIES["mamba2"] = {**MAMBA, "time_step_limit": [[0.1, 0.5]], "residual_in_fp32": [True, False]}
+FAMILIES["bamba"] = {
+    **BIAS, **MLP_BIAS, "attn_layer_indices": [None, [1, 2], [3, 9]], "mamba_d_conv": [3], "mamba_n_groups": [2],
+    "mamba_conv_bias": [True, False], "mamba_proj_bias": [True, False], "time_step_limit": [[0.1, 0.5]],
+    "rope_theta": [500.0], "rope_scaling": [None, LINEAR],
+    "rope_parameters": [None, {"rope_type": "default", "rope_theta": 500.0, "partial_rotary_factor": 0.25}]}
 FAMILIES["afmoe"] = {**TYPES, **BIAS, "sliding_window": [5], "global_attn_every_n_layers": [2, 3],
                      "rope_theta": [500.0], "rope_scaling": [None, YARN], "num_dense_layers": [0, 2],
                      "num_shared_experts": [1], "route_scale": [1.5], "mup_enabled": [True, False]}
@@ -229,6 +234,8 @@ ALWAYS = {"gemma4_text": {"hidden_size_per_layer_input": 0, "num_experts": 6, "t
           "qwen3_5_text": HEADS, "qwen3_5_moe_text": {**HEADS, **EXPERTS, "num_experts": 6},
           "qwen3_next": {**HEADS, **EXPERTS, "num_experts": 6},
           "granitemoehybrid": {"num_local_experts": 0, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 6},
+          "bamba": {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 6},
+          "mamba2": {"num_heads": 4, "head_dim": 16, "state_size": 6, "n_groups": 2},
           "falcon_h1": {"mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_state": 6},
           "nemotron_h": {**EXPERTS, "n_routed_experts": 6, "moe_shared_expert_intermediate_size": 10, "n_groups": 2,
                          "mamba_num_heads": 4, "mamba_head_dim": 6, "ssm_state_size": 10},
@@ -279,7 +286,8 @@ WRAPPERS = {
     "qwen3_5_moe": ["qwen3_5_moe_text"], "llama4": ["llama4_text"],
 }
 # Of these, transformers cannot make a model of the class's own sizes, or not with what ALWAYS has
-NO_DEFAULTS = {"nemotron", "hunyuan_v1_dense", "granitemoehybrid", "ministral", "minicpm3", "hunyuan_v1_moe"}
+NO_DEFAULTS = {"nemotron", "hunyuan_v1_dense", "granitemoehybrid", "bamba", "mamba2", "ministral", "minicpm3",
+               "hunyuan_v1_moe"}
 SIZES = {"vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim",
          "max_position_embeddings", "pad_token_id"}
 
@@ -519,7 +527,7 @@ def check(where, config):
         model, = (m for n, m in model.named_modules() if n in (
             "model.language_model", "model.text_model", "language_model.model"))
     assert tensors == shapes, (config, set(tensors.items()) ^ set(shapes.items()))
-    if facts["short_rows"] == "0":    # else the length up to which frequencies hold
+    if facts["short_rows"] == "0" and config["model_type"] != "mamba2":  # else how far frequencies hold, or no limit
         names = ("max_seq_len", "max_position_embeddings")
         assert int(facts["max_position"]) == next(getattr(meant, n) for n in names if hasattr(meant, n)), config
     elif hasattr(meant, "index_topk"):

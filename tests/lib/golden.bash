@@ -28,6 +28,20 @@ golden() {
 	fi
 }
 
+# Each case in fp32 and in bf16: goldens CASE...
+goldens() {
+	local c dtype
+	for c; do
+		for dtype in "" --bf16; do
+			RUN=$(mt_run_name "$c$dtype")
+			echo "$c $dtype"
+			golden "$c" $dtype
+			mt-store rm "$RUN" --force
+			rm -r "$T/final"
+		done
+	done
+}
+
 # Hashes of the arrays of RUN's state: arrays RUN
 arrays() { state_of "$1" | grep -E '^unit [0-9]+ (w|lo|m|v) '; }
 
