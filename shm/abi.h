@@ -51,14 +51,14 @@
 	F(mt_control, step_tokens, 264, 8) F(mt_control, piece_elems, 272, 8) F(mt_control, params, 280, 8) \
 	F(mt_control, off_units, 288, 8) F(mt_control, off_tensors, 296, 8) F(mt_control, off_choices, 304, 8) \
 	F(mt_control, off_journal, 312, 8) F(mt_control, off_config, 320, 8) F(mt_control, config_bytes, 328, 8) \
-	F(mt_control, numa, 336, 64) F(mt_control, geo, 400, 10728) F(mt_control, optim, 11128, 4) \
-	F(mt_control, router_dtype, 11132, 4) \
-	F(mt_control, attempts, 11136, 8) \
-	F(mt_control, fills, 11144, 8) F(mt_control, form, 11152, 8) F(mt_control, top, 11160, 8) \
-	F(mt_control, record, 11200, 320) F(mt_control, snap, 11520, 192) F(mt_control, slots, 11712, 18432) \
-	F(mt_control, txn, 30144, 197376) F(mt_control, unlogged, 227520, 16 * MT_FIGURES_WORDS) \
-	F(mt_control, hyper, 227520 + 16 * MT_FIGURES_WORDS, 160) F(mt_control, nodes, 227840, 1600) \
-	F(mt_control, tier, 229440, 320) F(mt_control, train, 229760, 512) F(mt_control, freeze, 230272, 512) \
+	F(mt_control, numa, 336, 64) F(mt_control, geo, 400, 11048) F(mt_control, optim, 11448, 4) \
+	F(mt_control, router_dtype, 11452, 4) \
+	F(mt_control, attempts, 11456, 8) \
+	F(mt_control, fills, 11464, 8) F(mt_control, form, 11472, 8) F(mt_control, top, 11480, 8) \
+	F(mt_control, record, 11520, 320) F(mt_control, snap, 11840, 192) F(mt_control, slots, 12032, 18432) \
+	F(mt_control, txn, 30464, 197376) F(mt_control, unlogged, 227840, 16 * MT_FIGURES_WORDS) \
+	F(mt_control, hyper, 227840 + 16 * MT_FIGURES_WORDS, 160) F(mt_control, nodes, 228160, 1600) \
+	F(mt_control, tier, 229760, 320) F(mt_control, train, 230080, 512) F(mt_control, freeze, 230592, 512) \
 	F(mt_tier, tiles, 0, 4) F(mt_tier, slots, 4, 4) F(mt_tier, dirs, 8, 4) F(mt_tier, order, 12, 4) \
 	F(mt_tier, first, 16, 4) F(mt_tier, moved, 20, 4) \
 	F(mt_tier, tile_elems, 24, 8) F(mt_tier, off_slots, 32, 8) F(mt_tier, slot_bytes, 40, 8) \
@@ -130,7 +130,7 @@
 	F(mt_document, begin, 0, 4) F(mt_document, side, 4, 4) F(mt_document, ref, 8, 8)
 
 #define MT_ABI_SIZES(S) \
-	S(mt_header, 128) S(mt_control, 230784) S(mt_layer, 1184) S(mt_geometry, 10728) S(mt_tensor, 192) S(mt_unit, 256) \
+	S(mt_header, 128) S(mt_control, 231104) S(mt_layer, 1216) S(mt_geometry, 11048) S(mt_tensor, 192) S(mt_unit, 256) \
 	S(mt_slot, 256) \
 	S(mt_position, 72) S(mt_txn, 98688) S(mt_loss, 24) S(mt_figures, 8 * MT_FIGURES_WORDS) \
 	S(mt_hyper, 80) S(mt_nodes, 1600) S(mt_tier, 320) \
@@ -144,7 +144,7 @@
 #define MT_ABI_RESERVED(R) \
 	R(mt_header, reserved, 64) R(mt_control, reserved0, 56) R(mt_control, reserved1, 32) \
 	R(mt_control, reserved2, 160 - 16 * MT_FIGURES_WORDS) \
-	R(mt_layer, reserved, 32) R(mt_geometry, reserved, 32) R(mt_tensor, reserved, 4) \
+	R(mt_layer, reserved, 32) R(mt_geometry, reserved, 72) R(mt_tensor, reserved, 4) \
 	R(mt_unit, reserved0, 16) R(mt_unit, reserved1, 56) R(mt_unit, reserved2, 56) R(mt_slot, reserved, 64) \
 	R(mt_position, reserved, 8) R(mt_txn, reserved0, 56) \
 	R(mt_txn, reserved1, 40 - 8 * MT_FIGURES_IN_TXN) R(mt_txn, reserved2, 4) R(mt_txn, reserved3, 24) \

@@ -167,7 +167,7 @@ struct mt_geometry {            /* a model family as a table; shm/model/families
 	uint32_t alibi_rounded;     /* and 1: slopes, positions and their products are rounded to bf16 */
 	float    mtp;               /* weight of the loss of multi-token prediction, of which the last of `layers` is the
 								 * block (mt-stream/README.md); 0: there is none */
-	uint32_t reserved[8];
+	uint32_t reserved[18];
 };
 
 static inline const struct mt_layer *mt_layer_of(const struct mt_geometry *g, uint32_t layer)
