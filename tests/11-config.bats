@@ -1390,13 +1390,15 @@ for attempt in range(60):
 END
 }
 
-@test "each class that transformers has for causal language models has a golden case, or is refused with a reason" {
+@test "each class that transformers has for language models, for images too, has a golden case or a reason why not" {
 	need_torch
 	with_torch - "$TOP" "$T/config.json" <<-'END'
 		import glob, json, re, subprocess, sys
 		sys.path.insert(0, sys.argv[1] + "/tests/golden")
 		import cases_wrappers
-		from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as classes
+		from transformers.models.auto import modeling_auto as auto
+		classes = {**auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, **auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+		           **auto.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES}
 		configs = [json.load(open(path)) for path in glob.glob(sys.path[0] + "/*/model/config.json")]
 		configs += [case["config"].to_dict() for case in cases_wrappers.MORE.values()]
 		configs += [{"model_type": "gpt-sw3"}]  # which is gpt2

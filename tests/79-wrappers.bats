@@ -116,7 +116,7 @@ whole() {
 # bats test_tags=slow
 @test "each class trains as in PyTorch; transformers opens its exports, of both forms of names: same tensors, logits" {
 	need_torch
-	with_torch "$GOLDEN/wrappers.py" make "$T" $((NIGHTLY ? 1 : 5)) 2>"$T/make.err" >"$T/names"
+	with_torch "$GOLDEN/wrappers.py" make "$T" $((NIGHTLY ? 1 : 12)) 2>"$T/make.err" >"$T/names"
 	while read -r name; do
 		for form in "" new; do
 			RUN=$(mt_run_name "$name$form")

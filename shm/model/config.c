@@ -66,6 +66,14 @@ static void refuse_type(struct reader *r, const char *where, const char *type)
 	REFUSE(r, MT_EX_CONFIG, "%smodel_type '%.40s' is not supported%s%s", where, type, why ? ": " : "", why ? why : "");
 }
 
+static void add_text_keys(struct reader *r, const char *text)
+{
+	json_t *keys = json_loads(text, 0, NULL);
+	if (is_given(json_object_get(r->root, "rope_parameters"))) json_object_del(keys, "rope_theta");
+	if (json_object_update_missing((json_t *)r->root, keys)) REFUSE(r, MT_EX_NOMEM, "no memory for its JSON");
+	json_decref(keys);
+}
+
 /* The keys of the text model become those that are read. */
 static const struct family *find_text(struct reader *r, const struct wrapper *w)
 {
@@ -73,9 +81,10 @@ static const struct family *find_text(struct reader *r, const struct wrapper *w)
 	const char *type = text ? key_string(r, text, "model_type") : NULL, *first = first_class(r);
 	if (!text && !w->at_root) return REFUSE(r, MT_EX_CONFIG, "text_config is missing"), NULL;
 	if (text) r->root = text;
+	if (w->text_keys) add_text_keys(r, w->text_keys);
 	if (!type) type = w->text;
-	const struct family *family = w->any || strcmp(type, w->text) == 0 ? family_find(type) : NULL;
-	if (family && family->inner && strcmp(type, w->text) != 0) family = NULL;
+	const struct family *family = family_find(type);
+	if (family && (family->inner || !w->any) && strcmp(family->name, w->text) != 0) family = NULL;
 	if (!family) return refuse_type(r, "text_config: ", type), NULL;
 	if (!first || wrapper_is_class(w, first)) return family;
 	REFUSE(r, MT_EX_CONFIG, "architectures '%.60s' is not supported, only %s", first, w->architecture);
@@ -215,7 +224,8 @@ static bool is_tied(struct reader *r, const struct family *family, const struct 
 {
 	static const char key[] = "tie_word_embeddings";
 	if (!w || w->text_alone) return key_bool(r, r->root, key, family->tied);
-	return key_bool(r, r->outer, key, w->tied) || (w->text_ties && key_bool(r, r->root, key, family->tied));
+	bool text = (w->text_ties || w->text_ties_missing) && key_bool(r, r->root, key, family->tied);
+	return key_bool(r, r->outer, key, w->tied || text) || (w->text_ties && text);
 }
 
 static void read_flags(struct reader *r, const struct family *family, struct mt_geometry *geo)

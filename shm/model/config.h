@@ -223,7 +223,9 @@ struct wrapper {
 	bool at_root;                  /* older files have no text_config, and its keys in the root */
 	bool tied;                     /* tie_word_embeddings, if the root does not have it */
 	bool text_ties;                /* true in text_config ties too, */
+	bool text_ties_missing;        /* if the root does not have it, */
 	bool text_alone;               /* or only that counts */
+	const char *text_keys;         /* those that text_config has if they are missing, as JSON; NULL: none */
 };
 
 #define PARALLEL_ONE_NORM (MT_PARALLEL | MT_ONE_NORM)

@@ -102,15 +102,29 @@ static const struct family families[] = {
 	{"qwen2_vl_text", "Qwen2VLTextModel", .size = {80, 8192, 29568, 152064, 32768, 64, 8, DERIVED},
 		.size_name = {[S_HEAD_DIM] = ""}, .inner = true, .mrope = true, .flags = MT_QKV_BIAS, .only_act = true,
 		.eps = 1e-5, .theta = 1e6, .window = WINDOW_QWEN},
+	{"qwen2_5_omni_text", "Qwen2_5OmniThinkerTextModel", .size = {28, 3584, 18944, 152064, 32768, 28, 4, DERIVED},
+		.inner = true, .mrope = true, .flags = MT_QKV_BIAS, .only_act = true, .theta = 1e6, .window = WINDOW_QWEN},
 	{"qwen3_vl_text", "Qwen3VLTextModel", .size = {32, 4096, 22016, 151936, 128000, 32, 32, 128}, .inner = true,
 		.mrope = true, .flags = MT_QK_NORM, .flag_key = {ATTENTION_BIAS}, .only_act = true, .theta = 500000},
 	{"qwen3_vl_moe_text", "Qwen3VLMoeTextModel", .size = {24, 2048, 5632, 151936, 128000, 16, 16, DERIVED},
 		.inner = true, .mrope = true, .flags = MT_QK_NORM, .flag_key = {ATTENTION_BIAS}, .theta = 500000,
 		.experts = {"num_experts", 60, 4, "moe_intermediate_size", 1408, .alias = "num_local_experts",
 			.flags = MT_RENORMALISE, .aux = 0.001f, .dense = DENSE_LISTED}},
+	{"qwen3_omni_moe_text", "Qwen3OmniMoeThinkerTextModel",
+		.size = {28, 2048, 18944, 3584, 32768, 28, 4, DERIVED}, .inner = true, .mrope = true, .flags = MT_QK_NORM,
+		.flag_key = {ATTENTION_BIAS}, .theta = 1e6,
+		.experts = {"num_experts", 128, 8, "moe_intermediate_size", 768, .alias = "num_local_experts",
+			.renormalise_key = "norm_topk_prob", .renormalise = true, .aux = 0.001f, .dense = DENSE_LISTED}},
 	{"granite", "GraniteForCausalLM", .size = {32, 4096, 11008, 32000, 2048, 32, DERIVED, DERIVED},
 		.flag_key = {ATTENTION_BIAS, MLP_BIAS},
 		GRANITE_FACTORS},
+	{"granite_docling_text", "GraniteDoclingTextModel", .size = {28, 1024, 2048, 133800, 32768, 16, 4, DERIVED},
+		.inner = true, .tied = true, .flag_key = {ATTENTION_BIAS, MLP_BIAS}, .eps = 1e-5, .pad = 1 + 100256,
+		.number = {{"embedding_multiplier", OF_MODEL(embed_scale), AS_IS, 12},
+			{"logits_scaling", OF_MODEL(logit_scale), RECIPROCAL, 4},
+			{"residual_multiplier", OF_MODEL(residual_scale), AS_IS, 0.263},
+			{"residual_multiplier", OF_MODEL(mlp_scale), AS_IS, 0.263},
+			{"attention_multiplier", OF_MODEL(attention_scale), AS_IS, 0.015625}}},
 	{"granite_swa", "GraniteSWAForCausalLM", .size = {24, 2560, 8192, 100352, 8192, 20, 4, DERIVED}, .tied = true,
 		.flag_key = {ATTENTION_BIAS, MLP_BIAS}, .eps = 1e-5,
 		GRANITE_FACTORS, GRANITE_SWA},
@@ -162,10 +176,18 @@ static const struct family families[] = {
 	{"ernie4_5", "Ernie4_5ForCausalLM", .size = {18, 1024, 3072, 103424, 131072, 16, 2, 128}, .tied = true,
 		.flag_key = {{"use_bias", ALL_BIASES, false}}, .eps = 1e-5, .pad = 1 + 0, .theta = 500000,
 		.neighbours = true},
+	{"paddleocr_vl_text", "PaddleOCRTextModel", .size = {18, 1024, 3072, 103424, 131072, 16, 2, 128}, .inner = true,
+		.mrope = true, .tied = true, .flag_key = {{"use_bias", ALL_BIASES, false}}, .eps = 1e-5, .pad = 1 + 0,
+		.theta = 500000},
 	{"helium", "HeliumForCausalLM", .size = {24, 2560, 7040, 48000, 4096, 20, 20, 128}, .heads_fill_hidden = true,
 		.flag_key = {{"attention_bias", MT_QKV_BIAS, false}, MLP_BIAS}, .eps = 1e-8, .pad = 1 + 3, .theta = 100000,
 		.neighbours = true},
 	{"hunyuan_v1_dense", "HunYuanDenseV1ForCausalLM", .size = {32, 4096, 11008, 290943, 2048, 32, DERIVED, DERIVED},
+		.flags = MT_QK_NORM | MT_QK_NORM_AFTER, .flag_key = {ATTENTION_BIAS}, .names = MT_NAMES_HUNYUAN,
+		.eps = 1e-5, .pad = 1 + 0, .alpha = true},
+	{"hunyuan_vl_text", "HunYuanVLTextModel", .alias = {{"attention_head_dim", "head_dim"},
+			{"org_vocab_size", "vocab_size"}, {"pad_id", "pad_token_id"}},
+		.size = {32, 4096, 11008, 290943, 2048, 32, DERIVED, DERIVED}, .inner = true, .mrope = true, .tied = true,
 		.flags = MT_QK_NORM | MT_QK_NORM_AFTER, .flag_key = {ATTENTION_BIAS}, .names = MT_NAMES_HUNYUAN,
 		.eps = 1e-5, .pad = 1 + 0, .alpha = true},
 	{"falcon", "FalconForCausalLM", .size = {32, 4544, DERIVED, 65024, 2048, 71, DERIVED, DERIVED},
@@ -242,6 +264,8 @@ static const struct family families[] = {
 	{"glm4v_text", "Glm4vTextModel", .size = {40, 4096, 13696, 151552, 32768, 32, 2, DERIVED},
 		.size_name = {[S_HEAD_DIM] = ""}, .inner = true, .flags = MT_POST_NORM | MT_QKV_BIAS, .names = MT_NAMES_GLM,
 		.eps = 1e-5, .partial = 1, .neighbours = true},
+	{"glm_ocr_text", "GlmOcrTextModel", .size = {16, 1024, 4096, 59392, 131072, 16, 8, DERIVED}, .inner = true,
+		.flags = MT_POST_NORM, .names = MT_NAMES_GLM, .eps = 1e-5, .partial = 1, .neighbours = true},
 	{"glm", "GlmForCausalLM", .size = {40, 4096, 13696, 151552, 131072, 32, 2, 128},
 		.flag_key = {{"attention_bias", MT_QKV_BIAS, true}}, .names = MT_NAMES_GLM, .eps = 1.5625e-7,
 		.pad = 1 + 151329, .partial = 0.5, .neighbours = true},
@@ -507,20 +531,67 @@ static const struct wrapper wrappers[] = {
 	{"mistral3", "Mistral3ForConditionalGeneration", "mistral", .any = true, .tied = true},
 	{"llava", "LlavaForConditionalGeneration", "llama", .any = true, .text_ties = true},
 	{"llava_next", "LlavaNextForConditionalGeneration", "llama", .any = true},
+	{"llava_next_video", "LlavaNextVideoForConditionalGeneration", "llama", .any = true, .text_ties = true},
 	{"llava_onevision", "LlavaOnevisionForConditionalGeneration", "qwen2", .any = true, .text_ties = true},
+	{"video_llava", "VideoLlavaForConditionalGeneration", "llama", .any = true},
+	{"vipllava", "VipLlavaForConditionalGeneration", "llama", .any = true},
+	{"video_llama_3", "VideoLlama3ForConditionalGeneration", "qwen2", .any = true, .text_ties = true},
+	{"fast_vlm", "FastVlmForConditionalGeneration", "qwen2", .any = true, .text_ties = true},
+	{"perception_lm", "PerceptionLMForConditionalGeneration", "llama", .any = true, .text_ties_missing = true},
 	{"internvl", "InternVLForConditionalGeneration", "qwen2", .any = true, .tied = true},
+	{"qianfan_ocr", "QianfanOCRForConditionalGeneration", "qwen3", .any = true},
+	{"idefics2", "Idefics2ForConditionalGeneration", "mistral", .any = true},
 	{"idefics3", "Idefics3ForConditionalGeneration", "llama", .any = true},
 	{"smolvlm", "SmolVLMForConditionalGeneration", "llama", .any = true},
 	{"ovis2", "Ovis2ForConditionalGeneration", "qwen2", .any = true, .tied = true},
 	{"got_ocr2", "GotOcr2ForConditionalGeneration", "qwen2", .any = true, .tied = true},
+	{"pp_chart2table", "GotOcr2ForConditionalGeneration", "qwen2", .any = true, .tied = true},
 	{"lighton_ocr", "LightOnOcrForConditionalGeneration", "qwen3", .any = true, .tied = true},
 	{"aya_vision", "AyaVisionForConditionalGeneration", "cohere2", .any = true, .tied = true},
 	{"cohere2_vision", "Cohere2VisionForConditionalGeneration", "cohere2", .any = true, .tied = true},
+	{"deepseek_vl", "DeepseekVLForConditionalGeneration", "llama", .any = true, .tied = true},
+	{"deepseek_vl_hybrid", "DeepseekVLHybridForConditionalGeneration", "llama", .any = true, .tied = true},
+	{"janus", "JanusForConditionalGeneration", "llama", .any = true, .tied = true},
+	{"kimi_k25", "Kimi_K25ForConditionalGeneration", "deepseek_v3", .any = true, .tied = true},
+	{"lfm2_vl", "Lfm2VlForConditionalGeneration", "lfm2", .any = true, .tied = true},
+	{"exaone4_5", "Exaone4_5_ForConditionalGeneration", "exaone4", .any = true},
+	{"hyperclovax_vision_v2", "HyperCLOVAXVisionV2ForConditionalGeneration", "hyperclovax", .any = true, .tied = true},
+	{"minicpm_ocr", "MiniCPMOcrForConditionalGeneration", "qwen3_5_text", .any = true, .tied = true},
+	{"minicpmv4_6", "MiniCPMV4_6ForConditionalGeneration", "qwen3_5_text", .any = true},
+	{"minicpmv4_7", "MiniCPMV4_7ForConditionalGeneration", "qwen3_5_text", .any = true},
+	{"nemotron_h_omni", "NemotronH_Omni_Reasoning_V3", "nemotron_h", .any = true, .text_alone = true},
+	{"fun_asr_nano", "FunAsrNanoForConditionalGeneration", "qwen3", .any = true, .tied = true},
+	{"glmasr", "GlmAsrForConditionalGeneration", "llama", .any = true, .tied = true,
+		.text_keys = "{\"vocab_size\": 59264, \"hidden_size\": 2048, \"intermediate_size\": 6144, "
+			"\"num_hidden_layers\": 28, \"num_attention_heads\": 16, \"num_key_value_heads\": 4, "
+			"\"max_position_embeddings\": 8192, \"rms_norm_eps\": 1e-5, "
+			"\"rope_parameters\": {\"rope_theta\": 1e4, \"rope_type\": \"default\"}}"},
+	{"granite_speech", "GraniteSpeechForConditionalGeneration", "granite", .any = true, .tied = true},
+	{"granite_speech_plus", "GraniteSpeechPlusForConditionalGeneration", "granite", .any = true, .tied = true},
+	{"moss_transcribe_diarize", "MossTranscribeDiarizeForConditionalGeneration", "qwen3", .any = true, .tied = true},
+	{"omniasr", "OmniASRForConditionalGeneration", "llama", .any = true},
+	{"qwen2_audio", "Qwen2AudioForConditionalGeneration", "qwen2", .any = true},
+	{"qwen3_asr", "Qwen3ASRForConditionalGeneration", "qwen3", .any = true, .tied = true},
+	{"vibevoice_asr", "VibeVoiceAsrForConditionalGeneration", "qwen2", .any = true},
+	{"voxtral", "VoxtralForConditionalGeneration", "llama", .any = true,
+		.text_keys = "{\"vocab_size\": 131072, \"hidden_size\": 3072, \"intermediate_size\": 8192, "
+			"\"num_hidden_layers\": 30, \"num_key_value_heads\": 8, \"head_dim\": 128, "
+			"\"max_position_embeddings\": 131072, \"rms_norm_eps\": 1e-5, \"rope_theta\": 1e8}"},
 	{"glm4v", "Glm4vForConditionalGeneration", "glm4v_text", .text_ties = true},
 	{"glm46v", "Glm46VForConditionalGeneration", "glm4v_text", .any = false},
+	{"glmga", "Glm46VForConditionalGeneration", "glm4v_text", .any = false},
 	{"glm4v_moe", "Glm4vMoeForConditionalGeneration", "glm4v_moe_text", .text_ties = true},
 	{"qwen3_vl", "Qwen3VLForConditionalGeneration", "qwen3_vl_text", .any = false},
 	{"qwen3_vl_moe", "Qwen3VLMoeForConditionalGeneration", "qwen3_vl_moe_text", .any = false},
+	{"qwen2_5_omni_thinker", "Qwen2_5OmniThinkerForConditionalGeneration", "qwen2_5_omni_text", .any = false},
+	{"qwen3_omni_moe_thinker", "Qwen3OmniMoeThinkerForConditionalGeneration", "qwen3_omni_moe_text", .any = false},
+	{"granite4_vision", "Granite4VisionForConditionalGeneration", "granite", .any = false},
+	{"granite_docling", "GraniteDoclingForConditionalGeneration", "granite_docling_text", .tied = true},
+	{"glm_ocr", "GlmOcrForConditionalGeneration", "glm_ocr_text", .text_ties = true},
+	{"paddleocr_vl", "PaddleOCRVLForConditionalGeneration", "paddleocr_vl_text", .at_root = true, .tied = true,
+		.text_ties = true},
+	{"hunyuan_vl", "HunYuanVLForConditionalGeneration", "hunyuan_vl_text", .at_root = true, .tied = true,
+		.text_ties = true},
 	{"qwen3_5", "Qwen3_5ForConditionalGeneration", "qwen3_5_text", .any = false},
 	{"qwen3_5_moe", "Qwen3_5MoeForConditionalGeneration", "qwen3_5_moe_text", .any = false},
 	{"llama4", "Llama4ForConditionalGeneration", "llama4_text", .text_alone = true},
@@ -528,7 +599,8 @@ static const struct wrapper wrappers[] = {
 	{"qwen2_vl", "Qwen2VLForConditionalGeneration", "qwen2_vl_text", .at_root = true, .text_ties = true},
 };
 
-/* What else transformers has for causal language models (MODEL_FOR_CAUSAL_LM_MAPPING_NAMES): why mt does not train it.
+/* What else transformers has for causal language models (MODEL_FOR_CAUSAL_LM_MAPPING_NAMES) and for images or sound too
+ * (MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES): why mt does not train it.
  * tests/bench/figures reads this table, too. */
 static const struct {
 	const char *why, *names; /* of model_type, with blanks between them */
@@ -562,7 +634,26 @@ static const struct {
 	{"Mamba 2 in another block is needed", "zamba2"},
 	{"experts need another router", "dbrx kolibri1 phimoe"},
 	{"mt has no row for it yet", "apertus1p5_text aria_text axk1 cohere2_moe cohere_compass_text emu3 flint "
-		"moss_transcribe_diarize phi4_multimodal"},
+		"phi4_multimodal"},
+	/* those for images, videos or sound too */
+	{"the decoder of an encoder, whose output it reads", "florence2 pix2struct pp_formulanet t5gemma2 udop "
+		"vision-encoder-decoder"},
+	{"it reads no text without an image, a protein or a robot's state", "blip blip-2 evolla idefics instructblip "
+		"instructblipvideo pi0"},
+	{"tokens of a prompt see those behind them", "paligemma"},
+	{"blocks of tokens are denoised together", "diffusion_gemma"},
+	{"it says of an image whether it is harmful", "shieldgemma2"},
+	{"its files have other names of tensors", "cosmos3_omni nemo_speechlm"},
+	{"the class of its part qwen2_5_omni_thinker or qwen3_omni_moe_thinker is trained", "qwen2_5_omni qwen3_omni_moe"},
+	{"attention needs a bias by distance (ALiBi, or learned)", "inkling2 inkling2_loop inkling_mm_model"},
+	{"attention needs an indexer that chooses keys", "glm5_next hy_v4_vl minimax_m3_vl mistral_large4"},
+	{"attention needs experts, convolutions or another gate", "lfm3_vl step3p7"},
+	{"norms need a weight by time, or for each head", "chameleon voxtral_realtime"},
+	{"a norm behind the embedding is needed", "muse_glimmer muse_spark"},
+	{"positions need sines, which no file holds", "kosmos-2 kosmos-2.5"},
+	{"images and texts have experts of their own", "ernie4_5_vl_moe"},
+	{"mt has no row for it yet", "apertus1p5 aria cohere_compass cosmos3_edge deepseek_ocr2 kyutai_speech_to_text "
+		"molmo2 unlimited_ocr"},
 };
 /* clang-format on */
 
@@ -587,7 +678,15 @@ const struct wrapper *wrapper_find(const char *model_type)
 
 const struct family *family_find(const char *model_type)
 {
-	if (strcmp(model_type, "gpt-sw3") == 0) model_type = "gpt2"; /* transformers knows its tokenizer by this name */
+	/* gpt-sw3 is a tokenizer's name; the others stand in text_config */
+	static const char *const other[][2] = {
+		{"gpt-sw3", "gpt2"},
+		{"kimi_k2", "deepseek_v3"},
+		{"exaone4_5_text", "exaone4"},
+		{"granite4_vision_text", "granite"},
+	};
+	for (size_t i = 0; i < sizeof other / sizeof *other; i++)
+		if (strcmp(model_type, other[i][0]) == 0) model_type = other[i][1];
 	for (size_t i = 0; i < sizeof families / sizeof *families; i++)
 		if (strcmp(model_type, families[i].name) == 0) return &families[i];
 	return NULL;

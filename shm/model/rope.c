@@ -73,6 +73,13 @@ static bool by_type(const json_t *block)
 	return json_object_get(block, "full_attention") || json_object_get(block, "sliding_attention");
 }
 
+/* What a rope of several positions is with equal ones */
+static const char *of_one_position(const char *type)
+{
+	if (type && strcmp(type, "mrope") == 0) return "default";
+	return type && strcmp(type, "xdrope") == 0 ? "dynamic" : type; /* HunYuan's name */
+}
+
 /* Read one dialect's object, rope_scaling or rope_parameters. NULL: plain rope */
 static void rope_read(struct reader *r, const struct family *family, const json_t *block, const char *where,
 	struct rope *rope)
@@ -87,8 +94,7 @@ static void rope_read(struct reader *r, const struct family *family, const json_
 	if (!block) return;
 	if (by_type(block)) REFUSE(r, MT_EX_CONFIG, "%s by layer type is not supported", where);
 	const char *type = key_string(r, block, "rope_type"), *old = key_string(r, block, "type");
-	if (family->mrope && type && strcmp(type, "mrope") == 0) type = "default";
-	if (family->mrope && old && strcmp(old, "mrope") == 0) old = "default";
+	if (family->mrope) type = of_one_position(type), old = of_one_position(old);
 	if (type && old && strcmp(type, old) != 0)
 		REFUSE(r, MT_EX_CONFIG, "%s: rope_type '%.40s' and type '%.40s' disagree", where, type, old);
 	if (!type) type = old ? old : "default";

@@ -8,6 +8,11 @@ import transformers as hf
 
 import cases_mixers
 
+# transformers 5.24 writes the MLP of kimi_linear's dense layers with the module of those with experts, and layers of
+# two wrappers' text models as those of their vision towers.
+RELEASED = {"kimi_linear": (r"block_sparse_moe\.(\w+_proj)", r"mlp.\1"),
+            "kimi_k25": (r"(language_model\.model)\.blocks", r"\1.layers"),
+            "qianfan_ocr": (r"(language_model\.model)\.encoder\.layers", r"\1.layers")}
 FULL, SLIDING = "full_attention", "sliding_attention"
 TEXT = {"vocab_size": 61, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
         "num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": None, "bos_token_id": 1,
@@ -42,8 +47,9 @@ def mrope(*section, **more):
 
 def case(config, text_config, vision, train=(), **more):
     outer = {key: more.pop(key) for key in list(more) if key not in OF_CASE}
-    return {"config": config(text_config=text_config, vision_config=vision, **outer), "dialect": 5,
-            "train": {**TRAIN, **dict(train)}, **more}
+    if vision:
+        outer["vision_config"] = vision
+    return {"config": config(text_config=text_config, **outer), "dialect": 5, "train": {**TRAIN, **dict(train)}, **more}
 
 
 KEPT = {
@@ -127,12 +133,33 @@ KEPT = {
 }
 
 CLIP = {**VISION, "model_type": "clip_vision_model"}
+SAM = {"hidden_size": 8, "output_channels": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 8,
+       "patch_size": 4, "window_size": 2, "global_attn_indexes": [0], "mlp_dim": 8}
+SOUND = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2,
+         "num_mel_bins": 8, "max_source_positions": 4, "max_position_embeddings": 4}
+WHISPER = {"d_model": 16, "encoder_ffn_dim": 24, "encoder_layers": 1, "encoder_attention_heads": 2, "num_mel_bins": 8,
+           "max_source_positions": 4}
+VIBE = {"model_type": "vibevoice_acoustic_tokenizer_encoder", "hidden_size": 4, "num_filters": 4, "depths": [1],
+        "downsampling_ratios": []}
+GRANITE = text("granite", embedding_multiplier=3.0, logits_scaling=1.5, attention_multiplier=0.3)
+GRANITE_SPEECH = {"encoder_config": {"input_dim": 8, "num_layers": 2, "hidden_dim": 16, "feedforward_mult": 1,
+                                     "num_heads": 2, "output_dim": 4, "context_size": 4, "max_pos_emb": 4,
+                                     "conv_kernel_size": 3, "conv_expansion_factor": 1},
+                  "projector_config": {"model_type": "blip_2_qformer", "hidden_size": 16, "num_hidden_layers": 1,
+                                       "num_attention_heads": 2, "intermediate_size": 24, "encoder_hidden_size": 16}}
+QWEN3_5 = text("qwen3_5_text", head_dim=16, layer_types=["linear_attention", FULL], **DELTA,
+               **mrope(1, 1, 0, partial_rotary_factor=0.25, mrope_interleaved=True))
+MINICPM = {**VISION, "insert_layer_id": 0}
+NEMOTRON_H = text("nemotron_h", num_hidden_layers=3, head_dim=8, mamba_num_heads=4, mamba_head_dim=4, ssm_state_size=8,
+                  n_groups=2, chunk_size=8, n_routed_experts=4, num_experts_per_tok=2, moe_intermediate_size=8,
+                  layers_block_type=["linear_attention", FULL, "moe"], moe_shared_expert_intermediate_size=12,
+                  layer_norm_epsilon=1e-2)
+AUDIO = {"audio_token_id": 70}
 MORE = {
     "llava": case(hf.LlavaConfig, text("llama"), CLIP, **IMAGE),
     # as Granite Vision
     "llava_next": case(
-        hf.LlavaNextConfig, text("granite", embedding_multiplier=3.0, logits_scaling=1.5, attention_multiplier=0.3),
-        CLIP, {"clip": 1.3}, **IMAGE),
+        hf.LlavaNextConfig, GRANITE, CLIP, {"clip": 1.3}, **IMAGE),
     "llava_onevision": case(hf.LlavaOnevisionConfig, text("qwen2"), SIGLIP, **VIDEO),
     "internvl": case(hf.InternVLConfig, text("qwen3", head_dim=8),
                      {**VISION, "image_size": [8, 8], "patch_size": [4, 4]}, **IMAGE),
@@ -145,6 +172,71 @@ MORE = {
                       "image_size": 8, "patch_size": 4, "window_size": 2, "global_attn_indexes": [0], "mlp_dim": 8},
                      **IMAGE),
     "lighton_ocr": case(hf.LightOnOcrConfig, text("qwen3", head_dim=8), PIXTRAL, **IMAGE),
+    "llava_next_video": case(hf.LlavaNextVideoConfig, text("llama"), CLIP, **VIDEO),
+    "video_llava": case(hf.VideoLlavaConfig, text("llama"), CLIP, **VIDEO),
+    "vipllava": case(hf.VipLlavaConfig, text("llama"), CLIP, vision_feature_layer=[-1], **IMAGE),
+    "video_llama_3": case(hf.VideoLlama3Config, text("qwen2"), VISION, **VIDEO),
+    # with the classes' own vision towers, which need timm
+    "fast_vlm": case(hf.FastVlmConfig, text("qwen2"), CLIP, **IMAGE),
+    "perception_lm": case(hf.PerceptionLMConfig, text("llama", tie_word_embeddings=True),
+                          {**CLIP, "model_args": {"embed_dim": 16}}, **VIDEO),
+    "qianfan_ocr": case(hf.QianfanOCRConfig, text("qwen3", head_dim=8), VISION, **IMAGE),
+    "idefics2": case(hf.Idefics2Config, text("mistral", sliding_window=5), VISION, **IMAGE, perceiver_config={
+        "resampler_n_latents": 2, "resampler_depth": 1, "resampler_n_heads": 2, "resampler_head_dim": 8,
+        "num_key_value_heads": 2, "hidden_size": 16}),
+    "pp_chart2table": case(hf.PPChart2TableConfig, text("qwen2"), SAM, **IMAGE),
+    "deepseek_vl": case(hf.DeepseekVLConfig, text("llama"), SIGLIP, **IMAGE),
+    "deepseek_vl_hybrid": case(hf.DeepseekVLHybridConfig, text("llama"), SIGLIP, {"clip": 2.1},
+                               high_res_vision_config={**SAM, "model_type": "sam_vision_model"}, **IMAGE),
+    "janus": case(hf.JanusConfig, text("llama"), {**VISION, "projection_dim": 16}, **IMAGE, vq_config={
+        "embed_dim": 4, "num_embeddings": 8, "latent_channels": 4, "base_channels": 32, "channel_multiplier": [1],
+        "num_res_blocks": 1, "projection_dim": 16, "image_token_embed_dim": 16}),
+    "kimi_k25": case(
+        hf.Kimi_K25Config,
+        text("deepseek_v3", num_key_value_heads=4, q_lora_rank=12, kv_lora_rank=8, qk_nope_head_dim=6,
+             qk_rope_head_dim=6, v_head_dim=8, moe_intermediate_size=8, n_routed_experts=6, num_experts_per_tok=2,
+             n_group=3, topk_group=2, first_k_dense_replace=1),
+        {**VISION, "pos_emb_height": 2, "pos_emb_width": 2}, projection_hidden_size=16, **VIDEO),
+    "lfm2_vl": case(hf.Lfm2VlConfig, text("lfm2", layer_types=["conv", FULL]),
+                    {**VISION, "model_type": "siglip2_vision_model", "num_patches": 4}, projector_hidden_size=8,
+                    **IMAGE),
+    "exaone4_5": case(hf.Exaone4_5_Config, text("exaone4", sliding_window=5, sliding_window_pattern=2),
+                      {**QWEN_VISION, "num_key_value_heads": 2, "fullatt_block_indexes": [0]}, **VIDEO),
+    "hyperclovax_vision_v2": case(hf.HyperCLOVAXVisionV2Config, text("hyperclovax"),
+                                  {**QWEN_VISION, "model_type": "qwen2_5_vl_vision"}, **VIDEO),
+    "minicpm_ocr": case(hf.MiniCPMOcrConfig, QWEN3_5, MINICPM, {"clip": 6.3}, insert_layer_id=0, **MIXERS, **VIDEO),
+    "minicpmv4_6": case(hf.MiniCPMV4_6Config, QWEN3_5, MINICPM, {"clip": 2.0}, insert_layer_id=0, **MIXERS, **VIDEO),
+    "minicpmv4_7": case(hf.MiniCPMV4_7Config, QWEN3_5, MINICPM, {"clip": 2.0}, insert_layer_id=0, **MIXERS, **VIDEO),
+    "nemotron_h_omni": case(
+        hf.NemotronH_Omni_Reasoning_V3_Config, NEMOTRON_H,
+        {**VISION, "model_type": "radio", "max_img_size": 8, "video_temporal_patch_size": 2}, projector_hidden_size=16,
+        vision_hidden_size=16, double=True, **VIDEO),
+    "fun_asr_nano": case(
+        hf.FunAsrNanoConfig, text("qwen3", head_dim=8), None, **AUDIO,
+        audio_config={**SOUND, "model_type": "fun_asr_nano_encoder", "num_stacked_frames": 1,
+                      "num_timestamp_prediction_layers": 1, "fsmn_kernel_size": 3},
+        adaptor_config={"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 4, "num_hidden_layers": 1,
+                        "projector_hidden_size": 8}),
+    "glmasr": case(hf.GlmAsrConfig, text("llama"), None, audio_config={**SOUND, "model_type": "glmasr_encoder"},
+                   **AUDIO),
+    "granite_speech": case(hf.GraniteSpeechConfig, GRANITE, None, {"clip": 1.3}, audio_token_index=70,
+                           **GRANITE_SPEECH),
+    "granite_speech_plus": case(hf.GraniteSpeechPlusConfig, GRANITE, None, {"clip": 1.3}, audio_token_index=70,
+                                **GRANITE_SPEECH),
+    "moss_transcribe_diarize": case(hf.MossTranscribeDiarizeConfig, text("qwen3", head_dim=8), None,
+                                    audio_config=SOUND, audio_merge_size=1, **AUDIO),
+    "omniasr": case(
+        hf.OmniASRConfig, text("llama"), None, **AUDIO,
+        audio_config={**SOUND, "model_type": "omniasr_audio", "conv_dim": [8], "conv_kernel": [3], "conv_stride": [2],
+                      "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2}),
+    "qwen2_audio": case(hf.Qwen2AudioConfig, text("qwen2"), None, audio_token_index=70,
+                        audio_config={**WHISPER, "model_type": "qwen2_audio_encoder"}),
+    "qwen3_asr": case(hf.Qwen3ASRConfig, text("qwen3", head_dim=8), None, **AUDIO, audio_config={
+        **WHISPER, "model_type": "qwen3_asr_encoder", "output_dim": 16, "downsample_hidden_size": 8}),
+    "vibevoice_asr": case(hf.VibeVoiceAsrConfig, text("qwen2"), None, semantic_tokenizer_encoder_config=VIBE,
+                          acoustic_tokenizer_encoder_config=VIBE, **AUDIO),
+    "voxtral": case(hf.VoxtralConfig, text("llama"), None, {"clip": 5.0}, **AUDIO,
+                    audio_config={**SOUND, "model_type": "voxtral_encoder", "vocab_size": 61}),
     "qwen3_5_moe": case(
         hf.Qwen3_5MoeConfig,
         text("qwen3_5_moe_text", head_dim=16, layer_types=["linear_attention", FULL], moe_intermediate_size=6,
@@ -164,6 +256,35 @@ MORE = {
                       "spatial_merge_size": 1, "temporal_patch_size": 1}, **VIDEO),
     "glm46v": case(hf.Glm46VConfig, text("glm4v_text", **mrope(1, 1, 0)),
                    {**QWEN_VISION, "model_type": "glm4v_vision", "image_size": 4}, **VIDEO),
+    "glmga": case(hf.GlmgaConfig, text("glm4v_text", **mrope(1, 1, 0)),
+                  {**QWEN_VISION, "model_type": "glm4v_vision", "image_size": 4}, **VIDEO),
+    "qwen2_5_omni_thinker": case(
+        hf.Qwen2_5OmniThinkerConfig, text("qwen2_5_omni_text", **mrope(1, 1, 0)), QWEN_VISION, image_token_index=70,
+        audio_config={**WHISPER, "output_dim": 16}),
+    "qwen3_omni_moe_thinker": case(
+        hf.Qwen3OmniMoeThinkerConfig,
+        text("qwen3_omni_moe_text", moe_intermediate_size=6, num_experts=6, num_experts_per_tok=2, head_dim=8,
+             mlp_only_layers=[0], output_router_logits=True, router_aux_loss_coef=0.05, **mrope(2, 1, 1)),
+        {**QWEN_VISION, "deepstack_visual_indexes": [0], "num_position_embeddings": 4}, **VIDEO,
+        audio_config={**WHISPER, "output_dim": 16, "downsample_hidden_size": 8}),
+    "granite4_vision": case(
+        hf.Granite4VisionConfig, {**GRANITE, "model_type": "granite4_vision_text"},
+        {**CLIP, "hidden_size": 64, "num_attention_heads": 1}, {"clip": 1.3}, downsample_rate="1/2",
+        deepstack_layer_map=[[-1, 0]], spatial_target_layers=[],
+        qformer_config={"model_type": "blip_2_qformer", "num_hidden_layers": 1, "intermediate_size": 24}, **IMAGE),
+    "granite_docling": case(
+        hf.GraniteDoclingConfig, {**GRANITE, "model_type": "granite_docling_text"},
+        {**VISION, "out_hidden_size": 16, "scale_factor": 1, "deepstack_visual_indexes": [0], "use_fine_route": False},
+        {"clip": 0.81}, **IMAGE),
+    "glm_ocr": case(hf.GlmOcrConfig, text("glm_ocr_text", **mrope(1, 1, 0)), {**GLM_VISION, "out_hidden_size": 16},
+                    **VIDEO),
+    "paddleocr_vl": case(hf.PaddleOCRVLConfig, text("paddleocr_vl_text", head_dim=8, use_bias=True, **mrope(2, 1, 1)),
+                         VISION, **VIDEO),
+    "hunyuan_vl": case(
+        hf.HunYuanVLConfig,
+        text("hunyuan_vl_text", head_dim=8, rope_parameters={
+            "rope_type": "dynamic", "rope_theta": 1e4, "alpha": 50.0, "factor": 1.0, "mrope_section": [1, 1, 1, 1]}),
+        {**VISION, "out_hidden_size": 16}, **IMAGE),
     "aya_vision": case(hf.AyaVisionConfig, text("cohere2", sliding_window=5, logit_scale=1.5), SIGLIP, **IMAGE),
     "cohere2_vision": case(hf.Cohere2VisionConfig, text("cohere2", sliding_window=5, logit_scale=1.5), SIGLIP,
                            alignment_intermediate_size=16, **IMAGE),

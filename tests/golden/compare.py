@@ -183,13 +183,14 @@ def compare_tensors(report, measure, got, want, scale_from, bound):
     """|got - want| relative to |want - scale_from|, tensor by tensor; without scale_from relative to |want|."""
     for name in sorted(set(got) - set(want)):
         report.wrong.append("%s: tensor '%s' should not be there" % (measure, name))
-    for name, (_, shape, values) in want.items():
+    for name, (kind, shape, values) in want.items():
         if name not in got:
             report.wrong.append("%s: tensor '%s' is not there" % (measure, name))
             continue
         dtype, got_shape, got_values = got[name]
-        if (dtype, got_shape) != ("F32", shape):
-            report.wrong.append("%s: tensor '%s' is %s %s, not F32 %s" % (measure, name, dtype, got_shape, shape))
+        if (dtype, got_shape) != (kind, shape):
+            report.wrong.append("%s: tensor '%s' is %s %s, not %s %s" % (
+                measure, name, dtype, got_shape, kind, shape))
             continue
         error = math.sqrt(sum((a - b) ** 2 for a, b in zip(got_values, values)))
         size = want[sized_by(name)][2]

@@ -198,7 +198,7 @@ def is_carried(config, name):
 
 def build(config, dtype):
     whole = hasattr(config, "text_config")
-    kind = transformers.AutoModelForImageTextToText if whole else transformers.AutoModelForCausalLM
+    kind = transformers.AutoModelForMultimodalLM if whole else transformers.AutoModelForCausalLM
     # a copy, since a class for images notes its dtype in it
     model = kind.from_config(copy.deepcopy(config), dtype=dtype, **plainly(config))
     if not whole and mtp.weight(config):
@@ -209,10 +209,13 @@ def build(config, dtype):
 
 
 def with_text_scale(model):
-    """Cohere and Granite have a factor of their logits, which transformers' classes for images leave out."""
+    """Cohere and Granite have a factor of their logits, which most of transformers' classes for images leave out."""
     text = model.config.get_text_config()
+    if model.config.model_type in ("granite4_vision", "granite_docling"):
+        return model
     scale = getattr(text, "logit_scale", 1) / getattr(text, "logits_scaling", 1)
-    model.get_output_embeddings().register_forward_hook(lambda _, __, logits: logits * scale)
+    head = model.get_output_embeddings() or model.language_model.get_output_embeddings()
+    head.register_forward_hook(lambda _, __, logits: logits * scale)
     return model
 
 
@@ -271,9 +274,7 @@ def as_files(model, tensors):
 
 
 def released(config, name):
-    """transformers 5.24 writes the MLP of kimi_linear's dense layers with the module of those with experts."""
-    name = re.sub(r"block_sparse_moe\.(\w+_proj)", r"mlp.\1", name) if config.model_type == "kimi_linear" else name
-    return mtp.files(config, name)
+    return mtp.files(config, re.sub(*cases_wrappers.RELEASED.get(config.model_type, ("^$", "")), name))
 
 
 def as_transformers_4(config, case):
@@ -333,7 +334,7 @@ def save_model(model, case, path):
     """The folder "model"; with case["both"] config.json in the other dialect beside it, as config.other.json."""
     model.save_pretrained(os.path.join(path, "model"), max_shard_size=case.get("shard", "1GB"))
     file = os.path.join(path, "model", "model.safetensors")
-    if model.config.model_type == "kimi_linear" or mtp.weight(model.config):
+    if model.config.model_type in cases_wrappers.RELEASED or mtp.weight(model.config):
         save_file({released(model.config, name): t for name, t in load_file(file).items()}, file, {"format": "pt"})
     file = os.path.join(path, "model", "config.json")
     with open(file) as f:

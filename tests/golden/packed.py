@@ -7,12 +7,12 @@
 import sys
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMultimodalLM
 
 
 def opened(path):
     images = hasattr(AutoConfig.from_pretrained(path), "text_config")
-    cls = AutoModelForImageTextToText if images else AutoModelForCausalLM
+    cls = AutoModelForMultimodalLM if images else AutoModelForCausalLM
     # by default, sizes must be multiples of 16 bytes
     return cls.from_pretrained(path, dtype=torch.float32, experts_implementation="eager").eval()
 

@@ -159,7 +159,7 @@ def target_olds(piece):
 
 
 def read_safetensors(path):
-    """A safetensors file -> {name: (dtype, shape, floats)}, F32 and BF16 only."""
+    """A safetensors file -> {name: (dtype, shape, numbers)}, F32, BF16 and I64 only."""
     with open(path, "rb") as f:
         (length,) = struct.unpack("<Q", f.read(8))
         header = json.loads(f.read(length))
@@ -171,9 +171,9 @@ def read_safetensors(path):
         raw = data[begin:end]
         if entry["dtype"] == "BF16":  # the upper half of an fp32
             raw = b"".join(b"\0\0" + raw[at : at + 2] for at in range(0, len(raw), 2))
-        elif entry["dtype"] != "F32":
+        elif entry["dtype"] not in ("F32", "I64"):
             raise ValueError("%s: tensor '%s': dtype %s is not read here" % (path, name, entry["dtype"]))
-        values = array.array("f", raw)
+        values = array.array("q" if entry["dtype"] == "I64" else "f", raw)
         if sys.byteorder == "big":
             values.byteswap()
         tensors[name] = (entry["dtype"], tuple(entry["shape"]), values)

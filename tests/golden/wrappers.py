@@ -34,7 +34,7 @@ def logits(model):
 
 def opened(path, dtype=torch.float32):
     """As transformers opens it by itself"""
-    model, report = transformers.AutoModelForImageTextToText.from_pretrained(
+    model, report = transformers.AutoModelForMultimodalLM.from_pretrained(
         path, dtype=dtype, output_loading_info=True, **make.plainly(transformers.AutoConfig.from_pretrained(path)))
     assert not any(report.values()), (path, report)
     return make.with_text_scale(model.eval())
@@ -56,8 +56,9 @@ def make_some(where, n):
 def keys(config):
     """Those that must be as they were: but for the tie, which exports have by the tensors."""
     all_keys = config.to_dict()
-    del all_keys["_name_or_path"], all_keys["tie_word_embeddings"]
-    all_keys["text_config"].pop("tie_word_embeddings", None)
+    for part in all_keys, all_keys["text_config"]:
+        part.pop("_name_or_path", None)
+        part.pop("tie_word_embeddings", None)
     return all_keys
 
 

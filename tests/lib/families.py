@@ -20,7 +20,7 @@ os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 warnings.simplefilter("ignore")
 
 import torch  # noqa: E402
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText  # noqa: E402
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMultimodalLM  # noqa: E402
 from transformers.core_model_loading import revert_weight_conversion  # noqa: E402
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "golden"))
@@ -257,8 +257,12 @@ TEXTS = {
     "glm4v_text": {"rope_theta": [500.0], "partial_rotary_factor": [0.5, 1.0], "rope_parameters": [None, HALF]},
     "glm4v_moe_text": {**BIAS, **MOE, "first_k_dense_replace": [0, 2], "rope_theta": [500.0],
                        "partial_rotary_factor": [0.25, 1.0], "rope_parameters": [None, HALF]},
-    "gemma4_unified_text": FAMILIES["gemma4_text"],
+    "gemma4_unified_text": FAMILIES["gemma4_text"], "granite4_vision_text": GRANITE,
+    "qwen2_5_omni_text": {**QWEN_VL, "rope_scaling": [{**MROPE, "type": "default"}], "rope_parameters": [None]},
+    "paddleocr_vl_text": {"use_bias": [True, False], "rope_theta": [500.0]},
+    "hunyuan_vl_text": {**BIAS, "rope_theta": [500.0]},
 }
+TEXTS.update(glm_ocr_text=TEXTS["glm4v_text"], qwen3_omni_moe_text=TEXTS["qwen3_vl_moe_text"])
 TEXTS["mistral4"] = {**LATENT, "rope_theta": [10000.0], "rope_parameters": [
     {**YARN, "rope_theta": 100.0, "llama_4_scaling_beta": 0.2, "mscale_all_dim": 1.0}]}
 ALWAYS["youtu"] = ALWAYS["minicpm3"] = {"num_attention_heads": 4, "num_key_value_heads": 4, "qk_rope_head_dim": 8}
@@ -273,6 +277,10 @@ for family in ("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "glm
 ALWAYS["kimi_linear"] = {"num_attention_heads": 4, "num_key_value_heads": 4, "qk_rope_head_dim": 8, "num_experts": 6,
                          "num_experts_per_token": 2, "moe_intermediate_size": 6}
 ALWAYS["qwen3_vl_moe_text"] = {**EXPERTS, "num_experts": 6}
+ALWAYS["qwen3_omni_moe_text"] = {**EXPERTS, "num_experts": 6, "head_dim": 8}
+ALWAYS["paddleocr_vl_text"] = {"head_dim": 8, "rope_scaling": {"type": "default", "mrope_section": [2, 1, 1]}}
+ALWAYS["hunyuan_vl_text"] = {"head_dim": 8, "rope_scaling": {"type": "xdrope", "alpha": 50.0, "factor": 1.0,
+                                                             "xdrope_section": [1, 1, 1, 1]}}
 ALWAYS["glm4v_moe_text"] = {**EXPERTS, "n_routed_experts": 6, "head_dim": 8}
 # The text models of each class for images; the first one is that of a text_config without model_type
 WRAPPERS = {
@@ -284,7 +292,21 @@ WRAPPERS = {
     "glm4v_moe": ["glm4v_moe_text"], "qwen3_vl": ["qwen3_vl_text"], "qwen3_vl_moe": ["qwen3_vl_moe_text"],
     "qwen2_5_vl": ["qwen2_5_vl_text"], "qwen2_vl": ["qwen2_vl_text"], "qwen3_5": ["qwen3_5_text"],
     "qwen3_5_moe": ["qwen3_5_moe_text"], "llama4": ["llama4_text"],
+    "llava_next_video": ["llama", "qwen2"], "video_llava": ["llama"], "vipllava": ["llama"], "video_llama_3": ["qwen2"],
+    "fast_vlm": ["qwen2"], "perception_lm": ["llama"], "qianfan_ocr": ["qwen3"], "idefics2": ["mistral"],
+    "pp_chart2table": ["qwen2"], "deepseek_vl": ["llama"], "deepseek_vl_hybrid": ["llama"], "janus": ["llama"],
+    "lfm2_vl": ["lfm2"], "exaone4_5": ["exaone4"],
+    "hyperclovax_vision_v2": ["hyperclovax"], "minicpm_ocr": ["qwen3_5_text"], "minicpmv4_6": ["qwen3_5_text"],
+    "minicpmv4_7": ["qwen3_5_text"], "glmga": ["glm4v_text"],
+    "granite_speech": ["granite"], "granite_speech_plus": ["granite"],
+    "moss_transcribe_diarize": ["qwen3"], "omniasr": ["llama"], "qwen2_audio": ["qwen2"], "qwen3_asr": ["qwen3"],
+    "vibevoice_asr": ["qwen2"], "voxtral": ["llama"], "qwen2_5_omni_thinker": ["qwen2_5_omni_text"],
+    "qwen3_omni_moe_thinker": ["qwen3_omni_moe_text"], "granite4_vision": ["granite4_vision_text"],
+    "glm_ocr": ["glm_ocr_text"], "paddleocr_vl": ["paddleocr_vl_text"],
+    "hunyuan_vl": ["hunyuan_vl_text"],
 }
+# whose classes never tie
+UNTIED = {"omniasr", "qwen2_audio", "vibevoice_asr", "voxtral"}
 # Of these, transformers cannot make a model of the class's own sizes, or not with what ALWAYS has
 NO_DEFAULTS = {"nemotron", "hunyuan_v1_dense", "granitemoehybrid", "bamba", "mamba2", "ministral", "minicpm3",
                "hunyuan_v1_moe"}
@@ -343,7 +365,7 @@ def random_wrapper(kind):
     text = random_config(family, TEXTS.get(family) or FAMILIES[family])
     if family in ("glm4v_text", "mistral4"):
         del text["head_dim"]
-    if family == WRAPPERS[kind][0] and random.random() < 0.5:
+    if family == WRAPPERS[kind][0] and kind != "exaone4_5" and random.random() < 0.5:
         del text["model_type"]
     if random.random() < 0.4:
         for key in SIZES - ALWAYS.get(family, {}).keys():
@@ -355,7 +377,7 @@ def random_wrapper(kind):
         config.pop(key, None)
     if kind == "ovis2":  # whose head has the sizes of the root
         config.update(vocab_size=text.get("vocab_size", 151936), hidden_size=text.get("hidden_size", 4096))
-    if random.random() < 0.5:
+    if random.random() < 0.5 and kind not in UNTIED:
         config["tie_word_embeddings"] = random.choice([True, False])
     config[random.choice(["dtype", "torch_dtype"])] = "bfloat16"
     if kind in ("qwen2_vl", "qwen2_5_vl") and random.random() < 0.5:
@@ -511,7 +533,7 @@ def check(where, config):
     saved = os.path.join(where, "saved")
     meant.save_pretrained(saved)
     assert layout(saved)[0] == lines, (config, set(layout(saved)[0]) ^ set(lines))
-    whole = AutoModelForImageTextToText if config["model_type"] in WRAPPERS else AutoModelForCausalLM
+    whole = AutoModelForMultimodalLM if config["model_type"] in WRAPPERS else AutoModelForCausalLM
     with torch.device("meta"):
         model = whole.from_config(meant)
     kept = {n: b for n, b in model.named_buffers() if n in model.state_dict()}
@@ -519,8 +541,8 @@ def check(where, config):
     files = {name: p for name, p in files.items() if ".indexer." not in name}  # which is carried
     shapes = {name: tuple(p.squeeze(1).shape if "conv" in name and p.dim() == 3 else
                           p.flatten(0, 2).shape if p.dim() == 4 else p.shape) or (1,) for name, p in files.items()}
-    if config["model_type"] == "kimi_linear":  # transformers names the MLP of dense layers, too, after the experts
-        shapes = {re.sub(r"block_sparse_moe\.(\w+_proj)", r"mlp.\1", name): shape for name, shape in shapes.items()}
+    renamed = cases_wrappers.RELEASED.get(config["model_type"], ("^$", ""))
+    shapes = {re.sub(*renamed, name): shape for name, shape in shapes.items()}
     if config["model_type"] in WRAPPERS:
         shapes, tensors = one_by_one(text_names(shapes)), one_by_one(tensors)
         meant = meant.get_text_config()

@@ -62,9 +62,9 @@ def check(source, new, n):
 
 def with_transformers(source, new, n):
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMultimodalLM
     wrapper = hasattr(AutoConfig.from_pretrained(source), "text_config")
-    cls = AutoModelForImageTextToText if wrapper else AutoModelForCausalLM
+    cls = AutoModelForMultimodalLM if wrapper else AutoModelForCausalLM
     model, ours = (cls.from_pretrained(d, dtype="auto") for d in (source, new))
     was = {k: v.clone() for k, v in model.state_dict().items()}
     model.resize_token_embeddings(n)
