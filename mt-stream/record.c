@@ -20,14 +20,20 @@ static int size_agrees(const char *what, uint64_t requested, uint32_t is)
 	return 0;
 }
 
-static bool says_bf16(const struct mt_record *r)
+static bool says(const struct mt_record *r, const char *words)
 {
-	const char *words = ", bf16";
 	size_t n = strnlen(r->gemm, sizeof r->gemm), end = strlen(words);
 	return n > end && !memcmp(r->gemm + n - end, words, end);
 }
 
 static enum mt_dtype run_type(const struct stream *s) { return s->control->dtype == MT_BF16 ? MT_BF16 : MT_FP32; }
+
+void compute_fp8(const struct stream *s)
+{
+	const struct mt_record *r = mt_record(s->run);
+	bool fp8 = s->requested.compute ? s->requested.fp8 : r && says(r, FP8_WORDS);
+	s->dev->fp8 = fp8 && run_type(s) == MT_BF16 ? s->dev->room ? 1 : 2 : 0;
+}
 
 /* Can the requested type of operands be had with the run's weights on this device? */
 static int compute_check(const struct stream *s)
@@ -36,7 +42,7 @@ static int compute_check(const struct stream *s)
 		(s->dev->compute && s->requested.compute == MT_FP32))
 		return 0;
 	return mt_fail(MT_EX_CONFIG, "--compute %s: device %s computes in fp32 where weights are fp32%s",
-		mt_dtype_name(s->requested.compute), s->dev->name, s->dev->compute ? "" : ", and in bf16 where they are bf16");
+		s->requested.compute_words, s->dev->name, s->dev->compute ? "" : ", and in bf16 where they are bf16");
 }
 
 /* Select the type of operands, where the device leaves a choice: as requested, else as the record has it if the CPU
@@ -46,8 +52,9 @@ static int compute_select(const struct stream *s, const struct mt_record *r)
 {
 	enum mt_dtype type = s->requested.compute;
 	if (!s->dev->compute) return 0;
-	bool bf16 = run_type(s) == MT_BF16 && (r ? says_bf16(r) && !gemm_lacks_bf16() : gemm_bf16_is_fast());
-	if (!type) type = bf16 ? MT_BF16 : MT_FP32;
+	compute_fp8(s);
+	bool of_bf16 = !r ? gemm_bf16_is_fast() : (says(r, ", bf16") || says(r, FP8_WORDS)) && !gemm_lacks_bf16();
+	if (!type) type = run_type(s) == MT_BF16 && of_bf16 ? MT_BF16 : MT_FP32;
 	char attention[sizeof r->attention + 1] = "";
 	if (r) memcpy(attention, r->attention, sizeof r->attention);
 	return s->dev->compute(s->dev, type, r ? attention : NULL);

@@ -80,6 +80,7 @@ static int request_make(struct stream *s, uint32_t rows, uint32_t seq, bool trai
 		.scores = !train && s->taken.msg.batch.scores,
 		.elem = s->dev->elem,
 		.operand = s->dev->operand,
+		.fp8 = s->dev->fp8,
 		.zero_copy = s->zero_copy,
 		.reads_rows = !s->zero_copy && s->dev->read_rows,
 		.unified = is_unified(s),

@@ -157,6 +157,7 @@ static int stream_open(struct stream *s)
 	s->index -= MT_STREAM;
 	mt_stage_activity(s->run, MT_ACT_STARTING, 0);
 	if ((rc = rings_map(s))) return rc;
+	compute_fp8(s);
 	if (s->dev->attach && (rc = s->dev->attach(s->dev, s->run, MT_STREAM + s->index))) return rc;
 	if (!(s->lists = lists_make(s->geo, s->dev->elem))) return mt_fail(MT_EX_NOMEM, "no memory");
 	if ((rc = ring_open(s, "batch", &s->batch)) || (rc = ring_open(s, "grad", &s->grad)) || (rc = blocks_check(s)) ||

@@ -193,6 +193,8 @@ int serve(struct stream *); /* until a signal, or the end of the run: 0, or -ex 
 /* record.c: the reproducibility record, which keeps what decides bits. 0, GONE, or -ex (78: another device or
  * other sizes) */
 int record_select(struct stream *, const struct chunk_sizes *requested);
+/* Set dev->fp8: as requested, else as the record has it */
+void compute_fp8(const struct stream *);
 /* Read it; the first stream of a run writes it, with these sizes */
 int record_take(struct stream *, const struct chunk_sizes *);
 

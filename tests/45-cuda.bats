@@ -48,6 +48,32 @@ as_on_cpu() {
 	done
 }
 
+# (tests/probes/cuda-kernels.c: operands are rounded as the cpu's)
+@test "fp8: the cuda device gives the cpu device's gradients up to rounding; where cuBLASLt refuses FP8, bf16's" {
+	need_emulator
+	fp8_model
+	local seed
+	make_run fp8 bf16 bf16
+	step_of bf16 "$EMU --device cuda"
+	make_run fp8 bf16 bf16
+	step_of cpu "mt-stream --compute fp8"
+	for seed in 1 2; do
+		make_run fp8 bf16 bf16
+		SEED=$seed step_of $seed "$EMU --device cuda --compute fp8"
+		grep -qa 'cuBLASLt .*, sums unsplit, fp8' "${MT_SHM_DIR:-/dev/shm}/mt.$(id -u).$RUN.control"
+	done
+	same 1 2
+	near cpu 1 0.05 # activations are bf16 here, and fp32 on the cpu
+	no near bf16 1 0.05
+	make_run fp8 bf16 bf16
+	FAKE_CUBLASLT_NO_FP8=1 step_of none "$EMU --device cuda --compute fp8"
+	same bf16 none
+	grep -q "cuBLASLt does not take .* in FP8: such GEMMs are computed in bf16$" "$T/stream.err"
+	make_run fp8 bf16 bf16
+	FAKE_CUBLASLT_VERSION=120800 fails_with 78 "$EMU" "$RUN" --device cuda --compute fp8
+	grep -q "^mt-stream: --compute fp8: needs cuBLASLt 120900 or later, this is 120800$" "$T/fails.err"
+}
+
 # bats test_tags=slow
 @test "fp32: the cuda device gives the cpu device's gradients, whichever stream is faster" {
 	as_on_cpu fp32 1e-5 true llama3 qwen2-window qwen3 llama-bias gpt2 opt

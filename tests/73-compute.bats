@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
-# --compute bf16: the device cpu multiplies in bf16. The goldens (70, 72) compare fp32 with PyTorch; here bf16 is
-# compared with fp32.
+# --compute bf16: the device cpu multiplies in bf16, with fp8 what is rounded to e4m3. The goldens (70, 72) compare fp32
+# with PyTorch; here bf16 is compared with fp32.
 
 load helpers
 load lib/step
@@ -207,6 +207,48 @@ copied_in() {
 	stream-drive forget "$RUN"
 	DNNL_MAX_CPU_ISA=AVX512_CORE step_of default ""
 	same fp32 default
+}
+
+# (tests/probes/ops.c compares what is rounded with its definition)
+@test "fp8: any threads, streams and orders give the same bits, near bf16's; another type exits 78" {
+	need_bf16
+	fp8_model
+	make_run fp8 bf16 bf16
+	MICROS=2 step_of bf16 "--compute bf16" dump="$T/bf16.bin"
+	make_run fp8 bf16 bf16
+	MICROS=2 step_of one "--compute fp8 --threads 1" dump="$T/one.bin"
+	record_has ', fp8'
+	near bf16 one 0.15
+	no near bf16 one 0.02 # of e4m3: 2^-4 / sqrt(3) of a number
+	MICROS=2 step_of three "--threads 3 --recompute full"
+	same one three
+	MICROS=2 STREAMS=2 step_of streams "--threads 1 --recompute none --compute fp8"
+	same one streams
+	for seed in 1 2 3; do
+		MICROS=2 step_of chaos "--device chaos:$seed"
+		same one chaos
+	done
+	fails_with 78 mt-stream "$RUN" --compute bf16
+	grep -q "with GEMM by '.*, fp8', this is '.*, bf16'" "$T/fails.err"
+	make_run fp8 fp32 fp32
+	fails_with 78 mt-stream "$RUN" --compute fp8
+	grep -q "^mt-stream: --compute fp8: device cpu computes in fp32 where weights are fp32$" "$T/fails.err"
+	fails_with 78 mt-stream --plan --config "$CONFIGS/demo.json" --seq 8 --micro 1 --profile A100 --compute fp8
+	grep -q "^mt-stream: --compute fp8: needs a GPU of compute capability 9.0, this is 8.0$" "$T/fails.err"
+}
+
+# bats test_tags=slow
+@test "fp8: GEMMs over more than 16384 tokens go in parts, whose gradients are those of smaller chunks up to rounding" {
+	need_bf16
+	fp8_model
+	local tokens
+	for tokens in 16000 20000; do
+		mt-store rm "$RUN" 2>/dev/null || true
+		stream-drive make "$RUN" "$GOLDEN/fp8/model" bf16 bf16 20480 7
+		spawn stream mt-stream "$RUN" --compute fp8 --chunk-tokens $tokens
+		step_by $tokens "$PID" 250 80 1 1 3 dump="$T/$tokens.bin"
+	done
+	near 16000 20000 1e-3
 }
 
 @test "--compute bf16 with fp32 weights exits 78, another type 64" {

@@ -181,7 +181,7 @@ device_of() { # I: of mt-stream I
 }
 
 check_compute() {
-	case $compute in '' | bf16 | fp32) ;; *) die 64 "--compute: '$compute' is not bf16 or fp32" ;; esac
+	case $compute in '' | fp8 | bf16 | fp32) ;; *) die 64 "--compute: '$compute' is not fp8, bf16 or fp32" ;; esac
 }
 
 gpus() { # a line for each: cuda:N

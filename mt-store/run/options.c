@@ -44,9 +44,9 @@ static const struct mt_opt options[] = {
 	{"seed", OPT_U64, NUMBER(1), "N", "of random weights and of --shuffle"},
 	{"device", OPT_STR, WORD("cpu"), "cpu|chaos:SEED|cuda[:N]",
 		"of mt-stream; several GPUs, with an mt-stream each: cuda:0,cuda:2, or cuda:all"},
-	{"compute", OPT_CHOICE, NULL, "bf16|fp32",
-		"GEMM operands on the device cpu (default: bf16, if weights are bf16 and the CPU has AMX, or is AMD's with "
-		"AVX512-BF16; else fp32)"},
+	{"compute", OPT_CHOICE, NULL, "fp8|bf16|fp32",
+		"GEMM operands: fp8: e4m3, of bf16 weights; on the device cpu bf16 or fp32 (default: bf16, if weights are bf16 "
+		"and the CPU has AMX, or is AMD's with AVX512-BF16; else fp32)"},
 	{"micro", OPT_STR, NULL, "SEQS|auto",
 		"rows of a micro-batch; auto: those with the shortest predicted step (default with a GPU, on one node; else "
 		"all rows of a step)"},

@@ -37,6 +37,8 @@ struct event {
 
 const char *op_name(enum op_code);
 
+#define FP8_WORDS ", fp8" /* end of a GEMM library's description, where operands are rounded to FP8 */
+
 /* An operation and its arguments, copied at launch. ops/ says what each computes. */
 struct op {
 	enum op_code code;
@@ -114,6 +116,7 @@ struct device {
 	 * bits. A device with other descriptions gives other bits. Less than 64 bytes each */
 	const char *gemm, *attention, *machine;
 	size_t elem, operand;  /* bytes of an activation's, and of an operand's element; known after attach */
+	size_t fp8;            /* bytes of one that GEMMs round to e4m3; 0: they round none. Set before attach */
 	bool attention_bf16;   /* cpu: attention rounds its operands to bf16 */
 	const struct gpu *gpu; /* NULL: not a GPU, its memory is the host's */
 	uint64_t own;          /* bytes of device memory that the device itself uses, known after attach */

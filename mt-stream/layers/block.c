@@ -12,6 +12,7 @@
 #include <stdlib.h>
 
 #include "list.h"
+#include "ops/fp8.h"
 
 /* ---- where tensors are ---- */
 
@@ -161,6 +162,24 @@ void lists_operands(const struct list *lists, uint32_t kinds, int half, uint64_t
 			most[0] = larger(most[0], (uint64_t)token_width(&t->v[n->in[0]]));
 			most[1] = larger(most[1], larger((uint64_t)n->cols, (uint64_t)token_width(out)));
 		}
+}
+
+uint64_t lists_fp8(const struct list *lists, uint32_t kinds, int half, uint64_t tokens, size_t bytes)
+{
+	int64_t most = 0, n = (int64_t)(tokens < FP8_TOKENS ? tokens : FP8_TOKENS);
+	for (const struct list *t = lists; t < lists + kinds; t++)
+		for (int i = half == MIXER ? 0 : t->mlp; i < (half == MIXER ? t->mlp : t->nodes); i++) {
+			const struct node *node = &t->node[i];
+			if (!node->cols) continue;
+			int64_t in = t->v[node->in[0]].width, out = node->cols;
+			const int64_t size[3][3] = {{n, out, in}, {n, in, out}, {in, out, n}}; /* forward, and both gradients */
+			for (int k = 0; k < 3; k++) {
+				int64_t all = fp8_copy_bytes(size[k][0], size[k][2], bytes) +
+					fp8_copy_bytes(size[k][1], size[k][2], bytes);
+				most = all > most ? all : most;
+			}
+		}
+	return (uint64_t)most;
 }
 
 /* ---- a block ---- */

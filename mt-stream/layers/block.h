@@ -66,6 +66,7 @@ struct scratch {            /* valid only within one call */
 	struct routing routing; /* of a slice; models with experts only */
 	struct ple_scratch ple;
 	void *operand[2]; /* room for operands x and dy; NULL where activations are operands as they are */
+	void *fp8;        /* of GEMMs whose operands are rounded to e4m3; NULL: none are */
 	void *heads;      /* of attention by groups of heads: a group's q | k | v, o, and their gradients */
 	void *attention;  /* work memory of the device's attention backend; NULL: none */
 	uint64_t attention_bytes;
@@ -222,6 +223,8 @@ uint64_t lists_arena(const struct list *, uint32_t kinds, const struct arena_siz
 /* Elements of a token in the largest operands of their GEMMs: what a layer reads, and the gradient of what it gives; in
  * most[0] and most[1], if these are not larger */
 void lists_operands(const struct list *, uint32_t kinds, int half, uint64_t most[2]);
+/* Bytes of scratch.fp8 that any of their linear layers needs for so many tokens, with so many bytes an element */
+uint64_t lists_fp8(const struct list *, uint32_t kinds, int half, uint64_t tokens, size_t bytes);
 
 /* Every array of a routing for slices of `slice` tokens, likewise; `most`: as mt_layer_most; to train: also the arrays
  * of backward. With windows of experts, a pass has `pass` tokens in `slices` slices; else `slices` is 0. */

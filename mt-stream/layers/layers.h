@@ -28,14 +28,15 @@ static const struct norm router_norm = {MT_T_ROUTER_NORM, 0}, shared_post = {MT_
 struct operand {
 	const void *x, *as;
 	int64_t ld;
+	void *fp8; /* GEMMs with it round their operands to FP8 in this work memory; NULL: not */
 };
 enum { OPERAND_X, OPERAND_DY };
 /* Of x (rows, width), which is narrowed from row `first` on */
 struct operand operand_of(const struct chunk *, int number, const void *x, int64_t first, int64_t rows, int64_t width);
 
-/* y (N, out) = x (N, in) w' + b + residual; rows of y are ld apart */
+/* y (N, out) = x (N, in) w' + b + residual; rows of y are ld apart; fp8: as an operand's */
 void linear_forward_rows(const struct chunk *, void *y, int64_t ld, const void *x, const void *w, const void *b,
-	const void *residual, int64_t in, int64_t out);
+	const void *residual, int64_t in, int64_t out, void *fp8);
 void linear_forward(const struct chunk *, void *y, const void *x, const void *w, const void *b, const void *residual,
 	int64_t in, int64_t out);
 void linear_forward_fp32(const struct chunk *, float *y, const void *x, const void *w, const void *b, int64_t in,

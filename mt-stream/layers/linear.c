@@ -1,5 +1,6 @@
 /* linear.c: linear layers, norms and residuals, of which attention, MLP, experts and head are made. */
 #include "layers.h"
+#include "ops/fp8.h"
 
 /* ---- linear layers: weights are (out, in), as Hugging Face stores them, or with in_out (in, out), as of GPT-2 ---- */
 
@@ -7,24 +8,46 @@ struct operand operand_of(const struct chunk *c, int number, const void *x, int6
 {
 	const struct device *d = c->dev;
 	void *as = c->s.operand[number];
-	if (d->operand == d->elem) return (struct operand){x, x, width};
+	if (d->operand == d->elem) return (struct operand){x, x, width, NULL};
 	LAUNCH(c, OP_NARROW, narrow, .dst = operands_after(d, as, first * width),
 		.src = elements_after(d, x, first * width), .n = rows * width);
-	return (struct operand){x, as, width};
+	return (struct operand){x, as, width, NULL};
 }
 
+/* A GEMM over the chunk's tokens; where operands are rounded to FP8, over some at a time */
+static void launch_gemm(const struct chunk *c, const struct gemm_args *g)
+{
+	int64_t each = fp8_takes(g) ? FP8_TOKENS : c->n;
+	for (int64_t from = 0; from < c->n; from += each) {
+		int64_t n = c->n - from < each ? c->n - from : each;
+		struct op op = {OP_GEMM, .gemm = *g};
+		op.gemm.a = operands_after(c->dev, g->a, from * g->lda);
+		if (g->trans_a) {
+			op.gemm.k = n;
+			op.gemm.b = operands_after(c->dev, g->b, from * g->ldb);
+			if (from) op.gemm.beta = 1;
+		} else {
+			op.gemm.m = n;
+			op.gemm.c = elements_after(c->dev, g->c, from * g->ldc);
+			op.gemm.add = elements_after(c->dev, g->add, from * g->ldc);
+		}
+		launch(c, &op);
+	}
+}
+#define LAUNCH_GEMM(c, ...) launch_gemm(c, &(struct gemm_args){__VA_ARGS__})
+
 void linear_forward_rows(const struct chunk *c, void *y, int64_t ld, const void *x, const void *w, const void *b,
-	const void *residual, int64_t in, int64_t out)
+	const void *residual, int64_t in, int64_t out, void *fp8)
 {
 	struct operand a = operand_of(c, OPERAND_X, x, 0, c->n, in);
-	LAUNCH(c, OP_GEMM, gemm, .m = c->n, .n = out, .k = in, .a = a.as, .lda = in, .b = w, .ldb = c->in_out ? out : in,
-		.trans_b = !c->in_out, .c = y, .ldc = ld, .bias = b, .add = residual);
+	LAUNCH_GEMM(c, .m = c->n, .n = out, .k = in, .a = a.as, .lda = in, .b = w, .ldb = c->in_out ? out : in,
+		.trans_b = !c->in_out, .c = y, .ldc = ld, .bias = b, .add = residual, .fp8 = fp8);
 }
 
 void linear_forward(const struct chunk *c, void *y, const void *x, const void *w, const void *b, const void *residual,
 	int64_t in, int64_t out)
 {
-	linear_forward_rows(c, y, out, x, w, b, residual, in, out);
+	linear_forward_rows(c, y, out, x, w, b, residual, in, out, NULL);
 }
 
 /* Logits: y in fp32, whatever the device's elements are */
@@ -39,8 +62,8 @@ void linear_forward_fp32(const struct chunk *c, float *y, const void *x, const v
 void linear_backward_input(const struct chunk *c, void *dx, float beta, const struct operand *dy, const void *w,
 	int64_t in, int64_t out)
 {
-	LAUNCH(c, OP_GEMM, gemm, .m = c->n, .n = in, .k = out, .a = dy->as, .lda = dy->ld, .b = w,
-		.ldb = c->in_out ? out : in, .trans_b = c->in_out, .c = dx, .ldc = in, .beta = beta);
+	LAUNCH_GEMM(c, .m = c->n, .n = in, .k = out, .a = dy->as, .lda = dy->ld, .b = w, .ldb = c->in_out ? out : in,
+		.trans_b = c->in_out, .c = dx, .ldc = in, .beta = beta, .fp8 = dy->fp8);
 }
 
 /* dw (out, in) += dy' x, or with in_out its transpose; db (out) += column sums of dy */
@@ -50,8 +73,8 @@ void linear_backward_weights(const struct chunk *c, float *dw, float *db, float 
 	const struct operand *a = c->in_out ? x : dy, *b = c->in_out ? dy : x;
 	int64_t m = c->in_out ? in : out, n = c->in_out ? out : in;
 	if (dw)
-		LAUNCH(c, OP_GEMM, gemm, .m = m, .n = n, .k = c->n, .a = a->as, .lda = a->ld, .trans_a = 1, .b = b->as,
-			.ldb = b->ld, .c = dw, .ldc = n, .beta = beta, .fp32 = 1);
+		LAUNCH_GEMM(c, .m = m, .n = n, .k = c->n, .a = a->as, .lda = a->ld, .trans_a = 1, .b = b->as, .ldb = b->ld,
+			.c = dw, .ldc = n, .beta = beta, .fp32 = 1, .fp8 = dy->fp8);
 	if (db)
 		LAUNCH(c, OP_BIAS_BACKWARD, bias_backward, .db = db, .beta = beta, .dy = dy->x, .m = c->n, .n = out,
 			.ld = dy->ld);

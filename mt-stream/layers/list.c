@@ -165,13 +165,16 @@ int mixer_input(struct list *t, int x, float by)
 
 /* ---- linear layers ---- */
 
+/* Those of the first and the last block stay in bf16: these are the most sensitive ones (README.md) */
+static void *fp8_of(const struct run *r) { return r->layer && r->layer + 1 < r->c->geo->layers ? r->c->s.fp8 : NULL; }
+
 void linear_node_forward(struct run *r, const struct node *n)
 {
 	const struct chunk *c = r->c;
 	int64_t in = r->k.t->v[n->in[0]].width;
 	linear_forward_rows(c, value_at(r, n->out), row_of(r, n->out), value_at(r, n->in[0]),
 		operands_after(c->dev, r->w->t[n->w], n->row * in), operands_after(c->dev, r->w->t[n->b], n->row),
-		n->in[1] == NONE ? NULL : value_at(r, n->in[1]), in, n->cols);
+		n->in[1] == NONE ? NULL : value_at(r, n->in[1]), in, n->cols, fp8_of(r));
 }
 
 void linear_input_backward(struct run *r, const struct node *n)
@@ -179,6 +182,7 @@ void linear_input_backward(struct run *r, const struct node *n)
 	const struct chunk *c = r->c;
 	int64_t in = r->k.t->v[n->in[0]].width;
 	r->dy = operand_of(c, OPERAND_DY, grad_at(r, n->out), 0, c->n, row_of(r, n->out));
+	r->dy.fp8 = fp8_of(r);
 	linear_backward_input(c, grad_at(r, n->in[0]), (float)again(r, n->in[0]), &r->dy,
 		operands_after(c->dev, r->w->t[n->w], n->row * in), in, n->cols);
 }

@@ -21,11 +21,14 @@ struct gemm_args {
 	int fp32;
 	int exact; /* a, b and bias are fp32, whatever operands are */
 	int bf16;  /* cpu: operands are bf16; the device sets it, here and below */
+	/* --compute fp8: a' and b' are rounded to e4m3 (ops/fp8.h) in this work memory before they are multiplied; NULL:
+	 * they are not */
+	void *fp8;
 };
 
 /* The GEMM library with its version and the type of its operands, and the instruction set of all other operations: both
  * decide bits, and go into the reproducibility record */
-const char *gemm_description(int bf16);
+const char *gemm_description(const char *type);
 const char *kernels_description(void);
 /* Why GEMMs cannot multiply bf16 here; NULL: they can */
 const char *gemm_lacks_bf16(void);
@@ -33,7 +36,7 @@ const char *gemm_lacks_bf16(void);
 int gemm_bf16_is_fast(void);
 /* What the cpu and chaos devices report of themselves. They have one name, because they give the same bits. */
 #define CPU_IDENTITY \
-	.name = "cpu", .gemm = gemm_description(0), .attention = "tiled, fp32", .machine = kernels_description(), \
+	.name = "cpu", .gemm = gemm_description("fp32"), .attention = "tiled, fp32", .machine = kernels_description(), \
 	.elem = sizeof(float), .operand = sizeof(float)
 /* Load what oneDNN needs to report that it has no memory; and what it needs to multiply bf16. 0: there is no memory */
 int gemm_ready(void);

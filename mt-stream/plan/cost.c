@@ -8,6 +8,7 @@
 #include <math.h>
 
 #include "mt/layout.h"
+#include "ops/fp8.h"
 #include "plan.h"
 
 /* Of GPUs, those of compute capability 9.0 are measured (shares, below), others assumed. README.md has the sources. */
@@ -90,6 +91,9 @@ static double model_flops(const struct plan_request *req)
 static double most(double a, double b) { return a > b ? a : b; }
 
 static double cores_shared(const struct plan_request *req) { return req->nodes > 1 ? CORES_OF_NODES : 1; }
+
+/* GEMMs in FP8 are so many times as fast as those of the run's type; cores multiply them in bf16 */
+static double fp8_rate(const struct profile *p) { return p->fp8 > 0 ? p->fp8 : 1; }
 
 static double gemm(const struct plan_request *req, double flops, double tokens)
 {
@@ -235,9 +239,12 @@ static double time_of(const struct plan_request *req, const struct plan *plan, c
 	const struct profile *p = &req->profile;
 	const struct mt_layer *l = &req->most;
 	double n = pass->n, rows = l->experts ? pass->slice * l->experts_per_token / l->experts : 0;
-	double products = gemm(req, n * w->gemms, pass->slice) + grouped_gemm(req, n * w->grouped, rows, backward);
+	double flops = w->gemms + w->fp8 / fp8_rate(p);
+	double products = gemm(req, n * flops, pass->slice) + grouped_gemm(req, n * w->grouped, rows, backward);
 	double weights = pass->chunks * w->weights[0] + pass->slices * w->weights[1];
-	return beside(req, products, weights / p->hbm) + attention_time(req, plan, w, n, backward) +
+	double parts = n / FP8_TOKENS,
+		   rounded = most(pass->chunks, parts) * w->rounded[0] + most(pass->slices, parts) * w->rounded[1];
+	return beside(req, products, weights / p->hbm) + rounded / p->hbm + attention_time(req, plan, w, n, backward) +
 		n * w->bytes[!p->cores] / p->hbm + LAUNCH * (pass->chunks * w->kernels[0] + pass->slices * w->kernels[1]);
 }
 
@@ -557,7 +564,8 @@ static void add_compute(const struct plan_request *req, const struct plan *plan,
 	struct times t = unit_times(req, plan, rows);
 	double layers = req->geo->layers, n = (double)rows * req->seq;
 	double shape = req->profile.cores ? CORES_SHAPES : shares_of(&req->profile)->gemm;
-	double whole = n * model_flops(req) / (req->profile.flops * shape);
+	double fp8 = layers * req->counts.forward.fp8 + (req->train ? blocks_back(req) * req->counts.backward.fp8 : 0);
+	double whole = n * (model_flops(req) - fp8 * (1 - 1 / fp8_rate(&req->profile))) / (req->profile.flops * shape);
 	double attention = layers * t.attention, recompute = t.head_again;
 	double all = t.embed_forward + layers * t.forward + t.head - t.head_again;
 	if (req->train) {

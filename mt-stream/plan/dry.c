@@ -369,11 +369,13 @@ static int cores_of(const struct dry *o, const char *rates, struct plan_request 
 	bool bf16 = req->dtype == MT_BF16 && (o->r->compute ? o->r->compute == MT_BF16 : gemm_bf16_is_fast());
 	if (bf16 && lacks) return mt_fail(MT_EX_CONFIG, "--compute bf16: %s", lacks);
 	if (o->r->compute == MT_BF16 && !bf16)
-		return mt_fail(MT_EX_CONFIG, "--compute bf16: the cores compute in fp32 where weights are fp32");
+		return mt_fail(MT_EX_CONFIG, "--compute %s: the cores compute in fp32 where weights are fp32",
+			o->r->compute_words);
 	int rc = profile_cores(rates, req->dtype, requested_threads(o->r), bf16, &req->selects, &req->profile);
 
 	req->elem = sizeof(float);
 	req->operand = bf16 ? 2 : 4;
+	req->fp8 = o->r->fp8 ? 2 : 0;
 	req->zero_copy = bf16 || req->dtype == MT_FP32;
 	req->memory = o->r->memory ? o->r->memory : mt_mem_available() / 2;
 	if (!req->chunk_tokens) req->chunk_tokens = default_chunk_tokens();
@@ -389,6 +391,10 @@ static int rates_of(const struct dry *o, struct plan_request *req)
 	if (o->r->compute && o->r->compute != req->dtype)
 		return mt_fail(MT_EX_CONFIG, "--compute: a GPU computes in the run's --dtype");
 	int rc = profile_parse(spec, req->dtype, o->here, &req->profile);
+	req->fp8 = o->r->fp8;
+	if (!rc && o->r->fp8 && req->profile.fp8 == 0)
+		return mt_fail(MT_EX_CONFIG, "--compute fp8: needs a GPU of compute capability 9.0, this is %d.%d",
+			req->profile.capability / 10, req->profile.capability % 10);
 	req->memory = o->r->memory ? o->r->memory : (uint64_t)req->profile.memory;
 	req->unified = req->profile.unified;
 	req->zero_copy = req->unified && (!o->here || o->here->host_tables);

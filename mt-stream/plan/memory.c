@@ -99,6 +99,13 @@ static void take_operands(struct walk *w, const struct plan_request *req, const 
 	if (req->train) t->operand[1] = walk_take(w, dy, 1, req->operand);
 }
 
+static void take_fp8(struct walk *w, const struct plan_request *req, const struct sizes *z, struct scratch *t)
+{
+	if (!req->fp8) return;
+	uint64_t mixers = lists_fp8(req->lists, req->geo->n_kinds, MIXER, z->chunk, req->fp8);
+	t->fp8 = walk_take(w, larger(mixers, lists_fp8(req->lists, req->geo->n_kinds, MLP, z->slice, req->fp8)), 1, 1);
+}
+
 /* Elements of the delta rule's work memory. On cores, the forward pass needs none. */
 static uint64_t delta_elems(const struct plan_request *req, const struct sizes *z)
 {
@@ -136,6 +143,7 @@ static void take_scratch(struct walk *w, const struct plan_request *req, const s
 										   : NULL;
 	t->delta = delta ? walk_take(w, delta, 1, sizeof(float)) : NULL;
 	take_operands(w, req, z, t);
+	take_fp8(w, req, z, t);
 	if (windows && z->most->experts) routing_take(&t->routing, &routing, walk_take_fn, w);
 	mixers = *w;
 	t->arena[MIXER] = walk_take(&mixers, lists_arena(req->lists, kinds, &arena), 1, 1);

@@ -25,7 +25,8 @@ void requested_parse(struct requested *r)
 {
 	const char *recompute = r->recompute_words ? r->recompute_words : "auto";
 	r->recompute = *recompute == 'a' ? RECOMPUTE_AUTO : *recompute == 'f' ? RECOMPUTE_FULL : RECOMPUTE_NONE;
-	r->compute = r->compute_words ? mt_dtype_named(r->compute_words) : 0;
+	r->fp8 = r->compute_words && !strcmp(r->compute_words, "fp8");
+	r->compute = r->fp8 ? MT_BF16 : r->compute_words ? mt_dtype_named(r->compute_words) : 0;
 	r->without = without_parse(getenv("MT_WITHOUT"));
 }
 

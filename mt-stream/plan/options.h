@@ -26,7 +26,8 @@ struct requested { /* 0, NULL: not requested */
 	const char *recompute_words, *compute_words;
 	enum recompute recompute;
 	unsigned without;      /* enum without, of the environment */
-	enum mt_dtype compute; /* the type of operands */
+	enum mt_dtype compute; /* the type of operands, */
+	bool fp8;              /* which many GEMMs round to FP8 */
 };
 
 /* Their rows in a program's table, values in r; without options whose help differs between the programs */
@@ -46,9 +47,9 @@ struct requested { /* 0, NULL: not requested */
 	{"expert-window", OPT_U64, &(r).expert_window, "N", \
 		"stream mixtures of experts N experts at a time (default: as the plan has it); same bits", \
 		.most = INT32_MAX}, \
-	{"compute", OPT_CHOICE, &(r).compute_words, "bf16|fp32", \
-		"cpu: type to multiply in (default: bf16 if weights are and the CPU has AMX, or is AMD's with AVX512-BF16; " \
-		"else fp32)"}, \
+	{"compute", OPT_CHOICE, &(r).compute_words, "fp8|bf16|fp32", \
+		"type to multiply in: fp8: e4m3 where weights are bf16, but in the first and the last block; cpu: bf16 or " \
+		"fp32 (default: bf16 if weights are and the CPU has AMX, or is AMD's with AVX512-BF16; else fp32)"}, \
 	{"threads", OPT_U64, &(r).threads, "N", "compute threads (default: usable cores); same bits", \
 		.most = 4096}, \
 	{"profile", OPT_STR, &(r).profile, "GPU[,K=N...]", \

@@ -42,18 +42,20 @@ struct profile { /* what a machine does in a second */
 	bool adam_measured;   /* as measured; else an upper bound, and ram may allow fewer */
 	double memory;        /* bytes of device memory that such a device has; 0: unknown */
 	bool unified;         /* a GPU whose memory is the host's; memory: all of it */
-	double fp32;          /* GEMMs of fp32 have this share of flops */
+	double fp32, fp8;     /* GEMMs of fp32 have this share of flops, and those of FP8 */
 	int capability;       /* of a GPU: 90: sm_90 */
 	bool cores;           /* the host's cores compute, not a GPU, */
 	bool attention_bf16;  /* and their attention multiplies bf16 */
 };
 
 struct work { /* what operations are made of (price.c) */
-	double gemms, grouped,
-		delta[2];                  /* FLOPs of a token: of GEMMs, of experts', of the delta rule; [1]: with channels */
+	double gemms, fp8, grouped,
+		delta[2];                  /* FLOPs of a token: of GEMMs, of those in FP8, of experts', of the delta rule; [1]:
+	                                * with channels */
 	double attention[MT_KINDS];    /* FLOPs of a token and a key, by kind of layers */
 	double bytes[2];               /* that all else loads and stores of a token; [1]: on a GPU, by times_of() */
 	double weights[2], kernels[2]; /* bytes of weights and their gradients, and kernels: of a chunk; of a slice */
+	double rounded[2];             /* bytes that rounding weights to FP8 loads and stores, likewise */
 };
 /* Of a block, the mean of all: of one that keeps all, what others do again, what each window of experts does beside it;
  * of the head, and what gives losses alone */
@@ -96,6 +98,7 @@ struct plan_request {
 	bool packed;                     /* rows may hold several documents */
 	struct attention_need attention; /* work memory of library attention on such rows */
 	uint64_t elem, operand;          /* bytes of an element on the device, and of an operand (device.h) */
+	size_t fp8;                      /* as the device's */
 	bool zero_copy;                  /* the device reads weights in the store: no weight slots */
 	bool reads_rows;                 /* the device reads few rows of the embedding in the store */
 	bool early;                      /* mt-optim --update early: units are updated before the step's commit */

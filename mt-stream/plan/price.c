@@ -7,6 +7,7 @@
 #include "layers/layers.h"
 #include "layers/list.h"
 #include "mt/layout.h"
+#include "ops/fp8.h"
 #include "plan.h"
 
 enum { TOKENS = 4096 };        /* of a call */
@@ -106,6 +107,13 @@ static double bytes_of(struct op o, size_t elem, size_t operand)
 	return sum;
 }
 
+/* Bytes that rounding an operand (rows, k) of a GEMM to FP8 loads and stores. A row is in a cache when it is read for
+ * the second time, a column is not. */
+static double rounding(double rows, double k, int columns, const struct device *d)
+{
+	return rows * k * ((double)d->operand * (1 + columns) + (double)d->fp8);
+}
+
 /* ... and how often they count */
 static double times_of(const struct op *op, bool gpu)
 {
@@ -125,9 +133,15 @@ static void count(struct device *dev, enum queue queue, const struct op *op)
 	if (op->code == OP_DISCARD) return;
 	switch ((int)op->code) {
 	case OP_GEMM:
-		w->gemms += token * 2 * (double)(a->m * a->n) * (double)a->k;
+		*(fp8_takes(a) ? &w->fp8 : &w->gemms) += token * 2 * (double)(a->m * a->n) * (double)a->k;
 		weights = (double)a->n * (a->trans_a ? READ_AND_WRITTEN * (double)a->m : operand * (double)a->k);
 		bytes = a->add ? (double)(a->m * a->n) * (double)dev->elem : 0;
+		if (fp8_takes(a)) {
+			double b = rounding((double)a->n, (double)a->k, !a->trans_b, dev);
+			bytes += rounding((double)a->m, (double)a->k, a->trans_a, dev) + (a->trans_a ? b : 0);
+			w->rounded[c->slice] += c->times * (a->trans_a ? 0 : b);
+			w->kernels[c->slice] += c->times * (2 + a->trans_a + !a->trans_b);
+		}
 		break;
 	case OP_GROUPED_GEMM:
 		w->grouped += token * 2 * (double)g->rows * (double)(g->n * g->k);
@@ -204,7 +218,7 @@ struct counts price_lists(const struct plan_request *req, const struct mt_unit *
 	const struct mt_geometry *g = req->geo;
 	void *at = (void *)4096; /* where all arrays are: there are none */
 	struct counts counts = {0};
-	struct counter c = {.dev = {.elem = req->elem, .operand = req->operand, .launch = count}};
+	struct counter c = {.dev = {.elem = req->elem, .operand = req->operand, .fp8 = req->fp8, .launch = count}};
 	struct chunk chunk = {.dev = &c.dev,
 		.geo = g,
 		.n = TOKENS,
@@ -215,6 +229,7 @@ struct counts price_lists(const struct plan_request *req, const struct mt_unit *
 		.ple = at,
 		.s = {.arena = {at, at},
 			.operand = {at, at},
+			.fp8 = req->fp8 ? at : NULL,
 			.routing = {.first = at, .sum = at},
 			.h = at,
 			.dh = at,

@@ -10,6 +10,7 @@
 #include "plan.h"
 
 #define ADAM_CORE 0.57e9 /* parameters/s that a core updates if memory is fast enough: measured, --state int8 */
+#define FP8 1.6          /* times the rate in bf16, of GPUs that have it: assumed (README.md) */
 #define DUPLEX 0.68      /* by PCIe: measured */
 #define DUPLEX_C2C 1     /* by NVLink-C2C, whose copies are */
 #define C2C 100          /* faster than so many GB/s */
@@ -162,6 +163,7 @@ static void profile_of(const struct known *k, enum mt_dtype dtype, struct profil
 		.duplex = k->in > C2C ? DUPLEX_C2C : DUPLEX,
 		.flops = (dtype == MT_BF16 ? k->bf16 : k->fp32) * 1e12,
 		.fp32 = dtype == MT_BF16 ? k->fp32 / k->bf16 : 1,
+		.fp8 = k->capability == 90 ? FP8 : 0,
 		.capability = k->capability,
 		.ram = k->ram * 1e9,
 		.links = k->links > 0 ? k->links * 1e9 : INFINITY,

@@ -1,5 +1,5 @@
 /* products: rates of cuBLASLt under load, a line of JSON for each: every candidate that mt-stream would time for GEMMs
- * of Qwen2.5-7B, and 8192 x 8192 x 8192 in bf16 and in FP8 (e4m3, one scale a matrix). Each runs for some seconds, one
+ * of Qwen2.5-7B, and 8192 x 8192 x 8192 in bf16 and in FP8 (e4m3, a scale a row). Each runs for some seconds, one
  * behind the other without a pause: a card that is limited by power is slower then than in the milliseconds in which
  * mt-stream selects.
  *
@@ -45,30 +45,15 @@ static void each_candidate(struct gemms *g, const struct gemm_args *a)
 	gemm_release(g, &p);
 }
 
-/* c (n, n) bf16 = a a', of random codes below 2: none is NaN */
-static void fp8(struct gemms *g, int64_t n)
+/* c (n, n) bf16 = x y' in FP8; x and y (n, n) */
+static void fp8(struct gemms *g, int64_t n, const void *x, const void *y, void *c)
 {
-	cublasOperation_t t = CUBLAS_OP_T;
-	struct gemm p = {0};
-	struct selection all[CANDIDATES];
-	uint64_t u = (uint64_t)n;
-	struct gemm_args a = {.m = n, .n = n, .k = n, .lda = n, .ldb = n, .ldc = n, .trans_b = 1};
-	uint8_t *codes = malloc((size_t)(n * n));
-	for (int64_t i = 0; codes && i < n * n; i++) codes[i] = (uint8_t)((uint64_t)i * 0x9e3779b97f4a7c15 >> 40) & 0xbf;
-	void *operand = device_bytes((size_t)(n * n));
-	must(cudaMemcpy(operand, codes, (size_t)(n * n), cudaMemcpyHostToDevice), "cudaMemcpy");
-	free(codes);
-	a.a = a.b = operand, a.c = device_bytes((size_t)(2 * n * n));
-	p.shape = (struct shape){.align_a = 128, .align_b = 128, .align_c = 128, .elem = 1};
-	if (g->cublasLtMatmulDescCreate(&p.desc, CUBLAS_COMPUTE_32F, CUDA_R_32F) ||
-		g->cublasLtMatmulDescSetAttribute(p.desc, CUBLASLT_MATMUL_DESC_TRANSA, &t, sizeof t) ||
-		g->cublasLtMatrixLayoutCreate(&p.a, CUDA_R_8F_E4M3, u, u, n) ||
-		g->cublasLtMatrixLayoutCreate(&p.b, CUDA_R_8F_E4M3, u, u, n) ||
-		g->cublasLtMatrixLayoutCreate(&p.c, CUDA_R_16BF, u, u, n) || candidates(g, &p, all) < 1) {
-		printf("{\"what\": \"gemm fp8\", \"n\": %lld, \"refused\": true}\n", (long long)n);
-		return;
-	}
-	printf("{\"what\": \"gemm fp8\", \"n\": %lld, \"tflops\": %.1f}\n", (long long)n, rate(g, &p, &all[0], &a));
+	struct gemm_args a = {.m = n, .n = n, .k = n, .a = x, .lda = n, .b = y, .ldb = n, .trans_b = 1, .c = c, .ldc = n};
+	a.fp8 = device_bytes(2 * (size_t)fp8_copy_bytes(n, n, 1));
+	struct gemm_args of = copies_of(&a);
+	cuda_fp8(&queue, (void *)of.a, x, n, n, n, 0);
+	cuda_fp8(&queue, (void *)of.b, y, n, n, n, 0);
+	each_candidate(g, &of);
 }
 
 int main(int argc, char **argv)
@@ -126,6 +111,6 @@ int main(int argc, char **argv)
 			.c = dw,
 			.ldc = SQUARE});
 	seconds *= 5;
-	fp8(g, SQUARE);
+	fp8(g, SQUARE, w, y, dw);
 	return 0;
 }

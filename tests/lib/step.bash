@@ -21,6 +21,15 @@ latent_heads() {
 		>"$T/latent-$1/model/config.json"
 }
 
+# $T/fp8/model: llama3's config with four blocks, of which two compute in FP8, and an MLP whose width FP8 takes
+fp8_model() {
+	mkdir -p "$T/fp8/model"
+	sed -e 's/"num_hidden_layers": [0-9]*/"num_hidden_layers": 4/' \
+		-e 's/"intermediate_size": [0-9]*/"intermediate_size": 48/' "$GOLDEN/llama3/model/config.json" \
+		>"$T/fp8/model/config.json"
+	GOLDEN=$T
+}
+
 # Write one step's losses and gradients by mt-streams, which end then: step_by OUT "PIDS" STREAM-DRIVE'S ARGUMENTS...
 step_by() {
 	stream-drive step "$RUN" "${@:3}" 3>&- | sort >"$T/$1"

@@ -161,6 +161,35 @@ void pool_run(struct pool *p, int64_t tasks, void (*fn)(void *, int64_t, int), v
 	for (int64_t i = 0; i < tasks; i++) fn(arg, i, pool_threads(p) - 1);
 }
 
+#ifdef MT_EMU
+/* An operand that is rounded, as bf16: in the place of its codes */
+static const void *fp8_operand(void *codes, const void *of, int64_t rows, int64_t k, int64_t ld, int columns)
+{
+	int64_t depth = fp8_depth(k);
+	cuda_fp8(&queue, codes, of, rows, k, ld, columns);
+	const float *scale = (const float *)((const char *)codes + rows * depth);
+	uint16_t *y = keep_at((size_t)(2 * rows * depth), 0);
+	for (int64_t i = 0; i < rows * depth; i++) {
+		int code = ((const uint8_t *)codes)[i], e = code >> 3 & 15, m = code & 7;
+		float x = e ? ldexpf((float)(8 + m), e - 10) : ldexpf((float)m, -9);
+		y[i] = bf16_round(mt_bits((code & 128 ? -x : x) * scale[i / depth]));
+		if (i % depth >= k && code) abort();
+	}
+	return y;
+}
+
+/* c's operands rounded to FP8, as bf16 */
+static void round_operands(struct gemm_args *c)
+{
+	void *of_b = (char *)c->fp8 + fp8_copy_bytes(c->m, c->k, 1);
+	c->a = fp8_operand(c->fp8, c->a, c->m, c->k, c->lda, c->trans_a);
+	c->b = fp8_operand(of_b, c->b, c->n, c->k, c->ldb, !c->trans_b);
+	c->trans_a = 0;
+	c->trans_b = 1;
+	c->lda = c->ldb = fp8_depth(c->k);
+}
+#endif
+
 void op_gemm(struct pool *p, const struct gemm_args *g)
 {
 	struct gemm_args c = *g;
@@ -188,6 +217,7 @@ void op_gemm(struct pool *p, const struct gemm_args *g)
 #else
 	int apart = c.bias && g->fp32 && queue.elem == 2; /* as gemm.c has it */
 	if (apart) c.bias = NULL;
+	if (fp8_takes(&c)) round_operands(&c);
 	cuda_gemm_plain(&queue, &c);
 	c.bias = as_operand(g->bias, g->n);
 	if (apart) cuda_add_bias(&queue, &c);
@@ -350,6 +380,7 @@ static void activation(void)
 static void vocab(void)
 {
 	test_gemms(0, 12);
+	if (queue.elem == 2) test_fp8_gemms(32);
 	test_router_gemms();
 	test_vocabulary();
 #ifdef MT_EMU

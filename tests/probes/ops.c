@@ -6,6 +6,7 @@
  *     ops [attention | experts | balance | delta]   all cases, or those of attention, ops-experts.h, ... alone
  */
 #include "../../mt-stream/device/device.h"
+#include "../../mt-stream/ops/fp8.h"
 #include "../../mt-stream/ops/ops.h"
 #include "model/bf16.h"
 #include "pool.h"
@@ -20,20 +21,61 @@
 
 /* ---- gemm ---- */
 
+/* x (n of them, `step` apart) as one scale rounds them to e4m3: of all numbers of e4m3, the nearest one */
+static void round_to_fp8(double *x, int64_t n, int64_t step)
+{
+	double largest = 0, scale = ldexp(1, -100);
+	for (int64_t i = 0; i < n; i++) largest = fmax(largest, fabs(x[i * step]));
+	while (largest / scale > 448) scale *= 2;
+	for (int64_t i = 0; i < n; i++) {
+		double at = fabs(x[i * step]) / scale, ulp = ldexp(1, at < ldexp(1, -6) ? -9 : ilogb(at) - 3);
+		x[i * step] = copysign(nearbyint(at / ulp) * ulp * scale, x[i * step]);
+	}
+}
+
+/* a' (m, k) or b' (n, k), of which x has `rows` rows of `width`, ld apart, and the other way round if `columns` */
+static const double *fp8_defined(const float *x, int64_t rows, int64_t width, int64_t ld, int columns)
+{
+	double *y = widened(x, rows * ld);
+	if (columns)
+		for (int64_t i = 0; i < width; i++) round_to_fp8(y + i, rows, ld);
+	else
+		for (int64_t i = 0; i < rows; i++) round_to_fp8(y + i * ld, width, 1);
+	return y;
+}
+
+/* Rows and columns of very different sizes, one of zeros */
+static const float *of_sizes(const float *x, int64_t n, int64_t ld)
+{
+	float *y = again(x, n);
+	for (int64_t i = 0; i < n; i++) y[i] = i / ld == 1 ? 0 : ldexpf(x[i], (int)(i / ld % 7 * 4 - i % ld % 5 * 3));
+	return y;
+}
+
 /* form: bits 1, 2: transposed; 4: added to c; 8: residual; 16: bf16; 32: fp32 whatever the elements are, as a router's
- * logits */
+ * logits; 64: operands are rounded to FP8 */
 static void test_gemm(int64_t m, int64_t n, int64_t k, int form)
 {
-	int ta = form & 1, tb = form >> 1 & 1, beta = form >> 2 & 1, bf16 = form >> 4 & 1, fp32 = form >> 5;
+	int ta = form & 1, tb = form >> 1 & 1, beta = form >> 2 & 1, bf16 = form >> 4 & 1, fp32 = form >> 5 & 1;
+	int fp8 = form >> 6;
 	struct gemm_args g = {.m = m, .n = n, .k = k, .trans_a = ta, .trans_b = tb, .bf16 = bf16, .fp32 = fp32};
-	g.lda = (ta ? m : k) + 5;
-	g.ldb = (tb ? k : n) + 1;
+	int close = fp8 && m % 8 == 0; /* rows that a GPU reads 16 bytes at a time */
+	g.lda = (ta ? m : k) + (close ? 0 : 5);
+	g.ldb = (tb ? k : n) + (close ? 0 : 1);
 	g.ldc = n + 3;
 	int64_t na = (ta ? k : m) * g.lda, nb = (tb ? n : k) * g.ldb;
-	const float *a = random_operand(na, bf16 | fp32), *b = random_operand(nb, bf16 | fp32);
-	const float *bias = (form & 7) == 2 ? random_operand(n, bf16 | fp32) : NULL;
+	const float *a = random_operand(na, bf16 | fp32 | fp8), *b = random_operand(nb, bf16 | fp32 | fp8);
+	const float *bias = (form & 7) == 2 ? random_operand(n, bf16 | fp32 | fp8) : NULL;
 	const float *add = form & 8 ? random_floats(m * g.ldc) : NULL, *c = beta ? random_floats(m * n) : NULL;
 	double *want = doubles(m * n);
+	if (fp8 && n % FP8_WIDTH) fp8 = 2;
+	if (fp8) {
+		a = of_sizes(a, na, g.lda);
+		b = of_sizes(b, nb, g.ldb);
+		g.fp8 = keep_at((size_t)(fp8_copy_bytes(m, k, 2) + fp8_copy_bytes(n, k, 2)), 0);
+	}
+	const double *x = fp8 == 1 ? fp8_defined(a, ta ? k : m, ta ? m : k, g.lda, ta) : widened(a, na);
+	const double *y = fp8 == 1 ? fp8_defined(b, tb ? n : k, tb ? k : n, g.ldb, !tb) : widened(b, nb);
 	g.a = bf16 ? (void *)narrowed(a, na) : a;
 	g.b = bf16 ? (void *)narrowed(b, nb) : b;
 	g.bias = bf16 && bias ? (void *)narrowed(bias, n) : bias;
@@ -44,15 +86,15 @@ static void test_gemm(int64_t m, int64_t n, int64_t k, int form)
 	RUN(GEMM, g);
 	for (int64_t i = 0; i < m; i++)
 		for (int64_t j = 0; j < n; j++) {
-			double x = (beta ? (double)c[i * n + j] : 0) + (bias ? (double)bias[j] : 0);
-			x += add ? (double)add[i * g.ldc + j] : 0;
+			double sum = (beta ? (double)c[i * n + j] : 0) + (bias ? (double)bias[j] : 0);
+			sum += add ? (double)add[i * g.ldc + j] : 0;
 			for (int64_t l = 0; l < k; l++)
-				x += (double)a[ta ? l * g.lda + i : i * g.lda + l] * (double)b[tb ? j * g.ldb + l : l * g.ldb + j];
-			want[i * n + j] = x;
+				sum += x[ta ? l * g.lda + i : i * g.lda + l] * y[tb ? j * g.ldb + l : l * g.ldb + j];
+			want[i * n + j] = sum;
 		}
-	CHECK("gemm %ld x %ld x %ld%s%s%s%s%s%s%s", m, n, k, yes(bf16, " of bf16"), yes(fp32, " in fp32"),
-		yes(ta, ", a transposed"), yes(tb, ", b transposed"), yes(beta, ", added to c"), yes(!!bias, ", bias"),
-		yes(!!add, ", residual"));
+	CHECK("gemm %ld x %ld x %ld%s%s%s%s%s%s%s%s", m, n, k, yes(bf16, " of bf16"), yes(fp8, ", rounded to FP8"),
+		yes(fp32, " in fp32"), yes(ta, ", a transposed"), yes(tb, ", b transposed"), yes(beta, ", added to c"),
+		yes(!!bias, ", bias"), yes(!!add, ", residual"));
 }
 
 /* The last of a product's sums: what adding it afterwards would give */
@@ -984,11 +1026,23 @@ static void test_panels(void)
 	}
 }
 
+/* of: 16, what the cpu multiplies; 32: results in fp32, so that an operand that is rounded otherwise shows */
+static void test_fp8_gemms(int of)
+{
+	static const int64_t sizes[][3] = {{1, 16, 1}, {33, 48, 80}, {70, 32, 157}, {80, 144, 32}, {16, 272, 1096}};
+	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+		for (int form = 0; form < 4; form++) test_gemm(sizes[i][0], sizes[i][1], sizes[i][2], 64 | of | form);
+	for (int form = 4; form < 12; form++) test_gemm(33, 48, 80, 64 | of | form);
+	test_gemm(3, 8, 2100, 64 | of | 2); /* n is no multiple of FP8_WIDTH: nothing is rounded */
+	test_gemm(3, 16, 2100, 64 | of | 2);
+}
+
 static void test_bf16_gemms(void)
 {
 	static const int64_t sizes[][3] = {{16, 16, 32}, {33, 47, 800}, {70, 31, 1600}, {1100, 40, 96}, {64, 700, 64}};
 	if (gemm_lacks_bf16()) return;
 	test_gemms(16, 28);
+	test_fp8_gemms(16);
 	for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
 		for (int form = 16; form < 28; form++) test_gemm(sizes[i][0], sizes[i][1], sizes[i][2], form);
 }

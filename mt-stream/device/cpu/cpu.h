@@ -70,6 +70,10 @@ struct gemm_tiles gemm_split(const struct gemm_args *);
 /* tile: 0 .. m.count n.count - 1, on this thread of the pool */
 void gemm_tile(struct pool *, int thread, const struct gemm_tiles *, int64_t tile);
 
+/* op_gemm with operands of bf16 that are rounded first. fp8.c */
+void gemm_fp8(struct pool *, const struct gemm_args *);
+enum { FP8_COLUMNS = 64 }; /* of a task */
+
 /* A run of consecutive tokens of one document: queries first .. end - 1 of the document that starts at begin. */
 struct queries {
 	int64_t begin, first, end;
@@ -122,6 +126,9 @@ struct kernels {
 	void (*scale)(float *x, float w, int64_t n); /* x *= w */
 	void (*widen)(float *dst, const uint16_t *src, int64_t n);
 	void (*narrow)(uint16_t *dst, const float *src, int64_t n);
+	/* dst = src rounded as ops/fp8.h says: a row of n; at most FP8_COLUMNS columns, n of them */
+	void (*fp8_row)(uint16_t *dst, const uint16_t *src, int64_t n);
+	void (*fp8_columns)(uint16_t *dst, int64_t dst_ld, const uint16_t *src, int64_t ld, int64_t rows, int64_t n);
 	/* dst (cols, rows) = the transposed src (rows, cols) */
 	void (*transpose)(float *dst, int64_t dst_ld, const float *src, int64_t src_ld, int64_t rows, int64_t cols);
 	/* tokens first .. end - 1; dw (channels, width), dbias (channels) +=; dbias NULL where there is none */

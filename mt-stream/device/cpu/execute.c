@@ -12,7 +12,7 @@ int cpu_compute(struct device *d, enum mt_dtype dtype, const char *attention)
 	const char *lacks = bf16 ? gemm_lacks_bf16() : NULL;
 	if (lacks) return mt_fail(MT_EX_CONFIG, "--compute bf16: %s", lacks);
 	d->operand = mt_dtype_bytes(dtype);
-	d->gemm = gemm_description(bf16);
+	d->gemm = gemm_description(d->fp8 ? "fp8" : bf16 ? "bf16" : "fp32");
 	d->attention_bf16 = bf16 && attention_bf16_is_fast() && (!attention || !strcmp(attention, words));
 	if (d->attention_bf16) d->attention = words;
 	return bf16 && !gemm_bf16_ready() ? mt_fail(MT_EX_NOMEM, "no memory for oneDNN's code") : 0;

@@ -6,7 +6,7 @@
  * AVX512-BF16. Their sums are fp32.
  */
 #include "cpu.h"
-#include "ops/gemm.h"
+#include "ops/fp8.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -76,13 +76,12 @@ static const char *isa_name(int bf16)
 #define LACKS_BF16 "mt has a GEMM of bf16 on x86-64 alone"
 #endif
 
-const char *gemm_description(int bf16)
+const char *gemm_description(const char *type)
 {
 	static char words[2][64];
 	const dnnl_version_t *v = dnnl_version();
-	bf16 = !!bf16;
-	snprintf(words[bf16], sizeof *words, "oneDNN %d.%d.%d, %s, %s", v->major, v->minor, v->patch, isa_name(bf16),
-		bf16 ? "bf16" : "fp32");
+	int bf16 = strcmp(type, "fp32") != 0; /* or what is multiplied in it */
+	snprintf(words[bf16], sizeof *words, "oneDNN %d.%d.%d, %s, %s", v->major, v->minor, v->patch, isa_name(bf16), type);
 	return words[bf16];
 }
 
@@ -209,12 +208,12 @@ static int has_amx(void) { return 0; }
 const char *gemm_lacks_bf16(void) { return "mt was built without oneDNN"; }
 int gemm_bf16_is_fast(void) { return 0; }
 
-const char *gemm_description(int bf16)
+const char *gemm_description(const char *type)
 {
 	static char words[64];
 	const char *config = openblas_get_config ? openblas_get_config() : "a CBLAS", *space = strchr(config, ' ');
 	const char *core = openblas_get_corename ? openblas_get_corename() : "unknown core";
-	(void)bf16;
+	(void)type;
 	/* its name and version, which are two words; the core chooses the kernels */
 	space = space ? strchrnul(space + 1, ' ') : config + strlen(config);
 	snprintf(words, sizeof words, "%.*s, %.20s, fp32", (int)(space - config < 30 ? space - config : 30), config, core);
@@ -418,6 +417,10 @@ static void run_copied(struct pool *pool, const struct gemm_args *g)
 void op_gemm(struct pool *pool, const struct gemm_args *g)
 {
 	enum { REUSE = 256 }; /* rows of c that are worth a copy of b */
+	if (fp8_takes(g)) {
+		gemm_fp8(pool, g);
+		return;
+	}
 	if (!g->bf16 && g->trans_b && !g->trans_a && g->m >= REUSE) {
 		run_copied(pool, g);
 		return;

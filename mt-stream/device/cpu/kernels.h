@@ -1,5 +1,6 @@
 /* kernels.h: every kernel and the table of them; included once for each instruction set, after VW and MR. */
 #include "model/bf16.h"
+#include "ops/fp8.h"
 #include "simd.h"
 
 #include "kernel-norm.h"
@@ -9,6 +10,7 @@
 #include "kernel-attention.h"
 #include "kernel-head.h"
 #include "kernel-misc.h"
+#include "kernel-fp8.h"
 #include "kernel-conv.h"
 #include "kernel-gate.h"
 #include "kernel-delta.h"
@@ -38,6 +40,8 @@
 		.scale = scale, \
 		.widen = widen, \
 		.narrow = narrow, \
+		.fp8_row = fp8_row, \
+		.fp8_columns = fp8_columns, \
 		.transpose = transpose, \
 		.conv_forward = conv_forward, \
 		.conv_backward = conv_backward, \

@@ -92,6 +92,7 @@ static int cuda_attach(struct device *d, struct mt_run *r, int slot)
 	c->run = r;
 	c->slot = slot;
 	gemms_attach(c->gemms, r);
+	if (d->fp8 && (rc = gemms_fp8(c->gemms, c->sm))) return rc;
 	c->dev.elem = c->dev.operand = mt_dtype_bytes(control->dtype);
 	c->compute = (struct cuda_queue){.stream = c->q[Q_COMPUTE].stream, .elem = (int)c->dev.elem};
 	c->compute.work_bytes = cuda_work_bytes((int64_t)control->step_tokens, most.heads);

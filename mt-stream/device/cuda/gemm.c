@@ -12,6 +12,10 @@
  *
  * The library adds biases of the result's type only. A router's logits are fp32 in bf16 runs, too: there our own kernel
  * adds the bias.
+ *
+ * FP8: the library gets copies of both operands, k within, and a vector of scales for each. Documented for 9.0 are
+ * results of bf16 with biases of bf16, and results of fp32. Its faster accumulation, which keeps 14 bits, stays off.
+ * Shapes that it refuses are computed in bf16, of operands that are not rounded; one line reports it.
  */
 #include <dlfcn.h>
 #include <math.h>
@@ -24,6 +28,8 @@
 #include "mt/choices.h"
 #include "mt/error.h"
 #include "gpu.h"
+#include "device/device.h"
+#include "ops/fp8.h"
 
 #ifdef MT_EMU
 #include "cublaslt.h"
@@ -47,8 +53,8 @@
 
 struct shape { /* what decides an algorithm; compared as bytes, so it is cleared before it is filled */
 	int64_t m, n, k, lda, ldb, ldc;
-	int trans_a, trans_b, biased, fp32, elem;
-	uint32_t align_a, align_b, align_c; /* bytes */
+	int trans_a, trans_b, biased, fp32, elem; /* elem: bytes of an operand's: 1: e4m3 */
+	uint32_t align_a, align_b, align_c;       /* bytes */
 };
 
 struct selection { /* as the record's table keeps it */
@@ -63,7 +69,7 @@ struct gemm { /* a shape and how it is computed */
 	struct selection by;
 	cublasLtMatmulDesc_t desc;
 	cublasLtMatrixLayout_t a, b, c;
-	const void *bias; /* of the first call with this shape */
+	const void *bias, *scales[2]; /* of the first call with this shape */
 };
 
 struct gemms {
@@ -75,8 +81,8 @@ struct gemms {
 	char name[64];
 	struct gemm *list;
 	size_t n, room;
-	bool reported; /* that the plain kernel is used */
-	bool first;    /* nothing is timed: the heuristic's first algorithm is taken, so two runs have the same bits */
+	bool reported[2]; /* that the plain kernel is used, and bf16 in place of FP8 */
+	bool first;       /* nothing is timed: the heuristic's first algorithm is taken, so two runs have the same bits */
 	cudaEvent_t from, to; /* of a timed run */
 #define POINTER(f) __typeof__(&f) f;
 	FUNCTIONS(POINTER)
@@ -148,6 +154,20 @@ struct gemms *gemms_open(void *workspace, size_t bytes, int *ex)
 
 const char *gemms_name(const struct gemms *g) { return g->name; }
 
+/* Vectors of scales came with cuBLAS 12.9, for 9.0 alone */
+int gemms_fp8(struct gemms *g, int capability)
+{
+	enum { LEAST = 120900 };
+	if (capability != 90)
+		return mt_fail(MT_EX_CONFIG, "--compute fp8: needs a GPU of compute capability 9.0, this is %d.%d",
+			capability / 10, capability % 10);
+	if (g->cublasLtGetVersion() < LEAST)
+		return mt_fail(MT_EX_CONFIG, "--compute fp8: needs cuBLASLt %d or later, this is %zu", LEAST,
+			g->cublasLtGetVersion());
+	strcat(g->name, FP8_WORDS);
+	return 0;
+}
+
 /* ---- choosing ---- */
 
 /* The alignment in bytes that every part of a matrix of that pitch has: so it is the same for every plan of a run. The
@@ -158,13 +178,24 @@ static uint32_t alignment(const void *p, int64_t ld, int size)
 	return (uint32_t)(a & -a);
 }
 
+/* Where the scales of operands A and B of the library are */
+static cublasStatus_t scales_set(struct gemms *g, const struct gemm *p, const void *const scales[2])
+{
+	cublasStatus_t e = g->cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &scales[0],
+		sizeof *scales);
+	return e
+		? e
+		: g->cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &scales[1], sizeof *scales);
+}
+
 static cublasStatus_t describe(struct gemms *g, struct gemm *p)
 {
 	const struct shape *s = &p->shape;
-	cudaDataType_t in = s->elem == 2 ? CUDA_R_16BF : CUDA_R_32F, out = s->fp32 ? CUDA_R_32F : in;
+	cudaDataType_t wide = s->elem <= 2 ? CUDA_R_16BF : CUDA_R_32F, in = s->elem == 1 ? CUDA_R_8F_E4M3 : wide,
+				   out = s->fp32 ? CUDA_R_32F : wide;
 	cublasOperation_t a = s->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N, b = s->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
 	uint32_t bias = CUBLASLT_EPILOGUE_BIAS;
-	int32_t bias_type = (int32_t)in;
+	int32_t bias_type = (int32_t)wide, scales = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
 	uint64_t an = (uint64_t)s->n, bm = (uint64_t)s->m, k = (uint64_t)s->k;
 	cublasStatus_t e;
 	if ((e = g->cublasLtMatmulDescCreate(&p->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F)) ||
@@ -178,6 +209,12 @@ static cublasStatus_t describe(struct gemms *g, struct gemm *p)
 			/* the heuristic looks at its alignment */
 			(e = g->cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &p->bias,
 				 sizeof p->bias))))
+		return e;
+	if (s->elem == 1 &&
+		((e = g->cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &scales, sizeof scales)) ||
+			(e = g->cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &scales,
+				 sizeof scales)) ||
+			(e = scales_set(g, p, p->scales))))
 		return e;
 	if ((e = g->cublasLtMatrixLayoutCreate(&p->a, in, s->trans_b ? k : an, s->trans_b ? an : k, s->ldb)) ||
 		(e = g->cublasLtMatrixLayoutCreate(&p->b, in, s->trans_a ? bm : k, s->trans_a ? k : bm, s->lda)))
@@ -211,18 +248,32 @@ static cublasStatus_t prefer(struct gemms *g, const struct shape *s, cublasLtMat
 static void shape_words(const struct shape *s, char words[MT_CHOICE_KEY])
 {
 	snprintf(words, MT_CHOICE_KEY, "gemm %s%s %c%c %lld %lld %lld ld %lld %lld %lld at %u %u %u%s",
-		s->elem == 2 ? "bf16" : "fp32", s->fp32 && s->elem == 2 ? ">fp32" : "", s->trans_a ? 't' : 'n',
-		s->trans_b ? 't' : 'n', (long long)s->m, (long long)s->n, (long long)s->k, (long long)s->lda, (long long)s->ldb,
-		(long long)s->ldc, s->align_a, s->align_b, s->align_c, s->biased ? " bias" : "");
+		s->elem == 1       ? "fp8"
+			: s->elem == 2 ? "bf16"
+						   : "fp32",
+		s->fp32 && s->elem <= 2 ? ">fp32" : "", s->trans_a ? 't' : 'n', s->trans_b ? 't' : 'n', (long long)s->m,
+		(long long)s->n, (long long)s->k, (long long)s->lda, (long long)s->ldb, (long long)s->ldc, s->align_a,
+		s->align_b, s->align_c, s->biased ? " bias" : "");
 }
 
-/* Bytes of an element of a, b and bias */
-static int operand_bytes(const struct cuda_queue *q, const struct gemm_args *c) { return c->exact ? 4 : q->elem; }
+/* Bytes of an element of a and b; of bias and of c, unless that is fp32 */
+static int operand_bytes(const struct cuda_queue *q, const struct gemm_args *c)
+{
+	return c->exact ? 4 : c->fp8 ? 1 : q->elem;
+}
+static int wide_bytes(const struct cuda_queue *q, const struct gemm_args *c) { return c->exact ? 4 : q->elem; }
+
+/* Of copies in FP8: behind the codes */
+static void scales_of(const struct gemm_args *c, const void *scales[2])
+{
+	scales[0] = (const char *)c->b + c->n * c->k;
+	scales[1] = (const char *)c->a + c->m * c->k;
+}
 
 /* Is the bias added after the product? */
 static bool bias_apart(const struct cuda_queue *q, const struct gemm_args *c)
 {
-	return c->bias && c->fp32 && operand_bytes(q, c) == 2;
+	return c->bias && c->fp32 && wide_bytes(q, c) == 2;
 }
 
 static void shape_of(const struct cuda_queue *q, const struct gemm_args *c, struct shape *s)
@@ -234,7 +285,7 @@ static void shape_of(const struct cuda_queue *q, const struct gemm_args *c, stru
 	s->fp32 = c->fp32 || elem == 4, s->elem = elem;
 	s->align_a = alignment(c->a, c->lda, elem);
 	s->align_b = alignment(c->b, c->ldb, elem);
-	s->align_c = alignment(c->c, c->ldc, s->fp32 ? 4 : elem);
+	s->align_c = alignment(c->c, c->ldc, s->fp32 ? 4 : wide_bytes(q, c));
 }
 
 /* ---- running one ---- */
@@ -246,7 +297,12 @@ static cublasStatus_t gemm_launch(struct gemms *g, struct gemm *p, const struct 
 	const float one = 1, beta = c->add ? 1 : c->beta;
 	const void *added = c->add ? c->add : c->c;
 	cublasStatus_t e = CUBLAS_STATUS_SUCCESS;
-	if (p->shape.biased)
+	const void *scales[2];
+	if (p->shape.elem == 1) {
+		scales_of(c, scales);
+		e = scales_set(g, p, scales);
+	}
+	if (!e && p->shape.biased)
 		e = g->cublasLtMatmulDescSetAttribute(p->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &c->bias, sizeof c->bias);
 	return e ? e
 			 : g->cublasLtMatmul(g->handle, p->desc, &one, c->b, p->a, c->a, p->b, &beta, added, p->c, c->c, p->c,
@@ -413,42 +469,85 @@ static struct gemm *gemm_of(struct gemms *g, const struct cuda_queue *q, const s
 	memset(p, 0, sizeof *p);
 	p->shape = s;
 	p->bias = c->bias;
+	if (s.elem == 1) scales_of(c, p->scales);
 	if ((*rc = select_algorithm(g, p, q, timing ? c : NULL))) {
 		gemm_release(g, p);
 		return NULL;
 	}
 	g->n++;
-	if (p->by.plain && !g->reported && s.m > 1 && s.n > 1 && s.k > 1) {
-		g->reported = true;
-		mt_say("cuda: cuBLASLt does not take %lld x %lld x %lld at these strides: such GEMMs are slow", (long long)s.m,
-			(long long)s.n, (long long)s.k);
+	bool *reported = &g->reported[s.elem == 1];
+	if (p->by.plain && !*reported && s.m > 1 && s.n > 1 && s.k > 1) {
+		*reported = true;
+		mt_say("cuda: cuBLASLt does not take %lld x %lld x %lld %s", (long long)s.m, (long long)s.n, (long long)s.k,
+			s.elem == 1 ? "in FP8: such GEMMs are computed in bf16" : "at these strides: such GEMMs are slow");
 	}
 	return p;
 }
 
 void gemms_attach(struct gemms *g, struct mt_run *run) { g->run = run; }
 
+static int gemm_run(struct gemms *g, struct gemm *p, const struct cuda_queue *q, const struct gemm_args *c)
+{
+	cublasStatus_t e = gemm_launch(g, p, &p->by, q, c);
+	if (!e && bias_apart(q, c)) cuda_add_bias(q, c);
+	return !e ? 0
+			  : mt_fail(MT_EX_IO, "cuda: cublasLtMatmul of %lld x %lld x %lld: %s", (long long)c->m, (long long)c->n,
+					(long long)c->k, g->cublasLtGetStatusName(e));
+}
+
+/* The GEMM of copies in FP8, in the work memory */
+static struct gemm_args copies_of(const struct gemm_args *c)
+{
+	struct gemm_args of = *c;
+	of.a = c->fp8;
+	of.b = (const char *)c->fp8 + fp8_copy_bytes(c->m, c->k, 1);
+	of.k = of.lda = of.ldb = fp8_depth(c->k);
+	of.trans_a = 0;
+	of.trans_b = 1;
+	return of;
+}
+
+/* The GEMM with operands that are not rounded */
+static struct gemm_args unrounded(const struct gemm_args *c)
+{
+	struct gemm_args of = *c;
+	of.fp8 = NULL;
+	return of;
+}
+
+static int fp8_run(struct gemms *g, const struct cuda_queue *q, const struct gemm_args *c)
+{
+	struct gemm_args of = copies_of(c);
+	int rc = 0;
+	struct gemm *p = gemm_of(g, q, &of, false, &rc);
+	if (!p) return rc;
+	if (p->by.plain) {
+		of = unrounded(c);
+		return gemms_run(g, q, &of);
+	}
+	cuda_fp8(q, (void *)of.a, c->a, c->m, c->k, c->lda, c->trans_a);
+	cuda_fp8(q, (void *)of.b, c->b, c->n, c->k, c->ldb, !c->trans_b);
+	return gemm_run(g, p, q, &of);
+}
+
 int gemms_select(struct gemms *g, const struct cuda_queue *q, const struct gemm_args *c)
 {
+	struct gemm_args of = fp8_takes(c) ? copies_of(c) : unrounded(c);
 	int rc = 0;
-	gemm_of(g, q, c, true, &rc);
-	return rc;
+	struct gemm *p = gemm_of(g, q, &of, true, &rc);
+	if (!p || !fp8_takes(c) || !p->by.plain) return rc;
+	of = unrounded(c);
+	return gemms_select(g, q, &of);
 }
 
 int gemms_run(struct gemms *g, const struct cuda_queue *q, const struct gemm_args *c)
 {
+	struct gemm_args of = unrounded(c);
 	int rc = 0;
-	struct gemm *p = gemm_of(g, q, c, false, &rc);
-	cublasStatus_t e;
+	if (fp8_takes(c)) return fp8_run(g, q, c);
+	struct gemm *p = gemm_of(g, q, &of, false, &rc);
 	if (!p) return rc;
-	if (p->by.plain) {
-		cuda_gemm_plain(q, c);
-		return 0;
-	}
-	if (!(e = gemm_launch(g, p, &p->by, q, c))) {
-		if (bias_apart(q, c)) cuda_add_bias(q, c);
-		return 0;
-	}
-	return mt_fail(MT_EX_IO, "cuda: cublasLtMatmul of %lld x %lld x %lld: %s", (long long)c->m, (long long)c->n,
-		(long long)c->k, g->cublasLtGetStatusName(e));
+	if (!p->by.plain) return gemm_run(g, p, q, &of);
+	cuda_gemm_plain(q, &of);
+	return 0;
 }

@@ -7,12 +7,14 @@
  *                            is run. Without it: one algorithm, always the same
  *     FAKE_CUBLASLT_CLOCK=N  how long each takes is drawn by N instead
  *     FAKE_CUBLASLT_VERSION=N    what cublasLtGetVersion says
+ *     FAKE_CUBLASLT_NO_FP8=1 no algorithm takes FP8
  *     FAKE_CUBLASLT_FAIL=N   product N, counted from 1, finds no memory
  *     FAKE_CUBLASLT_REFUSE=1     no algorithm passes cublasLtMatmulAlgoCheck, none runs
  *
  * A caller that passes what a GPU would not survive (pointers less aligned than was promised, too little workspace,
  * matrices that overlap) ends the process.
  */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,6 +35,7 @@ ASSERT_VALUE(CUBLAS_STATUS_NOT_SUPPORTED, 15);
 ASSERT_VALUE(CUBLAS_COMPUTE_32F, 68);
 ASSERT_VALUE(CUDA_R_32F, 0);
 ASSERT_VALUE(CUDA_R_16BF, 14);
+ASSERT_VALUE(CUDA_R_8F_E4M3, 28);
 ASSERT_VALUE(CUBLAS_OP_T, 1);
 ASSERT_VALUE(CUBLASLT_EPILOGUE_BIAS, 4);
 ASSERT_VALUE(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, 2);
@@ -40,7 +43,12 @@ ASSERT_VALUE(CUBLASLT_MATMUL_DESC_TRANSA, 3);
 ASSERT_VALUE(CUBLASLT_MATMUL_DESC_TRANSB, 4);
 ASSERT_VALUE(CUBLASLT_MATMUL_DESC_EPILOGUE, 7);
 ASSERT_VALUE(CUBLASLT_MATMUL_DESC_BIAS_POINTER, 8);
+ASSERT_VALUE(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, 17);
+ASSERT_VALUE(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, 18);
 ASSERT_VALUE(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, 26);
+ASSERT_VALUE(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, 31);
+ASSERT_VALUE(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, 32);
+ASSERT_VALUE(CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F, 3);
 ASSERT_VALUE(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, 1);
 ASSERT_VALUE(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, 3);
 ASSERT_VALUE(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, 5);
@@ -56,6 +64,8 @@ struct desc {
 	uint32_t trans_a, trans_b, epilogue;
 	int32_t bias_type;
 	const void *bias;
+	int32_t scale_mode[2]; /* of A and B */
+	const float *scale[2];
 };
 struct layout {
 	uint64_t rows, cols;
@@ -131,6 +141,10 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc, cublasL
 	case CUBLASLT_MATMUL_DESC_EPILOGUE: return set(&d->epilogue, 4, v, n);
 	case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: return set(&d->bias_type, 4, v, n);
 	case CUBLASLT_MATMUL_DESC_BIAS_POINTER: return set(&d->bias, 8, v, n);
+	case CUBLASLT_MATMUL_DESC_A_SCALE_MODE: return set(&d->scale_mode[0], 4, v, n);
+	case CUBLASLT_MATMUL_DESC_B_SCALE_MODE: return set(&d->scale_mode[1], 4, v, n);
+	case CUBLASLT_MATMUL_DESC_A_SCALE_POINTER: return set(&d->scale[0], 8, v, n);
+	case CUBLASLT_MATMUL_DESC_B_SCALE_POINTER: return set(&d->scale[1], 8, v, n);
 	default: return CUBLAS_STATUS_INVALID_VALUE;
 	}
 }
@@ -175,15 +189,28 @@ static uint64_t shape_hash(const struct desc *d, const struct layout *a, const s
 		a->rows + mixed(a->cols + mixed(b->rows + mixed(b->cols + mixed(c->type + d->trans_a * 2 + d->trans_b)))));
 }
 
+/* What 9.0 multiplies in FP8: k is the inner dimension of both, rows of 16 bytes; with a scale of each row of A and
+ * column of B */
+static int fit_fp8(const struct desc *d, const struct layout *a, const struct layout *b, const struct layout *to)
+{
+	uint64_t size = to->type == CUDA_R_32F ? 4 : 2;
+	return d->trans_a && !d->trans_b && a->rows % 16 == 0 && a->ld % 16 == 0 && b->ld % 16 == 0 &&
+		to->rows * size % 16 == 0 && (uint64_t)to->ld * size % 16 == 0 &&
+		d->scale_mode[0] == CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F && d->scale_mode[1] == d->scale_mode[0];
+}
+
 /* Matrices as they can be multiplied, and of types that go together */
 static int fit(const struct desc *d, const struct layout *a, const struct layout *b, const struct layout *c,
 	const struct layout *to)
 {
 	uint64_t m = d->trans_a ? a->cols : a->rows, k = d->trans_a ? a->rows : a->cols;
 	uint64_t l = d->trans_b ? b->cols : b->rows, n = d->trans_b ? b->rows : b->cols;
+	uint64_t bias = a->type == CUDA_R_8F_E4M3 ? CUDA_R_16BF : to->type;
 	return k == l && to->rows == m && to->cols == n && c->rows == m && c->cols == n && c->type == to->type &&
-		a->type == b->type && (to->type == a->type || to->type == CUDA_R_32F) &&
-		(d->epilogue != CUBLASLT_EPILOGUE_BIAS || d->bias_type == (int32_t)to->type);
+		a->type == b->type &&
+		(to->type == (a->type == CUDA_R_8F_E4M3 ? CUDA_R_16BF : a->type) || to->type == CUDA_R_32F) &&
+		(d->epilogue != CUBLASLT_EPILOGUE_BIAS || d->bias_type == (int32_t)bias) &&
+		(a->type != CUDA_R_8F_E4M3 || fit_fp8(d, a, b, to));
 }
 
 static struct algo algo_of(const struct preference *p, unsigned order)
@@ -212,6 +239,9 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t h, cublasLtMatmul
 	*n = 0;
 	if (!fit(what, la, lb, lc, (const struct layout *)d) || (what->epilogue == CUBLASLT_EPILOGUE_BIAS && !what->bias))
 		return CUBLAS_STATUS_INVALID_VALUE;
+	if (la->type == CUDA_R_8F_E4M3 &&
+		(getenv("FAKE_CUBLASLT_NO_FP8") || p->align[0] < 16 || p->align[1] < 16 || p->align[3] < 16))
+		return CUBLAS_STATUS_NOT_SUPPORTED;
 	/* an odd pitch of bf16 */
 	if (p->align[0] < 4 || p->align[1] < 4 || p->align[3] < 4) return CUBLAS_STATUS_NOT_SUPPORTED;
 	for (unsigned i = 0; i < (seed() ? ORDERS : 1) && *n < wanted; i++) {
@@ -261,11 +291,20 @@ struct job {
 	float *workspace;
 };
 
+/* The number of a code: the largest ones are NaN */
+static float e4m3(uint8_t code)
+{
+	int e = code >> 3 & 15, m = code & 7;
+	float x = (code & 127) == 127 ? NAN : e ? ldexpf((float)(8 + m), e - 10) : ldexpf((float)m, -9);
+	return code & 128 ? -x : x;
+}
+
 static float get(const void *p, uint64_t type, uint64_t i)
 {
 	uint32_t bits;
 	float f;
 	if (type == CUDA_R_32F) return ((const float *)p)[i];
+	if (type == CUDA_R_8F_E4M3) return e4m3(((const uint8_t *)p)[i]);
 	bits = (uint32_t)((const uint16_t *)p)[i] << 16;
 	memcpy(&f, &bits, 4);
 	return f;
@@ -315,6 +354,7 @@ static void compute(void *arg)
 		for (uint64_t row = 0; row < j->d.rows; row++) {
 			uint64_t at = col * (uint64_t)j->d.ld + row;
 			float v = j->alpha * dot(j, row, col, n);
+			if (j->a.type == CUDA_R_8F_E4M3) v *= j->what.scale[0][row] * j->what.scale[1][col];
 			if (j->beta != 0) v += j->beta * get(j->pc, j->d.type, at);
 			if (j->what.epilogue == CUBLASLT_EPILOGUE_BIAS) v += get(j->what.bias, (uint64_t)j->what.bias_type, row);
 			put(j->pd, j->d.type, at, v);
@@ -335,6 +375,8 @@ static void check_pointers(const struct job *j, size_t bytes)
 		if ((uintptr_t)p[i] % j->by.align[i]) die("a matrix that starts elsewhere than was promised");
 	if (j->what.epilogue == CUBLASLT_EPILOGUE_BIAS && (!j->what.bias || (uintptr_t)j->what.bias % 16))
 		die("a bias that does not start at 16 bytes");
+	for (int i = 0; i < 2 && j->a.type == CUDA_R_8F_E4M3; i++)
+		if (!j->what.scale[i] || (uintptr_t)j->what.scale[i] % 16) die("scales that do not start at 16 bytes");
 	if (bytes < j->by.bytes || (uintptr_t)j->workspace % 256 || (j->by.bytes && !j->workspace))
 		die("too little workspace, or not at 256 bytes");
 	if (j->pc != j->pd && (const char *)j->pc < (const char *)j->pd + last &&
