@@ -1,6 +1,6 @@
 /* fp8.h: operands of a GEMM rounded to FP8 (--compute fp8)
  *
- * e4m3 has 4 bits of exponent and 3 of mantissa: 448 at most, 2^-6 the smallest normal number, steps of 2^-9 below that.
+ * e4m3 has 4 bits of exponent and 3 of mantissa: 448 at most, 2^-6 the smallest normal number, steps of 2^-9 below.
  * Each row of a' and each column of b' is divided by a power of two of its own, the smallest by which all of it is at
  * most 448, and rounded to nearest even. This is torchao's recipe "rowwise" (powers of two, e4m3 for gradients, too).
  * What is not finite becomes NaN.
