@@ -24,20 +24,6 @@ static void spans_make(struct stream *s)
 		s->taken.spans[i] = starts[i] + ((uint32_t)(i % seq) - starts[i]) / span * span;
 }
 
-/* Of multi-token prediction: the next tokens, and what they predict; at a document's end there is neither */
-static void ahead_make(struct stream *s)
-{
-	uint32_t seq = s->taken.msg.batch.seq, *out = s->taken.spans;
-	size_t n = (size_t)s->taken.msg.batch.rows * seq;
-	const uint32_t *tokens = s->taken.host, *targets = tokens + n, *starts = targets + n, *weights = starts + n;
-	for (size_t i = 0; s->geo->mtp != 0 && i < n; i++) {
-		bool last = (i + 1) % seq == 0 || starts[i + 1] != starts[i];
-		out[i] = tokens[i + !last];
-		out[n + i] = last ? MT_NO_TARGET : targets[i + 1];
-		if (s->taken.msg.batch.weights) out[2 * n + i] = weights[i + !last];
-	}
-}
-
 static int batch_take(struct stream *s, const void *block)
 {
 	int rc = batch_fits(&s->taken.msg, mt_ring_block(s->batch));
@@ -58,7 +44,6 @@ static int batch_take(struct stream *s, const void *block)
 	memcpy(s->taken.host, block, batch_bytes(&s->taken.msg));
 	rc = batch_check(&s->taken.msg, s->taken.host, s->geo->vocab);
 	if (rc == 0) spans_make(s);
-	if (rc == 0) ahead_make(s);
 	return rc;
 }
 

@@ -52,7 +52,6 @@ setup_file() { export MT_CRASH_SEED=${MT_CRASH_SEED:-$RANDOM}; echo "# seed $MT_
 @test "blocks' own inputs, shared k and v, two streams: kills at random moments change no bit" { storm shared; }
 @test "dpo on pairs, two streams, evaluations: kills at random moments change no bit" { storm pairs; }
 @test "multi-token prediction behind latents and experts: kills at random moments change no bit" { storm mtp; }
-
 @test "frozen parts, two streams, evaluations: kills at random moments change no bit" { storm frozen; }
 # bats test_tags=nightly
 @test "frozen parts, state in files, --update early: kills at random moments change no bit" { storm frozen-early; }

@@ -99,13 +99,14 @@ as_released() {
 		os.makedirs(to)
 		with open(source + "/config.json") as f:
 		    config = json.load(f)
-		del config["mtp_loss_scaling_factor"]
+		del config["mtp_loss_coef"]
 		tensors = wrap.read(source)
 		if config["model_type"] == "deepseek_v3":
 		    tensors["model.layers.2.embed_tokens.weight"] = tensors["model.embed_tokens.weight"]
 		    tensors["model.layers.2.shared_head.head.weight"] = tensors["lm_head.weight"]
 		if wrapped:
-		    tensors = {n.replace("model.", "model.language_model.", n.startswith("model.")): t for n, t in tensors.items()}
+		    tensors = {n.replace("model.", "model.language_model.", n.startswith("model.")): t
+		               for n, t in tensors.items()}
 		    tensors["model.visual.x"] = "F32", [1], bytes(4)
 		    config = {"architectures": ["Qwen3_5ForConditionalGeneration"], "model_type": "qwen3_5",
 		              "text_config": config, "vision_config": {}, "tie_word_embeddings": True}
@@ -140,7 +141,8 @@ run() {
 		PYTHONPATH=$TOP/tests/lib python3 - "$T" <<-'END'
 			import json, sys
 			import wrap
-			source, whole, cut, plain = (wrap.read("%s/%s/model" % (sys.argv[1], d)) for d in (".", "whole", "cut", "plain"))
+			places = ".", "whole", "cut", "plain"
+			source, whole, cut, plain = (wrap.read("%s/%s/model" % (sys.argv[1], place)) for place in places)
 			assert whole == cut
 			copies = {n for n in source if ".layers.2." in n and n.endswith((".embed_tokens.weight", ".head.weight"))}
 			assert set(whole) == set(source) - copies and set(plain) == set(source)
@@ -148,7 +150,7 @@ run() {
 			assert own and all(whole[n][2] != plain[n][2] and plain[n][2] == source[n][2] for n in own)
 			with open(sys.argv[1] + "/whole/model/config.json") as f:
 			    config = json.load(f)
-			assert abs(config.get("text_config", config)["mtp_loss_scaling_factor"] - 0.3) < 1e-6
+			assert abs(config.get("text_config", config)["mtp_loss_coef"] - 0.3) < 1e-6
 		END
 	done
 }

@@ -216,7 +216,7 @@ int config_export(const struct mt_geometry *geo, const char *config, size_t byte
 	if (*geo->wrapper) write_wrapper(root, geo, name, &rc);
 	else write_text_model(root, geo, name, &rc);
 	json_t *text_model = *geo->wrapper ? json_object_get(root, "text_config") : root;
-	if (geo->mtp != 0) json_put(&rc, text_model, "mtp_loss_scaling_factor", json_real((double)geo->mtp));
+	if (geo->mtp != 0) json_put(&rc, text_model, "mtp_loss_coef", json_real((double)geo->mtp));
 	if (no_mtp) write_no_mtp(root, &rc);
 	if (no_mtp) write_no_mtp(json_object_get(root, "text_config"), &rc);
 	*text = rc == 0 ? json_text(root, 2) : NULL;

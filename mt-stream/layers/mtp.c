@@ -1,11 +1,11 @@
-/* mtp.c: what is before the block of multi-token prediction (DeepSeek V3, arXiv 2412.19437, section 2.2), of x, the last
- * block's output, and the embedding of the token behind each:
+/* mtp.c: what is before the block of multi-token prediction (DeepSeek V3, arXiv 2412.19437, section 2.2). Of x, which the
+ * last block gives, and the embedding of the token behind each:
  *
  *     x' = W [norm(embedding) | norm(h)]    h = the model's final norm of x, of which the LM head makes the main logits
  *
  * The report leaves open whether h is behind the final norm. vLLM (deepseek_mtp, glm4_moe_mtp, qwen3_next_mtp), SGLang
- * (nextn) and Megatron-LM feed what the model returns, which is. llama.cpp measured that for Qwen3.5 (pull request 24025),
- * and feeds x to GLM's.
+ * (nextn) and Megatron-LM feed what the model returns, which is. llama.cpp measured that for Qwen3.5 (its pull request
+ * 24025), and feeds x to GLM's.
  */
 #include "list.h"
 

@@ -24,6 +24,20 @@ static void tables_in(struct stream *s)
 	s->memory.tables = m->request.seq;
 }
 
+/* Of multi-token prediction: the next tokens, and what they predict; at a document's end there is neither */
+static void ahead_make(struct stream *s)
+{
+	uint32_t seq = s->taken.msg.batch.seq, *out = s->taken.spans;
+	size_t n = (size_t)s->taken.msg.batch.rows * seq;
+	const uint32_t *tokens = s->taken.host, *targets = tokens + n, *starts = targets + n, *weights = starts + n;
+	for (size_t i = 0; i < n; i++) {
+		bool last = (i + 1) % seq == 0 || starts[i + 1] != starts[i];
+		out[i] = tokens[i + !last];
+		out[n + i] = last ? MT_NO_TARGET : targets[i + 1];
+		if (s->taken.msg.batch.weights) out[2 * n + i] = weights[i + !last];
+	}
+}
+
 void batch_in(struct stream *s)
 {
 	const struct micro *m = s->micro;
@@ -47,9 +61,11 @@ void batch_in(struct stream *s)
 		launch(s, Q_COMPUTE, &(struct op){OP_COPY, .copy = {m->layout.teacher, s->taken.host + 5 * n, words * 4}});
 	if (m->layout.span_starts)
 		launch(s, Q_COMPUTE, &(struct op){OP_COPY, .copy = {m->layout.span_starts, s->taken.spans, n * 4}});
-	if (m->layout.ahead)
+	if (m->layout.ahead) {
+		ahead_make(s);
 		launch(s, Q_COMPUTE,
 			&(struct op){OP_COPY, .copy = {m->layout.ahead, s->taken.spans, n * (weights ? 3 : 2) * 4}});
+	}
 	balance_in(s);
 	tables_in(s);
 }

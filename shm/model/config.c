@@ -891,9 +891,9 @@ static int read_geometry(json_t *root, struct mt_geometry *geo)
 	if (family->read) family->read(r, &m);
 	read_ropes(r, family, &m);
 	if (!r->rc) read_layers(r, family, &m);
-	double mtp = key_number(r, r->root, "mtp_loss_scaling_factor"); /* mt's own, as router_z_loss_coef */
+	float mtp = key_coefficient(r, "mtp_loss_coef", 0); /* mt's own, as router_z_loss_coef */
 	*geo = m.geo;
-	if (mtp != 0 && !isnan(mtp) && !r->rc) r->rc = geometry_mtp(geo, mtp);
+	if (mtp != 0 && !r->rc) r->rc = geometry_mtp(geo, (double)mtp);
 	return r->rc;
 }
 

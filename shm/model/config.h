@@ -29,6 +29,8 @@ bool key_is_odd(struct reader *, const char *key, const json_t *v);
 uint32_t key_u32(struct reader *, const char *key, uint32_t missing, uint32_t lo, uint32_t hi);
 /* obj's number at key; NaN when it is missing or null */
 double key_number(struct reader *, const json_t *obj, const char *key);
+/* Of the root, a number that is not negative, which may be missing or null */
+float key_coefficient(struct reader *, const char *key, float missing);
 bool key_bool(struct reader *, const json_t *obj, const char *key, bool missing);
 /* NULL when it is missing or null */
 const char *key_string(struct reader *, const json_t *obj, const char *key);

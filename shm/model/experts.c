@@ -99,23 +99,14 @@ static void read_expert_sizes(struct reader *r, const struct experts *x, uint32_
 	else k->shared_ffn *= k->expert_ffn;
 }
 
-/* A number that is not negative, which may be missing or null */
-static float coefficient(struct reader *r, const char *key, float missing)
-{
-	double v = key_number(r, r->root, key);
-	if (isnan(v)) return missing;
-	if (!(v >= 0 && v < 1e6)) REFUSE(r, MT_EX_CONFIG, "%s %g is out of range", key, v);
-	return (float)v;
-}
-
 /* Terms of the loss. transformers adds the first one only if it returns the routers' logits (modeling_*.py), for all
  * families by the same function but for those without `aux`, which have none. The second one is in no family of
  * transformers. */
 static void read_losses(struct reader *r, const struct experts *x, struct model *m)
 {
 	bool balances = key_bool(r, r->root, "output_router_logits", false);
-	float aux = x->aux > 0 ? coefficient(r, "router_aux_loss_coef", x->aux) : 0;
-	float z = coefficient(r, "router_z_loss_coef", 0);
+	float aux = x->aux > 0 ? key_coefficient(r, "router_aux_loss_coef", x->aux) : 0;
+	float z = key_coefficient(r, "router_z_loss_coef", 0);
 	if (!memchr(m->sparse, true, m->geo.layers)) return; /* there is no router */
 	m->geo.aux_coef = balances ? aux : 0;
 	m->geo.z_coef = z;

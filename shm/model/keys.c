@@ -31,6 +31,14 @@ double key_number(struct reader *r, const json_t *obj, const char *key)
 	return json_number_value(v);
 }
 
+float key_coefficient(struct reader *r, const char *key, float missing)
+{
+	double v = key_number(r, r->root, key);
+	if (isnan(v)) return missing;
+	if (!(v >= 0 && v < 1e6)) REFUSE(r, MT_EX_CONFIG, "%s %g is out of range", key, v);
+	return (float)v;
+}
+
 bool key_bool(struct reader *r, const json_t *obj, const char *key, bool missing)
 {
 	const json_t *v = json_object_get(obj, key);

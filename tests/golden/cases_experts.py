@@ -84,12 +84,12 @@ CASES = {
                         topk_group=1, n_shared_experts=1, first_k_dense_replace=1, head_dim=8, num_mtp_layers=0),
         "dialect": 5, "bf16": True, "correction": (7, 0.06),
         "train": {**TRAIN, "clip": 4.5}},
-    # with multi-token prediction, as the layer after the last one
+    # with multi-token prediction, as the layer after the last one; on records with weights
     "glm4-moe-mtp": {
         "config": small(Glm4MoeConfig, moe_intermediate_size=5, n_routed_experts=8, num_experts_per_tok=2, n_group=1,
                         topk_group=1, n_shared_experts=1, first_k_dense_replace=1, head_dim=8, use_qk_norm=True,
-                        num_nextn_predict_layers=1, mtp_loss_scaling_factor=0.3),
-        "dialect": 5, "double": True, "train": {**TRAIN, "seq": 26, "clip": 4.0}},
+                        num_nextn_predict_layers=1, mtp_loss_coef=0.3),
+        "dialect": 5, "double": True, "weights": True, "train": {**TRAIN, "seq": 28, "clip": 4.0}},
     "ernie4-5-moe": {
         "config": small(Ernie4_5_MoeConfig, moe_intermediate_size=5, moe_num_experts=6, moe_k=2,
                         moe_num_shared_experts=1, moe_layer_start_index=1, tie_word_embeddings=True),

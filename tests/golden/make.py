@@ -613,7 +613,7 @@ def train(config, weights, rows, o, double, bf16, eval_rows, rule="adamw", part=
             # micro-batches only change the order of this sum
             ahead = mtp.weight(config)
             for row in batch if ahead else []:
-                total, second, found = mtp.loss_sums(model, row, targets, ids)
+                total, second, found = mtp.loss_sums(model, row)
                 ((total + ahead * second) / count).backward()
                 loss += float(total.detach())
                 entry["mtp_loss"] = entry.get("mtp_loss", 0.0) + float(torch.as_tensor(second).detach()) / count

@@ -5,6 +5,8 @@ the final norm, as in vLLM and SGLang, which run the released files."""
 
 import torch
 
+from records import ids, target_weights, targets
+
 
 class Mtp(torch.nn.Module):
     """Under Qwen's names, those of files with a module `mtp`; `files` has DeepSeek's and GLM's."""
@@ -30,12 +32,12 @@ class Mtp(torch.nn.Module):
 
 
 def weight(config):
-    return getattr(config, "mtp_loss_scaling_factor", 0)
+    return getattr(config, "mtp_loss_coef", 0)
 
 
-def loss_sums(model, row, targets, ids):
-    """Of a row of documents: cross-entropy of the model and of its multi-token prediction, and how many targets the
-    model has."""
+def loss_sums(model, row):
+    """Of a row of documents: cross-entropy of the model and of its multi-token prediction, times the targets' weights,
+    and how many targets the model has."""
     sums, count = [0, 0], 0
     for piece in row:
         tokens = torch.tensor([ids(piece)])
@@ -46,7 +48,8 @@ def loss_sums(model, row, targets, ids):
             logits.append(model.mtp(model, hidden, tokens))
         for i, x in enumerate(logits):
             # position p, which has seen token p + 1, too, predicts the next one's target
-            sums[i] = sums[i] + torch.nn.functional.cross_entropy(x[0], want[i:], ignore_index=-100, reduction="sum")
+            each = torch.nn.functional.cross_entropy(x[0], want[i:], ignore_index=-100, reduction="none")
+            sums[i] = sums[i] + (each * torch.tensor(target_weights(piece)[i:], dtype=each.dtype)).sum()
         count += int((want != -100).sum())
     return (*sums, count)
 

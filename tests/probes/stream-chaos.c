@@ -293,7 +293,7 @@ static void stream_begin(struct stream *s, struct device *dev, const struct fixe
 		.requested = {.profile = "cpu"}};
 	if (dev->compute && s->control->dtype == MT_BF16 && in_bf16(z)) mt_must(dev->compute(dev, MT_BF16, NULL));
 	s->zero_copy = dev->zero_copy && dev->zero_copy(dev, mt_at(s->run, 0), s->control->dtype);
-	s->taken.host = malloc(HOST_BYTES + TOKENS * sizeof(uint32_t));
+	s->taken.host = malloc(HOST_BYTES + 3 * TOKENS * sizeof(uint32_t));
 	s->taken.spans = s->taken.host + HOST_BYTES / sizeof(uint32_t);
 	mt_must(mt_ring_open(s->run, "grad.0", &s->grad));
 	mt_must(units_make(s));
@@ -351,7 +351,8 @@ static const struct run {
 	{"cohere2", 4, 1, MT_BF16, MT_BF16, NULL},
 	{"gemma4-e", 6, 1, MT_BF16, MT_FP32, NULL},
 	{"gemma4-e", 5, 1, MT_FP32, MT_NONE, NULL},
-	{"qwen2-moe", 4, 40, MT_FP32, MT_FP32, NULL},   /* experts of 2.8 blocks of gradients */
+	{"qwen2-moe", 4, 40, MT_FP32, MT_FP32, NULL}, /* experts of 2.8 blocks of gradients */
+	{"deepseek-v3-mtp", 3, 1, MT_BF16, MT_FP32, NULL},
 	{"gpt-oss-aux", 2, 30, MT_BF16, MT_BF16, NULL}, /* all experts' tensors in one, 2 and 1.2 blocks an expert */
 	/* no gradient of the head, nor of the first two blocks; of some experts */
 	{"llama3", 7, 1, MT_BF16, MT_FP32, "*.[25].*,*.3.*norm*"},

@@ -285,7 +285,7 @@ static void world_begin(struct stream *s, const struct shape *z, uint64_t random
 	for (uint32_t u = 0; u < world.control->n_units; u++) weights_spoil(u, 0, mt_unit(world.run, u)->elems);
 	rows_make(z, s->taken.host);
 	row_weights_make(z, s->taken.host);
-	uint32_t documents = objective_make(z, s->taken.host);
+	uint32_t documents = mt_geometry(world.run)->mtp != 0 ? 0 : objective_make(z, s->taken.host);
 	s->taken.msg = (struct mt_msg){.k = 1,
 		.attempt = 1,
 		.kind = MT_MSG_BATCH,
