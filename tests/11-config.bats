@@ -531,7 +531,7 @@ self_attention.dense.weight ln_mlp.weight ln_mlp.bias mlp.dense_h_to_4h.weight m
 @test "opt: two more positions than its key says; norms without weight; what changes the computation exits 78" {
 	printf '{"model_type": "opt"}' >"$T/config.json"
 	geometry "layers 12" "hidden 768" "heads 12" "kv_heads 12" "ffn 3072" "vocab 50272" "max_position 2048" "tied 1" \
-		"form 8" "rope_dim 0" "norm_eps 1e-05" "pad_token 1" "params 125239296"
+		"form 9" "rope_dim 0" "norm_eps 1e-05" "pad_token 1" "params 125239296"
 	grep -q "^tensor model.decoder.embed_positions.weight unit 0 .* shape 2050 768 .* decay 1" "$T/layout"
 	config opt '"ffn_dim": 40' '"word_embed_proj_dim": 32' '"init_std": 0.006' '"layer_norm_elementwise_affine": false'
 	geometry "ffn 40" "init_range 0.006" "qkv_bias 1" "o_bias 1" "mlp_bias 1"
