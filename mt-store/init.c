@@ -68,6 +68,7 @@ static void fill_decay(struct fill *f, uint32_t index, uint64_t from, uint64_t t
 static float first_value(const struct mt_geometry *geo, uint32_t role)
 {
 	switch (role) {
+	case MT_T_IN_NORM:
 	case MT_T_NORM1:
 	case MT_T_NORM2:
 	case MT_T_POST1:

@@ -354,6 +354,18 @@ self_attention.dense.weight ln_mlp.weight ln_mlp.bias mlp.dense_h_to_4h.weight m
 	refused 78 "clip_qkv is not supported"
 	config iquestcoder '"use_sliding_window": true'
 	refused 78 "use_sliding_window true is not supported"
+	config bloom '"apply_residual_connection_post_layernorm": true'
+	refused 78 "apply_residual_connection_post_layernorm true is not supported"
+	config bloom '"n_embed": 48'
+	refused 78 "hidden_size and n_embed disagree"
+	config openai-gpt '"afn": "silu"'
+	refused 78 "afn 'silu' is not supported"
+	config xglm '"add_cross_attention": true'
+	refused 78 "add_cross_attention true is not supported"
+	config xglm '"hidden_size": 2' '"num_attention_heads": 1'
+	refused 78 "hidden_size 2 is not supported with sines"
+	config ctrl '"layer_norm_epsilon": 1e-5'
+	refused 78 "layer_norm_epsilon is not supported, only 1e-06"
 	config mpt '"attn_config": {"alibi_bias_max": 16}'
 	refused 78 "alibi_bias_max is not supported, only 8"
 	config mpt '"attn_config": {"alibi": false}'

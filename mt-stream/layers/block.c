@@ -5,6 +5,8 @@
  *     both (sandwich)    x2 = x + post1(attention(norm1(x)))   y = x2 + post2(mlp(norm2(x2)))
  *     parallel           x2 = x + attention(norm1(x))          y = x2 + mlp(norm2(x)), or norm1
  *
+ *     norm of sums       x2 = norm2(x + attention(x))          y = x2 + mlp(x2), whose norm is the next block's in_norm
+ *
  * In some families what is added is multiplied by a constant, and the whole output by a number of the block's own. In
  * some a block has one half alone: a mixer, or an MLP. In some Mamba 2 is beside attention: both read norm1(x), and x2
  * is the sum of x and both.

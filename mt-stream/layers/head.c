@@ -14,7 +14,8 @@ static struct positions positions(const struct chunk *c)
 void embed_forward(const struct chunk *c, const struct weights *w, void *x)
 {
 	LAUNCH(c, OP_EMBED_FORWARD, embed_forward, .x = x, .w = w->t[MT_T_EMBED], .tokens = c->tokens, .n = c->n,
-		.h = c->geo->hidden, .scale = c->geo->embed_scale, .table = w->t[MT_T_POSITIONS], .at = positions(c));
+		.h = c->geo->hidden, .scale = c->geo->embed_scale, .table = w->t[MT_T_POSITIONS], .at = positions(c),
+		.sines = {c->geo->sine_step, c->geo->pad_token});
 }
 
 void embed_backward(const struct chunk *c, const struct grads *g, float beta, const void *dx)

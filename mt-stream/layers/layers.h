@@ -13,6 +13,7 @@ static inline void launch(const struct chunk *c, const struct op *op) { c->dev->
 struct norm {
 	enum mt_role_tensor w, b;
 };
+static const struct norm in_norm = {MT_T_IN_NORM, MT_T_IN_NORMB};
 static const struct norm norm1 = {MT_T_NORM1, MT_T_NORM1B}, norm2 = {MT_T_NORM2, MT_T_NORM2B};
 static const struct norm post1 = {MT_T_POST1, 0}, post2 = {MT_T_POST2, 0}, final_norm = {MT_T_FNORM, MT_T_FNORMB};
 static const struct norm no_norm = {0, 0}; /* none, or one without weight */

@@ -90,32 +90,43 @@ static void norm_node_forward(struct run *r, const struct node *n)
 	launch(r->c, &op);
 }
 
-static void norm_node_backward(struct run *r, const struct node *n)
+static void norm_back(struct run *r, const struct node *n, int add)
 {
 	const struct norm_forward_args f = norm_op(r, n).norm_forward;
 	float beta = r->normed[n->w] ? 1 : r->beta;
-	void *dx = grad_at(r, n->in[0]),
-		 *dy = grad_at(r, n->out); /* one, of the norm that the residual stream begins with */
 	r->normed[n->w] = true;
-	LAUNCH(r->c, OP_NORM_BACKWARD, norm_backward, .dx = dx, .add_dx = again(r, n->in[0]) && dx != dy,
-		.dw = r->g->t[n->w], .beta = beta, .dy = dy, .x = f.x, .w = f.w, .rstd = f.rstd, .n = f.n, .h = f.h,
-		.mean = f.mean, .db = r->g->t[n->b], .one = f.one, .ld = f.ld);
+	LAUNCH(r->c, OP_NORM_BACKWARD, norm_backward, .dx = grad_at(r, n->in[0]), .add_dx = add, .dw = r->g->t[n->w],
+		.beta = beta, .dy = grad_at(r, n->out), .x = f.x, .w = f.w, .rstd = f.rstd, .n = f.n, .h = f.h, .mean = f.mean,
+		.db = r->g->t[n->b], .one = f.one, .ld = f.ld);
 }
+
+static void norm_node_backward(struct run *r, const struct node *n) { norm_back(r, n, again(r, n->in[0])); }
 
 static const struct node_kind norm_kind = {.forward = norm_node_forward,
 	.backward = norm_node_backward,
 	.reads = 1 << 0 | READS_SIDES};
 
-static int norm_of(struct list *t, int x, struct norm norm, float eps)
+/* The only reader of x, whose gradient comes in place of the norm's, which is the residual's */
+static void residual_backward(struct run *r, const struct node *n) { norm_back(r, n, 0); }
+
+static const struct node_kind residual_kind = {.forward = norm_node_forward,
+	.backward = residual_backward,
+	.reads = 1 << 0 | READS_SIDES,
+	.grad = {GRAD_OF_OUT}};
+
+static int norm_of(struct list *t, const struct node_kind *kind, int x, struct norm norm, float eps)
 {
-	struct node n = {.kind = &norm_kind, .in = {x, NONE, NONE}, .w = norm.w, .b = norm.b, .eps = eps};
+	struct node n = {.kind = kind, .in = {x, NONE, NONE}, .w = norm.w, .b = norm.b, .eps = eps};
 	n.side[0] = side(t, t->g->flags & MT_LAYERNORM ? 2 : 1, AGAIN);
 	return node(t, n, t->v[x].width, AGAIN);
 }
 
-int norm(struct list *t, int x, struct norm norm) { return norm_of(t, x, norm, 0); }
+int norm(struct list *t, int x, struct norm norm) { return norm_of(t, &norm_kind, x, norm, 0); }
 
-int latent_norm(struct list *t, int x, enum mt_role_tensor w) { return norm_of(t, x, (struct norm){w, 0}, LATENT_EPS); }
+int latent_norm(struct list *t, int x, enum mt_role_tensor w)
+{
+	return norm_of(t, &norm_kind, x, (struct norm){w, 0}, LATENT_EPS);
+}
 
 /* x itself, whose gradient is added to that of x when it is whole */
 static void apart_backward(struct run *r, const struct node *n)
@@ -128,7 +139,7 @@ static const struct node_kind apart_kind = {.backward = apart_backward};
 
 int pre_norm(struct list *t, int x, struct norm n)
 {
-	if (!(t->g->flags & MT_NO_PRE_NORM)) return norm(t, x, n);
+	if (!(t->g->flags & (MT_NO_PRE_NORM | MT_SUM_NORM))) return norm(t, x, n);
 	int v = columns(t, x, 0, t->v[x].width);
 	t->v[v].apart = true;
 	return node_into(t, v, (struct node){.kind = &apart_kind, .in = {x, NONE, NONE}});
@@ -317,9 +328,9 @@ void list_make(struct list *t, const struct mt_geometry *g, const struct mt_laye
 {
 	*t = (struct list){.g = g, .l = l, .elem = elem, .x2 = NONE, .y = NONE};
 	t->routing = t->dispatch = t->combine = t->sum = t->next = NONE;
-	int x = value(t, g->hidden, AGAIN);
-	if (l->mtp) x = mtp_nodes(t, x);
-	if (l->input_norm) x = norm(t, x, no_norm);
+	int first = value(t, g->hidden, AGAIN);
+	if (l->mtp) first = mtp_nodes(t, first);
+	int x = l->parts & MT_IN_NORM ? norm_of(t, &residual_kind, first, in_norm, 0) : first;
 	int x2 = has_mixer(l) ? mixers(t, x) : x, in = g->flags & MT_PARALLEL ? x : x2, y = x2;
 	t->mlp = t->nodes;
 	if (has_mlp(l)) {
@@ -327,6 +338,7 @@ void list_make(struct list *t, const struct mt_geometry *g, const struct mt_laye
 			t->x2 = root_of(t, x2);
 			t->v[t->x2].keep = KEEP_ALL_BUT_GATE_UP;
 		}
+		if (g->flags & MT_SUM_NORM) in = x2 = norm_of(t, &residual_kind, x2, norm2, 0);
 		y = l->experts ? experts_nodes(t, in, x2) : mlp_nodes(t, in, x2);
 		if (g->ple_dim && !l->experts) y = own_input_nodes(t, y);
 		if (g->flags & MT_LAYER_SCALAR) y = node_over(t, (struct node){.kind = &number_kind, .in = {y, NONE, NONE}});

@@ -1,6 +1,8 @@
-/* embed.h: the embedding, with or without learned positions */
+/* embed.h: the embedding, with or without positions: learned ones, or sines */
 #ifndef MT_STREAM_OPS_EMBED_H
 #define MT_STREAM_OPS_EMBED_H
+
+#include <math.h>
 
 #include "common.h"
 
@@ -17,7 +19,20 @@ static inline ON_DEVICE int64_t position_of(const struct positions *p, int64_t t
 	return p->past + t % p->seq - (p->starts ? p->starts[t] : 0) + p->offset;
 }
 
-/* x = scale w[tokens] + table[positions] */
+/* Sines (arXiv 1706.03762): with angle = position exp(-i step), element i is its sine, H / 2 + i its cosine */
+struct sines {
+	float step;   /* 0: none */
+	int64_t zero; /* a position that gets zeros; -1: none */
+};
+
+static inline ON_DEVICE float sine_of(const struct sines *s, int64_t position, int64_t h, int64_t i)
+{
+	int cosine = i >= h / 2;
+	float angle = (float)position * expf((float)(cosine ? i - h / 2 : i) * -s->step);
+	return position == s->zero ? 0 : cosine ? cosf(angle) : sinf(angle);
+}
+
+/* x = scale w[tokens] + table[positions] + sines of positions */
 struct embed_forward_args {
 	void *x;                /* (N, H) */
 	const void *w;          /* (V, H) */
@@ -26,6 +41,7 @@ struct embed_forward_args {
 	float scale;       /* multiplies the rows of w */
 	const void *table; /* (at.rows, H), or NULL: zeros */
 	struct positions at;
+	struct sines sines;
 	int bf16; /* cpu: w and table are */
 };
 

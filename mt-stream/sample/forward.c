@@ -234,6 +234,16 @@ static uint64_t positions_at(const struct forward *f)
 	return f->geo->flags & MT_POSITIONS ? tensor_of(f, MT_T_POSITIONS, &unit)->off : 0;
 }
 
+/* The sines of n positions from `from` on, to y */
+static const float *sines(const struct mt_geometry *g, int64_t from, int64_t n, float *y)
+{
+	const struct sines s = {g->sine_step, g->pad_token};
+	for (int64_t t = 0; t < n; t++)
+		for (int64_t i = 0; i < g->hidden; i++)
+			y[t * g->hidden + i] = sine_of(&s, g->position_offset + from + t, g->hidden, i);
+	return y;
+}
+
 /* The tokens' rows, copied, multiplied, and those of their positions added */
 static void copy_rows(const struct forward *f, uint32_t u)
 {
@@ -247,6 +257,7 @@ static void copy_rows(const struct forward *f, uint32_t u)
 	if (f->geo->flags & MT_POSITIONS)
 		positions = weights_launch(&r, u, positions_at(f) + (f->geo->position_offset + f->from) * h, (uint64_t)c.n * h,
 			f->y);
+	if (f->geo->sine_step != 0) positions = sines(f->geo, f->from, c.n, f->y);
 	if (f->geo->embed_scale != 1 || positions) scaled_add(&c, x, x, positions, f->geo->embed_scale);
 }
 

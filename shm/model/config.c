@@ -269,6 +269,13 @@ static void read_numbers(struct reader *r, const struct family *family, struct m
 	}
 }
 
+/* Embeddings are multiplied by the root of their size. */
+void read_gemma(struct reader *r, struct model *m)
+{
+	(void)r;
+	m->geo.embed_scale = (float)sqrt(m->geo.hidden);
+}
+
 static void set_alibi(struct model *m)
 {
 	m->geo.alibi = 8;
@@ -300,13 +307,6 @@ void read_falcon(struct reader *r, struct model *m)
 	m->geo.alibi_rounded = 1;
 }
 
-/* Embeddings are multiplied by the root of their size. */
-void read_gemma(struct reader *r, struct model *m)
-{
-	(void)r;
-	m->geo.embed_scale = (float)sqrt(m->geo.hidden);
-}
-
 /* The first released files say gelu, and mean its approximation */
 void read_gemma_1(struct reader *r, struct model *m)
 {
@@ -319,6 +319,55 @@ void read_olmo(struct reader *r, struct model *m)
 {
 	(void)m;
 	if (is_given(json_object_get(r->root, "clip_qkv"))) REFUSE(r, MT_EX_CONFIG, "clip_qkv is not supported");
+}
+
+/* Embeddings have a norm */
+void read_bloom(struct reader *r, struct model *m)
+{
+	(void)r;
+	set_alibi(m);
+	m->first = MT_IN_NORM;
+}
+
+/* Its gelu is the approximation */
+void read_openai(struct reader *r, struct model *m)
+{
+	(void)r;
+	if (m->base.form == MT_GELU) m->base.form = MT_GELU_TANH;
+	m->no_rope = true;
+	m->later = MT_IN_NORM;
+}
+
+void read_neox_japanese(struct reader *r, struct model *m)
+{
+	uint32_t times = key_u32(r, "intermediate_multiple_size", 4, 1, 64);
+	m->base.ffn = times * m->geo.hidden;
+	m->last = MT_OWN_O_BIAS;
+}
+
+/* Sines whose angles fall from 1 at the first element to 1 / 10000 at element n */
+static void set_sines(struct reader *r, struct model *m, uint32_t n)
+{
+	m->geo.sine_step = (float)(log(10000) / n);
+	m->no_rope = true;
+	if (m->geo.hidden < 4) REFUSE(r, MT_EX_CONFIG, "hidden_size %u is not supported with sines", m->geo.hidden);
+}
+
+/* The last element of each half has 1 / 10000. */
+void read_xglm(struct reader *r, struct model *m)
+{
+	if (key_bool(r, r->root, "scale_embedding", true)) read_gemma(r, m);
+	refuse_number(r, "layerdrop", 0);
+	m->geo.position_offset = 2;
+	set_sines(r, m, m->geo.hidden / 2 - 1);
+}
+
+/* layer_norm_epsilon is that of the final norm alone. */
+void read_ctrl(struct reader *r, struct model *m)
+{
+	if (m->geo.norm_eps != 1e-6f) REFUSE(r, MT_EX_CONFIG, "layer_norm_epsilon is not supported, only 1e-06");
+	read_gemma(r, m);
+	set_sines(r, m, m->geo.hidden / 2);
 }
 
 /* Of MPT's own code, MptForCausalLM computes one form, whatever the other keys say. */

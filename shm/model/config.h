@@ -80,6 +80,7 @@ struct model {
 	bool sparse[1024];       /* does this layer have them? */
 	bool mixed, mixes[1024]; /* the family's own keys say which layers have `mixer` */
 	bool no_rope;            /* a key says that no layer has rope */
+	uint32_t first, later, last; /* mt_layer.parts of the first layer; of all others; of the last */
 	uint32_t kv_shared;      /* so many last layers read other layers' k and v; */
 	bool kv_shared_wide;     /* their MLP is twice as wide */
 	char halves[1025];       /* nemotron_h: all that each layer has: M (Mamba 2), * (attention), E (experts) or - */
@@ -191,7 +192,7 @@ struct family {
 	bool type_only;                /* its class in transformers 4 wants `type` in rope_scaling, and refuses rope_type */
 	bool temperature;              /* llama_4_scaling_beta */
 	/* layers */
-	bool embed_norm;               /* the first one has input_norm */
+	bool embed_norm;               /* the first one has MT_IN_NORM */
 	enum { WINDOW_NEVER, WINDOW_ALL, WINDOW_QWEN, WINDOW_FROM, WINDOW_PATTERN, WINDOW_NOPE } window;
 	uint32_t tokens;               /* of the window, if the key is missing; 0: WINDOW_DEFAULT */
 	uint32_t from;                 /* WINDOW_FROM: default of max_window_layers */
@@ -256,7 +257,7 @@ read_function read_falcon, read_gemma, read_gemma_1, read_gemma4, read_gemma4_un
 read_function read_bigcode, read_opt, read_afmoe, read_delta, read_conv, read_lfm2, read_kimi, read_granite_hybrid;
 read_function read_nemotron_h, read_falcon_h1, read_internlm3, read_gptj, read_gpt_neo, read_biogpt;
 read_function read_youtu, read_minicpm3, read_granite_swa, read_indexed, read_mpt, read_bamba;
-read_function read_mamba2;
+read_function read_mamba2, read_bloom, read_openai, read_neox_japanese, read_xglm, read_ctrl;
 /* experts.c. read_experts: m->experts and m->sparse */
 read_function read_experts, read_minimax, read_gpt_oss, read_lfm2_experts, read_deepseek_v2, read_llama4;
 read_function read_hunyuan_experts;

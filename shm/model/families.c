@@ -29,13 +29,15 @@
 			"\"sliding_attention\": {\"rope_type\": \"default\", \"rope_theta\": 10000.0}}"
 
 /* GPT-2's keys; GPT-2: learned positions, LayerNorm with bias, all biases, tied */
-#define GPT_KEYS .size_name = {[S_LAYERS] = "n_layer", [S_HIDDEN] = "n_embd", [S_FFN] = "n_inner", \
-		[S_POSITIONS] = "n_positions", [S_HEADS] = "n_head", [S_KV_HEADS] = "", [S_HEAD_DIM] = ""}, \
-	.alias = {{"num_hidden_layers", "n_layer"}, {"hidden_size", "n_embd"}, {"max_position_embeddings", "n_positions"}, \
-		{"num_attention_heads", "n_head"}}, \
+#define GPT_SIZES(ffn) {[S_LAYERS] = "n_layer", [S_HIDDEN] = "n_embd", [S_FFN] = ffn, \
+		[S_POSITIONS] = "n_positions", [S_HEADS] = "n_head", [S_KV_HEADS] = "", [S_HEAD_DIM] = ""}
+#define GPT_ALIAS .alias = {{"num_hidden_layers", "n_layer"}, {"hidden_size", "n_embd"}, \
+	{"max_position_embeddings", "n_positions"}, {"num_attention_heads", "n_head"}}
+#define GPT_DROPOUT .dropout = 0.1, .dropout_key = {"attn_pdrop", "resid_pdrop", "embd_pdrop"}, .dropout_released = true
+#define GPT_KEYS .size_name = GPT_SIZES("n_inner"), GPT_ALIAS, \
 	.act_key = "activation_function", .ungated = true, .eps_key = "layer_norm_epsilon", .eps = 1e-5, .no_pad = true
-#define GPT2 .size = {12, 768, DERIVED, 50257, 1024, 12, DERIVED, DERIVED}, GPT_KEYS, .tied = true, .dropout = 0.1, \
-	.dropout_key = {"attn_pdrop", "resid_pdrop", "embd_pdrop"}, .dropout_released = true, .nope = NOPE_FULL
+#define GPT2 .size = {12, 768, DERIVED, 50257, 1024, 12, DERIVED, DERIVED}, GPT_KEYS, .tied = true, GPT_DROPOUT, \
+	.nope = NOPE_FULL
 #define GPT_J .size = {28, 4096, DERIVED, 50400, 2048, 16, DERIVED, DERIVED}, GPT_KEYS, .act = "gelu_new", \
 	.flags = MT_LAYERNORM | MT_NORM_BIAS | PARALLEL_ONE_NORM | MT_MLP_BIAS | MT_HEAD_BIAS, .partial = 1, \
 	.neighbours = true, .dropout_key = {"attn_pdrop"}, .read = read_gptj
@@ -195,6 +197,13 @@ static const struct family families[] = {
 		.flags = MT_LAYERNORM | MT_NORM_BIAS, .flag_key = {{"bias", ALL_BIASES, false}}, .act_key = "activation",
 		.act = "gelu", .ungated = true, .names = MT_NAMES_FALCON, .eps_key = "layer_norm_epsilon", .eps = 1e-5,
 		.no_pad = true, .read = read_falcon},
+	{"bloom", "BloomForCausalLM", .size = {2, 64, DERIVED, 250880, 2048, 8, DERIVED, DERIVED},
+		.size_name = {[S_LAYERS] = "n_layer", [S_FFN] = "", [S_POSITIONS] = "seq_length", [S_HEADS] = "n_head",
+			[S_KV_HEADS] = "", [S_HEAD_DIM] = ""},
+		.alias = {{"num_hidden_layers", "n_layer"}, {"num_attention_heads", "n_head"}, {"n_embed", "hidden_size"}},
+		.tied = true, .flags = MT_LAYERNORM | MT_NORM_BIAS | ALL_BIASES, .act_key = "", .act = "gelu_pytorch_tanh",
+		.ungated = true, .names = MT_NAMES_BLOOM, .eps_key = "layer_norm_epsilon", .eps = 1e-5, .no_pad = true,
+		.refused = {"apply_residual_connection_post_layernorm"}, .read = read_bloom},
 	{"mpt", "MptForCausalLM", .size = {24, 2048, DERIVED, 50368, 2048, 16, DERIVED, DERIVED},
 		.size_name = {[S_LAYERS] = "n_layers", [S_HIDDEN] = "d_model", [S_FFN] = "", [S_POSITIONS] = "max_seq_len",
 			[S_HEADS] = "n_heads", [S_KV_HEADS] = "", [S_HEAD_DIM] = ""},
@@ -207,10 +216,25 @@ static const struct family families[] = {
 		.flag_key = {{"attention_bias", MT_QKV_BIAS | MT_O_BIAS, true}, {"use_parallel_residual", MT_PARALLEL, true}},
 		.act = "gelu", .ungated = true, .names = MT_NAMES_NEOX, .eps_key = "layer_norm_eps", .eps = 1e-5,
 		.no_pad = true, .theta_key = "rotary_emb_base", .partial = 0.25, .partial_key = "rotary_pct"},
+	{"gpt_neox_japanese", "GPTNeoXJapaneseForCausalLM",
+		.size = {32, 2560, DERIVED, 32000, 2048, 32, DERIVED, DERIVED}, .size_name = {[S_FFN] = "", [S_KV_HEADS] = ""},
+		.heads_fill_hidden = true, .tied = true, .flags = MT_LAYERNORM | MT_NORM_BIAS, .act = "gelu", .ungated = true,
+		.names = MT_NAMES_NEOX_JAPANESE, .eps_key = "layer_norm_eps", .eps = 1e-5, .no_pad = true,
+		.dropout_key = {"attention_dropout"}, .dropout = 0.1, .dropout_released = true,
+		.theta_key = "rotary_emb_base", .partial = 1, .partial_key = "rotary_pct", .read = read_neox_japanese},
 	{"gpt2", "GPT2LMHeadModel", GPT2, .flags = GPT2_FLAGS | MT_IN_OUT, .act = "gelu_new", .names = MT_NAMES_GPT2,
 		.refused = {"add_cross_attention", "scale_attn_by_inverse_layer_idx"}, .read = read_gpt2},
 	{"gpt_bigcode", "GPTBigCodeForCausalLM", GPT2, .flags = GPT2_FLAGS, .act = "gelu_pytorch_tanh",
 		.names = MT_NAMES_BIGCODE, .refused = {"add_cross_attention"}, .read = read_bigcode},
+	{"openai-gpt", "OpenAIGPTLMHeadModel", .size = {12, 768, DERIVED, 40478, 512, 12, DERIVED, DERIVED},
+		.size_name = GPT_SIZES(""), GPT_ALIAS, .tied = true,
+		.flags = MT_LAYERNORM | MT_NORM_BIAS | ALL_BIASES | MT_POSITIONS | MT_IN_OUT | MT_SUM_NORM, .act_key = "afn",
+		.act = "gelu", .ungated = true, .names = MT_NAMES_OPENAI, .eps_key = "layer_norm_epsilon", .eps = 1e-5,
+		.no_pad = true, GPT_DROPOUT, .read = read_openai},
+	{"ctrl", "CTRLLMHeadModel", .size = {48, 1280, 8192, 246534, 256, 16, DERIVED, DERIVED},
+		.size_name = GPT_SIZES("dff"), GPT_ALIAS, .tied = true,
+		.flags = MT_LAYERNORM | MT_NORM_BIAS | ALL_BIASES | MT_HEAD_BIAS, .act_key = "", .act = "relu", .ungated = true,
+		.names = MT_NAMES_CTRL, .eps_key = "layer_norm_epsilon", .no_pad = true, GPT_DROPOUT, .read = read_ctrl},
 	{"gptj", "GPTJForCausalLM", GPT_J, .names = MT_NAMES_GPTJ},
 	{"codegen", "CodeGenForCausalLM", GPT_J, .names = MT_NAMES_CODEGEN},
 	{"gpt_neo", "GPTNeoForCausalLM", .size = {24, 2048, DERIVED, 50257, 2048, 16, DERIVED, DERIVED},
@@ -221,6 +245,15 @@ static const struct family families[] = {
 		.act_key = "activation_function", .act = "gelu_new", .ungated = true, .names = MT_NAMES_GPT_NEO,
 		.eps_key = "layer_norm_epsilon", .eps = 1e-5, .no_pad = true, .dropout_key = {"resid_dropout", "embed_dropout"},
 		.window = WINDOW_PATTERN, .tokens = 256, .pattern = 2, .first_full = true, .read = read_gpt_neo},
+	{"xglm", "XGLMForCausalLM", .size = {24, 1024, 4096, 256008, 2048, 16, DERIVED, DERIVED},
+		.size_name = {[S_LAYERS] = "num_layers", [S_HIDDEN] = "d_model", [S_FFN] = "ffn_dim",
+			[S_HEADS] = "attention_heads", [S_KV_HEADS] = "", [S_HEAD_DIM] = ""},
+		.alias = {{"num_hidden_layers", "num_layers"}, {"hidden_size", "d_model"},
+			{"num_attention_heads", "attention_heads"}, {"init_std", "initializer_range"}},
+		.tied = true, .flags = MT_LAYERNORM | MT_NORM_BIAS | ALL_BIASES, .act_key = "activation_function",
+		.act = "gelu", .ungated = true, .names = MT_NAMES_XGLM, .eps_key = "", .eps = 1e-5, .pad = 1 + 1,
+		.refused = {"add_cross_attention"}, .dropout_key = {"dropout", "activation_dropout"}, .dropout = 0.1,
+		.dropout_released = true, .read = read_xglm},
 	{"opt", "OPTForCausalLM", .size = {12, 768, 3072, 50272, 2048, 12, DERIVED, DERIVED},
 		.size_name = {[S_FFN] = "ffn_dim", [S_KV_HEADS] = "", [S_HEAD_DIM] = ""},
 		.alias = {{"init_std", "initializer_range"}}, .tied = true, .flags = MT_LAYERNORM | MT_POSITIONS,
@@ -608,24 +641,21 @@ static const struct {
 	{"an encoder, whose tokens see those behind them", "bert bert-generation big_bird camembert data2vec-text "
 		"electra ernie megatron-bert rembert roberta roberta-prelayernorm roc_bert roformer xlm xlm-roberta "
 		"xlm-roberta-xl xmod"},
-	{"the decoder of an encoder, whose output it reads", "bart bigbird_pegasus blenderbot blenderbot-small marian "
-		"mbart mllama musicgen musicgen_melody mvp pegasus plbart prophetnet trocr whisper"},
+	{"the decoder of an encoder, whose output it reads", "florence2 pix2struct pp_formulanet t5gemma2 udop "
+		"vision-encoder-decoder"},
 	{"an assistant, which reads another model's keys and values", "gemma4_assistant gemma4_unified_assistant"},
 	{"tokens are seen in a random order", "xlnet"},
 	{"bytes are grouped to tokens by a second model", "blt"},
 	{"a second decoder predicts codes of sound", "moshi"},
-	{"attention needs a bias by distance (ALiBi, or learned)", "bloom cpmant inkling2_loop_text inkling2_text "
-		"inkling_text"},
-	{"attention needs an indexer that chooses keys", "axk2 deepseek_v4 dots3_note dots3_note_text hy_v4 "
-		"minimax_m3_vl_text qwen4_exp qwen4_exp_text"},
+	{"attention needs a bias by distance (ALiBi, or learned)", "inkling2 inkling2_loop inkling_mm_model"},
+	{"attention needs an indexer that chooses keys", "glm5_next hy_v4_vl minimax_m3_vl mistral_large4"},
 	{"attention needs other scores (hashed, masked by values, differential)", "diffllama doge reformer"},
-	{"attention needs experts, convolutions or another gate", "beam jetmoe laguna lfm3 zaya"},
+	{"attention needs experts, convolutions or another gate", "lfm3_vl step3p7"},
 	{"attention needs values of another size than keys", "mimo_v2_flash"},
 	{"norms of q and k need biases", "fuyu persimmon"},
-	{"a norm behind the embedding is needed", "modernbert-decoder"},
-	{"norms of the sum with the residual are needed", "git openai-gpt"},
-	{"positions need sines, which no file holds", "ctrl xglm"},
-	{"a bias that the last layer alone has is needed", "gpt_neox_japanese"},
+	{"a norm behind the embedding is needed", "muse_glimmer muse_spark"},
+	{"norms of the sum with the residual are needed", "git"},
+	{"positions need sines, which no file holds", "kosmos-2 kosmos-2.5"},
 	{"layers that run several times are needed", "dory hrm_text"},
 	{"blocks with AltUp and LAuReL are needed", "gemma3n gemma3n_text"},
 	{"blocks with two attentions are needed", "longcat_flash"},
@@ -633,9 +663,8 @@ static const struct {
 		"recurrent_gemma rwkv xlstm zamba"},
 	{"Mamba 2 in another block is needed", "zamba2"},
 	{"experts need another router", "dbrx kolibri1 phimoe"},
-	{"mt has no row for it yet", "apertus1p5_text aria_text axk1 cohere2_moe cohere_compass_text emu3 flint "
-		"phi4_multimodal"},
-	/* those for images, videos or sound too */
+	{"mt has no row for it yet", "apertus1p5 aria cohere_compass cosmos3_edge deepseek_ocr2 kyutai_speech_to_text "
+		"molmo2 unlimited_ocr"},
 	{"the decoder of an encoder, whose output it reads", "florence2 pix2struct pp_formulanet t5gemma2 udop "
 		"vision-encoder-decoder"},
 	{"it reads no text without an image, a protein or a robot's state", "blip blip-2 evolla idefics instructblip "
@@ -644,7 +673,8 @@ static const struct {
 	{"blocks of tokens are denoised together", "diffusion_gemma"},
 	{"it says of an image whether it is harmful", "shieldgemma2"},
 	{"its files have other names of tensors", "cosmos3_omni nemo_speechlm"},
-	{"the class of its part qwen2_5_omni_thinker or qwen3_omni_moe_thinker is trained", "qwen2_5_omni qwen3_omni_moe"},
+	{"the class of its part qwen2_5_omni_thinker or qwen3_omni_moe_thinker is trained", "qwen2_5_omni "
+		"qwen3_omni_moe"},
 	{"attention needs a bias by distance (ALiBi, or learned)", "inkling2 inkling2_loop inkling_mm_model"},
 	{"attention needs an indexer that chooses keys", "glm5_next hy_v4_vl minimax_m3_vl mistral_large4"},
 	{"attention needs experts, convolutions or another gate", "lfm3_vl step3p7"},
@@ -654,6 +684,7 @@ static const struct {
 	{"images and texts have experts of their own", "ernie4_5_vl_moe"},
 	{"mt has no row for it yet", "apertus1p5 aria cohere_compass cosmos3_edge deepseek_ocr2 kyutai_speech_to_text "
 		"molmo2 unlimited_ocr"},
+	{"attention needs a learned bias by distance", "cpmant inkling2_loop_text inkling2_text inkling_text"},
 };
 /* clang-format on */
 

@@ -283,7 +283,7 @@ void read_layers(struct reader *r, const struct family *family, struct model *m)
 		enum rope_of rope = family->local_theta > 0 && window ? ROPE_LOCAL : ROPE_FULL;
 		k.window = window ? tokens : 0;
 		k.span = has[i] & HAS_SPAN ? span : 0;
-		k.input_norm = family->embed_norm && i == 0;
+		k.parts = family->embed_norm && i == 0 ? MT_IN_NORM : 0;
 		if (has[i] & HAS_SPAN && !span)
 			REFUSE(r, MT_EX_CONFIG, "layer_types: layer %u is chunked_attention without attention_chunk_size", i);
 		set_sizes(r, family, m, i, &k);
@@ -291,6 +291,7 @@ void read_layers(struct reader *r, const struct family *family, struct model *m)
 		set_shared(r, m, i, &k);
 		if (has[i] & HAS_MIXER) set_mixer(m, &k);
 		remove_half(m->halves[i], &k);
+		k.parts |= (i ? m->later : m->first) | (i + 1 == m->geo.layers ? m->last : 0);
 		if (!(has[i] & HAS_ROPE) || m->no_rope || (nope && !window) || !k.heads) rope = ROPE_NONE;
 		m->geo.kind_of[i] = kind_number(r, m, &k, rope);
 	}

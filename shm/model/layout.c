@@ -41,7 +41,8 @@
 #define GATED_NORM PART(20)
 #define IN_BIAS PART(21)
 #define OUT_BIAS PART(22)
-#define MTP (1ull << 29)    /* these three in bits that no flag of models has: it is that of multi-token prediction; */
+#define MTP ((uint64_t)MT_SHORT_ROWS) /* these in bits of flags that no tensor depends on: multi-token prediction; */
+#define IN_NORM ((uint64_t)MT_DROPOUT)
 #define OWN_KV (1ull << 30) /* k and v are not another layer's */
 #define PLE (1ull << 31)    /* blocks have inputs of their own */
 #define EXPERTS_ARE(flag) ((uint64_t)(flag) << 55)
@@ -89,7 +90,9 @@ enum size {
 static const struct entry {
 	enum mt_role_tensor role;
 	bool slab;
-	const char *name;     /* inside its block, * for an expert's number; the whole name for units 0 and L + 1 */
+	/* inside its block, * for an expert's number; the whole name for units 0 and L + 1, or behind "/"; behind "<" that
+	 * inside the block before */
+	const char *name;
 	enum size rows, cols; /* (rows, cols); (rows) if cols is NONE; () if both are */
 	uint64_t needs;       /* a model has it that has all of these, */
 	uint64_t without;     /* and none of these */
@@ -98,8 +101,10 @@ static const struct entry {
 	{MT_T_MTP_NORM, true, "", HIDDEN, NONE, MTP, 0},
 	{MT_T_MTP_HNORM, true, "", HIDDEN, NONE, MTP, 0},
 	{MT_T_MTP_PROJ, true, "", HIDDEN, HIDDEN_2, MTP, 0},
-	{MT_T_NORM1, true, "input_layernorm.weight", HIDDEN, NONE, MIXER, MT_NO_PRE_NORM | MT_NORM_PLAIN},
-	{MT_T_NORM1B, true, "input_layernorm.bias", HIDDEN, NONE, MIXER | MT_NORM_BIAS, MT_NO_PRE_NORM},
+	{MT_T_IN_NORM, true, "in_norm.weight", HIDDEN, NONE, IN_NORM, MT_NORM_PLAIN},
+	{MT_T_IN_NORMB, true, "in_norm.bias", HIDDEN, NONE, IN_NORM | MT_NORM_BIAS, 0},
+	{MT_T_NORM1, true, "input_layernorm.weight", HIDDEN, NONE, MIXER, MT_NO_PRE_NORM | MT_SUM_NORM | MT_NORM_PLAIN},
+	{MT_T_NORM1B, true, "input_layernorm.bias", HIDDEN, NONE, MIXER | MT_NORM_BIAS, MT_NO_PRE_NORM | MT_SUM_NORM},
 	{MT_T_Q, true, "self_attn.q_proj.weight", Q_PROJ_ROWS, HIDDEN, ATTENTION, 0},
 	{MT_T_K, false, "self_attn.k_proj.weight", KV_ROWS, HIDDEN, ATTENTION | OWN_KV, 0},
 	{MT_T_V, false, "self_attn.v_proj.weight", KV_ROWS, HIDDEN, ATTENTION | OWN_V, 0},
@@ -242,7 +247,7 @@ static const struct names {
 	struct {
 		enum mt_role_tensor role; /* 0: the end */
 		const char *name;         /* NULL: none */
-	} other[18];
+	} other[20];
 } names[MT_NAMES] = {
 #define NAMES(name, ...) [MT_NAMES_##name] = {__VA_ARGS__},
 #include "names-table.h"
@@ -274,7 +279,7 @@ static const uint64_t mixers[] = {
 /* Has a model with this geometry this tensor? k: the block's kind; NULL for the other units */
 static bool has(const struct mt_geometry *geo, const struct mt_layer *k, const struct entry *e)
 {
-	uint64_t is = geo->flags;
+	uint64_t is = geo->flags & ~(MTP | IN_NORM);
 	if (k) {
 		is |= (k->experts ? MOE | CHANNEL : k->ffn ? DENSE | CHANNEL : 0) | EXPERTS_ARE(k->expert_flags);
 		is |= (k->experts && k->shared_ffn ? SHARED : 0) | (gated(k) ? GATED : 0);
@@ -285,6 +290,7 @@ static bool has(const struct mt_geometry *geo, const struct mt_layer *k, const s
 		is |= (k->mamba_flags & MT_GATE_ALONE ? 0 : GATED_NORM) | (k->mamba_flags & MT_IN_BIAS ? IN_BIAS : 0);
 		is |= k->mamba_flags & MT_OUT_BIAS ? OUT_BIAS : 0;
 		is |= k->q_rank ? Q_LATENT : 0;
+		is |= (k->parts & MT_IN_NORM ? IN_NORM : 0) | (k->parts & MT_OWN_O_BIAS ? MT_O_BIAS : 0);
 		is |= k->output_gate == MT_GATE_APART ? OWN_GATE : 0;
 	}
 	return (is & e->needs) == e->needs && !(is & e->without);
@@ -350,6 +356,13 @@ static struct shape shape_of(const struct mt_geometry *geo, const struct mt_laye
 	return is_transposed(geo, k, e) ? (struct shape){cols, rows} : (struct shape){rows, cols};
 }
 
+/* What names in block i begin with */
+static void put_prefix(const struct mt_geometry *geo, uint32_t i, char prefix[40])
+{
+	const char *blocks = names[geo->names].blocks;
+	if (!mtp_prefix(geo, i, prefix, 40)) snprintf(prefix, 40, "%s.%u.", blocks ? blocks : "model.layers", i);
+}
+
 /* name with the expert's number in place of its *, and with `module` (NULL: its own) before its first point */
 static void put_name(struct mt_tensor *t, const char *prefix, const char *module, const char *name, uint32_t expert)
 {
@@ -408,9 +421,12 @@ static int add_tensor(struct mt_layout *l, struct place *p, const struct entry *
 	if (name) {
 		if (slab) p->at = round_up(p->at, MT_GROUP);
 		l->n_tensors++;
-		if (e->role == MT_T_MTP_FINAL) put_name(t, "", NULL, name, 0);
-		else if (!mtp_name(&l->geo, e->role, t->name))
-			put_name(t, p->prefix, p->k && name == e->name ? names[l->geo.names].module : NULL, name, p->expert);
+		const char *module = p->k && name == e->name ? names[l->geo.names].module : NULL;
+		char other[40] = "";
+		if (*name == '<') put_prefix(&l->geo, p->unit - 2, other);
+		if (e->role == MT_T_MTP_FINAL || *name == '<' || *name == '/')
+			put_name(t, other, NULL, name + (*name == '<' || *name == '/'), 0);
+		else if (!mtp_name(&l->geo, e->role, t->name)) put_name(t, p->prefix, module, name, p->expert);
 		t->role = e->role;
 		t->unit = p->unit;
 		t->expert = p->expert;
@@ -710,12 +726,10 @@ static void place_all(struct mt_layout *l)
 static int fill(struct mt_layout *l)
 {
 	uint32_t layers = l->geo.layers;
-	const char *blocks = names[l->geo.names].blocks;
 	int rc = add_unit(l, 0, NULL, first_tensors, sizeof first_tensors / sizeof *first_tensors, "");
 	for (uint32_t i = 0; i < layers && rc == 0; i++) {
 		char prefix[40];
-		if (!mtp_prefix(&l->geo, i, prefix, sizeof prefix))
-			snprintf(prefix, sizeof prefix, "%s.%u.", blocks ? blocks : "model.layers", i);
+		put_prefix(&l->geo, i, prefix);
 		rc = add_unit(l, i + 1, mt_layer_of(&l->geo, i), block_tensors, BLOCK_TENSORS, prefix);
 	}
 	if (rc == 0) rc = add_unit(l, layers + 1, NULL, last_tensors, sizeof last_tensors / sizeof *last_tensors, "");
@@ -913,6 +927,7 @@ struct mt_layer mt_layer_most(const struct mt_geometry *g)
 		MOST(gate_rank);
 		MOST(span);
 		most.mamba_flags |= g->kind[i].mamba_flags;
+		most.parts |= g->kind[i].parts;
 		if (g->kind[i].mixer == MT_MAMBA) most.mixer = MT_MAMBA;
 		most.expert_flags |= g->kind[i].expert_flags;
 		if (g->kind[i].form < MT_RELU2) most.form = g->kind[i].form;

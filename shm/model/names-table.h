@@ -140,3 +140,24 @@ NAMES(MPT, .blocks = "transformer.blocks", .other = {{MT_T_EMBED, "transformer.w
 	{MT_T_O, "attn.out_proj.weight"}, {MT_T_NORM2, "norm_2.weight"}, {MT_T_UP, "ffn.up_proj.weight"},
 	{MT_T_DOWN, "ffn.down_proj.weight"}, {MT_T_FNORM, "transformer.norm_f.weight"}})
 NAMES(NANOCHAT, .other = {{MT_T_UP, "mlp.fc1.weight"}, {MT_T_DOWN, "mlp.fc2.weight"}})
+NAMES(BLOOM, .blocks = "transformer.h", .base = MT_NAMES_FALCON, .by_group = true,
+	.other = {{MT_T_IN_NORM, "/transformer.word_embeddings_layernorm.weight"},
+	{MT_T_IN_NORMB, "/transformer.word_embeddings_layernorm.bias"}})
+NAMES(NEOX_JAPANESE, .blocks = "gpt_neox_japanese.layers", .base = MT_NAMES_NEOX, .by_group = true,
+	.other = {{MT_T_OB, "attention.dense_bias"}, {MT_T_EMBED, "gpt_neox_japanese.embed_in.weight"},
+	{MT_T_FNORM, "gpt_neox_japanese.final_layer_norm.weight"},
+	{MT_T_FNORMB, "gpt_neox_japanese.final_layer_norm.bias"}})
+NAMES(OPENAI, .blocks = "transformer.h", .base = MT_NAMES_GPT2,
+	.other = {{MT_T_EMBED, "transformer.tokens_embed.weight"}, {MT_T_POSITIONS, "transformer.positions_embed.weight"},
+	{MT_T_IN_NORM, "<ln_2.weight"}, {MT_T_IN_NORMB, "<ln_2.bias"}, {MT_T_NORM2, "ln_1.weight"},
+	{MT_T_NORM2B, "ln_1.bias"}, {MT_T_FNORM, "<ln_2.weight"}, {MT_T_FNORMB, "<ln_2.bias"}})
+NAMES(XGLM, .base = MT_NAMES_OPT, .other = {{MT_T_EMBED, "model.embed_tokens.weight"},
+	{MT_T_FNORM, "model.layer_norm.weight"}, {MT_T_FNORMB, "model.layer_norm.bias"}})
+NAMES(CTRL, .blocks = "transformer.h", .other = {{MT_T_EMBED, "transformer.w.weight"},
+	{MT_T_NORM1, "layernorm1.weight"}, {MT_T_NORM1B, "layernorm1.bias"}, {MT_T_Q, "multi_head_attention.Wq.weight"},
+	{MT_T_K, "multi_head_attention.Wk.weight"}, {MT_T_V, "multi_head_attention.Wv.weight"},
+	{MT_T_QB, "multi_head_attention.Wq.bias"}, {MT_T_KB, "multi_head_attention.Wk.bias"},
+	{MT_T_VB, "multi_head_attention.Wv.bias"}, {MT_T_O, "multi_head_attention.dense.weight"},
+	{MT_T_OB, "multi_head_attention.dense.bias"}, {MT_T_NORM2, "layernorm2.weight"}, {MT_T_NORM2B, "layernorm2.bias"},
+	{MT_T_UP, "ffn.0.weight"}, {MT_T_UPB, "ffn.0.bias"}, {MT_T_DOWN, "ffn.2.weight"}, {MT_T_DOWNB, "ffn.2.bias"},
+	{MT_T_FNORM, "transformer.layernorm.weight"}, {MT_T_FNORMB, "transformer.layernorm.bias"}})

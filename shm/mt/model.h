@@ -41,7 +41,10 @@
 											 * positions from 1 */ \
 	F(INIT_EMBED, 26, init_embed)           /* random weights of the embedding: 2 init_range */ \
 	F(INIT_O, 27, init_o)                   /* with MT_INIT_BY_DEPTH: of o alone */ \
-	F(SUB_NORM, 28, sub_norm)               /* norms of what o and down read */
+	F(SUB_NORM, 28, sub_norm)               /* norms of what o and down read */ \
+	F(SUM_NORM, 29, sum_norm)               /* sums of the residual and what attention or MLP adds have a norm, and \
+											 * become the residual: MT_T_NORM2 behind attention; behind an MLP the \
+											 * next block's MT_T_IN_NORM, or the final norm */
 
 #define MT_FLAG(name, bit, word) MT_##name = 1 << (bit),
 enum { MT_FLAGS(MT_FLAG) };
@@ -124,8 +127,13 @@ struct mt_layer {                /* what all layers of a kind have in common */
 	uint32_t gate_rank;         /* MT_DELTA: not 0: Kimi delta attention (arXiv 2510.26692): each channel of a key has
 								 * a gate; gates and z, of which sigmoid is taken, are made of latents of this size */
 	uint32_t mtp;               /* not 0: the block of multi-token prediction, and how files name it; the last layer */
-	uint32_t input_norm;        /* 1: the residual stream begins with the norm of the block's input, without weight */
+	uint32_t parts;             /* these: */
 	uint32_t reserved[8];
+};
+
+enum {                          /* mt_layer.parts */
+	MT_IN_NORM = 1,             /* what the block gets has a norm, whose output is the residual, too */
+	MT_OWN_O_BIAS = 2,          /* o has a bias, which other layers do not have */
 };
 
 struct mt_geometry {            /* a model family as a table; shm/model/families.c has the table */
@@ -152,7 +160,7 @@ struct mt_geometry {            /* a model family as a table; shm/model/families
 	char     wrapper[32];       /* model_type of the class for images too whose text model this is; "": of none */
 	uint64_t carried_bytes;     /* of tensors beside its config.json that are not the text model's, and */
 	uint32_t carried;           /* how many; 0: none, or not known */
-	uint32_t position_offset;   /* MT_POSITIONS: rows of the table before that of a document's first token */
+	uint32_t position_offset;   /* MT_POSITIONS, sines: rows of the table before that of a document's first token */
 	float    mlp_scale;         /* factors on what the MLP adds to the residual; */
 	float    mamba_out_scale;   /* and Mamba 2 beside attention; */
 	float    gate_scale;        /* on gate, before the MLP's function; */
@@ -167,7 +175,10 @@ struct mt_geometry {            /* a model family as a table; shm/model/families
 	uint32_t alibi_rounded;     /* and 1: slopes, positions and their products are rounded to bf16 */
 	float    mtp;               /* weight of the loss of multi-token prediction, of which the last of `layers` is the
 								 * block (mt-stream/README.md); 0: there is none */
-	uint32_t reserved[18];
+	float    sine_step;         /* not 0: sines and cosines are added to embeddings: of position p and element i of each
+								 * half the angle p exp(-i sine_step); positions count from position_offset, and that
+								 * of pad_token's number has zeros */
+	uint32_t reserved[17];
 };
 
 static inline const struct mt_layer *mt_layer_of(const struct mt_geometry *g, uint32_t layer)
@@ -203,7 +214,8 @@ int mt_config_read_mtp(const char *path, double weight, struct mt_geometry *, ch
 
 enum mt_role_tensor {           /* what a tensor is; a unit's tensors stand in this order. D: head_dim of the kind */
 	MT_T_EMBED = 1,             /* (vocab, hidden)                                   unit 0 */
-	MT_T_NORM1,                 /* (hidden)                  before attention        blocks */
+	MT_T_IN_NORM, MT_T_IN_NORMB,/* (hidden) each             of what a block gets    blocks */
+	MT_T_NORM1,                 /* (hidden)                  before attention */
 	MT_T_NORM1B,                /* (hidden)                  its bias */
 	MT_T_Q, MT_T_K, MT_T_V,     /* (heads D, hidden) (kv D, hidden) x 2: one slab, one GEMM; in some files one tensor,
 								 * which has MT_T_Q's role. MT_GATE_IN_Q: q is (2 heads D, hidden), gate's rows first */

@@ -212,6 +212,31 @@ CASES = {
             **SMALL, num_attention_heads=6, alibi=True, parallel_attn=False, multi_query=False, bias=True),
         "dialect": 5,
         "train": {"micro": 2, "clip": 2.48}},
+    # ALiBi of 5 heads, a norm behind the embedding, which block 0 has; q, k and v by head; all biases
+    "bloom": {
+        "config": transformers.BloomConfig(
+            vocab_size=53, hidden_size=20, n_layer=3, n_head=5, bos_token_id=None, eos_token_id=None),
+        "dialect": 5,
+        "train": {"micro": 2, "clip": 2.0}},
+    # norms of the sums with the residual, of which the last one is the final norm; learned positions
+    "openai-gpt": {
+        "config": transformers.OpenAIGPTConfig(
+            vocab_size=53, n_embd=18, n_layer=3, n_positions=64, n_head=3, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0),
+        "dialect": 5,
+        "train": {"micro": 2, "clip": 2.0}},
+    # sines as positions, whose angles fall from 1 to 1 / 10000, behind two others; pad_token_id's position has zeros
+    "xglm": {
+        "config": transformers.XGLMConfig(
+            vocab_size=53, d_model=24, num_layers=2, ffn_dim=36, attention_heads=3, max_position_embeddings=64,
+            dropout=0, attention_dropout=0, pad_token_id=6, decoder_start_token_id=2),
+        "dialect": 5,
+        "train": {"micro": 2, "clip": 2.0}},
+    # sines of other angles, relu, a bias of the tied LM head
+    "ctrl": {
+        "config": transformers.CTRLConfig(
+            vocab_size=53, n_embd=24, n_layer=2, n_positions=64, n_head=3, dff=36, resid_pdrop=0, embd_pdrop=0),
+        "dialect": 5,
+        "train": {"micro": 2, "clip": 1.2}},
     # ALiBi, no biases at all
     "mpt": {
         "config": transformers.MptConfig(
@@ -345,6 +370,13 @@ CASES = {
             residual_multiplier=0.6, attention_multiplier=0.25, logits_scaling=1.5),
         "dialect": 5,
         "train": {"micro": 2, "clip": 1.8}},
+    # no biases but one, of the last layer's o; half of each head turns
+    "neox-japanese": {
+        "config": transformers.GPTNeoXJapaneseConfig(
+            **SMALL, intermediate_multiple_size=2, num_attention_heads=3, attention_dropout=0, bos_token_id=None,
+            eos_token_id=None, rope_parameters={**QUICK, "partial_rotary_factor": 0.5}),
+        "dialect": 5,
+        "train": {"micro": 2, "clip": 3.18}},
     # one block after the other, as RedPajama-INCITE; biases of the MLP only; the whole head turns; tied
     "neox-sequential": {
         "config": transformers.GPTNeoXConfig(

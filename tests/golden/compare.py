@@ -55,7 +55,7 @@ def sized_by(name):
     terms of the same size. A shift of all keys does not change softmax, but for what rope turns: so the terms nearly
     cancel, and a sum of rounding errors is left. Without rope, as in OPT, the gradient is 0 but for these. (seed-oss:
     1.2e-5 of what is left in 4 lanes with FMA, as on arm64, where x86's orders of addition leave less.)"""
-    return name.replace("k_proj.bias", "q_proj.bias")
+    return name.replace("k_proj.bias", "q_proj.bias").replace("Wk.bias", "Wq.bias")
 
 
 def bf16_bounds(case, steps):

@@ -8,6 +8,7 @@ random keys in text_config.
 
 import copy
 import json
+import math
 import os
 import random
 import re
@@ -101,6 +102,13 @@ FAMILIES.update({
                                           {"type": "dynamic", "factor": 2.0}]},
     "falcon": {"bias": [True, False], "ffn_hidden_size": [24], "rope_theta": [500.0], "activation": ["gelu_new"],
                "rope_scaling": [None, LINEAR], "alibi": [True, False]},
+    "bloom": {"n_embed": [32], "layer_norm_epsilon": [0.001], "seq_length": [64], "pretraining_tp": [2]},
+    "openai-gpt": {"afn": ["relu", "gelu"], "layer_norm_epsilon": [0.001], "attn_pdrop": [0]},
+    "xglm": {"scale_embedding": [True, False], "ffn_dim": [24], "activation_function": ["relu"], "dropout": [0, 0.2],
+             "init_std": [0.02]},
+    "ctrl": {"dff": [24], "resid_pdrop": [0], "n_positions": [128]},
+    "gpt_neox_japanese": {"intermediate_multiple_size": [2], "rotary_pct": [0.5, 1.0], "rotary_emb_base": [500.0],
+                          "layer_norm_eps": [0.001], "hidden_act": ["gelu_fast"], "attention_dropout": [0]},
     "mpt": {"attn_config": [{"softmax_scale": 0.5}, {"alibi_bias_max": 8}], "layer_norm_epsilon": [0.001]},
     "olmo": {**BIAS, "rope_theta": [500.0], "rope_scaling": [None, LINEAR], "clip_qkv": [None]},
     "gpt_neox": {**BIAS, "use_parallel_residual": [True, False], "rotary_pct": [0.5, 1.0], "rotary_emb_base": [500.0],
@@ -430,6 +438,13 @@ def check_rope(config, meant, rotary, layer, i):
     assert abs(float(layer["rope_scaling"]) - scaling) <= 2e-7 * scaling, (config, i)
 
 
+def check_parts(config, meant, layer, i):
+    """What some layers of a model have alone: a norm of what they get (1), a bias of o (2)"""
+    last = meant.num_hidden_layers - 1
+    want = {("bloom", 0): 1, ("gpt_neox_japanese", last): 2}.get((meant.model_type, i), 0)
+    assert int(layer["parts"]) == (min(i, 1) if meant.model_type == "openai-gpt" else want), (config, i)
+
+
 def check_window(config, meant, facts, layer, i):
     types = getattr(meant, "layer_types", None) or getattr(meant, "attention_layers", None)
     window = getattr(meant, "sliding_window", None) or getattr(meant, "window_size", 0)
@@ -455,10 +470,12 @@ def check_numbers(config, meant, model, facts):
         want["attention_scale"] = 1
     if meant.model_type == "mpt":
         want.update(attention_scale=meant.attn_config.softmax_scale or float(facts["head_dim"]) ** -0.5, alibi=8)
-    if meant.model_type == "falcon":
-        want["alibi"] = 8 if meant.alibi else 0
-    if meant.model_type == "biogpt":
-        want["embed_scale"] = meant.hidden_size ** 0.5 if meant.scale_embedding else 1
+    if meant.model_type in ("falcon", "bloom"):
+        want["alibi"] = 8 if getattr(meant, "alibi", True) else 0
+    if meant.model_type in ("biogpt", "xglm", "ctrl"):
+        want["embed_scale"] = meant.hidden_size ** 0.5 if getattr(meant, "scale_embedding", True) else 1
+    if meant.model_type in ("xglm", "ctrl"):
+        want["sine_step"] = math.log(10000) / (meant.hidden_size // 2 - (meant.model_type == "xglm"))
     if meant.model_type == "minicpm3":
         depth = meant.scale_depth * meant.num_hidden_layers ** -0.5
         want.update(embed_scale=meant.scale_emb, residual_scale=depth, mlp_scale=depth,
@@ -494,8 +511,10 @@ def base_of(model):
 
 def epsilon(model):
     base = base_of(model)
-    norms = ("norm", "ln_f", "final_layer_norm", "final_layernorm", "embedding_norm", "norm_f", "layer_norm")
-    norm = next(getattr(base, n) for n in norms if hasattr(base, n))
+    norms = ("norm", "ln_f", "final_layer_norm", "final_layernorm", "embedding_norm", "norm_f", "layer_norm",
+             "layernorm")
+    norm = next((getattr(base, n) for n in norms if hasattr(base, n)), None)
+    norm = norm or base.h[-1].ln_2  # openai-gpt
     return next((getattr(norm, key) for key in ("eps", "variance_epsilon") if hasattr(norm, key)), 1e-5)  # olmo: fixed
 
 
@@ -550,8 +569,8 @@ def check(where, config):
             "model.language_model", "model.text_model", "language_model.model"))
     assert tensors == shapes, (config, set(tensors.items()) ^ set(shapes.items()))
     if facts["short_rows"] == "0" and config["model_type"] != "mamba2":  # else how far frequencies hold, or no limit
-        names = ("max_seq_len", "max_position_embeddings")
-        assert int(facts["max_position"]) == next(getattr(meant, n) for n in names if hasattr(meant, n)), config
+        key = {"mpt": "max_seq_len", "bloom": "seq_length"}.get(meant.model_type, "max_position_embeddings")
+        assert int(facts["max_position"]) == getattr(meant, key, 2048), config  # bloom's class has no such key
     elif hasattr(meant, "index_topk"):
         assert int(facts["max_position"]) == min(meant.index_topk, meant.max_position_embeddings), config
     pad = model.get_input_embeddings().padding_idx
@@ -562,6 +581,7 @@ def check(where, config):
     for i, layer in enumerate(layers):
         check_rope(config, meant, rotary, layer, i)
         check_window(config, meant, facts, layer, i)
+        check_parts(config, meant, layer, i)
 
 
 def main():

@@ -137,24 +137,31 @@ static void test_bias(int64_t m, int64_t n, int64_t ld)
 
 /* ---- embedding ---- */
 
-/* seq: learned positions, of rows of so many tokens, documents of 7 and some padding; 0: none */
-static void test_embed(int64_t n, int64_t h, int64_t vocab, float scale, int64_t seq)
+static double sine_defined(const struct sines *s, int64_t position, int64_t h, int64_t i)
+{
+	double angle = (double)position * exp(-(double)(i % (h / 2)) * (double)s->step);
+	return position == s->zero ? 0 : i < h / 2 ? sin(angle) : cos(angle);
+}
+
+/* seq: learned positions, or with `sines` these, of rows of so many tokens, documents of 7 and some padding; 0: none */
+static void test_embed(int64_t n, int64_t h, int64_t vocab, float scale, int64_t seq, int sines)
 {
 	int64_t offset = seq % 3, rows = seq ? seq + offset + 1 : 0;
 	const float *w = random_floats(vocab * h), *dx = random_floats(n * h),
-				*table = seq ? random_floats(rows * h) : NULL;
+				*table = seq && !sines ? random_floats(rows * h) : NULL;
 	uint32_t *tokens = indices(n);
 	struct positions at = {.rows = rows, .offset = offset, .seq = seq};
 	at.starts = seq ? documents(n / seq, seq, 7, 3) : NULL;
 	double *x = doubles(n * h), *dw = doubles(vocab * h), *unpadded = doubles(vocab * h), *dtable = doubles(rows * h);
 	struct embed_forward_args f = {.w = w, .tokens = tokens, .n = n, .h = h, .scale = scale, .table = table, .at = at};
+	if (sines) f.sines = (struct sines){0.3f, 4};
 	struct embed_backward_args b =
 		{.dx = dx, .tokens = tokens, .n = n, .h = h, .vocab = vocab, .scale = scale, .at = at};
-	f.x = expect("x", x, n * h, scale == 1 && !seq ? 0 : 1e-7);
+	f.x = expect("x", x, n * h, scale == 1 && !seq ? 0 : sines ? 4e-7 : 1e-7);
 	RUN(EMBED_FORWARD, f);
 	for (int added = 0; added < 2; added++) {
 		b.dw = expect_sum(added ? "dw without padding" : "dw", added ? unpadded : dw, vocab * h, 1e-6, added);
-		b.dtable = seq ? expect_sum("dtable", dtable, rows * h, 1e-6, added) : NULL;
+		b.dtable = table ? expect_sum("dtable", dtable, rows * h, 1e-6, added) : NULL;
 		b.pad = added ? 1 : -1;
 		b.beta = (float)added;
 		RUN(EMBED_BACKWARD, b);
@@ -164,13 +171,15 @@ static void test_embed(int64_t n, int64_t h, int64_t vocab, float scale, int64_t
 		tokens[t] = (uint32_t)(uniform() * uniform() * (double)vocab);
 		for (int64_t i = 0; i < h; i++) {
 			double d = (double)dx[t * h + i];
-			x[t * h + i] = (double)scale * (double)w[tokens[t] * h + i] + (seq ? (double)table[row * h + i] : 0);
+			x[t * h + i] = (double)scale * (double)w[tokens[t] * h + i] + (table ? (double)table[row * h + i] : 0);
+			if (sines) x[t * h + i] += sine_defined(&f.sines, row, h, i);
 			dw[tokens[t] * h + i] += (double)scale * d;
 			unpadded[tokens[t] * h + i] += tokens[t] == 1 ? 0 : (double)scale * d;
-			if (seq) dtable[row * h + i] += d;
+			if (table) dtable[row * h + i] += d;
 		}
 	}
-	CHECK("embedding of %ld tokens, %ld wide, times %g%s", n, h, (double)scale, yes(seq, ", positions"));
+	CHECK("embedding of %ld tokens, %ld wide, times %g%s", n, h, (double)scale,
+		yes(seq, sines ? ", sines" : ", positions"));
 }
 
 /* ---- attention ---- */
@@ -991,7 +1000,9 @@ static void test_vocabulary(void)
 		{3, 32003, GPU, 1, 0, 0, 0}, {7, 64, GPU, 0.5f, 3, 0, 0}, {3, 3000, GPU, 1, 30, 0, 0}};
 	for (size_t i = 0; i < sizeof embeds / sizeof *embeds; i++)
 		if (is_here(embeds[i].on))
-			test_embed(embeds[i].n, embeds[i].h, embeds[i].vocab, embeds[i].scale, embeds[i].seq);
+			test_embed(embeds[i].n, embeds[i].h, embeds[i].vocab, embeds[i].scale, embeds[i].seq, 0);
+	test_embed(70, 100, 37, 1, 35, 1);
+	test_embed(36, 24, 5, 22.5f, 12, 1);
 	for (size_t i = 0; i < sizeof heads / sizeof *heads; i++)
 		if (is_here(heads[i].on))
 			test_head(heads[i].n, heads[i].vocab, heads[i].scale, heads[i].cap, heads[i].none, heads[i].weighted);

@@ -18,6 +18,8 @@ static void gather_rows(const void *args, int64_t first, int64_t end)
 		if (a->bf16) cpu_kernels()->widen(x, (const uint16_t *)a->w + from, a->h);
 		else memcpy(x, (const float *)a->w + from, (size_t)a->h * sizeof *x);
 		if (a->scale != 1) cpu_kernels()->scaled_add(x, x, NULL, a->scale, 1, a->h);
+		for (int64_t i = 0; i < a->h && a->sines.step != 0; i++)
+			x[i] += sine_of(&a->sines, position_of(&a->at, t), a->h, i);
 		if (!a->table) continue;
 		from = position_of(&a->at, t) * a->h;
 		for (int64_t i = 0; i < a->h; i++)

@@ -7,7 +7,7 @@
 
 template <typename T>
 static __global__ void __launch_bounds__(THREADS) embed_forward_kernel(T *x, const T *w, const uint32_t *tokens,
-	int64_t h, float scale, const T *table, struct positions at, int wide)
+	int64_t h, float scale, const T *table, struct positions at, struct sines sines, int wide)
 {
 	int64_t t = blockIdx.x;
 	const T *from = w + (int64_t)tokens[t] * h, *row = table ? table + position_of(&at, t) * h : NULL;
@@ -20,6 +20,8 @@ static __global__ void __launch_bounds__(THREADS) embed_forward_kernel(T *x, con
 		if (row) get_wide(p, row + i, h - i, wide);
 #pragma unroll
 		for (int j = 0; row && j < WIDE; j++) v[j] += p[j];
+		if (sines.step != 0)
+			for (int j = 0; j < WIDE && i + j < h; j++) v[j] += sine_of(&sines, position_of(&at, t), h, i + j);
 		put_wide(x + t * h + i, v, h - i, wide);
 	}
 }
@@ -29,7 +31,7 @@ void cuda_embed_forward(const struct cuda_queue *q, const struct embed_forward_a
 	int wide = wide_rows(a->h, a->x, a->w, a->table, NULL);
 	BY_ELEMENT(q,
 		LAUNCH(embed_forward_kernel<T>, a->n, THREADS, 0, q->stream, (T *)a->x, (const T *)a->w, a->tokens, a->h,
-			a->scale, (const T *)a->table, a->at, wide));
+			a->scale, (const T *)a->table, a->at, a->sines, wide));
 }
 
 /* The row that token t's gradient is added to: of its token, or without tokens of its position */
