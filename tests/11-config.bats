@@ -1674,6 +1674,28 @@ END
 	refused 78 "conv_kernel"
 }
 
+@test "OLMo Hybrid: which layers have attention, sizes that follow from others, and rope that null turns off" {
+	config olmo_hybrid '"pad_token_id": 0' '"num_hidden_layers": 3' '"linear_num_value_heads": null' \
+		'"rope_theta": 50.0'
+	store-layout "$T/config.json" >"$T/layout"
+	grep -q "^kind_of 001$" "$T/layout"
+	grep -q "^rope_dim 8$" "$T/layout"
+	grep -q "layers.0.linear_attn.k_conv1d.weight unit 1 .* shape 24 4 " "$T/layout" # 3 / 4 of 32
+	grep -q "layers.0.linear_attn.g_proj.weight unit 1 .* shape 48 32 " "$T/layout"
+	grep -q "layers.0.feedforward_layer_norm.weight unit 1 " "$T/layout"
+	grep -q "layers.2.post_feedforward_layernorm.weight unit 3 " "$T/layout"
+	for rope in '"rope_theta": null' '"rope_parameters": {"rope_type": "default", "rope_theta": null}'; do
+		config olmo_hybrid '"pad_token_id": 0' '"num_hidden_layers": 4' "$rope"
+		store-layout "$T/config.json" >"$T/layout"
+		grep -q "^kind_of 0001$" "$T/layout"
+		! grep -q "^rope_dim [^0]" "$T/layout"
+	done
+	config olmo_hybrid '"pad_token_id": 0' '"linear_num_key_heads": 3'
+	refused 78 "linear_num_value_heads 4 is not a multiple of linear_num_key_heads 3"
+	config olmo_hybrid '"pad_token_id": 0' '"hidden_act": "gelu"'
+	refused 78 "hidden_act 'gelu' is not supported"
+}
+
 @test "Bamba and Mamba 2 alone: which layers have attention, the classes' defaults, and keys that are refused" {
 	config bamba '"mamba_n_heads": 4' '"attn_layer_indices": [1, 7]' '"num_hidden_layers": 3' '"head_dim": 8'
 	store-layout "$T/config.json" >"$T/layout"

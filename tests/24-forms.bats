@@ -36,7 +36,7 @@ FAMILIES="mixtral qwen2-moe qwen3-moe olmoe granitemoe glm4-moe dots1 solar-open
 
 # bats test_tags=slow
 @test "transformers' own packed files of every family load, and it opens the exports: same tensors and logits" {
-	local c some=$(some 5 $FAMILIES gpt-oss llama4-chunks)
+	local c some=$(some 5 $FAMILIES gpt-oss llama4-chunks olmo-hybrid)
 	need_transformers
 	mkdir "$T/in" "$T/out"
 	with_torch "$GOLDEN/packed.py" make "$GOLDEN" "$T/in" $some 2>/dev/null

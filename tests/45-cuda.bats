@@ -91,13 +91,13 @@ as_on_cpu() {
 
 # bats test_tags=slow
 @test "gated DeltaNet on the cuda device gives the cpu device's gradients, in any order of streams" {
-	as_on_cpu fp32 1e-5 true $(some 2 qwen3-5 qwen3-5-mtp kimi-linear) ${NIGHTLY:+qwen3-5-moe}
+	as_on_cpu fp32 1e-5 true $(some 2 qwen3-5 qwen3-5-mtp kimi-linear) ${NIGHTLY:+qwen3-5-moe olmo-hybrid}
 	as_on_cpu bf16 3e-2 true qwen3-next ${NIGHTLY:+qwen3-5 kimi-linear}
 }
 
 # bats test_tags=slow
 @test "Mamba 2 on the cuda device gives the cpu device's gradients, in any order of streams" {
-	as_on_cpu fp32 1e-5 true falcon-h1-norm ${NIGHTLY:+granite-hybrid nemotron-h-moe falcon-h1}
+	as_on_cpu fp32 1e-5 true falcon-h1-norm ${NIGHTLY:+granite-hybrid nemotron-h-moe falcon-h1 mamba2 bamba}
 	as_on_cpu bf16 3e-2 true nemotron-h ${NIGHTLY:+falcon-h1}
 }
 

@@ -281,6 +281,7 @@ static inline struct delta_args delta_sizes(const struct mt_layer *l, int64_t n,
 		.key_dim = l->key_dim,
 		.value_dim = l->value_dim,
 		.correct = l->mixer != MT_MAMBA,
+		.twice = l->mamba_flags & MT_TWICE_BETA ? 1 : 0,
 		.channels = l->gate_rank != 0};
 }
 /* MLA, else 0: elements of a token in its latents and in the part of k that all heads share; in what kv's latent
@@ -337,6 +338,16 @@ static inline bool attention_plain(const struct mt_geometry *g)
 
 /* Has the model an auxiliary loss or a z-loss of routers? */
 static inline bool has_balance(const struct mt_geometry *g) { return g->aux_coef != 0 || g->z_coef != 0; }
+
+/* Has the layer norms before its mixer and MLP, and behind them? */
+static inline bool has_pre_norms(const struct mt_geometry *g, const struct mt_layer *l)
+{
+	return !(g->flags & (MT_NO_PRE_NORM | MT_SUM_NORM)) || l->mamba_flags & MT_PRE_NORM;
+}
+static inline bool has_post_norms(const struct mt_geometry *g, const struct mt_layer *l)
+{
+	return g->flags & MT_POST_NORM && !(l->mamba_flags & MT_PRE_NORM);
+}
 
 /* Is what attention and MLP add to the residual not added by the GEMM that computes it? */
 static inline bool residual_apart(const struct mt_geometry *g)

@@ -1,5 +1,5 @@
-/* delta.c: gated DeltaNet (arXiv 2412.06464), as Qwen3.5 and Qwen3-Next have it, and Mamba 2 (arXiv 2405.21060), as
- * Granite 4 and Nemotron-H have it.
+/* delta.c: gated DeltaNet (arXiv 2412.06464), as Qwen3.5, Qwen3-Next and OLMo Hybrid have it, and Mamba 2 (arXiv
+ * 2405.21060), as Granite 4 and Nemotron-H have it.
  *
  *     qkv | z | b | a = W norm(x)        a short convolution of qkv, silu, and norms of q and k
  *     o = delta rule(q, k, v, a, b)      out projection of norm(o) silu(z), by head
@@ -173,7 +173,7 @@ static struct gated_norm_args gated_norm_args(const struct run *r, const struct 
 	return (struct gated_norm_args){.n = r->c->n,
 		.heads = heads,
 		.dim = (int64_t)l->value_heads * l->value_dim / heads,
-		.eps = r->c->geo->norm_eps,
+		.eps = l->mixer_eps > 0 ? l->mixer_eps : r->c->geo->norm_eps,
 		.gate_first = is_mamba(l) && !(l->mamba_flags & MT_NORM_FIRST),
 		.sigmoid = l->gate_rank != 0,
 		.all_heads = is_mamba(l),

@@ -139,7 +139,7 @@ static const struct node_kind apart_kind = {.backward = apart_backward};
 
 int pre_norm(struct list *t, int x, struct norm n)
 {
-	if (!(t->g->flags & (MT_NO_PRE_NORM | MT_SUM_NORM))) return norm(t, x, n);
+	if (has_pre_norms(t->g, t->l)) return norm(t, x, n);
 	int v = columns(t, x, 0, t->v[x].width);
 	t->v[v].apart = true;
 	return node_into(t, v, (struct node){.kind = &apart_kind, .in = {x, NONE, NONE}});
@@ -170,7 +170,7 @@ int mixer_input(struct list *t, int x, float by)
 {
 	int in = pre_norm(t, x, norm1);
 	if (by == 1) return in;
-	if (!(t->g->flags & MT_NO_PRE_NORM)) return scaled(t, in, by);
+	if (has_pre_norms(t->g, t->l)) return scaled(t, in, by);
 	return node(t, (struct node){.kind = &scale_kind, .in = {in, NONE, NONE}, .scale = by}, t->v[x].width, AGAIN);
 }
 
@@ -273,7 +273,7 @@ int sum_node(struct list *t, int x, int z, float scale)
 
 int residual_sum(struct list *t, int residual, int z, struct norm post, float scale)
 {
-	if (t->g->flags & MT_POST_NORM) z = norm(t, z, post);
+	if (has_post_norms(t->g, t->l)) z = norm(t, z, post);
 	return sum_node(t, residual, z, scale);
 }
 

@@ -6,7 +6,7 @@
 
 /* The gated delta rule. Of each value head, S (DK, DV) the state, fp32:
  *     S_t = e^g_t S_(t-1) + k_t d_t',  d_t = beta_t (v_t - e^g_t S_(t-1)' k_t),  o_t = S_t' q_t
- *     beta = sigmoid(b), g = -exp(A_log) softplus(a + dt_bias)
+ *     beta = sigmoid(b), or with `twice` 2 sigmoid(b), g = -exp(A_log) softplus(a + dt_bias)
  * Mamba 2 (correct 0) has no correction, steps in place of beta, and a skip connection:
  *     d_t = dt_t v_t,  o_t = S_t' q_t + skip v_t,  dt = softplus(a + dt_bias), but within dt_min .. dt_max,
  *     g = -exp(A_log) dt         a dt that is not between dt_min and dt_max gives a and dt_bias no gradient
@@ -23,6 +23,7 @@ struct delta_args {
 	int64_t n, seq, key_heads, value_heads, key_dim, value_dim; /* DK, DV: at most 256 */
 	int correct;                                                /* 1: gated DeltaNet; 0: Mamba 2 */
 	int channels;                                               /* 1: Kimi delta attention; wants correct */
+	int twice;                                                  /* 1: wants correct, without channels */
 	float dt_min, dt_max;                                       /* Mamba 2; 0 and infinity: no limits */
 	const void *qkv;   /* (N, 2 HK DK + HV DV): q | k | v, as conv leaves them */
 	const void *a, *b; /* (N, HV) each, rows ld and b_ld apart; a of `channels`: (N, HV, DK); Mamba 2: without b */
@@ -51,6 +52,8 @@ struct delta_args {
 /* States of all heads that backward keeps. A document that starts at token `begin` has those before its segments from
  * state begin / DELTA_SEGMENT on: no two documents share one. */
 static inline ON_DEVICE int64_t delta_kept(const struct delta_args *a) { return (a->n - 1) / DELTA_SEGMENT; }
+/* beta is less than */
+static inline ON_DEVICE float delta_beta_most(const struct delta_args *a) { return a->twice ? 2 : 1; }
 /* Gates of a token */
 static inline ON_DEVICE int64_t delta_gates_of(const struct delta_args *a)
 {

@@ -546,24 +546,51 @@ static void refuse_word(struct reader *r, const char *key, const char *only, con
 		REFUSE(r, MT_EX_CONFIG, "%s '%.40s' is not supported", key, is);
 }
 
-/* Qwen3.5 and Qwen3-Next: gated DeltaNet, and attention whose output has a gate, of which q_proj has the rows too */
-void read_delta(struct reader *r, struct model *m)
+/* Gated DeltaNet, with these sizes where the file has no keys for them */
+static void read_delta_sizes(struct reader *r, uint32_t key_heads, uint32_t value_heads, uint32_t key_dim,
+	uint32_t value_dim, struct mt_layer *d)
 {
-	struct mt_layer *d = &m->mixer;
 	d->mixer = MT_DELTA;
-	d->key_heads = key_u32(r, "linear_num_key_heads", 16, 1, 1 << 14);
-	d->value_heads = key_u32(r, "linear_num_value_heads", 32, 1, 1 << 14);
-	d->key_dim = key_u32(r, "linear_key_head_dim", 128, 1, MT_DELTA_DIM);
-	d->value_dim = key_u32(r, "linear_value_head_dim", 128, 1, MT_DELTA_DIM);
+	d->key_heads = key_u32(r, "linear_num_key_heads", key_heads, 1, 1 << 14);
+	d->value_heads = key_u32(r, "linear_num_value_heads", value_heads, 1, 1 << 14);
+	d->key_dim = key_u32(r, "linear_key_head_dim", key_dim, 1, MT_DELTA_DIM);
+	d->value_dim = key_u32(r, "linear_value_head_dim", value_dim, 1, MT_DELTA_DIM);
 	d->conv_width = key_u32(r, "linear_conv_kernel_dim", 4, 1, MT_CONV_WIDTH);
 	if (!r->rc && d->value_heads % d->key_heads)
 		REFUSE(r, MT_EX_CONFIG, "linear_num_value_heads %u is not a multiple of linear_num_key_heads %u",
 			d->value_heads, d->key_heads);
+}
+
+/* Qwen3.5 and Qwen3-Next: gated DeltaNet, and attention whose output has a gate, of which q_proj has the rows too */
+void read_delta(struct reader *r, struct model *m)
+{
+	read_delta_sizes(r, 16, 32, 128, 128, &m->mixer);
 	if (!key_bool(r, r->root, "attn_output_gate", true))
 		REFUSE(r, MT_EX_CONFIG, "attn_output_gate false is not supported");
 	refuse_word(r, "output_gate_type", "swish", "silu");
 	refuse_word(r, "mamba_ssm_dtype", "float32", "float32");
 	m->base.output_gate = MT_GATE_IN_Q;
+}
+
+/* OLMo Hybrid: gated DeltaNet in layers whose norms are before it and the MLP. Null counts as no key, but a rope_theta
+ * of null means no rope. Without layer_types each fourth layer has attention, or the last of fewer. */
+void read_olmo_hybrid(struct reader *r, struct model *m)
+{
+	static const char *const sizes[] = {"linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim",
+		"linear_value_head_dim"};
+	json_t *root = (json_t *)r->root, *rope = json_object_get(root, "rope_parameters");
+	uint32_t heads = m->base.heads, layers = m->geo.layers;
+	for (int i = 0; i < 4; i++)
+		if (json_is_null(json_object_get(root, sizes[i]))) json_object_del(root, sizes[i]);
+	uint32_t dim = 3 * m->geo.hidden / 4 / key_u32(r, sizes[0], heads, 1, 1 << 14);
+	read_delta_sizes(r, heads, heads, dim, 2 * key_u32(r, sizes[2], dim, 1, MT_DELTA_DIM), &m->mixer);
+	m->mixer.mixer_eps = 1e-5f;
+	m->mixer.mamba_flags = MT_PRE_NORM;
+	if (key_bool(r, root, "linear_allow_neg_eigval", true)) m->mixer.mamba_flags |= MT_TWICE_BETA;
+	m->no_rope = json_is_null(json_object_get(is_given(rope) ? rope : root, "rope_theta"));
+	m->mixed = true;
+	if (is_given(json_object_get(root, "layer_types"))) return;
+	for (uint32_t i = 0; i < layers; i++) m->mixes[i] = i % 4 != 3 && (layers > 3 || i + 1 < layers);
 }
 
 /* A limit of time_step_limit. Python's JSON has Infinity, and that of transformers 5 an object instead. */

@@ -310,6 +310,9 @@ static const struct family families[] = {
 	{"olmo3", "Olmo3ForCausalLM", .size = {32, 4096, 11008, 50304, 2048, 32, DERIVED, DERIVED}, .flags = OLMO_FLAGS,
 		.flag_key = {ATTENTION_BIAS}, .eps = 1e-5, .pad = 1 + 1, .theta = 5e5, .local_theta = 5e5,
 		.window = WINDOW_PATTERN, .pattern = 4},
+	{"olmo_hybrid", "OlmoHybridForCausalLM", .size = {32, 3840, 11008, 100352, 65536, 30, DERIVED, DERIVED},
+		.flags = OLMO_FLAGS, .flag_key = {ATTENTION_BIAS}, .only_act = true, .names = MT_NAMES_OLMO_HYBRID,
+		.pad = 1 + 100277, .delta = true, .read = read_olmo_hybrid},
 	{"exaone4", "Exaone4ForCausalLM", .size = {32, 4096, 16384, 102400, 2048, 32, 32, DERIVED},
 		.flags = MT_NO_PRE_NORM | MT_POST_NORM | MT_QK_NORM, .eps = 1e-5, .window = WINDOW_PATTERN,
 		.window_null_none = true, .pattern = 4, .pattern_key = SLIDING_PATTERN, .nope = NOPE_BESIDE_WINDOWS},
@@ -659,7 +662,7 @@ static const struct {
 	{"layers that run several times are needed", "dory hrm_text"},
 	{"blocks with AltUp and LAuReL are needed", "gemma3n gemma3n_text"},
 	{"blocks with two attentions are needed", "longcat_flash"},
-	{"another recurrent mixer is needed", "bailing_hybrid falcon_mamba jamba lara_mini mamba minimax olmo_hybrid "
+	{"another recurrent mixer is needed", "bailing_hybrid falcon_mamba jamba lara_mini mamba minimax "
 		"recurrent_gemma rwkv xlstm zamba"},
 	{"Mamba 2 in another block is needed", "zamba2"},
 	{"experts need another router", "dbrx kolibri1 phimoe"},

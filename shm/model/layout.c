@@ -91,7 +91,7 @@ static const struct entry {
 	enum mt_role_tensor role;
 	bool slab;
 	/* inside its block, * for an expert's number; the whole name for units 0 and L + 1, or behind "/"; behind "<" that
-	 * inside the block before */
+	 * inside the block before; NULL: it is part of the one before */
 	const char *name;
 	enum size rows, cols; /* (rows, cols); (rows) if cols is NONE; () if both are */
 	uint64_t needs;       /* a model has it that has all of these, */
@@ -131,11 +131,15 @@ static const struct entry {
 	{MT_T_KVUP, true, "self_attn.g_b_proj.weight", D_VALUE_ROWS, GATE_RANK, KIMI, 0},
 	{MT_T_SINKS, true, "self_attn.sinks", HEADS, NONE, ATTENTION | MT_SINKS, 0},
 	{MT_T_OGATE, true, "self_attn.gate_proj.weight", Q_ROWS, HIDDEN, ATTENTION | OWN_GATE, 0},
-	{MT_T_DQKV, true, "linear_attn.in_proj_qkv.weight", D_QKV_ROWS, HIDDEN, DELTA, 0},
+	{MT_T_DQKV, true, "linear_attn.in_proj_qkv.weight", D_KEY_ROWS, HIDDEN, DELTA, 0},
+	{MT_T_K, false, NULL, D_KEY_ROWS, HIDDEN, DELTA, 0},
+	{MT_T_V, false, NULL, D_VALUE_ROWS, HIDDEN, DELTA, 0},
 	{MT_T_DZ, false, "linear_attn.in_proj_z.weight", D_VALUE_ROWS, HIDDEN, DELTA, 0},
 	{MT_T_DB, false, "linear_attn.in_proj_b.weight", D_HEADS, HIDDEN, DELTA, 0},
 	{MT_T_DA, false, "linear_attn.in_proj_a.weight", D_HEADS, HIDDEN, DELTA, 0},
-	{MT_T_CONV, true, "linear_attn.conv1d.weight", D_QKV_ROWS, D_WIDTH, DELTA, 0},
+	{MT_T_CONV, true, "linear_attn.conv1d.weight", D_KEY_ROWS, D_WIDTH, DELTA, 0},
+	{MT_T_CONVK, false, NULL, D_KEY_ROWS, D_WIDTH, DELTA, 0},
+	{MT_T_CONVV, false, NULL, D_VALUE_ROWS, D_WIDTH, DELTA, 0},
 	{MT_T_DT_BIAS, true, "linear_attn.dt_bias", D_HEADS, NONE, DELTA, 0},
 	{MT_T_A_LOG, true, "linear_attn.A_log", D_HEADS, NONE, DELTA, 0},
 	{MT_T_DNORM, true, "linear_attn.norm.weight", D_DIM, NONE, DELTA, 0},
@@ -242,6 +246,7 @@ static const struct names {
 	bool by_group;       /* in files q | k | v is cut by kv head: its query heads, its k, its v */
 	uint32_t shards;     /* in files q | v | k is cut into so many parts */
 	bool matrix;         /* files have a row of corrections, not a vector */
+	bool thirds;         /* files have thirds of the convolution's channels, not those of q, of k and of v */
 	const char *experts; /* the module of all experts in transformers 5; NULL: mlp.experts. */
 	const char *module;  /* the one module of each block, instead of self_attn, mamba and mlp; NULL: these */
 	struct {
@@ -254,12 +259,19 @@ static const struct names {
 #undef NAMES
 };
 
+/* Of a role that gated DeltaNet and attention both have, the other name may be that of one of them. */
+static bool is_meant(const char *other, const struct entry *e)
+{
+	return !other || !strncmp(other, "linear_attn.", strlen("linear_attn.")) == !!(e->needs & DELTA);
+}
+
 static const char *name_of(const struct mt_geometry *geo, const struct entry *e)
 {
 	if (e->needs & (CONV | MAMBA)) return e->name; /* attention's out_proj has the same role */
 	for (enum mt_names row = geo->names; row != MT_NAMES_LLAMA; row = names[row].base)
 		for (size_t i = 0; i < sizeof names->other / sizeof *names->other && names[row].other[i].role; i++)
-			if (names[row].other[i].role == e->role) return names[row].other[i].name;
+			if (names[row].other[i].role == e->role && is_meant(names[row].other[i].name, e))
+				return names[row].other[i].name;
 	return e->name;
 }
 
@@ -292,6 +304,7 @@ static bool has(const struct mt_geometry *geo, const struct mt_layer *k, const s
 		is |= k->q_rank ? Q_LATENT : 0;
 		is |= (k->parts & MT_IN_NORM ? IN_NORM : 0) | (k->parts & MT_OWN_O_BIAS ? MT_O_BIAS : 0);
 		is |= k->output_gate == MT_GATE_APART ? OWN_GATE : 0;
+		is &= k->mamba_flags & MT_PRE_NORM ? ~(uint64_t)(MT_NO_PRE_NORM | MT_POST_NORM) : ~(uint64_t)0;
 	}
 	return (is & e->needs) == e->needs && !(is & e->without);
 }
@@ -349,10 +362,16 @@ static bool is_transposed(const struct mt_geometry *geo, const struct mt_layer *
 	return k && e->cols != NONE && (experts ? k->expert_flags & MT_TRANSPOSED : geo->flags & MT_IN_OUT);
 }
 
+static bool is_conv(uint32_t role) { return role == MT_T_CONV || role == MT_T_CONVK || role == MT_T_CONVV; }
+
 static struct shape shape_of(const struct mt_geometry *geo, const struct mt_layer *k, const struct entry *e)
 {
 	uint64_t rows = size_of(geo, k, e->rows), cols = size_of(geo, k, e->cols);
 	if (e->role == MT_T_CORRECTION && names[geo->names].matrix) return (struct shape){1, rows};
+	if (is_conv(e->role) && names[geo->names].thirds) {
+		uint64_t all = size_of(geo, k, D_QKV_ROWS), third = (all + 2) / 3;
+		rows = e->role == MT_T_CONVV ? all - 2 * third : third;
+	}
 	return is_transposed(geo, k, e) ? (struct shape){cols, rows} : (struct shape){rows, cols};
 }
 
@@ -389,8 +408,6 @@ static void extend(struct mt_tensor *t, struct shape size, uint32_t experts, boo
 		t->shape[1] = size.cols ? size.cols : 1;
 	}
 }
-
-static bool is_conv(uint32_t role) { return role == MT_T_CONV || role == MT_T_CONVK || role == MT_T_CONVV; }
 
 static int count(struct mt_tensor *t)
 {
@@ -876,7 +893,7 @@ uint32_t mt_forms(const struct mt_geometry *geo)
 		experts |= k->experts != 0;
 		own |= k->experts && k->expert_flags & (MT_EXPERT_BIAS | MT_TRANSPOSED);
 	}
-	return experts && !own ? MT_FORMS : 1;
+	return experts && !own ? MT_FORMS : names[geo->names].renamed ? 2 : 1;
 }
 
 int mt_layout_files(struct mt_layout *l, const struct mt_geometry *geo, uint32_t form)

@@ -161,3 +161,14 @@ NAMES(CTRL, .blocks = "transformer.h", .other = {{MT_T_EMBED, "transformer.w.wei
 	{MT_T_OB, "multi_head_attention.dense.bias"}, {MT_T_NORM2, "layernorm2.weight"}, {MT_T_NORM2B, "layernorm2.bias"},
 	{MT_T_UP, "ffn.0.weight"}, {MT_T_UPB, "ffn.0.bias"}, {MT_T_DOWN, "ffn.2.weight"}, {MT_T_DOWNB, "ffn.2.bias"},
 	{MT_T_FNORM, "transformer.layernorm.weight"}, {MT_T_FNORMB, "transformer.layernorm.bias"}})
+/* transformers 5.24 cuts the convolutions of q, k and v into thirds of all channels. */
+NAMES(OLMO_HYBRID_5, .base = MT_NAMES_OLMO_HYBRID, .thirds = true,
+	.other = {{MT_T_POST1, "feedforward_layer_norm.weight"}})
+NAMES(OLMO_HYBRID, .renamed = true, .now = MT_NAMES_OLMO_HYBRID_5,
+	.other = {{MT_T_NORM1, "attention_layer_norm.weight"}, {MT_T_NORM2, "feedforward_layer_norm.weight"},
+	{MT_T_DQKV, "linear_attn.q_proj.weight"}, {MT_T_K, "linear_attn.k_proj.weight"},
+	{MT_T_V, "linear_attn.v_proj.weight"}, {MT_T_DZ, "linear_attn.g_proj.weight"},
+	{MT_T_DB, "linear_attn.b_proj.weight"}, {MT_T_DA, "linear_attn.a_proj.weight"},
+	{MT_T_CONV, "linear_attn.q_conv1d.weight"}, {MT_T_CONVK, "linear_attn.k_conv1d.weight"},
+	{MT_T_CONVV, "linear_attn.v_conv1d.weight"}, {MT_T_DNORM, "linear_attn.o_norm.weight"},
+	{MT_T_O, "linear_attn.o_proj.weight"}})

@@ -76,7 +76,7 @@ enum mt_mixer {                 /* what combines the tokens of a block */
 	MT_NO_MIXER,                /* the block is an MLP alone */
 };
 
-enum {                          /* mt_layer.mamba_flags; MT_CONV has the biases, too */
+enum {                          /* mt_layer.mamba_flags; MT_CONV has the biases, too, and MT_DELTA the last two */
 	MT_CONV_BIAS = 1,
 	MT_BESIDE_ATTENTION = 2,    /* attention and Mamba 2 read the same norm's output, and both are added; heads, ... are
 								 * attention's */
@@ -84,6 +84,8 @@ enum {                          /* mt_layer.mamba_flags; MT_CONV has the biases,
 	MT_NORM_FIRST = 8,          /* or the norm is before that */
 	MT_IN_BIAS = 16,
 	MT_OUT_BIAS = 32,           /* MT_BESIDE_ATTENTION: of its own output projection; else of the block's */
+	MT_PRE_NORM = 64,           /* norms are before mixer and MLP alone, whatever the model's flags say */
+	MT_TWICE_BETA = 128,        /* beta is 2 sigmoid(b) */
 };
 
 enum mt_gate { MT_NO_GATE, MT_GATE_IN_Q, MT_GATE_APART }; /* w is in q_proj, or a tensor of its own */
@@ -119,7 +121,7 @@ struct mt_layer {                /* what all layers of a kind have in common */
 	float    weight_eps;        /* MT_RENORMALISE: is added to the sum */
 	uint32_t q_rank, kv_rank;   /* MT_MLA: elements of its latents; q_rank 0: q has none */
 	uint32_t v_dim;             /* MT_MLA: of a head of v; the last rope_dim elements of one of q and k turn */
-	uint32_t mamba_flags;       /* MT_MAMBA, MT_CONV: these */
+	uint32_t mamba_flags;       /* not attention: these */
 	float    dt_min, dt_max;    /* MT_MAMBA: limits of the time step */
 	uint32_t span;              /* a document is cut into spans of so many tokens, and a token attends to those of its
 								 * own; 0: it is not cut. Llama 4 calls them chunks */
@@ -128,7 +130,8 @@ struct mt_layer {                /* what all layers of a kind have in common */
 								 * a gate; gates and z, of which sigmoid is taken, are made of latents of this size */
 	uint32_t mtp;               /* not 0: the block of multi-token prediction, and how files name it; the last layer */
 	uint32_t parts;             /* these: */
-	uint32_t reserved[8];
+	float    mixer_eps;         /* of the norm behind MT_DELTA's rule; 0: norm_eps */
+	uint32_t reserved[7];
 };
 
 enum {                          /* mt_layer.parts */

@@ -78,6 +78,18 @@ CASES = {
         "dialect": 5, "double": True, "factors": {"embed": 3.0, "gate.weight": 3.0, "q_b_proj": 0.6},
         "correction": (0, 0.4),
         "train": {"micro": 2, "seq": 40, "warmup": 2, "clip": 2.2}},
+    # OLMo Hybrid: gated DeltaNet with beta up to 2, and norms before it and its MLP; norms behind attention, which has
+    # no rope, and its MLP. Values are small, as the gated norm's eps is 1e-5 always
+    "olmo-hybrid": {
+        "config": transformers.OlmoHybridConfig(
+            **{**SMALL, "hidden_size": 16}, intermediate_size=20, num_hidden_layers=3, num_attention_heads=2,
+            num_key_value_heads=1, pad_token_id=None, attention_bias=True, linear_num_key_heads=2,
+            linear_num_value_heads=4, linear_conv_kernel_dim=3, linear_value_head_dim=10,
+            rope_parameters={"rope_type": "default", "rope_theta": None},
+            layer_types=["linear_attention", "full_attention", "linear_attention"]),
+        "dialect": 5, "double": True, "factors": {"embed": 3.0, "linear_attn.o_proj": 0.3, "conv1d": 0.05},
+        "uniform": {**UNIFORM, "o_norm": (0.6, 1.4)},
+        "train": {"micro": 2, "seq": 140, "warmup": 2, "wd": 0.1, "clip": 3.04}},
     # short convolutions of 3 tokens before and behind attention, tied; the MLP's size is 2 / 3 of intermediate_size,
     # times a factor, rounded up
     "lfm2": {

@@ -8,11 +8,6 @@ import transformers as hf
 
 import cases_mixers
 
-# transformers 5.24 writes the MLP of kimi_linear's dense layers with the module of those with experts, and layers of
-# two wrappers' text models as those of their vision towers.
-RELEASED = {"kimi_linear": (r"block_sparse_moe\.(\w+_proj)", r"mlp.\1"),
-            "kimi_k25": (r"(language_model\.model)\.blocks", r"\1.layers"),
-            "qianfan_ocr": (r"(language_model\.model)\.encoder\.layers", r"\1.layers")}
 FULL, SLIDING = "full_attention", "sliding_attention"
 TEXT = {"vocab_size": 61, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,
         "num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": None, "bos_token_id": 1,

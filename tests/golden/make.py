@@ -19,7 +19,6 @@ import json
 import math
 import os
 import random
-import re
 import shutil
 import statistics
 import sys
@@ -41,6 +40,7 @@ from logits import plainly
 import mtp
 import preferences
 from records import CONTEXT_ONLY, Weighted, ids, pack, read_records, target_weights, targets, write_records
+from released import RENAMED, released
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 STEPS = 20
@@ -270,11 +270,7 @@ def untrained(model):
 def as_files(model, tensors):
     """A model's tensors under the names and in the shapes of its files: transformers packs all experts of a layer."""
     files = revert_weight_conversion(model, dict(tensors))
-    return {released(model.config, name): t.contiguous() for name, t in files.items()}
-
-
-def released(config, name):
-    return mtp.files(config, re.sub(*cases_wrappers.RELEASED.get(config.model_type, ("^$", "")), name))
+    return released(model.config, {name: t.contiguous() for name, t in files.items()})
 
 
 def as_transformers_4(config, case):
@@ -334,8 +330,8 @@ def save_model(model, case, path):
     """The folder "model"; with case["both"] config.json in the other dialect beside it, as config.other.json."""
     model.save_pretrained(os.path.join(path, "model"), max_shard_size=case.get("shard", "1GB"))
     file = os.path.join(path, "model", "model.safetensors")
-    if model.config.model_type in cases_wrappers.RELEASED or mtp.weight(model.config):
-        save_file({released(model.config, name): t for name, t in load_file(file).items()}, file, {"format": "pt"})
+    if model.config.model_type in RENAMED or model.config.model_type == "olmo_hybrid" or mtp.weight(model.config):
+        save_file(released(model.config, load_file(file)), file, {"format": "pt"})
     file = os.path.join(path, "model", "config.json")
     with open(file) as f:
         new = json.load(f)

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Golden mixtures of experts as transformers' classes have them in memory, and what mt makes of them.
+"""Golden mixtures of experts as transformers' classes have them in memory, olmo-hybrid as transformers writes it, and
+what mt makes of them.
 
     packed.py make GOLDEN DIR CASE...   save GOLDEN/CASE/model to DIR/CASE, under the names of the classes' parameters
     packed.py check DIR OUT CASE...     OUT/CASE, exported from DIR/CASE: transformers opens it: same tensors and logits
@@ -19,7 +20,7 @@ def opened(path):
 
 def make(golden, where, *cases):
     for case in cases:
-        opened(f"{golden}/{case}/model").save_pretrained(f"{where}/{case}", save_original_format=False)
+        opened(f"{golden}/{case}/model").save_pretrained(f"{where}/{case}", save_original_format=case == "olmo-hybrid")
 
 
 def check(where, out, *cases):

@@ -11,7 +11,6 @@ import json
 import math
 import os
 import random
-import re
 import struct
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from transformers.core_model_loading import revert_weight_conversion  # noqa: E4
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir, "golden"))
 import cases_wrappers  # noqa: E402
+from released import released  # noqa: E402
 
 FULL, SLIDING, DELTA, CONV = "full_attention", "sliding_attention", "linear_attention", "conv"
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
@@ -147,6 +147,11 @@ FAMILIES.update({
     "qwen3_5_text": HYBRID, "qwen3_5_moe_text": {**HYBRID, "shared_expert_intermediate_size": [10]},
     "qwen3_next": {**HYBRID, "mlp_only_layers": [[1]], "decoder_sparse_step": [2], "norm_topk_prob": [False]},
 })
+FAMILIES["olmo_hybrid"] = {
+    **BIAS, "layer_types": [None, [DELTA, FULL, FULL, DELTA]], "linear_key_head_dim": [None, 10],
+    "linear_num_value_heads": [None, 8], "linear_value_head_dim": [None, 10], "linear_conv_kernel_dim": [3],
+    "linear_allow_neg_eigval": [True, False], "rope_parameters": [
+        None, {"rope_type": "default", "rope_theta": None}, {**YARN, "rope_theta": 500.0}]}
 FAMILIES["lfm2"] = {"layer_types": [None, [CONV, FULL, FULL, CONV]], "full_attn_idxs": [[0, 2], [3]],
                     "conv_L_cache": [2, 4], "conv_bias": [True, False], "block_auto_adjust_ff_dim": [True, False],
                     "block_multiple_of": [4], "block_ffn_dim_multiplier": [1.3], "block_ff_dim": [24],
@@ -556,12 +561,10 @@ def check(where, config):
     with torch.device("meta"):
         model = whole.from_config(meant)
     kept = {n: b for n, b in model.named_buffers() if n in model.state_dict()}
-    files = revert_weight_conversion(model, {**dict(model.named_parameters()), **kept})
+    files = released(meant, revert_weight_conversion(model, {**dict(model.named_parameters()), **kept}))
     files = {name: p for name, p in files.items() if ".indexer." not in name}  # which is carried
     shapes = {name: tuple(p.squeeze(1).shape if "conv" in name and p.dim() == 3 else
                           p.flatten(0, 2).shape if p.dim() == 4 else p.shape) or (1,) for name, p in files.items()}
-    renamed = cases_wrappers.RELEASED.get(config["model_type"], ("^$", ""))
-    shapes = {re.sub(*renamed, name): shape for name, shape in shapes.items()}
     if config["model_type"] in WRAPPERS:
         shapes, tensors = one_by_one(text_names(shapes)), one_by_one(tensors)
         meant = meant.get_text_config()

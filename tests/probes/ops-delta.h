@@ -187,7 +187,8 @@ static void delta_defined(const struct delta_args *a, int64_t begin, int64_t n, 
 			g[r] = -rate * step;
 			keeps[r] = exp(g[r]);
 		}
-		double beta = a->correct ? sigmoid_of((double)((const float *)a->b)[t * a->b_ld + h]) : step;
+		double most = a->twice ? 2 : 1;
+		double beta = a->correct ? most * sigmoid_of((double)((const float *)a->b)[t * a->b_ld + h]) : step;
 		for (int64_t c = 0; c < DV; c++) {
 			m[c] = 0;
 			for (int64_t r = 0; a->correct && r < DK; r++) m[c] += keeps[r] * S0[r * DV + c] * (double)k[r];
@@ -227,11 +228,11 @@ static void delta_defined(const struct delta_args *a, int64_t begin, int64_t n, 
 			want->ddt_bias[h * gates + r] += da;
 			want->da_log[h] += dg[r] * g[r];
 		}
-		if (a->correct) want->db[t * want->db_ld + h] = dbeta * beta * (1 - beta);
+		if (a->correct) want->db[t * want->db_ld + h] = dbeta * beta * (1 - beta / most);
 	}
 }
 
-enum rule { GATED, STEPS, CHANNELS }; /* gated DeltaNet, Mamba 2, Kimi delta attention */
+enum rule { GATED, TWICE, STEPS, CHANNELS }; /* gated DeltaNet, with beta up to 2, Mamba 2, Kimi delta attention */
 
 static const struct decay {
 	const char *name;
@@ -242,6 +243,8 @@ static const struct decay {
 } slow = {", slow decay", 0.001, 0.01, 0, 0, GATED, 0, 0}, common = {"", 0.2, 2, 0, 0, GATED, 0, 0},
   wide_decay = {", any decay", 0.01, 16, 0, 0, GATED, 0, 0}, fast = {", fast decay", 50, 400, 0, 0, GATED, 0, 0},
   alike = {", keys alike", 0.2, 2, 0.5, 1, GATED, 0, 0}, quiet = {", beta near 0", 0.2, 2, -4, 0, GATED, 0, 0},
+  twice = {", beta up to 2", 0.2, 2, 1, 0, TWICE, 0, 0},
+  slow_twice = {", beta up to 2, slow decay", 0.001, 0.01, 1, 0, TWICE, 0, 0},
   steps = {", steps", 0.2, 2, 0, 0, STEPS, 0, 0}, slow_steps = {", slow steps", 0.001, 0.01, 0, 0, STEPS, 0, 0},
   fast_steps = {", fast steps", 50, 400, 0, 0, STEPS, 0, 0},
   limited = {", limited steps", 0.02, 0.2, 0, 0, STEPS, 0.25, 1.5},
@@ -261,6 +264,7 @@ static struct delta_args delta_of(int64_t n, int64_t seq, const int64_t *lengths
 	s.value_dim = of.value_dim;
 	s.correct = decay.rule != STEPS;
 	s.channels = decay.rule == CHANNELS;
+	s.twice = decay.rule == TWICE;
 	s.dt_min = (float)decay.dt_min;
 	s.dt_max = decay.dt_max > 0 ? (float)decay.dt_max : INFINITY;
 	s.starts = s.host_starts = documents_of(n, seq, lengths);
@@ -613,7 +617,8 @@ static void test_deltas(void)
 	static const struct mixed_rows rows[] = {{1, 328, mixed, {1, 2, 16, 8}, &wide_decay, 0, 0},
 		{2, 150, mixed, {1, 3, 20, 33}, &common, 0, 0}, {1, 70, one, {2, 2, 7, 50}, &common, 0, 0},
 		{1, 1, one, {2, 4, 16, 8}, &common, 0, 0}, {1, 200, one, {1, 2, 128, 128}, &common, 0, 0},
-		{1, 70, one, {1, 1, 256, 200}, &common, 0, 0}, {1, 1100, two, {1, 2, 8, 12}, &common, 0, 0}};
+		{1, 70, one, {1, 1, 256, 200}, &common, 0, 0}, {1, 1100, two, {1, 2, 8, 12}, &common, 0, 0},
+		{2, 150, mixed, {1, 3, 20, 33}, &twice, 0, 0}, {1, 300, one, {2, 4, 16, 8}, &slow_twice, 0, 0}};
 	test_conv(1, 200, mixed, (struct shape){2, 4, 16, 8}, 4, 0);
 	test_conv(2, 40, one, (struct shape){1, 3, 20, 33}, 4, 1);
 	test_conv(3, 5, one, (struct shape){2, 2, 7, 50}, 4, 3);

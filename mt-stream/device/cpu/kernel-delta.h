@@ -5,16 +5,16 @@
  *     A = low(beta_i D_ij k_i.k_j)    P = D_ij q_i.k_j for i >= j
  *     d = (1 + A)^-1 beta (v - e k S)    o = e q S + P d    next S = e_C S + (l k)' d
  * Backward, from do and the gradient dS1 of the next state, with A, P, d recomputed:
- *     r = (1 + A)^-T (P' do + l k dS1)    dv = beta r    db = (1 - beta) r.d
+ *     r = (1 + A)^-T (P' do + l k dS1)    dv = beta r    db = (1 - beta / most) r.d
  *     dP = D do d' for i >= j    dA = -low(beta D r d')    doS = do S'    dkS = -beta e r    w = l d dS1'
  *     dq = dP k + e doS    dk = (dA + dA') k + dP' q + dkS S' + w    dS = e_C dS1 + (e q)' do + k' dkS
  * Mamba 2, where nothing corrects, is the case A = 0 with d = beta v, beta = dt, and
  *     o = e q S + P d + skip v    r = P' do + l k dS1    dv = beta r + skip do    of dt: r.v    dskip = do.v
  * S is zero before a document's first chunk, and dS1 after its last one: what is multiplied by it is left out.
  *
- * Keys of the delta rule are at most 1 long and beta < 1, so A's inverse is bounded, and D <= 1. Two things are sums
- * where differences would cancel: the exponents c_i - c_j = g_(j+1) + .. + g_i, as c may reach -1000, and the gradient
- * of g (below).
+ * Keys of the delta rule are at most 1 long and beta < most, 1 or 2, so A's inverse is bounded, and D <= 1. Two
+ * things are sums where differences would cancel: the exponents c_i - c_j = g_(j+1) + .. + g_i, as c may reach -1000,
+ * and the gradient of g (below).
  *
  * All products are those of kernel-attention.h, with tiles of QT = 64 columns or rows of ld elements. A tile's rows
  * from n on, up to a multiple of VW, are zeros, unless no product reads them.
@@ -106,6 +106,7 @@ static void delta_gates(const struct delta_tile *t, const struct delta_args *a, 
 {
 	const float *x = (const float *)a->a + first * a->ld + head, *b = (const float *)a->b;
 	float rate = -expf(((const float *)a->a_log)[head]), bias = ((const float *)a->dt_bias)[head];
+	vf most = v_set(delta_beta_most(a));
 	for (int64_t i = 0; i < round_up(t->n, VW); i++) {
 		t->g[i] = i < t->n ? x[i * a->ld] + bias : 0;
 		t->beta[i] = b && i < t->n ? b[(first + i) * a->b_ld + head] : 0;
@@ -114,7 +115,7 @@ static void delta_gates(const struct delta_tile *t, const struct delta_args *a, 
 		vf soft = v_softplus(v_load(t->g + i));
 		if (!a->correct) soft = delta_step(a, soft);
 		v_store(t->g + i, v_set(rate) * soft);
-		v_store(t->beta + i, a->correct ? v_sigmoid(v_load(t->beta + i)) : soft);
+		v_store(t->beta + i, a->correct ? most * v_sigmoid(v_load(t->beta + i)) : soft);
 	}
 }
 
@@ -403,7 +404,8 @@ static void delta_back_values(const struct delta_tile *t, const struct delta_arg
 			v_put(dv + j, t->dv - j, x);
 		}
 		if (a->correct) {
-			((float *)a->db)[(first + i) * a->db_ld + head] = (1 - t->beta[i]) * dot(r, t->v + i * t->ldv, t->ldv);
+			((float *)a->db)[(first + i) * a->db_ld + head] = (1 - t->beta[i] / delta_beta_most(a)) *
+				dot(r, t->v + i * t->ldv, t->ldv);
 		} else {
 			*delta_kept_token(a, 1, first + i, head) = head_dot(r, delta_v(a, first + i, head), t->dv);
 			*delta_kept_token(a, 2, first + i, head) = head_dot(d_o, delta_v(a, first + i, head), t->dv);

@@ -356,7 +356,7 @@ static __global__ void __launch_bounds__(THREADS) delta_chunk_kernel(struct delt
 			else b = step_of(&a, softplus(x));
 		}
 		g[i] = i < c.n ? -rate * (CORRECT ? softplus(x) : b) : 0;
-		beta[i] = i < c.n ? (CORRECT ? 1.0f / (1.0f + expf(-b)) : b) : 0;
+		beta[i] = i < c.n ? (CORRECT ? delta_beta_most(&a) / (1.0f + expf(-b)) : b) : 0;
 	}
 	for (int64_t c0 = 0; c0 < a.key_dim; c0 += TILE) {
 		__syncthreads();
@@ -905,7 +905,8 @@ static __device__ __forceinline__ void chunk_pairs(T *dP, T *dA, T *u, T *v, con
 			int row = ROW(e);
 			int64_t t = c->first + row, at = t * a->value_heads + head;
 			if (row != COLUMN(n, e) || row >= c->n) continue;
-			if (CORRECT) put((T *)a->db + t * a->db_ld + head, (1.0f - s->f[BETA * TILE + row]) * b[n][e]);
+			float share = s->f[BETA * TILE + row] / delta_beta_most(a);
+			if (CORRECT) put((T *)a->db + t * a->db_ld + head, (1.0f - share) * b[n][e]);
 			if (!CORRECT) r->dd[at] = b[n][e];
 			if (!CORRECT) r->dskip[at] = kk[n][e];
 		}
