@@ -50,17 +50,21 @@ static void fill_random(struct fill *f, uint32_t index, uint64_t from, uint64_t 
 	}
 }
 
-/* A_log: logarithms of numbers that are uniform between 0.01 and 16; Mamba 2: of 1, 2, 3, ... Of two normal numbers,
- * exp(-(a^2 + b^2) / 2) is uniform between 0 and 1. */
+/* A_log: logarithms of numbers that are uniform between 0.01 and 16; Mamba 2: of 1, 2, 3, ...; Mamba 1: so in each
+ * channel. Its dt_bias: of steps between 0.001 and 0.1, whose logarithms are uniform, the inverse of softplus. Of two
+ * normal numbers, exp(-(a^2 + b^2) / 2) is uniform between 0 and 1. */
 static void fill_decay(struct fill *f, uint32_t index, uint64_t from, uint64_t to)
 {
 	const struct mt_tensor *t = mt_tensor(f->run, index);
-	bool mamba = mt_layer_of(mt_geometry(f->run), t->unit - 1)->mixer == MT_MAMBA;
-	double z[2];
+	const struct mt_layer *k = mt_layer_of(mt_geometry(f->run), t->unit - 1);
+	bool scan = k->mixer == MT_MAMBA_1, mamba = k->mixer == MT_MAMBA || scan;
+	double z[2], x;
 	for (uint64_t i = from; i < to; i++) {
 		normal_pair(f->seed, index, i, z);
 		double uniform = exp(-(z[0] * z[0] + z[1] * z[1]) / 2);
-		store_weight(f->run, t, i, (float)log(mamba ? (double)i + 1 : 0.01 + (16 - 0.01) * uniform));
+		if (t->role == MT_T_DT_BIAS) x = log(expm1(0.001 * pow(100, uniform)));
+		else x = log(mamba ? (double)(scan ? i % k->key_dim : i) + 1 : 0.01 + (16 - 0.01) * uniform);
+		store_weight(f->run, t, i, (float)x);
 	}
 }
 
@@ -113,7 +117,8 @@ static void fill_tensor(struct fill *f, uint32_t index, uint64_t from, uint64_t 
 	const struct mt_tensor *t = mt_tensor(f->run, index);
 	const struct mt_geometry *geo = mt_geometry(f->run);
 	float first = t->ndim >= 2 && !is_vector(t->role) ? NAN : first_value(geo, t->role);
-	if (t->role == MT_T_A_LOG) fill_decay(f, index, from, to);
+	bool steps = t->role == MT_T_DT_BIAS && mt_layer_of(geo, t->unit - 1)->mixer == MT_MAMBA_1;
+	if (t->role == MT_T_A_LOG || steps) fill_decay(f, index, from, to);
 	else if (isnan(first)) fill_random(f, index, from, to);
 	else if (first != 0)
 		for (uint64_t i = from; i < to; i++) store_weight(f->run, t, i, first);

@@ -1631,6 +1631,40 @@ END
 	refused 78 "layer_types 'conv' is not supported"
 }
 
+@test "Mamba 1: channels, a rank of dt, norms, layers of one half, Jamba's layers, and keys that are refused" {
+	config mamba '"num_hidden_layers": 2' '"intermediate_size": null' '"time_step_rank": "auto"'
+	store-layout "$T/config.json" >"$T/layout"
+	grep -q "backbone.layers.1.mixer.in_proj.weight unit 2 .* shape 128 32 " "$T/layout"
+	grep -q "backbone.layers.1.mixer.x_proj.weight unit 2 .* shape 34 64 " "$T/layout" # 2 + 2 * 16
+	grep -q "backbone.layers.1.mixer.A_log unit 2 .* shape 64 16 " "$T/layout"
+	! grep -q "_layernorm\|lm_head\|in_proj.bias\|up_proj" "$T/layout" || false
+	config falcon_mamba '"intermediate_size": 40' '"time_step_rank": 5' '"use_bias": true' '"use_conv_bias": false'
+	store-layout "$T/config.json" >"$T/layout"
+	grep -q "layers.0.mixer.dt_proj.weight unit 1 .* shape 40 5 " "$T/layout"
+	grep -q "layers.0.mixer.in_proj.bias unit 1 .* shape 80 1 " "$T/layout"
+	grep -q "layers.0.mixer.out_proj.bias unit 1 .* shape 32 1 " "$T/layout"
+	! grep -q "conv1d.bias" "$T/layout" || false
+	for key in '"state_size": 129' '"conv_kernel": 5' '"time_step_rank": "full"' '"hidden_act": "gelu"' \
+		'"mixer_rms_eps": 0'; do
+		config falcon_mamba "$key"
+		! store-layout "$T/config.json" 2>"$T/err" || { echo "$key is taken" >&2; return 1; }
+		grep -q "$(printf %s "$key" | cut -d'"' -f2)" "$T/err"
+	done
+	config jamba '"num_hidden_layers": 4' '"attn_layer_period": 2' '"attn_layer_offset": 0' '"num_experts": 6' \
+		'"expert_layer_period": 3' '"expert_layer_offset": 2'
+	store-layout "$T/config.json" >"$T/layout"
+	grep -q "^kind_of 0121$" "$T/layout"
+	grep -q "layers.0.self_attn.q_proj.weight" "$T/layout"
+	grep -q "layers.1.mamba.dt_layernorm.weight unit 2 .* shape 2 1 " "$T/layout"
+	grep -q "layers.2.feed_forward.experts.5.up_proj.weight" "$T/layout"
+	! grep -q "^rope_dim [^0]\|layers.1.feed_forward.router" "$T/layout" || false
+	config jamba '"num_experts": 1'
+	store-layout "$T/config.json" >"$T/layout"
+	! grep -q "feed_forward.router" "$T/layout" || false
+	config jamba '"attn_layer_offset": 8'
+	refused 78 "attn_layer_offset 8 is not below attn_layer_period 8"
+}
+
 @test "Nemotron-H: layers of one half by a list or a pattern of letters, and keys that are refused" {
 	config nemotron_h '"hybrid_override_pattern": "M-*EM"' '"head_dim": 8'
 	store-layout "$T/config.json" >"$T/layout"

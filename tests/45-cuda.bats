@@ -102,6 +102,12 @@ as_on_cpu() {
 }
 
 # bats test_tags=slow
+@test "Mamba 1 on the cuda device gives the cpu device's gradients, in any order of streams" {
+	as_on_cpu fp32 1e-5 true falcon-mamba ${NIGHTLY:+mamba jamba}
+	as_on_cpu bf16 3e-2 true mamba ${NIGHTLY:+falcon-mamba}
+}
+
+# bats test_tags=slow
 @test "short convolutions on the cuda device give the cpu device's gradients, in any order of streams" {
 	as_on_cpu fp32 1e-5 true lfm2 lfm2-bias lfm2-moe
 	as_on_cpu bf16 3e-2 true lfm2
@@ -557,10 +563,10 @@ try_with() {
 }
 
 # bats test_tags=nightly
-@test "the kernels of delta rules, Mamba 2 and gates match their definitions, with the same bits in any order" {
+@test "the kernels of delta rules, Mamba and gates match their definitions, with the same bits in any order" {
 	need_emulator
-	cuda-kernels delta documents steps channels >"$T/out" || { grep -v ^ok "$T/out" >&2; return 1; }
-	[ "$(grep -c ^ok "$T/out")" = 218 ]
+	cuda-kernels delta documents steps channels scan >"$T/out" || { grep -v ^ok "$T/out" >&2; return 1; }
+	[ "$(grep -c ^ok "$T/out")" = 232 ]
 }
 
 # bats test_tags=nightly

@@ -1,12 +1,13 @@
 # Layers that combine tokens otherwise than by softmax attention alone: gated DeltaNet, gates on attention's output,
-# short convolutions, Mamba 2, also beside attention; attention inside spans of a document; and those whose q, k and v
-# are made of latents (MLA).
+# short convolutions, Mamba 1, Mamba 2, also beside attention; attention inside spans of a document; and those whose q,
+# k and v are made of latents (MLA).
 # tests/golden/compare.py has the bounds and their reasons.
 load helpers
 load lib/golden
 
 MIXERS="qwen3-5 qwen3-5-moe qwen3-next lfm2 lfm2-bias lfm2-moe deepseek-v2 deepseek-v3 moonlight glm4-moe-lite
-	granite-hybrid granite-hybrid-moe nemotron-h nemotron-h-moe falcon-h1 falcon-h1-norm afmoe gemma4-moe
+	granite-hybrid granite-hybrid-moe nemotron-h nemotron-h-moe mamba falcon-mamba jamba falcon-h1 falcon-h1-norm afmoe
+	gemma4-moe
 	deepseek-v2-groups llama4-chunks llama4-plain gemma4-e kimi-linear"
 RARE="olmo-hybrid bamba mamba2"
 
@@ -45,6 +46,12 @@ RARE="olmo-hybrid bamba mamba2"
 @test "nemotron-h in bf16: results differ from PyTorch's only by rounding" { golden nemotron-h --bf16; }
 @test "nemotron-h-moe in fp32: losses, norms, gradients and weights match PyTorch's" { golden nemotron-h-moe; }
 @test "nemotron-h-moe in bf16: results differ from PyTorch's only by rounding" { golden nemotron-h-moe --bf16; }
+@test "mamba in fp32: losses, norms, gradients and weights match PyTorch's" { golden mamba; }
+@test "mamba in bf16: results differ from PyTorch's only by rounding" { golden mamba --bf16; }
+@test "falcon-mamba in fp32: losses, norms, gradients and weights match PyTorch's" { golden falcon-mamba; }
+@test "falcon-mamba in bf16: results differ from PyTorch's only by rounding" { golden falcon-mamba --bf16; }
+@test "jamba in fp32: losses, norms, gradients and weights match PyTorch's" { golden jamba; }
+@test "jamba in bf16: results differ from PyTorch's only by rounding" { golden jamba --bf16; }
 @test "falcon-h1 in fp32: losses, norms, gradients and weights match PyTorch's" { golden falcon-h1; }
 @test "falcon-h1 in bf16: results differ from PyTorch's only by rounding" { golden falcon-h1 --bf16; }
 @test "falcon-h1-norm in fp32: losses, norms, gradients and weights match PyTorch's" { golden falcon-h1-norm; }
@@ -94,7 +101,7 @@ RARE="olmo-hybrid bamba mamba2"
 # bats test_tags=slow
 @test "windows of experts change no bit of layers with other mixers" {
 	for c in qwen3-5-moe qwen3-next lfm2-moe deepseek-v2 glm4-moe-lite granite-hybrid-moe nemotron-h-moe afmoe \
-		gemma4-moe llama4-chunks llama4-plain kimi-linear; do
+		gemma4-moe llama4-chunks llama4-plain kimi-linear jamba; do
 		two_steps whole $c "--expert-window 99 --threads 1"
 		two_steps one $c "--expert-window 1 --recompute none"
 		cmp "$T/whole" "$T/one"
@@ -116,8 +123,8 @@ loss_alone() {
 # bats test_tags=slow
 @test "packed documents do not see each other: their loss is that of each alone, in any order" {
 	tokens() { python3 "$TOP/tests/lib/tokens.py" "$@"; }
-	for c in $(some 3 qwen3-5 qwen3-next lfm2 moonlight granite-hybrid nemotron-h falcon-h1 llama4-chunks llama4-plain \
-		kimi-linear $RARE); do
+	for c in $(some 3 qwen3-5 qwen3-next lfm2 moonlight granite-hybrid nemotron-h falcon-mamba falcon-h1 llama4-chunks \
+		llama4-plain kimi-linear $RARE); do
 		step=0
 		make_run "$GOLDEN/$c/model" --dtype fp32
 		start_stages
@@ -147,8 +154,8 @@ loss_alone() {
 # bats test_tags=slow
 @test "mt-sample continues a document of other mixers as a pass over all of it does" {
 	tokens() { python3 "$TOP/tests/lib/tokens.py" "$@"; }
-	for case in $(some 3 qwen3-5 qwen3-next lfm2 lfm2-bias deepseek-v3 moonlight granite-hybrid nemotron-h falcon-h1 \
-		falcon-h1-norm llama4-chunks llama4-plain kimi-linear $RARE); do
+	for case in $(some 3 qwen3-5 qwen3-next lfm2 lfm2-bias deepseek-v3 moonlight granite-hybrid nemotron-h \
+		falcon-mamba jamba falcon-h1 falcon-h1-norm llama4-chunks llama4-plain kimi-linear $RARE); do
 		make_run "$GOLDEN/$case/model" --dtype bf16
 		tokens prompts "$T/p" 1 53 1 63 64 120 600 1500
 		mt-sample "$RUN" --compute fp32 --temperature 0 --max-tokens 70 --stop none --logits "$T/l" <"$T/p" >"$T/o"

@@ -70,7 +70,7 @@ struct scratch {            /* valid only within one call */
 	void *heads;      /* of attention by groups of heads: a group's q | k | v, o, and their gradients */
 	void *attention;  /* work memory of the device's attention backend; NULL: none */
 	uint64_t attention_bytes;
-	float *delta; /* the delta rule's work memory */
+	float *delta; /* work memory of the delta rule, and of the scan */
 };
 
 enum { LIST_VALUES = 56 }; /* of a block's list, at most (layers/list.h) */
@@ -79,7 +79,7 @@ struct saved {            /* what a block's backward needs from its forward, bes
 	void *v[LIST_VALUES]; /* (N, width) each, of the block's list, but x2. NULL: in the scratch's arena */
 	void *x2;             /* (N, H) of blocks with mixer and MLP: the second residual */
 	void *dsum;           /* (N, H) windows of experts with a norm behind them: the gradient of what it reads */
-	float *state;         /* (value_heads, key_dim, value_dim) mt-sample's; NULL to train */
+	float *state;         /* (value_heads, key_dim, value_dim), (conv_dim, key_dim) mt-sample's; NULL to train */
 };
 
 /* For the auxiliary loss and the z-loss of routers. Forward: each router adds to sums (OP_BALANCE_FORWARD); backward:

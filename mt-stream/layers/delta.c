@@ -208,7 +208,7 @@ static const struct node_kind gated_norm_kind = {.forward = gated_norm_forward,
 	.grad = {GRAD_OF_OUT, GRAD_OWN}};
 
 /* q | k | v behind the convolution */
-static int conv_node(struct list *t, int qkv)
+static int qkv_conv_node(struct list *t, int qkv)
 {
 	const struct mt_layer *l = t->l;
 	int conv = node(t, (struct node){.kind = &conv_kind, .in = {qkv, NONE, NONE}}, conv_width(l), AGAIN);
@@ -230,7 +230,7 @@ static int kimi_nodes(struct list *t, int x)
 	int64_t values = (int64_t)l->value_heads * l->value_dim, gates = (int64_t)l->value_heads * l->key_dim;
 	int64_t rank = l->gate_rank, qkv_wide = conv_width(l);
 	int in = mixer_input(t, x, 1);
-	int qkv = linear(t, in, MT_T_Q, 0, 0, qkv_wide, qkv_wide, KEEP_ALL_BUT_GATE_UP), conv = conv_node(t, qkv);
+	int qkv = linear(t, in, MT_T_Q, 0, 0, qkv_wide, qkv_wide, KEEP_ALL_BUT_GATE_UP), conv = qkv_conv_node(t, qkv);
 	int b = linear(t, in, MT_T_DB, 0, 0, l->value_heads, l->value_heads, KEEP_ALL_BUT_GATE_UP);
 	int of_f = linear(t, in, MT_T_DA, 0, 0, rank, rank, KEEP_ALL_BUT_GATE_UP);
 	int f = linear(t, of_f, MT_T_QUP, 0, 0, gates, gates, AGAIN);
@@ -250,7 +250,7 @@ int delta_nodes(struct list *t, int x)
 		KEEP_ALL_BUT_GATE_UP);
 	t->v[all].past = PAST_SOME;
 	if (is_mamba(l)) all = node_over(t, (struct node){.kind = &parts_kind, .in = {all, NONE, NONE}});
-	int conv = conv_node(t, columns(t, all, 0, qkv));
+	int conv = qkv_conv_node(t, columns(t, all, 0, qkv));
 	int b = is_mamba(l) ? NONE : columns(t, all, qkv + values, l->value_heads);
 	return rule_nodes(t, conv, columns(t, all, a, l->value_heads), b, columns(t, all, qkv, values));
 }

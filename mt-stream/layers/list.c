@@ -34,6 +34,7 @@ int node_into(struct list *t, int v, struct node n)
 {
 	MT_ASSERT(t->nodes < NODES);
 	n.out = v;
+	if (!n.in[3]) n.in[3] = NONE;
 	t->v[v].made = t->nodes;
 	for (int i = 0; i < NODE_SIDES; i++)
 		if (n.side[i] > 0) t->v[n.side[i]].made = t->nodes;
@@ -68,7 +69,8 @@ bool is_sum(const struct list *t, int root) { return t->sum != NONE && root == r
 static struct op norm_op(const struct run *r, const struct node *n)
 {
 	const struct mt_geometry *g = r->c->geo;
-	bool latent = n->eps == LATENT_EPS, layer = !latent && g->flags & MT_LAYERNORM;
+	bool own = n->eps > 0, layer = !own && g->flags & MT_LAYERNORM;
+	int64_t width = r->k.t->v[n->out].width, ld = row_of(r, n->in[0]);
 	float *rstd = value_at(r, n->side[0]);
 	return (struct op){OP_NORM_FORWARD,
 		.norm_forward = {.y = value_at(r, n->out),
@@ -76,12 +78,12 @@ static struct op norm_op(const struct run *r, const struct node *n)
 			.x = value_at(r, n->in[0]),
 			.w = r->w->t[n->w],
 			.n = r->c->n,
-			.h = r->k.t->v[n->out].width,
-			.eps = latent ? LATENT_EPS : g->norm_eps,
+			.h = width,
+			.eps = own ? n->eps : g->norm_eps,
 			.mean = layer ? rstd + r->c->n : NULL,
 			.b = r->w->t[n->b],
-			.one = !latent && g->flags & MT_NORM_ONE,
-			.ld = latent ? row_of(r, n->in[0]) : 0}};
+			.one = !own && g->flags & MT_NORM_ONE,
+			.ld = ld == width ? 0 : ld}};
 }
 
 static void norm_node_forward(struct run *r, const struct node *n)
@@ -123,10 +125,12 @@ static int norm_of(struct list *t, const struct node_kind *kind, int x, struct n
 
 int norm(struct list *t, int x, struct norm norm) { return norm_of(t, &norm_kind, x, norm, 0); }
 
-int latent_norm(struct list *t, int x, enum mt_role_tensor w)
+int own_norm(struct list *t, int x, enum mt_role_tensor w, float eps)
 {
-	return norm_of(t, &norm_kind, x, (struct norm){w, 0}, LATENT_EPS);
+	return norm_of(t, &norm_kind, x, (struct norm){w, 0}, eps);
 }
+
+int latent_norm(struct list *t, int x, enum mt_role_tensor w) { return own_norm(t, x, w, LATENT_EPS); }
 
 /* x itself, whose gradient is added to that of x when it is whole */
 static void apart_backward(struct run *r, const struct node *n)
@@ -314,10 +318,11 @@ static int mixers(struct list *t, int x)
 	const struct mt_layer *l = t->l;
 	int mamba = beside_attention(l) ? delta_nodes(t, x) : NONE; /* first, so that attention's gradients are */
 	bool recurrent = mamba == NONE && (l->mixer == MT_DELTA || l->mixer == MT_MAMBA);
-	int o = recurrent         ? delta_nodes(t, x)
-		: l->mixer == MT_CONV ? conv_nodes(t, x)
-		: l->mixer == MT_MLA  ? mla_nodes(t, x)
-							  : attention_nodes(t, x);
+	int o = recurrent            ? delta_nodes(t, x)
+		: l->mixer == MT_CONV    ? conv_nodes(t, x)
+		: l->mixer == MT_MAMBA_1 ? scan_nodes(t, x)
+		: l->mixer == MT_MLA     ? mla_nodes(t, x)
+								 : attention_nodes(t, x);
 	t->outs = t->nodes;
 	x = output_projection(t, x, o, MT_T_O, MT_T_OB, post1, t->g->residual_scale);
 	if (mamba == NONE) return x;

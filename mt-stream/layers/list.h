@@ -18,7 +18,7 @@
 
 #include "layers.h"
 
-enum { NODES = 36, NODE_INPUTS = 3, NODE_SIDES = 2, NONE = -1 };
+enum { NODES = 36, NODE_INPUTS = 4, NODE_SIDES = 2, NONE = -1 };
 enum half { MIXER, MLP, HALVES };
 /* What a list is gone through for. The last six: where experts come by windows (block.h) */
 enum call {
@@ -125,7 +125,7 @@ void list_make(struct list *, const struct mt_geometry *, const struct mt_layer 
 
 int value(struct list *, int64_t width, int keep);
 int columns(struct list *, int of, int64_t at, int64_t width);
-/* A node's value */
+/* A node's value; its fourth input, if it has none, may be left out: no node reads x there */
 int node(struct list *, struct node, int64_t width, int keep);
 int node_into(struct list *, int v, struct node);
 /* A node whose value is in the place of its first input */
@@ -142,7 +142,8 @@ int mixer_input(struct list *, int x, float scale);
 int linear(struct list *, int x, enum mt_role_tensor w, enum mt_role_tensor b, int64_t row, int64_t cols, int64_t width,
 	int keep);
 void linear_into(struct list *, int v, int x, enum mt_role_tensor w, int64_t cols);
-int latent_norm(struct list *, int x, enum mt_role_tensor w);
+int latent_norm(struct list *, int x, enum mt_role_tensor w),
+	own_norm(struct list *, int x, enum mt_role_tensor w, float eps);
 /* residual + scale norm(o w' + b) */
 int output_projection(struct list *, int residual, int o, enum mt_role_tensor w, enum mt_role_tensor b,
 	struct norm post, float scale);
@@ -160,7 +161,9 @@ bool is_sum(const struct list *, int root);
 int mtp_nodes(struct list *, int x);
 /* The mixers' own nodes: what each output projection reads */
 int attention_nodes(struct list *, int x), mla_nodes(struct list *, int x), conv_nodes(struct list *, int x),
-	delta_nodes(struct list *, int x);
+	delta_nodes(struct list *, int x), scan_nodes(struct list *, int x);
+/* The convolution of columns x or, of MT_CONV, of B | C | x */
+int conv_node(struct list *, int x, int keep);
 /* The MLP's, or the experts', from what it reads; then what the block's own input adds to y */
 int mlp_nodes(struct list *, int in, int residual), experts_nodes(struct list *, int in, int residual),
 	own_input_nodes(struct list *, int y);

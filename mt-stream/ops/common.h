@@ -67,6 +67,8 @@ static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 	f(CONV_BACKWARD, conv_backward, conv, "convolution backward") \
 	f(DELTA_FORWARD, delta_forward, delta, "delta rule forward") \
 	f(DELTA_BACKWARD, delta_backward, delta, "delta rule backward") \
+	f(SCAN_FORWARD, scan_forward, scan, "scan forward") \
+	f(SCAN_BACKWARD, scan_backward, scan, "scan backward") \
 	f(GATED_NORM_FORWARD, gated_norm_forward, gated_norm, "gated norm forward") \
 	f(GATED_NORM_BACKWARD, gated_norm_backward, gated_norm, "gated norm backward") \
 	f(GATE_FORWARD, gate_forward, gate, "gate forward") \
@@ -79,7 +81,7 @@ static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 	f(bias_backward) f(embed_forward) f(embed_backward) f(norm_forward) f(norm_backward) f(rope) f(attention) \
 	f(activation) f(sinks_backward) f(scaled_add) f(cap_logits) f(cross_entropy) f(top) f(join) f(route) f(dispatch) \
 	f(grouped_gemm) f(grouped_bias_backward) f(combine) f(combine_backward) f(balance) f(conv) f(delta) \
-	f(gated_norm) f(gate) f(columns) f(mla)
+	f(scan) f(gated_norm) f(gate) f(columns) f(mla)
 /* clang-format on */
 
 /* Beside each one's arguments, ARGS_arrays(A) has a row for each array of elements, operands or weights, and for

@@ -20,5 +20,6 @@
 #include "rope.h"
 #include "route.h"
 #include "rows.h"
+#include "scan.h"
 
 #endif

@@ -106,12 +106,15 @@ static void take_fp8(struct walk *w, const struct plan_request *req, const struc
 	t->fp8 = walk_take(w, larger(mixers, lists_fp8(req->lists, req->geo->n_kinds, MLP, z->slice, req->fp8)), 1, 1);
 }
 
-/* Elements of the delta rule's work memory. On cores, the forward pass needs none. */
+/* Elements of the work memory of the delta rule or the scan. On cores, the forward pass needs none, and the scan's
+ * nowhere. */
 static uint64_t delta_elems(const struct plan_request *req, const struct sizes *z)
 {
 	const struct delta_args a = delta_sizes(z->most, (int64_t)z->chunk, req->seq);
-	if (!a.value_heads || (req->profile.cores && !req->train)) return 0;
-	return (uint64_t)delta_work_elems(&a, !req->profile.cores);
+	const struct scan_args scan = {.n = a.n, .seq = a.seq, .channels = z->most->conv_dim, .size = z->most->key_dim};
+	bool gpu = !req->profile.cores;
+	if (a.value_heads && (gpu || req->train)) return (uint64_t)delta_work_elems(&a, gpu);
+	return scan.channels && scan.size && req->train ? (uint64_t)scan_room_of(&scan, gpu).elems : 0;
 }
 
 /* What is valid only within one call. Mixers, MLP and head have their arrays in the same memory, as only one of the

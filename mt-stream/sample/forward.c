@@ -32,7 +32,10 @@ static uint64_t cache_rows(enum past past, uint32_t room) { return past == PAST_
 /* Is the value in the cache? */
 static bool is_cached(const struct value *v) { return v->past == PAST_ALL || v->past == PAST_SOME; }
 
-static uint64_t state_elems(const struct mt_layer *l) { return (uint64_t)l->value_heads * l->key_dim * l->value_dim; }
+static uint64_t state_elems(const struct mt_layer *l)
+{
+	return ((uint64_t)l->value_heads * l->value_dim + l->conv_dim) * l->key_dim;
+}
 
 /* Elements in the cache of the layers before this one. Of a layer: its values that later tokens read, then the state */
 static uint64_t cache_before(const struct forward *f, uint32_t layer, uint32_t room)
@@ -339,7 +342,7 @@ static void past_at(const struct forward *f, uint32_t layer, int64_t from, uint3
 		s->v[i] = cache + row * v->width;
 		cache += cache_rows(v->past, f->room) * (uint64_t)v->width;
 	}
-	s->state = t->l->value_heads ? cache : NULL;
+	s->state = state_elems(t->l) ? cache : NULL;
 }
 
 static int block(struct forward *f, uint32_t u)

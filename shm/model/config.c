@@ -694,6 +694,75 @@ void read_mamba2(struct reader *r, struct model *m)
 	memset(m->halves, 'M', m->geo.layers);
 }
 
+/* Mamba 1: keys of its state, convolution, rank of dt, and biases; channels */
+struct scan_keys {
+	const char *state, *width, *rank, *conv_bias, *bias;
+};
+
+static void read_scan(struct reader *r, const struct scan_keys *k, uint64_t channels, struct model *m)
+{
+	struct mt_layer *d = &m->mixer;
+	const json_t *rank = json_object_get(r->root, k->rank);
+	bool automatic = !rank || (json_is_string(rank) && strcmp(json_string_value(rank), "auto") == 0);
+	d->mixer = MT_MAMBA_1;
+	d->conv_dim = (uint32_t)channels;
+	d->key_dim = key_u32(r, k->state, 16, 1, MT_SCAN_DIM);
+	d->conv_width = key_u32(r, k->width, 4, 1, MT_CONV_WIDTH);
+	d->q_rank = automatic ? (m->geo.hidden + 15) / 16 : key_u32(r, k->rank, 1, 1, 1 << 20);
+	d->mamba_flags = key_bool(r, r->root, k->conv_bias, true) ? MT_CONV_BIAS : 0;
+	if (key_bool(r, r->root, k->bias, false)) d->mamba_flags |= MT_IN_BIAS | MT_OUT_BIAS;
+	if (channels > 1 << 22) REFUSE(r, MT_EX_CONFIG, "%llu channels are out of range", (unsigned long long)channels);
+}
+
+/* Blocks without an MLP. The number of channels may be given. */
+void read_mamba_1(struct reader *r, struct model *m)
+{
+	static const struct scan_keys keys = {"state_size", "conv_kernel", "time_step_rank", "use_conv_bias", "use_bias"};
+	bool given = is_given(json_object_get(r->root, "intermediate_size"));
+	uint64_t expand = key_u32(r, "expand", 2, 1, 1 << 10);
+	read_scan(r, &keys, given ? m->base.ffn : expand * m->geo.hidden, m);
+	memset(m->halves, 'M', m->geo.layers);
+}
+
+/* The same with norms of dt, B and C, which have no weights */
+void read_falcon_mamba(struct reader *r, struct model *m)
+{
+	read_mamba_1(r, m);
+	double eps = key_number(r, r->root, "mixer_rms_eps");
+	m->mixer.part_eps = isnan(eps) ? 1e-6f : (float)eps;
+	if (!(m->mixer.part_eps > 0 && m->mixer.part_eps < 1))
+		REFUSE(r, MT_EX_CONFIG, "mixer_rms_eps %g is out of range", eps);
+}
+
+/* i % period == offset, of two keys */
+static void read_period(struct reader *r, const char *period, uint32_t each, const char *offset, uint32_t first,
+	uint32_t layers, bool *is)
+{
+	each = key_u32(r, period, each, 1, INT32_MAX);
+	first = key_u32(r, offset, first, 0, INT32_MAX);
+	if (first >= each) REFUSE(r, MT_EX_CONFIG, "%s %u is not below %s %u", offset, first, period, each);
+	for (uint32_t i = 0; i < layers && each; i++) is[i] = i % each == first;
+}
+
+/* Jamba: Mamba with norms of dt, B and C, attention without positions at each attn_layer_period-th layer, and experts
+ * at each expert_layer_period-th one */
+void read_jamba(struct reader *r, struct model *m)
+{
+	static const struct scan_keys keys = {"mamba_d_state", "mamba_d_conv", "mamba_dt_rank", "mamba_conv_bias",
+		"mamba_proj_bias"};
+	uint64_t expand = key_u32(r, "mamba_expand", 2, 1, 1 << 10);
+	read_scan(r, &keys, expand * m->geo.hidden, m);
+	m->mixer.mamba_flags |= MT_NORM_WEIGHTS;
+	m->mixer.part_eps = m->geo.norm_eps;
+	m->mixed = m->no_rope = true;
+	read_period(r, "attn_layer_period", 8, "attn_layer_offset", 4, m->geo.layers, m->mixes);
+	for (uint32_t i = 0; i < m->geo.layers; i++) m->mixes[i] = !m->mixes[i];
+	if (key_u32(r, "num_experts", 16, 1, MT_EXPERTS) == 1) return; /* they are MLPs */
+	read_experts(r, m);
+	read_period(r, "expert_layer_period", 2, "expert_layer_offset", 1, m->geo.layers, m->sparse);
+	if (!memchr(m->sparse, true, m->geo.layers)) m->geo.aux_coef = m->geo.z_coef = 0;
+}
+
 /* A list of n factors, which are 1 without it */
 static void read_factors(struct reader *r, const char *key, size_t n, double *factor)
 {

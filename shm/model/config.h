@@ -75,7 +75,7 @@ struct model {
 	uint32_t longest_row;    /* for which the ropes' frequencies hold, and an indexer chooses all tokens; 0: any */
 	enum rope_of rope_of[MT_KINDS];
 	/* These have the numbers of their part alone: */
-	struct mt_layer mixer;   /* gated DeltaNet, Mamba 2 or a convolution, of layers that have it instead of attention */
+	struct mt_layer mixer;   /* gated DeltaNet, Mamba or a convolution, of layers that have it instead of attention */
 	struct mt_layer experts; /* the MLP of layers with experts */
 	bool sparse[1024];       /* does this layer have them? */
 	bool mixed, mixes[1024]; /* the family's own keys say which layers have `mixer` */
@@ -83,7 +83,7 @@ struct model {
 	uint32_t first, later, last; /* mt_layer.parts of the first layer; of all others; of the last */
 	uint32_t kv_shared;      /* so many last layers read other layers' k and v; */
 	bool kv_shared_wide;     /* their MLP is twice as wide */
-	char halves[1025];       /* nemotron_h: all that each layer has: M (Mamba 2), * (attention), E (experts) or - */
+	char halves[1025];       /* all that each layer of one half has: M (Mamba), * (attention), E (experts) or - */
 };
 
 #define OF_MODEL(field) offsetof(struct model, geo.field)
@@ -255,6 +255,7 @@ void check_heads(struct reader *, const struct mt_layer *);
 typedef void read_function(struct reader *, struct model *);
 read_function read_falcon, read_gemma, read_gemma_1, read_gemma4, read_gemma4_unified, read_olmo, read_gpt2;
 read_function read_bigcode, read_opt, read_afmoe, read_delta, read_conv, read_lfm2, read_kimi, read_granite_hybrid;
+read_function read_mamba_1, read_falcon_mamba, read_jamba;
 read_function read_nemotron_h, read_falcon_h1, read_internlm3, read_gptj, read_gpt_neo, read_biogpt;
 read_function read_youtu, read_minicpm3, read_granite_swa, read_indexed, read_mpt, read_bamba;
 read_function read_mamba2, read_bloom, read_openai, read_neox_japanese, read_xglm, read_ctrl,

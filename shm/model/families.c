@@ -54,6 +54,12 @@
 	.score = MT_TOP_SOFTMAX, .flags = MT_PACKED, .aux = 0.001f
 #define OLMO_FLAGS (MT_NO_PRE_NORM | MT_POST_NORM | MT_QK_NORM | MT_QK_NORM_ROW)
 
+/* Mamba 1 in blocks of one half, of which heads are nothing, and any number of positions */
+#define MAMBA_1 .size = {32, 768, DERIVED, 50280, INT32_MAX, 1, 1, 2}, \
+	.size_name = {[S_HEADS] = "", [S_KV_HEADS] = "", [S_HEAD_DIM] = ""}, .tied = true, .only_act = true, \
+	.names = MT_NAMES_NEMOTRON_H, .eps_key = "layer_norm_epsilon", .eps = 1e-5, .init_range = 0.1, \
+	.no_pad = true
+
 /* Mixtures of experts as DeepSeek V3's: scores by sigmoid, a correction that is not trained, shared experts */
 #define SIGMOID_EXPERTS .score = MT_SIGMOID, .flags = MT_CORRECTION, .renormalise_key = "norm_topk_prob", \
 	.floor = 1e-20f, .scale_key = "routed_scaling_factor"
@@ -383,6 +389,11 @@ static const struct family families[] = {
 		.flag_key = {ATTENTION_BIAS},
 		GRANITE_FACTORS, GRANITE_SWA,
 		.names = MT_NAMES_GRANITE_MOE_5, .experts = {GRANITE_EXPERTS(0)}},
+	{"mamba", "MambaForCausalLM", MAMBA_1, .read = read_mamba_1},
+	{"falcon_mamba", "FalconMambaForCausalLM", MAMBA_1, .read = read_falcon_mamba},
+	{"jamba", "JambaForCausalLM", .alias = {{"num_local_experts", "num_experts"}},
+		.size = {32, 4096, 14336, 65536, 262144, 32, 8, DERIVED}, .only_act = true, .names = MT_NAMES_JAMBA,
+		.pad = 1 + 0, .read = read_jamba, .experts = {"num_experts", 16, 2, .aux = 0.001f, .by_read = true}},
 	{"granitemoehybrid", "GraniteMoeHybridForCausalLM", .alias = {{"layers_block_type", "layer_types"}},
 		.size = {32, 4096, 11008, 32000, 2048, 32, DERIVED, DERIVED}, .flag_key = {ATTENTION_BIAS}, .only_act = true,
 		GRANITE_FACTORS,
@@ -644,32 +655,33 @@ static const struct {
 	{"an encoder, whose tokens see those behind them", "bert bert-generation big_bird camembert data2vec-text "
 		"electra ernie megatron-bert rembert roberta roberta-prelayernorm roc_bert roformer xlm xlm-roberta "
 		"xlm-roberta-xl xmod"},
-	{"the decoder of an encoder, whose output it reads", "florence2 pix2struct pp_formulanet t5gemma2 udop "
-		"vision-encoder-decoder"},
+	{"the decoder of an encoder, whose output it reads", "bart bigbird_pegasus blenderbot blenderbot-small marian "
+		"mbart mllama musicgen musicgen_melody mvp pegasus plbart prophetnet trocr whisper florence2 pix2struct "
+		"pp_formulanet t5gemma2 udop vision-encoder-decoder"},
 	{"an assistant, which reads another model's keys and values", "gemma4_assistant gemma4_unified_assistant"},
 	{"tokens are seen in a random order", "xlnet"},
 	{"bytes are grouped to tokens by a second model", "blt"},
 	{"a second decoder predicts codes of sound", "moshi"},
-	{"attention needs a bias by distance (ALiBi, or learned)", "inkling2 inkling2_loop inkling_mm_model"},
-	{"attention needs an indexer that chooses keys", "glm5_next hy_v4_vl minimax_m3_vl mistral_large4"},
+	{"attention needs a learned bias by distance", "cpmant inkling2_loop_text inkling2_text inkling_text inkling2 "
+		"inkling2_loop inkling_mm_model"},
+	{"attention needs an indexer that chooses keys", "axk2 deepseek_v4 dots3_note dots3_note_text hy_v4 "
+		"minimax_m3_vl_text qwen4_exp qwen4_exp_text glm5_next hy_v4_vl minimax_m3_vl mistral_large4"},
 	{"attention needs other scores (hashed, masked by values, differential)", "diffllama doge reformer"},
-	{"attention needs experts, convolutions or another gate", "lfm3_vl step3p7"},
+	{"attention needs experts, convolutions or another gate", "beam jetmoe laguna lfm3 zaya lfm3_vl step3p7"},
 	{"attention needs values of another size than keys", "mimo_v2_flash"},
 	{"norms of q and k need biases", "fuyu persimmon"},
-	{"a norm behind the embedding is needed", "muse_glimmer muse_spark"},
+	{"a norm behind the embedding is needed", "modernbert-decoder muse_glimmer muse_spark"},
 	{"norms of the sum with the residual are needed", "git"},
 	{"positions need sines, which no file holds", "kosmos-2 kosmos-2.5"},
 	{"layers that run several times are needed", "dory hrm_text"},
 	{"blocks with AltUp and LAuReL are needed", "gemma3n gemma3n_text"},
 	{"blocks with two attentions are needed", "longcat_flash"},
-	{"another recurrent mixer is needed", "bailing_hybrid falcon_mamba jamba lara_mini mamba minimax "
-		"recurrent_gemma rwkv xlstm zamba"},
+	{"another recurrent mixer is needed", "bailing_hybrid minimax recurrent_gemma rwkv xlstm zamba"},
 	{"Mamba 2 in another block is needed", "zamba2"},
 	{"experts need another router", "dbrx kolibri1 phimoe"},
-	{"mt has no row for it yet", "apertus1p5 aria cohere_compass cosmos3_edge deepseek_ocr2 kyutai_speech_to_text "
-		"molmo2 unlimited_ocr"},
-	{"the decoder of an encoder, whose output it reads", "florence2 pix2struct pp_formulanet t5gemma2 udop "
-		"vision-encoder-decoder"},
+	{"mt has no row for it yet", "apertus1p5_text aria_text axk1 cohere2_moe cohere_compass_text emu3 flint "
+		"phi4_multimodal apertus1p5 aria cohere_compass cosmos3_edge deepseek_ocr2 kyutai_speech_to_text molmo2 "
+		"unlimited_ocr"},
 	{"it reads no text without an image, a protein or a robot's state", "blip blip-2 evolla idefics instructblip "
 		"instructblipvideo pi0"},
 	{"tokens of a prompt see those behind them", "paligemma"},
@@ -678,16 +690,8 @@ static const struct {
 	{"its files have other names of tensors", "cosmos3_omni nemo_speechlm"},
 	{"the class of its part qwen2_5_omni_thinker or qwen3_omni_moe_thinker is trained", "qwen2_5_omni "
 		"qwen3_omni_moe"},
-	{"attention needs a bias by distance (ALiBi, or learned)", "inkling2 inkling2_loop inkling_mm_model"},
-	{"attention needs an indexer that chooses keys", "glm5_next hy_v4_vl minimax_m3_vl mistral_large4"},
-	{"attention needs experts, convolutions or another gate", "lfm3_vl step3p7"},
 	{"norms need a weight by time, or for each head", "chameleon voxtral_realtime"},
-	{"a norm behind the embedding is needed", "muse_glimmer muse_spark"},
-	{"positions need sines, which no file holds", "kosmos-2 kosmos-2.5"},
 	{"images and texts have experts of their own", "ernie4_5_vl_moe"},
-	{"mt has no row for it yet", "apertus1p5 aria cohere_compass cosmos3_edge deepseek_ocr2 kyutai_speech_to_text "
-		"molmo2 unlimited_ocr"},
-	{"attention needs a learned bias by distance", "cpmant inkling2_loop_text inkling2_text inkling_text"},
 };
 /* clang-format on */
 

@@ -38,11 +38,12 @@
 #define OWN_GATE PART(17)
 #define BESIDE PART(18) /* Mamba 2 is beside attention, or has the layer alone */
 #define ALONE PART(19)
-#define GATED_NORM PART(20)
+#define GATED_NORM PART(20) /* of Mamba 1: the norms of dt, B and C have weights */
 #define IN_BIAS PART(21)
 #define OUT_BIAS PART(22)
 #define MTP ((uint64_t)MT_SHORT_ROWS) /* these in bits of flags that no tensor depends on: multi-token prediction; */
 #define IN_NORM ((uint64_t)MT_DROPOUT)
+#define SCAN ((uint64_t)MT_INIT_BY_DEPTH) /* Mamba 1 */
 #define OWN_KV (1ull << 30) /* k and v are not another layer's */
 #define PLE (1ull << 31)    /* blocks have inputs of their own */
 #define EXPERTS_ARE(flag) ((uint64_t)(flag) << 55)
@@ -75,6 +76,9 @@ enum size {
 	C_DIM,
 	C_PROJ_ROWS,
 	M_PROJ_ROWS,
+	S_DIM,
+	S_PROJ_ROWS,
+	S_PART_ROWS,
 	FFN,
 	EXPERTS,
 	SHARED_FFN,
@@ -160,6 +164,18 @@ static const struct entry {
 	{MT_T_A_LOG, true, "mamba.A_log", D_HEADS, NONE, MAMBA, 0},
 	{MT_T_SKIP, true, "mamba.D", D_HEADS, NONE, MAMBA, 0},
 	{MT_T_DNORM, true, "mamba.norm.weight", D_VALUE_ROWS, NONE, MAMBA | GATED_NORM, 0},
+	{MT_T_QNORM, true, "mamba.c_layernorm.weight", S_DIM, NONE, SCAN | GATED_NORM, 0},
+	{MT_T_KNORM, true, "mamba.b_layernorm.weight", S_DIM, NONE, SCAN | GATED_NORM, 0},
+	{MT_T_QUP, true, "mamba.dt_proj.weight", C_DIM, Q_RANK, SCAN, 0},
+	{MT_T_DQKV, true, "mamba.in_proj.weight", S_PROJ_ROWS, HIDDEN, SCAN, 0},
+	{MT_T_DQKVB, true, "mamba.in_proj.bias", S_PROJ_ROWS, NONE, SCAN | IN_BIAS, 0},
+	{MT_T_DA, true, "mamba.x_proj.weight", S_PART_ROWS, C_DIM, SCAN, 0},
+	{MT_T_CONV, true, "mamba.conv1d.weight", C_DIM, D_WIDTH, SCAN, 0},
+	{MT_T_CONVB, true, "mamba.conv1d.bias", C_DIM, NONE, SCAN | CONV_BIAS, 0},
+	{MT_T_DT_BIAS, true, "mamba.dt_proj.bias", C_DIM, NONE, SCAN, 0},
+	{MT_T_A_LOG, true, "mamba.A_log", C_DIM, S_DIM, SCAN, 0},
+	{MT_T_SKIP, true, "mamba.D", C_DIM, NONE, SCAN, 0},
+	{MT_T_DNORM, true, "mamba.dt_layernorm.weight", Q_RANK, NONE, SCAN | GATED_NORM, 0},
 	{MT_T_DQKV, true, "conv.in_proj.weight", C_PROJ_ROWS, HIDDEN, CONV, 0},
 	{MT_T_DQKVB, true, "conv.in_proj.bias", C_PROJ_ROWS, NONE, CONV | IN_BIAS, 0},
 	{MT_T_CONV, true, "conv.conv.weight", C_DIM, D_WIDTH, CONV, 0},
@@ -170,9 +186,11 @@ static const struct entry {
 	{MT_T_O, true, "self_attn.o_proj.weight", HIDDEN, D_VALUE_ROWS, KIMI, 0},
 	{MT_T_O, true, "mamba.out_proj.weight", HIDDEN, D_VALUE_ROWS, MAMBA | ALONE, 0},
 	{MT_T_O, true, "conv.out_proj.weight", HIDDEN, C_DIM, CONV, 0},
+	{MT_T_O, true, "mamba.out_proj.weight", HIDDEN, C_DIM, SCAN, 0},
 	{MT_T_OB, true, "self_attn.o_proj.bias", HIDDEN, NONE, SOFTMAX | MT_O_BIAS, 0},
 	{MT_T_OB, true, "mamba.out_proj.bias", HIDDEN, NONE, MAMBA | ALONE | OUT_BIAS, 0},
 	{MT_T_OB, true, "conv.out_proj.bias", HIDDEN, NONE, CONV | OUT_BIAS, 0},
+	{MT_T_OB, true, "mamba.out_proj.bias", HIDDEN, NONE, SCAN | OUT_BIAS, 0},
 	{MT_T_MAMBA_O, true, "mamba.out_proj.weight", HIDDEN, D_VALUE_ROWS, MAMBA | BESIDE, 0},
 	{MT_T_MAMBA_OB, true, "mamba.out_proj.bias", HIDDEN, NONE, MAMBA | BESIDE | OUT_BIAS, 0},
 	{MT_T_POST1, true, "post_attention_layernorm.weight", HIDDEN, NONE, MIXER | MT_POST_NORM, MT_NORM_PLAIN},
@@ -267,7 +285,7 @@ static bool is_meant(const char *other, const struct entry *e)
 
 static const char *name_of(const struct mt_geometry *geo, const struct entry *e)
 {
-	if (e->needs & (CONV | MAMBA)) return e->name; /* attention's out_proj has the same role */
+	if (e->needs & (CONV | MAMBA | SCAN)) return e->name; /* attention's tensors have the same roles */
 	for (enum mt_names row = geo->names; row != MT_NAMES_LLAMA; row = names[row].base)
 		for (size_t i = 0; i < sizeof names->other / sizeof *names->other && names[row].other[i].role; i++)
 			if (names[row].other[i].role == e->role && is_meant(names[row].other[i].name, e))
@@ -286,12 +304,13 @@ static const uint64_t mixers[] = {
 	[MT_CONV] = MIXER | CONV,
 	[MT_MAMBA] = MIXER | MAMBA,
 	[MT_NO_MIXER] = 0,
+	[MT_MAMBA_1] = MIXER | SCAN,
 };
 
 /* Has a model with this geometry this tensor? k: the block's kind; NULL for the other units */
 static bool has(const struct mt_geometry *geo, const struct mt_layer *k, const struct entry *e)
 {
-	uint64_t is = geo->flags & ~(MTP | IN_NORM);
+	uint64_t is = geo->flags & ~(MTP | IN_NORM | SCAN);
 	if (k) {
 		is |= (k->experts ? MOE | CHANNEL : k->ffn ? DENSE | CHANNEL : 0) | EXPERTS_ARE(k->expert_flags);
 		is |= (k->experts && k->shared_ffn ? SHARED : 0) | (gated(k) ? GATED : 0);
@@ -299,7 +318,8 @@ static bool has(const struct mt_geometry *geo, const struct mt_layer *k, const s
 		is |= (geo->ple_dim ? PLE : 0) | (k->mtp ? MTP : 0);
 		is |= (k->gate_rank ? MIXER | KIMI : mixers[k->mixer]) | (k->mamba_flags & MT_CONV_BIAS ? CONV_BIAS : 0);
 		is |= k->mamba_flags & MT_BESIDE_ATTENTION ? mixers[MT_ATTENTION] | BESIDE : ALONE;
-		is |= (k->mamba_flags & MT_GATE_ALONE ? 0 : GATED_NORM) | (k->mamba_flags & MT_IN_BIAS ? IN_BIAS : 0);
+		bool normed = k->mixer == MT_MAMBA_1 ? k->mamba_flags & MT_NORM_WEIGHTS : !(k->mamba_flags & MT_GATE_ALONE);
+		is |= (normed ? GATED_NORM : 0) | (k->mamba_flags & MT_IN_BIAS ? IN_BIAS : 0);
 		is |= k->mamba_flags & MT_OUT_BIAS ? OUT_BIAS : 0;
 		is |= k->q_rank ? Q_LATENT : 0;
 		is |= (k->parts & MT_IN_NORM ? IN_NORM : 0) | (k->parts & MT_OWN_O_BIAS ? MT_O_BIAS : 0);
@@ -340,6 +360,9 @@ static uint64_t size_of(const struct mt_geometry *geo, const struct mt_layer *k,
 	case C_DIM: return k->conv_dim;
 	case C_PROJ_ROWS: return 3ull * k->conv_dim;
 	case M_PROJ_ROWS: return size_of(geo, k, D_QKV_ROWS) + size_of(geo, k, D_VALUE_ROWS) + k->value_heads;
+	case S_DIM: return k->key_dim;
+	case S_PROJ_ROWS: return 2ull * k->conv_dim;
+	case S_PART_ROWS: return (uint64_t)k->q_rank + 2ull * k->key_dim;
 	case FFN: return k->ffn;
 	case EXPERTS: return k->experts;
 	case SHARED_FFN: return k->shared_ffn;

@@ -172,3 +172,6 @@ NAMES(OLMO_HYBRID, .renamed = true, .now = MT_NAMES_OLMO_HYBRID_5,
 	{MT_T_CONV, "linear_attn.q_conv1d.weight"}, {MT_T_CONVK, "linear_attn.k_conv1d.weight"},
 	{MT_T_CONVV, "linear_attn.v_conv1d.weight"}, {MT_T_DNORM, "linear_attn.o_norm.weight"},
 	{MT_T_O, "linear_attn.o_proj.weight"}})
+NAMES(JAMBA, .base = MT_NAMES_FALCON_H1, .experts = "feed_forward.experts.",
+	.other = {{MT_T_ROUTER, "feed_forward.router.weight"}, {MT_T_XGATE, "feed_forward.experts.*.gate_proj.weight"},
+	{MT_T_XUP, "feed_forward.experts.*.up_proj.weight"}, {MT_T_XDOWN, "feed_forward.experts.*.down_proj.weight"}})

@@ -74,9 +74,10 @@ enum mt_mixer {                 /* what combines the tokens of a block */
 	MT_MLA,                     /* multi-head latent attention (arXiv 2405.04434): q, k and v are made of latents */
 	MT_MAMBA,                   /* Mamba 2 (arXiv 2405.21060): the same state without the delta rule's correction */
 	MT_NO_MIXER,                /* the block is an MLP alone */
+	MT_MAMBA_1,                 /* Mamba (arXiv 2312.00752): each channel has a state, and decays of its own */
 };
 
-enum {                          /* mt_layer.mamba_flags; MT_CONV has the biases, too, and MT_DELTA the last two */
+enum {                          /* mt_layer.mamba_flags; MT_CONV and MT_MAMBA_1 have the biases, too, MT_DELTA these: */
 	MT_CONV_BIAS = 1,
 	MT_BESIDE_ATTENTION = 2,    /* attention and Mamba 2 read the same norm's output, and both are added; heads, ... are
 								 * attention's */
@@ -86,11 +87,12 @@ enum {                          /* mt_layer.mamba_flags; MT_CONV has the biases,
 	MT_OUT_BIAS = 32,           /* MT_BESIDE_ATTENTION: of its own output projection; else of the block's */
 	MT_PRE_NORM = 64,           /* norms are before mixer and MLP alone, whatever the model's flags say */
 	MT_TWICE_BETA = 128,        /* beta is 2 sigmoid(b) */
+	MT_NORM_WEIGHTS = 256,      /* MT_MAMBA_1: the norms of dt, B and C have weights */
 };
 
 enum mt_gate { MT_NO_GATE, MT_GATE_IN_Q, MT_GATE_APART }; /* w is in q_proj, or a tensor of its own */
 
-enum { MT_DELTA_DIM = 256, MT_CONV_WIDTH = 4 }; /* at most */
+enum { MT_DELTA_DIM = 256, MT_CONV_WIDTH = 4, MT_SCAN_DIM = 128 }; /* at most */
 
 enum { MT_KINDS = 8 };          /* kinds of layers at most */
 
@@ -114,12 +116,12 @@ struct mt_layer {                /* what all layers of a kind have in common */
 	uint32_t mixer;             /* enum mt_mixer. Without attention heads, kv_heads, head_dim, rope_dim are 0. MT_DELTA,
 								 * MT_MAMBA (whose keys are B, in groups, and queries C): */
 	uint32_t key_heads, value_heads; /* value_heads: a multiple of key_heads */
-	uint32_t key_dim, value_dim; /* of a head */
+	uint32_t key_dim, value_dim; /* of a head; key_dim of MT_MAMBA_1: elements of a channel's state */
 	uint32_t conv_width;        /* not attention: tokens that the convolution reads */
 	uint32_t output_gate;       /* enum mt_gate, MT_ATTENTION: o is multiplied by sigmoid(x w') */
-	uint32_t conv_dim;          /* MT_CONV: channels */
+	uint32_t conv_dim;          /* MT_CONV, MT_MAMBA_1: channels */
 	float    weight_eps;        /* MT_RENORMALISE: is added to the sum */
-	uint32_t q_rank, kv_rank;   /* MT_MLA: elements of its latents; q_rank 0: q has none */
+	uint32_t q_rank, kv_rank;   /* MT_MLA: elements of its latents; q_rank 0: q has none; MT_MAMBA_1: of dt's latent */
 	uint32_t v_dim;             /* MT_MLA: of a head of v; the last rope_dim elements of one of q and k turn */
 	uint32_t mamba_flags;       /* not attention: these */
 	float    dt_min, dt_max;    /* MT_MAMBA: limits of the time step */
@@ -131,7 +133,8 @@ struct mt_layer {                /* what all layers of a kind have in common */
 	uint32_t mtp;               /* not 0: the block of multi-token prediction, and how files name it; the last layer */
 	uint32_t parts;             /* these: */
 	float    mixer_eps;         /* of the norm behind MT_DELTA's rule; 0: norm_eps */
-	uint32_t reserved[7];
+	float    part_eps;          /* MT_MAMBA_1: eps of the norms of dt, B and C; 0: there are none */
+	uint32_t reserved[6];
 };
 
 enum {                          /* mt_layer.parts */
@@ -227,7 +230,8 @@ enum mt_role_tensor {           /* what a tensor is; a unit's tensors stand in t
 								/* gate_rank: (value_heads key_dim, hidden) x 2 and (value_heads value_dim, hidden) */
 								/* MT_MLA: q is (q_rank, hidden), or (heads D, hidden) without a latent, k (kv_rank +
 								 * rope_dim, hidden), of their biases, and of the norms of both latents; no v */
-	MT_T_QUP,                   /* (heads D, q_rank); gate_rank: (value_heads key_dim, gate_rank), gates */
+	MT_T_QUP,                   /* (heads D, q_rank); gate_rank: (value_heads key_dim, gate_rank), gates; MT_MAMBA_1:
+								 * (conv_dim, q_rank), dt */
 	MT_T_KVUP,                  /* (heads (D - rope_dim + v_dim), kv_rank): of each head k's rows, then v's; gate_rank:
 								 * (value_heads value_dim, gate_rank), z */
 	MT_T_SINKS,                 /* (heads) */
@@ -236,18 +240,21 @@ enum mt_role_tensor {           /* what a tensor is; a unit's tensors stand in t
 								 * (value_heads value_dim, hidden) (value_heads, hidden) x 2: one slab, one GEMM.
 								 * MT_MAMBA: all but DB, in one tensor: C | B | x | z | dt, in files z | x | B | C | dt.
 								 * MT_CONV: only the first one, (3 conv_dim, hidden). gate_rank: all but the first, the
-								 * latents of z and of the gates (gate_rank, hidden) */
+								 * latents of z and of the gates (gate_rank, hidden). MT_MAMBA_1: the first one, x | z
+								 * (2 conv_dim, hidden), and DA: dt's latent | B | C (q_rank + 2 key_dim, conv_dim) */
 	MT_T_DQKVB,                 /* (rows of the above)       its bias */
 	MT_T_CONV,                  /* (2 key_heads key_dim + value_heads value_dim, conv_width), or (conv_dim, conv_width);
 								 * files: (..., 1, width) */
 	MT_T_CONVK, MT_T_CONVV,     /* gate_rank: of k and of v, which three tensors are one slab */
 	MT_T_CONVB,                 /* its bias */
-	MT_T_DT_BIAS, MT_T_A_LOG,   /* (value_heads) each; gate_rank: (value_heads key_dim), (1, 1, value_heads, 1) */
-	MT_T_SKIP,                  /* (value_heads)             MT_MAMBA: the factor of x, which is added to its output */
-	MT_T_DNORM,                 /* (value_dim), MT_MAMBA: (value_heads value_dim): the norm behind it, without 1 + */
+	MT_T_DT_BIAS, MT_T_A_LOG,   /* (value_heads) each; gate_rank: (value_heads key_dim), (1, 1, value_heads, 1);
+								 * MT_MAMBA_1: (conv_dim), (conv_dim, key_dim) */
+	MT_T_SKIP,                  /* (value_heads), (conv_dim) Mamba: the factor of x, which is added to its output */
+	MT_T_DNORM,                 /* (value_dim), MT_MAMBA: (value_heads value_dim): the norm behind it, without 1 +.
+								 * MT_MAMBA_1: (q_rank), of dt's latent; KNORM and QNORM (key_dim) are B's and C's */
 	MT_T_O_NORM,                /* (heads D)                 of what o reads */
 	MT_T_O,                     /* (hidden, heads D); its columns in MT_MLA: heads v_dim; in MT_DELTA, MT_MAMBA:
-								 * value_heads value_dim; in MT_CONV: conv_dim */
+								 * value_heads value_dim; in MT_CONV, MT_MAMBA_1: conv_dim */
 	MT_T_OB,                    /* (hidden) */
 	MT_T_MAMBA_O,               /* (hidden, value_heads value_dim)   MT_BESIDE_ATTENTION: O is attention's */
 	MT_T_MAMBA_OB,              /* (hidden) */

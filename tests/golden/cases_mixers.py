@@ -13,6 +13,8 @@ FACTORS = {"embed": 3.0, "out_proj": 0.3}
 UNIFORM = {"A_log": (math.log(0.2), math.log(2.0)), "dt_bias": (-3.0, 0.5), "linear_attn.norm": (0.6, 1.4)}
 ROPE = {"rope_type": "default", "rope_theta": 100.0, "partial_rotary_factor": 0.25}
 MAMBA = {"A_log": (math.log(0.2), math.log(2.0)), "dt_bias": (-3.0, 0.5), "mamba.norm": (0.6, 1.4), ".D": (0.5, 1.5)}
+SCAN = {"A_log": (math.log(0.2), math.log(2.0)), "dt_proj.bias": (-3.0, 0.5), "_layernorm": (0.6, 1.4),
+        ".D": (0.5, 1.5)}
 NEMOTRON = {"vocab_size": 53, "hidden_size": 24, "max_position_embeddings": 256, "layer_norm_epsilon": 1e-2,
             "eos_token_id": 2}
 
@@ -278,6 +280,29 @@ CASES = {
             layers_block_type=["moe", "linear_attention", "moe", "full_attention", "mlp"]),
         "dialect": 5, "double": True, "factors": FACTORS, "uniform": {**MAMBA, "mixer.norm": (0.6, 1.4)},
         "train": {"micro": 1, "batch": 3, "seq": 70, "warmup": 2, "clip": 1.5}},
+    # Mamba: blocks without an MLP, whose rows of tokens end within a span of 16, and channels within vectors
+    "mamba": {
+        "config": transformers.MambaConfig(
+            vocab_size=53, hidden_size=20, num_hidden_layers=2, state_size=6, layer_norm_epsilon=1e-2),
+        "dialect": 5, "double": True, "factors": {"embed": 0.7, "out_proj": 0.3, "x_proj": 0.5}, "uniform": SCAN,
+        "train": {"micro": 2, "seq": 54, "warmup": 2, "wd": 0.1, "lr": 1e-3, "clip": 2.05}},
+    # Falcon Mamba: dt, B and C have norms without weights; a number of channels of its own, biases of all but the
+    # convolution, of 3 tokens; untied
+    "falcon-mamba": {
+        "config": transformers.FalconMambaConfig(
+            vocab_size=53, hidden_size=24, intermediate_size=36, num_hidden_layers=2, state_size=10, conv_kernel=3,
+            time_step_rank=5, use_bias=True, use_conv_bias=False, mixer_rms_eps=1e-3, layer_norm_epsilon=1e-2,
+            tie_word_embeddings=False),
+        "dialect": 5, "double": True, "factors": FACTORS, "uniform": SCAN,
+        "train": {"micro": 1, "batch": 3, "seq": 54, "warmup": 2, "clip": 2.63}},
+    # Jamba: these with weights, attention without positions in between, experts in every other layer
+    "jamba": {
+        "config": transformers.JambaConfig(
+            **SMALL, intermediate_size=12, num_hidden_layers=3, num_attention_heads=3, num_key_value_heads=1,
+            attn_layer_period=3, attn_layer_offset=1, expert_layer_offset=0, num_experts=3, mamba_d_state=8,
+            mamba_dt_rank=3, output_router_logits=True, router_aux_loss_coef=0.02),
+        "dialect": 5, "double": True, "factors": FACTORS, "uniform": SCAN,
+        "train": {"micro": 2, "seq": 54, "warmup": 2, "clip": 3.2}},
     # Falcon-H1: Mamba 2 beside attention in every layer, without a norm behind it; two groups, every factor
     "falcon-h1": {
         "config": transformers.FalconH1Config(

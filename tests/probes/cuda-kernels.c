@@ -437,7 +437,7 @@ static const struct {
 } topics[] = {{"vocab", vocab}, {"rows", rows}, {"norm", test_norms}, {"rope", test_rope}, {"mla", test_latents},
 	{"attention", attention}, {"activation", activation}, {"route", route}, {"grouped", test_grouped_gemms},
 	{"combine", test_rows_of_experts}, {"balance", balance}, {"delta", test_deltas}, {"documents", test_documents},
-	{"steps", test_steps}, {"channels", test_channels}};
+	{"steps", test_steps}, {"channels", test_channels}, {"scan", test_scans}};
 
 static int is_wanted(const char *topic, char **wanted)
 {

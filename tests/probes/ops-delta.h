@@ -1,6 +1,6 @@
 /* ops-delta.h: the cases of ops.c for gated DeltaNet, Kimi delta attention and Mamba 2 (convolution, delta rule, gated
- * norm) and for output gates: beside their definitions, token by token, in double precision; documents alone and beside
- * others; passes with a past. Included by ops.c. */
+ * norm), for Mamba 1's scan, and for output gates: beside their definitions, token by token, in double precision;
+ * documents alone and beside others; passes with a past. Included by ops.c. */
 
 /* Lengths of documents in rows */
 static const int64_t one[] = {0}, mixed[] = {1, 2, 3, 63, 64, 65, 130, 0}, two[] = {900, 0};
@@ -690,6 +690,98 @@ static void test_channels(void)
 		test_gated_norm(37, 1, 50, alias, SIGMOID | NO_NORM);
 	}
 	TEST_MIXED_ROWS(rows);
+}
+
+/* ---- the scan of Mamba 1 ---- */
+
+struct scan_wants {
+	double *y, *dx, *dstep, *db, *dc, *da_log, *ddt_bias, *dskip;
+};
+
+/* One channel of a row, token by token; h (N + 1, S) */
+static void scan_defined(const struct scan_args *a, int64_t row, int64_t c, double *h, const struct scan_wants *want)
+{
+	int64_t end = least(row + a->seq, a->n), size = a->size;
+	const float *x = a->x, *step = a->step, *b = a->b, *out = a->c, *dy = a->dy, *a_log = a->a_log, *bias = a->dt_bias;
+	double skip = (double)((const float *)a->skip)[c], *dh = doubles(size);
+	for (int64_t t = row; t < end; t++) {
+		double raw = (double)step[t * a->channels + c] + (double)bias[c], dt = log1p(exp(raw));
+		double of = (double)x[t * a->channels + c], y = skip * of;
+		for (int64_t j = 0; j < size; j++) {
+			double before = a->starts[t] == (uint32_t)(t - row) ? 0 : h[(t - row) * size + j];
+			double now = exp(-exp((double)a_log[c * size + j]) * dt) * before + dt * of * (double)b[t * a->ld + j];
+			h[(t - row + 1) * size + j] = now;
+			y += (double)out[t * a->ld + j] * now;
+		}
+		want->y[t * a->channels + c] = y;
+	}
+	for (int64_t t = end - 1; t >= row; t--) {
+		double raw = (double)step[t * a->channels + c] + (double)bias[c], dt = log1p(exp(raw));
+		double of = (double)x[t * a->channels + c], g = (double)dy[t * a->channels + c], dx = skip * g, ddt = 0;
+		int starts = a->starts[t] == (uint32_t)(t - row);
+		for (int64_t j = 0; j < size; j++) {
+			double rate = -exp((double)a_log[c * size + j]), e = exp(rate * dt), in = (double)b[t * a->ld + j];
+			double d = dh[j] + g * (double)out[t * a->ld + j], before = starts ? 0 : h[(t - row) * size + j];
+			want->dc[t * size + j] += g * h[(t - row + 1) * size + j];
+			want->db[t * size + j] += d * dt * of;
+			dx += d * dt * in;
+			ddt += d * (of * in + rate * e * before);
+			want->da_log[c * size + j] += d * dt * e * before * rate;
+			dh[j] = starts ? 0 : d * e;
+		}
+		want->dx[t * a->channels + c] = dx;
+		want->dstep[t * a->channels + c] = ddt * sigmoid_of(raw);
+		want->ddt_bias[c] += ddt * sigmoid_of(raw);
+		want->dskip[c] += g * of;
+	}
+}
+
+static void test_scan(int64_t rows, int64_t seq, const int64_t *lengths, int64_t channels, int64_t size)
+{
+	int64_t n = rows * seq, all = n * channels, shared = n * size, ld = size + 3;
+	struct scan_args a = {.n = n, .seq = seq, .channels = channels, .size = size, .ld = ld, .d_ld = size + 2};
+	const struct scan_wants want = {doubles(all), doubles(all), doubles(all), doubles(shared), doubles(shared),
+		doubles(channels * size), doubles(channels), doubles(channels)};
+	float *a_log = random_floats(channels * size);
+	for (int64_t i = 0; i < channels * size; i++) a_log[i] = (float)(log(0.01) + uniform() * (log(4) - log(0.01)));
+	a.a_log = slack > 0 ? round_to_bf16(a_log, channels * size) : a_log;
+	a.starts = documents_of(n, seq, lengths);
+	a.x = random_elements(all);
+	a.step = random_elements(all);
+	a.b = apart(random_elements(shared), n, size, ld);
+	a.c = apart(random_elements(shared), n, size, ld);
+	a.dt_bias = random_elements(channels);
+	a.skip = random_elements(channels);
+	a.dy = random_elements(all);
+	a.y = expect("y", want.y, all, 2e-6);
+	RUN(SCAN_FORWARD, a);
+	a.work = not_numbers(scan_room_of(&a, on_gpu).elems);
+	a.dx = expect("dx", want.dx, all, 2e-6);
+	a.dstep = expect("dstep", want.dstep, all, 4e-6);
+	a.db = expect_rows("db", want.db, n, size, a.d_ld, 4e-6);
+	a.dc = expect_rows("dc", want.dc, n, size, a.d_ld, 4e-6);
+	for (int added = 0; added < 2; added++) {
+		a.da_log = expect_sum("da_log", want.da_log, channels * size, IN_FP32(1e-5), added);
+		a.ddt_bias = expect_sum("ddt_bias", want.ddt_bias, channels, IN_FP32(1e-5), added);
+		a.dskip = expect_sum("dskip", want.dskip, channels, IN_FP32(1e-5), added);
+		a.beta = (float)added;
+		RUN(SCAN_BACKWARD, a);
+	}
+	double *h = doubles((seq + 1) * size);
+	for (int64_t i = 0, held = kept_n; i < rows * channels; i++, release((int)held))
+		scan_defined(&a, i / channels * seq, i % channels, h, &want);
+	CHECK("scan of %ld x %ld, %ld channels of %ld%s", rows, seq, channels, size, yes(lengths != one, ", documents"));
+}
+
+static void test_scans(void)
+{
+	test_scan(1, 1, one, 5, 16);
+	test_scan(1, 16, one, 33, 6);
+	test_scan(2, 70, mixed, 130, 16);
+	test_scan(3, 33, by_one, 20, 1);
+	test_scan(1, 50, mixed, 300, 10);
+	test_scan(1, 40, other, 19, 128);
+	test_scan(1, brief ? 70 : 1100, two, 17, 20);
 }
 
 /* What the cpu alone computes */

@@ -1025,6 +1025,7 @@ static void test_mixers(void)
 	test_documents();
 	test_steps();
 	test_channels();
+	test_scans();
 	test_mixer_pasts();
 }
 

@@ -147,6 +147,10 @@ struct kernels {
 	/* tokens first .. end - 1, from what delta_backward left in work; the gradients of a_log, dt_bias and skip, one
 	 * after another, += */
 	void (*delta_gates_backward)(const struct delta_args *, float *sum, int64_t first, int64_t end);
+	/* a group of channels of a row; backward: sums over both in work; bytes of scratch */
+	size_t (*scan_scratch)(const struct scan_args *);
+	void (*scan_forward)(const struct scan_args *, int64_t row, int64_t group, float *scratch);
+	void (*scan_backward)(const struct scan_args *, int64_t row, int64_t group, float *scratch);
 };
 extern const struct kernels cpu_kernels_plain;
 #if defined(__x86_64__)

@@ -15,6 +15,7 @@
 #include "kernel-gate.h"
 #include "kernel-delta.h"
 #include "kernel-kda.h"
+#include "kernel-scan.h"
 
 #define KERNELS(set) \
 	const struct kernels set = { \
@@ -53,4 +54,7 @@
 		.delta_forward = delta_rule_forward, \
 		.delta_backward = delta_rule_backward, \
 		.delta_gates_backward = delta_rule_gates_backward, \
+		.scan_scratch = scan_scratch, \
+		.scan_forward = scan_forward, \
+		.scan_backward = scan_backward, \
 	}

@@ -340,6 +340,7 @@ cudaError_t cuda_kernels_prepare(void)
 	cudaError_t e = attention_mma_prepare();
 	if (!e) e = grouped_mma_prepare();
 	if (!e) e = delta_prepare();
+	if (!e) e = scan_prepare();
 	const void *kernels[] = {KERNELS(float, 16), KERNELS(float, 8), KERNELS(struct bf16, 16), KERNELS(struct bf16, 8)};
 	return e ? e : kernels_prepare(kernels, sizeof kernels / sizeof *kernels);
 }

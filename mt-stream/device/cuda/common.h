@@ -268,7 +268,7 @@ struct norm_rows {
 void cuda_norm_rows_forward(const struct cuda_queue *, const struct norm_forward_args *, struct norm_rows, void *kept);
 void cuda_norm_rows_backward(const struct cuda_queue *, const struct norm_backward_args *, struct norm_rows);
 
-cudaError_t delta_prepare(void); /* delta.cu's part of cuda_kernels_prepare */
+cudaError_t delta_prepare(void), scan_prepare(void); /* delta.cu's and scan.cu's parts of cuda_kernels_prepare */
 
 /* Request all shared memory that a block can have for these kernels */
 static inline cudaError_t kernels_prepare(const void *const *kernels, size_t n)

@@ -166,7 +166,7 @@ static void op_run(struct cuda *c, struct cuda_stream *s, const struct op *o)
 	int rc = 0;
 	/* what the cpu alone computes */
 	MT_ASSERT(!(o->code == OP_CONV_FORWARD && o->conv.past) && !(o->code == OP_DELTA_FORWARD && o->delta.past));
-	MT_ASSERT(!(o->code == OP_MLA_FORWARD && o->mla.past));
+	MT_ASSERT(!(o->code == OP_MLA_FORWARD && o->mla.past) && !(o->code == OP_SCAN_FORWARD && o->scan.past));
 	if (run_by_backend(c, o)) return;
 	switch (o->code) {
 	case OP_NONE:
