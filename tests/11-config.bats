@@ -1708,6 +1708,17 @@ END
 	refused 78 "conv_kernel"
 }
 
+@test "Lara Mini: each five layers are the same, and full ones have no rope" {
+	config lara_mini '"num_hidden_layers": 6' '"hidden_act": "silu"'
+	store-layout "$T/config.json" >"$T/layout"
+	grep -q "^kind_of 010210$" "$T/layout"
+	grep -q "^window_layers .w..w.$" "$T/layout"
+	[ "$(grep "^rope_dim" "$T/layout" | tr '\n' ' ')" = "rope_dim 0 rope_dim 128 rope_dim 0 " ]
+	grep -q "layers.0.linear_attn.in_proj.weight unit 1 .* shape 6176 32 " "$T/layout" # 2 * 1024 + 2 * 2048 + 2 * 16
+	config lara_mini '"sliding_window": null'
+	refused 78 "sliding_window null is not supported"
+}
+
 @test "OLMo Hybrid: which layers have attention, sizes that follow from others, and rope that null turns off" {
 	config olmo_hybrid '"pad_token_id": 0' '"num_hidden_layers": 3' '"linear_num_value_heads": null' \
 		'"rope_theta": 50.0'

@@ -9,7 +9,7 @@ MIXERS="qwen3-5 qwen3-5-moe qwen3-next lfm2 lfm2-bias lfm2-moe deepseek-v2 deeps
 	granite-hybrid granite-hybrid-moe nemotron-h nemotron-h-moe mamba falcon-mamba jamba falcon-h1 falcon-h1-norm afmoe
 	gemma4-moe
 	deepseek-v2-groups llama4-chunks llama4-plain gemma4-e kimi-linear"
-RARE="olmo-hybrid bamba mamba2"
+RARE="olmo-hybrid lara-mini bamba mamba2"
 
 @test "qwen3-5 in fp32: losses, norms, gradients and weights match PyTorch's" { golden qwen3-5; }
 @test "qwen3-5 in bf16: results differ from PyTorch's only by rounding" { golden qwen3-5 --bf16; }

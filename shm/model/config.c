@@ -572,6 +572,18 @@ void read_delta(struct reader *r, struct model *m)
 	m->base.output_gate = MT_GATE_IN_Q;
 }
 
+/* Lara Mini: without layer_types, each five layers are the same. */
+void read_lara(struct reader *r, struct model *m)
+{
+	static const char *const types[] = {"linear_attention", "sliding_attention", "linear_attention", "full_attention",
+		"sliding_attention"};
+	read_delta_sizes(r, 8, 16, 128, 128, &m->mixer);
+	if (is_given(json_object_get(r->root, "layer_types"))) return;
+	json_t *list = json_array();
+	json_object_set_new((json_t *)r->root, "layer_types", list);
+	for (uint32_t i = 0; i < m->geo.layers; i++) json_array_append_new(list, json_string(types[i % 5]));
+}
+
 /* OLMo Hybrid: gated DeltaNet in layers whose norms are before it and the MLP. Null counts as no key, but a rope_theta
  * of null means no rope. Without layer_types each fourth layer has attention, or the last of fewer. */
 void read_olmo_hybrid(struct reader *r, struct model *m)

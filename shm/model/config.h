@@ -258,8 +258,8 @@ read_function read_bigcode, read_opt, read_afmoe, read_delta, read_conv, read_lf
 read_function read_mamba_1, read_falcon_mamba, read_jamba;
 read_function read_nemotron_h, read_falcon_h1, read_internlm3, read_gptj, read_gpt_neo, read_biogpt;
 read_function read_youtu, read_minicpm3, read_granite_swa, read_indexed, read_mpt, read_bamba;
-read_function read_mamba2, read_bloom, read_openai, read_neox_japanese, read_xglm, read_ctrl,
-	read_olmo_hybrid;
+read_function read_mamba2, read_bloom, read_openai, read_neox_japanese, read_xglm, read_ctrl;
+read_function read_olmo_hybrid, read_lara;
 /* experts.c. read_experts: m->experts and m->sparse */
 read_function read_experts, read_minimax, read_gpt_oss, read_lfm2_experts, read_deepseek_v2, read_llama4;
 read_function read_hunyuan_experts;

@@ -175,3 +175,8 @@ NAMES(OLMO_HYBRID, .renamed = true, .now = MT_NAMES_OLMO_HYBRID_5,
 NAMES(JAMBA, .base = MT_NAMES_FALCON_H1, .experts = "feed_forward.experts.",
 	.other = {{MT_T_ROUTER, "feed_forward.router.weight"}, {MT_T_XGATE, "feed_forward.experts.*.gate_proj.weight"},
 	{MT_T_XUP, "feed_forward.experts.*.up_proj.weight"}, {MT_T_XDOWN, "feed_forward.experts.*.down_proj.weight"}})
+NAMES(LARA, .renamed = true, .now = MT_NAMES_LARA_5, .base = MT_NAMES_LARA_5,
+	.other = {{MT_T_DQKV, "linear_attn.in_proj.weight"}, {MT_T_DZ, NULL}, {MT_T_DB, NULL}, {MT_T_DA, NULL},
+	{MT_T_DNORM, "linear_attn.out_norm.weight"}})
+NAMES(LARA_5, .base = MT_NAMES_QWEN_MOE, .other = {{MT_T_XGATE, "mlp.experts.gate_up_proj"}, {MT_T_XUP, NULL},
+	{MT_T_XDOWN, "mlp.experts.down_proj"}})

@@ -92,6 +92,17 @@ CASES = {
         "dialect": 5, "double": True, "factors": {"embed": 3.0, "linear_attn.o_proj": 0.3, "conv1d": 0.05},
         "uniform": {**UNIFORM, "o_norm": (0.6, 1.4)},
         "train": {"micro": 2, "seq": 140, "warmup": 2, "wd": 0.1, "clip": 3.04}},
+    # Lara Mini: gated DeltaNet between windows with rope and full attention without; all of its projections are one
+    # tensor in files; experts packed, and a shared one without a gate
+    "lara-mini": {
+        "config": transformers.LaraMiniConfig(
+            **{**SMALL, "hidden_size": 16}, num_hidden_layers=4, num_attention_heads=2, num_key_value_heads=1,
+            head_dim=8, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=6,
+            linear_value_head_dim=8, moe_intermediate_size=6, shared_expert_intermediate_size=8, num_experts=5,
+            num_experts_per_tok=2, sliding_window=5, tie_word_embeddings=False, eos_token_id=2,
+            rope_parameters={"rope_type": "default", "rope_theta": 100.0}),
+        "dialect": 5, "double": True, "factors": FACTORS, "uniform": UNIFORM,
+        "train": {"micro": 2, "seq": 70, "warmup": 2, "wd": 0.1, "clip": 2.0}},
     # short convolutions of 3 tokens before and behind attention, tied; the MLP's size is 2 / 3 of intermediate_size,
     # times a factor, rounded up
     "lfm2": {

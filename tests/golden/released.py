@@ -20,8 +20,10 @@ def released(config, tensors):
     if config.model_type != "olmo_hybrid":
         return tensors
     full = tuple("layers.%d.feed" % i for i, of in enumerate(config.layer_types) if of == "full_attention")
-    files = {name.replace(*("feedforward_layer_norm", "post_attention_layernorm") if any(f in name for f in full) else
-                          ("", "")): t for name, t in tensors.items()}
+    files = {}
+    for name, t in tensors.items():
+        behind = any(of in name for of in full)
+        files[name.replace("feedforward_layer_norm", "post_attention_layernorm") if behind else name] = t
     keys = config.linear_num_key_heads * config.linear_key_head_dim
     for name in [name for name in files if "q_conv1d" in name]:
         of = [name.replace("q_conv1d", x + "_conv1d") for x in "qkv"]

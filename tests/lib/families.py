@@ -147,6 +147,9 @@ FAMILIES.update({
     "qwen3_5_text": HYBRID, "qwen3_5_moe_text": {**HYBRID, "shared_expert_intermediate_size": [10]},
     "qwen3_next": {**HYBRID, "mlp_only_layers": [[1]], "decoder_sparse_step": [2], "norm_topk_prob": [False]},
 })
+FAMILIES["lara_mini"] = {**BIAS, "layer_types": [None, [DELTA, FULL, SLIDING, DELTA]], "sliding_window": [5],
+                         "linear_conv_kernel_dim": [3], "norm_topk_prob": [False], "rope_theta": [500.0],
+                         "shared_expert_intermediate_size": [10]}
 FAMILIES["olmo_hybrid"] = {
     **BIAS, "layer_types": [None, [DELTA, FULL, FULL, DELTA]], "linear_key_head_dim": [None, 10],
     "linear_num_value_heads": [None, 8], "linear_value_head_dim": [None, 10], "linear_conv_kernel_dim": [3],
@@ -254,7 +257,7 @@ ALWAYS = {"gemma4_text": {"hidden_size_per_layer_input": 0, "num_experts": 6, "t
           "exaone_moe": {**EXPERTS, "num_experts": 6},
           "sarvam_moe": {**EXPERTS, "num_experts": 6},
           "qwen3_5_text": HEADS, "qwen3_5_moe_text": {**HEADS, **EXPERTS, "num_experts": 6},
-          "qwen3_next": {**HEADS, **EXPERTS, "num_experts": 6},
+          "qwen3_next": {**HEADS, **EXPERTS, "num_experts": 6}, "lara_mini": {**HEADS, **EXPERTS, "num_experts": 6},
           "granitemoehybrid": {"num_local_experts": 0, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 6},
           "bamba": {"mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 6},
           "mamba2": {"num_heads": 4, "head_dim": 16, "state_size": 6, "n_groups": 2},
@@ -431,7 +434,7 @@ def check_rope(config, meant, rotary, layer, i):
     """Layer i's frequencies are those that its attention gets from transformers' rotary embedding."""
     types = getattr(meant, "layer_types", None) or [None] * meant.num_hidden_layers
     nope = meant.model_type in ("exaone4", "exaone_moe", "cohere2") and bool(meant.sliding_window) and types[i] == FULL
-    nope |= types[i] in (DELTA, CONV) or meant.model_type == "afmoe" and types[i] == FULL
+    nope |= types[i] in (DELTA, CONV) or meant.model_type in ("afmoe", "lara_mini") and types[i] == FULL
     nope |= meant.model_type == "granitemoehybrid" and meant.position_embedding_type != "rope"
     nope |= meant.model_type in ("smollm3", "llama4_text") and not meant.no_rope_layers[i] or rotary is None
     nope |= getattr(meant, "alibi", False)
