@@ -13,7 +13,8 @@
 #include "mt/version.h"
 
 #define FORMAT "mt checkpoint"
-#define FORMAT_VERSION 4 /* has tensors that are not trained; 3: has tiles; 2: has codes of int8; 1: all others */
+/* has multi-token prediction; 4: tensors that are not trained; 3: tiles; 2: codes of int8; 1: all others */
+#define FORMAT_VERSION 5
 #define NO_STATE "is neither bf16, fp32 nor int8"
 
 /* Of run.json without the checksum itself; independent of white space and order. */
@@ -168,7 +169,10 @@ int run_json_write(struct out_dir *dir, const struct run_json *r)
 {
 	json_t *root = json_object(), *record = json_null(), *hyper = json_null(), *unlogged = json_array(), *tier;
 	uint64_t sum = 0;
-	int version = *r->train || *r->freeze ? FORMAT_VERSION : r->tier.files ? 3 : r->state == MT_INT8 ? 2 : 1, rc = 0;
+	int version = r->state == MT_INT8 ? 2 : 1, rc = 0;
+	if (r->tier.files) version = 3;
+	if (*r->train || *r->freeze) version = 4;
+	if (r->mtp) version = FORMAT_VERSION;
 	if (r->has_record) {
 		record = put_keys(&rc, json_object(), KEYS(record_keys), &r->record);
 		json_put(&rc, record, "choices", r->choices ? json_incref(r->choices) : json_null());

@@ -14,6 +14,7 @@ struct run_json {               /* what a checkpoint holds beside its arrays */
 	enum mt_optim optim;
 	uint64_t step, t;
 	struct mt_position position;
+	bool mtp; /* written: the run trains multi-token prediction */
 	bool has_record;
 	struct mt_record record;
 	json_t *choices;               /* of the record: object of hexadecimal values by key, or NULL */

@@ -39,6 +39,7 @@ int state_read(struct mt_run *run, const struct mt_committed *at, struct run_jso
 		.state = (enum mt_dtype)c->state,
 		.nodes = mt_nodes(run),
 		.optim = (enum mt_optim)c->optim,
+		.mtp = c->geo.mtp != 0,
 		.step = at->step,
 		.t = at->t,
 		.position = at->position};

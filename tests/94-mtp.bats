@@ -134,6 +134,7 @@ run() {
 		as_released
 		run whole --mtp 0.3
 		run cut --mtp 0.3 --ckpt-every 2 --until 2
+		grep -q '"version": 5' "$T"/cut/step-*/run.json
 		run cut --mtp 0.3 --ckpt-every 2 --resume
 		[ "$(grep -c mtp_loss "$T/cut/metrics.jsonl")" = 4 ]
 		run plain 2>"$T/plain.err"

@@ -1,5 +1,5 @@
-/* mtp.c: what is before the block of multi-token prediction (DeepSeek V3, arXiv 2412.19437, section 2.2). Of x, which the
- * last block gives, and the embedding of the token behind each:
+/* mtp.c: what is before the block of multi-token prediction (DeepSeek V3, arXiv 2412.19437, section 2.2). Of x, the
+ * output of the block below, and the embedding of the token behind each:
  *
  *     x' = W [norm(embedding) | norm(h)]    h = the model's final norm of x, of which the LM head makes the main logits
  *
