@@ -816,7 +816,7 @@ assert all(float(low) * y <= x <= float(high) * y for x, y in pairs), a' "$@"
 
 # bats test_tags=nightly
 @test "all other tables of predictions have the numbers that mt-plan prints" {
-	"$TOP/tests/bench/plans" --check "$TOP/mt-stream/plan/results/README.md" gpus largest mixtures ablation \
+	"$TOP/tests/bench/plans" --check "$TOP/mt-stream/plan/results/README.md" gpus fp8 largest mixtures ablation \
 		depth width equal large-memory large
 }
 

@@ -63,6 +63,9 @@ as_on_cpu() {
 		grep -qa 'cuBLASLt .*, sums unsplit, fp8' "${MT_SHM_DIR:-/dev/shm}/mt.$(id -u).$RUN.control"
 	done
 	same 1 2
+	make_run fp8 bf16 bf16
+	MT_EMU_CAPABILITY=120 step_of blocks "$EMU --device cuda --compute fp8"
+	same 1 blocks
 	near cpu 1 0.05 # activations are bf16 here, and fp32 on the cpu
 	no near bf16 1 0.05
 	make_run fp8 bf16 bf16
@@ -70,6 +73,8 @@ as_on_cpu() {
 	same bf16 none
 	grep -q "cuBLASLt does not take .* in FP8: such GEMMs are computed in bf16$" "$T/stream.err"
 	make_run fp8 bf16 bf16
+	MT_EMU_CAPABILITY=89 fails_with 78 "$EMU" "$RUN" --device cuda --compute fp8
+	grep -q "^mt-stream: --compute fp8: needs a GPU of compute capability 9.0 or later, this is 8.9$" "$T/fails.err"
 	FAKE_CUBLASLT_VERSION=120800 fails_with 78 "$EMU" "$RUN" --device cuda --compute fp8
 	grep -q "^mt-stream: --compute fp8: needs cuBLASLt 120900 or later, this is 120800$" "$T/fails.err"
 }

@@ -16,7 +16,8 @@
 /* Tokens of a GEMM whose operands are rounded: there are so many at most, so that the copies are small. A gradient of
  * weights, which is a sum over tokens, has scales of its own for as many. */
 #define FP8_TOKENS 16384
-#define FP8_WIDTH 16   /* elements: the library takes rows of multiples of it */
+#define FP8_WIDTH 16   /* elements: the library takes rows of c of multiples of it, */
+#define FP8_BLOCK 32   /* and of copies of multiples of this, which may have a scale */
 #define FP8_PART 1024  /* elements of a column whose largest one a block of threads finds */
 #define FP8_LEAST -100 /* exponents of a scale, at least */
 
@@ -24,14 +25,28 @@
 static inline int fp8_takes(const struct gemm_args *g) { return g->fp8 && g->n % FP8_WIDTH == 0; }
 
 /* k as the copies have it, with zeros at the end */
-static inline int64_t fp8_depth(int64_t k) { return (k + FP8_WIDTH - 1) / FP8_WIDTH * FP8_WIDTH; }
+static inline int64_t fp8_depth(int64_t k) { return div_up(k, FP8_BLOCK) * FP8_BLOCK; }
 
-/* The work memory of a GEMM: both copies, with `bytes` an element; behind each, an fp32 scale of each row, and of each
- * part of the row its largest element */
+/* Scales in tiles, of rows and of so many blocks of each: tiles that a row goes through. A tile has
+ * offset = row % 32 * 16 + row % 128 / 32 * 4 + block (cuBLAS's documentation) */
+enum { FP8_TILE_ROWS = 128, FP8_TILE_BLOCKS = 4, FP8_TILE_BYTES = FP8_TILE_ROWS * FP8_TILE_BLOCKS };
+static inline int64_t fp8_tiles(int64_t k) { return div_up(k, FP8_BLOCK * FP8_TILE_BLOCKS); }
+static inline int64_t fp8_tiled_bytes(int64_t rows, int64_t k)
+{
+	return div_up(rows, FP8_TILE_ROWS) * fp8_tiles(k) * FP8_TILE_BYTES;
+}
+
+/* The work memory of a GEMM: both copies, with `bytes` an element; behind each, the scales of its rows, in fp32 or in
+ * tiles, and of each part of a row its largest element */
+static inline int64_t fp8_scales_bytes(int64_t rows, int64_t k)
+{
+	int64_t tiled = fp8_tiled_bytes(rows, k);
+	return tiled > 4 * rows ? tiled : 4 * rows;
+}
 static inline int64_t fp8_copy_bytes(int64_t rows, int64_t k, size_t bytes)
 {
-	int64_t all = rows * (fp8_depth(k) * (int64_t)bytes + 4 + 2 * (k / FP8_PART + 1));
-	return (all + 255) / 256 * 256;
+	int64_t codes = rows * fp8_depth(k) * (int64_t)bytes, largest = 2 * rows * (k / FP8_PART + 1);
+	return div_up(codes + fp8_scales_bytes(rows, k) + largest, 256) * 256;
 }
 
 /* The scale's exponent, by the largest element of a row: its magnitude as bits of bf16. 448 is 1.75 * 2^8. */

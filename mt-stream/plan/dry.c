@@ -393,7 +393,7 @@ static int rates_of(const struct dry *o, struct plan_request *req)
 	int rc = profile_parse(spec, req->dtype, o->here, &req->profile);
 	req->fp8 = o->r->fp8;
 	if (!rc && o->r->fp8 && req->profile.fp8 == 0)
-		return mt_fail(MT_EX_CONFIG, "--compute fp8: needs a GPU of compute capability 9.0, this is %d.%d",
+		return mt_fail(MT_EX_CONFIG, "--compute fp8: needs a GPU of compute capability 9.0 or later, this is %d.%d",
 			req->profile.capability / 10, req->profile.capability % 10);
 	req->memory = o->r->memory ? o->r->memory : (uint64_t)req->profile.memory;
 	req->unified = req->profile.unified;

@@ -163,7 +163,7 @@ static void profile_of(const struct known *k, enum mt_dtype dtype, struct profil
 		.duplex = k->in > C2C ? DUPLEX_C2C : DUPLEX,
 		.flops = (dtype == MT_BF16 ? k->bf16 : k->fp32) * 1e12,
 		.fp32 = dtype == MT_BF16 ? k->fp32 / k->bf16 : 1,
-		.fp8 = k->capability == 90 ? FP8 : 0,
+		.fp8 = k->capability >= 90 ? FP8 : 0,
 		.capability = k->capability,
 		.ram = k->ram * 1e9,
 		.links = k->links > 0 ? k->links * 1e9 : INFINITY,

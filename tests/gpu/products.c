@@ -51,8 +51,8 @@ static void fp8(struct gemms *g, int64_t n, const void *x, const void *y, void *
 	struct gemm_args a = {.m = n, .n = n, .k = n, .a = x, .lda = n, .b = y, .ldb = n, .trans_b = 1, .c = c, .ldc = n};
 	a.fp8 = device_bytes(2 * (size_t)fp8_copy_bytes(n, n, 1));
 	struct gemm_args of = copies_of(&a);
-	cuda_fp8(&queue, (void *)of.a, x, n, n, n, 0);
-	cuda_fp8(&queue, (void *)of.b, y, n, n, n, 0);
+	cuda_fp8(&queue, (void *)of.a, x, n, n, n, 0, g->tiled);
+	cuda_fp8(&queue, (void *)of.b, y, n, n, n, 0, g->tiled);
 	each_candidate(g, &of);
 }
 

@@ -7,9 +7,10 @@
 /* cuda/gemm.c and cuda/gpu.c need these functions of a GPU, and do not call them here */
 void cuda_gemm_plain(const struct cuda_queue *q, const struct gemm_args *c) { (void)q, (void)c; }
 void cuda_add_bias(const struct cuda_queue *q, const struct gemm_args *c) { (void)q, (void)c; }
-void cuda_fp8(const struct cuda_queue *q, void *to, const void *of, int64_t rows, int64_t k, int64_t ld, int columns)
+void cuda_fp8(const struct cuda_queue *q, void *to, const void *of, int64_t rows, int64_t k, int64_t ld, int columns,
+	int tiled)
 {
-	(void)q, (void)to, (void)of, (void)rows, (void)k, (void)ld, (void)columns;
+	(void)q, (void)to, (void)of, (void)rows, (void)k, (void)ld, (void)columns, (void)tiled;
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags) { return (void)e, (void)flags, cudaErrorNoDevice; }
 cudaError_t cudaEventDestroy(cudaEvent_t e) { return (void)e, cudaErrorNoDevice; }
@@ -51,6 +52,7 @@ static int taken(struct gemms *g, int form)
 		.fp8 = form & 32 ? fp8 : NULL};
 	const struct cuda_queue q = {.elem = form & 16 ? 4 : 2};
 	if (c.fp8) c = copies_of(&c);
+	g->tiled = form & 64;
 	struct gemm p = {.bias = c.bias};
 	cublasLtMatmulPreference_t f;
 	shape_of(&q, &c, &p.shape);
@@ -64,7 +66,7 @@ int main(void)
 {
 	struct gemms g = {.bytes = 64u << 20};
 	if (!library_open(&g)) mt_die(MT_EX_CONFIG, "%s", mt_errmsg());
-	for (int form = 0; form < 48; form++)
+	for (int form = 0; form < 128; form++)
 		if (!taken(&g, form)) mt_die(1, "form %d is not taken", form);
 	printf("cuBLASLt %zu\n", g.cublasLtGetVersion());
 	return 0;

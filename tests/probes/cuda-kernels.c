@@ -165,9 +165,21 @@ void pool_run(struct pool *p, int64_t tasks, void (*fn)(void *, int64_t, int), v
 /* An operand that is rounded, as bf16: in the place of its codes */
 static const void *fp8_operand(void *codes, const void *of, int64_t rows, int64_t k, int64_t ld, int columns)
 {
-	int64_t depth = fp8_depth(k);
-	cuda_fp8(&queue, codes, of, rows, k, ld, columns);
-	const float *scale = (const float *)((const char *)codes + rows * depth);
+	int64_t depth = fp8_depth(k), codes_n = rows * depth, tiled_n = fp8_tiled_bytes(rows, k), nonzero = 0;
+	uint8_t *tiled = keep_at((size_t)fp8_copy_bytes(rows, k, 1), 0);
+	memset(tiled + codes_n, 0xff, (size_t)tiled_n);
+	cuda_fp8(&queue, tiled, of, rows, k, ld, columns, 1);
+	cuda_fp8(&queue, codes, of, rows, k, ld, columns, 0);
+	const float *scale = (const float *)((const char *)codes + codes_n);
+	int same = !memcmp(tiled, codes, (size_t)codes_n);
+	for (int64_t i = 0; i < codes_n; i += FP8_BLOCK) { /* as cuBLAS's documentation has it */
+		int64_t outer = i / depth, inner = i % depth / FP8_BLOCK;
+		int64_t at = (inner / 4 * 4 + outer / 128 * fp8_tiles(k) * 4) * 128 + outer % 32 * 16 + outer % 128 / 32 * 4 +
+			inner % 4;
+		same &= ldexpf(1, tiled[codes_n + at] - 127) == scale[outer];
+	}
+	for (int64_t i = 0; i < tiled_n; i++) nonzero += tiled[codes_n + i] != 0;
+	if (!same || nonzero != codes_n / FP8_BLOCK) say(0, "scales in tiles");
 	uint16_t *y = keep_at((size_t)(2 * rows * depth), 0);
 	for (int64_t i = 0; i < rows * depth; i++) {
 		int code = ((const uint8_t *)codes)[i], e = code >> 3 & 15, m = code & 7;

@@ -25,11 +25,24 @@ static __device__ __forceinline__ uint32_t code_of(float x)
 	return sign | (bits < as_bits(INFINITY) ? code : NOT_FINITE);
 }
 
+/* Put 2^e, the scale of a row: in fp32, or in each of its tiles, of which it has a word. `of` of `by` threads do. */
+static __device__ __forceinline__ void put_scale(uint32_t *scale, int64_t row, int e, int64_t depth, int64_t tiles,
+	int of, int by)
+{
+	if (!tiles && of == 0) scale[row] = as_bits(scale_inverse(-e));
+	for (int64_t t = of; t < tiles; t += by) {
+		int64_t blocks = depth / FP8_BLOCK - t * FP8_TILE_BLOCKS;
+		uint32_t all = 0x01010101u * (uint32_t)(e + 127), mask = blocks < 4 ? (1u << 8 * blocks) - 1 : ~0u;
+		scale[(row / FP8_TILE_ROWS * tiles + t) * (FP8_TILE_BYTES / 4) + row % 32 * 4 + row % FP8_TILE_ROWS / 32] =
+			all & mask;
+	}
+}
+
 static __device__ __forceinline__ uint32_t larger(uint32_t a, uint32_t b) { return a > b ? a : b; }
 
 /* A row of src (rows, k) a block; dst has `depth` elements a row */
-static __global__ void __launch_bounds__(THREADS)
-	fp8_rows_kernel(uint8_t *dst, float *scale, const struct bf16 *src, int64_t k, int64_t depth, int64_t ld, int wide)
+static __global__ void __launch_bounds__(THREADS) fp8_rows_kernel(uint8_t *dst, uint32_t *scale, int64_t tiles,
+	const struct bf16 *src, int64_t k, int64_t depth, int64_t ld, int wide)
 {
 	DYNAMIC_SHARED(uint32_t, of_warps);
 	const struct bf16 *x = src + blockIdx.x * ld;
@@ -48,7 +61,7 @@ static __global__ void __launch_bounds__(THREADS)
 	for (int w = 0; w < THREADS / 32; w++) most = larger(most, of_warps[w]);
 	int e = fp8_exponent(most);
 	float down = scale_inverse(e);
-	if (threadIdx.x == 0) scale[blockIdx.x] = scale_inverse(-e);
+	put_scale(scale, blockIdx.x, e, depth, tiles, threadIdx.x, THREADS);
 	for (int64_t i = threadIdx.x * WIDE; i < depth; i += THREADS * WIDE) {
 		struct vec8 codes = {{0, 0}};
 		get_wide(v, x + i, k - i, wide && i < k);
@@ -88,8 +101,8 @@ static __global__ void __launch_bounds__(THREADS) fp8_largest_kernel(uint16_t *l
 
 /* dst (n, depth) = src (k, n) transposed. A block takes TILE columns of a part of FP8_PART rows. */
 static __global__ void __launch_bounds__(THREADS)
-	fp8_columns_kernel(uint8_t *dst, float *scale, const uint16_t *largest, int64_t parts, const struct bf16 *src,
-		int64_t k, int64_t depth, int64_t n, int64_t ld, int64_t across, int wide)
+	fp8_columns_kernel(uint8_t *dst, uint32_t *scale, int64_t tiles, const uint16_t *largest, int64_t parts,
+		const struct bf16 *src, int64_t k, int64_t depth, int64_t n, int64_t ld, int64_t across, int wide)
 {
 	DYNAMIC_SHARED(uint32_t, shared);
 	uint32_t *codes = shared; /* (TILE, DEPTH / 4 + 1): four codes each */
@@ -102,7 +115,7 @@ static __global__ void __launch_bounds__(THREADS)
 		for (int64_t p = 0; p < parts; p++) most = larger(most, largest[p * n + from + threadIdx.x]);
 		int e = fp8_exponent(most);
 		down[threadIdx.x] = scale_inverse(e);
-		if (part == 0) scale[from + threadIdx.x] = scale_inverse(-e);
+		if (part == 0) put_scale(scale, from + threadIdx.x, e, depth, tiles, 0, 1);
 	}
 	for (int64_t first = part * FP8_PART; first < end; first += DEPTH) {
 		uint32_t packed[WIDE] = {0};
@@ -130,22 +143,25 @@ static __global__ void __launch_bounds__(THREADS)
 	}
 }
 
-void cuda_fp8(const struct cuda_queue *q, void *to, const void *from, int64_t rows, int64_t k, int64_t ld, int columns)
+void cuda_fp8(const struct cuda_queue *q, void *to, const void *from, int64_t rows, int64_t k, int64_t ld, int columns,
+	int tiled)
 {
-	int64_t depth = fp8_depth(k);
+	int64_t depth = fp8_depth(k), tiles = tiled ? fp8_tiles(k) : 0;
 	const struct bf16 *src = (const struct bf16 *)from;
 	uint8_t *dst = (uint8_t *)to;
-	float *scale = (float *)(dst + rows * depth);
-	uint16_t *largest = (uint16_t *)(scale + rows);
+	uint32_t *scale = (uint32_t *)(dst + rows * depth);
+	uint16_t *largest = (uint16_t *)((char *)scale + fp8_scales_bytes(rows, k));
 	int wide = (columns ? rows : k) % WIDE == 0 && wide_rows(ld, src, NULL, NULL, NULL);
+	/* the last tile's other rows */
+	if (tiled && rows % FP8_TILE_ROWS) cudaMemsetAsync(scale, 0, (size_t)fp8_tiled_bytes(rows, k), q->stream);
 	if (!columns) {
-		LAUNCH(fp8_rows_kernel, rows, THREADS, THREADS / 32 * sizeof(uint32_t), q->stream, dst, scale, src, k, depth,
-			ld, wide);
+		LAUNCH(fp8_rows_kernel, rows, THREADS, THREADS / 32 * sizeof(uint32_t), q->stream, dst, scale, tiles, src, k,
+			depth, ld, wide);
 		return;
 	}
-	int64_t parts = div_up(k, FP8_PART), across = div_up(rows, 32 * WIDE), tiles = div_up(rows, TILE);
+	int64_t parts = div_up(k, FP8_PART), across = div_up(rows, 32 * WIDE), strips = div_up(rows, TILE);
 	LAUNCH(fp8_largest_kernel, parts * across, THREADS, THREADS * WIDE * sizeof(uint32_t), q->stream, largest, src, k,
 		rows, ld, across, wide);
-	LAUNCH(fp8_columns_kernel, parts * tiles, THREADS, (TILE * (DEPTH / 4 + 1) + TILE) * sizeof(uint32_t), q->stream,
-		dst, scale, largest, parts, src, k, depth, rows, ld, tiles, wide);
+	LAUNCH(fp8_columns_kernel, parts * strips, THREADS, (TILE * (DEPTH / 4 + 1) + TILE) * sizeof(uint32_t), q->stream,
+		dst, scale, tiles, largest, parts, src, k, depth, rows, ld, strips, wide);
 }

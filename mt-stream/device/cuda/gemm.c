@@ -13,9 +13,10 @@
  * The library adds biases of the result's type only. A router's logits are fp32 in bf16 runs, too: there our own kernel
  * adds the bias.
  *
- * FP8: the library gets copies of both operands, k within, and a vector of scales for each. Documented for 9.0 are
- * results of bf16 with biases of bf16, and results of fp32. Its faster accumulation, which keeps 14 bits, stays off.
- * Shapes that it refuses are computed in bf16, of operands that are not rounded; one line reports it.
+ * FP8: the library gets copies of both operands, k within, and scales: on 9.0 one a row, later one of each 32 elements,
+ * which a row has all the same. Documented are results of bf16 with biases of bf16, and results of fp32. Its faster
+ * accumulation, which keeps 14 bits, stays off. Shapes that it refuses are computed in bf16, of operands that are not
+ * rounded; one line reports it.
  */
 #include <dlfcn.h>
 #include <math.h>
@@ -81,6 +82,7 @@ struct gemms {
 	char name[64];
 	struct gemm *list;
 	size_t n, room;
+	bool tiled;       /* FP8: scales of blocks, of rows all the same */
 	bool reported[2]; /* that the plain kernel is used, and bf16 in place of FP8 */
 	bool first;       /* nothing is timed: the heuristic's first algorithm is taken, so two runs have the same bits */
 	cudaEvent_t from, to; /* of a timed run */
@@ -154,12 +156,13 @@ struct gemms *gemms_open(void *workspace, size_t bytes, int *ex)
 
 const char *gemms_name(const struct gemms *g) { return g->name; }
 
-/* Vectors of scales came with cuBLAS 12.9, for 9.0 alone */
+/* Vectors of scales came with cuBLAS 12.9, for 9.0 alone. From 10.0 on there are those of blocks of 32. */
 int gemms_fp8(struct gemms *g, int capability)
 {
 	enum { LEAST = 120900 };
-	if (capability != 90)
-		return mt_fail(MT_EX_CONFIG, "--compute fp8: needs a GPU of compute capability 9.0, this is %d.%d",
+	g->tiled = capability >= 100;
+	if (capability < 90)
+		return mt_fail(MT_EX_CONFIG, "--compute fp8: needs a GPU of compute capability 9.0 or later, this is %d.%d",
 			capability / 10, capability % 10);
 	if (g->cublasLtGetVersion() < LEAST)
 		return mt_fail(MT_EX_CONFIG, "--compute fp8: needs cuBLASLt %d or later, this is %zu", LEAST,
@@ -195,7 +198,8 @@ static cublasStatus_t describe(struct gemms *g, struct gemm *p)
 				   out = s->fp32 ? CUDA_R_32F : wide;
 	cublasOperation_t a = s->trans_b ? CUBLAS_OP_T : CUBLAS_OP_N, b = s->trans_a ? CUBLAS_OP_T : CUBLAS_OP_N;
 	uint32_t bias = CUBLASLT_EPILOGUE_BIAS;
-	int32_t bias_type = (int32_t)wide, scales = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+	int32_t bias_type = (int32_t)wide,
+			scales = g->tiled ? CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0 : CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
 	uint64_t an = (uint64_t)s->n, bm = (uint64_t)s->m, k = (uint64_t)s->k;
 	cublasStatus_t e;
 	if ((e = g->cublasLtMatmulDescCreate(&p->desc, CUBLAS_COMPUTE_32F, CUDA_R_32F)) ||
@@ -525,8 +529,8 @@ static int fp8_run(struct gemms *g, const struct cuda_queue *q, const struct gem
 		of = unrounded(c);
 		return gemms_run(g, q, &of);
 	}
-	cuda_fp8(q, (void *)of.a, c->a, c->m, c->k, c->lda, c->trans_a);
-	cuda_fp8(q, (void *)of.b, c->b, c->n, c->k, c->ldb, !c->trans_b);
+	cuda_fp8(q, (void *)of.a, c->a, c->m, c->k, c->lda, c->trans_a, g->tiled);
+	cuda_fp8(q, (void *)of.b, c->b, c->n, c->k, c->ldb, !c->trans_b, g->tiled);
 	return gemm_run(g, p, q, &of);
 }
 

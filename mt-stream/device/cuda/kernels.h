@@ -37,9 +37,11 @@ OPS(CUDA_PROTOTYPE)
 void cuda_gemm_plain(const struct cuda_queue *, const struct gemm_args *);
 /* the product's c (m, n), fp32, += its bias (n) on every row */
 void cuda_add_bias(const struct cuda_queue *, const struct gemm_args *);
-/* to, fp8_copy_bytes(rows, k, 1): codes (rows, fp8_depth(k)) of e4m3, zeros behind k, and the scales (rows) behind
- * them; of bf16 (rows, k), or with `columns` (k, rows); its rows are ld apart (ops/fp8.h) */
-void cuda_fp8(const struct cuda_queue *, void *to, const void *from, int64_t rows, int64_t k, int64_t ld, int columns);
+/* to, fp8_copy_bytes(rows, k, 1): codes (rows, fp8_depth(k)) of e4m3, zeros behind k; behind them the scales, (rows) in
+ * fp32, or tiled: of each block of a row the same e8m0; of bf16 (rows, k), or with `columns` (k, rows), rows ld apart
+ * (ops/fp8.h) */
+void cuda_fp8(const struct cuda_queue *, void *to, const void *from, int64_t rows, int64_t k, int64_t ld, int columns,
+	int tiled);
 /* dst (n) bf16 = src (n), to nearest, ties to even */
 void cuda_narrow(const struct cuda_queue *, void *dst, const float *src, int64_t n);
 /* the same, to the first 2 n bytes of x (n) itself */

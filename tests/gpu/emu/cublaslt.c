@@ -48,6 +48,7 @@ ASSERT_VALUE(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, 18);
 ASSERT_VALUE(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, 26);
 ASSERT_VALUE(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, 31);
 ASSERT_VALUE(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, 32);
+ASSERT_VALUE(CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0, 2);
 ASSERT_VALUE(CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F, 3);
 ASSERT_VALUE(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, 1);
 ASSERT_VALUE(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, 3);
@@ -65,7 +66,7 @@ struct desc {
 	int32_t bias_type;
 	const void *bias;
 	int32_t scale_mode[2]; /* of A and B */
-	const float *scale[2];
+	const void *scale[2];
 };
 struct layout {
 	uint64_t rows, cols;
@@ -189,14 +190,24 @@ static uint64_t shape_hash(const struct desc *d, const struct layout *a, const s
 		a->rows + mixed(a->cols + mixed(b->rows + mixed(b->cols + mixed(c->type + d->trans_a * 2 + d->trans_b)))));
 }
 
+/* Of a GPU as MT_EMU_CAPABILITY says */
+static int blocks_have_scales(void)
+{
+	const char *capability = getenv("MT_EMU_CAPABILITY");
+	return capability && atoi(capability) >= 100;
+}
+
 /* What 9.0 multiplies in FP8: k is the inner dimension of both, rows of 16 bytes; with a scale of each row of A and
- * column of B */
+ * column of B; and 12.0, with one of each 32 elements */
 static int fit_fp8(const struct desc *d, const struct layout *a, const struct layout *b, const struct layout *to)
 {
 	uint64_t size = to->type == CUDA_R_32F ? 4 : 2;
 	return d->trans_a && !d->trans_b && a->rows % 16 == 0 && a->ld % 16 == 0 && b->ld % 16 == 0 &&
-		to->rows * size % 16 == 0 && (uint64_t)to->ld * size % 16 == 0 &&
-		d->scale_mode[0] == CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F && d->scale_mode[1] == d->scale_mode[0];
+		to->rows * size % 16 == 0 && (uint64_t)to->ld * size % 16 == 0 && d->scale_mode[1] == d->scale_mode[0] &&
+		d->scale_mode[0] ==
+		(blocks_have_scales() ? CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0
+							  : CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F) &&
+		(a->rows % 32 == 0 || !blocks_have_scales());
 }
 
 /* Matrices as they can be multiplied, and of types that go together */
@@ -322,9 +333,19 @@ static void put(void *p, uint64_t type, uint64_t i, float f)
 																	 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
+/* Of a block of 32 elements, e8m0 in tiles of 128 rows and 4 blocks */
+static float block_scale(const void *scales, uint64_t row, uint64_t block, uint64_t k)
+{
+	uint64_t tile = row / 128 * ((k + 127) / 128) + block / 4;
+	return ldexpf(1, ((const uint8_t *)scales)[tile * 512 + row % 32 * 16 + row % 128 / 32 * 4 + block % 4] - 127);
+}
+
 static float term(const struct job *j, uint64_t row, uint64_t col, uint64_t k)
 {
-	return get(j->pa, j->a.type, j->what.trans_a ? row * (uint64_t)j->a.ld + k : k * (uint64_t)j->a.ld + row) *
+	float scale = 1;
+	for (int i = 0; i < 2 && j->what.scale_mode[0] == CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0; i++)
+		scale *= block_scale(j->what.scale[i], i ? col : row, k / 32, j->a.rows);
+	return scale * get(j->pa, j->a.type, j->what.trans_a ? row * (uint64_t)j->a.ld + k : k * (uint64_t)j->a.ld + row) *
 		get(j->pb, j->b.type, j->what.trans_b ? k * (uint64_t)j->b.ld + col : col * (uint64_t)j->b.ld + k);
 }
 
@@ -354,7 +375,8 @@ static void compute(void *arg)
 		for (uint64_t row = 0; row < j->d.rows; row++) {
 			uint64_t at = col * (uint64_t)j->d.ld + row;
 			float v = j->alpha * dot(j, row, col, n);
-			if (j->a.type == CUDA_R_8F_E4M3) v *= j->what.scale[0][row] * j->what.scale[1][col];
+			if (j->what.scale_mode[0] == CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F)
+				v *= ((const float *)j->what.scale[0])[row] * ((const float *)j->what.scale[1])[col];
 			if (j->beta != 0) v += j->beta * get(j->pc, j->d.type, at);
 			if (j->what.epilogue == CUBLASLT_EPILOGUE_BIAS) v += get(j->what.bias, (uint64_t)j->what.bias_type, row);
 			put(j->pd, j->d.type, at, v);

@@ -39,6 +39,7 @@ typedef enum {
 } cublasLtMatmulDescAttributes_t;
 typedef enum {
 	CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F = 0,
+	CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0 = 2,
 	CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F = 3
 } cublasLtMatmulMatrixScale_t;
 typedef enum {

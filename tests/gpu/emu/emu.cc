@@ -412,7 +412,9 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int number)
 	for (int i = 0; name && i < number && (next = strchr(name, ',')); i++) name = next + 1;
 	if (!name) name = "emulated";
 	snprintf(p->name, sizeof p->name, "%.*s", (int)strcspn(name, ","), name);
-	p->major = 9;
+	const char *capability = getenv("MT_EMU_CAPABILITY"); /* 120: 12.0 */
+	p->major = capability ? atoi(capability) / 10 : 9;
+	p->minor = capability ? atoi(capability) % 10 : 0;
 	p->multiProcessorCount = 2;
 	p->totalGlobalMem = 4ull << 30;
 	return cudaSuccess;
