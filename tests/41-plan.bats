@@ -1071,7 +1071,7 @@ long_row() {
 	spawn "stream.$1" mt-stream "$RUN" --threads 1 --verbose "${@:2}"
 	until mt-store stat "$RUN" | grep -q "$PID"; do sleep 0.02; done
 	own_memory "$PID" >"$T/$1.memory"
-	stream-drive step "$RUN" 1 32768 1 1 3 3>&- | sort >"$T/$1"
+	stream-drive step "$RUN" 1 "${SEQ:-32768}" 1 1 3 3>&- | sort >"$T/$1"
 	own_memory "$PID" >>"$T/$1.memory"
 	end "$PID"
 	grep -q loss "$T/$1"
@@ -1102,6 +1102,19 @@ long_row() {
 	grep -q "groups of heads" "$T/stream.166M.err"
 	long_row chaos --device chaos:5 --device-memory 166M
 	same plenty chaos
+}
+
+# bats test_tags=slow
+@test "ALiBi by groups of heads: each head has its own slope, and the same bits as among all" {
+	cat >"$T/config.json" <<-'END'
+		{"architectures": ["BloomForCausalLM"], "model_type": "bloom", "hidden_size": 128, "n_layer": 2, "n_head": 8,
+		 "vocab_size": 256, "torch_dtype": "float32"}
+	END
+	stream-drive make "$RUN" "$T/config.json" fp32 fp32 4096 7
+	SEQ=4096 long_row plenty --chunk-tokens 1024 --head-tokens 512
+	SEQ=4096 long_row short --device-memory 23M
+	grep -q "groups of heads" "$T/stream.short.err"
+	same plenty short
 }
 
 # bats test_tags=slow

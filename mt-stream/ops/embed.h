@@ -29,7 +29,13 @@ static inline ON_DEVICE float sine_of(const struct sines *s, int64_t position, i
 {
 	int cosine = i >= h / 2;
 	float angle = (float)position * expf((float)(cosine ? i - h / 2 : i) * -s->step);
-	return position == s->zero ? 0 : cosine ? cosf(angle) : sinf(angle);
+#ifdef __CUDA_ARCH__ /* 2 pi is the sum of these two. sinf and cosf would need local memory for large angles */
+	float turns = rintf(angle * 0.15915494f), rest = fmaf(-turns, 1.9353072e-3f, fmaf(-turns, 6.28125f, angle));
+	float x = cosine ? cospif(rest * 0.31830989f) : sinpif(rest * 0.31830989f);
+#else
+	float x = cosine ? cosf(angle) : sinf(angle);
+#endif
+	return position == s->zero ? 0 : x;
 }
 
 /* x = scale w[tokens] + table[positions] + sines of positions */

@@ -16,7 +16,7 @@
  *
  * FORM is CAPPED for scores with a cap, BIASED with ALiBi: both cost time. Products of queries and keys become
  * scores times a unit: without a cap the scale. With a cap they become tanh(product scale / cap), and the unit is the
- * cap. Heads of more than 128 have no kernels for ALiBi.
+ * cap. Heads of more than 128 have no kernels for ALiBi, those of more than 64 none where it is rounded.
  */
 #include "async.h"
 #include "attention.h"
@@ -266,24 +266,26 @@ static __device__ __forceinline__ int values_after(const struct attention_args *
 
 static __device__ __forceinline__ int at_most(int64_t n, int most) { return n < most ? (int)n : most; }
 
-/* Where the document of a lane's row r starts, counted from the tile's first token t0. starts: of t0 and on */
-template <int M>
+/* Where the document of a lane's row r starts, counted from the tile's first token t0, if positions are rounded. starts:
+ * of t0 and on */
+template <int DIM, int M>
 static __device__ __forceinline__ void starts_of(int start[2 * M], const uint32_t *starts, int64_t to_row, int row,
 	int rows)
 {
 #pragma unroll
 	for (int r = 0; r < 2 * M; r++) {
 		int token = row + row_of(r);
-		start[r] = token < rows ? (int)(to_row + starts[token]) : 0;
+		start[r] = DIM <= 64 && token < rows ? (int)(to_row + starts[token]) : 0;
 	}
 }
 
-/* s += ALiBi's bias of rows from `row` on and of columns from `column` on. */
-template <int M, int NT>
+/* s += ALiBi's bias of rows from `row` on and of columns from `column` on */
+template <int DIM, int M, int NT>
 static __device__ __forceinline__ void add_bias(float s[M * NT][4], struct bias bias, int row, int column,
 	const int start[2 * M], int keys_are_rows)
 {
 	int t = threadIdx.x % 4 * 2;
+	if (DIM > 64) bias.rounded = 0;
 #pragma unroll
 	for (int n = 0; n < M * NT; n++)
 #pragma unroll
@@ -320,7 +322,7 @@ static __global__ void __launch_bounds__(BLOCK, 2)
 	tile_copy<DIM, ROWS>(q, qkv + t0 * wide + at.head * dim, wide, queries, dim);
 	tile_copy<DIM, KEYS>(k, from, wide, queries - key, dim);
 	copies_commit();
-	if (FORM == BIASED) starts_of<M>(start, a.starts + t0, at.row - t0, row, queries);
+	if (FORM == BIASED) starts_of<DIM, M>(start, a.starts + t0, at.row - t0, row, queries);
 #pragma unroll
 	for (int r = 0; r < 2 * M; r++) {
 		int token = row + row_of(r);
@@ -347,7 +349,7 @@ static __global__ void __launch_bounds__(BLOCK, 2)
 			for (int n = 0; n < M * NT; n++)
 #pragma unroll
 				for (int i = 0; i < 4; i++) s[n][i] = tanh_fast(s[n][i] * form.to_share);
-		if (FORM == BIASED) add_bias<M, NT>(s, form.bias, row, key, start, 0);
+		if (FORM == BIASED) add_bias<DIM, M, NT>(s, form.bias, row, key, start, 0);
 		if (key < all_see || key + KEYS - 1 > 0) {
 			int low[2 * M], high[2 * M];
 #pragma unroll
@@ -461,7 +463,7 @@ static __global__ void __launch_bounds__(BLOCK, 2) attention_backward_kv_mma(str
 	struct scoring form = scoring_of<FORM>(&a, at.head * group);
 	int start[2 * M];
 
-	if (FORM == BIASED) starts_of<M>(start, a.starts + k0, at.row - k0, row, keys);
+	if (FORM == BIASED) starts_of<DIM, M>(start, a.starts + k0, at.row - k0, row, keys);
 	qkv += k0 * wide;
 	dqkv += k0 * wide + (heads + at.head) * dim;
 	tile_copy<DIM, ROWS>(k, qkv + (heads + at.head) * dim, wide, keys, dim);
@@ -491,7 +493,7 @@ static __global__ void __launch_bounds__(BLOCK, 2) attention_backward_kv_mma(str
 		scores<DIM_V, PART_V, M, NT>(ds, v + row * STRIDE_V + part, my_d);
 		if (SPLIT > 1) scores_share<SPLIT, M * NT>(p, ds, shared_p, shared_ds);
 		if (FORM == BIASED)
-			add_bias<M, NT>(p, bias_of(&a.alibi, at.head * group + head, 1 / form.unit), row, query, start, 1);
+			add_bias<DIM, M, NT>(p, bias_of(&a.alibi, at.head * group + head, 1 / form.unit), row, query, start, 1);
 #pragma unroll
 		for (int n = 0; n < NT; n++) {
 			struct vec16 two = load16(stat + stage * QUERIES + n * 8 + threadIdx.x % 4 * 2);
@@ -562,7 +564,7 @@ static __global__ void __launch_bounds__(BLOCK, 2) attention_backward_q_mma(stru
 		queries);
 	tile_copy<DIM_V, KEYS>(v, from + to_v, wide, queries - key, dim_v);
 	copies_commit();
-	if (FORM == BIASED) starts_of<M>(start, a.starts + t0, at.row - t0, row, queries);
+	if (FORM == BIASED) starts_of<DIM, M>(start, a.starts + t0, at.row - t0, row, queries);
 #pragma unroll
 	for (int r = 0; r < 2 * M; r++) {
 		int token = row + row_of(r), there = token < queries;
@@ -584,7 +586,7 @@ static __global__ void __launch_bounds__(BLOCK, 2) attention_backward_q_mma(stru
 		copies_commit();
 		scores<DIM, PART, M, NT>(p, q + row * STRIDE + part, k + part);
 		if (SPLIT > 1) scores_share<SPLIT, M * NT>(p, ds, shared_p, shared_ds);
-		if (FORM == BIASED) add_bias<M, NT>(p, form.bias, row, key, start, 0);
+		if (FORM == BIASED) add_bias<DIM, M, NT>(p, form.bias, row, key, start, 0);
 #pragma unroll
 		for (int n = 0; n < M * NT; n++)
 #pragma unroll
@@ -616,7 +618,7 @@ int attention_takes_mma(const struct cuda_queue *q, const struct attention_args 
 {
 	const void *x = backward ? a->dqkv : a->o, *y = backward ? a->d_o : NULL;
 	int biased = a->alibi.max != 0, unlike_fits = a->dim <= 192 && a->dim_v <= 128 && a->cap == 0 && !biased;
-	int fits = is_unlike(a) ? unlike_fits : a->dim <= (biased ? 128 : 512);
+	int fits = is_unlike(a) ? unlike_fits : a->dim <= (!biased ? 512 : a->alibi.rounded ? 64 : 128);
 	return q->elem == 2 && fits && wide_rows(a->dim | attention_dim_v(a), a->qkv, x, y, NULL);
 }
 
