@@ -6,8 +6,7 @@ load helpers
 forms() { python3 "$TOP/tests/lib/forms.py" "$@"; }
 FAMILIES="mixtral qwen2-moe qwen3-moe olmoe granitemoe glm4-moe dots1 solar-open exaone-moe ernie4-5-moe minimax-m2
 	sarvam-moe sarvam-mla deepseek-v2 deepseek-v3 glm4-moe-lite granite-hybrid-moe nemotron-h-moe afmoe gemma4-moe
-	granitemoeshared flex-olmo mellum hy-v3 hunyuan-moe lara-mini
-	deepseek-v32 glm-moe-dsa"
+	granitemoeshared flex-olmo mellum hy-v3 hunyuan-moe lara-mini deepseek-v32 glm-moe-dsa jamba"
 
 # bats test_tags=slow
 @test "every form of a family's files fills a run with the same bits, and is exported as it was read" {

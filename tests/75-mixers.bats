@@ -171,7 +171,8 @@ loss_alone() {
 	for m in "qwen3.5-9b 8.95" "qwen3.5-27b 26.90" "qwen3.5-35b-a3b 34.66" "qwen3-next-80b 79.67" \
 		"glm-4.7-flash 29.94" "granite-4.0-h-small 32.21" "nemotron-3-nano-30b 31.58" "nemotron-nano-9b-v2 8.89" \
 		"gemma-4-26b-a4b 25.23" "gemma-4-e2b 4.63" "gemma-4-e4b 7.46" "trinity-mini 26.12" \
-		"mamba-codestral-7b 7.29" "falcon-h1-7b 7.59" "falcon-h1-34b 33.64" "llama-4-scout 107.77"; do
+		"falcon-h1-7b 7.59" "falcon-h1-34b 33.64" "llama-4-scout 107.77" "falcon-mamba-7b 7.27" "jamba-v0.1 51.57" \
+		"mamba-codestral-7b 7.29"; do
 		for more in "" "--nodes 2 --net 50" "--device-memory 24G --state int8"; do
 			mt-plan --config "$TOP/tests/configs/${m% *}.json" --profile H200 --seq 8192 --batch 8 --grad bf16 \
 				--host-memory 4000G $more --json >"$T/plan"

@@ -28,7 +28,7 @@ NEW = {"mixtral": [("block_sparse_moe.", "mlp.")], "minimax_m2": [("block_sparse
        "kimi_linear": [("mlp.", "block_sparse_moe.")]}
 MODULES = {"granitemoe": "block_sparse_moe.", "granitemoeshared": "block_sparse_moe.",
            "granitemoehybrid": "block_sparse_moe.", "kimi_linear": "block_sparse_moe.", "nemotron_h": "mixer.",
-           "gemma4_text": ""}
+           "gemma4_text": "", "jamba": "feed_forward."}
 ROLES = {"w1": "gate", "w3": "up", "w2": "down", "gate_proj": "gate", "up_proj": "up", "down_proj": "down"}
 
 
