@@ -38,7 +38,8 @@ $(O)/emu/device/cuda/host.o $(O)/emu/left-out/device/cuda/host.o: EMU += -DBUFFE
 $(O)/emu/device/cuda/backend.o: EMU += -DROWS_BYTES=153600u -DHEADS_BYTES=102400u -DSHORTEST=8
 $(O)/emu/device/cuda/backend-check.o: EMU += -DSHORT=96 -DSAMPLES=24 -DSAMPLE=4 -DSTAGE=10000
 $(O)/emu/device/cuda/rows.o: EMU += -DNARROW_FIRST=1000
-EMU_OBJ = $(CUDA_SRC:mt-stream/%.cu=$(O)/emu/%.o) $(O)/emu/emu.o $(O)/emu/sdpa.o
+EMU_THREADS = $(O)/emu/emu.o $(O)/emu/wgmma.o
+EMU_OBJ = $(CUDA_SRC:mt-stream/%.cu=$(O)/emu/%.o) $(EMU_THREADS) $(O)/emu/sdpa.o
 $(O)/emu/%.o: mt-stream/%.cu
 	@mkdir -p $(@D)
 	$(QUIET)$(CCACHE) $(CXX) -std=c++17 -x c++ $(EMU) $(WARN) -Wno-unknown-pragmas -MMD -MP $(CFLAGS) -c -o $@ $<
@@ -53,12 +54,12 @@ $(O)/probes/cuda-kernels: tests/probes/cuda-kernels.c $(EMU_OBJ)
 	$(QUIET)$(CC) $(ALL_CFLAGS) $(EMU) $(LDFLAGS) -o $@ $< $(EMU_OBJ) -lstdc++ -lm
 # Kernels that report their accesses (emu/watch.h): all to emu/races.cc, some to emu/banks.cc
 EMU_KERNELS = $(CUDA_SRC:mt-stream/%.cu=%.o)
-BANKS = $(addprefix device/cuda/,attention.o attention-mma.o grouped-mma.o)
+BANKS = $(addprefix device/cuda/,attention.o attention-mma.o grouped-mma.o grouped-wgmma.o)
 $(O)/emu/watched/%.o: mt-stream/%.cu
 	@mkdir -p $(@D)
 	$(QUIET)$(CCACHE) $(CXX) -std=c++17 -x c++ $(EMU) $(WARN) -Wno-unknown-pragmas -MMD -MP $(CFLAGS) -O1 -g \
 	  -fsanitize=thread -c -o $@ $<
-$(O)/probes/cuda-races: tests/probes/cuda-kernels.c $(EMU_KERNELS:%=$(O)/emu/watched/%) $(O)/emu/emu.o \
+$(O)/probes/cuda-races: tests/probes/cuda-kernels.c $(EMU_KERNELS:%=$(O)/emu/watched/%) $(EMU_THREADS) \
   $(O)/emu/races.o
 	@mkdir -p $(@D)
 	$(QUIET)$(CC) $(ALL_CFLAGS) $(EMU) $(LDFLAGS) -no-pie -o $@ $(filter-out %.h %ops.c,$^) -lstdc++ -lm

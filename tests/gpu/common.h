@@ -2,6 +2,7 @@
 #ifndef GPU_COMMON_H
 #define GPU_COMMON_H
 
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -89,6 +89,16 @@ static void delta_net(void)
 	measure("gated norm backward", launch_gated_norm_backward, &m.norm, 10 * values, 0);
 }
 
+/* By mma; where there is wgmma, by that too */
+static void by_both(const char *name, const char *by_wgmma, const struct grouped_gemm_args *args, double flop)
+{
+	measure(name, launch_grouped_gemm, args, 0, flop);
+	if (!cuda_wgmma_prepare()) return;
+	must(cudaDeviceGetAttribute(&queue.wgmma_blocks, cudaDevAttrMultiProcessorCount, 0), "cudaDeviceGetAttribute");
+	measure(by_wgmma, launch_grouped_gemm, args, 0, flop);
+	queue.wgmma_blocks = 0;
+}
+
 /* OLMoE-1B-7B's experts: 8 of 64 for each token, all alike; gate and up, then the gradient of their weights */
 static void experts(void)
 {
@@ -109,7 +119,7 @@ static void experts(void)
 		.c = bf16(rows * 2 * f),
 		.ldc = 2 * f,
 		.stride = 2 * f * h};
-	measure("grouped gemm", launch_grouped_gemm, &g, 0, 4.0 * (double)(rows * h * f));
+	by_both("grouped gemm", "grouped gemm by wgmma", &g, 4.0 * (double)(rows * h * f));
 	struct grouped_gemm_args w = {.experts = e,
 		.rows = rows,
 		.n = h,
@@ -123,7 +133,7 @@ static void experts(void)
 		.ldc = h,
 		.stride = 2 * f * h,
 		.sum = 1};
-	measure("grouped gemm of weights", launch_grouped_gemm, &w, 0, 4.0 * (double)(rows * h * f));
+	by_both("grouped gemm of weights", "grouped gemm of weights by wgmma", &w, 4.0 * (double)(rows * h * f));
 }
 
 static void norm(void)

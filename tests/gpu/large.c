@@ -327,6 +327,7 @@ int main(void)
 	queue.work_bytes = cuda_work_bytes(1 << 22, 64);
 	queue.work = device_bytes(queue.work_bytes);
 	must(cuda_kernels_prepare(), "cudaFuncSetAttribute");
+	queue.wgmma_blocks = cuda_wgmma_prepare() ? 100 : 0;
 	activation("swiglu", MT_SWIGLU, 0);
 	activation("clamped swiglu, interleaved", MT_SWIGLU_CLAMPED, 1);
 	activation("xielu", MT_XIELU, 0);

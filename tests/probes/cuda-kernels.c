@@ -92,7 +92,7 @@ static struct operand {
 } operands[16];
 static int operands_n;
 static int exact;    /* operations that can have fp32 operands in bf16 runs have them */
-static int straight; /* at 16 bytes: attention's alignment decides between kernels, so it decides bits */
+static int straight; /* at 16 bytes: alignment decides between kernels, of attention and by wgmma, so it decides bits */
 
 /* The copy, `off` bytes behind one that is 16-byte aligned */
 static void *copied(const void *x, int64_t n, int elem, size_t off)
@@ -273,6 +273,10 @@ static void first_operands(enum op_code code, void *args)
 		behind(&a->a, &a->b, a->n, a->ld, a->value_heads, delta_gates_of(a));
 		behind((const void **)&a->da, (const void **)&a->db, a->n, a->d_ld, a->value_heads, delta_gates_of(a));
 		a->work = work_of(a);
+	} else if (code == OP_GROUPED_GEMM && queue.wgmma_blocks) {
+		struct grouped_gemm_args *a = args;
+		straight = 1;
+		if (a->sum) a->c = copied(a->c, (a->experts - 1) * a->stride + a->n * a->k, sizeof(float), 0);
 	}
 }
 
@@ -443,13 +447,22 @@ static void balance(void)
 	forget();
 }
 
+/* Grouped GEMMs by wgmma, in few blocks, so that each computes several tiles */
+static void wgmma(void)
+{
+	if (queue.elem != 2 || !cuda_wgmma_prepare()) return;
+	queue.wgmma_blocks = 3;
+	test_grouped_gemms();
+	queue.wgmma_blocks = 0;
+}
+
 static const struct {
 	const char *name;
 	void (*run)(void);
 } topics[] = {{"vocab", vocab}, {"rows", rows}, {"norm", test_norms}, {"rope", test_rope}, {"mla", test_latents},
 	{"attention", attention}, {"activation", activation}, {"route", route}, {"grouped", test_grouped_gemms},
-	{"combine", test_rows_of_experts}, {"balance", balance}, {"delta", test_deltas}, {"documents", test_documents},
-	{"steps", test_steps}, {"channels", test_channels}, {"scan", test_scans}};
+	{"wgmma", wgmma}, {"combine", test_rows_of_experts}, {"balance", balance}, {"delta", test_deltas},
+	{"documents", test_documents}, {"steps", test_steps}, {"channels", test_channels}, {"scan", test_scans}};
 
 static int is_wanted(const char *topic, char **wanted)
 {

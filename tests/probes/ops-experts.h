@@ -294,12 +294,16 @@ static void test_grouped_gemms(void)
 	static const int uneven[] = {127, 0, 128, 1, 129, 33, -1},
 					 lines[] = {1, 2, 0, 1, 3, 1, 0, 0, 2, 1, 1, 4, 1, 1, 2, 1, 0, 1, 1, 2, 1, 1, 1, 0, 1, 1, 1, 5, 1,
 						 1, 1, 2, 1, 0, 1, 1, 3, -1};
+	/* more terms than shared memory has at once, and several tiles */
+	static const int many[] = {70, 300, 0, 192, 1, -1};
 	for (int form = 0; form < 8; form++) test_grouped(few, 19, 7, form & 1, form & 2 ? 5 : 0, form >> 2);
 	for (int trans_b = 0; trans_b < 2; trans_b++) {
 		test_grouped(few, 40, 72, trans_b, 8, 1);
 		test_grouped(one, 64, 32, trans_b, 0, 0);
 		test_grouped(uneven, 136, 96, trans_b, 0, 1);
 		test_grouped(lines, 33, 24, trans_b, 0, 1);
+		test_grouped(many, 264, 200, trans_b, 8, 1);
+		test_grouped(few, 72, 584, trans_b, 0, 0);
 	}
 	test_grouped(none, 16, 8, 0, 8, 1);
 	test_grouped(uneven, 24, 264, 1, 8, 0);

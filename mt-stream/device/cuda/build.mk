@@ -44,6 +44,8 @@ LIBS_mt-stream += $(CUDART) -ldl -lrt
 $(B)/mt-stream: $(CUDA_OBJ)
 $(CUDA_OBJ): $(O)/mt-stream/device/cuda-targets
 $(eval $(call kept,$(O)/mt-stream/device/cuda-targets,$(CUDA_TARGETS)))
+# its instructions are those of 9.0 alone; other GPUs do without
+$(O)/mt-stream/device/cuda/grouped-wgmma.o: override CUDA_TARGETS = 90a
 $(CUDA_C:%.c=$(O)/%.o): FILE_CFLAGS = $(CUDA_INCLUDE) $(if $(CUDNN),-DHAVE_CUDNN)
 $(O)/mt-stream/stream.o $(O)/mt-stream/plan/plan.o: FILE_CFLAGS = -DHAVE_CUDA
 SRC_mt-plan += mt-stream/device/cuda/gpu.c

@@ -11,13 +11,9 @@
  * with the same bits.
  */
 #include "async.h"
-#include "grouped.h"
+#include "grouped-tile.h"
 #include "mma.h"
 
-enum form { TRANSPOSED, STRAIGHT, SUM }; /* b_e is (n, k); (k, n); gradients of weights */
-
-#define BM 128 /* a tile of c */
-#define BN 256
 #define BK 32    /* terms of a part */
 #define STAGES 3 /* parts in shared memory */
 #define WM 64    /* a warp's tile */
@@ -25,22 +21,12 @@ enum form { TRANSPOSED, STRAIGHT, SUM }; /* b_e is (n, k); (k, n); gradients of 
 #define PAD 8    /* elements after a row in shared memory, so that neighbouring rows start in different banks */
 #define APART 64 /* rows or columns between two pieces of 8 elements that a thread copies */
 
-/* Elements of a part of a and b. In a sum a's rows are terms, as b's are unless it is transposed */
-#define A_BY_TERMS (FORM == SUM)
-#define B_BY_TERMS (FORM != TRANSPOSED)
+/* Elements of a part of a and b */
 #define A_ACROSS ((A_BY_TERMS ? BM : BK) + PAD)
 #define B_ACROSS ((B_BY_TERMS ? BN : BK) + PAD)
 #define A_PART ((A_BY_TERMS ? BK : BM) * A_ACROSS)
 #define B_PART ((B_BY_TERMS ? BK : BN) * B_ACROSS)
 #define PART (A_PART + B_PART)
-
-struct tile { /* of c, and what it is computed from */
-	const struct bf16 *a, *b;
-	int rows, columns; /* that there are, BM and BN at most */
-	int terms;
-};
-
-static __device__ __forceinline__ int at_most(int64_t n, int most) { return n < most ? (int)n : most; }
 
 /* ---- copies ---- */
 
@@ -138,9 +124,13 @@ static __device__ __forceinline__ void tile_sum(float c[WM / 16][WN / 8][4], con
 	struct bf16 *part = shared, *second = shared + PART, *third = shared + 2 * PART;
 	struct source from_a, from_b;
 	struct fragments now, next;
+	const struct bf16 *all_a = (const struct bf16 *)g->a, *all_b = (const struct bf16 *)g->b;
 
-	source_init<A_BY_TERMS, BM, ALIGNED>(&from_a, p->a, g->lda, p->rows, 0);
-	source_init<B_BY_TERMS, BN, ALIGNED>(&from_b, p->b, g->ldb, p->columns, A_PART);
+	all_a += FORM == SUM ? p->term * g->lda + p->row : p->row * g->lda;
+	all_b += FORM == SUM ? p->term * g->ldb : p->expert * g->stride;
+	source_init<A_BY_TERMS, BM, ALIGNED>(&from_a, all_a, g->lda, p->rows, 0);
+	source_init<B_BY_TERMS, BN, ALIGNED>(&from_b, all_b + p->column * (B_BY_TERMS ? 1 : g->ldb), g->ldb, p->columns,
+		A_PART);
 #pragma unroll
 	for (int i = 0; i < STAGES; i++) copy_part<FORM, ALIGNED>(&from_a, &from_b, shared + i * PART, p->terms - i * BK);
 	copies_wait<STAGES - 1>();
@@ -169,142 +159,19 @@ static __device__ __forceinline__ void tile_sum(float c[WM / 16][WN / 8][4], con
 	}
 }
 
-/* ---- results: a lane has two neighbouring elements of every 8 columns (mma.h) ---- */
-
-/* w[j] of lane i of four = w[i] of lane j */
-static __device__ __forceinline__ void transpose_four(uint32_t w[4])
-{
-	int lane = threadIdx.x % 4;
-#pragma unroll
-	for (int bit = 1; bit < 4; bit *= 2)
-#pragma unroll
-		for (int j = 0; j < 4; j++) {
-			if (j & bit) continue;
-			uint32_t got = __shfl_xor_sync(FULL, lane & bit ? w[j] : w[j | bit], bit);
-			if (lane & bit) w[j] = got;
-			else w[j | bit] = got;
-		}
-}
-
-/* The warp's part of the tile to c, which starts at the tile. ALIGNED: four lanes exchange elements, so that each
- * stores 8 neighbouring ones */
-template <int ALIGNED>
-static __device__ __forceinline__ void tile_store(const float sum[WM / 16][WN / 8][4], const struct tile *p,
-	struct bf16 *c, int64_t ldc, const struct bf16 *bias)
-{
-	int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-	int row0 = warp / (BN / WN) * WM + lane / 4, column0 = warp % (BN / WN) * WN;
-#pragma unroll
-	for (int n = 0; n < WN / 8; n += 4) {
-		int wide = column0 + n * 8 + lane % 4 * 8, column = column0 + n * 8 + lane % 4 * 2;
-		float add[8];
-#pragma unroll
-		for (int j = 0; j < 8; j++) {
-			int at = column + j / 2 * 8 + j % 2;
-			add[j] = bias && at < p->columns ? get(bias[at]) : 0;
-		}
-#pragma unroll
-		for (int i = 0; i < WM / 8; i++) {
-			struct vec16 v;
-			int row = row0 + i * 8;
-			struct bf16 *to = c + row * ldc;
-#pragma unroll
-			for (int j = 0; j < 4; j++) {
-				const float *two = sum[i / 2][n + j] + i % 2 * 2;
-				v.w[j] = pack_bf16(two[0] + add[2 * j], two[1] + add[2 * j + 1]);
-			}
-			if (ALIGNED) transpose_four(v.w);
-			if (row >= p->rows) continue;
-			if (!ALIGNED) {
-#pragma unroll
-				for (int j = 0; j < 8; j++) {
-					int at = column + j / 2 * 8 + j % 2;
-					if (at < p->columns) to[at].bits = (uint16_t)(v.w[j / 2] >> j % 2 * 16);
-				}
-			} else if (wide < p->columns) store16(to + wide, v);
-		}
-	}
-}
-
-/* Two neighbouring elements, of which `left` exist; `pair`: at once, both or none */
-static __device__ __forceinline__ void get_two(float v[2], const float *from, int left, int pair)
-{
-	if (pair && left > 0) {
-		struct vec8 two = *(const struct vec8 *)from;
-		v[0] = as_float(two.w[0]);
-		v[1] = as_float(two.w[1]);
-	} else {
-		if (left > 0) v[0] = from[0];
-		if (left > 1) v[1] = from[1];
-	}
-}
-
-static __device__ __forceinline__ void put_two(float *to, float x, float y, int left, int pair)
-{
-	struct vec8 two = {{as_bits(x), as_bits(y)}};
-	if (pair && left > 0) *(struct vec8 *)to = two;
-	else {
-		if (left > 0) to[0] = x;
-		if (left > 1) to[1] = y;
-	}
-}
-
-/* The same for gradients of weights, in fp32: c = beta c + the tile. Of 32 columns all elements are loaded before one
- * is stored, so that a warp waits for memory twice, not 64 times. */
-template <int ALIGNED>
-static __device__ __forceinline__ void tile_add(const float sum[WM / 16][WN / 8][4], const struct tile *p, float *c,
-	int64_t ldc, float beta)
-{
-	int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-	int row0 = warp / (BN / WN) * WM + lane / 4, column0 = warp % (BN / WN) * WN + lane % 4 * 2;
-#pragma unroll
-	for (int n = 0; n < WN / 8; n += 4) {
-		float v[WM / 8][4][2] = {{{0}}};
-#pragma unroll
-		for (int store = 0; store < 2; store++)
-#pragma unroll
-			for (int i = 0; i < WM / 8; i++)
-#pragma unroll
-				for (int j = 0; j < 4; j++) {
-					const float *two = sum[i / 2][n + j] + i % 2 * 2;
-					int row = row0 + i * 8, left = p->columns - (column0 + (n + j) * 8);
-					float *to = c + row * ldc + column0 + (n + j) * 8;
-					if (row >= p->rows || (!store && beta == 0)) left = 0;
-					if (store) put_two(to, two[0] + beta * v[i][j][0], two[1] + beta * v[i][j][1], left, ALIGNED);
-					else get_two(v[i][j], to, left, ALIGNED);
-				}
-	}
-}
-
-/* down, across: tiles of an expert's c, `down` in sums only */
+/* down, across: of tile_find */
 template <int FORM, int ALIGNED>
 static __global__ void __launch_bounds__(THREADS, 1)
 	grouped_gemm_mma(struct grouped_gemm_args g, int64_t down, int64_t across)
 {
 	DYNAMIC_SHARED(struct bf16, shared);
 	float sum[WM / 16][WN / 8][4] = {{{0}}};
-	int64_t column = blockIdx.x % across * BN, tile = blockIdx.x / across;
-	struct tile p = {(const struct bf16 *)g.a, (const struct bf16 *)g.b, 0, at_most(g.n - column, BN), (int)g.k};
+	struct tile t = tile_find<FORM>(&g, blockIdx.x, down, across);
+	int warp = threadIdx.x / 32;
 
-	if (FORM == SUM) {
-		int64_t e = tile / down, i = tile % down * BM, first = g.first[e];
-		p.a += first * g.lda + i;
-		p.b += first * g.ldb + column;
-		p.rows = at_most(g.k - i, BM);
-		p.terms = (int)(g.first[e + 1] - first);
-		if (p.terms == 0 && g.beta != 0) return;
-		tile_sum<FORM, ALIGNED>(sum, &g, &p, shared);
-		tile_add<ALIGNED>(sum, &p, (float *)g.c + e * g.stride + i * g.ldc + column, g.ldc, g.beta);
-	} else {
-		struct expert_rows e = find_expert_rows(g.first, g.experts, tile, BM);
-		if (e.expert < 0) return;
-		p.a += e.row * g.lda;
-		p.b += e.expert * g.stride + (FORM == TRANSPOSED ? column * g.ldb : column);
-		p.rows = at_most(e.end - e.row, BM);
-		tile_sum<FORM, ALIGNED>(sum, &g, &p, shared);
-		tile_store<ALIGNED>(sum, &p, (struct bf16 *)g.c + e.row * g.ldc + column, g.ldc,
-			g.bias ? (const struct bf16 *)g.bias + e.expert * g.bias_stride + column : NULL);
-	}
+	if (t.expert < 0 || (t.terms == 0 && g.beta != 0)) return;
+	tile_sum<FORM, ALIGNED>(sum, &g, &t, shared);
+	tile_out<FORM, ALIGNED, WM / 16, WN / 8, 4>(sum, &g, &t, warp / (BN / WN) * WM, warp % (BN / WN) * WN);
 }
 
 /* ---- launchers ---- */
@@ -313,15 +180,14 @@ template <int FORM, int ALIGNED>
 static void grouped(const struct cuda_queue *q, const struct grouped_gemm_args *a)
 {
 	int64_t down = div_up(a->k, BM), across = div_up(a->n, BN);
-	int64_t tiles = FORM == SUM ? a->experts * down : expert_tiles(a, BM);
-	LAUNCH((grouped_gemm_mma<FORM, ALIGNED>), tiles * across, THREADS, STAGES * PART * sizeof(struct bf16), q->stream,
-		*a, down, across);
+	LAUNCH((grouped_gemm_mma<FORM, ALIGNED>), tiles_of<FORM>(a, down) * across, THREADS,
+		STAGES * PART * sizeof(struct bf16), q->stream, *a, down, across);
 }
 
 template <int FORM>
 static void by_alignment(const struct cuda_queue *q, const struct grouped_gemm_args *a)
 {
-	if (wide_rows(a->n | a->k | a->lda | a->ldb | a->ldc | a->stride, a->a, a->b, a->c, NULL)) grouped<FORM, 1>(q, a);
+	if (grouped_aligned(a)) grouped<FORM, 1>(q, a);
 	else grouped<FORM, 0>(q, a);
 }
 

@@ -28,8 +28,9 @@ static __global__ void __launch_bounds__(THREADS)
 void cuda_grouped_gemm(const struct cuda_queue *q, const struct grouped_gemm_args *a)
 {
 	int64_t down = div_up(a->k, PLAIN_TILE), across = div_up(a->n, PLAIN_TILE);
-	if (q->elem == 2) grouped_gemm_by_mma(q, a);
-	else if (a->sum)
+	if (q->elem == 2) {
+		if (!q->wgmma_blocks || !grouped_gemm_by_wgmma(q, a)) grouped_gemm_by_mma(q, a);
+	} else if (a->sum)
 		LAUNCH(grouped_sum_kernel, a->experts * down * across, THREADS, PLAIN_SHARED, q->stream, *a, down, across);
 	else
 		LAUNCH(grouped_gemm_kernel, expert_tiles(a, PLAIN_TILE) * across, THREADS, PLAIN_SHARED, q->stream, *a, across);

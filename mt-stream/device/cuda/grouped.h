@@ -45,8 +45,15 @@ static inline int64_t expert_tiles(const struct grouped_gemm_args *a, int height
 	return a->rows / height + least(a->experts, a->rows);
 }
 
-/* In bf16, on tensor cores (grouped-mma.cu) */
+/* Do all rows start at multiples of 16 bytes? */
+static inline int grouped_aligned(const struct grouped_gemm_args *a)
+{
+	return wide_rows(a->n | a->k | a->lda | a->ldb | a->ldc | a->stride, a->a, a->b, a->c, NULL);
+}
+
+/* In bf16, on tensor cores (grouped-mma.cu; grouped-wgmma.cu: only aligned ones, false: it was not launched) */
 void grouped_gemm_by_mma(const struct cuda_queue *, const struct grouped_gemm_args *);
+bool grouped_gemm_by_wgmma(const struct cuda_queue *, const struct grouped_gemm_args *);
 cudaError_t grouped_mma_prepare(void);
 
 #endif

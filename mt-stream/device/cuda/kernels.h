@@ -26,6 +26,7 @@ struct cuda_queue {
 	int elem;          /* bytes: 2 bf16, 4 fp32 */
 	float *work;       /* device memory, scratch of the operations on this stream */
 	size_t work_bytes; /* at least cuda_work_bytes() of the largest n */
+	int wgmma_blocks;  /* of grouped GEMMs that do without mma (cuda_wgmma_prepare); 0: none */
 };
 
 /* Bytes of `work` that operations on n tokens with `heads` query heads need */
@@ -51,6 +52,8 @@ void cuda_copy(const struct cuda_queue *, void *dst, const void *src, size_t byt
 
 /* Once a process, before the first launch: request the shared memory that kernels need. cudaSuccess or the error */
 cudaError_t cuda_kernels_prepare(void);
+/* The same for kernels of compute capability 9.0 alone. false: this GPU does not run them */
+bool cuda_wgmma_prepare(void);
 
 #ifdef __cplusplus
 }

@@ -3,7 +3,7 @@
  * The kernels report their accesses (watch.h). What the lanes of a warp access at the same instruction, as often
  * executed since the last barrier or warp operation, is one access of the warp. 32 banks are 4 bytes wide. An access of
  * 4 bytes a lane takes a cycle for each different word of the bank that has most of them: its ways. One of 16 bytes,
- * ldmatrix too, is done by 8 lanes at a time (EMU_WIDE).
+ * ldmatrix and what wgmma loads, is done by 8 lanes at a time (EMU_WIDE).
  *
  * Prints one line for each kernel, type of elements and shape: accesses by warps, the cycles that they take, the
  * cycles without conflicts, the most ways, and a checksum of the results. Exit code 1: conflicts take more than a
@@ -22,8 +22,8 @@
 #include <tuple>
 #include <vector>
 
-#define SHARED_MOST (99u << 10)
-#define MOST_THREADS 256
+#define SHARED_MOST (227u << 10)
+#define MOST_THREADS 288
 
 /* ---- accesses ---- */
 
@@ -161,7 +161,7 @@ static void attention(int elem, int64_t dim, int64_t dim_v)
 }
 
 /* A grouped GEMM of one expert, on tensor cores: a whole tile, and edges of others */
-static void grouped(const char *form, int trans_b, int sum)
+static void grouped(const char *form, int trans_b, int sum, int wgmma_blocks)
 {
 	const int64_t rows = 144, n = 272, k = 144;
 	struct cuda_queue q = {};
@@ -171,6 +171,7 @@ static void grouped(const char *form, int trans_b, int sum)
 	const uint32_t first[2] = {0, (uint32_t)rows};
 
 	q.elem = 2;
+	q.wgmma_blocks = wgmma_blocks;
 	a.experts = 1;
 	a.rows = rows;
 	a.n = a.ldc = n;
@@ -195,8 +196,11 @@ int main(void)
 	for (int64_t dim : {64, 96, 128, 256, 512}) attention(4, dim, dim);
 	for (int64_t dim : {40, 64, 80, 128, 192, 256, 512}) attention(2, dim, dim);
 	attention(2, 192, 128);
-	grouped("grouped GEMM", 0, 0);
-	grouped("grouped GEMM, b transposed", 1, 0);
-	grouped("grouped GEMM, gradients of weights", 0, 1);
+	cuda_wgmma_prepare();
+	for (int blocks = 0; blocks < 2; blocks++) { /* by mma, by wgmma */
+		grouped("grouped GEMM", 0, 0, blocks);
+		grouped("grouped GEMM, b transposed", 1, 0, blocks);
+		grouped("grouped GEMM, gradients of weights", 0, 1, blocks);
+	}
 	return bad != 0;
 }

@@ -1,5 +1,5 @@
 /* emu.cc: threads of a block as coroutines, streams as queues, both drawn by a seed */
-#include "emu.h"
+#include "threads.h"
 #include "splitmix.h"
 
 #include <deque>
@@ -13,26 +13,21 @@
 #include <ucontext.h>
 #include <vector>
 
-#define MOST_THREADS 1024
 #define STACK (128u << 10)
-#define POISON 0xff /* NaN as fp32 and bf16 */
 
 static uint64_t randomness = 1;
 
 extern "C" void emu_seed(uint64_t seed) { randomness = seed; }
 
-static uint64_t draw(uint64_t below) { return splitmix_next(&randomness) % below; }
+uint64_t emu_draw(uint64_t below) { return splitmix_next(&randomness) % below; }
+#define draw emu_draw
 
-static void die(const char *what)
+void emu_die(const char *what)
 {
 	fprintf(stderr, "emu: %s\n", what);
 	abort();
 }
-
-static inline void saw(enum emu_news news, const void *p, const void *q)
-{
-	if (emu_saw) emu_saw(news, p, q);
-}
+#define die emu_die
 
 /* ---- threads ---- */
 
@@ -56,6 +51,7 @@ static ucontext_t *starts; /* of the coroutines */
 static struct warp warps[MOST_THREADS / 32];
 static unsigned ready[2][MOST_THREADS], ready_n[2]; /* threads; [1]: of lazy warps */
 static unsigned at_barrier, finished, current;
+static unsigned paused[MOST_THREADS], paused_n;
 static uint64_t lazy; /* warps, a bit each */
 static jump scheduler;
 static const std::function<void()> *thread_main;
@@ -73,6 +69,17 @@ static __attribute__((noinline)) void leave(void)
 {
 	if (!__builtin_setjmp(coroutines[current].at)) jump_to(scheduler);
 	__asm__ volatile("" ::: "memory"); /* others ran meanwhile, which the compiler cannot see */
+}
+
+void emu_pause(void)
+{
+	paused[paused_n++] = current;
+	leave();
+}
+
+void emu_resume(void)
+{
+	while (paused_n) make_ready(paused[--paused_n]);
 }
 
 static void coroutine_main(void)
@@ -176,12 +183,17 @@ static void all_ready(unsigned threads)
 
 static void block_run(unsigned threads)
 {
-	ready_n[0] = ready_n[1] = at_barrier = finished = 0;
+	ready_n[0] = ready_n[1] = at_barrier = finished = paused_n = 0;
 	copies_forget(threads);
+	emu_tiles_begin();
 	all_ready(threads);
 	for (unsigned w = 0; w < threads / 32; w++) warps[w].arrived = warps[w].turn = 0;
 	while (finished < threads) {
-		if (!ready_n[0] && !ready_n[1]) {
+		while (!ready_n[0] && !ready_n[1]) {
+			if (paused_n) {
+				if (!emu_tiles_arrive()) die("threads wait at mbarriers for ever");
+				continue;
+			}
 			if (!at_barrier || at_barrier + finished < threads) die("a warp operation that not all lanes reach");
 			if (finished) die("a barrier that not all threads reach");
 			at_barrier = 0;
@@ -190,6 +202,7 @@ static void block_run(unsigned threads)
 		}
 		enter(thread_draw());
 	}
+	emu_tiles_end();
 }
 
 static void grid_run(uint64_t blocks, unsigned threads, size_t bytes, const std::function<void()> &thread)
@@ -246,9 +259,10 @@ void __syncwarp(unsigned)
 
 /* ---- streams ---- */
 
-/* What every target from sm_80 on takes: sm_86, sm_89 and sm_120 have 99 KiB of shared memory a block, and no target
- * gives more than 48 KiB to a kernel that has not asked for it. */
-#define SHARED_MOST (99u << 10)
+/* What a kernel for 9.0 alone can ask for; what every target from sm_80 on takes: sm_86, sm_89 and sm_120 have 99 KiB
+ * of shared memory a block. No target gives more than 48 KiB to a kernel that has not asked for it. */
+#define SHARED_MOST (227u << 10)
+#define SHARED_OF_ALL (99u << 10)
 #define SHARED_GIVEN (48u << 10)
 
 static std::map<const void *, size_t> shared_asked;
@@ -626,10 +640,12 @@ cudaError_t cudaDeviceSynchronize(void)
 		if (!s->queue.empty()) die("streams wait for each other");
 	return waited();
 }
-/* MT_EMU_NO_CODE: the kernels were built for other GPUs */
+/* MT_EMU_NO_CODE: the kernels were built for other GPUs; MT_EMU_WGMMA=none: those of 9.0 alone */
 cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute, int value)
 {
-	if (getenv("MT_EMU_NO_CODE")) return cudaErrorNoKernelImageForDevice;
+	const char *wgmma = getenv("MT_EMU_WGMMA");
+	bool lacks = wgmma && !strcmp(wgmma, "none") && (unsigned)value > SHARED_OF_ALL;
+	if (getenv("MT_EMU_NO_CODE") || lacks) return cudaErrorNoKernelImageForDevice;
 	if (value < 0 || (unsigned)value > SHARED_MOST) return cudaErrorInvalidValue;
 	shared_asked[kernel] = (size_t)value;
 	return cudaSuccess;

@@ -115,6 +115,7 @@ struct float4 {
 #define __host__
 #define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
+#define __grid_constant__
 
 /* `bytes` of shared memory a block; run now where stream is NULL */
 void emu_launch(const void *kernel, uint64_t blocks, unsigned threads, size_t bytes, cudaStream_t stream,
@@ -141,6 +142,13 @@ enum emu_news {
 	EMU_WIDE,     /* a thread accesses 16 bytes at p, by instruction q */
 	EMU_COPY,     /* it begins to copy 16 bytes to p from q */
 	EMU_ARRIVED,  /* it has waited for that copy */
+	EMU_SENDS,    /* it has begun to copy a box, by pieces with EMU_COPY, which counts for mbarrier p */
+	EMU_LANDED,   /* a piece of a box has arrived at p from q, if that is not NULL */
+	EMU_LOADS,    /* a thread's warp begins to load 16 bytes at p for tensor cores, by instruction q */
+	EMU_LOADED,   /* it has waited for that */
+	EMU_ARRIVES,  /* a thread arrives at mbarrier p */
+	EMU_PASSES,   /* it has waited at it */
+	EMU_FENCE,    /* what it has stored is there for copies and tensor cores */
 	EMU_END       /* of a launch */
 };
 void emu_saw(enum emu_news, const void *p, const void *q) __attribute__((weak));
@@ -151,6 +159,21 @@ void emu_saw(enum emu_news, const void *p, const void *q) __attribute__((weak));
 void emu_copy16(void *dst, const void *src);
 void emu_copies_commit(void);
 void emu_copies_wait(unsigned groups);
+
+/* mbarriers, copies of boxes and wgmma: wgmma.h says what they do. n and bytes apart: of x, y and z, of y and z */
+struct emu_map {
+	const char *base;
+	int64_t n[3], apart[2];
+	int rows;
+};
+uint32_t emu_shared_address(const void *);
+void emu_barrier_init(uint64_t *, unsigned arrivals), emu_barrier_arrive(uint64_t *, unsigned bytes);
+void emu_barrier_wait(uint64_t *, unsigned parity);
+bool emu_map_make(struct emu_map *, const void *of, const int64_t n[3], int64_t ld, int64_t stride, int rows);
+void emu_copy_box(void *shared, const struct emu_map *, int x, int y, int z, uint64_t *barrier);
+void emu_fence_async(void);
+void emu_wgmma(float *c, uint64_t a, uint64_t b, int a_by_terms, int b_by_terms);
+void emu_wgmma_fence(void), emu_wgmma_commit(void), emu_wgmma_wait(unsigned groups);
 
 void __syncthreads(void);
 void __syncwarp(unsigned mask = 0xffffffffu);
