@@ -87,6 +87,8 @@ static float first_value(const struct mt_geometry *geo, uint32_t role)
 	case MT_T_DT_BIAS:
 	case MT_T_SKIP:
 	case MT_T_DNORM:
+	case MT_T_ALTUP_NORM:
+	case MT_T_LAUREL_POST:
 	case MT_T_O_NORM:
 	case MT_T_DOWN_NORM:
 	case MT_T_ROUTER_NORM:

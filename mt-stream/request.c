@@ -348,7 +348,7 @@ static int plan_shape(struct stream *s, uint32_t rows, uint32_t seq, bool train)
 	uint64_t tokens = (uint64_t)rows_of_pass(req, &result.plan) * seq;
 	m->plan = result.plan;
 	m->predicted = predicts(s) ? result.predicted.forward + result.predicted.backward : 0;
-	m->residual_bytes = tokens * s->geo->hidden * s->dev->elem;
+	m->residual_bytes = tokens * (uint64_t)residual_width(s->geo) * s->dev->elem;
 	m->away_bytes = memory_away(req, &m->plan);
 	m->bytes = memory_arena(req, memory_lay(req, &m->plan, &m->layout, s->memory.arena));
 	return 0;

@@ -25,7 +25,7 @@
 	F(mt_layer, v_dim, 1148, 4) F(mt_layer, mamba_flags, 1152, 4) F(mt_layer, dt_min, 1156, 4) \
 	F(mt_layer, dt_max, 1160, 4) F(mt_layer, span, 1164, 4) F(mt_layer, kv_kind, 1168, 4) \
 	F(mt_layer, gate_rank, 1172, 4) F(mt_layer, mtp, 1176, 4) F(mt_layer, parts, 1180, 4) \
-	F(mt_layer, mixer_eps, 1184, 4) F(mt_layer, part_eps, 1188, 4) \
+	F(mt_layer, mixer_eps, 1184, 4) F(mt_layer, part_eps, 1188, 4) F(mt_layer, sparsity, 1192, 4) \
 	F(mt_geometry, family, 0, 32) F(mt_geometry, layers, 32, 4) F(mt_geometry, hidden, 36, 4) \
 	F(mt_geometry, vocab, 40, 4) F(mt_geometry, max_position, 44, 4) F(mt_geometry, flags, 48, 4) \
 	F(mt_geometry, names, 52, 4) F(mt_geometry, pad_token, 56, 4) F(mt_geometry, norm_eps, 60, 4) \
@@ -40,7 +40,8 @@
 	F(mt_geometry, mamba_scale, 10924, 20) F(mt_geometry, mamba_in_scale, 10944, 4) \
 	F(mt_geometry, attention_in_scale, 10948, 4) F(mt_geometry, ple_dim, 10952, 4) \
 	F(mt_geometry, ple_vocab, 10956, 4) F(mt_geometry, alibi, 10960, 4) F(mt_geometry, alibi_scale, 10964, 4) \
-	F(mt_geometry, alibi_rounded, 10968, 4) F(mt_geometry, mtp, 10972, 4) F(mt_geometry, sine_step, 10976, 4)
+	F(mt_geometry, alibi_rounded, 10968, 4) F(mt_geometry, mtp, 10972, 4) F(mt_geometry, sine_step, 10976, 4) \
+	F(mt_geometry, altup, 10980, 4) F(mt_geometry, laurel_rank, 10984, 4)
 
 #define MT_ABI_FIELDS(F) \
 	F(mt_header, magic, 0, 8) F(mt_header, abi, 8, 4) F(mt_header, state, 12, 4) F(mt_header, fingerprint, 16, 8) \
@@ -145,7 +146,7 @@
 #define MT_ABI_RESERVED(R) \
 	R(mt_header, reserved, 64) R(mt_control, reserved0, 56) R(mt_control, reserved1, 32) \
 	R(mt_control, reserved2, 160 - 16 * MT_FIGURES_WORDS) \
-	R(mt_layer, reserved, 24) R(mt_geometry, reserved, 68) R(mt_tensor, reserved, 4) \
+	R(mt_layer, reserved, 20) R(mt_geometry, reserved, 60) R(mt_tensor, reserved, 4) \
 	R(mt_unit, reserved0, 16) R(mt_unit, reserved1, 56) R(mt_unit, reserved2, 56) R(mt_slot, reserved, 64) \
 	R(mt_position, reserved, 8) R(mt_txn, reserved0, 56) \
 	R(mt_txn, reserved1, 40 - 8 * MT_FIGURES_IN_TXN) R(mt_txn, reserved2, 4) R(mt_txn, reserved3, 24) \

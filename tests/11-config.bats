@@ -914,6 +914,30 @@ full='"layer_types": ["sliding_attention", "full_attention", "full_attention"]'
 	no tensor "layers.2.self_attn.[kv]_"
 }
 
+@test "gemma3n: the class's defaults, layers with other sizes and sparse gates, and keys that are refused" {
+	config gemma3n_text '"num_hidden_layers": 20' '"pad_token_id": null' -intermediate_size
+	geometry "altup 4" "laurel_rank 64" "ple_dim 256" "ple_vocab 262144" "attention_scale 1" "logit_cap 30" \
+		"window 512" "kind_of 00001222234444544445" "sparsity 0.949999988" "ffn 16384"
+	config gemma3n_text '"num_kv_shared_layers": 0' '"intermediate_size": [40, 48, 56]' \
+		'"activation_sparsity_pattern": [0, 0.5, 0]'
+	geometry "ffn 40" "ffn 48" "ffn 56" "sparsity 0.5" "sparsity 0"
+	config gemma3n_text
+	refused 78 "num_kv_shared_layers 15 of 3 layers are not supported"
+	gemma3n='"num_kv_shared_layers": 0'
+	config gemma3n_text "$gemma3n" '"intermediate_size": [40, 48]'
+	refused 78 "intermediate_size has 2 entries for 3 layers"
+	config gemma3n_text "$gemma3n" '"activation_sparsity_pattern": [0, 1, 0]'
+	refused 78 "activation_sparsity_pattern of layer 1 is not a number up to 0.9999"
+	config gemma3n_text "$gemma3n" '"altup_active_idx": 1'
+	refused 78 "altup_active_idx 1 is not supported"
+	config gemma3n_text "$gemma3n" '"altup_correct_scale": false'
+	refused 78 "altup_correct_scale false is not supported"
+	config gemma3n_text "$gemma3n" '"altup_coef_clip": 1.5'
+	refused 78 "altup_coef_clip 1.5 is not supported, only 100 and more"
+	config gemma3n_text "$gemma3n" '"hidden_size_per_layer_input": 0'
+	refused 78 "hidden_size_per_layer_input 0 is not supported"
+}
+
 @test "parts of Gemma 4, Seed-OSS and Phi-3 that are not implemented exit 78 and are named" {
 	gemma4='"hidden_size_per_layer_input": 0'
 	config gemma4_text "$gemma4" '"num_kv_shared_layers": 3'

@@ -19,6 +19,9 @@ wrapped() {
 @test "gemma3's text model in Gemma3ForConditionalGeneration trains as alone, and all else is exported as it was" {
 	wrapped gemma3 gemma3
 }
+@test "gemma3n's text model in Gemma3nForConditionalGeneration trains as alone, and all else is exported as it was" {
+	wrapped gemma3n gemma3n
+}
 @test "gemma4's text model in Gemma4ForConditionalGeneration trains as alone, and all else is exported as it was" {
 	wrapped gemma4 gemma4
 }

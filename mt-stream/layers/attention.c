@@ -354,12 +354,14 @@ static const struct node_kind gate_kind = {.forward = gate_forward,
 	.reads = 1 << 0 | 1 << 1,
 	.grad = {GRAD_OF_OUT, GRAD_OVER_INPUT}};
 
-int attention_nodes(struct list *t, int x)
+int attention_nodes(struct list *t, int x) { return attention_of(t, mixer_input(t, x, t->g->attention_in_scale)); }
+
+int attention_of(struct list *t, int in)
 {
 	const struct mt_layer *l = t->l;
 	int64_t a = (int64_t)l->heads * l->head_dim, in_q = l->output_gate == MT_GATE_IN_Q ? a : 0;
 	int64_t own = (int64_t)(l->heads + (l->k_is_v ? 1 : 2) * own_kv_heads(l)) * l->head_dim;
-	int in = mixer_input(t, x, t->g->attention_in_scale), gate = NONE;
+	int gate = NONE;
 	/* k_is_v: q | k, and room for v behind each, which rope fills */
 	int qkv = linear(t, in, MT_T_Q, MT_T_QB, in_q, own, proj_width(l), KEEP_ALL_BUT_GATE_UP);
 	if (l->output_gate)

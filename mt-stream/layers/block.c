@@ -189,7 +189,8 @@ uint64_t lists_fp8(const struct list *lists, uint32_t kinds, int half, uint64_t 
 void block_forward(const struct chunk *c, uint32_t layer, const struct weights *w, const void *x, const struct saved *s,
 	void *y)
 {
-	bool mlp = has_mlp(mt_layer_of(c->geo, layer));
+	const struct list *t = &c->lists[c->geo->kind_of[layer]];
+	bool mlp = t->mlp < t->nodes;
 	mixer_forward(c, layer, w, x, s, mlp ? s->x2 : y);
 	if (mlp) mlp_forward(c, layer, w, x, s, y);
 }

@@ -65,6 +65,7 @@ struct scratch {            /* valid only within one call */
 	uint32_t *top;          /* (N', MT_TEACHER_WORDS) the most likely ones; NULL: they are not asked for */
 	struct routing routing; /* of a slice; models with experts only */
 	struct ple_scratch ple;
+	void *altup[2];   /* (N, H) each: of models with AltUp, the mean of copies, and one's product */
 	void *operand[2]; /* room for operands x and dy; NULL where activations are operands as they are */
 	void *fp8;        /* of GEMMs whose operands are rounded to e4m3; NULL: none are */
 	void *heads;      /* of attention by groups of heads: a group's q | k | v, o, and their gradients */
@@ -73,7 +74,7 @@ struct scratch {            /* valid only within one call */
 	float *delta; /* work memory of the delta rule, and of the scan */
 };
 
-enum { LIST_VALUES = 56 }; /* of a block's list, at most (layers/list.h) */
+enum { LIST_VALUES = 64 }; /* of a block's list, at most (layers/list.h) */
 
 struct saved {            /* what a block's backward needs from its forward, beside the block's input */
 	void *v[LIST_VALUES]; /* (N, width) each, of the block's list, but x2. NULL: in the scratch's arena */
@@ -120,9 +121,22 @@ struct chunk { /* whole rows that go through a layer together */
 	struct scratch s;
 };
 
-/* x (N, H) = embeddings of the tokens */
+/* x (N, H) = embeddings of the tokens; or their streams. In these models it goes slice by slice, through s.h */
 void embed_forward(const struct chunk *, const struct weights *, void *x);
 void embed_backward(const struct chunk *, const struct grads *, float beta, const void *dx);
+/* x (N, H) = embeddings of the tokens, whether there are streams or not */
+void embed_tokens(const struct chunk *, const struct weights *, void *x);
+/* The tokens of the chunk's next slice, which begins at `from` */
+struct chunk embed_slice(const struct chunk *, int64_t from);
+
+/* The streams x (N, S H) of a slice's embeddings e (N, H); dx_0 += the gradient of e, which is in s.h then */
+void altup_begin(const struct chunk *, const struct weights *, const void *e, void *x);
+void altup_begin_backward(const struct chunk *, const struct weights *, const struct grads *, float beta, const void *x,
+	void *dx);
+/* What the final norm reads, mean (N, H), of the streams x (N, S H). dmean is overwritten. */
+void altup_end(const struct chunk *, const struct weights *, const void *x, void *mean);
+void altup_end_backward(const struct chunk *, const struct weights *, const struct grads *, float beta, const void *x,
+	void *dmean, void *dx);
 
 /* c->ple, of the tokens and their embeddings x. Without w's table its rows of the tokens are there already. Backward:
  * dx += the gradient of x */
@@ -262,6 +276,11 @@ static inline int64_t group_width(const struct mt_layer *l, uint32_t group)
 /* Which halves has a block of this kind, or any of these kinds? */
 static inline bool has_mixer(const struct mt_layer *l) { return l->heads || l->value_heads || l->conv_dim; }
 static inline bool has_mlp(const struct mt_layer *l) { return l->ffn || l->experts; }
+/* Elements of a token in the residual stream */
+static inline int64_t residual_width(const struct mt_geometry *g)
+{
+	return (g->altup ? g->altup : 1) * (int64_t)g->hidden;
+}
 static inline int64_t conv_width(const struct mt_layer *l)
 {
 	return 2ll * l->key_heads * l->key_dim + (int64_t)l->value_heads * l->value_dim;

@@ -242,7 +242,7 @@ static int rows_nodes(struct list *t, int h, int residual)
 		gate_up_width(l, l->expert_ffn), KEEP_ALL);
 	int y = rows_node(t,
 		(struct node){.kind = &down_kind,
-			.in = {inner(t, gu, l->expert_ffn, 0, 0), NONE, t->routing},
+			.in = {inner(t, gu, l->expert_ffn, (struct inner){.form = (enum mt_ffn)l->form}), NONE, t->routing},
 			.w = MT_T_XDOWN,
 			.b = MT_T_XDOWNB},
 		hidden, AGAIN);
@@ -285,7 +285,7 @@ static int shared_nodes(struct list *t, int h, int weight)
 	bool gated = mlp_gated(l);
 	int64_t wide = gate_up_width(l, l->shared_ffn);
 	int gu = linear(t, h, gated ? MT_T_SGATE : MT_T_SUP, 0, 0, wide, wide, KEEP_ALL);
-	int act = inner(t, gu, l->shared_ffn, 0, 0);
+	int act = inner(t, gu, l->shared_ffn, (struct inner){.form = (enum mt_ffn)l->form});
 	if (weight == NONE) return linear(t, act, MT_T_SDOWN, 0, 0, t->g->hidden, t->g->hidden, AGAIN);
 	struct node down = {.kind = &shared_down_kind, .in = {act, NONE, weight}, .w = MT_T_SDOWN, .cols = t->g->hidden};
 	return node(t, down, t->g->hidden, AGAIN);

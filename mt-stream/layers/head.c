@@ -11,18 +11,40 @@ static struct positions positions(const struct chunk *c)
 		c->starts};
 }
 
-void embed_forward(const struct chunk *c, const struct weights *w, void *x)
+void embed_tokens(const struct chunk *c, const struct weights *w, void *x)
 {
 	LAUNCH(c, OP_EMBED_FORWARD, embed_forward, .x = x, .w = w->t[MT_T_EMBED], .tokens = c->tokens, .n = c->n,
 		.h = c->geo->hidden, .scale = c->geo->embed_scale, .table = w->t[MT_T_POSITIONS], .at = positions(c),
 		.sines = {c->geo->sine_step, c->geo->pad_token});
 }
 
-void embed_backward(const struct chunk *c, const struct grads *g, float beta, const void *dx)
+void embed_forward(const struct chunk *c, const struct weights *w, void *x)
+{
+	if (!c->geo->altup) return embed_tokens(c, w, x);
+	for (int64_t from = 0; from < c->n; from += c->slice) {
+		struct chunk slice = embed_slice(c, from);
+		embed_tokens(&slice, w, slice.s.h);
+		altup_begin(&slice, w, slice.s.h, elements_after(c->dev, x, from * residual_width(c->geo)));
+	}
+}
+
+static void rows_backward(const struct chunk *c, const struct grads *g, float beta, const void *dx)
 {
 	LAUNCH(c, OP_EMBED_BACKWARD, embed_backward, .dw = g->t[MT_T_EMBED], .beta = beta, .dx = dx, .tokens = c->tokens,
 		.n = c->n, .h = c->geo->hidden, .vocab = c->geo->vocab, .pad = c->geo->pad_token, .scale = c->geo->embed_scale,
 		.dtable = g->t[MT_T_POSITIONS], .at = positions(c));
+}
+
+void embed_backward(const struct chunk *c, const struct grads *g, float beta, const void *dx)
+{
+	int64_t h = c->geo->hidden, all = residual_width(c->geo);
+	if (!c->geo->altup) return rows_backward(c, g, beta, dx);
+	for (int64_t from = 0; from < c->n; from += c->slice, beta = 1) {
+		struct chunk slice = embed_slice(c, from);
+		LAUNCH(&slice, OP_COLUMNS, columns, .dst = slice.s.h, .src = elements_after(c->dev, dx, from * all),
+			.n = slice.n, .width = h, .dst_ld = h, .src_ld = all);
+		rows_backward(&slice, g, beta, slice.s.h);
+	}
 }
 
 /* ---- final norm, LM head, cross-entropy ---- */
@@ -32,8 +54,12 @@ static bool is_normed(const struct chunk *c) { return c->geo->mtp != 0 && !c->mt
 
 void head_norm(const struct chunk *c, const struct weights *w, const void *x)
 {
-	if (is_normed(c)) scaled_add(c, c->s.h, x, NULL, 1);
-	else norm_forward(c, c->s.h, x, w, final_norm);
+	if (is_normed(c)) return scaled_add(c, c->s.h, x, NULL, 1);
+	if (c->geo->altup) {
+		altup_end(c, w, x, c->s.altup[0]);
+		x = c->s.altup[0];
+	}
+	norm_forward(c, c->s.h, x, w, final_norm);
 }
 
 static bool logits_changed(const struct mt_geometry *g) { return g->logit_scale != 1 || g->logit_cap != 0; }
@@ -74,6 +100,8 @@ void head_loss_backward(const struct chunk *c, const struct weights *w, const st
 	head_forward(c, w, scale, 1, loss, x);
 	linear_backward(c, c->s.dh, matrix_grad(g, MT_T_HEAD), g->t[MT_T_HEADB], c->mtp ? 1 : beta, c->s.logits, c->s.h,
 		w->t[MT_T_HEAD], c->geo->hidden, c->geo->vocab);
-	if (is_normed(c)) scaled_add(c, dx, c->s.dh, NULL, 1);
-	else norm_backward(c, dx, 0, g, beta, c->s.dh, x, w, final_norm);
+	if (is_normed(c)) return scaled_add(c, dx, c->s.dh, NULL, 1);
+	if (!c->geo->altup) return norm_backward(c, dx, 0, g, beta, c->s.dh, x, w, final_norm);
+	norm_backward(c, c->s.dh, 0, g, beta, c->s.dh, c->s.altup[0], w, final_norm);
+	altup_end_backward(c, w, g, beta, x, c->s.dh, dx);
 }

@@ -209,7 +209,7 @@ void linear_weights_backward(struct run *r, const struct node *n)
 	struct operand x = operand_of(c, OPERAND_X, value_at(r, n->in[0]), 0, c->n, in);
 	float *dw = matrix_grad(r->g, n->w);
 	float *db = r->g->t[n->b] ? r->g->t[n->b] + n->row : NULL;
-	linear_backward_weights(c, dw ? dw + n->row * in : NULL, db, r->beta, &r->dy, &x, in, n->cols);
+	linear_backward_weights(c, dw ? dw + n->row * in : NULL, db, n->adds ? 1 : r->beta, &r->dy, &x, in, n->cols);
 }
 
 static void linear_node_backward(struct run *r, const struct node *n)
@@ -259,6 +259,7 @@ static void add_forward(struct run *r, const struct node *n)
 /* The residual's gradient is the sum's */
 static void add_backward(struct run *r, const struct node *n)
 {
+	again(r, n->in[0]);
 	if (n->scale != 1) scaled_add(r->c, grad_at(r, n->in[1]), grad_at(r, n->out), NULL, n->scale);
 }
 
@@ -333,7 +334,13 @@ void list_make(struct list *t, const struct mt_geometry *g, const struct mt_laye
 {
 	*t = (struct list){.g = g, .l = l, .elem = elem, .x2 = NONE, .y = NONE};
 	t->routing = t->dispatch = t->combine = t->sum = t->next = NONE;
-	int first = value(t, g->hidden, AGAIN);
+	int first = value(t, residual_width(g), AGAIN);
+	if (g->altup) {
+		t->y = altup_nodes(t, first);
+		t->mlp = t->nodes;
+		list_place(t);
+		return;
+	}
 	if (l->mtp) first = mtp_nodes(t, first);
 	int x = l->parts & MT_IN_NORM ? norm_of(t, &residual_kind, first, in_norm, 0) : first;
 	int x2 = has_mixer(l) ? mixers(t, x) : x, in = g->flags & MT_PARALLEL ? x : x2, y = x2;

@@ -18,7 +18,7 @@
 
 #include "layers.h"
 
-enum { NODES = 36, NODE_INPUTS = 4, NODE_SIDES = 2, NONE = -1 };
+enum { NODES = 40, NODE_INPUTS = 4, NODE_SIDES = 2, NONE = -1 };
 enum half { MIXER, MLP, HALVES };
 /* What a list is gone through for. The last six: where experts come by windows (block.h) */
 enum call {
@@ -84,6 +84,13 @@ struct node {
 	enum mt_role_tensor w, b;
 	int64_t row, cols; /* of w, of each expert's: from this row on, so many */
 	float scale, eps;
+	bool adds; /* another node behind it has begun the gradients of w and b */
+	struct inner {
+		enum mt_ffn form;
+		enum mt_role_tensor slope, negative; /* of MT_XIELU */
+		int sparse;                          /* as of activation_args, as deviations */
+		float deviations;
+	} inner;
 };
 
 /* Where an array lies: over a value that the block keeps; or in the chunk's arena: bytes of a token that lie before it,
@@ -160,15 +167,19 @@ bool is_sum(const struct list *, int root);
 /* What the block of multi-token prediction has before its mixer */
 int mtp_nodes(struct list *, int x);
 /* The mixers' own nodes: what each output projection reads */
-int attention_nodes(struct list *, int x), mla_nodes(struct list *, int x), conv_nodes(struct list *, int x),
-	delta_nodes(struct list *, int x), scan_nodes(struct list *, int x);
+int attention_nodes(struct list *, int x), attention_of(struct list *, int normed), mla_nodes(struct list *, int x),
+	conv_nodes(struct list *, int x), delta_nodes(struct list *, int x), scan_nodes(struct list *, int x);
 /* The convolution of columns x or, of MT_CONV, of B | C | x */
 int conv_node(struct list *, int x, int keep);
 /* The MLP's, or the experts', from what it reads; then what the block's own input adds to y */
 int mlp_nodes(struct list *, int in, int residual), experts_nodes(struct list *, int in, int residual),
 	own_input_nodes(struct list *, int y);
-/* act(gu) of an MLP with that inner size */
-int inner(struct list *, int gu, int64_t width, enum mt_role_tensor slope, enum mt_role_tensor negative);
+/* What it adds, made of y, before the norm */
+int own_input(struct list *, int y);
+/* A block with several streams */
+int altup_nodes(struct list *, int x);
+/* The function of gu, of an MLP with that inner size */
+int inner(struct list *, int gu, int64_t width, struct inner);
 /* The routing of h's tokens; the shared expert's score and weight, of which that and its gradient are (N) each */
 int routing_node(struct list *, int h), shared_weight_node(struct list *, int h);
 struct shared_weight {

@@ -3,6 +3,8 @@
  *     y = x2 + W_down act(W norm(in))        W: gate | up, or up alone
  *     y += norm(W2 (act(W1 y) * input))
  */
+#include <math.h>
+
 #include "list.h"
 
 /* ---- the factor of gate ---- */
@@ -34,9 +36,11 @@ static struct activation_args inner_args(const struct run *r, const struct node 
 		.gu = rows_at(r, value_at(r, n->in[0]), n->in[0]),
 		.n = rows_in(r, n->out),
 		.f = r->k.t->v[n->out].width,
-		.form = (enum mt_ffn)r->l->form,
+		.form = n->inner.form,
 		.interleaved = interleaved(r, n),
-		.slope = {r->w->t[n->w], r->w->t[n->b]}};
+		.sparse = n->inner.sparse,
+		.deviations = n->inner.deviations,
+		.slope = {r->w->t[n->inner.slope], r->w->t[n->inner.negative]}};
 }
 
 static void inner_forward(struct run *r, const struct node *n)
@@ -51,8 +55,8 @@ static void inner_backward(struct run *r, const struct node *n)
 	struct activation_args *a = &op.activation;
 	a->dy = rows_at(r, grad_at(r, n->out), n->out);
 	a->dgu = rows_at(r, grad_at(r, n->in[0]), n->in[0]);
-	a->dslope[0] = r->g->t[n->w];
-	a->dslope[1] = r->g->t[n->b];
+	a->dslope[0] = r->g->t[n->inner.slope];
+	a->dslope[1] = r->g->t[n->inner.negative];
 	a->beta = r->beta;
 	if (a->n) launch(r->c, &op);
 }
@@ -63,12 +67,23 @@ static const struct node_kind inner_kind = {.forward = inner_forward,
 	.reads = 1 << 0,
 	.grad = {GRAD_OVER_INPUT}};
 
-int inner(struct list *t, int gu, int64_t width, enum mt_role_tensor slope, enum mt_role_tensor negative)
+int inner(struct list *t, int gu, int64_t width, struct inner how)
 {
-	struct node n = {.kind = &inner_kind, .in = {gu, NONE, NONE}, .w = slope, .b = negative};
+	struct node n = {.kind = &inner_kind, .in = {gu, NONE, NONE}, .inner = how};
 	int act = node(t, n, width, AGAIN);
 	t->v[act].slots = t->v[gu].slots;
 	return act;
+}
+
+/* x with Phi(x) = p, by Newton's method from the middle on; p is at most 0.9999 */
+static float normal_quantile(double p)
+{
+	double x = 0;
+	for (int i = 0; i < 60; i++) {
+		double step = (erfc(-x * M_SQRT1_2) / 2 - p) / (exp(-x * x / 2) / sqrt(2 * M_PI));
+		x -= fmax(-0.5, fmin(0.5, step));
+	}
+	return (float)x;
 }
 
 int mlp_nodes(struct list *t, int in, int residual)
@@ -77,9 +92,11 @@ int mlp_nodes(struct list *t, int in, int residual)
 	int64_t wide = gate_up_width(l, l->ffn);
 	bool gated = mlp_gated(l);
 	int gu = linear(t, pre_norm(t, in, t->g->flags & MT_ONE_NORM ? norm1 : norm2), gated ? MT_T_GATE : MT_T_UP,
-		gated ? MT_T_GATEB : MT_T_UPB, 0, wide, wide, KEEP_ALL);
+		gated ? MT_T_GATEB : MT_T_UPB, 0, wide, wide, t->g->altup ? AGAIN : KEEP_ALL);
 	if (t->g->gate_scale != 1) gu = node_over(t, (struct node){.kind = &gate_factor_kind, .in = {gu, NONE, NONE}});
-	int act = inner(t, gu, l->ffn, MT_T_SLOPE_P, MT_T_SLOPE_N);
+	struct inner how = {(enum mt_ffn)l->form, MT_T_SLOPE_P, MT_T_SLOPE_N, .sparse = l->sparsity != 0};
+	if (how.sparse) how.deviations = normal_quantile((double)l->sparsity);
+	int act = inner(t, gu, l->ffn, how);
 	if (t->g->flags & MT_SUB_NORM) act = norm(t, act, down_norm);
 	return output_projection(t, residual, act, MT_T_DOWN, MT_T_DOWNB, post2, t->g->mlp_scale);
 }
@@ -114,11 +131,14 @@ static void own_backward(struct run *r, const struct node *n)
 
 static const struct node_kind own_kind = {.forward = own_forward, .backward = own_backward, .grad = {GRAD_OF_OUT}};
 
-int own_input_nodes(struct list *t, int y)
+int own_input(struct list *t, int y)
 {
 	int64_t p = t->g->ple_dim;
 	int gu = value(t, 2 * p, AGAIN), gate = columns(t, gu, 0, p);
 	linear_into(t, gate, y, MT_T_PLE_GATE, p);
 	node_into(t, gu, (struct node){.kind = &own_kind, .in = {gate, NONE, NONE}, .in_place = true});
-	return output_projection(t, y, inner(t, gu, p, 0, 0), MT_T_PLE_OUT, 0, ple_post, 1);
+	int act = inner(t, gu, p, (struct inner){.form = (enum mt_ffn)t->l->form});
+	return linear(t, act, MT_T_PLE_OUT, 0, 0, t->g->hidden, t->g->hidden, AGAIN);
 }
+
+int own_input_nodes(struct list *t, int y) { return residual_sum(t, y, own_input(t, y), ple_post, 1); }

@@ -110,8 +110,9 @@ static bool lends(const struct survey *s, int v, int a)
 {
 	const struct value *by = &s->t->v[v];
 	bool forward = s->k.call == MIXER_FORWARD, parallel = s->t->g->flags & MT_PARALLEL;
+	bool others = by->past && s->t->l->kv_kind; /* to mt-sample, it has another layer's k and v from the beginning */
 	if (s->k.call > MIXER_BACKWARD || by->of != NONE || by->keep > s->level || bytes_of(s->t, v) % TOKEN_ALIGN ||
-		bytes_of(s->t, a) > bytes_of(s->t, v) || (parallel && v == s->t->x2))
+		bytes_of(s->t, a) > bytes_of(s->t, v) || (parallel && v == s->t->x2) || others)
 		return false;
 	return forward ? by->keep == KEEP_ALL_BUT_GATE_UP && s->to[a] < s->from[v] : s->from[a] > s->to[v];
 }

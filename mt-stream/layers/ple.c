@@ -20,8 +20,7 @@ void ple_take(struct ple_scratch *s, const struct ple_sizes *z, take_fn *take, v
 
 /* ---- all inputs ---- */
 
-/* The next slice that begins at token `from` */
-static struct chunk part_of(const struct chunk *c, int64_t from)
+struct chunk embed_slice(const struct chunk *c, int64_t from)
 {
 	struct chunk part = *c;
 	part.n = c->n - from < c->slice ? c->n - from : c->slice;
@@ -29,6 +28,15 @@ static struct chunk part_of(const struct chunk *c, int64_t from)
 	part.ple = elements_after(c->dev, c->ple, from * ple_width(c->geo));
 	part.in_out = 0;
 	return part;
+}
+
+/* Of the slice that begins there, embeddings in rows one after another: as they are, or those of the first stream */
+static const void *embeddings(const struct chunk *c, const void *x)
+{
+	if (c->geo->altup)
+		LAUNCH(c, OP_COLUMNS, columns, .dst = c->s.h, .src = x, .n = c->n, .width = c->geo->hidden,
+			.dst_ld = c->geo->hidden, .src_ld = residual_width(c->geo));
+	return c->geo->altup ? c->s.h : x;
 }
 
 /* norm(x W' / sqrt(H)) is the norm of x W' with another epsilon */
@@ -52,12 +60,12 @@ void ple_inputs_forward(const struct chunk *all, const struct weights *w, const 
 {
 	const struct mt_geometry *g = all->geo;
 	for (int64_t from = 0; from < all->n; from += all->slice) {
-		struct chunk part = part_of(all, from), *c = &part;
+		struct chunk part = embed_slice(all, from), *c = &part;
 		if (w->t[MT_T_PLE_TABLE])
 			LAUNCH(c, OP_EMBED_FORWARD, embed_forward, .x = c->ple, .w = w->t[MT_T_PLE_TABLE], .tokens = c->tokens,
-				.n = c->n, .h = ple_width(g), .scale = (float)table_scale(g));
+				.n = c->n, .h = ple_width(g), .vocab = g->ple_vocab, .scale = (float)table_scale(g));
 		else sum_scaled(c, c->ple, c->ple, NULL, table_scale(g));
-		normed_forward(c, w, elements_after(c->dev, x, from * g->hidden));
+		normed_forward(c, w, embeddings(c, elements_after(c->dev, x, from * residual_width(g))));
 		sum_scaled(c, c->ple, c->s.ple.normed, c->ple, sqrt(0.5));
 	}
 }
@@ -67,9 +75,10 @@ void ple_inputs_backward(const struct chunk *all, const struct weights *w, const
 {
 	const struct mt_geometry *g = all->geo;
 	for (int64_t from = 0; from < all->n; from += all->slice, beta = 1) {
-		struct chunk part = part_of(all, from), *c = &part;
-		const void *in = elements_after(c->dev, x, from * g->hidden);
-		void *d = elements_after(c->dev, dx, from * g->hidden), *normed = c->s.ple.normed;
+		struct chunk part = embed_slice(all, from), *c = &part;
+		const void *at = elements_after(c->dev, x, from * residual_width(g)), *in = embeddings(c, at);
+		void *d = elements_after(c->dev, dx, from * residual_width(g)), *normed = c->s.ple.normed;
+		if (g->altup) altup_begin_backward(c, w, grads, beta, at, d);
 		normed_forward(c, w, in);
 		sum_scaled(c, normed, c->ple, NULL, sqrt(0.5));
 		LAUNCH(c, OP_NORM_BACKWARD, norm_backward, .dx = normed, .dw = grads->t[MT_T_PLE_NORM], .beta = beta,
@@ -77,7 +86,8 @@ void ple_inputs_backward(const struct chunk *all, const struct weights *w, const
 			.h = g->ple_dim);
 		linear_backward(c, c->s.dh, grads->t[MT_T_PLE_MODEL], NULL, beta, normed, in, w->t[MT_T_PLE_MODEL], g->hidden,
 			ple_width(g));
-		scaled_add(c, d, c->s.dh, d, 1);
+		LAUNCH(c, OP_COLUMNS, columns, .dst = d, .src = c->s.dh, .n = c->n, .width = g->hidden,
+			.dst_ld = residual_width(g), .src_ld = g->hidden, .add = 1);
 		LAUNCH(c, OP_EMBED_BACKWARD, embed_backward, .dw = grads->t[MT_T_PLE_TABLE], .beta = beta, .dx = c->ple,
 			.tokens = c->tokens, .n = c->n, .h = ple_width(g), .vocab = g->ple_vocab, .pad = g->pad_token,
 			.scale = (float)table_scale(g));

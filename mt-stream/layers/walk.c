@@ -311,7 +311,7 @@ static void slices_call(const struct run *all, enum call call, const struct wind
 	const struct chunk *c = all->c;
 	uint32_t kind = c->geo->kind_of[all->layer];
 	const struct mt_layer *l = &c->geo->kind[kind];
-	int64_t h = c->geo->hidden;
+	int64_t h = c->geo->hidden; /* no list with streams has slices */
 	for (int64_t from = 0; from < c->n; from += c->slice) {
 		struct chunk slice = slice_at(c, from);
 		struct saved s = saved_after(all->s, c->lists, kind, from, c->dev->elem);
@@ -399,6 +399,6 @@ void block_backward(const struct chunk *c, uint32_t layer, const struct weights 
 	no_gradient(c, g, MT_T_XIELU_EPS);
 	/* parallel: the mixer's gradients are taken from dx before the MLP adds to it */
 	if (parallel) walk_backward(&mixers.k, t->outs, t->mlp);
-	if (has_mlp(mixers.l)) slices_call(&all, by_windows(c, layer) ? END_BACKWARD : MLP_BACKWARD, NULL);
+	if (t->mlp < t->nodes) slices_call(&all, by_windows(c, layer) ? END_BACKWARD : MLP_BACKWARD, NULL);
 	walk_backward(&mixers.k, 0, parallel ? t->outs : t->mlp);
 }

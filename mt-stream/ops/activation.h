@@ -13,6 +13,10 @@ struct activation_args {
 	const void *gu;
 	int64_t n, f;
 	enum mt_ffn form;
+	/* gated, not interleaved: of each row, gate is max(gate - cut, 0), cut = mean(gate) + deviations std(gate), std of
+	 * all f; the gradient goes through mean and std, too */
+	int sparse;
+	float deviations;
 	int interleaved;      /* gated: gate is gu's elements 0, 2, 4, ..., up the others */
 	const void *slope[2]; /* MT_XIELU: its two parameters, positive side first, (1) each, as in the file */
 	const void *dy;       /* (N, F), backward */

@@ -75,13 +75,17 @@ static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 	f(GATE_BACKWARD, gate_backward, gate, "gate backward") \
 	f(COLUMNS, columns, columns, "columns") \
 	f(MLA_FORWARD, mla_forward, mla, "latents forward") \
-	f(MLA_BACKWARD, mla_backward, mla, "latents backward")
+	f(MLA_BACKWARD, mla_backward, mla, "latents backward") \
+	f(MIX_FORWARD, mix_forward, mix, "mix forward") \
+	f(MIX_BACKWARD, mix_backward, mix, "mix backward") \
+	f(MAGNITUDE_FORWARD, magnitude_forward, magnitude, "magnitude forward") \
+	f(MAGNITUDE_BACKWARD, magnitude_backward, magnitude, "magnitude backward")
 /* Their arguments */
 #define OP_ARGS(f) \
 	f(bias_backward) f(embed_forward) f(embed_backward) f(norm_forward) f(norm_backward) f(rope) f(attention) \
 	f(activation) f(sinks_backward) f(scaled_add) f(cap_logits) f(cross_entropy) f(top) f(join) f(route) f(dispatch) \
 	f(grouped_gemm) f(grouped_bias_backward) f(combine) f(combine_backward) f(balance) f(conv) f(delta) \
-	f(scan) f(gated_norm) f(gate) f(columns) f(mla)
+	f(scan) f(gated_norm) f(gate) f(columns) f(mla) f(mix) f(magnitude)
 /* clang-format on */
 
 /* Beside each one's arguments, ARGS_arrays(A) has a row for each array of elements, operands or weights, and for

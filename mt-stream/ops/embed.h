@@ -19,6 +19,9 @@ static inline ON_DEVICE int64_t position_of(const struct positions *p, int64_t t
 	return p->past + t % p->seq - (p->starts ? p->starts[t] : 0) + p->offset;
 }
 
+/* A token beyond the rows of a table has the first one's; rows 0: there is no such token */
+static inline ON_DEVICE int64_t embed_row(uint32_t token, int64_t rows) { return rows && token >= rows ? 0 : token; }
+
 /* Sines (arXiv 1706.03762): with angle = position exp(-i step), element i is its sine, H / 2 + i its cosine */
 struct sines {
 	float step;   /* 0: none */
@@ -43,7 +46,7 @@ struct embed_forward_args {
 	void *x;                /* (N, H) */
 	const void *w;          /* (V, H) */
 	const uint32_t *tokens; /* (N) */
-	int64_t n, h;
+	int64_t n, h, vocab;
 	float scale;       /* multiplies the rows of w */
 	const void *table; /* (at.rows, H), or NULL: zeros */
 	struct positions at;

@@ -9,7 +9,7 @@
 struct norm_forward_args {
 	void *y;       /* (N, H) */
 	uint16_t *as;  /* cpu: y rounded to bf16, too; here and below the device sets it; NULL: it is not */
-	float *rstd;   /* (N) */
+	float *rstd;   /* (N); NULL: no norm, y = x w */
 	const void *x; /* (N, H) */
 	const void *w; /* (H); NULL: ones */
 	int64_t n, h;
@@ -29,7 +29,7 @@ struct norm_backward_args {
 	const void *dy;    /* (N, H); dx may be dy */
 	const void *x;     /* (N, H) */
 	const void *w;     /* (H) */
-	const float *rstd; /* (N) */
+	const float *rstd; /* (N); NULL: no norm */
 	int64_t n, h;
 	const float *mean; /* (N), as forward wrote it; NULL: RMSNorm */
 	float *db;         /* (H); NULL: without b */

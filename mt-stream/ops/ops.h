@@ -4,6 +4,7 @@
 #define MT_STREAM_OPS_H
 
 #include "activation.h"
+#include "altup.h"
 #include "attention.h"
 #include "balance.h"
 #include "combine.h"

@@ -276,7 +276,7 @@ struct times unit_times(const struct plan_request *req, const struct plan *plan,
 	if (req->train) t.attention += blocks_back(req) / g->layers * attention_time(req, plan, &c->backward, n, true);
 	if (req->train && req->objective) t.head_again = time_of(req, plan, &c->losses, &head, false);
 	t.head += t.head_again;
-	double ple = (double)ple_width(g);
+	double ple = (double)ple_width(g) + (double)(residual_width(g) - g->hidden);
 	t.embed_forward = 2 * n * h * e / p->hbm + LAUNCH * pass.chunks;
 	t.embed_forward += gemm(req, 2 * n * h * ple, slice) + 7 * n * ple * e / p->hbm;
 	t.embed_backward = gemm(req, 6 * n * h * ple, slice) + 10 * n * ple * e / p->hbm;
@@ -338,7 +338,7 @@ static struct pcie pcie_of(const struct plan_request *req, const struct plan *pl
 	double leave = most(size / d2h, accumulate);
 	if (req->without & WITHOUT_PIECES) leave = size / d2h + (accumulate > 0 ? accumulate : 1 / update_rate(req));
 	double out = most(leave, network_grads_time(req, 1)),
-		   x = plan->residual_offloaded ? n * req->geo->hidden * (double)req->elem : 0;
+		   x = plan->residual_offloaded ? n * (double)residual_width(req->geo) * (double)req->elem : 0;
 	double o = plan->offloaded ? (double)memory_away(req, plan) : 0;
 	return (struct pcie){
 		.embed_in = embed * in,

@@ -9,8 +9,8 @@
 #include "plan.h"
 
 struct sizes {
-	const struct mt_layer *most; /* the request's */
-	uint64_t h, elem, pass, chunk, slice, head;
+	const struct mt_layer *most;                   /* the request's */
+	uint64_t h, x, elem, pass, chunk, slice, head; /* x: elements of a token in the residual stream */
 	uint64_t saved; /* tokens of which a block has what it recomputes: windows go through all chunks of a pass */
 };
 
@@ -21,6 +21,7 @@ static struct sizes sizes_of(const struct plan_request *req, const struct plan *
 	struct sizes z = {
 		.most = most,
 		.h = g->hidden,
+		.x = (uint64_t)residual_width(g),
 		.elem = req->elem,
 		.pass = (uint64_t)rows_of_pass(req, plan) * req->seq,
 		.chunk = (uint64_t)rows_of_chunk(req, plan) * req->seq,
@@ -90,11 +91,13 @@ uint64_t memory_attention(const struct plan_request *req, const struct plan *pla
 static void take_operands(struct walk *w, const struct plan_request *req, const struct sizes *z, struct scratch *t)
 {
 	uint64_t mixers[2] = {0}, mlp[2] = {z->h, (uint64_t)ple_width(req->geo)}, x, dy; /* with the blocks' own inputs */
+	uint64_t of_stream = req->geo->altup ? z->h : 0;
 	if (req->operand == req->elem) return;
 	lists_operands(req->lists, req->geo->n_kinds, MIXER, mixers);
 	lists_operands(req->lists, req->geo->n_kinds, MLP, mlp);
 	x = larger(larger(z->chunk * mixers[0], z->slice * mlp[0]), z->head * z->h);
-	dy = larger(larger(z->chunk * mixers[1], z->slice * mlp[1]), z->head * req->geo->vocab);
+	mlp[1] = larger(mlp[1], of_stream);
+	dy = larger(larger(z->chunk * mixers[1], z->slice * mlp[1]), z->head * larger(req->geo->vocab, of_stream));
 	t->operand[0] = walk_take(w, x, 1, req->operand);
 	if (req->train) t->operand[1] = walk_take(w, dy, 1, req->operand);
 }
@@ -160,6 +163,7 @@ static void take_scratch(struct walk *w, const struct plan_request *req, const s
 	t->rstd = walk_take(&head, n, 1, sizeof(float));
 	t->mean = req->geo->flags & MT_LAYERNORM ? walk_take(&head, n, 1, sizeof(float)) : NULL;
 	t->dh = req->train ? walk_take(&head, n, z->h, z->elem) : NULL;
+	for (int i = 0; i < 2 && req->geo->altup; i++) t->altup[i] = walk_take(&head, n, z->h, z->elem);
 	ple = head;
 	if (req->ple) ple_take(&t->ple, &(struct ple_sizes){req->geo, z->slice, z->elem}, walk_take_fn, &ple);
 	t->logits = walk_take(&head, z->head, req->geo->vocab, needs_losses(req) ? sizeof(float) : z->elem);
@@ -268,10 +272,10 @@ uint64_t memory_lay(const struct plan_request *req, const struct plan *plan, str
 	take_windows(&w, req, plan, p);
 	p->outputs = req->train && !plan->residual_offloaded ? req->geo->layers - req->still + 1 + (req->still > 0) : 2;
 	for (uint32_t i = 0; i < p->outputs; i++) {
-		void *x = walk_take(&w, z.pass, z.h, z.elem);
+		void *x = walk_take(&w, z.pass, z.x, z.elem);
 		if (p->x) p->x[i] = x;
 	}
-	p->dx = req->train ? walk_take(&w, z.pass, z.h, z.elem) : NULL;
+	p->dx = req->train ? walk_take(&w, z.pass, z.x, z.elem) : NULL;
 	p->hidden = req->geo->mtp != 0 ? walk_take(&w, z.pass, z.h, z.elem) : NULL;
 	p->next = req->geo->mtp != 0 ? walk_take(&w, z.pass, z.h, z.elem) : NULL;
 	take_ple(&w, req, plan, &z, p);
@@ -329,6 +333,6 @@ uint64_t memory_host(const struct plan_request *req, const struct plan *plan)
 {
 	struct sizes z = sizes_of(req, plan);
 	uint64_t blocks = blocks_away(req, plan);
-	return (plan->residual_offloaded ? residuals_away(req) * z.pass * z.h * z.elem : 0) +
+	return (plan->residual_offloaded ? residuals_away(req) * z.pass * z.x * z.elem : 0) +
 		(blocks ? blocks * memory_away(req, plan) : 0);
 }

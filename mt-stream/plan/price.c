@@ -80,6 +80,8 @@ static double bytes_of(struct op o, size_t elem, size_t operand)
 	case OP_NORM_FORWARD: o.norm_forward.ld = 0; break;
 	case OP_NORM_BACKWARD: o.norm_backward.ld = 0; break;
 	case OP_SCALED_ADD: o.scaled_add.width = 0; break;
+	case OP_MAGNITUDE_FORWARD:
+	case OP_MAGNITUDE_BACKWARD: o.magnitude.x_ld = o.magnitude.p_ld = o.magnitude.dy_ld = o.magnitude.h; break;
 	case OP_COMBINE_BACKWARD:
 		if (!o.combine_backward.bias) o.combine_backward.d_o = NULL;
 		break;
@@ -235,6 +237,7 @@ struct counts price_lists(const struct plan_request *req, const struct mt_unit *
 			.routing = {.first = at, .sum = at},
 			.h = at,
 			.dh = at,
+			.altup = {at, at},
 			.logits = at},
 		.balance.sums = has_balance(g) ? at : NULL};
 	for (uint32_t k = 0; k < g->n_kinds; k++) chunk.kv[k] = chunk.dkv[k] = at;

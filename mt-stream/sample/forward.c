@@ -87,10 +87,18 @@ static uint64_t ple_beside(const struct forward *f)
 	return mt_tensor(f->weights.run, u->first_tensor + u->tensors - 1)->off;
 }
 
+/* Elements of what makes one stream of several again */
+static uint64_t altup_elems(const struct forward *f)
+{
+	uint64_t n = (uint64_t)f->geo->hidden * f->geo->hidden;
+	return f->geo->altup ? (f->geo->altup - 1) * ((n + MT_GROUP - 1) / MT_GROUP * MT_GROUP) : 0;
+}
+
 /* Elements of the largest part of the weights that is used at once */
 static uint64_t slot_elems(const struct forward *f)
 {
 	uint64_t most = larger((uint64_t)head_rows(f->geo) * f->geo->hidden, ple_beside(f));
+	most = larger(most, altup_elems(f));
 	for (uint32_t u = 1; u <= f->geo->layers; u++) {
 		const struct mt_unit *unit = mt_unit(f->weights.run, u);
 		uint64_t elems = unit->elems + lo_bytes(f, unit) / sizeof(float) + 1;
@@ -104,8 +112,8 @@ static void lay_out(struct forward *f, struct walk *w, uint32_t room)
 	const struct mt_geometry *g = f->geo;
 	const struct mt_layer most = mt_layer_most(g);
 	uint64_t n = (uint64_t)least(CHUNK, room), conv = (uint64_t)conv_width(&most), widest[2] = {g->hidden};
-	f->x = take(w, room, g->hidden);
-	f->y = take(w, room, g->hidden);
+	f->x = take(w, room, (uint64_t)residual_width(g));
+	f->y = take(w, room, (uint64_t)residual_width(g));
 	for (uint32_t k = 0; k < g->n_kinds; k++) {
 		f->cos[k] = take(w, room, g->kind[k].rope_dim / 2);
 		f->sin[k] = take(w, room, g->kind[k].rope_dim / 2);
@@ -126,6 +134,7 @@ static void lay_out(struct forward *f, struct walk *w, uint32_t room)
 		lists_operands(f->lists, g->n_kinds, half, widest);
 	}
 	f->scratch.h = take(w, n, g->hidden);
+	for (int i = 0; i < 2 && g->altup; i++) f->scratch.altup[i] = take(w, n, g->hidden);
 	f->scratch.rstd = take(w, n, 1);
 	f->scratch.mean = g->flags & MT_LAYERNORM ? take(w, n, 1) : NULL;
 	f->scratch.logits = take(w, g->vocab, 1);
@@ -247,16 +256,15 @@ static const float *sines(const struct mt_geometry *g, int64_t from, int64_t n, 
 	return y;
 }
 
-/* The tokens' rows, copied, multiplied, and those of their positions added */
-static void copy_rows(const struct forward *f, uint32_t u)
+/* The tokens' rows, copied to x, multiplied, and those of their positions added */
+static void copy_rows(const struct forward *f, uint32_t u, float *x)
 {
 	struct weights_reader r = f->weights;
 	struct chunk c = chunk_of(f, f->from, f->n - f->from);
 	uint64_t h = f->geo->hidden;
-	float *x = f->x + f->from * h;
 	const void *positions = NULL;
 	r.in_place = false;
-	for (uint32_t i = f->from; i < f->n; i++) weights_launch(&r, u, f->tokens[i] * h, h, f->x + i * h);
+	for (uint32_t i = f->from; i < f->n; i++) weights_launch(&r, u, f->tokens[i] * h, h, x + (i - f->from) * h);
 	if (f->geo->flags & MT_POSITIONS)
 		positions = weights_launch(&r, u, positions_at(f) + (f->geo->position_offset + f->from) * h, (uint64_t)c.n * h,
 			f->y);
@@ -264,7 +272,7 @@ static void copy_rows(const struct forward *f, uint32_t u)
 	if (f->geo->embed_scale != 1 || positions) scaled_add(&c, x, x, positions, f->geo->embed_scale);
 }
 
-/* The blocks' own inputs, of the tokens and their embeddings */
+/* The blocks' own inputs, of the tokens and their embeddings; before them, streams of the embeddings, which are in y */
 static int layer_inputs(struct forward *f, uint32_t u)
 {
 	const struct mt_unit *unit = mt_unit(f->weights.run, u);
@@ -273,6 +281,7 @@ static int layer_inputs(struct forward *f, uint32_t u)
 	struct weights_reader rows = f->weights;
 	struct weights w = {0};
 	uint64_t width = (uint64_t)ple_width(f->geo), table = ple_beside(f);
+	float *x = f->x + f->from * residual_width(f->geo);
 	int rc = weights_wait(&f->weights, u);
 	if (rc) return rc;
 	c.tokens = f->tokens + f->from;
@@ -283,8 +292,13 @@ static int layer_inputs(struct forward *f, uint32_t u)
 		? NULL
 		: operands_after(f->dev, mt_at(f->weights.run, unit->w), (int64_t)table);
 	for (uint32_t i = f->from; i < f->n && !w.t[MT_T_PLE_TABLE]; i++)
-		weights_launch(&rows, u, table + f->tokens[i] * width, width, f->ple + i * width);
-	ple_inputs_forward(&c, &w, f->x + (uint64_t)f->from * f->geo->hidden);
+		weights_launch(&rows, u, table + (uint64_t)embed_row(f->tokens[i], f->geo->ple_vocab) * width, width,
+			f->ple + i * width);
+	for (int64_t at = 0; at < c.n && f->geo->altup; at += c.slice) {
+		struct chunk slice = embed_slice(&c, at);
+		altup_begin(&slice, &w, f->y + at * f->geo->hidden, x + at * residual_width(f->geo));
+	}
+	ple_inputs_forward(&c, &w, x);
 	return 0;
 }
 
@@ -293,17 +307,18 @@ static int embed(struct forward *f, uint32_t u)
 {
 	struct chunk c = chunk_of(f, f->from, f->n - f->from);
 	struct weights w = {0};
+	float *x = f->geo->altup ? f->y : f->x + (uint64_t)f->from * f->geo->hidden;
 	int rc = weights_wait(&f->weights, u);
 	if (rc) return rc;
 	c.tokens = f->tokens + f->from;
 	c.starts = NULL;
 	if (f->dev->operand == f->dev->elem) {
-		copy_rows(f, u);
+		copy_rows(f, u, x);
 	} else {
 		w.t[MT_T_EMBED] = mt_at(f->weights.run, mt_unit(f->weights.run, u)->w);
 		if (f->geo->flags & MT_POSITIONS)
 			w.t[MT_T_POSITIONS] = operands_after(f->dev, w.t[MT_T_EMBED], (int64_t)positions_at(f));
-		embed_forward(&c, &w, f->x + (uint64_t)f->from * f->geo->hidden);
+		embed_tokens(&c, &w, x);
 	}
 	if (f->geo->ple_dim && (rc = layer_inputs(f, head_unit(f) + 1))) return rc;
 	rc = device_sync(f->dev);
@@ -348,7 +363,7 @@ static void past_at(const struct forward *f, uint32_t layer, int64_t from, uint3
 static int block(struct forward *f, uint32_t u)
 {
 	const struct mt_unit *unit = mt_unit(f->weights.run, u);
-	int64_t h = f->geo->hidden;
+	int64_t h = residual_width(f->geo);
 	uint32_t tail = f->tail_row;
 	struct weights w = {0};
 	int rc = weights_wait(&f->weights, u);
@@ -378,6 +393,7 @@ static int head(struct forward *f, uint32_t u)
 	struct weights w = {0};
 	uint32_t norm_unit, unit;
 	const struct mt_tensor *t = tensor_of(f, g->flags & MT_TIED ? MT_T_EMBED : MT_T_HEAD, &unit);
+	const struct mt_tensor *t_out;
 	const void *bias = NULL;
 	int64_t h = g->hidden, rows;
 	int rc;
@@ -396,7 +412,12 @@ static int head(struct forward *f, uint32_t u)
 	if ((rc = copied(f))) return rc;
 	c.in_out = 0;
 	c.mtp = true; /* what it reads has no norm yet */
-	head_norm(&c, &w, f->x + (f->n - 1) * h);
+	if (g->altup) {
+		t_out = tensor_of(f, MT_T_ALTUP_OUT, &norm_unit);
+		w.t[MT_T_ALTUP_OUT] = weights_launch(&f->weights, head_unit(f), t_out->off, altup_elems(f), f->slot);
+		if ((rc = copied(f))) return rc;
+	}
+	head_norm(&c, &w, f->x + (f->n - 1) * residual_width(g));
 	for (int64_t first = 0; first < g->vocab; first += rows) {
 		rows = least(head_rows(g), g->vocab - first);
 		w.t[MT_T_HEAD] = weights_launch(&f->weights, unit, t->off + (uint64_t)(first * h), (uint64_t)(rows * h),

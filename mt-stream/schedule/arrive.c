@@ -165,7 +165,7 @@ void ple_weights(struct stream *s, struct weights *w)
 		mt_count(s->run, MT_STREAM_bytes_in, n * weight_elem(s));
 	}
 	for (uint32_t i = 0; i < u->tensors && t[i].off < n; i++)
-		w->t[t[i].role] = operands_after(s->dev, base, (int64_t)t[i].off);
+		if (!t[i].expert) w->t[t[i].role] = operands_after(s->dev, base, (int64_t)t[i].off);
 }
 
 struct slot *weights_fetch(struct stream *s, uint32_t unit, struct weights *w)

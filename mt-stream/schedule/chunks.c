@@ -67,12 +67,12 @@ void *output(const struct stream *s, uint32_t u, int64_t from)
 	const struct memory_layout *at = &s->micro->layout;
 	uint32_t still = s->micro->request.still, i = u - still;
 	if (u < still) i = (still - u) & 1 ? at->outputs - 1 : 0;
-	return elements_after(s->dev, at->x[at->outputs == 2 ? u & 1 : i], from * s->geo->hidden);
+	return elements_after(s->dev, at->x[at->outputs == 2 ? u & 1 : i], from * residual_width(s->geo));
 }
 
 void *dx_at(const struct stream *s, int64_t from)
 {
-	return elements_after(s->dev, s->micro->layout.dx, from * s->geo->hidden);
+	return elements_after(s->dev, s->micro->layout.dx, from * residual_width(s->geo));
 }
 
 bool is_offloaded(const struct stream *s, uint32_t layer)

@@ -511,8 +511,55 @@ static void read_layer_inputs(struct reader *r, struct model *m)
 	m->geo.ple_dim = key_u32(r, dim, 256, 0, 1 << 14);
 	if (!m->geo.ple_dim) return;
 	m->geo.ple_vocab = key_u32(r, vocab, 262144, 1, INT32_MAX);
-	if (!r->rc && m->geo.ple_vocab < m->geo.vocab)
+	if (!r->rc && m->geo.ple_vocab < m->geo.vocab && !m->family->short_inputs)
 		REFUSE(r, MT_EX_CONFIG, "%s %u is smaller than vocab_size %u", vocab, m->geo.ple_vocab, m->geo.vocab);
+}
+
+/* A number of each layer, at most `most`: a list, or one for all. Where the key is missing or null, at[] stays as it
+ * is. */
+static void read_each(struct reader *r, const char *key, uint32_t layers, double most, double at[])
+{
+	const json_t *v = json_object_get(r->root, key);
+	if (r->rc || !is_given(v)) return;
+	if (json_is_array(v) && json_array_size(v) != layers)
+		return REFUSE(r, MT_EX_CONFIG, "%s has %zu entries for %u layers", key, json_array_size(v), layers);
+	for (uint32_t i = 0; i < layers; i++) {
+		const json_t *x = json_is_array(v) ? json_array_get(v, i) : v;
+		at[i] = json_number_value(x);
+		if (!json_is_number(x) || !(at[i] >= 0 && at[i] <= most))
+			return REFUSE(r, MT_EX_CONFIG, "%s of layer %u is not a number up to %g", key, i, most);
+	}
+}
+
+/* Gemma 3n. A coefficient of AltUp that reaches altup_coef_clip would be clipped; from weights as they are random or
+ * released, none comes near to 100. */
+void read_gemma3n(struct reader *r, struct model *m)
+{
+	uint32_t layers = m->geo.layers;
+	double ffn[1024], sparse[1024], clip = key_number(r, r->root, "altup_coef_clip");
+	read_gemma(r, m);
+	read_layer_inputs(r, m);
+	m->geo.attention_scale = 1;
+	m->geo.altup = key_u32(r, "altup_num_inputs", 4, 2, MT_ALTUP);
+	m->geo.laurel_rank = key_u32(r, "laurel_rank", 64, 1, 1 << 20);
+	m->kv_shared = key_u32(r, "num_kv_shared_layers", 15, 0, 1024);
+	refuse_number(r, "altup_active_idx", 0);
+	if (!m->geo.ple_dim) REFUSE(r, MT_EX_CONFIG, "hidden_size_per_layer_input 0 is not supported");
+	if (!key_bool(r, r->root, "altup_correct_scale", true))
+		REFUSE(r, MT_EX_CONFIG, "altup_correct_scale false is not supported");
+	if (clip < 100) REFUSE(r, MT_EX_CONFIG, "altup_coef_clip %g is not supported, only 100 and more", clip);
+	for (uint32_t i = 0; i < layers; i++) {
+		ffn[i] = 16384;
+		sparse[i] = layers > 10 && i < 10 ? 0.95 : 0;
+	}
+	read_each(r, "intermediate_size", layers, 1 << 22, ffn);
+	read_each(r, "activation_sparsity_pattern", layers, 0.9999, sparse);
+	for (uint32_t i = 0; i < layers; i++) {
+		m->ffn[i] = (uint32_t)ffn[i];
+		m->sparsity[i] = (float)sparse[i];
+		if (m->ffn[i] < 1 || m->ffn[i] != ffn[i])
+			return REFUSE(r, MT_EX_CONFIG, "intermediate_size %g of layer %u is not a number from 1 on", ffn[i], i);
+	}
 }
 
 /* With these (E2B, E4B); without (31B); or with experts beside each MLP (26B) */

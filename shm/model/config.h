@@ -83,6 +83,8 @@ struct model {
 	uint32_t first, later, last; /* mt_layer.parts of the first layer; of all others; of the last */
 	uint32_t kv_shared;      /* so many last layers read other layers' k and v; */
 	bool kv_shared_wide;     /* their MLP is twice as wide */
+	uint32_t ffn[1024];      /* where layers differ; 0: base's */
+	float sparsity[1024];
 	char halves[1025];       /* all that each layer of one half has: M (Mamba), * (attention), E (experts) or - */
 };
 
@@ -212,6 +214,7 @@ struct family {
 	bool beside;                   /* all layers are hybrid: Mamba 2 beside attention */
 	bool spans;                    /* chunked_attention of layer_types is attention inside spans of
 	                                * attention_chunk_size tokens; without this key, all layers with rope have it */
+	bool short_inputs;             /* tokens may be beyond the table of the blocks' own inputs */
 	bool per_layer;                /* layers that per_layer_config lists have other sizes */
 	enum { NOPE_NEVER, NOPE_FULL, NOPE_BESIDE_WINDOWS, NOPE_LIST } nope; /* layers without rope: full ones, which are
 	                                * all in a model without windows; the same if the model has a window; those of
@@ -259,7 +262,7 @@ read_function read_mamba_1, read_falcon_mamba, read_jamba;
 read_function read_nemotron_h, read_falcon_h1, read_internlm3, read_gptj, read_gpt_neo, read_biogpt;
 read_function read_youtu, read_minicpm3, read_granite_swa, read_indexed, read_mpt, read_bamba;
 read_function read_mamba2, read_bloom, read_openai, read_neox_japanese, read_xglm, read_ctrl;
-read_function read_olmo_hybrid, read_lara;
+read_function read_olmo_hybrid, read_lara, read_gemma3n;
 /* experts.c. read_experts: m->experts and m->sparse */
 read_function read_experts, read_minimax, read_gpt_oss, read_lfm2_experts, read_deepseek_v2, read_llama4;
 read_function read_hunyuan_experts;

@@ -291,6 +291,11 @@ static const struct family families[] = {
 		.number = {Q_SCALE, {"final_logit_softcapping", OF_MODEL(logit_cap), AS_IS, NAN}}, .theta = 1e6,
 		.local_theta = 1e4, .local_theta_key = "rope_local_base_freq", .window = WINDOW_PATTERN, .pattern = 6,
 		.pattern_key = SLIDING_PATTERN},
+	{"gemma3n_text", "Gemma3nForCausalLM", .size = {35, 2048, DERIVED, 262400, 32768, 8, 2, 256},
+		.size_name = {[S_FFN] = ""}, GEMMA_NAMES, .flags = MT_POST_NORM | MT_QK_NORM | MT_V_NORM,
+		.flag_key = {ATTENTION_BIAS}, .number = {{"final_logit_softcapping", OF_MODEL(logit_cap), AS_IS, 30}},
+		.theta = 1e6, .local_theta = 1e4, .local_theta_key = "rope_local_base_freq", .window = WINDOW_PATTERN,
+		.tokens = 512, .pattern = 5, .short_inputs = true, .read = read_gemma3n},
 	{"gemma4_text", "Gemma4ForCausalLM", .size = {30, 2304, 9216, 262144, 131072, 8, 4, 256}, GEMMA_4,
 		.read = read_gemma4, .tokens = 512,
 		.experts = {"num_experts", REQUIRED, REQUIRED, "moe_intermediate_size", REQUIRED,
@@ -580,6 +585,7 @@ static const struct family families[] = {
 
 static const struct wrapper wrappers[] = {
 	GEMMA_WRAPPER("gemma3", "Gemma3"),
+	GEMMA_WRAPPER("gemma3n", "Gemma3n"),
 	GEMMA_WRAPPER("gemma4", "Gemma4"),
 	GEMMA_WRAPPER("gemma4_unified", "Gemma4Unified"),
 	{"mistral3", "Mistral3ForConditionalGeneration", "mistral", .any = true, .tied = true},

@@ -221,6 +221,8 @@ static void set_sizes(struct reader *r, const struct family *family, const struc
 	}
 	if (is_given(own) && !json_is_object(own)) return REFUSE(r, MT_EX_DATA, "per_layer_config is not an object");
 	if (is_given(own)) read_own_sizes(r, own, layer, k);
+	if (m->ffn[layer]) k->ffn = m->ffn[layer];
+	k->sparsity = m->sparsity[layer];
 	check_heads(r, k);
 }
 

@@ -44,8 +44,9 @@
 #define MTP ((uint64_t)MT_SHORT_ROWS) /* these in bits of flags that no tensor depends on: multi-token prediction; */
 #define IN_NORM ((uint64_t)MT_DROPOUT)
 #define SCAN ((uint64_t)MT_INIT_BY_DEPTH) /* Mamba 1 */
-#define OWN_KV (1ull << 30) /* k and v are not another layer's */
-#define PLE (1ull << 31)    /* blocks have inputs of their own */
+#define OWN_KV (1ull << 30)               /* k and v are not another layer's */
+#define PLE (1ull << 31)                  /* blocks have inputs of their own */
+#define ALTUP ((uint64_t)MT_INIT_EMBED)   /* with PLE */
 #define EXPERTS_ARE(flag) ((uint64_t)(flag) << 55)
 
 enum size {
@@ -85,7 +86,10 @@ enum size {
 	EXPERT_FFN,
 	PLE_DIM,
 	PLE_ALL,
-	PLE_VOCAB
+	PLE_VOCAB,
+	ALTUP_COPIES,
+	ALTUP_PAIRS,
+	LAUREL_RANK
 };
 
 /* Tensors of a block and of the other units, in the order of their roles; names are those of most families. `slab`:
@@ -107,6 +111,14 @@ static const struct entry {
 	{MT_T_MTP_PROJ, true, "", HIDDEN, HIDDEN_2, MTP, 0},
 	{MT_T_IN_NORM, true, "in_norm.weight", HIDDEN, NONE, IN_NORM, MT_NORM_PLAIN},
 	{MT_T_IN_NORMB, true, "in_norm.bias", HIDDEN, NONE, IN_NORM | MT_NORM_BIAS, 0},
+	{MT_T_ALTUP_NORM, true, "altup.router_norm.weight", HIDDEN, NONE, ALTUP, 0},
+	{MT_T_ALTUP_ROUTER, true, "altup.modality_router.weight", ALTUP_COPIES, HIDDEN, ALTUP, 0},
+	{MT_T_ALTUP_PREDICT, true, "altup.prediction_coefs.weight", ALTUP_PAIRS, ALTUP_COPIES, ALTUP, 0},
+	{MT_T_ALTUP_CORRECT, true, "altup.correction_coefs.weight", ALTUP_COPIES, ALTUP_COPIES, ALTUP, 0},
+	{MT_T_ALTUP_SCALE, true, "altup.correct_output_scale", HIDDEN, NONE, ALTUP, 0},
+	{MT_T_LAUREL_LEFT, true, "laurel.linear_left.weight", LAUREL_RANK, HIDDEN, ALTUP, 0},
+	{MT_T_LAUREL_RIGHT, true, "laurel.linear_right.weight", HIDDEN, LAUREL_RANK, ALTUP, 0},
+	{MT_T_LAUREL_POST, true, "laurel.post_laurel_norm.weight", HIDDEN, NONE, ALTUP, 0},
 	{MT_T_NORM1, true, "input_layernorm.weight", HIDDEN, NONE, MIXER, MT_NO_PRE_NORM | MT_SUM_NORM | MT_NORM_PLAIN},
 	{MT_T_NORM1B, true, "input_layernorm.bias", HIDDEN, NONE, MIXER | MT_NORM_BIAS, MT_NO_PRE_NORM | MT_SUM_NORM},
 	{MT_T_Q, true, "self_attn.q_proj.weight", Q_PROJ_ROWS, HIDDEN, ATTENTION, 0},
@@ -244,10 +256,12 @@ static const struct entry last_tensors[] = {
 	{MT_T_FNORMB, true, "model.norm.bias", HIDDEN, NONE, MT_NORM_BIAS, 0},
 	{MT_T_HEAD, true, "lm_head.weight", VOCAB, HIDDEN, 0, MT_TIED},
 	{MT_T_HEADB, true, "lm_head.bias", VOCAB, NONE, MT_HEAD_BIAS, 0},
+	{MT_T_ALTUP_OUT, true, "model.altup_unembed_projections.*.weight", HIDDEN, HIDDEN, ALTUP, 0},
 };
 static const struct entry ple_tensors[] = {
 	{MT_T_PLE_MODEL, true, "model.per_layer_model_projection.weight", PLE_ALL, HIDDEN, 0, 0},
 	{MT_T_PLE_NORM, true, "model.per_layer_projection_norm.weight", PLE_DIM, NONE, 0, 0},
+	{MT_T_ALTUP_IN, true, "model.altup_projections.*.weight", HIDDEN, HIDDEN, ALTUP, 0},
 	{MT_T_PLE_TABLE, true, "model.embed_tokens_per_layer.weight", PLE_VOCAB, PLE_ALL, 0, 0},
 };
 enum {
@@ -310,7 +324,7 @@ static const uint64_t mixers[] = {
 /* Has a model with this geometry this tensor? k: the block's kind; NULL for the other units */
 static bool has(const struct mt_geometry *geo, const struct mt_layer *k, const struct entry *e)
 {
-	uint64_t is = geo->flags & ~(MTP | IN_NORM | SCAN);
+	uint64_t is = (geo->flags & ~(MTP | IN_NORM | SCAN | ALTUP)) | (geo->altup ? ALTUP : 0);
 	if (k) {
 		is |= (k->experts ? MOE | CHANNEL : k->ffn ? DENSE | CHANNEL : 0) | EXPERTS_ARE(k->expert_flags);
 		is |= (k->experts && k->shared_ffn ? SHARED : 0) | (gated(k) ? GATED : 0);
@@ -370,6 +384,9 @@ static uint64_t size_of(const struct mt_geometry *geo, const struct mt_layer *k,
 	case PLE_DIM: return geo->ple_dim;
 	case PLE_ALL: return (uint64_t)geo->layers * geo->ple_dim;
 	case PLE_VOCAB: return geo->ple_vocab;
+	case ALTUP_COPIES: return geo->altup;
+	case ALTUP_PAIRS: return (uint64_t)geo->altup * geo->altup;
+	case LAUREL_RANK: return geo->laurel_rank;
 	}
 	return 0;
 }
@@ -487,12 +504,21 @@ static int add_tensor(struct mt_layout *l, struct place *p, const struct entry *
 	return 0;
 }
 
+/* Of what makes streams, and what makes one of them again, there is a tensor for each but the first. */
+static uint32_t copies(const struct mt_layout *l, const struct place *p, const struct entry *e)
+{
+	if (!has(&l->geo, p->k, e)) return 0;
+	return !p->k && e->needs & ALTUP ? l->geo.altup - 1 : 1;
+}
+
 static int add_tensors(struct mt_layout *l, struct place *p, const struct entry *entry, size_t n)
 {
 	int rc = 0;
 	for (size_t i = 0; i < n && rc == 0; i++)
-		if (has(&l->geo, p->k, &entry[i]))
+		for (uint32_t c = 0; c < copies(l, p, &entry[i]) && rc == 0; c++) {
+			if (!p->k) p->expert = c;
 			rc = add_tensor(l, p, &entry[i], entry[i].slab || !has(&l->geo, p->k, &entry[i - 1]));
+		}
 	return rc;
 }
 
@@ -786,7 +812,7 @@ static int make(struct mt_layout *l, const struct mt_geometry *geo, uint32_t for
 	*l = (struct mt_layout){.form = form};
 	if (geo->layers < 1 || geo->layers > 1024) return mt_fail(MT_EX_CONFIG, "%u layers are out of range", geo->layers);
 	if (geo->names >= MT_NAMES) return mt_fail(MT_EX_CONFIG, "naming %u is out of range", geo->names);
-	size_t tensors = (size_t)geo->layers * BLOCK_TENSORS + 9; /* at most */
+	size_t tensors = (size_t)geo->layers * BLOCK_TENSORS + 9 + 2 * geo->altup; /* at most */
 	for (uint32_t i = 0; i < geo->layers; i++) {
 		if (geo->kind_of[i] >= MT_KINDS) return mt_fail(MT_EX_CONFIG, "layer %u is of no kind", i);
 		const struct mt_layer *k = mt_layer_of(geo, i);

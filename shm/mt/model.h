@@ -94,7 +94,7 @@ enum mt_gate { MT_NO_GATE, MT_GATE_IN_Q, MT_GATE_APART }; /* w is in q_proj, or 
 
 enum { MT_DELTA_DIM = 256, MT_CONV_WIDTH = 4, MT_SCAN_DIM = 128 }; /* at most */
 
-enum { MT_KINDS = 8 };          /* kinds of layers at most */
+enum { MT_KINDS = 8, MT_ALTUP = 8 }; /* kinds of layers, and copies by AltUp, at most */
 
 struct mt_layer {                /* what all layers of a kind have in common */
 	uint32_t heads, kv_heads, head_dim, ffn;
@@ -134,7 +134,8 @@ struct mt_layer {                /* what all layers of a kind have in common */
 	uint32_t parts;             /* these: */
 	float    mixer_eps;         /* of the norm behind MT_DELTA's rule; 0: norm_eps */
 	float    part_eps;          /* MT_MAMBA_1: eps of the norms of dt, B and C; 0: there are none */
-	uint32_t reserved[6];
+	float    sparsity;          /* not 0: this part of a token's gates counts as 0, by their mean and deviation */
+	uint32_t reserved[5];
 };
 
 enum {                          /* mt_layer.parts */
@@ -174,7 +175,7 @@ struct mt_geometry {            /* a model family as a table; shm/model/families
 	float    mamba_in_scale;    /* on what that reads; */
 	float    attention_in_scale;/* and on what q, k and v are made of */
 	uint32_t ple_dim;           /* elements of each block's own input ("per-layer embeddings"); 0: none */
-	uint32_t ple_vocab;         /* rows of their table */
+	uint32_t ple_vocab;         /* rows of their table; a token beyond it has the first one's */
 	float    alibi;             /* not 0: attention has ALiBi (arXiv 2108.12409): of n heads, a power of two, the last
 								 * one has the slope 2^-alibi; */
 	float    alibi_scale;       /* a factor on it; */
@@ -184,7 +185,9 @@ struct mt_geometry {            /* a model family as a table; shm/model/families
 	float    sine_step;         /* not 0: sines and cosines are added to embeddings: of position p and element i of each
 								 * half the angle p exp(-i sine_step); positions count from position_offset, and that
 								 * of pad_token's number has zeros */
-	uint32_t reserved[17];
+	uint32_t altup;             /* copies of the residual stream (AltUp, arXiv 2301.13310); 0: it is one */
+	uint32_t laurel_rank;       /* LAuReL (arXiv 2411.07501): of the matrices beside attention; with altup only */
+	uint32_t reserved[15];
 };
 
 static inline const struct mt_layer *mt_layer_of(const struct mt_geometry *g, uint32_t layer)
@@ -220,8 +223,16 @@ int mt_config_read_mtp(const char *path, double weight, struct mt_geometry *, ch
 
 enum mt_role_tensor {           /* what a tensor is; a unit's tensors stand in this order. D: head_dim of the kind */
 	MT_T_EMBED = 1,             /* (vocab, hidden)                                   unit 0 */
-	MT_T_IN_NORM, MT_T_IN_NORMB,/* (hidden) each             of what a block gets    blocks */
-	MT_T_NORM1,                 /* (hidden)                  before attention */
+	MT_T_IN_NORM, MT_T_IN_NORMB,/* (hidden) each             of what a block gets    */
+	MT_T_ALTUP_NORM,            /* (hidden)                  before the router of copies    blocks */
+	MT_T_ALTUP_ROUTER,          /* (altup, hidden) */
+	MT_T_ALTUP_PREDICT,         /* (altup^2, altup)          what each copy gets of each before the block's halves, */
+	MT_T_ALTUP_CORRECT,         /* (altup, altup)            and of what they change, behind them */
+	MT_T_ALTUP_SCALE,           /* (hidden)                  of what the block's own input reads */
+	MT_T_LAUREL_LEFT,           /* (laurel_rank, hidden) */
+	MT_T_LAUREL_RIGHT,          /* (hidden, laurel_rank) */
+	MT_T_LAUREL_POST,           /* (hidden) */
+	MT_T_NORM1,                 /* (hidden)                  before attention        blocks */
 	MT_T_NORM1B,                /* (hidden)                  its bias */
 	MT_T_Q, MT_T_K, MT_T_V,     /* (heads D, hidden) (kv D, hidden) x 2: one slab, one GEMM; in some files one tensor,
 								 * which has MT_T_Q's role. MT_GATE_IN_Q: q is (2 heads D, hidden), gate's rows first */
@@ -293,9 +304,11 @@ enum mt_role_tensor {           /* what a tensor is; a unit's tensors stand in t
 	MT_T_FNORMB,                /* (hidden)                  its bias */
 	MT_T_HEAD,                  /* (vocab, hidden)           lm_head; absent when tied */
 	MT_T_HEADB,                 /* (vocab) */
+	MT_T_ALTUP_OUT,            /* (hidden, hidden)          of each copy but the first, one after another */
 	MT_T_POSITIONS,             /* (max_position + position_offset, hidden)          unit 0, behind the embedding */
 	MT_T_PLE_MODEL,             /* (layers ple_dim, hidden)                          unit L + 2: all blocks' inputs */
 	MT_T_PLE_NORM,              /* (ple_dim) */
+	MT_T_ALTUP_IN,             /* (hidden, hidden)          the same */
 	MT_T_PLE_TABLE,             /* (ple_vocab, layers ple_dim) */
 	/* mt_layer.mtp: these come before the block's others. With it the head's unit has the norm behind the block */
 	MT_T_MTP_FINAL,             /* (hidden)                  model.norm */

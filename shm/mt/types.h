@@ -34,6 +34,7 @@ enum mt_ffn {                   /* inner function of the MLP */
 	MT_GELU_TANH,
 	MT_XIELU,                   /* arXiv 2411.13010, with trainable slopes and beta 0.5, eps -1e-6 */
 	MT_RELU,                    /* max(x, 0) */
+	MT_TANH,
 };
 
 enum mt_score {                 /* how a router weighs experts */

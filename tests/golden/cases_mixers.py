@@ -385,6 +385,19 @@ CASES = {
         "dialect": 5, "double": True,
         "factors": {"router.proj": 8}, "uniform": {"q_norm": (0.15, 0.35)},
         "train": {"micro": 2, "batch": 4, "seq": 30, "warmup": 2, "wd": 0.1, "clip": 2.8}},
+    # AltUp with four copies, LAuReL, gates of which a part counts as 0, blocks' inputs of a table that some tokens are
+    # beyond, MLPs of several sizes; the last two layers read other layers' k and v
+    "gemma3n": {
+        "config": transformers.Gemma3nTextConfig(
+            vocab_size=47, hidden_size=20, intermediate_size=[14, 18, 14, 14, 14, 14], num_hidden_layers=6,
+            num_attention_heads=4, num_key_value_heads=2, head_dim=8, rms_norm_eps=1e-2, max_position_embeddings=128,
+            sliding_window=6, layer_types=["sliding_attention", "full_attention"] * 3, hidden_size_per_layer_input=4,
+            vocab_size_per_layer_input=42, num_kv_shared_layers=2, laurel_rank=5,
+            activation_sparsity_pattern=[0.7, 0.4, 0.0, 0.0, 0.5, 0.0], final_logit_softcapping=6.0),
+        "dialect": 5,
+        "uniform": {"q_norm": (0.15, 0.35), "post_attention_layernorm": (0.3, 0.7),
+                    "post_feedforward_layernorm": (0.3, 0.7), "post_per_layer_input_norm": (0.2, 0.5)},
+        "train": {"micro": 2, "batch": 4, "seq": 30, "warmup": 2, "wd": 0.1, "clip": 1.95}},
     # Gemma 4 E2B: an input of its own for each block; layers that read the k and v of others, and have a wider MLP
     "gemma4-e": {
         "config": transformers.Gemma4TextConfig(

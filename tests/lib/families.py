@@ -155,6 +155,12 @@ FAMILIES["olmo_hybrid"] = {
     "linear_num_value_heads": [None, 8], "linear_value_head_dim": [None, 10], "linear_conv_kernel_dim": [3],
     "linear_allow_neg_eigval": [True, False], "rope_parameters": [
         None, {"rope_type": "default", "rope_theta": None}, {**YARN, "rope_theta": 500.0}]}
+FAMILIES["gemma3n_text"] = {
+    **TYPES, **BIAS, "intermediate_size": [[20, 24, 20, 20]], "sliding_window": [5], "altup_num_inputs": [2, 3],
+    "num_kv_shared_layers": [0, 1, 2], "laurel_rank": [5], "hidden_size_per_layer_input": [6],
+    "vocab_size_per_layer_input": [30], "activation_sparsity_pattern": [[0.9, 0.5, 0.0, 0.0]],
+    "final_logit_softcapping": [9.0],
+    "rope_parameters": [by_type({**YARN, "rope_theta": 500.0}, {"rope_type": "default"})]}
 FAMILIES["lfm2"] = {"layer_types": [None, [CONV, FULL, FULL, CONV]], "full_attn_idxs": [[0, 2], [3]],
                     "conv_L_cache": [2, 4], "conv_bias": [True, False], "block_auto_adjust_ff_dim": [True, False],
                     "block_multiple_of": [4], "block_ffn_dim_multiplier": [1.3], "block_ff_dim": [24],
@@ -296,6 +302,7 @@ ALWAYS.update({family: {**EXPERTS, "num_experts": 6, "num_local_experts": 6}
 ALWAYS["jamba"] = {"num_experts": 6, "attn_layer_period": 4, "attn_layer_offset": 1, "expert_layer_offset": 0}
 ALWAYS["hunyuan_v1_moe"] = {"num_experts": 6, "moe_topk": 2}
 ALWAYS["gptj"] = ALWAYS["codegen"] = {"rotary_dim": 4}
+ALWAYS["gemma3n_text"] = {"num_kv_shared_layers": 0, "num_attention_heads": 4}
 ALWAYS["gpt_neo"] = {"attention_types": [[["global", "local"], 2]]}
 for family in ("deepseek_v2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "glm4_moe_lite", "mistral4", "sarvam_mla"):
     ALWAYS[family] = {**EXPERTS, "num_attention_heads": 4, "num_key_value_heads": 4, "qk_rope_head_dim": 8,

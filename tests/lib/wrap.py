@@ -2,7 +2,7 @@
 """A model of a class for images too, made of a text model of tests/golden: its tensors under the names that released
 files have, and others beside them.
 
-    wrap.py TEXT DIR KIND       KIND: gemma3, gemma4, mistral3, llava, qwen3_vl, qwen2_5_vl
+    wrap.py TEXT DIR KIND       KIND: gemma3, gemma3n, gemma4, mistral3, llava, qwen3_vl, qwen2_5_vl
     wrap.py --unwrap EXPORT WRAPPED TEXT    the text model of EXPORT; what it carries must be that of WRAPPED
 """
 import json
@@ -12,13 +12,14 @@ import sys
 
 # what stands before the names of the text model, the LM head, model_type of text_config; None: its keys are in the root
 KINDS = {"gemma3": ("language_model.model.", "language_model.lm_head.weight", "gemma3_text"),
+         "gemma3n": ("model.language_model.", "lm_head.weight", "gemma3n_text"),
          "gemma4": ("model.language_model.", "lm_head.weight", "gemma4_text"),
          "mistral3": ("language_model.model.", "language_model.lm_head.weight", "mistral"),
          "llava": ("model.language_model.", "lm_head.weight", "llama"),
          "qwen3_vl": ("model.language_model.", "lm_head.weight", "qwen3_vl_text"),
          "qwen2_5_vl": ("model.", "lm_head.weight", None)}
-CLASSES = {"gemma3": "Gemma3", "gemma4": "Gemma4", "mistral3": "Mistral3", "llava": "Llava", "qwen3_vl": "Qwen3VL",
-           "qwen2_5_vl": "Qwen2_5_VL"}
+CLASSES = {"gemma3": "Gemma3", "gemma3n": "Gemma3n", "gemma4": "Gemma4", "mistral3": "Mistral3", "llava": "Llava",
+           "qwen3_vl": "Qwen3VL", "qwen2_5_vl": "Qwen2_5_VL"}
 # of any dtype and rank
 CARRIED = {"visual.patch_embed.weight": ("F32", [3, 2, 1, 2, 2]), "vision_tower.position_ids": ("I64", [1, 5]),
            "vision_tower.layers.0.clip": ("BF16", []), "projector.weight": ("F8_E4M3", [5, 3]),

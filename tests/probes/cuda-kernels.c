@@ -462,7 +462,8 @@ static const struct {
 } topics[] = {{"vocab", vocab}, {"rows", rows}, {"norm", test_norms}, {"rope", test_rope}, {"mla", test_latents},
 	{"attention", attention}, {"activation", activation}, {"route", route}, {"grouped", test_grouped_gemms},
 	{"wgmma", wgmma}, {"combine", test_rows_of_experts}, {"balance", balance}, {"delta", test_deltas},
-	{"documents", test_documents}, {"steps", test_steps}, {"channels", test_channels}, {"scan", test_scans}};
+	{"documents", test_documents}, {"steps", test_steps}, {"channels", test_channels}, {"scan", test_scans},
+	{"altup", test_altup}};
 
 static int is_wanted(const char *topic, char **wanted)
 {

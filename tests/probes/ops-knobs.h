@@ -376,8 +376,8 @@ static void test_rope(void)
 
 /* ---- activations ---- */
 
-static const char *const form_names[] = {"SwiGLU", "GeGLU", "GeGLU with tanh", "clamped SwiGLU", "squared ReLU", "GELU",
-	"GELU with tanh", "xIELU", "ReLU"};
+static const char *const form_names[] = {"SwiGLU", "GeGLU", "GeGLU with tanh", "clamped SwiGLU",
+	"squared ReLU with a gate", "squared ReLU", "GELU", "GELU with tanh", "xIELU", "ReLU", "tanh"};
 
 static double softplus_defined(double x) { return log1p(exp(x)); }
 
@@ -395,6 +395,7 @@ static double active_defined(enum mt_ffn form, double g, double u, const double 
 	case MT_RE2GLU: return g > 0 ? g * g * u : 0;
 	case MT_RELU2: return g > 0 ? g * g : 0;
 	case MT_RELU: return fmax(g, 0);
+	case MT_TANH: return tanh(g);
 	case MT_GELU: return normal;
 	case MT_GELU_TANH: return curved;
 	case MT_XIELU:
@@ -569,13 +570,50 @@ static void test_edges(void)
 	check_edge(MT_GEGLU_TANH, 300, 3, 3, 300);
 }
 
+/* The same of a gated form of which a part of each row's gates counts as 0 */
+static void test_sparse(int64_t n, int64_t f, enum mt_ffn form)
+{
+	const float *gu = random_elements(2 * n * f), *dy = random_elements(n * f);
+	double *y = doubles(n * f), *dgu = doubles(2 * n * f);
+	struct activation_args a = {.gu = gu, .n = n, .f = f, .form = form, .sparse = 1, .deviations = 0.3f};
+	a.y = expect("y", y, n * f, 6e-7);
+	RUN(ACTIVATION_FORWARD, a);
+	a.dy = dy;
+	a.y = expect("y of backward", y, n * f, 6e-7);
+	a.dgu = expect_in(again(gu, 2 * n * f), "dgu", dgu, 2 * n * f, 2e-6);
+	a.gu = a.dgu;
+	RUN(ACTIVATION_BACKWARD, a);
+	for (int64_t r = 0; r < n; r++) {
+		const float *g = gu + 2 * r * f;
+		double mean = 0, square = 0, sum = 0;
+		for (int64_t i = 0; i < f; i++) mean += (double)g[i] / (double)f;
+		for (int64_t i = 0; i < f; i++) square += ((double)g[i] - mean) * ((double)g[i] - mean) / (double)f;
+		double cut = mean + (double)a.deviations * sqrt(square);
+		for (int64_t i = 0; i < f; i++) {
+			struct active_element e = {.form = form, .g = (double)g[i] - cut, .u = (double)g[f + i]};
+			double d = (double)dy[r * f + i];
+			if (e.g <= 0) continue;
+			y[r * f + i] = element_defined(&e);
+			dgu[2 * r * f + f + i] = d * derivative(&e, &e.u);
+			dgu[2 * r * f + i] = d * derivative(&e, &e.g);
+			sum += dgu[2 * r * f + i] / (double)f;
+		}
+		for (int64_t i = 0; i < f; i++)
+			dgu[2 * r * f + i] -= sum * (1 + (double)a.deviations * ((double)g[i] - mean) / sqrt(square));
+	}
+	CHECK("sparse gates of %ld x %ld, form %d", n, f, (int)form);
+}
+
 static void test_activations(void)
 {
 	static const int64_t sizes[2][4][2] = {{{1, 1}, {3, 20}, {100, 333}, {3, 40000}}, {{3, 20}, {4, 333}, {2, 4104}}};
 	for (int i = 0; i < 4 && sizes[on_gpu][i][0]; i++)
-		for (enum mt_ffn form = MT_SWIGLU; form <= MT_RELU; form++)
+		for (enum mt_ffn form = MT_SWIGLU; form <= MT_TANH; form++)
 			for (int interleaved = 0; interleaved <= activation_gated((int)form); interleaved++)
 				test_active(sizes[on_gpu][i][0], sizes[on_gpu][i][1], form, interleaved);
+	test_sparse(7, 3000, MT_GEGLU_TANH);
+	test_sparse(3, 50, MT_SWIGLU);
+	test_sparse(40, 333, MT_RE2GLU);
 }
 
 /* ---- factors ---- */
@@ -628,8 +666,124 @@ static void test_moved(int64_t n, int64_t width, int64_t dst_ld, int64_t src_ld,
 	CHECK("%s %ld columns of %ld rows, %ld and %ld apart", add ? "add" : "copy", width, n, dst_ld, src_ld);
 }
 
+/* ---- AltUp ---- */
+
+static void test_mix(int64_t n, int64_t h, int64_t copies, int correct)
+{
+	int64_t all = n * copies * h, each = copies * (correct ? 1 : copies);
+	const float *x = random_elements(all), *y = correct ? random_elements(n * h) : NULL, *c = random_elements(n * each),
+				*dout = random_elements(all);
+	double *out = doubles(all), *dx = doubles(all), *dc = doubles(n * each), *dy = doubles(n * h);
+	struct mix_args a = {.n = n, .h = h, .copies = copies, .x = x, .y = y, .c = c};
+	a.out = expect("out", out, all, 1e-6);
+	RUN(MIX_FORWARD, a);
+	a.out = NULL;
+	for (int in_place = 0; in_place < 2; in_place++) {
+		a.dx = expect_in(in_place ? again(dout, all) : not_numbers(all), "dx", dx, all, 1e-6);
+		a.dout = in_place ? a.dx : dout;
+		a.dc = expect("dc", dc, n * each, 2e-6);
+		a.dy = correct ? expect("dy", dy, n * h, 1e-6) : NULL;
+		RUN(MIX_BACKWARD, a);
+	}
+	for (int64_t k = 0; k < all; k++) {
+		int64_t t = k / (copies * h), i = k / h % copies, e = k % h, first = t * copies * h + e;
+		double d = (double)dout[k], change = correct ? (double)y[t * h + e] - (double)x[first] : 0;
+		out[k] += (double)x[k];
+		dx[k] += d;
+		if (correct) {
+			double by = 1 + (double)c[t * each + i];
+			out[k] += by * change;
+			dy[t * h + e] += by * d;
+			dx[first] -= by * d;
+			dc[t * each + i] += d * change;
+		}
+		for (int64_t j = 0; !correct && j < copies; j++) {
+			int64_t at = t * each + i * copies + j;
+			out[k] += (double)c[at] * (double)x[first + j * h];
+			dx[first + j * h] += (double)c[at] * d;
+			dc[at] += d * (double)x[first + j * h];
+		}
+	}
+	CHECK("mix of %ld x %ld copies of %ld%s", n, copies, h, yes(correct, ", correction"));
+}
+
+static void test_magnitude(int64_t n, int64_t h, int64_t ld, float small)
+{
+	float *of_p = random_elements(n * h), *x0 = random_elements(n * h);
+	const float *dy = random_elements(n * h), *dx0 = random_elements(n * h);
+	for (int64_t i = 0; i < h; i++) of_p[i] *= small; /* of the first row */
+	for (int64_t i = 0; i < h; i++) x0[(n - 1) * h + i] *= n > 1 ? 0 : 1;
+	double *y = doubles(n * h), *dp = doubles(n * h), *dx = doubles(n * h);
+	float *p = apart(of_p, n, h, ld);
+	struct magnitude_args a = {.n = n, .h = h, .x = apart(x0, n, h, ld), .x_ld = ld, .p = p, .p_ld = ld};
+	a.y = expect_rows_in(p, "y", y, n, h, ld, 1e-6);
+	RUN(MAGNITUDE_FORWARD, a);
+	a.y = NULL;
+	a.p = p = apart(of_p, n, h, ld);
+	a.dy = apart(dy, n, h, ld);
+	a.dy_ld = ld;
+	a.dp = expect_rows_in(p, "dp", dp, n, h, ld, 2e-6);
+	a.dx = expect_rows_in(apart(dx0, n, h, ld), "dx", dx, n, h, ld, 2e-6);
+	RUN(MAGNITUDE_BACKWARD, a);
+	for (int64_t t = 0; t < n; t++) {
+		const float *px = x0 + t * h, *pp = of_p + t * h;
+		double xx = 0, pp2 = 0, dot = 0;
+		for (int64_t i = 0; i < h; i++) {
+			xx += (double)px[i] * (double)px[i] / (double)h;
+			pp2 += (double)pp[i] * (double)pp[i] / (double)h;
+			dot += (double)dy[t * h + i] * (double)pp[i] / (double)h;
+		}
+		double q = sqrt(fmax(pp2, 1e-5)), wanted = sqrt(xx);
+		for (int64_t i = 0; i < h; i++) {
+			int64_t k = t * h + i;
+			y[k] = (double)pp[i] * wanted / q;
+			dp[k] = wanted / q * ((double)dy[k] - (pp2 > 1e-5 ? (double)pp[i] * dot / pp2 : 0));
+			dx[k] = (double)dx0[k] + (wanted > 0 ? dot / q * (double)px[i] / wanted : 0);
+		}
+	}
+	CHECK("magnitude of %ld x %ld, rows %ld apart, times %g", n, h, ld, (double)small);
+}
+
+/* A norm without statistics */
+static void test_weighed(int64_t n, int64_t h, int64_t ld)
+{
+	const float *x = random_elements(n * h), *w = random_operand(h, 0), *dy = random_elements(n * h);
+	const float *dx0 = random_elements(n * h);
+	double *y = doubles(n * h), *dx = doubles(n * h), *dw = doubles(h);
+	float *rows = apart(x, n, h, ld);
+	struct norm_forward_args f = {.x = rows, .w = w, .n = n, .h = h, .ld = ld};
+	struct norm_backward_args b = {.add_dx = 1, .dy = dy, .x = rows, .w = w, .n = n, .h = h, .ld = ld};
+	f.y = expect("y", y, n * h, 2e-7);
+	RUN(NORM_FORWARD, f);
+	b.dx = expect_rows_in(apart(dx0, n, h, ld), "dx", dx, n, h, ld, 4e-7);
+	b.dw = expect_sum("dw", dw, h, 2e-6, 0);
+	RUN(NORM_BACKWARD, b);
+	for (int64_t k = 0; k < n * h; k++) {
+		y[k] = (double)x[k] * (double)w[k % h];
+		dx[k] = (double)dx0[k] + (double)dy[k] * (double)w[k % h];
+		dw[k % h] += (double)dy[k] * (double)x[k];
+	}
+	CHECK("%ld x %ld elements times weights, rows %ld apart", n, h, ld);
+}
+
+static void test_altup(void)
+{
+	for (int correct = 0; correct < 2; correct++) {
+		test_mix(1, 1, 2, correct);
+		test_mix(40, 50, 4, correct);
+		test_mix(3, 2200, 4, correct);
+		test_mix(5, 77, 7, correct);
+	}
+	test_magnitude(1, 1, 1, 1);
+	test_magnitude(37, 64, 192, 1e-4f);
+	test_magnitude(3, 2100, 2101, 1);
+	test_weighed(37, 50, 51);
+	test_weighed(70, 256, 1024);
+}
+
 static void test_factors(void)
 {
+	test_altup();
 	test_columns(1, 1, 4);
 	test_columns(70, 16, 24);
 	test_columns(999, 250, 301);

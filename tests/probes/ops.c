@@ -153,7 +153,8 @@ static void test_embed(int64_t n, int64_t h, int64_t vocab, float scale, int64_t
 	struct positions at = {.rows = rows, .offset = offset, .seq = seq};
 	at.starts = seq ? documents(n / seq, seq, 7, 3) : NULL;
 	double *x = doubles(n * h), *dw = doubles(vocab * h), *unpadded = doubles(vocab * h), *dtable = doubles(rows * h);
-	struct embed_forward_args f = {.w = w, .tokens = tokens, .n = n, .h = h, .scale = scale, .table = table, .at = at};
+	struct embed_forward_args f =
+		{.w = w, .tokens = tokens, .n = n, .h = h, .vocab = seq ? 0 : vocab, .scale = scale, .table = table, .at = at};
 	if (sines) f.sines = (struct sines){0.3f, 4};
 	struct embed_backward_args b =
 		{.dx = dx, .tokens = tokens, .n = n, .h = h, .vocab = vocab, .scale = scale, .at = at};
@@ -168,13 +169,14 @@ static void test_embed(int64_t n, int64_t h, int64_t vocab, float scale, int64_t
 	}
 	for (int64_t t = 0; t < n; t++) {
 		int64_t row = seq ? t % seq - at.starts[t] + offset : 0;
-		tokens[t] = (uint32_t)(uniform() * uniform() * (double)vocab);
+		tokens[t] = (uint32_t)(uniform() * uniform() * (double)(vocab + (seq ? 0 : 2)));
+		int64_t of = tokens[t] < vocab ? tokens[t] : 0;
 		for (int64_t i = 0; i < h; i++) {
 			double d = (double)dx[t * h + i];
-			x[t * h + i] = (double)scale * (double)w[tokens[t] * h + i] + (table ? (double)table[row * h + i] : 0);
+			x[t * h + i] = (double)scale * (double)w[of * h + i] + (table ? (double)table[row * h + i] : 0);
 			if (sines) x[t * h + i] += sine_defined(&f.sines, row, h, i);
-			dw[tokens[t] * h + i] += (double)scale * d;
-			unpadded[tokens[t] * h + i] += tokens[t] == 1 ? 0 : (double)scale * d;
+			dw[of * h + i] += (double)scale * d;
+			unpadded[of * h + i] += of == 1 ? 0 : (double)scale * d;
 			if (table) dtable[row * h + i] += d;
 		}
 	}

@@ -15,8 +15,8 @@ static void print_layer(const struct mt_layer *l)
 {
 	printf("heads %u\nkv_heads %u\nhead_dim %u\nffn %u\nform %u\nrope_dim %u\nneighbours %u\nk_is_v %u\nkv_kind %u\n",
 		l->heads, l->kv_heads, l->head_dim, l->ffn, l->form, l->rope_dim, l->neighbours, l->k_is_v, l->kv_kind);
-	printf("mamba_flags %u\nrope_scaling %.9g\nspan %u\nparts %u\n", l->mamba_flags, (double)l->rope_scaling, l->span,
-		l->parts);
+	printf("mamba_flags %u\nrope_scaling %.9g\nspan %u\nparts %u\nsparsity %.9g\n", l->mamba_flags,
+		(double)l->rope_scaling, l->span, l->parts, (double)l->sparsity);
 	for (uint32_t i = 0; i < l->rope_dim / 2; i++)
 		printf("inv_freq %u %08x %.9g\n", i, mt_bits(l->rope_inv_freq[i]), (double)l->rope_inv_freq[i]);
 }
@@ -45,7 +45,7 @@ static void print_geometry(const struct mt_geometry *g)
 	for (int i = 0; i < 5; i++) printf("mamba_scale_%d %.9g\n", i, (double)g->mamba_scale[i]);
 	printf("attention_cap %.9g\nlogit_scale %.9g\nlogit_cap %.9g\ntemperature %.9g %u\n", (double)g->attention_cap,
 		(double)g->logit_scale, (double)g->logit_cap, (double)g->temperature, g->temperature_positions);
-	printf("ple_dim %u\nple_vocab %u\n", g->ple_dim, g->ple_vocab);
+	printf("ple_dim %u\nple_vocab %u\naltup %u\nlaurel_rank %u\n", g->ple_dim, g->ple_vocab, g->altup, g->laurel_rank);
 	printf("sine_step %.9g\n", (double)g->sine_step);
 	printf("alibi %.9g\nalibi_scale %.9g\nalibi_rounded %u\n", (double)g->alibi, (double)g->alibi_scale,
 		g->alibi_rounded);

@@ -140,6 +140,10 @@ struct kernels {
 	void (*mla_backward)(const struct mla_args *, int64_t first, int64_t end);
 	void (*gate_forward)(const struct gate_args *, int64_t first, int64_t end);
 	void (*gate_backward)(const struct gate_args *, int64_t first, int64_t end);
+	void (*mix_forward)(const struct mix_args *, int64_t first, int64_t end);
+	void (*mix_backward)(const struct mix_args *, int64_t first, int64_t end);
+	void (*magnitude_forward)(const struct magnitude_args *, int64_t first, int64_t end);
+	void (*magnitude_backward)(const struct magnitude_args *, int64_t first, int64_t end);
 	/* one value head of a document; bytes of scratch, with room for some states: backward, of a segment's chunks */
 	size_t (*delta_scratch)(const struct delta_args *, int64_t states);
 	void (*delta_forward)(const struct delta_args *, const struct queries *, int64_t head, float *scratch);

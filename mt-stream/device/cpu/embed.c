@@ -13,7 +13,7 @@ static void gather_rows(const void *args, int64_t first, int64_t end)
 {
 	const struct embed_forward_args *a = args;
 	for (int64_t t = first; t < end; t++) {
-		int64_t from = a->tokens[t] * a->h;
+		int64_t from = embed_row(a->tokens[t], a->vocab) * a->h;
 		float *x = (float *)a->x + t * a->h;
 		if (a->bf16) cpu_kernels()->widen(x, (const uint16_t *)a->w + from, a->h);
 		else memcpy(x, (const float *)a->w + from, (size_t)a->h * sizeof *x);
@@ -42,8 +42,9 @@ static void scatter_columns(const void *args, int64_t first, int64_t end)
 		const float *from = (const float *)a->dx + t * a->h + first;
 		float *row = a->dtable ? a->dtable + position_of(&a->at, t) * a->h + first : NULL;
 		for (int64_t i = 0; row && i < columns; i++) row[i] += from[i];
-		if (a->tokens[t] == a->pad) continue;
-		float *to = a->dw + a->tokens[t] * a->h + first;
+		int64_t token = embed_row(a->tokens[t], a->vocab);
+		if (token == a->pad) continue;
+		float *to = a->dw + token * a->h + first;
 		if (a->scale == 1)
 			for (int64_t i = 0; i < columns; i++) to[i] += from[i];
 		else

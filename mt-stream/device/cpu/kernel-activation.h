@@ -40,6 +40,13 @@ INLINE vf relu2(vf x, vf *slope)
 	return positive * positive;
 }
 
+INLINE vf hyperbolic(vf x, vf *slope)
+{
+	vf y = v_tanh(x);
+	*slope = v_set(1) - y * y;
+	return y;
+}
+
 /* ---- gated: gate and up ---- */
 
 /* silu(gate) up, silu(x) = x sigmoid(x) (SwiGLU, arXiv 2002.05202). Of the gradient d of the result, with s =
@@ -112,6 +119,32 @@ INLINE void gated_rows(const struct activation_args *a, int64_t first, int64_t e
 	}
 }
 
+/* A part of the row's gates counts as 0. Backward: of y = f(max(g - m - k s, 0)), d g = d' - sum(d') / F
+ * (1 + k (g - m) / s), where d' is d f' above the cut, 0 below it */
+INLINE void sparse_rows(const struct activation_args *a, int64_t first, int64_t end, enum mt_ffn form, int backward)
+{
+	int64_t f = a->f;
+	for (int64_t r = first; r < end; r++) {
+		const float *gu = (const float *)a->gu + r * 2 * f, *dy = (const float *)a->dy + r * f;
+		float *dgu = (float *)a->dgu + r * 2 * f, *y = (float *)a->y + r * f;
+		float mean = mean_of(gu, f), std = 1 / rstd_of(1, gu, mean, f, 0), shift = 0, tilt = 0;
+		vf cut = v_set(mean + std * a->deviations), none = v_set(0), sum = none, gate, up, dgate, dup;
+		for (int64_t i = 0; backward && i < f; i += VW) {
+			get_gated(gu, f, i, 0, &gate, &up);
+			gated(form, v_max(none, gate - cut), up, v_get(dy + i, f - i), &dgate, &dup);
+			sum += v_select(gate > cut, dgate, none);
+		}
+		if (backward) shift = v_sum(sum) / (float)f, tilt = std > 0 ? shift * a->deviations / std : 0;
+		for (int64_t i = 0; i < f; i += VW) {
+			get_gated(gu, f, i, 0, &gate, &up);
+			vf d = backward ? v_get(dy + i, f - i) : none;
+			v_put(y + i, f - i, gated(form, v_max(none, gate - cut), up, d, &dgate, &dup));
+			dgate = v_select(gate > cut, dgate, none) - v_set(shift) - v_set(tilt) * (gate - v_set(mean));
+			if (backward) put_gated(dgu, f, i, 0, dgate, dup);
+		}
+	}
+}
+
 /* ---- ungated ---- */
 
 INLINE vf ungated(enum mt_ffn form, vf x, vf *slope)
@@ -120,6 +153,7 @@ INLINE vf ungated(enum mt_ffn form, vf x, vf *slope)
 	case MT_RELU: return relu(x, slope);
 	case MT_RELU2: return relu2(x, slope);
 	case MT_GELU: return gelu(x, slope);
+	case MT_TANH: return hyperbolic(x, slope);
 	default: return gelu_tanh(x, slope);
 	}
 }
@@ -180,7 +214,8 @@ INLINE void xielu_rows(const struct activation_args *a, const float alpha[2], do
 
 INLINE void gated_by_order(const struct activation_args *a, int64_t first, int64_t end, enum mt_ffn form, int backward)
 {
-	if (a->interleaved) gated_rows(a, first, end, form, 1, backward);
+	if (a->sparse) sparse_rows(a, first, end, form, backward);
+	else if (a->interleaved) gated_rows(a, first, end, form, 1, backward);
 	else gated_rows(a, first, end, form, 0, backward);
 }
 
@@ -197,6 +232,7 @@ INLINE void activation_rows(const struct activation_args *a, const float alpha[2
 	case MT_RELU: ungated_rows(a, first, end, MT_RELU, backward); break;
 	case MT_GELU: ungated_rows(a, first, end, MT_GELU, backward); break;
 	case MT_GELU_TANH: ungated_rows(a, first, end, MT_GELU_TANH, backward); break;
+	case MT_TANH: ungated_rows(a, first, end, MT_TANH, backward); break;
 	case MT_XIELU: xielu_rows(a, alpha, sums, first, end, backward); break;
 	}
 }

@@ -69,10 +69,11 @@ INLINE void norm_scale(int layer, float *y, const float *x, enum weight kind, co
 }
 
 /* With g = dy w and y = (x - mean) rstd:  dx = rstd (g - mean(g) - y mean(g y)), of RMSNorm without mean(g);
- * dw += dy y,  db += dy.  dx may be dy. */
+ * dw += dy y,  db += dy.  dx may be dy. of_row: rstd; NULL: there is no norm, dx = g */
 INLINE void norm_back(int layer, float *dx, int add_dx, float *dw, float *db, const float *dy, const float *x,
-	enum weight kind, const float *w, float mean, float rstd, int64_t h)
+	enum weight kind, const float *w, float mean, const float *of_row, int64_t h)
 {
+	float rstd = of_row ? *of_row : 1;
 	vf m = v_set(mean), r = v_set(rstd), sum[2] = {{0}}, sum_g[2] = {{0}};
 	for (int64_t i = 0, j = 0; i < h; i += VW, j ^= 1) {
 		int64_t n = h - i;
@@ -82,7 +83,8 @@ INLINE void norm_back(int layer, float *dx, int add_dx, float *dw, float *db, co
 		if (kind != NO_WEIGHT) v_put(dw + i, n, v_fma(d, y, v_get(dw + i, n)));
 		if (layer && db) v_put(db + i, n, v_get(db + i, n) + d);
 	}
-	vf mean_gy = v_set(v_sum(sum[0] + sum[1]) / (float)h), mean_g = v_set(v_sum(sum_g[0] + sum_g[1]) / (float)h);
+	vf mean_gy = v_set(of_row ? v_sum(sum[0] + sum[1]) / (float)h : 0),
+	   mean_g = v_set(v_sum(sum_g[0] + sum_g[1]) / (float)h);
 	for (int64_t i = 0; i < h; i += VW) {
 		int64_t n = h - i;
 		vf y = normed(layer, x + i, n, m, r), g = v_get(dy + i, n) * weight_at(kind, w, i, n);
@@ -104,8 +106,9 @@ INLINE void norm_rows(const struct norm_forward_args *a, enum weight kind, int64
 			a->rstd[r] = rstd_of(1, x + r * ld, a->mean[r], h, a->eps);
 			norm_scale(1, y, x + r * ld, kind, a->w, a->b, a->mean[r], a->rstd[r], h);
 		} else {
-			a->rstd[r] = rstd_of(0, x + r * ld, 0, h, a->eps);
-			norm_scale(0, y, x + r * ld, kind, a->w, NULL, 0, a->rstd[r], h);
+			float rstd = a->rstd ? rstd_of(0, x + r * ld, 0, h, a->eps) : 1;
+			if (a->rstd) a->rstd[r] = rstd;
+			norm_scale(0, y, x + r * ld, kind, a->w, NULL, 0, rstd, h);
 		}
 }
 
@@ -126,8 +129,8 @@ INLINE void norm_rows_back(const struct norm_backward_args *a, enum weight kind,
 	int64_t h = a->h, ld = a->ld ? a->ld : h;
 	dy += first * h;
 	for (int64_t r = first, at = r * ld; r < end; r++, at += ld, dy += h)
-		if (a->mean) norm_back(1, dx + at, a->add_dx, dw, db, dy, x + at, kind, a->w, a->mean[r], a->rstd[r], h);
-		else norm_back(0, dx + at, a->add_dx, dw, NULL, dy, x + at, kind, a->w, 0, a->rstd[r], h);
+		if (a->mean) norm_back(1, dx + at, a->add_dx, dw, db, dy, x + at, kind, a->w, a->mean[r], &a->rstd[r], h);
+		else norm_back(0, dx + at, a->add_dx, dw, NULL, dy, x + at, kind, a->w, 0, a->rstd ? &a->rstd[r] : NULL, h);
 }
 
 static void norm_backward(const struct norm_backward_args *a, float *dw, float *db, int64_t first, int64_t end)

@@ -45,9 +45,9 @@ INLINE void norm_part(const struct rope_args *r, float *x, const float *w, float
 INLINE void norm_part_back(const struct rope_args *r, float *dx, float *dw, const float *x, const float *w, float rstd,
 	int64_t n)
 {
-	if (!w) norm_back(0, dx, 0, NULL, NULL, dx, x, NO_WEIGHT, NULL, 0, rstd, n);
-	else if (r->norm_one) norm_back(0, dx, 0, dw, NULL, dx, x, ONE_AND_WEIGHT, w, 0, rstd, n);
-	else norm_back(0, dx, 0, dw, NULL, dx, x, WEIGHT, w, 0, rstd, n);
+	if (!w) norm_back(0, dx, 0, NULL, NULL, dx, x, NO_WEIGHT, NULL, 0, &rstd, n);
+	else if (r->norm_one) norm_back(0, dx, 0, dw, NULL, dx, x, ONE_AND_WEIGHT, w, 0, &rstd, n);
+	else norm_back(0, dx, 0, dw, NULL, dx, x, WEIGHT, w, 0, &rstd, n);
 }
 
 INLINE int64_t rstd_width(const struct rope_args *r) { return r->row_norm ? 2 : rope_normed(r); }
@@ -140,7 +140,7 @@ static void rope_backward(const struct rope_args *r, float *dqnorm, float *dknor
 			norm_part_back(r, row + q, dknorm, pre + q, r->knorm, rstd[1], k);
 		}
 		for (int64_t j = r->heads + r->kv_heads; r->v_norm && j < rope_normed(r); j++)
-			norm_back(0, row + j * dim, 0, NULL, NULL, row + j * dim, pre + j * dim, NO_WEIGHT, NULL, 0, rstd[j], dim);
+			norm_back(0, row + j * dim, 0, NULL, NULL, row + j * dim, pre + j * dim, NO_WEIGHT, NULL, 0, &rstd[j], dim);
 		for (int64_t i = 0; r->k_is_v && i < k; i += VW)
 			v_put(row + q + i, k - i, v_get(row + q + i, k - i) + v_get(row + q + k + i, k - i));
 	}

@@ -16,6 +16,7 @@
 #include "kernel-delta.h"
 #include "kernel-kda.h"
 #include "kernel-scan.h"
+#include "kernel-altup.h"
 
 #define KERNELS(set) \
 	const struct kernels set = { \
@@ -50,6 +51,10 @@
 		.gated_norm_backward = gated_norm_backward, \
 		.gate_forward = gate_forward, \
 		.gate_backward = gate_backward, \
+		.mix_forward = mix_forward, \
+		.mix_backward = mix_backward, \
+		.magnitude_forward = magnitude_forward, \
+		.magnitude_backward = magnitude_backward, \
 		.delta_scratch = delta_rule_scratch, \
 		.delta_forward = delta_rule_forward, \
 		.delta_backward = delta_rule_backward, \

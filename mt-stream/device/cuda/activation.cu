@@ -142,7 +142,11 @@ static __device__ __forceinline__ float inner(float x, float *derivative)
 		*derivative = s + 2.0f * x * s * (1.0f - s) * (3.0f * CUBIC * x * x + SQRT_2_OVER_PI);
 		return x * s;
 	case MT_RELU: *derivative = x > 0 ? 1.0f : 0.0f; return x < 0 ? 0 : x; /* a NaN stays one */
-	default:                                                               /* MT_RE2GLU, MT_RELU2 */
+	case MT_TANH:
+		s = tanhf(x);
+		*derivative = 1.0f - s * s;
+		return s;
+	default: /* MT_RE2GLU, MT_RELU2 */
 		s = x < 0 ? 0 : x;
 		*derivative = 2.0f * s;
 		return s * s;
@@ -176,6 +180,25 @@ static __device__ __forceinline__ void evaluate(float y[WIDE], float x[WIDE], fl
 {
 #pragma unroll
 	for (int j = 0; j < WIDE; j++) y[j] = evaluated<T, FORM>(&x[j], &u[j]);
+}
+
+/* y, and its derivatives in the places of x and u, of all forms but MT_XIELU */
+template <typename T>
+static __device__ __forceinline__ void evaluate_form(enum mt_ffn form, float y[WIDE], float x[WIDE], float u[WIDE])
+{
+	switch (form) {
+	case MT_SWIGLU: evaluate<T, MT_SWIGLU>(y, x, u); break;
+	case MT_GEGLU: evaluate<T, MT_GEGLU>(y, x, u); break;
+	case MT_GEGLU_TANH: evaluate<T, MT_GEGLU_TANH>(y, x, u); break;
+	case MT_SWIGLU_CLAMPED: evaluate<T, MT_SWIGLU_CLAMPED>(y, x, u); break;
+	case MT_RE2GLU: evaluate<T, MT_RE2GLU>(y, x, u); break;
+	case MT_RELU2: evaluate<T, MT_RELU2>(y, x, u); break;
+	case MT_RELU: evaluate<T, MT_RELU>(y, x, u); break;
+	case MT_GELU: evaluate<T, MT_GELU>(y, x, u); break;
+	case MT_GELU_TANH: evaluate<T, MT_GELU_TANH>(y, x, u); break;
+	case MT_TANH: evaluate<T, MT_TANH>(y, x, u); break;
+	case MT_XIELU: break;
+	}
 }
 
 /* xIELU (arXiv 2411.13010): a x^2 + x / 2 where x > 0, else b (exp(min(x, -1e-6)) - 1 - x) + x / 2;
@@ -216,20 +239,11 @@ static __global__ void __launch_bounds__(THREADS) activation_kernel(struct activ
 	if (i >= a.f) return;
 	get_inputs(x, u, (const T *)a.gu, row, i, a.f, gated, a.interleaved, wide);
 	if (BACKWARD) get_wide(d, (const T *)a.dy + row * a.f + i, a.f - i, wide);
-	switch (a.form) {
-	case MT_SWIGLU: evaluate<T, MT_SWIGLU>(y, x, u); break;
-	case MT_GEGLU: evaluate<T, MT_GEGLU>(y, x, u); break;
-	case MT_GEGLU_TANH: evaluate<T, MT_GEGLU_TANH>(y, x, u); break;
-	case MT_SWIGLU_CLAMPED: evaluate<T, MT_SWIGLU_CLAMPED>(y, x, u); break;
-	case MT_RE2GLU: evaluate<T, MT_RE2GLU>(y, x, u); break;
-	case MT_RELU2: evaluate<T, MT_RELU2>(y, x, u); break;
-	case MT_RELU: evaluate<T, MT_RELU>(y, x, u); break;
-	case MT_GELU: evaluate<T, MT_GELU>(y, x, u); break;
-	case MT_GELU_TANH: evaluate<T, MT_GELU_TANH>(y, x, u); break;
-	case MT_XIELU:
-		if (!BACKWARD) get_slopes<T>(slope, a.slope[0], a.slope[1]);
+	evaluate_form<T>(a.form, y, x, u);
+	if (a.form == MT_XIELU && !BACKWARD) {
+		get_slopes<T>(slope, a.slope[0], a.slope[1]);
 #pragma unroll
-		for (int j = 0; !BACKWARD && j < WIDE; j++) y[j] = xielu(x[j], xielu_part(x[j], &unused), slope);
+		for (int j = 0; j < WIDE; j++) y[j] = xielu(x[j], xielu_part(x[j], &unused), slope);
 	}
 	put_wide((T *)a.y + row * a.f + i, y, a.f - i, wide);
 #pragma unroll
@@ -238,6 +252,51 @@ static __global__ void __launch_bounds__(THREADS) activation_kernel(struct activ
 		u[j] *= d[j];
 	}
 	if (BACKWARD) put_inputs((T *)a.dgu, x, u, row, i, a.f, gated, a.interleaved, wide);
+}
+
+/* Gated, where a part of a row's gates counts as 0: a block a row. Backward: of y = f(max(g - m - k s, 0)), d g = d' -
+ * sum(d') / F (1 + k (g - m) / s), where d' is d f' above the cut, 0 below it */
+template <typename T, int BACKWARD>
+static __global__ void __launch_bounds__(THREADS) sparse_kernel(struct activation_args a, int wide)
+{
+	DYNAMIC_SHARED(float, scratch); /* of three sums */
+	int64_t row = blockIdx.x, f = a.f;
+	const T *gu = (const T *)a.gu + row * 2 * f, *dy = (const T *)a.dy + row * f;
+	float g[WIDE], y[WIDE], x[WIDE], u[WIDE], d[WIDE], sum[3] = {0}, shift = 0, tilt = 0;
+	for (int64_t i = threadIdx.x * WIDE; i < f; i += THREADS * WIDE) {
+		get_wide(g, gu + i, f - i, wide);
+#pragma unroll
+		for (int j = 0; j < WIDE; j++) sum[0] += g[j];
+	}
+	float mean = block_sum(sum[0], scratch) / (float)f;
+	for (int64_t i = threadIdx.x * WIDE; i < f; i += THREADS * WIDE) {
+		get_wide(g, gu + i, f - i, wide);
+#pragma unroll
+		for (int j = 0; j < WIDE; j++) sum[1] += i + j < f ? (g[j] - mean) * (g[j] - mean) : 0;
+	}
+	float std = sqrtf(block_sum(sum[1], scratch + THREADS / 32) / (float)f), cut = mean + std * a.deviations;
+	for (int pass = BACKWARD ? 0 : 1; pass < 2; pass++) {
+		for (int64_t i = threadIdx.x * WIDE; i < f; i += THREADS * WIDE) {
+			get_wide(g, gu + i, f - i, wide);
+			get_wide(u, gu + f + i, f - i, wide);
+			if (BACKWARD) get_wide(d, dy + i, f - i, wide);
+#pragma unroll
+			for (int j = 0; j < WIDE; j++) x[j] = g[j] > cut ? g[j] - cut : 0;
+			evaluate_form<T>(a.form, y, x, u);
+#pragma unroll
+			for (int j = 0; BACKWARD && j < WIDE; j++) {
+				x[j] = g[j] > cut ? x[j] * d[j] : 0;
+				u[j] *= d[j];
+				if (pass == 0) sum[2] += x[j];
+				x[j] -= shift + tilt * (g[j] - mean);
+			}
+			if (pass == 0) continue;
+			put_wide((T *)a.y + row * f + i, y, f - i, wide);
+			if (BACKWARD) put_inputs((T *)a.dgu, x, u, row, i, f, 1, 0, wide);
+		}
+		if (pass == 0) shift = block_sum(sum[2], scratch + 2 * (THREADS / 32)) / (float)f;
+		if (pass == 0) tilt = std > 0 ? shift * a.deviations / std : 0;
+	}
 }
 
 /* Block b computes tiles b, b + blocks, ...; partial (blocks, 2): its part of both parameters' gradients */
@@ -283,7 +342,10 @@ void cuda_activation_forward(const struct cuda_queue *q, const struct activation
 	const struct activation_args a = *form;
 	int64_t across = blocks_across(a.f);
 	int wide = wide_rows(a.f, a.y, a.gu, NULL, NULL);
-	if (a.form == MT_SWIGLU && !a.interleaved)
+	if (a.sparse)
+		BY_ELEMENT(q,
+			LAUNCH((sparse_kernel<T, 0>), a.n, THREADS, 3 * (THREADS / 32) * sizeof(float), q->stream, a, wide));
+	else if (a.form == MT_SWIGLU && !a.interleaved)
 		BY_ELEMENT(q,
 			LAUNCH(swiglu_forward_kernel<T>, a.n * across, THREADS, 0, q->stream, (T *)a.y, (const T *)a.gu, a.f,
 				(unsigned)across, wide));
@@ -308,6 +370,9 @@ void cuda_activation_backward(const struct cuda_queue *q, const struct activatio
 	int64_t across = blocks_across(a.f);
 	int wide = wide_rows(a.f, a.dgu, a.y, a.dy, a.gu);
 	if (a.form == MT_XIELU) xielu_backward(q, &a, wide);
+	else if (a.sparse)
+		BY_ELEMENT(q,
+			LAUNCH((sparse_kernel<T, 1>), a.n, THREADS, 3 * (THREADS / 32) * sizeof(float), q->stream, a, wide));
 	else if (a.form == MT_SWIGLU && !a.interleaved)
 		BY_ELEMENT(q,
 			LAUNCH(swiglu_backward_kernel<T>, a.n * across, THREADS, 0, q->stream, (T *)a.dgu, (T *)a.y,

@@ -44,7 +44,8 @@ static __global__ void __launch_bounds__(THREADS)
 			else sum += i + j < h ? (v[j] - mean) * (v[j] - mean) : 0;
 	}
 	float r = 1.0f / sqrtf(block_sum(sum, scratch + (ANY ? THREADS / 32 : 0)) / (float)h + a.eps);
-	if (threadIdx.x == 0) a.rstd[stat] = r;
+	if (ANY && !a.rstd) r = 1;
+	else if (threadIdx.x == 0) a.rstd[stat] = r;
 	for (int64_t i = threadIdx.x * WIDE; i < h; i += THREADS * WIDE) {
 		get_wide(v, x + i, h - i, wide);
 		get_factors<T, ANY>(g, w, i, h, a.one, wide);
@@ -81,7 +82,7 @@ static struct norm_rows rows_apart(int64_t h, int64_t ld)
 void cuda_norm_forward(const struct cuda_queue *q, const struct norm_forward_args *a)
 {
 	const struct norm_rows at = rows_apart(a->h, a->ld);
-	if (a->mean || !a->w || a->one || a->ld) norm_forward<1>(q, *a, at, NULL);
+	if (a->mean || !a->w || a->one || a->ld || !a->rstd) norm_forward<1>(q, *a, at, NULL);
 	else norm_forward<0>(q, *a, at, NULL);
 }
 
@@ -105,7 +106,8 @@ static __global__ void __launch_bounds__(THREADS, VECS == 2 ? 3 : 2)
 		put_wide(mine + i, sum[0], h - i, wide);
 	for (int64_t row = blockIdx.x, turn = 0; row < n; row += gridDim.x, turn ^= 1) {
 		const T *x_row = x + row * (ANY ? at.kept : h), *dy_row = dy + row * (ANY ? at.y : h);
-		float r = rstd[ANY ? row * at.stat : row], m = ANY && means ? means[row * at.stat] : 0, dot = 0, all = 0;
+		float r = !ANY || rstd ? rstd[ANY ? row * at.stat : row] : 1, m = ANY && means ? means[row * at.stat] : 0,
+			  dot = 0, all = 0;
 		float *parts = scratch + turn * sets * (THREADS / 32);
 		int k = 0;
 
@@ -127,6 +129,7 @@ static __global__ void __launch_bounds__(THREADS, VECS == 2 ? 3 : 2)
 			if (VECS == 0) put_wide(mine + i, out, h - i, wide);
 		}
 		float mean = block_sum(dot, parts) / (float)h;
+		if (ANY && !rstd) mean = 0;
 		float shift = ANY && means ? block_sum(all, parts + THREADS / 32) / (float)h : 0;
 		for (int64_t i = threadIdx.x * WIDE; i < h; i += THREADS * WIDE) {
 			T *to = dx + row * (ANY ? at.x : h) + i;
@@ -182,6 +185,6 @@ void cuda_norm_backward(const struct cuda_queue *q, const struct norm_backward_a
 	const struct norm_rows at = rows_apart(a->h, a->ld);
 	const struct bias_backward_args bias = {a->db, a->beta, a->dy, a->n, a->h, a->h};
 	if (a->db) cuda_bias_backward(q, &bias);
-	if (a->mean || !a->w || a->one || a->ld) norm_rows_backward<1>(q, a, at);
+	if (a->mean || !a->w || a->one || a->ld || !a->rstd) norm_rows_backward<1>(q, a, at);
 	else norm_rows_backward<0>(q, a, at);
 }

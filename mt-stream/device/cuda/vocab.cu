@@ -7,10 +7,10 @@
 
 template <typename T>
 static __global__ void __launch_bounds__(THREADS) embed_forward_kernel(T *x, const T *w, const uint32_t *tokens,
-	int64_t h, float scale, const T *table, struct positions at, struct sines sines, int wide)
+	int64_t h, int64_t vocab, float scale, const T *table, struct positions at, struct sines sines, int wide)
 {
 	int64_t t = blockIdx.x;
-	const T *from = w + (int64_t)tokens[t] * h, *row = table ? table + position_of(&at, t) * h : NULL;
+	const T *from = w + embed_row(tokens[t], vocab) * h, *row = table ? table + position_of(&at, t) * h : NULL;
 	float v[WIDE], p[WIDE];
 
 	for (int64_t i = threadIdx.x * WIDE; i < h; i += THREADS * WIDE) {
@@ -31,21 +31,22 @@ void cuda_embed_forward(const struct cuda_queue *q, const struct embed_forward_a
 	int wide = wide_rows(a->h, a->x, a->w, a->table, NULL);
 	BY_ELEMENT(q,
 		LAUNCH(embed_forward_kernel<T>, a->n, THREADS, 0, q->stream, (T *)a->x, (const T *)a->w, a->tokens, a->h,
-			a->scale, (const T *)a->table, a->at, a->sines, wide));
+			a->vocab, a->scale, (const T *)a->table, a->at, a->sines, wide));
 }
 
 /* The row that token t's gradient is added to: of its token, or without tokens of its position */
-static __device__ __forceinline__ uint32_t row_of(const uint32_t *tokens, const struct positions *places, int64_t t)
+static __device__ __forceinline__ uint32_t row_of(const uint32_t *tokens, const struct positions *places, int64_t t,
+	int64_t rows)
 {
-	return tokens ? tokens[t] : (uint32_t)position_of(places, t);
+	return (uint32_t)(tokens ? embed_row(tokens[t], rows) : position_of(places, t));
 }
 
 /* found (THREADS / 32 words of shared memory): a bit for each of THREADS tokens from `at` on, set if it has this row */
 static __device__ __forceinline__ void find_tokens(uint32_t *found, const uint32_t *tokens,
-	const struct positions *places, int64_t at, int64_t end, uint32_t row)
+	const struct positions *places, int64_t at, int64_t end, uint32_t row, int64_t rows)
 {
 	int64_t t = at + threadIdx.x;
-	uint32_t votes = __ballot_sync(FULL, t < end && row_of(tokens, places, t) == row);
+	uint32_t votes = __ballot_sync(FULL, t < end && row_of(tokens, places, t, rows) == row);
 	if (threadIdx.x % 32 == 0) found[threadIdx.x / 32] = votes;
 	__syncthreads();
 }
@@ -53,19 +54,20 @@ static __device__ __forceinline__ void find_tokens(uint32_t *found, const uint32
 /* A block computes some columns of a row's gradient: starting at the first token that has this row, it finds the others
  * in ascending order and adds their rows of dx. Blocks of later tokens end when they find an earlier one. */
 template <typename T>
-static __global__ void __launch_bounds__(THREADS) embed_backward_kernel(float *dw, const T *dx, const uint32_t *tokens,
-	struct positions places, int64_t n, int64_t h, int64_t pad, int64_t column_blocks, float scale, int wide)
+static __global__ void __launch_bounds__(THREADS)
+	embed_backward_kernel(float *dw, const T *dx, const uint32_t *tokens, struct positions places, int64_t n, int64_t h,
+		int64_t rows, int64_t pad, int64_t column_blocks, float scale, int wide)
 {
 	DYNAMIC_SHARED(uint32_t, found); /* two sets, used in turn */
 	int64_t first = blockIdx.x / column_blocks, column = (blockIdx.x % column_blocks * THREADS + threadIdx.x) * WIDE;
-	uint32_t row = row_of(tokens, &places, first);
+	uint32_t row = row_of(tokens, &places, first, rows);
 	float sum[WIDE], v[WIDE];
 	int turn = 0;
 
 	if ((int64_t)row == pad) return;
 	for (int64_t at = 0; at < first; at += THREADS, turn ^= 1) {
 		uint32_t *f = found + turn * (THREADS / 32), any = 0;
-		find_tokens(f, tokens, &places, at, first, row);
+		find_tokens(f, tokens, &places, at, first, row, rows);
 		for (int k = 0; k < THREADS / 32; k++) any |= f[k];
 		if (any) return;
 	}
@@ -73,7 +75,7 @@ static __global__ void __launch_bounds__(THREADS) embed_backward_kernel(float *d
 	if (column < h) get_wide(sum, to, h - column, wide);
 	for (int64_t at = first; at < n; at += THREADS, turn ^= 1) {
 		uint32_t *f = found + turn * (THREADS / 32);
-		find_tokens(f, tokens, &places, at, n, row);
+		find_tokens(f, tokens, &places, at, n, row, rows);
 		for (int k = 0; k < THREADS / 32; k++)
 			for (uint32_t bits = f[k]; bits; bits &= bits - 1) {
 				int64_t t = at + 32 * k + __ffs(bits) - 1;
@@ -94,7 +96,7 @@ static void table_backward(const struct cuda_queue *q, const struct embed_backwa
 	if (a->beta == 0) cudaMemsetAsync(dw, 0, (size_t)(rows * a->h) * sizeof *dw, q->stream);
 	BY_ELEMENT(q,
 		LAUNCH(embed_backward_kernel<T>, a->n * columns, THREADS, 2 * (THREADS / 32) * sizeof(uint32_t), q->stream, dw,
-			(const T *)a->dx, tokens, a->at, a->n, a->h, pad, columns, scale, wide));
+			(const T *)a->dx, tokens, a->at, a->n, a->h, rows, pad, columns, scale, wide));
 }
 
 void cuda_embed_backward(const struct cuda_queue *q, const struct embed_backward_args *a)
