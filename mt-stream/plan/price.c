@@ -40,8 +40,8 @@ static const struct {
 	[OP_COMBINE_BACKWARD] = {1.75, 2.1, 1},
 	[OP_CONV_FORWARD] = {1, 3.2, 1},
 	[OP_CONV_BACKWARD] = {1, 5.9, 2},
-	[OP_SCAN_FORWARD] = {2.4, 25, 1}, /* arithmetic bounds it; of GPUs by its instructions, none has run it */
-	[OP_SCAN_BACKWARD] = {5, 60, 4},
+	[OP_SCAN_FORWARD] = {2.4, 13, 1}, /* arithmetic bounds it; of GPUs by its instructions, none has run it */
+	[OP_SCAN_BACKWARD] = {5, 38, 4},
 	[OP_GATED_NORM_FORWARD] = {1, 1.6, 1},
 	[OP_GATED_NORM_BACKWARD] = {1, 2.3, 2},
 	[OP_GATE_FORWARD] = {1, 3.4, 1},

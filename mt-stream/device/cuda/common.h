@@ -80,6 +80,14 @@ static __device__ __forceinline__ uint32_t as_bits(float f)
 	return bits;
 }
 
+/* v = 4 numbers in shared memory */
+static __device__ __forceinline__ void get4(float v[4], const float *p)
+{
+	struct vec16 x = load16(p);
+#pragma unroll
+	for (int i = 0; i < 4; i++) v[i] = as_float(x.w[i]);
+}
+
 /* two fp32 as bf16, a in the lower half; to nearest, ties to even */
 static __device__ __forceinline__ uint32_t pack_bf16(float a, float b)
 {

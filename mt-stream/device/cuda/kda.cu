@@ -136,14 +136,6 @@ static __device__ __forceinline__ void state_store(float *to, const float s[COLU
 		}
 }
 
-/* v = 4 numbers in shared memory */
-static __device__ __forceinline__ void get4(float v[4], const float *p)
-{
-	struct vec16 x = load16(p);
-#pragma unroll
-	for (int i = 0; i < 4; i++) v[i] = as_float(x.w[i]);
-}
-
 /* Sum N numbers over the warp's lanes, in the same order for each N: lane l gets the sum of x[l / SHARE(N)]. `lanes` is
  * 16; recursion halves it with N. */
 template <int N>
