@@ -154,12 +154,12 @@ static __device__ __forceinline__ void channels_sums(float v[2 * SCAN_MINE], flo
 			}
 		}
 		to[which / SCAN_MINE * width + which % SCAN_MINE] = v[0];
-		return;
-	}
+	} else {
 #pragma unroll
-	for (int i = 0; i < 2 * SCAN_MINE; i++) {
-		for (int l = 16; l >= p->lanes; l /= 2) v[i] += __shfl_xor_sync(FULL, v[i], l);
-		if (lane < p->lanes) to[i / SCAN_MINE * width + i % SCAN_MINE] = v[i];
+		for (int i = 0; i < 2 * SCAN_MINE; i++) {
+			for (int l = 16; l >= p->lanes; l /= 2) v[i] += __shfl_xor_sync(FULL, v[i], l);
+			if (lane < p->lanes) to[i / SCAN_MINE * width + i % SCAN_MINE] = v[i];
+		}
 	}
 }
 
@@ -268,7 +268,7 @@ static __global__ void __launch_bounds__(THREADS) scan_own_kernel(struct scan_ar
 	*to = sum;
 }
 
-/* Bytes of shared memory for a span of B, C and so many arrays of channels, and more floats for each element of B | C */
+/* Bytes of shared memory of a span with so many arrays of channels, and so many more rows of B | C */
 static size_t span_bytes(const struct scan_args *a, int arrays, int more)
 {
 	size_t lanes = (size_t)scan_lanes(a), wide = 2 * lanes * SCAN_MINE;
