@@ -1753,7 +1753,8 @@ END
 	grep -q "layers.0.linear_attn.g_proj.weight unit 1 .* shape 48 32 " "$T/layout"
 	grep -q "layers.0.feedforward_layer_norm.weight unit 1 " "$T/layout"
 	grep -q "layers.2.post_feedforward_layernorm.weight unit 3 " "$T/layout"
-	for rope in '"rope_theta": null' '"rope_parameters": {"rope_type": "default", "rope_theta": null}'; do
+	for rope in '"rope_theta": null' '"rope_theta": null, "rope_parameters": {"rope_type": "default"}' \
+		'"rope_theta": 50.0, "rope_parameters": {"rope_type": "default", "rope_theta": null}'; do
 		config olmo_hybrid '"pad_token_id": 0' '"num_hidden_layers": 4' "$rope"
 		store-layout "$T/config.json" >"$T/layout"
 		grep -q "^kind_of 0001$" "$T/layout"

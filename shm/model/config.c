@@ -637,7 +637,7 @@ void read_olmo_hybrid(struct reader *r, struct model *m)
 {
 	static const char *const sizes[] = {"linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim",
 		"linear_value_head_dim"};
-	json_t *root = (json_t *)r->root, *rope = json_object_get(root, "rope_parameters");
+	json_t *root = (json_t *)r->root, *theta = json_object_get(json_object_get(root, "rope_parameters"), "rope_theta");
 	uint32_t heads = m->base.heads, layers = m->geo.layers;
 	for (int i = 0; i < 4; i++)
 		if (json_is_null(json_object_get(root, sizes[i]))) json_object_del(root, sizes[i]);
@@ -646,7 +646,7 @@ void read_olmo_hybrid(struct reader *r, struct model *m)
 	m->mixer.mixer_eps = 1e-5f;
 	m->mixer.mamba_flags = MT_PRE_NORM;
 	if (key_bool(r, root, "linear_allow_neg_eigval", true)) m->mixer.mamba_flags |= MT_TWICE_BETA;
-	m->no_rope = json_is_null(json_object_get(is_given(rope) ? rope : root, "rope_theta"));
+	m->no_rope = json_is_null(theta ? theta : json_object_get(root, "rope_theta"));
 	m->mixed = true;
 	if (is_given(json_object_get(root, "layer_types"))) return;
 	for (uint32_t i = 0; i < layers; i++) m->mixes[i] = i % 4 != 3 && (layers > 3 || i + 1 < layers);

@@ -688,8 +688,10 @@ static const struct {
 	{"positions need sines, which no file holds", "kosmos-2 kosmos-2.5"},
 	{"layers that run several times are needed", "dory hrm_text"},
 	{"blocks with two attentions are needed", "longcat_flash"},
-	{"another recurrent mixer is needed", "bailing_hybrid minimax recurrent_gemma rwkv xlstm zamba"},
-	{"Mamba 2 in another block is needed", "zamba2"},
+	{"another recurrent mixer is needed", "recurrent_gemma rwkv xlstm zamba"},
+	{"lightning attention and residuals of normed inputs are needed", "minimax"},
+	{"delta attention needs bounded gates, and MLA a gate of each head", "bailing_hybrid"},
+	{"a block that several layers share is needed, with adapters of each", "zamba2"},
 	{"experts need another router", "dbrx kolibri1 phimoe"},
 	{"mt has no row for it yet", "apertus1p5_text aria_text axk1 cohere2_moe cohere_compass_text emu3 flint "
 		"phi4_multimodal apertus1p5 aria cohere_compass cosmos3_edge deepseek_ocr2 kyutai_speech_to_text molmo2 "
