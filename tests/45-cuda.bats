@@ -247,6 +247,34 @@ lm_head_is_slow() {
 	as_on_cpu bf16 3e-2 lm_head_is_slow mixtral qwen2-moe gpt-oss-aux
 }
 
+# bats test_tags=slow
+@test "bf16: wgmma computes the GEMMs of experts if it agrees with other kernels when the run begins" {
+	need_emulator
+	make_run mixtral bf16 bf16
+	step_of with "$EMU --device cuda"
+	no grep -q wgmma "$T/stream.err"
+	# the choice stands: it is not tried again
+	step_of wrong "env MT_EMU_WGMMA=wrong $EMU --device cuda"
+	no cmp -s "$T/with" "$T/wrong"
+	MT_EMU_WGMMA=none fails_with 78 "$EMU" "$RUN" --device cuda
+	grep -q "the run was begun with wgmma, which this GPU or its driver lacks" "$T/fails.err"
+	# the emulated GPU's sums have the same order with and without
+	for fault in wrong none; do
+		make_run mixtral bf16 bf16
+		step_of without "env MT_EMU_WGMMA=$fault $EMU --device cuda"
+		cmp "$T/with" "$T/without"
+		[ $fault = none ] || grep -q "without wgmma: results of form 0 differ by .* from those by mma" "$T/stream.err"
+		step_of later "$EMU --device cuda"
+		cmp "$T/with" "$T/later"
+	done
+	make_run mixtral bf16 bf16
+	MT_EMU_WGMMA=hangs fails_with 134 "$EMU" "$RUN" --device cuda
+	grep -q "GEMMs of experts by wgmma do not end: start mt-stream again" "$T/fails.err"
+	step_of after "env MT_EMU_WGMMA=wrong $EMU --device cuda"
+	cmp "$T/with" "$T/after"
+	no grep -q wgmma "$T/stream.err"
+}
+
 # bats test_tags=nightly
 @test "bf16: exact routers on the cuda device choose the cpu device's experts, in any order of streams" {
 	as_on_cpu bf16 3e-2 true glm4-moe-bias ernie4-5-moe-aux deepseek-v2-groups

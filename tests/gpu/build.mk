@@ -37,6 +37,7 @@ $(foreach d,emu emu/left-out,$(CUDA_DEVICE:%=$(O)/$d/device/cuda/%)): EMU += -DE
 $(O)/emu/device/cuda/host.o $(O)/emu/left-out/device/cuda/host.o: EMU += -DBUFFER_BYTES=1000 -DTASK_BYTES=300
 $(O)/emu/device/cuda/backend.o: EMU += -DROWS_BYTES=153600u -DHEADS_BYTES=102400u -DSHORTEST=8
 $(O)/emu/device/cuda/backend-check.o: EMU += -DSHORT=96 -DSAMPLES=24 -DSAMPLE=4 -DSTAGE=10000
+$(O)/emu/device/cuda/wgmma-check.o: EMU += -DLOOKS=5000
 $(O)/emu/device/cuda/rows.o: EMU += -DNARROW_FIRST=1000
 EMU_THREADS = $(O)/emu/emu.o $(O)/emu/wgmma.o
 EMU_OBJ = $(CUDA_SRC:mt-stream/%.cu=$(O)/emu/%.o) $(EMU_THREADS) $(O)/emu/sdpa.o

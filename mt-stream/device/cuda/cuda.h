@@ -50,6 +50,7 @@ struct cuda {
 	} rows; /* the row length last looked up in the record's table: is it there, and with the backend? */
 	char attention[64];
 	int sm, sms;     /* compute capability, 90 is 9.0; multiprocessors */
+	bool wgmma;      /* its kernels can run */
 	bool autotuning; /* autotune pass: launched operations do not run */
 	char machine[64];
 	void *gemm_workspace;
@@ -111,17 +112,21 @@ void cuda_host_register(struct device *, const void *, size_t bytes);
 struct sensors *sensors_begin(int ordinal, _Atomic uint64_t *slot);
 void sensors_end(struct sensors *);
 
+/* wgmma-check.c: do grouped GEMMs by wgmma, in so many blocks, compute what others do? 0, or -74. If they do not end,
+ * SIGABRT ends the program. */
+int wgmma_check(const struct cuda_queue *, int blocks);
+
 /* execute.c */
 void cuda_launch(struct device *, enum queue, const struct op *);
 int cuda_autotune(struct device *, bool on);
 struct attention_need cuda_attention_need(struct device *, uint32_t seq, bool packed, bool train);
 int cuda_attention_select(struct device *, uint32_t seq, bool *with);
-/* Try the attention backend, and enter into the record's table, for key, whether the run uses it (*with). The first
- * entry stands. If the device breaks or the library crashes meanwhile, the entry says no, so that a successor does
- * not try again. 0, or -ex; TEST_NONE: there was no library, nothing is entered. */
+/* Test what key names, and enter into the record's table whether the run uses it (*with). The first entry stands. If
+ * the device breaks or a library crashes meanwhile, the entry says no, so that a successor does not try again. 0, or
+ * -ex; TEST_NONE: there was no library, nothing is entered. */
 enum tested { TEST_NONE, TEST_PASSED, TEST_FAILED };
 typedef enum tested test_fn(struct cuda *, uint32_t seq);
-int attention_try(struct cuda *, const char *key, test_fn *, uint32_t seq, bool *with);
-bool attention_tried(struct cuda *, const char *key, bool *with); /* false: there is no such entry */
+int test_once(struct cuda *, const char *key, test_fn *, uint32_t seq, bool *with);
+bool tested_before(struct cuda *, const char *key, bool *with); /* false: there is no such entry */
 
 #endif

@@ -20,6 +20,7 @@
 #define COPIERS 4              /* threads of staged copies at most */
 #define OWN_WORDS "own tiles, ordered sums"
 #define BACKEND_KEY "attention by a library"
+#define WGMMA_KEY "GEMMs of experts by wgmma"
 
 /* ---- opening and closing ---- */
 
@@ -68,8 +69,8 @@ static int backend_find(struct cuda *c, const struct mt_geometry *geo)
 	if (c->dev.elem != 2 || !attention_plain(geo)) return 0;
 	if (set) {
 		if (strncmp(set->attention, OWN_WORDS, sizeof set->attention)) backend_load(c, geo);
-	} else if (!attention_tried(c, BACKEND_KEY, &with)) {
-		rc = attention_try(c, BACKEND_KEY, backend_try, 0, &with);
+	} else if (!tested_before(c, BACKEND_KEY, &with)) {
+		rc = test_once(c, BACKEND_KEY, backend_try, 0, &with);
 	} else if (with) {
 		backend_load(c, geo);
 	}
@@ -78,6 +79,30 @@ static int backend_find(struct cuda *c, const struct mt_geometry *geo)
 		c->backend = NULL;
 	}
 	if (c->backend) snprintf(c->attention, sizeof c->attention, "%s", backend_name(c->backend));
+	return rc;
+}
+
+/* ---- GEMMs of experts ---- */
+
+static enum tested wgmma_try(struct cuda *c, uint32_t seq)
+{
+	(void)seq;
+	if (!wgmma_check(&c->compute, c->sms)) return TEST_PASSED;
+	mt_say("cuda: GEMMs of experts without wgmma: %s", mt_errmsg());
+	return TEST_FAILED;
+}
+
+/* Use wgmma if the GPU has it, it passes the check, and the run was not begun without it */
+static int wgmma_find(struct cuda *c, const struct mt_geometry *geo)
+{
+	bool with = false;
+	int rc = 0;
+	if (c->dev.elem != 2 || !mt_layer_most(geo).experts) return 0;
+	if (!tested_before(c, WGMMA_KEY, &with) && c->wgmma && !mt_record(c->run))
+		rc = test_once(c, WGMMA_KEY, wgmma_try, 0, &with);
+	if (with && !c->wgmma)
+		return mt_fail(MT_EX_CONFIG, "cuda: the run was begun with wgmma, which this GPU or its driver lacks");
+	c->compute.wgmma_blocks = with ? c->sms : 0;
 	return rc;
 }
 
@@ -101,7 +126,7 @@ static int cuda_attach(struct device *d, struct mt_run *r, int slot)
 	c->spare = spare_of(c, control);
 	if (!cuda_own_alloc(c, (void **)&c->compute.work, c->compute.work_bytes, "cudaMalloc of work memory"))
 		return mt_fail(c->ex, "%s", c->why);
-	if ((rc = backend_find(c, geo)) != 0) return rc;
+	if ((rc = backend_find(c, geo)) != 0 || (rc = wgmma_find(c, geo)) != 0) return rc;
 	if (c->ex) return mt_fail(c->ex, "%s", c->why);
 	c->sensors = sensors_begin(c->ordinal, mt_control(r)->slots[slot].gpu);
 	atomic_init(&c->stop, false);
@@ -161,6 +186,7 @@ static int cuda_open(struct cuda *c)
 	c->dev.gemm = gemms_name(c->gemms);
 	snprintf(c->machine, sizeof c->machine, "%.36s, sm_%d%d, %d SMs", p.name, p.major, p.minor, p.multiProcessorCount);
 	c->dev.machine = c->machine;
+	c->wgmma = cuda_wgmma_prepare();
 	c->sm = p.major * 10 + p.minor;
 	c->sms = p.multiProcessorCount;
 	return 0;

@@ -26,7 +26,7 @@ static struct key rows_key(uint32_t seq)
 	return k;
 }
 
-bool attention_tried(struct cuda *c, const char *key, bool *with)
+bool tested_before(struct cuda *c, const char *key, bool *with)
 {
 	uint8_t stands = 0;
 	bool found = mt_choice_find(c->run, key, &stands, sizeof stands);
@@ -39,7 +39,7 @@ static void rows_find(struct cuda *c, uint32_t seq)
 {
 	if (c->rows.selected && c->rows.seq == seq) return;
 	c->rows.seq = seq;
-	c->rows.selected = attention_tried(c, rows_key(seq).text, &c->rows.with);
+	c->rows.selected = tested_before(c, rows_key(seq).text, &c->rows.with);
 }
 
 struct attention_need cuda_attention_need(struct device *d, uint32_t seq, bool packed, bool train)
@@ -95,7 +95,7 @@ static int selection_enter(struct cuda *c, const char *key, bool *with)
 	return rc;
 }
 
-int attention_try(struct cuda *c, const char *key, test_fn *fn, uint32_t seq, bool *with)
+int test_once(struct cuda *c, const char *key, test_fn *fn, uint32_t seq, bool *with)
 {
 	test_open(c, key);
 	enum tested got = fn(c, seq);
@@ -107,8 +107,7 @@ int attention_try(struct cuda *c, const char *key, test_fn *fn, uint32_t seq, bo
 	if (rc) return rc;
 	if (broken) /* a successor finds the entry and skips the test */
 		return mt_fail(MT_EX_IO,
-			"cuda: %s, tried with %s, broke the device: start mt-stream again; its own kernels will compute it", key,
-			backend_name(c->backend));
+			"cuda: a test of %s broke the device: start mt-stream again; other kernels will compute it", key);
 	return 0;
 }
 
@@ -125,7 +124,7 @@ int cuda_attention_select(struct device *d, uint32_t seq, bool *with)
 {
 	struct cuda *c = (struct cuda *)d;
 	struct key key = rows_key(seq);
-	int rc = *with ? attention_try(c, key.text, row_try, seq, with) : selection_enter(c, key.text, with);
+	int rc = *with ? test_once(c, key.text, row_try, seq, with) : selection_enter(c, key.text, with);
 	if (!rc) rows_find(c, seq);
 	return rc;
 }

@@ -568,6 +568,8 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned)
 }
 cudaError_t cudaEventQuery(cudaEvent_t e)
 {
+	const char *wgmma = getenv("MT_EMU_WGMMA");
+	if (wgmma && !strcmp(wgmma, "hangs")) return last_error = cudaErrorNotReady;
 	if (e->reached < e->recorded && draw(2)) run_one();
 	return e->reached >= e->recorded ? cudaSuccess : last_error = cudaErrorNotReady;
 }
