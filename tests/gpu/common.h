@@ -65,4 +65,12 @@ static inline struct gemms *gemms_here(void)
 	return g;
 }
 
+/* Has GPU 0 FP8? Then g uses it */
+static inline bool fp8_here(struct gemms *g)
+{
+	struct cudaDeviceProp p;
+	must(cudaGetDeviceProperties(&p, 0), "cudaGetDeviceProperties");
+	return gemms_fp8(g, 10 * p.major + p.minor) == 0;
+}
+
 #endif

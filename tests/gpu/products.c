@@ -111,6 +111,6 @@ int main(int argc, char **argv)
 			.c = dw,
 			.ldc = SQUARE});
 	seconds *= 5;
-	fp8(g, SQUARE, w, y, dw);
+	if (fp8_here(g)) fp8(g, SQUARE, w, y, dw);
 	return 0;
 }

@@ -14,6 +14,7 @@ static struct pool *pools[POOLS]; /* of 1, 2 and 3 threads */
 static uint64_t seed = 1;
 static double slack; /* least bound: for devices that round elements (cuda-kernels.c) */
 static int on_gpu;   /* the operations are those of a GPU (cuda-kernels.c) */
+static int on_card;  /* of one that is not emulated */
 static int brief;    /* large cases in fewer forms, as an emulator is slow */
 static int of_bf16;  /* attention rounds its operands */
 
