@@ -95,8 +95,8 @@ no_stage_of() { ! pgrep -f "^$1 gpu" >/dev/null; }
 	of "$RESULTS/first.json" 'b["parts"]["card"]["outcome"] == "ok"'
 	of "$RESULTS/bench.json" 'not undone and [(r["config"], r["micro_rows"]) for r in b["runs"]] == [
 		("qwen2 --state int8 --seq 16", 4), ("qwen2 --state int8 --micro 2 --update early --seq 16", 2),
-		("qwen2 --state int8 --micro 1 --update early --seq 16", 1), ("qwen2-moe --state int8 --seq 16", 4),
-		("qwen2-moe --state int8 --micro 2 --update early --seq 16", 2)]
+		("qwen2 --state int8 --micro 1 --update early --seq 16", 1), ("qwen2 --state int8 --seq 16 --compute fp8", 4),
+		("qwen2-moe --state int8 --seq 16", 4), ("qwen2-moe --state int8 --micro 2 --update early --seq 16", 2)]
 		and {r["state"] for r in b["rates"] if r["what"] == "adam"} == {"int8"}'
 	# of other sources of steps: trainings are measured again, rates are not
 	python3 - "$RESULTS/bench.json" <<-'PY'
@@ -105,9 +105,9 @@ no_stage_of() { ! pgrep -f "^$1 gpu" >/dev/null; }
 		open(sys.argv[1], "w").write(text.replace(json.loads(text)["runs"][0]["machine"], "0ther-0nes"))
 	PY
 	"$TOP/tests/gpu/first" --stream "$EMU" --quick card >"$T/out"
-	of "$RESULTS/bench.json" 'len(runs) == 10 and [r["what"] for r in b["rates"]].count("h2d") == 1'
+	of "$RESULTS/bench.json" 'len(runs) == 12 and [r["what"] for r in b["rates"]].count("h2d") == 1'
 	"$TOP/tests/gpu/first" --stream "$EMU" --quick card >"$T/out"
-	of "$RESULTS/bench.json" 'len(runs) == 10'
+	of "$RESULTS/bench.json" 'len(runs) == 12'
 }
 
 # bats test_tags=nightly
