@@ -1438,6 +1438,7 @@ END
 		configs = [json.load(open(path)) for path in glob.glob(sys.path[0] + "/*/model/config.json")]
 		configs += [case["config"].to_dict() for case in cases_wrappers.MORE.values()]
 		configs += [{"model_type": "gpt-sw3"}]  # which is gpt2
+		configs += [{"model_type": "gemma3n"}]  # whose class needs timm: tests/79-wrappers wraps gemma3n_text
 		cases = {part["model_type"] for c in configs for part in (c, c.get("text_config", c))}
 		table = re.search("figures untrained(.*?)<!-- end", open(sys.argv[1] + "/shm/model/README.md").read(), re.S)[1]
 		table = {name: row[0] for row in re.findall("\\| (.*?) \\| (.*?) \\|", table) for name in row[1].split(", ")}
