@@ -684,7 +684,6 @@ static const struct {
 	{"attention needs values of another size than keys", "mimo_v2_flash"},
 	{"norms of q and k need biases", "fuyu persimmon"},
 	{"a norm behind the embedding is needed", "modernbert-decoder muse_glimmer muse_spark"},
-	{"norms of the sum with the residual are needed", "git"},
 	{"positions need sines, which no file holds", "kosmos-2 kosmos-2.5"},
 	{"layers that run several times are needed", "dory hrm_text"},
 	{"blocks with two attentions are needed", "longcat_flash"},
@@ -694,8 +693,8 @@ static const struct {
 	{"a block that several layers share is needed, with adapters of each", "zamba2"},
 	{"experts need another router", "dbrx kolibri1 phimoe"},
 	{"mt has no row for it yet", "apertus1p5_text aria_text axk1 cohere2_moe cohere_compass_text emu3 flint "
-		"phi4_multimodal apertus1p5 aria cohere_compass cosmos3_edge deepseek_ocr2 kyutai_speech_to_text molmo2 "
-		"unlimited_ocr"},
+		"phi4_multimodal apertus1p5 aria cohere_compass cosmos3_edge deepseek_ocr2 git kyutai_speech_to_text "
+		"molmo2 unlimited_ocr"},
 	{"it reads no text without an image, a protein or a robot's state", "blip blip-2 evolla idefics instructblip "
 		"instructblipvideo pi0"},
 	{"tokens of a prompt see those behind them", "paligemma"},

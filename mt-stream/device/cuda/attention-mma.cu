@@ -266,8 +266,8 @@ static __device__ __forceinline__ int values_after(const struct attention_args *
 
 static __device__ __forceinline__ int at_most(int64_t n, int most) { return n < most ? (int)n : most; }
 
-/* Where the document of a lane's row r starts, counted from the tile's first token t0, if positions are rounded. starts:
- * of t0 and on */
+/* Where the document of a lane's row r starts, counted from the tile's first token t0, if positions may be rounded.
+ * starts: of t0 and on */
 template <int DIM, int M>
 static __device__ __forceinline__ void starts_of(int start[2 * M], const uint32_t *starts, int64_t to_row, int row,
 	int rows)
