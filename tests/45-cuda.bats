@@ -443,6 +443,9 @@ trained() {
 @test "20 training steps with multi-token prediction on the cuda device match PyTorch's" { trained deepseek-v3-mtp; }
 
 # bats test_tags=nightly
+@test "20 training steps of ALiBi on the cuda device match PyTorch's" { trained bloom; }
+
+# bats test_tags=nightly
 @test "20 training steps of multi-head latent attention on the cuda device match PyTorch's" { trained moonlight; }
 
 # bats test_tags=nightly
