@@ -6,7 +6,7 @@ load helpers
 forms() { python3 "$TOP/tests/lib/forms.py" "$@"; }
 FAMILIES="mixtral qwen2-moe qwen3-moe olmoe granitemoe glm4-moe dots1 solar-open exaone-moe ernie4-5-moe minimax-m2
 	sarvam-moe sarvam-mla deepseek-v2 deepseek-v3 glm4-moe-lite granite-hybrid-moe nemotron-h-moe afmoe gemma4-moe
-	granitemoeshared flex-olmo mellum hy-v3 hunyuan-moe lara-mini deepseek-v32 glm-moe-dsa jamba"
+	granitemoeshared flex-olmo mellum hy-v3 hunyuan-moe lara-mini deepseek-v32 glm-moe-dsa jamba flint"
 
 # bats test_tags=slow
 @test "every form of a family's files fills a run with the same bits, and is exported as it was read" {
@@ -35,7 +35,7 @@ FAMILIES="mixtral qwen2-moe qwen3-moe olmoe granitemoe glm4-moe dots1 solar-open
 
 # bats test_tags=slow
 @test "transformers' own packed files of every family load, and it opens the exports: same tensors and logits" {
-	local c some=$(some 5 $FAMILIES gpt-oss llama4-chunks olmo-hybrid)
+	local c some=$(some 5 $FAMILIES gpt-oss llama4-chunks olmo-hybrid aria-text)
 	need_transformers
 	mkdir "$T/in" "$T/out"
 	with_torch "$GOLDEN/packed.py" make "$GOLDEN" "$T/in" $some 2>/dev/null

@@ -151,7 +151,7 @@ MORE="granite cohere2 cohere2-v4 cohere phi gemma glm starcoder2 stablelm stable
 	dots1 solar-open exaone-moe sarvam-moe gpt2 gpt-bigcode gpt-bigcode-heads opt opt-plain hyperclovax jais2"
 RARE="internlm3 iquestcoder cwm ministral vaultgemma falcon-alibi mpt bloom xglm ctrl openai-gpt neox-japanese \
 	gptj codegen gpt-neo biogpt youtu minicpm3 sarvam-mla deepseek-v32 glm-moe-dsa granite-swa granitemoeshared \
-	granitemoe-swa flex-olmo mellum hy-v3 hunyuan-moe nanochat bitnet gemma3n"
+	granitemoe-swa flex-olmo mellum hy-v3 hunyuan-moe aria-text flint nanochat bitnet gemma3n"
 
 # bats test_tags=slow
 @test "rarer families in fp32 and bf16: losses, norms, gradients and weights match PyTorch's" {

@@ -465,6 +465,14 @@ void read_granite_swa(struct reader *r, struct model *m)
 	}
 }
 
+/* Released files may have fewer logits than embeddings. */
+void read_apertus(struct reader *r, struct model *m)
+{
+	if (is_given(json_object_get(r->root, "output_vocab_size")) &&
+		key_u32(r, "output_vocab_size", m->geo.vocab, 1, INT32_MAX) != m->geo.vocab)
+		REFUSE(r, MT_EX_CONFIG, "output_vocab_size is not vocab_size %u, which is not supported", m->geo.vocab);
+}
+
 /* Without word_embed_proj_dim and norms after attention and MLP, which OPT 350M has */
 void read_opt(struct reader *r, struct model *m)
 {

@@ -262,10 +262,10 @@ read_function read_mamba_1, read_falcon_mamba, read_jamba;
 read_function read_nemotron_h, read_falcon_h1, read_internlm3, read_gptj, read_gpt_neo, read_biogpt;
 read_function read_youtu, read_minicpm3, read_granite_swa, read_indexed, read_mpt, read_bamba;
 read_function read_mamba2, read_bloom, read_openai, read_neox_japanese, read_xglm, read_ctrl;
-read_function read_olmo_hybrid, read_lara, read_gemma3n;
+read_function read_olmo_hybrid, read_lara, read_gemma3n, read_apertus;
 /* experts.c. read_experts: m->experts and m->sparse */
 read_function read_experts, read_minimax, read_gpt_oss, read_lfm2_experts, read_deepseek_v2, read_llama4;
-read_function read_hunyuan_experts;
+read_function read_hunyuan_experts, read_flint;
 
 /* clang-format on */
 

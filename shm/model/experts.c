@@ -165,6 +165,23 @@ void read_hunyuan_experts(struct reader *r, struct model *m)
 	m->experts.shared_ffn = m->experts.expert_ffn;
 }
 
+/* By default the first two layers are dense, and full are they, each fourth and the last. */
+void read_flint(struct reader *r, struct model *m)
+{
+	static const char types[] = "layer_types", dense[] = "mlp_only_layers";
+	json_t *root = (json_t *)r->root, *names = json_array(), *first = json_array();
+	for (uint32_t i = 0; i < m->geo.layers; i++) {
+		bool full = i < 2 || i % 4 == 1 || i + 1 == m->geo.layers;
+		json_array_append_new(names, json_string(full ? "full_attention" : "sliding_attention"));
+		if (i < 2) json_array_append_new(first, json_integer(i));
+	}
+	if (!is_given(json_object_get(root, types))) json_object_set(root, types, names);
+	if (!is_given(json_object_get(root, dense))) json_object_set(root, dense, first);
+	json_decref(names);
+	json_decref(first);
+	read_experts(r, m);
+}
+
 /* Released files have the number of a head's elements that turn instead of their part */
 void read_minimax(struct reader *r, struct model *m)
 {

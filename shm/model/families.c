@@ -52,6 +52,12 @@
 	.nope = NOPE_LIST, .read = read_granite_swa
 #define GRANITE_EXPERTS(ffn) "num_local_experts", 8, 2, .shared_key = "shared_intermediate_size", .shared = ffn, \
 	.score = MT_TOP_SOFTMAX, .flags = MT_PACKED, .aux = 0.001f
+#define APERTUS .flags = MT_QK_NORM, .flag_key = {ATTENTION_BIAS}, .act = "xielu", .ungated = true, \
+	.names = MT_NAMES_APERTUS, .eps = 1e-5, .pad = 1 + 3, .theta = 12e6, \
+	.rope = "{\"rope_type\": \"llama3\", \"rope_theta\": 12000000.0, \"factor\": 8.0, " \
+			"\"original_max_position_embeddings\": 8192, \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0}"
+#define PHI_3 .names = MT_NAMES_PHI, .eps = 1e-5, .partial = 1, .original = 4096, .longrope = true, .type_only = true, \
+	.window = WINDOW_ALL, .window_missing_none = true
 #define OLMO_FLAGS (MT_NO_PRE_NORM | MT_POST_NORM | MT_QK_NORM | MT_QK_NORM_ROW)
 
 /* Mamba 1 in blocks of one half, of which heads are nothing, and any number of positions */
@@ -69,6 +75,9 @@
 static const struct family families[] = {
 	{"llama", "LlamaForCausalLM", .size = {32, 4096, 11008, 32000, 2048, 32, DERIVED, DERIVED},
 		.heads_divide_hidden = true, .flag_key = {ATTENTION_BIAS, MLP_BIAS}, .only_act = true},
+	{"emu3_text_model", "Emu3TextModel", .size = {32, 4096, 14336, 184622, 9216, 32, 8, DERIVED}, .inner = true,
+		.flag_key = {ATTENTION_BIAS, MLP_BIAS}, .eps = 1e-5, .pad = 1 + 151643, .theta = 1e6, .dropout = 0.1,
+		.dropout_key = {"attention_dropout"}, .dropout_released = true},
 	{"exaone", "ExaoneForCausalLM", .shares = "llama",
 		.alias = {{"num_layers", "num_hidden_layers"}, {"layer_norm_epsilon", "rms_norm_eps"},
 			{"activation_function", "hidden_act"}},
@@ -176,11 +185,9 @@ static const struct family families[] = {
 	{"arcee", "ArceeForCausalLM", .size = {32, 2560, 18432, 32000, 4096, 32, DERIVED, DERIVED},
 		.heads_divide_hidden = true, .flag_key = {ATTENTION_BIAS, MLP_BIAS}, .act = "relu2", .ungated = true,
 		.eps = 1e-5},
-	{"apertus", "ApertusForCausalLM", .size = {32, 4096, 14336, 131072, 65536, 32, DERIVED, DERIVED},
-		.flags = MT_QK_NORM, .flag_key = {ATTENTION_BIAS}, .act = "xielu", .ungated = true,
-		.names = MT_NAMES_APERTUS, .eps = 1e-5, .pad = 1 + 3, .theta = 12e6,
-		.rope = "{\"rope_type\": \"llama3\", \"rope_theta\": 12000000.0, \"factor\": 8.0, "
-				"\"original_max_position_embeddings\": 8192, \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0}"},
+	{"apertus", "ApertusForCausalLM", .size = {32, 4096, 14336, 131072, 65536, 32, DERIVED, DERIVED}, APERTUS},
+	{"apertus1p5_text", "Apertus1p5TextForCausalLM", .size = {32, 4096, 14336, 266752, 65536, 32, DERIVED, DERIVED},
+		APERTUS, .read = read_apertus},
 	{"ernie4_5", "Ernie4_5ForCausalLM", .size = {18, 1024, 3072, 103424, 131072, 16, 2, 128}, .tied = true,
 		.flag_key = {{"use_bias", ALL_BIASES, false}}, .eps = 1e-5, .pad = 1 + 0, .theta = 500000,
 		.neighbours = true},
@@ -327,9 +334,9 @@ static const struct family families[] = {
 	{"exaone4", "Exaone4ForCausalLM", .size = {32, 4096, 16384, 102400, 2048, 32, 32, DERIVED},
 		.flags = MT_NO_PRE_NORM | MT_POST_NORM | MT_QK_NORM, .eps = 1e-5, .window = WINDOW_PATTERN,
 		.window_null_none = true, .pattern = 4, .pattern_key = SLIDING_PATTERN, .nope = NOPE_BESIDE_WINDOWS},
-	{"phi3", "Phi3ForCausalLM", .size = {32, 3072, 8192, 32064, 4096, 32, DERIVED, DERIVED}, .names = MT_NAMES_PHI,
-		.eps = 1e-5, .pad = 1 + 32000, .partial = 1, .original = 4096, .longrope = true, .type_only = true,
-		.window = WINDOW_ALL, .window_missing_none = true},
+	{"phi3", "Phi3ForCausalLM", .size = {32, 3072, 8192, 32064, 4096, 32, DERIVED, DERIVED}, .pad = 1 + 32000, PHI_3},
+	{"phi4_multimodal", "Phi4MultimodalForCausalLM", .size = {32, 3072, 8192, 200064, 131072, 32, 8, DERIVED},
+		.pad = 1 + 199999, PHI_3},
 	{"smollm3", "SmolLM3ForCausalLM", .size = {36, 2048, 11008, 128256, 32768, 16, 4, DERIVED}, .tied = true,
 		.flag_key = {ATTENTION_BIAS, MLP_BIAS}, .pad = 1 + 128004, .theta = 2e6, .window = WINDOW_NOPE,
 		.nope = NOPE_LIST},
@@ -354,6 +361,12 @@ static const struct family families[] = {
 		.flag_key = {ATTENTION_BIAS}, .refused = {"use_sliding_window"},
 		.experts = {"num_experts", 128, 8, "moe_intermediate_size", 768, .alias = "num_local_experts",
 			.renormalise_key = "norm_topk_prob", .aux = 0.001f, .dense = DENSE_LISTED}},
+	{"flint", "FlintForCausalLM", .size = {49, 2048, 6144, 150144, 262144, 32, 4, 128}, .flags = MT_QK_NORM | MT_SINKS,
+		.flag_key = {ATTENTION_BIAS}, .names = MT_NAMES_FLINT, .window = WINDOW_PATTERN, .tokens = 513, .pattern = 4,
+		.nope = NOPE_FULL, .read = read_flint,
+		.experts = {"num_experts", 256, 6, "moe_intermediate_size", 512, "shared_expert_intermediate_size", 1024,
+			.score = MT_SIGMOID, .flags = MT_EXACT_ROUTER, .renormalise_key = "norm_topk_prob", .renormalise = true,
+			.aux = 0.0005f, .dense = DENSE_LISTED, .by_read = true}},
 	{"mellum", "MellumForCausalLM", .size = {28, 2304, 7168, 98304, 131072, 32, 4, 128}, .flags = MT_QK_NORM,
 		.flag_key = {ATTENTION_BIAS}, .theta = 5e5, .local_theta = 1e4,
 		.rope = "{\"full_attention\": {\"rope_type\": \"default\", \"rope_theta\": 500000.0}, "
@@ -388,6 +401,11 @@ static const struct family families[] = {
 		.flags = OLMO_FLAGS, .flag_key = {ATTENTION_BIAS}, .pad = 1 + 100277, .theta = 5e5,
 		.experts = {"num_experts", 7, 5, .alias = "num_local_experts", .renormalise_key = "norm_topk_prob",
 			.aux = 0.01f}},
+	{"aria_text", "AriaTextForCausalLM", .size = {32, 4096, 4096, 32000, 2048, 32, DERIVED, DERIVED},
+		.flag_key = {ATTENTION_BIAS}, .names = MT_NAMES_ARIA, .pad = 1 + 2, .refused = {"mlp_bias"},
+		.experts = {"moe_num_experts", 8, 2, .shared_key = "moe_num_shared_experts", .shared = 2, .shared_counts = true,
+			.per_token_key = "moe_topk", .score = MT_TOP_SOFTMAX,
+			.flags = MT_PACKED | MT_TRANSPOSED | MT_GATE_FIRST}},
 	{"granitemoe", "GraniteMoeForCausalLM", .size = {32, 4096, 11008, 32000, 2048, 32, DERIVED, DERIVED},
 		.flag_key = {ATTENTION_BIAS},
 		GRANITE_FACTORS,
@@ -609,6 +627,9 @@ static const struct wrapper wrappers[] = {
 	{"lighton_ocr", "LightOnOcrForConditionalGeneration", "qwen3", .any = true, .tied = true},
 	{"aya_vision", "AyaVisionForConditionalGeneration", "cohere2", .any = true, .tied = true},
 	{"cohere2_vision", "Cohere2VisionForConditionalGeneration", "cohere2", .any = true, .tied = true},
+	{"apertus1p5", "Apertus1p5ForConditionalGeneration", "apertus1p5_text", .any = false},
+	{"aria", "AriaForConditionalGeneration", "aria_text", .any = false},
+	{"emu3", "Emu3ForConditionalGeneration", "emu3_text_model", .any = false},
 	{"deepseek_vl", "DeepseekVLForConditionalGeneration", "llama", .any = true, .tied = true},
 	{"deepseek_vl_hybrid", "DeepseekVLHybridForConditionalGeneration", "llama", .any = true, .tied = true},
 	{"janus", "JanusForConditionalGeneration", "llama", .any = true, .tied = true},
@@ -692,9 +713,8 @@ static const struct {
 	{"delta attention needs bounded gates, and MLA a gate of each head", "bailing_hybrid"},
 	{"a block that several layers share is needed, with adapters of each", "zamba2"},
 	{"experts need another router", "dbrx kolibri1 phimoe"},
-	{"mt has no row for it yet", "apertus1p5_text aria_text axk1 cohere2_moe cohere_compass_text emu3 flint "
-		"phi4_multimodal apertus1p5 aria cohere_compass cosmos3_edge deepseek_ocr2 git kyutai_speech_to_text "
-		"molmo2 unlimited_ocr"},
+	{"mt has no row for it yet", "git axk1 cohere2_moe cohere_compass_text cohere_compass cosmos3_edge deepseek_ocr2 "
+		"kyutai_speech_to_text molmo2 unlimited_ocr"},
 	{"it reads no text without an image, a protein or a robot's state", "blip blip-2 evolla idefics instructblip "
 		"instructblipvideo pi0"},
 	{"tokens of a prompt see those behind them", "paligemma"},

@@ -180,3 +180,10 @@ NAMES(LARA, .renamed = true, .now = MT_NAMES_LARA_5, .base = MT_NAMES_LARA_5,
 	{MT_T_DNORM, "linear_attn.out_norm.weight"}})
 NAMES(LARA_5, .base = MT_NAMES_QWEN_MOE, .other = {{MT_T_XGATE, "mlp.experts.gate_up_proj"}, {MT_T_XUP, NULL},
 	{MT_T_XDOWN, "mlp.experts.down_proj"}})
+NAMES(FLINT, .renamed = true, .now = MT_NAMES_QWEN_MOE, .base = MT_NAMES_QWEN_MOE,
+	.other = {{MT_T_SINKS, "self_attn.softmax_offset"}})
+NAMES(ARIA, .renamed = true, .now = MT_NAMES_ARIA_5, .experts = "mlp.experts.",
+	.other = {{MT_T_ROUTER, "mlp.router.weight"}, {MT_T_XGATE, "mlp.experts.fc1.weight"}, {MT_T_XUP, NULL},
+	{MT_T_XDOWN, "mlp.experts.fc2.weight"}})
+NAMES(ARIA_5, .base = MT_NAMES_ARIA, .experts = "mlp.experts.", .other = {{MT_T_XGATE, "mlp.experts.gate_up_proj"},
+	{MT_T_XDOWN, "mlp.experts.down_proj"}})

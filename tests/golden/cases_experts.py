@@ -1,10 +1,10 @@
 """Golden cases of families whose MLPs are mixtures of experts. make.py has the others and says what the keys mean. The
 models are as small as their knobs allow: the files of a case together stay below 200 kB."""
 
-from transformers import (Dots1Config, Ernie4_5_MoeConfig, ExaoneMoeConfig, FlexOlmoConfig, Glm4MoeConfig, GptOssConfig,
-                          GraniteMoeConfig, GraniteMoeSharedConfig, GraniteMoeSWAConfig, HunYuanMoEV1Config, HYV3Config,
-                          MellumConfig, MiniMaxM2Config, MixtralConfig, OlmoeConfig, Qwen2MoeConfig, Qwen3MoeConfig,
-                          SarvamMoEConfig, SolarOpenConfig)
+from transformers import (AriaTextConfig, Dots1Config, Ernie4_5_MoeConfig, ExaoneMoeConfig, FlexOlmoConfig, FlintConfig,
+                          Glm4MoeConfig, GptOssConfig, GraniteMoeConfig, GraniteMoeSharedConfig, GraniteMoeSWAConfig,
+                          HunYuanMoEV1Config, HYV3Config, MellumConfig, MiniMaxM2Config, MixtralConfig, OlmoeConfig,
+                          Qwen2MoeConfig, Qwen3MoeConfig, SarvamMoEConfig, SolarOpenConfig)
 
 SMALL = {"vocab_size": 61, "hidden_size": 16, "intermediate_size": 12, "num_hidden_layers": 2,
          "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": None}
@@ -62,6 +62,17 @@ CASES = {
                         layer_types=["sliding_attention", "full_attention", "sliding_attention"],
                         mlp_layer_types=["dense", "sparse", "sparse"]),
         "dialect": 5, "train": TRAIN},
+    # files have all experts in one tensor, transposed; three shared ones
+    "aria-text": {
+        "config": small(AriaTextConfig, intermediate_size=6, moe_num_experts=5, moe_num_shared_experts=3,
+                        attention_bias=True),
+        "dialect": 5, "train": {**TRAIN, "clip": 4.0}},
+    # experts by sigmoid, a shared one, sinks; windows and rope on one layer, the first two dense
+    "flint": {
+        "config": small(FlintConfig, head_dim=6, num_hidden_layers=4, moe_intermediate_size=6,
+                        shared_expert_intermediate_size=10, num_experts=6, num_experts_per_tok=2, sliding_window=5,
+                        **AUX),
+        "dialect": 5, "factors": {"mlp.gate.weight": 3.0}, "train": {**TRAIN, "clip": 6.0, "eps": 1e-3}},
     # experts by sigmoid and correction, a shared one, a dense layer first; names of tensors of its own
     "hy-v3": {
         "config": small(HYV3Config, head_dim=6, moe_intermediate_size=6, num_experts=6, num_experts_per_tok=2,

@@ -180,6 +180,29 @@ MORE = {
         "resampler_n_latents": 2, "resampler_depth": 1, "resampler_n_heads": 2, "resampler_head_dim": 8,
         "num_key_value_heads": 2, "hidden_size": 16}),
     "pp_chart2table": case(hf.PPChart2TableConfig, text("qwen2"), SAM, **IMAGE),
+    "aria": case(
+        hf.AriaConfig, text("aria_text", moe_num_experts=6, moe_num_shared_experts=3, rms_norm_eps=1e-2),
+        {**VISION, "model_type": "idefics3_vision"}, projector_patch_to_query_dict={"4": 2}, image_token_index=70,
+        factors={"router": 4}),
+    "apertus1p5": case(
+        hf.Apertus1p5Config, text("apertus1p5_text", output_vocab_size=61),
+        {"codebook_size": 4, "embed_dim": 4, "latent_channels": 4, "base_channels": 32, "channel_multiplier": [1],
+         "num_res_blocks": 1, "attn_resolutions": [], "resolution": 8}, {"clip": 2.2},
+        audio_config={"model_type": "wavtokenizer_encoder", "num_filters": 2, "upsampling_ratios": [2],
+                      "num_lstm_layers": 1, "hidden_size": 4, "codebook_dim": 4, "codebook_size": 4},
+        image_token_id=70, audio_token_id=71, image_token_offset=40, audio_token_offset=44),
+    "emu3": case(
+        hf.Emu3Config, text("emu3_text_model", pad_token_id=0, attention_dropout=0.0), None,
+        vocabulary_map={"<image>": 70},
+        vq_config={"codebook_size": 8, "base_channels": 32, "channel_multiplier": [1], "num_res_blocks": 1,
+                   "hidden_size": 32, "attn_resolutions": []}),
+    "phi4_multimodal": {
+        "config": hf.Phi4MultimodalConfig(
+            **TEXT, vision_config={**VISION, "crop_size": 8, "image_token_id": 70},
+            audio_config={"hidden_size": 16, "intermediate_size": 24, "num_blocks": 1, "num_attention_heads": 2,
+                          "ext_pw_out_channel": 16, "depthwise_separable_out_channel": 16, "input_size": 8,
+                          "nemo_conv_channels": 8, "bias_max_distance": 4, "audio_token_id": 71}),
+        "dialect": 5, "train": TRAIN},
     "deepseek_vl": case(hf.DeepseekVLConfig, text("llama"), SIGLIP, **IMAGE),
     "deepseek_vl_hybrid": case(hf.DeepseekVLHybridConfig, text("llama"), SIGLIP, {"clip": 2.1},
                                high_res_vision_config={**SAM, "model_type": "sam_vision_model"}, **IMAGE),

@@ -38,7 +38,7 @@ LR = 1e-6  # of --lr: the transaction record holds it in fp32
 
 EXACT = ("glm4_moe", "ernie4_5_moe", "minimax_m2", "dots1", "solar_open", "exaone_moe", "sarvam_moe", "lfm2_moe",
          "deepseek_v2", "deepseek_v3", "deepseek_v32", "glm_moe_dsa", "glm4_moe_lite", "nemotron_h", "afmoe",
-         "kimi_linear", "sarvam_mla", "hy_v3", "hunyuan_v1_moe", "lara_mini")
+         "kimi_linear", "sarvam_mla", "hy_v3", "hunyuan_v1_moe", "lara_mini", "flint")
 
 
 def exact(model_type, name):

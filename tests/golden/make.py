@@ -189,15 +189,20 @@ class Unfit(Exception):
 transformers.modeling_outputs.MoeCausalLMOutputWithPast.image_outputs = None
 
 
+def is_wrapper(config):
+    return hasattr(config, "text_config") or hasattr(config, "vision_config")
+
+
 def is_carried(config, name):
     """Not trained: of a class for images too, a tensor of other parts than its text model; of others, an indexer's"""
-    if not hasattr(config, "text_config"):
+    if not is_wrapper(config):
         return ".indexer." in name
-    return not any(part in name for part in ("language_model.", "text_model.", "lm_head."))
+    return not any(part in name for part in ("language_model.", "text_model.", "lm_head.")) and not name.startswith(
+        ("model.embed_tokens.", "model.layers.", "model.norm."))
 
 
 def build(config, dtype):
-    whole = hasattr(config, "text_config")
+    whole = is_wrapper(config)
     kind = transformers.AutoModelForMultimodalLM if whole else transformers.AutoModelForCausalLM
     # a copy, since a class for images notes its dtype in it
     model = kind.from_config(copy.deepcopy(config), dtype=dtype, **plainly(config))
@@ -682,7 +687,7 @@ def make_case(name, case, where, once=False):
                            case.get("correction", (1, 0.1)), case.get("uniform", {}))
     weights = {n: p.detach().clone() for n, p in (*trained(model).items(), *constants(model).items())}
 
-    text, whole = config.get_text_config(), hasattr(config, "text_config")
+    text, whole = config.get_text_config(), is_wrapper(config)
     if "loss" in o:
         data = preference_data(config, weights, rng, o)
     else:

@@ -54,11 +54,11 @@ def make_some(where, n):
 
 
 def keys(config):
-    """Those that must be as they were: but for the tie, which exports have by the tensors."""
+    """Those that must be as they were: not the tie, which exports have by the tensors, nor a key of transformers 4."""
     all_keys = config.to_dict()
-    for part in all_keys, all_keys["text_config"]:
-        part.pop("_name_or_path", None)
-        part.pop("tie_word_embeddings", None)
+    for part in all_keys, all_keys.get("text_config", {}):
+        for key in "_name_or_path", "tie_word_embeddings", "partial_rotary_factor":
+            part.pop(key, None)
     return all_keys
 
 

@@ -188,6 +188,10 @@ FAMILIES.update({
     "minicpm3": {**DENSE_LATENT, **MLP_BIAS, "scale_emb": [3], "scale_depth": [None, 2.0], "dim_model_base": [None, 8]},
     "sarvam_mla": {**LATENT, **LATENT_ROPE, "first_k_dense_replace": [0, 2]},
     "flex_olmo": {**BIAS, "norm_topk_prob": [True, False], "rope_theta": [500.0]},
+    "flint": {**TYPES, **BIAS, "norm_topk_prob": [True, False], "sliding_window": [5], "mlp_only_layers": [[], [1]],
+              "rope_theta": [500.0], "rms_norm_eps": [1e-3]},
+    "aria_text": {**BIAS, "moe_num_shared_experts": [1, 3], "rope_theta": [500.0]},
+    "phi4_multimodal": {"rope_theta": [500.0], "sliding_window": [None, 5]},
     "mellum": {**TYPES, **BIAS, "norm_topk_prob": [True, False], "sliding_window": [5],
                "mlp_layer_types": [["sparse", "dense", "sparse", "dense"]],
                "rope_parameters": [by_type(YARN, {"rope_type": "default"})]},
@@ -200,6 +204,7 @@ FAMILIES.update({
 })
 FAMILIES["granitemoe_swa"] = {**FAMILIES["granitemoeshared"], **FAMILIES["granite_swa"], "mlp_bias": [False]}
 KIMI = {"full_attn_layers": [3], "kda_layers": [4, 1, 2], "num_heads": 2, "head_dim": 6, "short_conv_kernel_size": 3}
+FAMILIES["apertus1p5_text"] = FAMILIES["apertus"]
 FAMILIES["kimi_linear"] = {
     **BIAS, "layer_types": [None, [FULL, DELTA, FULL, DELTA]], "linear_attn_config": [KIMI],
     "linear_num_heads": [4], "linear_head_dim": [10], "linear_conv_kernel_dim": [2], "q_lora_rank": [None, 12],
@@ -298,7 +303,8 @@ TEXTS["mistral4"] = {**LATENT, "rope_theta": [10000.0], "rope_parameters": [
     {**YARN, "rope_theta": 100.0, "llama_4_scaling_beta": 0.2, "mscale_all_dim": 1.0}]}
 ALWAYS["youtu"] = ALWAYS["minicpm3"] = {"num_attention_heads": 4, "num_key_value_heads": 4, "qk_rope_head_dim": 8}
 ALWAYS.update({family: {**EXPERTS, "num_experts": 6, "num_local_experts": 6}
-               for family in ("flex_olmo", "mellum", "hy_v3", "granitemoeshared", "granitemoe_swa")})
+               for family in ("flint", "flex_olmo", "mellum", "hy_v3", "granitemoeshared", "granitemoe_swa")})
+ALWAYS["aria_text"] = {"moe_num_experts": 6, "moe_topk": 2}
 ALWAYS["jamba"] = {"num_experts": 6, "attn_layer_period": 4, "attn_layer_offset": 1, "expert_layer_offset": 0}
 ALWAYS["hunyuan_v1_moe"] = {"num_experts": 6, "moe_topk": 2}
 ALWAYS["gptj"] = ALWAYS["codegen"] = {"rotary_dim": 4}
@@ -336,7 +342,7 @@ WRAPPERS = {
     "vibevoice_asr": ["qwen2"], "voxtral": ["llama"], "qwen2_5_omni_thinker": ["qwen2_5_omni_text"],
     "qwen3_omni_moe_thinker": ["qwen3_omni_moe_text"], "granite4_vision": ["granite4_vision_text"],
     "glm_ocr": ["glm_ocr_text"], "paddleocr_vl": ["paddleocr_vl_text"],
-    "hunyuan_vl": ["hunyuan_vl_text"],
+    "hunyuan_vl": ["hunyuan_vl_text"], "aria": ["aria_text"],
 }
 # whose classes never tie
 UNTIED = {"omniasr", "qwen2_audio", "vibevoice_asr", "voxtral"}
@@ -441,7 +447,7 @@ def check_rope(config, meant, rotary, layer, i):
     """Layer i's frequencies are those that its attention gets from transformers' rotary embedding."""
     types = getattr(meant, "layer_types", None) or [None] * meant.num_hidden_layers
     nope = meant.model_type in ("exaone4", "exaone_moe", "cohere2") and bool(meant.sliding_window) and types[i] == FULL
-    nope |= types[i] in (DELTA, CONV) or meant.model_type in ("afmoe", "lara_mini") and types[i] == FULL
+    nope |= types[i] in (DELTA, CONV) or meant.model_type in ("afmoe", "flint", "lara_mini") and types[i] == FULL
     nope |= meant.model_type == "granitemoehybrid" and meant.position_embedding_type != "rope"
     nope |= meant.model_type in ("smollm3", "llama4_text") and not meant.no_rope_layers[i] or rotary is None
     nope |= getattr(meant, "alibi", False)
@@ -582,7 +588,7 @@ def check(where, config):
         model = whole.from_config(meant)
     kept = {n: b for n, b in model.named_buffers() if n in model.state_dict()}
     files = released(meant, revert_weight_conversion(model, {**dict(model.named_parameters()), **kept}))
-    files = {name: p for name, p in files.items() if ".indexer." not in name}  # which is carried
+    files = {name: p for name, p in files.items() if ".indexer." not in name and "embed_tokens_extend" not in name}
     shapes = {name: tuple(p.squeeze(1).shape if "conv" in name and p.dim() == 3 else
                           p.flatten(0, 2).shape if p.dim() == 4 else p.shape) or (1,) for name, p in files.items()}
     if config["model_type"] in WRAPPERS:

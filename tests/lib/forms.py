@@ -25,7 +25,7 @@ NEW = {"mixtral": [("block_sparse_moe.", "mlp.")], "minimax_m2": [("block_sparse
        "sarvam_moe": [("word_embeddings", "embed_tokens"), ("gate.expert_bias", "gate.e_score_correction_bias"),
                       ("attention.dense", "self_attn.o_proj"), ("attention.query_layernorm", "self_attn.q_norm"),
                       ("attention.key_layernorm", "self_attn.k_norm"), ("attention.query_key_value", "self_attn.qkv")],
-       "kimi_linear": [("mlp.", "block_sparse_moe.")]}
+       "kimi_linear": [("mlp.", "block_sparse_moe.")], "flint": [("softmax_offset", "sinks")]}
 MODULES = {"granitemoe": "block_sparse_moe.", "granitemoeshared": "block_sparse_moe.",
            "granitemoehybrid": "block_sparse_moe.", "kimi_linear": "block_sparse_moe.", "nemotron_h": "mixer.",
            "gemma4_text": "", "jamba": "feed_forward."}
