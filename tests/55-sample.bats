@@ -8,7 +8,8 @@ FAMILIES="$FAMILIES gemma2 gemma4 exaone4 granite cohere2 apertus phi exaone fal
 FAMILIES="$FAMILIES gpt2 gpt-bigcode opt mixtral qwen2-moe granitemoe glm4-moe gpt-oss minimax-m2 exaone-moe sarvam-moe"
 FAMILIES="$FAMILIES qwen3-5 qwen3-next lfm2 lfm2-moe deepseek-v3 moonlight kimi-linear granite-hybrid-moe nemotron-h"
 FAMILIES="$FAMILIES afmoe gemma4-moe mamba jamba falcon-h1 falcon-h1-norm llama4-chunks llama4-plain gemma4-e"
-FAMILIES="$FAMILIES falcon-alibi bloom xglm openai-gpt codegen gpt-neo minicpm3 granite-swa hunyuan-moe nanochat gemma3n"
+FAMILIES="$FAMILIES falcon-alibi bloom xglm openai-gpt codegen gpt-neo minicpm3 granite-swa hunyuan-moe nanochat"
+FAMILIES="$FAMILIES gemma3n flint"
 
 tokens() { python3 "$TOP/tests/lib/tokens.py" "$@"; }
 vocab_of() { sed -n 's/.*"vocab_size": \([0-9]*\).*/\1/p' "$GOLDEN/$1/model/config.json"; }

@@ -52,6 +52,8 @@
 	.nope = NOPE_LIST, .read = read_granite_swa
 #define GRANITE_EXPERTS(ffn) "num_local_experts", 8, 2, .shared_key = "shared_intermediate_size", .shared = ffn, \
 	.score = MT_TOP_SOFTMAX, .flags = MT_PACKED, .aux = 0.001f
+#define DEEPSEEK_V2_EXPERTS "n_routed_experts", 64, REQUIRED, "moe_intermediate_size", 1407, "n_shared_experts", 2, \
+	true, .alias = "num_experts", .flags = MT_EXACT_ROUTER, .scale_key = "routed_scaling_factor"
 #define APERTUS .flags = MT_QK_NORM, .flag_key = {ATTENTION_BIAS}, .act = "xielu", .ungated = true, \
 	.names = MT_NAMES_APERTUS, .eps = 1e-5, .pad = 1 + 3, .theta = 12e6, \
 	.rope = "{\"rope_type\": \"llama3\", \"rope_theta\": 12000000.0, \"factor\": 8.0, " \
@@ -472,9 +474,11 @@ static const struct family families[] = {
 		.size_name = {[S_HEAD_DIM] = "qk_rope_head_dim"}, .flag_key = {ATTENTION_BIAS},
 		.refused = {"mlp_bias", "norm_topk_prob"}, .neighbours = true, .latent = {1536, 512, 128, 128},
 		.read = read_deepseek_v2,
-		.experts = {"n_routed_experts", 64, REQUIRED, "moe_intermediate_size", 1407, "n_shared_experts", 2, true,
-			.alias = "num_experts", .flags = MT_EXACT_ROUTER, .scale_key = "routed_scaling_factor",
-			.dense = DENSE_FIRST}},
+		.experts = {DEEPSEEK_V2_EXPERTS, .dense = DENSE_FIRST}},
+	{"deepseek_ocr2_text", "DeepseekOcr2TextModel", .size = {32, 4096, 11008, 102400, 2048, 32, DERIVED, DERIVED},
+		.size_name = {[S_HEAD_DIM] = ""}, .inner = true, .flag_key = {ATTENTION_BIAS}, .refused = {"mlp_bias"},
+		.read = read_deepseek_v2,
+		.experts = {DEEPSEEK_V2_EXPERTS, .dense = DENSE_TYPES}},
 	{"deepseek_v3", "DeepseekV3ForCausalLM", .size = {61, 7168, 18432, 129280, 4096, 128, 128, 64},
 		.size_name = {[S_HEAD_DIM] = "qk_rope_head_dim"}, .flag_key = {ATTENTION_BIAS},
 		.latent = {1536, 512, 128, 128},
@@ -630,6 +634,7 @@ static const struct wrapper wrappers[] = {
 	{"apertus1p5", "Apertus1p5ForConditionalGeneration", "apertus1p5_text", .any = false},
 	{"aria", "AriaForConditionalGeneration", "aria_text", .any = false},
 	{"emu3", "Emu3ForConditionalGeneration", "emu3_text_model", .any = false},
+	{"deepseek_ocr2", "DeepseekOcr2ForConditionalGeneration", "deepseek_ocr2_text", .any = false},
 	{"deepseek_vl", "DeepseekVLForConditionalGeneration", "llama", .any = true, .tied = true},
 	{"deepseek_vl_hybrid", "DeepseekVLHybridForConditionalGeneration", "llama", .any = true, .tied = true},
 	{"janus", "JanusForConditionalGeneration", "llama", .any = true, .tied = true},
@@ -712,8 +717,10 @@ static const struct {
 	{"lightning attention and residuals of normed inputs are needed", "minimax"},
 	{"delta attention needs bounded gates, and MLA a gate of each head", "bailing_hybrid"},
 	{"a block that several layers share is needed, with adapters of each", "zamba2"},
-	{"experts need another router", "dbrx kolibri1 phimoe"},
-	{"mt has no row for it yet", "git axk1 cohere2_moe cohere_compass_text cohere_compass cosmos3_edge deepseek_ocr2 "
+	{"experts need another router", "kolibri1"},
+	{"the router draws experts by chance in training", "phimoe"},
+	{"released files clip q, k and v", "dbrx"},
+	{"mt has no row for it yet", "git axk1 cohere2_moe cohere_compass_text cohere_compass cosmos3_edge "
 		"kyutai_speech_to_text molmo2 unlimited_ocr"},
 	{"it reads no text without an image, a protein or a robot's state", "blip blip-2 evolla idefics instructblip "
 		"instructblipvideo pi0"},

@@ -203,6 +203,13 @@ MORE = {
                           "ext_pw_out_channel": 16, "depthwise_separable_out_channel": 16, "input_size": 8,
                           "nemo_conv_channels": 8, "bias_max_distance": 4, "audio_token_id": 71}),
         "dialect": 5, "train": TRAIN},
+    "deepseek_ocr2": case(
+        hf.DeepseekOcr2Config,
+        text("deepseek_ocr2_text", moe_intermediate_size=6, n_routed_experts=6, num_experts_per_tok=2,
+             n_shared_experts=1, routed_scaling_factor=1.5, mlp_layer_types=["dense", "sparse"]),
+        {"sam_config": {**SAM, "downsample_channels": [8, 8]},
+         "encoder_config": {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2,
+                            "num_key_value_heads": 2}}, factors={"gate.weight": 3}, **IMAGE),
     "deepseek_vl": case(hf.DeepseekVLConfig, text("llama"), SIGLIP, **IMAGE),
     "deepseek_vl_hybrid": case(hf.DeepseekVLHybridConfig, text("llama"), SIGLIP, {"clip": 2.1},
                                high_res_vision_config={**SAM, "model_type": "sam_vision_model"}, **IMAGE),
