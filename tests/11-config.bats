@@ -335,8 +335,6 @@ self_attention.dense.weight ln_mlp.weight ln_mlp.bias mlp.dense_h_to_4h.weight m
 	falcon '"parallel_attn": false' '"multi_query": false'
 	geometry "kv_heads 4"
 	grep -q "^tensor transformer.h.2.post_attention_layernorm.bias " "$T/layout"
-	falcon '"alibi": true'
-	refused 78 "alibi true is not supported"
 	falcon '"new_decoder_architecture": true' '"parallel_attn": false'
 	refused 78 "new_decoder_architecture with parallel_attn false is not supported"
 	falcon '"num_ln_in_parallel_attn": 2'
