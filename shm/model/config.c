@@ -219,13 +219,13 @@ static void read_form(struct reader *r, const struct family *family, struct mt_l
 	base->form = (uint32_t)form;
 }
 
-/* Of a wrapper the root's key counts, and in some classes also text_config's. */
+/* Of a wrapper the root's key counts, and in some classes also text_config's; without text_config, its default. */
 static bool is_tied(struct reader *r, const struct family *family, const struct wrapper *w)
 {
 	static const char key[] = "tie_word_embeddings";
 	if (!w || w->text_alone) return key_bool(r, r->root, key, family->tied);
-	bool text = (w->text_ties || w->text_ties_missing) && key_bool(r, r->root, key, family->tied);
-	return key_bool(r, r->outer, key, w->tied || text) || (w->text_ties && text);
+	bool text = r->root == r->outer ? family->tied : key_bool(r, r->root, key, family->tied);
+	return key_bool(r, r->outer, key, w->tied || (w->text_ties_missing && text)) || (w->text_ties && text);
 }
 
 static void read_flags(struct reader *r, const struct family *family, struct mt_geometry *geo)

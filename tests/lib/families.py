@@ -419,7 +419,7 @@ def random_wrapper(kind):
     if random.random() < 0.5 and kind not in UNTIED:
         config["tie_word_embeddings"] = random.choice([True, False])
     config[random.choice(["dtype", "torch_dtype"])] = "bfloat16"
-    if kind in ("qwen2_vl", "qwen2_5_vl") and random.random() < 0.5:
+    if kind in ("qwen2_vl", "qwen2_5_vl", "paddleocr_vl", "hunyuan_vl") and random.random() < 0.5:
         return {**text, **config}  # as in files of transformers 4.4x
     return {**config, "text_config": text}
 
