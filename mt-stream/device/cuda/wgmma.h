@@ -208,6 +208,10 @@ static __device__ __forceinline__ void wgmma(float c[WGMMA_N / 8][4], uint64_t a
 /* ---- host ---- */
 
 #ifndef MT_EMU
+#if CUDART_VERSION < 12050
+#define cudaGetDriverEntryPointByVersion(name, to, version, flags, found) \
+	cudaGetDriverEntryPoint(name, to, flags, found)
+#endif
 typedef CUresult map_encode(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *, const cuuint64_t *,
 	const cuuint64_t *, const cuuint32_t *, const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
 	CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
