@@ -182,7 +182,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	}
 	make_config(&in);
 	make_file(&in);
-	if (source_open(&s, path, false) == 0 && source_config(&s) == 0 && source_models(&s) == 0)
+	if (source_open(&s, path, false) == 0 && source_config(&s, 0) == 0 && source_models(&s) == 0)
 		carried_note(&kept, &s, false);
 	read_all(&s);
 	kept_release(&kept);
