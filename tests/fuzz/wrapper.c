@@ -44,7 +44,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		work_threads = 1;
 	}
 	put("model.safetensors", (struct bytes[]){{(uint8_t *)&n, 8}, in, {zeros, bytes}}, 3);
-	if (source_open(&s, path, false) == 0 && source_config(&s) == 0 && source_models(&s) == 0)
+	if (source_open(&s, path, false) == 0 && source_config(&s, 0) == 0 && source_models(&s) == 0)
 		carried_note(&kept, &s, false);
 	kept_release(&kept);
 	source_close(&s);
