@@ -129,12 +129,15 @@ void cuda_narrow_in_place(const struct cuda_queue *q, float *x, int64_t n)
 #define COPY_BLOCKS \
 	32 /* with 16 bytes of each thread on their way: enough for NVLink-C2C, a quarter of the GPU at most */
 
-/* n bytes; vectors: of 16 bytes, the rest by single bytes */
+/* n bytes; vectors: of 16 bytes, the rest by pairs of bytes */
 static __global__ void __launch_bounds__(THREADS) copy_kernel(char *dst, const char *src, int64_t n, int64_t vectors)
 {
 	int64_t first = (int64_t)blockIdx.x * THREADS + threadIdx.x, step = (int64_t)gridDim.x * THREADS;
 	for (int64_t i = first; i < vectors; i += step) ((float4 *)dst)[i] = ((const float4 *)src)[i];
-	for (int64_t i = 16 * vectors + first; i < n; i += step) dst[i] = src[i];
+	for (int64_t i = 16 * vectors + 2 * first; i < n; i += 2 * step) {
+		dst[i] = src[i];
+		if (i + 1 < n) dst[i + 1] = src[i + 1];
+	}
 }
 
 void cuda_copy(const struct cuda_queue *q, void *dst, const void *src, size_t bytes)
