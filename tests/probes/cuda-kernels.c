@@ -346,7 +346,7 @@ static void test_copies(void)
 	enum { MOST = 300001 };
 	static const struct {
 		int to, from, n;
-	} each[] = {{0, 0, MOST}, {0, 16, 16}, {32, 0, 1}, {1, 0, 4099}, {2, 6, 70000}, {16, 16, 4097}};
+	} each[] = {{0, 0, MOST}, {0, 16, 16}, {32, 0, 1}, {2, 1, 4099}, {2, 6, 70000}, {16, 16, 4097}};
 	char *src = keep_at(MOST + 64, 0), *dst = keep_at(MOST + 64, 0);
 	int right = 0, cases = sizeof each / sizeof *each;
 	for (int i = 0; i < MOST + 64; i++) src[i] = (char)(i * 31 + i / 256);
