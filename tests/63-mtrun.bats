@@ -509,6 +509,7 @@ deaf() { trap '' USR1 USR2 ALRM CHLD; exec "$@"; }
 	stream=$(pgrep -f "^mt-stream $RUN ")
 	echo "$stream" >>"$T/pids"
 	kill -STOP "$stream"
+	sleep 0.5 # then the open step is one that it has not computed
 	kill -9 $pid
 	eventually grep -q "its owner is gone" "$T/run.err"
 	sleep 0.3

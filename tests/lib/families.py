@@ -472,7 +472,7 @@ def check_rope(config, meant, rotary, layer, i):
 def check_parts(config, meant, layer, i):
     """What some layers of a model have alone: a norm of what they get (1), a bias of o (2)"""
     last = meant.num_hidden_layers - 1
-    want = {("bloom", 0): 1, ("gpt_neox_japanese", last): 2}.get((meant.model_type, i), 0)
+    want = {("bloom", 0): 1, ("nanochat", 0): 1, ("gpt_neox_japanese", last): 2}.get((meant.model_type, i), 0)
     assert int(layer["parts"]) == (min(i, 1) if meant.model_type == "openai-gpt" else want), (config, i)
 
 
