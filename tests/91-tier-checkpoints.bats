@@ -278,7 +278,7 @@ flip() {
 	for edit in 'r["tier"]["tile_elems"] *= 2' 'r["tier"]["tile_elems"] = 1000' 'r["tier"]["first"] = 9' \
 		'r["tier"]["order"] = "both"' 'r["tier"]["run_id"] = "x"' 'r["tier"]["files"].popitem()' \
 		'r["tier"]["files"]["unit-0002.tile-000"] = "0" * 16' 'r["tier"]["files"]["../x"] = "0" * 16' \
-		'r["tier"] = 3' 'del r["tier"]' 'r["version"] = 5' 'r["tier"]["files"]["unit-0002.tile-000"] = 7'; do
+		'r["tier"] = 3' 'del r["tier"]' 'r["version"] = 6' 'r["tier"]["files"]["unit-0002.tile-000"] = 7'; do
 		cp "$CK/run.json" "$T/run.json"
 		python3 - "$CK/run.json" "$edit" <<-'END'
 			import json, sys
