@@ -122,7 +122,7 @@ whole() {
 	with_torch "$GOLDEN/wrappers.py" make "$T" $((NIGHTLY ? 1 : 12)) 2>"$T/make.err" >"$T/names"
 	while read -r name; do
 		for form in "" new; do
-			RUN=$(mt_run_name "$name$form")
+			RUN=$(mt_run_name "${name:0:16}$form")
 			make_run "$T/$name/${form:-model}" --dtype "$([ "$form" ] && echo bf16 || echo fp32)"
 			mt-ckpt export "$RUN" "$T/$name/${form:+new-}out"
 			[ "$form" ] || train_whole "$T/$name"
