@@ -355,7 +355,7 @@ serving() {
 			return 0;
 		}
 	END
-	c++ -std=c++17 -I"$TOP/tests/gpu/emu" -o "$T/uses" "$T/uses.cc" "$BUILD/emu/emu.o" "$BUILD/emu/sdpa.o" -lpthread
+	c++ -std=c++17 -I"$TOP/tests/gpu/emu" -o "$T/uses" "$T/uses.cc" "$BUILD"/emu/{emu,sdpa,wgmma}.o -lpthread
 	MT_EMU_DEVICES=2 "$T/uses" m
 	for what in p c s e f; do
 		MT_EMU_DEVICES=2 exits 134 "$T/uses" $what 2>"$T/$what.err"
