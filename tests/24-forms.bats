@@ -24,7 +24,7 @@ FAMILIES="mixtral qwen2-moe qwen3-moe olmoe granitemoe glm4-moe dots1 solar-open
 			forms "$GOLDEN/$c/model" "$T/in" ${form//,/ }
 			mt-ckpt verify "$T/in"
 			make_run "$T/in" --dtype fp32
-			[ ! -s "$T/load.err" ]
+			no grep -v "are carried untrained" "$T/load.err" # an indexer is
 			ckpt-dump "$RUN" | diff "$T/own" -
 			mt-ckpt export "$RUN" "$T/out"
 			mt-store rm "$RUN"
