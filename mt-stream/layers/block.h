@@ -237,7 +237,7 @@ uint64_t lists_arena(const struct list *, uint32_t kinds, const struct arena_siz
 /* Elements of a token in the largest operands of their GEMMs: what a layer reads, and the gradient of what it gives; in
  * most[0] and most[1], if these are not larger */
 void lists_operands(const struct list *, uint32_t kinds, int half, uint64_t most[2]);
-/* Bytes of scratch.fp8 that any of their linear layers needs for so many tokens, with so many bytes an element */
+/* Bytes of scratch.fp8 that any of their linear layers needs for these tokens, by the bytes of an element */
 uint64_t lists_fp8(const struct list *, uint32_t kinds, int half, uint64_t tokens, size_t bytes);
 
 /* Every array of a routing for slices of `slice` tokens, likewise; `most`: as mt_layer_most; to train: also the arrays

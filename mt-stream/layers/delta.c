@@ -164,15 +164,16 @@ static const struct node_kind delta_kind = {.forward = delta_forward,
 	.reads = 1 << 0 | 1 << 1 | 1 << 2,
 	.grad = {GRAD_OWN, GRAD_OWN, GRAD_OWN}};
 
-/* ---- the gated norm ---- */
+/* ---- the gated norm; of Mamba 1 the gate alone ---- */
 
 static struct gated_norm_args gated_norm_args(const struct run *r, const struct node *n)
 {
 	const struct mt_layer *l = r->l;
-	int64_t heads = is_mamba(l) ? l->key_heads : l->value_heads;
+	bool scan = l->mixer == MT_MAMBA_1;
+	int64_t heads = scan ? 1 : is_mamba(l) ? l->key_heads : l->value_heads;
 	return (struct gated_norm_args){.n = r->c->n,
 		.heads = heads,
-		.dim = (int64_t)l->value_heads * l->value_dim / heads,
+		.dim = scan ? l->conv_dim : (int64_t)l->value_heads * l->value_dim / heads,
 		.eps = l->mixer_eps > 0 ? l->mixer_eps : r->c->geo->norm_eps,
 		.gate_first = is_mamba(l) && !(l->mamba_flags & MT_NORM_FIRST),
 		.sigmoid = l->gate_rank != 0,
@@ -180,7 +181,7 @@ static struct gated_norm_args gated_norm_args(const struct run *r, const struct 
 		.o = value_at(r, n->in[0]),
 		.z = value_at(r, n->in[1]),
 		.ld = row_of(r, n->in[1]),
-		.w = r->w->t[MT_T_DNORM]};
+		.w = scan ? NULL : r->w->t[MT_T_DNORM]}; /* Mamba 1's is of dt */
 }
 
 static void gated_norm_forward(struct run *r, const struct node *n)
@@ -197,7 +198,7 @@ static void gated_norm_backward(struct run *r, const struct node *n)
 	a.d_o = grad_at(r, n->in[0]);
 	a.dz = grad_at(r, n->in[1]);
 	a.dz_ld = a.ld;
-	a.dw = r->g->t[MT_T_DNORM];
+	a.dw = a.w ? r->g->t[MT_T_DNORM] : NULL;
 	a.beta = r->beta;
 	launch(r->c, &(struct op){OP_GATED_NORM_BACKWARD, .gated_norm = a});
 }
@@ -206,6 +207,11 @@ static const struct node_kind gated_norm_kind = {.forward = gated_norm_forward,
 	.backward = gated_norm_backward,
 	.reads = 1 << 0 | 1 << 1,
 	.grad = {GRAD_OF_OUT, GRAD_OWN}};
+
+int gated_norm_node(struct list *t, int o, int z)
+{
+	return node(t, (struct node){.kind = &gated_norm_kind, .in = {o, z, NONE}}, t->v[o].width, AGAIN);
+}
 
 /* q | k | v behind the convolution */
 static int qkv_conv_node(struct list *t, int qkv)
@@ -220,8 +226,8 @@ static int qkv_conv_node(struct list *t, int qkv)
 static int rule_nodes(struct list *t, int conv, int a, int b, int z)
 {
 	int64_t values = (int64_t)t->l->value_heads * t->l->value_dim;
-	int o = node(t, (struct node){.kind = &delta_kind, .in = {conv, a, b}}, values, KEEP_ATTENTION);
-	return node(t, (struct node){.kind = &gated_norm_kind, .in = {o, z, NONE}}, values, AGAIN);
+	return gated_norm_node(t, node(t, (struct node){.kind = &delta_kind, .in = {conv, a, b}}, values, KEEP_ATTENTION),
+		z);
 }
 
 static int kimi_nodes(struct list *t, int x)

@@ -169,6 +169,8 @@ int mtp_nodes(struct list *, int x);
 /* The mixers' own nodes: what each output projection reads */
 int attention_nodes(struct list *, int x), attention_of(struct list *, int normed), mla_nodes(struct list *, int x),
 	conv_nodes(struct list *, int x), delta_nodes(struct list *, int x), scan_nodes(struct list *, int x);
+/* o's norm, by the gate z; of Mamba 1 o silu(z) */
+int gated_norm_node(struct list *, int o, int z);
 /* The convolution of columns x or, of MT_CONV, of B | C | x */
 int conv_node(struct list *, int x, int keep);
 /* The MLP's, or the experts', from what it reads; then what the block's own input adds to y */

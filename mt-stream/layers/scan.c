@@ -60,40 +60,6 @@ static const struct node_kind scan_kind = {.forward = scan_forward,
 	.reads = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 3,
 	.grad = {GRAD_OWN, GRAD_OWN, GRAD_OWN, GRAD_OWN}};
 
-/* ---- o silu(z) ---- */
-
-static struct gated_norm_args gated_args(const struct run *r, const struct node *n)
-{
-	return (struct gated_norm_args){.n = r->c->n,
-		.heads = 1,
-		.dim = r->l->conv_dim,
-		.o = value_at(r, n->in[0]),
-		.z = value_at(r, n->in[1]),
-		.ld = row_of(r, n->in[1])};
-}
-
-static void gated_forward(struct run *r, const struct node *n)
-{
-	struct gated_norm_args a = gated_args(r, n);
-	a.y = value_at(r, n->out);
-	launch(r->c, &(struct op){OP_GATED_NORM_FORWARD, .gated_norm = a});
-}
-
-static void gated_backward(struct run *r, const struct node *n)
-{
-	struct gated_norm_args a = gated_args(r, n);
-	a.dy = grad_at(r, n->out);
-	a.d_o = grad_at(r, n->in[0]);
-	a.dz = grad_at(r, n->in[1]);
-	a.dz_ld = a.ld;
-	launch(r->c, &(struct op){OP_GATED_NORM_BACKWARD, .gated_norm = a});
-}
-
-static const struct node_kind gated_kind = {.forward = gated_forward,
-	.backward = gated_backward,
-	.reads = 1 << 0 | 1 << 1,
-	.grad = {GRAD_OF_OUT, GRAD_OWN}};
-
 int scan_nodes(struct list *t, int x)
 {
 	const struct mt_layer *l = t->l;
@@ -111,5 +77,5 @@ int scan_nodes(struct list *t, int x)
 	}
 	int step = linear(t, latent, MT_T_QUP, 0, 0, d, d, AGAIN);
 	int o = node(t, (struct node){.kind = &scan_kind, .in = {u, step, b, c}}, d, KEEP_ATTENTION);
-	return node(t, (struct node){.kind = &gated_kind, .in = {o, columns(t, xz, d, d), NONE}}, d, AGAIN);
+	return gated_norm_node(t, o, columns(t, xz, d, d));
 }
