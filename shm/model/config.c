@@ -322,11 +322,16 @@ void read_olmo(struct reader *r, struct model *m)
 }
 
 /* Embeddings have a norm */
-void read_bloom(struct reader *r, struct model *m)
+void read_nanochat(struct reader *r, struct model *m)
 {
 	(void)r;
-	set_alibi(m);
 	m->first = MT_IN_NORM;
+}
+
+void read_bloom(struct reader *r, struct model *m)
+{
+	read_nanochat(r, m);
+	set_alibi(m);
 }
 
 /* Its gelu is the approximation */

@@ -194,7 +194,6 @@ struct family {
 	bool type_only;                /* its class in transformers 4 wants `type` in rope_scaling, and refuses rope_type */
 	bool temperature;              /* llama_4_scaling_beta */
 	/* layers */
-	bool embed_norm;               /* the first one has MT_IN_NORM */
 	enum { WINDOW_NEVER, WINDOW_ALL, WINDOW_QWEN, WINDOW_FROM, WINDOW_PATTERN, WINDOW_NOPE } window;
 	uint32_t tokens;               /* of the window, if the key is missing; 0: WINDOW_DEFAULT */
 	uint32_t from;                 /* WINDOW_FROM: default of max_window_layers */
@@ -262,7 +261,7 @@ read_function read_mamba_1, read_falcon_mamba, read_jamba;
 read_function read_nemotron_h, read_falcon_h1, read_internlm3, read_gptj, read_gpt_neo, read_biogpt;
 read_function read_youtu, read_minicpm3, read_granite_swa, read_indexed, read_mpt, read_bamba;
 read_function read_mamba2, read_bloom, read_openai, read_neox_japanese, read_xglm, read_ctrl;
-read_function read_olmo_hybrid, read_lara, read_gemma3n, read_apertus;
+read_function read_olmo_hybrid, read_lara, read_gemma3n, read_apertus, read_nanochat;
 /* experts.c. read_experts: m->experts and m->sparse */
 read_function read_experts, read_minimax, read_gpt_oss, read_lfm2_experts, read_deepseek_v2, read_llama4;
 read_function read_hunyuan_experts, read_flint;

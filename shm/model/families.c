@@ -181,7 +181,7 @@ static const struct family families[] = {
 		.flags = MT_NORM_PLAIN | MT_QK_NORM | MT_QK_NORM_AFTER | MT_QK_NORM_PLAIN | MT_INIT_BY_DEPTH | MT_INIT_O,
 		.flag_key = {ATTENTION_BIAS}, .number = {{"final_logit_softcapping", OF_MODEL(logit_cap), AS_IS, 15}},
 		.act = "relu2", .ungated = true, .names = MT_NAMES_NANOCHAT, .pad = 1 + 1, .backwards = true,
-		.embed_norm = true},
+		.read = read_nanochat},
 	{"bitnet", "BitNetForCausalLM", .size = {30, 2560, 6912, 128256, 2048, 20, 5, DERIVED}, .heads_fill_hidden = true,
 		.flags = MT_SUB_NORM, .flag_key = {ATTENTION_BIAS}, .act = "relu2", .eps = 1e-5, .theta = 500000},
 	{"arcee", "ArceeForCausalLM", .size = {32, 2560, 18432, 32000, 4096, 32, DERIVED, DERIVED},

@@ -285,7 +285,6 @@ void read_layers(struct reader *r, const struct family *family, struct model *m)
 		enum rope_of rope = family->local_theta > 0 && window ? ROPE_LOCAL : ROPE_FULL;
 		k.window = window ? tokens : 0;
 		k.span = has[i] & HAS_SPAN ? span : 0;
-		k.parts = family->embed_norm && i == 0 ? MT_IN_NORM : 0;
 		if (has[i] & HAS_SPAN && !span)
 			REFUSE(r, MT_EX_CONFIG, "layer_types: layer %u is chunked_attention without attention_chunk_size", i);
 		set_sizes(r, family, m, i, &k);
