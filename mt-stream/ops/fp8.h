@@ -13,7 +13,7 @@
 
 #include "gemm.h"
 
-/* Tokens of a GEMM whose operands are rounded: there are so many at most, so that the copies are small. A gradient of
+/* Tokens of a GEMM whose operands are rounded, at most: this keeps the copies small. A gradient of
  * weights, which is a sum over tokens, has scales of its own for as many. */
 #define FP8_TOKENS 16384
 #define FP8_WIDTH 16   /* elements: the library takes rows of c of multiples of it, */
@@ -27,7 +27,7 @@ static inline int fp8_takes(const struct gemm_args *g) { return g->fp8 && g->n %
 /* k as the copies have it, with zeros at the end */
 static inline int64_t fp8_depth(int64_t k) { return div_up(k, FP8_BLOCK) * FP8_BLOCK; }
 
-/* Scales in tiles, of rows and of so many blocks of each: tiles that a row goes through. A tile has
+/* Scales in tiles, of rows and of the blocks of each: tiles that a row goes through. A tile has
  * offset = row % 32 * 16 + row % 128 / 32 * 4 + block (cuBLAS's documentation) */
 enum { FP8_TILE_ROWS = 128, FP8_TILE_BLOCKS = 4, FP8_TILE_BYTES = FP8_TILE_ROWS * FP8_TILE_BLOCKS };
 static inline int64_t fp8_tiles(int64_t k) { return div_up(k, FP8_BLOCK * FP8_TILE_BLOCKS); }

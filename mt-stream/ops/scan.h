@@ -18,7 +18,7 @@ enum {
 	SCAN_SPAN = 16,      /* tokens */
 	SCAN_CHANNELS = 128, /* of a task of a cpu, at most: each sums dB and dC over its channels; */
 	SCAN_THREADS = 256,  /* a GPU's have this many threads, */
-	SCAN_MINE = 4        /* each with so many elements of a state */
+	SCAN_MINE = 4        /* elements of a state that each has */
 };
 struct scan_args {
 	int64_t n, seq, channels, size; /* size: S, at most 128 */

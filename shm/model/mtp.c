@@ -1,5 +1,5 @@
 /* mtp.c: the block of multi-token prediction, of which released files have one: the last layer of a geometry that has
- * mtp. Qwen's files have it in a module of its own, DeepSeek's and GLM's as the layer after the last one. */
+ * mtp. Qwen's files have it in the module mtp, DeepSeek's and GLM's as the layer after the last one. */
 #include <stdio.h>
 
 #include "config.h"

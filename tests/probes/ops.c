@@ -146,7 +146,7 @@ static double sine_defined(const struct sines *s, int64_t position, int64_t h, i
 	return position == s->zero ? 0 : i < h / 2 ? sin(angle) : cos(angle);
 }
 
-/* seq: learned positions, or with `sines` these, of rows of so many tokens, documents of 7 and some padding; 0: none */
+/* seq: learned positions, or with `sines` these, of rows of this length, documents of 7 and some padding; 0: none */
 static void test_embed(int64_t n, int64_t h, int64_t vocab, float scale, int64_t seq, int sines)
 {
 	int64_t offset = seq % 3, rows = seq ? seq + offset + 1 : 0;
