@@ -112,8 +112,8 @@ void cuda_host_register(struct device *, const void *, size_t bytes);
 struct sensors *sensors_begin(int ordinal, _Atomic uint64_t *slot);
 void sensors_end(struct sensors *);
 
-/* wgmma-check.c: do grouped GEMMs by wgmma, in this number of blocks, compute what others do? 0, or -74. If they do not end,
- * SIGABRT ends the program. */
+/* wgmma-check.c: do grouped GEMMs by wgmma, in this number of blocks, compute what others do? 0, or -74. If they do not
+ * end, SIGABRT ends the program. */
 int wgmma_check(const struct cuda_queue *, int blocks);
 
 /* execute.c */
