@@ -73,25 +73,7 @@ as_in_full() {
 	some 3 "${all[@]}")
 }
 
-# Train $CASE's model: $T/NAME.state, .metrics and, with BEFORE, the model before that:
-# train NAME "CREATE'S OPTIONS" [MT-STEP'S OPTIONS]
-train() {
-	local name=$1 create=$2 tier=()
-	shift 2
-	RUN=$(mt_run_name "$name")
-	set -f
-	# shellcheck disable=SC2086
-	make_run "$CASE/model" --step-tokens 4K $create
-	set +f
-	[ -z "${BEFORE:-}" ] || mt-ckpt export "$RUN" "$T/$name.before" --dtype fp32
-	case $create in *--tier*) spawn "$name.tier" mt-tier "$RUN" ;; esac
-	for i in $(seq "${STREAMS:-1}"); do
-		spawn "$name.stream$i" ${STREAM:-mt-stream --device cpu} "$RUN" --threads 1 --compute fp32
-	done
-	spawn "$name.optim" mt-optim "$RUN" --threads "${OPTIM_THREADS:-1}" ${UPDATE:+--update "$UPDATE"}
-	mt-step "$RUN" $(with "${ARGS[*]}" "$@") <"$CASE/data.bin" >"$T/$name.metrics" 2>"$T/$name.err"
-	state_of "$RUN" | sed 's/ pin .*//' >"$T/$name.state"
-}
+train() { train_case "$@"; }
 
 same() { # NAME NAME
 	diff "$T/$1.state" "$T/$2.state"

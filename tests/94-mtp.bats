@@ -26,20 +26,8 @@ setup() {
 @test "glm4-moe-mtp in fp32: losses, norms, gradients and weights match PyTorch's" { golden glm4-moe-mtp; }
 @test "glm4-moe-mtp in bf16: results differ from PyTorch's only by rounding" { golden glm4-moe-mtp --bf16; }
 
-# Train $CASE's model: $T/NAME.state and .metrics: train NAME "CREATE'S OPTIONS" [MT-STEP'S OPTIONS]
 train() {
-	local name=$1 create=$2
-	shift 2
-	RUN=$(mt_run_name "$name")
-	# shellcheck disable=SC2086
-	make_run "$CASE/model" --step-tokens 4K $create
-	case $create in *--tier*) spawn "$name.tier" mt-tier "$RUN" ;; esac
-	for i in $(seq "${STREAMS:-1}"); do
-		spawn "$name.stream$i" ${STREAM:-mt-stream --device cpu} "$RUN" --threads 1 --compute fp32
-	done
-	spawn "$name.optim" mt-optim "$RUN" --threads "${OPTIM_THREADS:-1}" ${UPDATE:+--update "$UPDATE"}
-	mt-step "$RUN" $(with "${ARGS[*]}" "$@") <"$CASE/data.bin" >"$T/$name.metrics" 2>"$T/$name.err"
-	state_of "$RUN" | sed 's/ pin .*//' >"$T/$name.state"
+	train_case "$@"
 	mt-store rm "$RUN" --force
 }
 

@@ -42,6 +42,26 @@ goldens() {
 	done
 }
 
+# Train $CASE's model: $T/NAME.state, .metrics and, with BEFORE, the model before that:
+# train_case NAME "CREATE'S OPTIONS" [MT-STEP'S OPTIONS]. $ARGS are mt-step's, too
+train_case() {
+	local name=$1 create=$2 i
+	shift 2
+	RUN=$(mt_run_name "$name")
+	set -f
+	# shellcheck disable=SC2086
+	make_run "$CASE/model" --step-tokens 4K $create
+	set +f
+	[ -z "${BEFORE:-}" ] || mt-ckpt export "$RUN" "$T/$name.before" --dtype fp32
+	case $create in *--tier*) spawn "$name.tier" mt-tier "$RUN" ;; esac
+	for i in $(seq "${STREAMS:-1}"); do
+		spawn "$name.stream$i" ${STREAM:-mt-stream --device cpu} "$RUN" --threads 1 --compute fp32
+	done
+	spawn "$name.optim" mt-optim "$RUN" --threads "${OPTIM_THREADS:-1}" ${UPDATE:+--update "$UPDATE"}
+	mt-step "$RUN" $(with "${ARGS[*]}" "$@") <"$CASE/data.bin" >"$T/$name.metrics" 2>"$T/$name.err"
+	state_of "$RUN" | sed 's/ pin .*//' >"$T/$name.state"
+}
+
 # Hashes of the arrays of RUN's state: arrays RUN
 arrays() { state_of "$1" | grep -E '^unit [0-9]+ (w|lo|m|v) '; }
 
